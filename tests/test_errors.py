@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Every exception: its text, its code, its built-in parent, and that the drawn tree is the true one.
+
+import pickle
+
+import pytest
+
+from torchette import errors
+
+ALL = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, errors.TorchetteError)]
+
+
+def test_text_says_what_then_where_then_what_to_try():
+    error = errors.InputError(
+        "input 0 has rank 3", where="model.py:7, in forward", hints=["pass rank 2\nor 1", "b"]
+    )
+    assert str(error).splitlines() == [
+        "input 0 has rank 3",
+        "  at model.py:7, in forward",
+        "Try:",
+        "  - pass rank 2",
+        "    or 1",
+        "  - b",
+    ]
+    assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_each_is_drawn_with_its_code_and_survives_pickling(kind):
+    drawn = [line for line in errors.__doc__.splitlines() if f" {kind.__name__} " in line]
+    assert len(drawn) == 1 and f" {kind.code}" in drawn[0]
+    natural = [
+        b.__name__ for b in kind.__bases__ if not issubclass(b, errors.TorchetteError) and b is not Exception
+    ]
+    assert all(f"({name})" in drawn[0] for name in natural)
+    copy = pickle.loads(pickle.dumps(kind("m", where=["w"], hints=["h"], code="c")))
+    assert (type(copy), copy.message, copy.where, copy.hints, copy.code) == (kind, "m", ("w",), ("h",), "c")
+
+
+def test_codes_are_distinct():
+    assert len({kind.code for kind in ALL}) == len(ALL)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The public surface: names resolve on first use, so that importing the package costs next to nothing and the runtime
+# half works where torch is absent.
+"""Torchette: PyTorch models to ExecuTorch programs, and a small runtime that executes them.
+
+>>> import torch, torchette
+>>> model = torchette.compile(torch.nn.Linear(4, 2).eval(), (torch.ones(1, 4),))
+>>> model(torch.ones(1, 4))          # runs on the real runtime
+>>> model.save("linear.pte")
+>>> torchette.load("linear.pte")(torch.ones(1, 4))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from torchette.errors import TorchetteError
+
+if TYPE_CHECKING:
+    from torchette.compilation import compile
+    from torchette.model import Model, load
+
+__version__ = "0.1.0"
+
+# Public name -> (module, attribute there); None is the module itself.
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "compile": ("torchette.compilation", "compile"),
+    "load": ("torchette.model", "load"),
+    "Model": ("torchette.model", "Model"),
+    "errors": ("torchette.errors", None),
+    "exir": ("torchette.exir", None),
+    "runtime": ("torchette.runtime", None),
+}
+
+__all__ = ["Model", "TorchetteError", "__version__", "compile", "errors", "exir", "load", "runtime"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(
+            f"module 'torchette' has no attribute {name!r}; public names: {', '.join(__all__)}"
+        )
+    module_name, attribute = _LAZY[name]
+    module = importlib.import_module(module_name)
+    value = module if attribute is None else getattr(module, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What goes wrong, in the user's terms: every exception that Torchette raises on purpose. Imports nothing, because
+# the compiler, the file formats, the runtime and the command line all stand on it.
+"""The exception tree.
+
+    TorchetteError                                  error
+    |- CompileError                                 compile-failed       ahead of time
+    |  |- ExportError (RuntimeError)                export-failed        torch.export refused the model
+    |  |  `- TrainModeError (ValueError)            train-mode           the model is not in eval mode
+    |  |- DialectError (ValueError)                 dialect-violation    a graph breaks its dialect's rules
+    |  |- PassError (RuntimeError)                  pass-failed          a pass raised, or changed the result
+    |  |- MissingOutVariantError (LookupError)      missing-out-variant  an operator has no out overload
+    |  |- MissingKernelError (LookupError)          missing-kernel       the runtime has no such kernel
+    |  |- PlanError (RuntimeError)                  plan-failed          memory cannot be planned
+    |  |- EmitError (RuntimeError)                  emit-failed          a graph has no form in the file
+    |  `- UnsupportedError (NotImplementedError)    unsupported          understood, but not built yet
+    |- FormatError (ValueError)                     bad-file             a file is not what it says it is
+    |- ModelNotFoundError (FileNotFoundError)       no-such-file         there is no file at that path
+    |- InputError (ValueError)                      bad-input            a value does not fit the method
+    |  `- InputTypeError (TypeError)                bad-input-type       a value is of the wrong type
+    |- RuntimeLoadError (RuntimeError)              load-failed          the runtime refused a program
+    |  `- NativeModuleError (ImportError)           no-native-module     the compiled runtime is not there
+    `- ExecutionError (RuntimeError)                execution-failed     a method failed while it ran
+
+Each is also the built-in in brackets, so ``except ValueError`` works as anyone would expect. ``error.code`` is stable
+and fit for programs, ``error.where`` lists places (the user's file and line first), ``error.hints`` what to try. The
+text has them in this order: what is wrong, where, what to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class TorchetteError(Exception):
+    """The root of everything that Torchette raises on purpose.
+
+    Args:
+        message: what is wrong, in the user's terms; its first line must be enough to understand the fault.
+        where: places, the most useful first, such as ``model.py:12, in forward: y = x.unfold(...)``.
+        hints: what to try, one concrete remedy each; may hold several lines of code.
+        code: a stable kebab-case name; by default the class's.
+    """
+
+    code: str = "error"
+
+    def __init__(
+        self, message: str, *, where: Iterable[str] = (), hints: Iterable[str] = (), code: str | None = None
+    ) -> None:
+        self.message = message
+        self.where = (where,) if isinstance(where, str) else tuple(where)
+        self.hints = (hints,) if isinstance(hints, str) else tuple(hints)
+        if code is not None:
+            self.code = code
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        lines += [_indented("  at ", place) for place in self.where]
+        if self.hints:
+            lines.append("Try:")
+            lines += [_indented("  - ", hint) for hint in self.hints]
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple:
+        return _rebuild, (type(self), self.message, self.where, self.hints, self.code)
+
+
+def _indented(lead: str, text: str) -> str:
+    return lead + text.replace("\n", "\n" + " " * len(lead))
+
+
+def _rebuild(kind: type, message: str, where: tuple, hints: tuple, code: str) -> TorchetteError:
+    return kind(message, where=where, hints=hints, code=code)
+
+
+class CompileError(TorchetteError):
+    """Something ahead of time: between the module and the bytes."""
+
+    code = "compile-failed"
+
+
+class ExportError(CompileError, RuntimeError):
+    """``torch.export`` could not capture the model."""
+
+    code = "export-failed"
+
+
+class TrainModeError(ExportError, ValueError):
+    """The model, or a part of it, is in training mode."""
+
+    code = "train-mode"
+
+
+class DialectError(CompileError, ValueError):
+    """A graph breaks the rules of its dialect; ``.violations`` holds every one of them."""
+
+    code = "dialect-violation"
+    violations: tuple = ()
+
+
+class PassError(CompileError, RuntimeError):
+    """A pass raised, left a broken graph, or changed the model's result; ``.pass_name`` names it."""
+
+    code = "pass-failed"
+    pass_name: str | None = None
+
+
+class MissingOutVariantError(CompileError, LookupError):
+    """Operators without an out overload; ``.operators`` lists all of them."""
+
+    code = "missing-out-variant"
+    operators: tuple[str, ...] = ()
+
+
+class MissingKernelError(CompileError, LookupError):
+    """Operators that the runtime has no kernel for; ``.operators`` lists all of them."""
+
+    code = "missing-kernel"
+    operators: tuple[str, ...] = ()
+
+
+class PlanError(CompileError, RuntimeError):
+    """Memory cannot be planned, or a plan overlaps."""
+
+    code = "plan-failed"
+
+
+class EmitError(CompileError, RuntimeError):
+    """A graph holds something that the file format has no form for."""
+
+    code = "emit-failed"
+
+
+class UnsupportedError(CompileError, NotImplementedError):
+    """A feature that is understood and named, but not there yet."""
+
+    code = "unsupported"
+
+
+class FormatError(TorchetteError, ValueError):
+    """A file is not what it says it is: wrong magic, cut short, an index out of bounds."""
+
+    code = "bad-file"
+
+
+class ModelNotFoundError(TorchetteError, FileNotFoundError):
+    """There is no file at the given path."""
+
+    code = "no-such-file"
+
+
+class InputError(TorchetteError, ValueError):
+    """An input does not fit what the method was compiled for: number, dtype, rank, shape, dim order."""
+
+    code = "bad-input"
+
+
+class InputTypeError(InputError, TypeError):
+    """An input is of a type that the method cannot take at all."""
+
+    code = "bad-input-type"
+
+
+class RuntimeLoadError(TorchetteError, RuntimeError):
+    """The runtime refused to load a program or a method."""
+
+    code = "load-failed"
+
+
+class NativeModuleError(RuntimeLoadError, ImportError):
+    """The compiled part of ``torchette.runtime`` is missing or does not fit this Python."""
+
+    code = "no-native-module"
+
+
+class ExecutionError(TorchetteError, RuntimeError):
+    """A method failed while it ran."""
+
+    code = "execution-failed"
