@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ScalarType and the 16-bit float types. Numbers equal torch.ScalarType's, which the file format stores.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "torchette/runtime/span.h"
+
+namespace torchette {
+
+enum class ScalarType : int8_t {
+  Byte = 0,
+  Char = 1,
+  Short = 2,
+  Int = 3,
+  Long = 4,
+  Half = 5,
+  Float = 6,
+  Double = 7,
+  ComplexHalf = 8,
+  ComplexFloat = 9,
+  ComplexDouble = 10,
+  Bool = 11,
+  QInt8 = 12,
+  QUInt8 = 13,
+  QInt32 = 14,
+  BFloat16 = 15,
+  QUInt4x2 = 16,
+  QUInt2x4 = 17,
+  Bits1x8 = 18,
+  Bits2x4 = 19,
+  Bits4x2 = 20,
+  Bits8 = 21,
+  Bits16 = 22,
+  Float8_e5m2 = 23,
+  Float8_e4m3fn = 24,
+  Float8_e5m2fnuz = 25,
+  Float8_e4m3fnuz = 26,
+  UInt16 = 27,
+  UInt32 = 28,
+  UInt64 = 29,
+  Undefined = 30,
+};
+
+/// Bytes of one element, or 0 for a type that tensors of this runtime cannot hold.
+TORCHETTE_INLINE constexpr size_t element_size(ScalarType type) {
+  constexpr uint8_t kBytes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2,
+                                1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1,  2, 4, 8, 0};
+  const auto i = static_cast<uint8_t>(type);
+  return i < sizeof(kBytes) ? kBytes[i] : 0;
+}
+
+TORCHETTE_INLINE constexpr bool is_floating(ScalarType t) {
+  return t == ScalarType::Half || t == ScalarType::Float || t == ScalarType::Double ||
+         t == ScalarType::BFloat16;
+}
+/// Integers without bool.
+TORCHETTE_INLINE constexpr bool is_integral(ScalarType t) {
+  return static_cast<int8_t>(t) <= static_cast<int8_t>(ScalarType::Long) || t == ScalarType::UInt16 ||
+         t == ScalarType::UInt32 || t == ScalarType::UInt64;
+}
+
+/// IEEE binary16, stored as bits; arithmetic happens in float.
+struct Half {
+  uint16_t bits;
+
+  Half() = default;
+  TORCHETTE_INLINE Half(float f) : bits(from_float(f)) {}             // NOLINT
+  TORCHETTE_INLINE operator float() const { return to_float(bits); }  // NOLINT
+
+  static TORCHETTE_INLINE float to_float(uint16_t h) {
+    // Shift mantissa and exponent into place and rebase the exponent by a multiplication, which also
+    // normalises subnormals exactly; infinities and NaN get the full exponent back.
+    const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+    const uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
+    const uint32_t rebase_bits = 0x77800000u;  // 2^112
+    float f, rebase;
+    memcpy(&f, &magnitude, 4);
+    memcpy(&rebase, &rebase_bits, 4);
+    f *= rebase;
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    if ((h & 0x7c00u) == 0x7c00u) bits |= 0x7f800000u;
+    bits |= sign;
+    memcpy(&f, &bits, 4);
+    return f;
+  }
+
+  static TORCHETTE_INLINE uint16_t from_float(float f) {
+    uint32_t x;
+    memcpy(&x, &f, 4);
+    const uint32_t sign = (x >> 16) & 0x8000u;
+    x &= 0x7fffffffu;
+    if (x > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
+    if (x >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
+    if (x < 0x38800000u) {                                               // subnormal or zero
+      // Adding 0.5 aligns the mantissa so that the hardware rounds to nearest even for us.
+      float g;
+      memcpy(&g, &x, 4);
+      g += 0.5f;
+      uint32_t y;
+      memcpy(&y, &g, 4);
+      return static_cast<uint16_t>(sign | (y - 0x3f000000u));
+    }
+    x += 0xfffu + ((x >> 13) & 1u);  // to nearest, ties to even
+    return static_cast<uint16_t>(sign | ((x - 0x38000000u) >> 13));
+  }
+};
+
+/// The upper half of a binary32, stored as bits; arithmetic happens in float.
+struct BFloat16 {
+  uint16_t bits;
+
+  BFloat16() = default;
+  TORCHETTE_INLINE BFloat16(float f) : bits(from_float(f)) {}  // NOLINT
+  TORCHETTE_INLINE operator float() const {                    // NOLINT
+    const uint32_t x = static_cast<uint32_t>(bits) << 16;
+    float f;
+    memcpy(&f, &x, 4);
+    return f;
+  }
+
+  static TORCHETTE_INLINE uint16_t from_float(float f) {
+    uint32_t x;
+    memcpy(&x, &f, 4);
+    if ((x & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;  // NaN
+    x += 0x7fffu + ((x >> 16) & 1u);                      // to nearest, ties to even
+    return static_cast<uint16_t>(x >> 16);
+  }
+};
+
+/// ScalarType of a C++ element type: kScalarType<float> == ScalarType::Float.
+template <typename T>
+inline constexpr ScalarType kScalarType = ScalarType::Undefined;
+template <>
+inline constexpr ScalarType kScalarType<uint8_t> = ScalarType::Byte;
+template <>
+inline constexpr ScalarType kScalarType<int8_t> = ScalarType::Char;
+template <>
+inline constexpr ScalarType kScalarType<int16_t> = ScalarType::Short;
+template <>
+inline constexpr ScalarType kScalarType<int32_t> = ScalarType::Int;
+template <>
+inline constexpr ScalarType kScalarType<int64_t> = ScalarType::Long;
+template <>
+inline constexpr ScalarType kScalarType<Half> = ScalarType::Half;
+template <>
+inline constexpr ScalarType kScalarType<float> = ScalarType::Float;
+template <>
+inline constexpr ScalarType kScalarType<double> = ScalarType::Double;
+template <>
+inline constexpr ScalarType kScalarType<bool> = ScalarType::Bool;
+template <>
+inline constexpr ScalarType kScalarType<BFloat16> = ScalarType::BFloat16;
+template <>
+inline constexpr ScalarType kScalarType<uint16_t> = ScalarType::UInt16;
+template <>
+inline constexpr ScalarType kScalarType<uint32_t> = ScalarType::UInt32;
+template <>
+inline constexpr ScalarType kScalarType<uint64_t> = ScalarType::UInt64;
+
+}  // namespace torchette

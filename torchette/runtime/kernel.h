@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a kernel is: a typed C++ function, boxed by one template into the runtime's calling convention, and
+// named in one constexpr table per family. Kernels include this header and nothing above it.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "torchette/runtime/error.h"
+#include "torchette/runtime/memory.h"
+#include "torchette/runtime/platform.h"
+#include "torchette/runtime/result.h"
+#include "torchette/runtime/tensor.h"
+#include "torchette/runtime/value.h"
+
+#ifndef TORCHETTE_ISA
+#define TORCHETTE_ISA baseline  // the namespace of one instruction-set level; set by the build
+#endif
+
+namespace torchette {
+
+/// What a kernel may ask of the running method.
+class Context {
+ public:
+  explicit Context(MemoryAllocator* temp_allocator = nullptr) : temp_allocator_(temp_allocator) {}
+
+  /// Scratch memory that is valid until the kernel returns; null when the temp allocator cannot give `size`
+  /// bytes (the kernel then returns Error::MemoryAllocationFailed).
+  TORCHETTE_INLINE void* allocate_temp(size_t size, size_t alignment = 64) {
+    return temp_allocator_ == nullptr ? nullptr : temp_allocator_->allocate(size, alignment);
+  }
+  MemoryAllocator* temp_allocator() const { return temp_allocator_; }
+
+ private:
+  MemoryAllocator* temp_allocator_;
+};
+
+/// The arguments of one instruction: indices (read in place from the file, proven in range at load) into the
+/// method's value table.
+struct Args {
+  Value* values;
+  const int32_t* index;
+
+  TORCHETTE_INLINE Value& operator[](size_t i) const { return values[index[i]]; }
+};
+
+using OpFunction = Error (*)(Context&, Args);
+
+/// `signature` spells the parameters, one code each; the loader holds every argument against it:
+/// T const Tensor&   t Tensor& (output)   s Scalar   i int64_t   d double   b bool   S string (Span<const
+/// char>) I int list   D double list   B bool list   L tensor list (const)   O list of optional tensors   ?X
+/// an optional X
+struct Kernel {
+  const char* name;  // "aten::add.out"
+  OpFunction function;
+  const char* signature;
+};
+
+using Kernels = Span<const Kernel>;
+
+/// Every kernel of this build for the CPU it runs on, family by family. Defined by kernels/table.cpp or by
+/// the selective build's own table; the core holds only this reference, so what the table does not name is
+/// not linked.
+Span<const Kernels> kernel_table();
+
+template <typename T>
+struct From;
+#define TORCHETTE_FROM(type, code, expr)                                \
+  template <>                                                           \
+  struct From<type> {                                                   \
+    static constexpr char kCode[] = code;                               \
+    static TORCHETTE_INLINE auto get(const Value& v) { return (expr); } \
+  };
+TORCHETTE_FROM(const Tensor&, "T", v.to_tensor())
+TORCHETTE_FROM(const Scalar&, "s", v.to_scalar())
+TORCHETTE_FROM(int64_t, "i", v.to_int())
+TORCHETTE_FROM(double, "d", v.to_double())
+TORCHETTE_FROM(bool, "b", v.to_bool())
+TORCHETTE_FROM(Span<const char>, "S", v.to_string())
+TORCHETTE_FROM(Span<const int64_t>, "I", v.to_int_list())
+TORCHETTE_FROM(Span<const double>, "D", v.to_double_list())
+TORCHETTE_FROM(Span<const bool>, "B", v.to_bool_list())
+TORCHETTE_FROM(Span<const Tensor>, "L", v.to_tensor_list())
+TORCHETTE_FROM(Span<const Optional<Tensor>>, "O", v.to_optional_tensor_list())
+#undef TORCHETTE_FROM
+/// An output: by value in the table, so the handle is copied; kernels write through it.
+template <>
+struct From<Tensor&> {
+  static constexpr char kCode[] = "t";
+  struct Held {
+    Tensor tensor;
+    TORCHETTE_INLINE operator Tensor&() { return tensor; }  // NOLINT
+  };
+  static TORCHETTE_INLINE Held get(const Value& v) { return {v.to_tensor()}; }
+};
+/// A slot of the value table itself, for prim operators that write scalars.
+template <>
+struct From<Value&> {
+  static constexpr char kCode[] = "v";
+  static TORCHETTE_INLINE Value& get(Value& v) { return v; }
+};
+template <typename T>
+struct From<Optional<T>> {
+  static constexpr char kCode[] = {'?', From<T>::kCode[0], 0};
+  static TORCHETTE_INLINE Optional<T> get(const Value& v) {
+    return v.is_none() ? Optional<T>() : Optional<T>(From<T>::get(v));
+  }
+};
+/// Optional<Tensor> is held by value; its code is that of an optional input.
+template <>
+struct From<Tensor> {
+  static constexpr char kCode[] = "T";
+  static TORCHETTE_INLINE Tensor get(const Value& v) { return v.to_tensor(); }
+};
+template <>
+struct From<Scalar> {
+  static constexpr char kCode[] = "s";
+  static TORCHETTE_INLINE Scalar get(const Value& v) { return v.to_scalar(); }
+};
+template <typename T>
+struct From<const Optional<T>&> : From<Optional<T>> {};
+
+template <auto Fn>
+struct Boxed;
+template <typename... A, Error (*Fn)(Context&, A...)>
+struct Boxed<Fn> {
+  template <size_t... I>
+  static TORCHETTE_INLINE Error call(Context& context, Args args, std::index_sequence<I...>) {
+    return Fn(context, static_cast<A>(From<A>::get(args[I]))...);
+  }
+  static Error run(Context& context, Args args) {
+    return call(context, args, std::index_sequence_for<A...>{});
+  }
+
+  struct Signature {
+    char text[2 * sizeof...(A) + 1] = {};
+    constexpr Signature() {
+      size_t n = 0;
+      for (const char* code : {From<A>::kCode...})
+        while (*code != 0) text[n++] = *code++;
+    }
+  };
+  static constexpr Signature kSignature{};
+};
+
+/// One entry of a family's table: KERNEL("aten::mm.out", mm_out).
+#define TORCHETTE_KERNEL(name, fn) \
+  ::torchette::Kernel { name, &::torchette::Boxed<fn>::run, ::torchette::Boxed<fn>::kSignature.text }
+
+/// The one registration of a family, under the kernels of its file:
+/// TORCHETTE_KERNELS(matmul, TORCHETTE_KERNEL("aten::mm.out", mm_out), ...)
+/// Must stand inside namespace torchette::TORCHETTE_ISA; table.cpp names the family.
+#define TORCHETTE_KERNELS(family, ...)                                     \
+  static constexpr ::torchette::Kernel family##_kernels[] = {__VA_ARGS__}; \
+  extern const ::torchette::Kernels family;                                \
+  const ::torchette::Kernels family(family##_kernels);
+
+/// Returns `error` from the kernel, with the message in the log, when `condition` does not hold. The place of
+/// the fault is logged once, here.
+#define TORCHETTE_CHECK(condition, error, ...) \
+  do {                                         \
+    if (__builtin_expect(!(condition), 0)) {   \
+      TORCHETTE_LOG(Error, __VA_ARGS__);       \
+      return ::torchette::Error::error;        \
+    }                                          \
+  } while (0)
+
+}  // namespace torchette

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The platform layer: the few C functions that a port provides, and the log built on them. Every function has
+// a weak default, so a port overrides at link time; register_pal() replaces them at run time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+typedef uint64_t torchette_timestamp_t;
+
+typedef struct {
+  uint64_t numerator;
+  uint64_t denominator;
+} torchette_tick_ratio_t;
+
+typedef enum {
+  TORCHETTE_LOG_DEBUG = 'D',
+  TORCHETTE_LOG_INFO = 'I',
+  TORCHETTE_LOG_ERROR = 'E',
+  TORCHETTE_LOG_FATAL = 'F',
+} torchette_log_level_t;
+
+void torchette_pal_init(void);
+[[noreturn]] void torchette_pal_abort(void);
+torchette_timestamp_t torchette_pal_current_ticks(void);
+torchette_tick_ratio_t torchette_pal_ticks_to_ns_multiplier(void);
+void torchette_pal_emit_log_message(torchette_timestamp_t timestamp, torchette_log_level_t level,
+                                    const char* filename, const char* function, size_t line,
+                                    const char* message, size_t length);
+void* torchette_pal_allocate(size_t size);
+void torchette_pal_free(void* ptr);
+}
+
+namespace torchette {
+
+/// Replacements of the platform's functions at run time; a null member keeps the one that is linked.
+struct PalImpl {
+  void (*init)() = nullptr;
+  void (*abort)() = nullptr;
+  torchette_timestamp_t (*current_ticks)() = nullptr;
+  torchette_tick_ratio_t (*ticks_to_ns_multiplier)() = nullptr;
+  void (*emit_log_message)(torchette_timestamp_t, torchette_log_level_t, const char* filename,
+                           const char* function, size_t line, const char* message, size_t length) = nullptr;
+  void* (*allocate)(size_t) = nullptr;
+  void (*free)(void*) = nullptr;
+};
+
+/// Must be called before anything else of the runtime; a second call replaces what the first one set.
+bool register_pal(const PalImpl& impl);
+
+/// Formats like printf and hands the line to the platform. Not called directly; see TORCHETTE_LOG.
+void log_message(torchette_log_level_t level, const char* filename, const char* function, size_t line,
+                 const char* format, ...) __attribute__((format(printf, 5, 6)));
+
+}  // namespace torchette
+
+// 0 off, 1 fatal, 2 error, 3 info, 4 debug. With 0 no format string reaches the object files.
+#ifndef TORCHETTE_LOG_LEVEL
+#define TORCHETTE_LOG_LEVEL 2
+#endif
+#define TORCHETTE_LOG_RANK_Fatal 1
+#define TORCHETTE_LOG_RANK_Error 2
+#define TORCHETTE_LOG_RANK_Info 3
+#define TORCHETTE_LOG_RANK_Debug 4
+#define TORCHETTE_LOG_CODE_Fatal TORCHETTE_LOG_FATAL
+#define TORCHETTE_LOG_CODE_Error TORCHETTE_LOG_ERROR
+#define TORCHETTE_LOG_CODE_Info TORCHETTE_LOG_INFO
+#define TORCHETTE_LOG_CODE_Debug TORCHETTE_LOG_DEBUG
+/// TORCHETTE_LOG(Error, "input %zu has dtype %d", index, dtype): a call site never changes with the build's
+/// log level.
+#define TORCHETTE_LOG(level, ...)                                                                      \
+  do {                                                                                                 \
+    if constexpr (TORCHETTE_LOG_RANK_##level <= TORCHETTE_LOG_LEVEL)                                   \
+      ::torchette::log_message(TORCHETTE_LOG_CODE_##level, __FILE__, __func__, __LINE__, __VA_ARGS__); \
+  } while (0)

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Span<T>: a pointer and a length. Optional<T>: a value that may be absent (trivial types only).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// Kernels are compiled once per instruction-set level; a function that the linker could merge across levels
+/// must be inlined, or a CPU could be given instructions that it lacks. tests/kernels/test_isa.py checks the
+/// objects.
+#define TORCHETTE_INLINE __attribute__((always_inline)) inline
+
+namespace torchette {
+
+template <typename T>
+class Span {
+ public:
+  using value_type = T;
+
+  TORCHETTE_INLINE constexpr Span() : data_(nullptr), size_(0) {}
+  TORCHETTE_INLINE constexpr Span(T* data, size_t size) : data_(data), size_(size) {}
+  template <size_t N>
+  TORCHETTE_INLINE constexpr Span(T (&array)[N]) : data_(array), size_(N) {}  // NOLINT
+  /// Span<T> converts to Span<const T>.
+  TORCHETTE_INLINE constexpr operator Span<const T>() const { return {data_, size_}; }  // NOLINT
+
+  TORCHETTE_INLINE constexpr T* data() const { return data_; }
+  TORCHETTE_INLINE constexpr size_t size() const { return size_; }
+  TORCHETTE_INLINE constexpr bool empty() const { return size_ == 0; }
+  TORCHETTE_INLINE constexpr T* begin() const { return data_; }
+  TORCHETTE_INLINE constexpr T* end() const { return data_ + size_; }
+  TORCHETTE_INLINE constexpr T& operator[](size_t i) const { return data_[i]; }
+
+ private:
+  T* data_;
+  size_t size_;
+};
+
+template <typename T>
+class Optional {
+ public:
+  TORCHETTE_INLINE constexpr Optional() : has_(false), value_() {}
+  TORCHETTE_INLINE constexpr Optional(T value) : has_(true), value_(value) {}  // NOLINT
+
+  TORCHETTE_INLINE constexpr bool has_value() const { return has_; }
+  TORCHETTE_INLINE constexpr explicit operator bool() const { return has_; }
+  TORCHETTE_INLINE constexpr const T& value() const { return value_; }
+  TORCHETTE_INLINE constexpr const T& operator*() const { return value_; }
+  TORCHETTE_INLINE constexpr const T* operator->() const { return &value_; }
+  TORCHETTE_INLINE constexpr T value_or(T other) const { return has_ ? value_ : other; }
+
+ private:
+  bool has_;
+  T value_;
+};
+
+}  // namespace torchette

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tensor: a handle to sizes, strides and bytes that somebody else owns. Source-compatible with the subset of
+// at::Tensor that kernels use.
+#pragma once
+
+#include "torchette/runtime/dtype.h"
+#include "torchette/runtime/error.h"
+#include "torchette/runtime/span.h"
+
+namespace torchette {
+
+using SizesType = int32_t;
+using StridesType = int32_t;
+using DimOrderType = uint8_t;
+
+/// Tensors of more dimensions are refused at load, so kernels may keep index arrays of this length on the
+/// stack.
+constexpr size_t kMaxDim = 16;
+
+/// How far a tensor's sizes may move away from those in the file. Numbers are the format's.
+enum class TensorShapeDynamism : uint8_t { STATIC = 0, DYNAMIC_BOUND = 1, DYNAMIC_UNBOUND = 2 };
+
+/// The metadata block behind a Tensor. Strides count elements. `dim_order` lists dimensions from outermost to
+/// innermost in memory. `capacity` is the number of elements that `data` has room for.
+struct TensorImpl {
+  void* data;
+  SizesType* sizes;
+  StridesType* strides;
+  const DimOrderType* dim_order;
+  size_t capacity;
+  int32_t numel;
+  uint8_t dim;
+  ScalarType type;
+  TensorShapeDynamism dynamism;
+};
+
+class Tensor {
+ public:
+  TORCHETTE_INLINE Tensor() : impl_(nullptr) {}
+  TORCHETTE_INLINE explicit Tensor(TensorImpl* impl) : impl_(impl) {}
+
+  TORCHETTE_INLINE ptrdiff_t dim() const { return impl_->dim; }
+  TORCHETTE_INLINE ptrdiff_t numel() const { return impl_->numel; }
+  TORCHETTE_INLINE ScalarType scalar_type() const { return impl_->type; }
+  TORCHETTE_INLINE ScalarType dtype() const { return impl_->type; }
+  TORCHETTE_INLINE ptrdiff_t element_size() const {
+    return static_cast<ptrdiff_t>(torchette::element_size(impl_->type));
+  }
+  TORCHETTE_INLINE size_t nbytes() const {
+    return static_cast<size_t>(numel()) * torchette::element_size(impl_->type);
+  }
+  /// Size of dimension `d`, 0 <= d < dim().
+  TORCHETTE_INLINE ptrdiff_t size(ptrdiff_t d) const { return impl_->sizes[d]; }
+  TORCHETTE_INLINE Span<const SizesType> sizes() const { return {impl_->sizes, impl_->dim}; }
+  TORCHETTE_INLINE Span<const StridesType> strides() const { return {impl_->strides, impl_->dim}; }
+  TORCHETTE_INLINE Span<const DimOrderType> dim_order() const { return {impl_->dim_order, impl_->dim}; }
+  TORCHETTE_INLINE TensorShapeDynamism shape_dynamism() const { return impl_->dynamism; }
+
+  TORCHETTE_INLINE const void* const_data_ptr() const { return impl_->data; }
+  TORCHETTE_INLINE void* mutable_data_ptr() const { return impl_->data; }
+  template <typename T>
+  TORCHETTE_INLINE const T* const_data_ptr() const {
+    return static_cast<const T*>(impl_->data);
+  }
+  template <typename T>
+  TORCHETTE_INLINE T* mutable_data_ptr() const {
+    return static_cast<T*>(impl_->data);
+  }
+  TORCHETTE_INLINE TensorImpl* unsafe_impl() const { return impl_; }
+
+ private:
+  TensorImpl* impl_;
+};
+
+/// True when elements lie in row-major order without gaps (dimensions of size 1 do not matter).
+bool is_contiguous(const Tensor& t);
+/// True when both tensors have the same number of dimensions and lie in memory in the same order.
+bool same_dim_order(const Tensor& a, const Tensor& b);
+
+/// Gives `t` new sizes within its capacity and recomputes its strides from its dim order.
+/// A STATIC tensor accepts only the sizes that it has. Errors: NotSupported (static, or other number of
+/// dimensions), MemoryAllocationFailed (more elements than the capacity).
+Error resize_tensor(const Tensor& t, Span<const SizesType> sizes);
+
+}  // namespace torchette

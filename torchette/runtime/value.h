@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Value: one slot of a method's value table (ExecuTorch's EValue): a tag and a payload of 8 bytes.
+#pragma once
+
+#include "torchette/runtime/tensor.h"
+
+namespace torchette {
+
+/// Numbers are ExecuTorch's.
+enum class Tag : uint32_t {
+  None = 0,
+  Tensor = 1,
+  String = 2,
+  Double = 3,
+  Int = 4,
+  Bool = 5,
+  ListBool = 6,
+  ListDouble = 7,
+  ListInt = 8,
+  ListTensor = 9,
+  ListScalar = 10,
+  ListOptionalTensor = 11,
+};
+
+class Value;
+
+/// A number that remembers which kind it was. `is_integral()` does not include bool.
+class Scalar {
+ public:
+  TORCHETTE_INLINE Scalar() : tag_(Tag::Int), i_(0) {}
+  TORCHETTE_INLINE Scalar(int64_t v) : tag_(Tag::Int), i_(v) {}        // NOLINT
+  TORCHETTE_INLINE Scalar(double v) : tag_(Tag::Double), d_(v) {}      // NOLINT
+  TORCHETTE_INLINE Scalar(bool v) : tag_(Tag::Bool), i_(v ? 1 : 0) {}  // NOLINT
+
+  TORCHETTE_INLINE bool is_floating() const { return tag_ == Tag::Double; }
+  TORCHETTE_INLINE bool is_integral() const { return tag_ == Tag::Int; }
+  TORCHETTE_INLINE bool is_bool() const { return tag_ == Tag::Bool; }
+  TORCHETTE_INLINE double to_double() const { return is_floating() ? d_ : static_cast<double>(i_); }
+  TORCHETTE_INLINE int64_t to_int() const { return is_floating() ? static_cast<int64_t>(d_) : i_; }
+  TORCHETTE_INLINE bool to_bool() const { return is_floating() ? d_ != 0 : i_ != 0; }
+
+ private:
+  Tag tag_;
+  union {
+    int64_t i_;
+    double d_;
+  };
+};
+
+/// Lists of values that may change between executions (symbolic ints, optional tensors): the elements are
+/// looked up in the value table on each access and gathered into `gathered`, which the method owns. `indices`
+/// holds table indices, -1 meaning None, as they stand in the file (int64 in an IntList, int32 in tensor
+/// lists).
+struct BoxedList {
+  const Value* values;
+  const void* indices;
+  void* gathered;
+  uint32_t size;
+};
+
+/// A list whose elements stand in the file (doubles, bools) or a string (without its terminating zero).
+struct PlainList {
+  const void* data;
+  uint32_t size;
+};
+
+class Value {
+ public:
+  TORCHETTE_INLINE Value() : tag_(Tag::None) { payload_.i = 0; }
+  TORCHETTE_INLINE Value(int64_t v) : tag_(Tag::Int) { payload_.i = v; }                       // NOLINT
+  TORCHETTE_INLINE Value(double v) : tag_(Tag::Double) { payload_.d = v; }                     // NOLINT
+  TORCHETTE_INLINE Value(bool v) : tag_(Tag::Bool) { payload_.i = v ? 1 : 0; }                 // NOLINT
+  TORCHETTE_INLINE Value(Tensor t) : tag_(Tag::Tensor) { payload_.tensor = t.unsafe_impl(); }  // NOLINT
+  TORCHETTE_INLINE Value(Tag tag, BoxedList* list) : tag_(tag) { payload_.boxed = list; }
+  TORCHETTE_INLINE Value(Tag tag, PlainList* list) : tag_(tag) { payload_.plain = list; }
+
+  TORCHETTE_INLINE Tag tag() const { return tag_; }
+  TORCHETTE_INLINE bool is_none() const { return tag_ == Tag::None; }
+  TORCHETTE_INLINE bool is_tensor() const { return tag_ == Tag::Tensor; }
+  TORCHETTE_INLINE bool is_int() const { return tag_ == Tag::Int; }
+  TORCHETTE_INLINE bool is_double() const { return tag_ == Tag::Double; }
+  TORCHETTE_INLINE bool is_bool() const { return tag_ == Tag::Bool; }
+  TORCHETTE_INLINE bool is_scalar() const { return is_int() || is_double() || is_bool(); }
+
+  // The tag has been checked (at load against the kernel's signature) before one of these is called.
+  TORCHETTE_INLINE int64_t to_int() const {
+    return tag_ == Tag::Double ? static_cast<int64_t>(payload_.d) : payload_.i;
+  }
+  TORCHETTE_INLINE double to_double() const {
+    return tag_ == Tag::Double ? payload_.d : static_cast<double>(payload_.i);
+  }
+  TORCHETTE_INLINE bool to_bool() const { return payload_.i != 0; }
+  TORCHETTE_INLINE Tensor to_tensor() const { return Tensor(payload_.tensor); }
+  TORCHETTE_INLINE Scalar to_scalar() const {
+    return tag_ == Tag::Double ? Scalar(payload_.d)
+           : tag_ == Tag::Bool ? Scalar(payload_.i != 0)
+                               : Scalar(payload_.i);
+  }
+  TORCHETTE_INLINE Span<const double> to_double_list() const {
+    return {static_cast<const double*>(payload_.plain->data), payload_.plain->size};
+  }
+  TORCHETTE_INLINE Span<const bool> to_bool_list() const {
+    return {static_cast<const bool*>(payload_.plain->data), payload_.plain->size};
+  }
+  TORCHETTE_INLINE Span<const char> to_string() const {
+    return {static_cast<const char*>(payload_.plain->data), payload_.plain->size};
+  }
+  TORCHETTE_INLINE Span<const int64_t> to_int_list() const {
+    const BoxedList& list = *payload_.boxed;
+    const auto* index = static_cast<const int64_t*>(list.indices);
+    auto* out = static_cast<int64_t*>(list.gathered);
+    for (uint32_t i = 0; i < list.size; ++i) out[i] = list.values[index[i]].to_int();
+    return {out, list.size};
+  }
+  TORCHETTE_INLINE Span<const Tensor> to_tensor_list() const {
+    const BoxedList& list = *payload_.boxed;
+    const auto* index = static_cast<const int32_t*>(list.indices);
+    auto* out = static_cast<Tensor*>(list.gathered);
+    for (uint32_t i = 0; i < list.size; ++i) out[i] = list.values[index[i]].to_tensor();
+    return {out, list.size};
+  }
+  TORCHETTE_INLINE Span<const Optional<Tensor>> to_optional_tensor_list() const {
+    const BoxedList& list = *payload_.boxed;
+    const auto* index = static_cast<const int32_t*>(list.indices);
+    auto* out = static_cast<Optional<Tensor>*>(list.gathered);
+    for (uint32_t i = 0; i < list.size; ++i) {
+      const bool absent = index[i] < 0 || list.values[index[i]].is_none();
+      out[i] = absent ? Optional<Tensor>() : Optional<Tensor>(list.values[index[i]].to_tensor());
+    }
+    return {out, list.size};
+  }
+  TORCHETTE_INLINE const PlainList* plain_list() const { return payload_.plain; }
+  TORCHETTE_INLINE const BoxedList* boxed_list() const { return payload_.boxed; }
+
+ private:
+  union {
+    int64_t i;
+    double d;
+    TensorImpl* tensor;
+    BoxedList* boxed;
+    PlainList* plain;
+  } payload_;
+  Tag tag_;
+};
+
+static_assert(sizeof(Value) == 16, "a method has thousands of these");
+
+}  // namespace torchette
