@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: every import and #include of the tree. Out: the two files of each line that goes up instead of down.
+# The tables below are the architecture: a unit may know the units on its line and nothing else of ours.
+"""Who may know whom, held by reading the sources; nothing is imported or built here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Every unit: the module names (a name covers what lies below it; the longest match counts) -> the units it may know.
+# "torchette" alone is the public surface, `torchette/__init__.py`.
+COMPILER_GROUND = (
+    "torchette.errors",
+    "torchette.exir.ops",
+    "torchette.exir.dialects",
+    "torchette.exir.tensor",
+)
+COMPILER_MIDDLE = (
+    "torchette.exir.passes",
+    "torchette.exir.pass_base",
+    "torchette.exir.pass_manager",
+    "torchette.exir.memory",
+    "torchette.exir.memory_planning",
+    "torchette.exir.delegate",
+)
+PYTHON: dict[str, tuple[str, ...]] = {
+    "torchette.errors": (),
+    "torchette.pytree": ("torchette.errors",),
+    "torchette.format": ("torchette.errors",),
+    "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree"),
+    "torchette.runtime": ("torchette.errors",),
+    "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
+    # the compiler, from the ground up
+    "torchette.exir.ops": ("torchette.errors",),
+    "torchette.exir.tensor": ("torchette.errors",),
+    "torchette.exir.memory": ("torchette.errors",),
+    "torchette.exir.dialects": ("torchette.errors", "torchette.exir.ops", "torchette.exir.tensor"),
+    "torchette.exir.pass_base": COMPILER_GROUND,
+    "torchette.exir.pass_manager": (*COMPILER_GROUND, "torchette.exir.pass_base"),
+    "torchette.exir.memory_planning": (*COMPILER_GROUND, "torchette.exir.memory", "torchette.exir.pass_base"),
+    "torchette.exir.delegate": COMPILER_GROUND,
+    "torchette.exir.passes": (
+        *COMPILER_GROUND,
+        *(m for m in COMPILER_MIDDLE if m != "torchette.exir.passes"),
+    ),
+    "torchette.exir.emit": (*COMPILER_GROUND, "torchette.format", "torchette.pytree"),
+    "torchette.exir.pipeline": (*COMPILER_GROUND, *COMPILER_MIDDLE),
+    "torchette.exir.program": (
+        *COMPILER_GROUND,
+        *COMPILER_MIDDLE,
+        "torchette.exir.emit",
+        "torchette.exir.pipeline",
+        "torchette.format",
+    ),
+    "torchette.exir": (
+        *COMPILER_GROUND,
+        *COMPILER_MIDDLE,
+        "torchette.exir.pipeline",
+        "torchette.exir.program",
+    ),
+    # the surface
+    "torchette.compilation": (
+        "torchette.errors",
+        "torchette.exir",
+        "torchette.exir.pipeline",
+        "torchette.exir.program",
+        "torchette.exir.dialects",
+        "torchette.format",
+        "torchette.model",
+        "torchette.pytree",
+    ),
+    "torchette": (
+        "torchette.errors",
+        "torchette.exir",
+        "torchette.compilation",
+        "torchette.model",
+        "torchette.runtime",
+    ),
+    "torchette.cli": (
+        "torchette",
+        "torchette.compilation",
+        "torchette.devtools",
+        "torchette.errors",
+        "torchette.exir",
+        "torchette.exir.dialects",
+        "torchette.exir.ops",
+        "torchette.exir.pipeline",
+        "torchette.format",
+        "torchette.model",
+        "torchette.pytree",
+        "torchette.runtime",
+    ),
+}
+
+# Modules whose import must not import torch: what runs on numpy alone. Inside a function it is their own business.
+TORCH_FREE = (
+    "torchette",
+    "torchette.errors",
+    "torchette.pytree",
+    "torchette.format",
+    "torchette.devtools",
+    "torchette.runtime",
+    "torchette.model",
+    "torchette.cli",
+    "torchette.exir.memory",
+)
+
+# C++ files -> floor; a file includes files of its own unit (same stem) and of lower floors. Longest match counts.
+CPP: dict[str, int] = {
+    "torchette/runtime/platform": 0,
+    "torchette/runtime/error": 1,
+    "torchette/runtime/span": 1,
+    "torchette/runtime/result": 2,
+    "torchette/runtime/memory": 3,
+    "torchette/runtime/flat": 4,
+    "torchette/runtime/schema": 4,  # generated from program.fbs at build time
+    "torchette/runtime/tensor": 4,
+    "torchette/runtime/loader": 4,
+    "torchette/runtime/value": 5,
+    "torchette/runtime/tracer": 6,
+    "torchette/runtime/kernel": 6,
+    "torchette/runtime/backend": 7,
+    "torchette/runtime/program": 8,
+    "torchette/runtime/method": 9,
+    "torchette/runtime/": 10,  # the Python module and the platform's own files
+}
+# What stands beside the core -> the highest file of the core that it may include.
+CPP_BESIDE: dict[str, str] = {"torchette/kernels/": "torchette/runtime/kernel.h"}
+
+
+class Line(NamedTuple):
+    """One thing knows another: which, where it says so, and whether that runs at import time."""
+
+    source: str
+    target: str
+    place: str
+    deferred: bool
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES: dict[str, Path] = {name_of(path): path for path in sorted((ROOT / "torchette").rglob("*.py"))}
+
+
+def imported_names(node: ast.AST, module: str, path: Path) -> Iterator[str]:
+    """Every dotted name that the statement reaches for, ours or not, longest reading first."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+            package = package[: len(package) - node.level + 1]
+            base = ".".join([*package, node.module] if node.module else package)
+        yield from (f"{base}.{alias.name}" for alias in node.names)
+    elif (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("import_module")
+        and isinstance(node.args[0], ast.Constant)
+    ):
+        yield str(node.args[0].value)
+
+
+def python_lines(path: Path) -> Iterator[Line]:
+    module = name_of(path)
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    deferred = {
+        id(inner) for node in ast.walk(tree) if isinstance(node, functions) for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):  # what only a type checker reads is deferred too
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            deferred |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
+    for node in ast.walk(tree):
+        for name in imported_names(node, module, path):
+            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            target = name
+            while target not in MODULES and "." in target and name.startswith("torchette"):
+                target = target.rpartition(".")[0]
+            yield Line(module, target, place, id(node) in deferred)
+
+
+LINES: list[Line] = [line for path in MODULES.values() for line in python_lines(path)]
+
+
+def unit_of(module: str, units: Mapping[str, object]) -> str | None:
+    """The longest unit name that covers the module. The bare surface covers only itself."""
+    candidates = [u for u in units if module == u or (u != "torchette" and module.startswith(u + "."))]
+    return max(candidates, key=len, default=None)
+
+
+def python_violations(lines: list[Line]) -> list[str]:
+    found = []
+    for line in lines:
+        if not line.target.startswith("torchette"):
+            continue
+        source, target = unit_of(line.source, PYTHON), unit_of(line.target, PYTHON)
+        if source is None or target is None:
+            found.append(
+                f"{line.place}: {line.source if source is None else line.target} stands on no floor of PYTHON"
+            )
+        elif source != target and target not in PYTHON[source]:
+            found.append(f"{line.place}: {line.source} may not know {line.target}")
+    return found
+
+
+def circle(edges: Mapping[str, set[str]]) -> list[str] | None:
+    """A path that comes back to where it started, or None."""
+    state: dict[str, int] = {}
+
+    def visit(node: str, trail: list[str]) -> list[str] | None:
+        state[node] = 1
+        for following in sorted(edges.get(node, ())):
+            if state.get(following) == 1:
+                return [*trail[trail.index(following) :], following]
+            if following not in state:
+                found = visit(following, [*trail, following])
+                if found:
+                    return found
+        state[node] = 2
+        return None
+
+    for start in sorted(edges):
+        if start not in state:
+            found = visit(start, [start])
+            if found:
+                return found
+    return None
+
+
+def cpp_includes() -> Iterator[tuple[str, str, str]]:
+    for path in sorted((ROOT / "torchette").rglob("*")):
+        if path.suffix in {".h", ".cpp", ".def"}:
+            for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                match = re.match(r'\s*#\s*include\s+"([^"]+)"', text)
+                if match:
+                    yield path.relative_to(ROOT).as_posix(), match[1], f"{path.relative_to(ROOT)}:{number}"
+
+
+def floor_of(path: str) -> int | None:
+    stem = path.rpartition(".")[0]
+    if path.startswith("torchette/runtime/"):
+        exact = CPP.get(stem)
+        return CPP["torchette/runtime/"] if exact is None else exact
+    for folder, highest in CPP_BESIDE.items():
+        if path.startswith(folder):
+            return CPP[highest.rpartition(".")[0]]
+    return None
+
+
+def cpp_violation(source: str, target: str) -> str | None:
+    if not target.startswith("torchette/"):
+        return f"{target} is not spelled from the root of the tree"
+    for folder in CPP_BESIDE:
+        if target.startswith(folder) and not source.startswith(folder):
+            return f"{source} may not know {target}: the core is given its kernels, it does not name them"
+    if source.rpartition(".")[0] == target.rpartition(".")[0] or Path(source).parent == Path(
+        target
+    ).parent != Path("torchette/runtime"):
+        return None
+    here, there = floor_of(source), floor_of(target)
+    if here is None or there is None:
+        return f"{source if here is None else target} stands on no floor of CPP"
+    beside = not source.startswith("torchette/runtime/")
+    if there > here or (there == here and not beside):
+        return f"{source} (floor {here}) may not include {target} (floor {there})"
+    return None
+
+
+def test_python_imports_go_down() -> None:
+    assert not python_violations(LINES), "\n".join(python_violations(LINES))
+
+
+def test_python_has_no_circle() -> None:
+    edges: dict[str, set[str]] = {}
+    for line in LINES:
+        if line.target in MODULES and line.target != line.source and not line.deferred:
+            edges.setdefault(line.source, set()).add(line.target)
+    found = circle(edges)
+    assert found is None, " -> ".join(str(MODULES[name].relative_to(ROOT)) for name in found or ())
+
+
+def test_numpy_half_does_not_import_torch() -> None:
+    units = dict.fromkeys((*TORCH_FREE, *PYTHON))
+    found = [
+        f"{line.place}: {line.source} must import without torch"
+        for line in LINES
+        if line.target.split(".")[0] == "torch"
+        and not line.deferred
+        and unit_of(line.source, units) in TORCH_FREE
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_cpp_includes_go_down() -> None:
+    found = [
+        f"{place}: {text}"
+        for source, target, place in cpp_includes()
+        if (text := cpp_violation(source, target))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_cpp_has_no_circle() -> None:
+    edges: dict[str, set[str]] = {}
+    for source, target, _ in cpp_includes():
+        edges.setdefault(source, set()).add(target)
+    found = circle(edges)
+    assert found is None, " -> ".join(found or ())
+
+
+def test_the_tables_bite() -> None:
+    """A line up, an unknown module, a circle and an include of the core's upper floors are each found."""
+    up = Line("torchette.format.pte", "torchette.exir.emit", "torchette/format/pte.py:1", True)
+    assert python_violations([up]) == [
+        "torchette/format/pte.py:1: torchette.format.pte may not know torchette.exir.emit"
+    ]
+    stray = Line("torchette.misc", "torchette.errors", "torchette/misc.py:1", False)
+    assert "stands on no floor" in python_violations([stray])[0]
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}}) is None
+    assert cpp_violation("torchette/kernels/add.cpp", "torchette/runtime/method.h")
+    assert cpp_violation("torchette/runtime/method.cpp", "torchette/kernels/simd.h")
+    assert cpp_violation("torchette/runtime/tensor.h", "torchette/runtime/value.h")
+    assert not cpp_violation("torchette/runtime/method.h", "torchette/runtime/program.h")
+    assert not cpp_violation("torchette/kernels/add.cpp", "torchette/runtime/kernel.h")
