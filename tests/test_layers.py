@@ -116,6 +116,7 @@ CPP: dict[str, int] = {
     "torchette/runtime/platform": 0,
     "torchette/runtime/error": 1,
     "torchette/runtime/span": 1,
+    "torchette/runtime/dtype": 2,
     "torchette/runtime/result": 2,
     "torchette/runtime/memory": 3,
     "torchette/runtime/flat": 4,

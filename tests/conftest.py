@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What holds for every test: the torch that results are held against is the pinned one, and the header says if not.
+
+from __future__ import annotations
+
+import importlib.metadata
+
+PINNED_TORCH = "2.13.0"
+
+
+def pytest_report_header() -> str:
+    try:
+        torch = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return "torch: not installed; run ./dev setup"
+    if torch.partition("+")[0] != PINNED_TORCH:
+        return f"torch: {torch}, NOT the pinned {PINNED_TORCH} that the tests are written for; ./dev setup makes a .venv"
+    return f"torch: {torch}"
