@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The planner against brute force, against its own bound, and the checker against plans broken on purpose.
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from torchette.exir import memory
+from torchette.exir.memory import Interval, PlanViolation, check, lower_bound, plan
+
+ALGORITHMS = (memory.naive, memory.by_size, memory.by_breadth, memory.by_lifetime, memory.by_time)
+
+
+def random_intervals(rng: random.Random, count: int) -> list[Interval]:
+    """Mostly short lives with some long ones, as skip connections make them; some empty."""
+    intervals = []
+    for time in range(count):
+        life = rng.choice([0, 1, 1, 1, 2, 3, rng.randint(0, count)])
+        size = rng.choice([0, 1, 16, 17, rng.randint(1, 4096), 1024 * rng.randint(1, 64)])
+        intervals.append(Interval(time, min(count, time + life), size))
+    rng.shuffle(intervals)
+    return intervals
+
+
+def clash(a: Interval, b: Interval, at_a: int, at_b: int) -> bool:
+    """The definition, written without the checker's sweep."""
+    in_time = a.first <= b.last and b.first <= a.last
+    in_space = at_a < at_b + b.size and at_b < at_a + a.size
+    return in_time and in_space and a.size > 0 and b.size > 0
+
+
+def test_ten_thousand_random_graphs_have_no_overlap_and_keep_to_the_bound():
+    rng = random.Random(2026)
+    optimal = 0
+    for number in range(10_000):
+        intervals = random_intervals(rng, rng.randint(0, 24))
+        alignment = rng.choice([1, 8, 16, 64])
+        found = plan(intervals, alignment, effort=2_000)
+        check(intervals, found.offsets, alignment)
+        assert found.bound == lower_bound(intervals, alignment) <= found.size, number
+        assert all(o + i.size <= found.size for o, i in zip(found.offsets, intervals, strict=True) if i.size)
+        optimal += found.size == found.bound
+        if number % 50 == 0:
+            for (i, a), (j, b) in itertools.combinations(enumerate(intervals), 2):
+                assert not clash(a, b, found.offsets[i], found.offsets[j])
+    assert optimal > 9_700
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_algorithm_makes_valid_plans_and_the_best_of_them_is_taken(algorithm):
+    rng = random.Random(7)
+    for _ in range(50):
+        intervals = random_intervals(rng, 60)
+        alone = algorithm(intervals, 16)
+        check(intervals, alone.offsets, 16)
+        assert alone.algorithm == algorithm.__name__
+        best = plan(intervals, 16)
+        assert best.bound == alone.bound <= best.size <= alone.size
+
+
+def test_search_closes_gaps_that_the_greedy_orders_leave():
+    rng = random.Random(3)
+    greedy = searched = 0.0
+    for _ in range(40):
+        intervals = [
+            Interval(first, first + rng.randint(0, 8), 16 * rng.randint(1, 500))
+            for first in (rng.randrange(30) for _ in range(30))
+        ]
+        without, full = plan(intervals, effort=0), plan(intervals)
+        check(intervals, full.offsets, 16)
+        assert full.size <= without.size
+        greedy += without.overhead
+        searched += full.overhead
+    assert searched < greedy / 2
+
+
+def test_five_hundred_intervals_of_a_deep_network_stay_within_two_per_cent():
+    # An inverted-residual network: expand, filter, project, add, at shrinking resolutions.
+    intervals, time = [], 0
+    for stage in range(25):
+        pixels, width = (112 >> (stage // 5)) ** 2, 16 << (stage // 5)
+        for _ in range(5):
+            skip = Interval(time, time + 3, 4 * pixels * width)
+            intervals += [
+                skip,
+                Interval(time + 1, time + 2, 4 * pixels * width * 6),
+                Interval(time + 2, time + 3, 4 * pixels * width * 6),
+                Interval(time + 3, time + 4, 4 * pixels * width),
+            ]
+            time += 4
+    assert len(intervals) == 500
+    found = plan(intervals)
+    check(intervals, found.offsets, 16)
+    assert found.overhead <= 0.02
+
+
+def test_the_same_input_gives_the_same_plan():
+    intervals = random_intervals(random.Random(11), 200)
+    assert plan(intervals) == plan(list(intervals))
+
+
+def test_small_cases():
+    assert plan([]) == memory.Plan([], 0, 0, "by_size")
+    assert plan([Interval(0, 5, 0)]).size == 0
+    assert plan([Interval(0, 5, 1)]).size == 16
+    chain = plan([Interval(t, t + 1, 100) for t in range(9)])
+    assert chain.size == chain.bound == 224 and chain.overhead == 0
+    whole = plan([Interval(0, 9, 10), Interval(3, 4, 10), Interval(5, 9, 10)])
+    assert whole.offsets == [0, 16, 16]
+    with pytest.raises(ValueError, match="alignment"):
+        plan([Interval(0, 0, 1)], 0)
+
+
+def test_the_checker_names_the_pair_of_every_broken_plan():
+    rng = random.Random(5)
+    broken = 0
+    for _ in range(300):
+        intervals = random_intervals(rng, 30)
+        offsets = list(plan(intervals, effort=0).offsets)
+        victim = rng.randrange(30)
+        offsets[victim] = 16 * rng.randrange(64)
+        clashes = {
+            (i, j)
+            for (i, a), (j, b) in itertools.combinations(enumerate(intervals), 2)
+            if clash(a, b, offsets[i], offsets[j])
+        }
+        if not clashes:
+            check(intervals, offsets, 16)
+            continue
+        broken += 1
+        with pytest.raises(PlanViolation) as caught:
+            check(intervals, offsets, 16, [f"tensor{i}" for i in range(30)])
+        assert caught.value.pair in clashes
+        for i in caught.value.pair:
+            assert f"tensor{i} (live" in str(caught.value)
+    assert broken > 100
+
+
+def test_the_checker_refuses_misaligned_negative_and_backward_intervals():
+    with pytest.raises(PlanViolation, match="multiple of 16"):
+        check([Interval(0, 1, 4)], [8], 16)
+    with pytest.raises(PlanViolation, match="multiple of 16"):
+        check([Interval(0, 1, 4)], [-16], 16)
+    with pytest.raises(PlanViolation, match="ends before"):
+        check([Interval(2, 1, 4)], [0], 16)
+    with pytest.raises(ValueError, match="offsets"):
+        check([Interval(0, 1, 4)], [])

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Arithmetic on intervals: which tensor lives when and how large it is comes in, a byte offset for each goes out,
+# with the proven lower bound beside it. Nothing here knows of graphs or torch, so that it can be tested by the
+# ten thousand and reasoned about alone.
+"""Offline memory planning: give every lifetime interval an address range, in as few bytes as possible.
+
+The problem (dynamic storage allocation) is NP-hard, yet the graphs of real networks are easy: several quick
+greedy orders are tried and the best is kept, the search stops as soon as the lower bound is met, and only where
+it is not met a bounded local search over the placement order goes on. All of it is deterministic: the search is
+bounded by counted work, never by a clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torchette.errors import PlanError
+
+
+class Interval(NamedTuple):
+    """A block of `size` bytes that must keep its bytes from time `first` to time `last`, both included."""
+
+    first: int
+    last: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A byte offset for each interval, in the order given.
+
+    `size` is the arena's length in bytes, `bound` the proven least length that any plan needs (the peak of the
+    live aligned bytes), `algorithm` the name of what found the plan. `size == bound` means proven optimal.
+    """
+
+    offsets: list[int]
+    size: int
+    bound: int
+    algorithm: str
+
+    @property
+    def overhead(self) -> float:
+        """Bytes above the bound as a fraction of the bound (0.0 is proven optimal)."""
+        return self.size / self.bound - 1.0 if self.bound else 0.0
+
+
+class PlanViolation(PlanError):
+    """A plan that would corrupt data. `pair` holds the two intervals' indices (equal for a fault of one alone)."""
+
+    def __init__(self, message: str, pair: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.pair = pair
+
+
+def align(size: int, alignment: int) -> int:
+    """`size` rounded up to a multiple of `alignment`, both in bytes."""
+    return -(-size // alignment) * alignment
+
+
+def lower_bound(intervals: Sequence[Interval], alignment: int = 16) -> int:
+    """The peak of live aligned bytes: no plan whatever can be smaller."""
+    change: dict[int, int] = {}
+    for first, last, size in intervals:
+        size = align(size, alignment)
+        change[first] = change.get(first, 0) + size
+        change[last + 1] = change.get(last + 1, 0) - size
+    peak = live = 0
+    for time in sorted(change):
+        live += change[time]
+        peak = max(peak, live)
+    return peak
+
+
+def check(
+    intervals: Sequence[Interval],
+    offsets: Sequence[int],
+    alignment: int = 1,
+    names: Sequence[str] | None = None,
+) -> None:
+    """Prove that no two intervals share a byte at a time at which both live.
+
+    Args:
+        intervals: what was planned.
+        offsets: a byte offset for each interval.
+        alignment: every offset of a non-empty interval must be a multiple of this many bytes.
+        names: what to call the intervals in a message; their index otherwise.
+
+    Raises:
+        PlanViolation: names the offending pair, both lifetimes and both address ranges.
+    """
+    if len(offsets) != len(intervals):
+        raise ValueError(f"{len(offsets)} offsets were given for {len(intervals)} intervals")
+
+    def describe(i: int) -> str:
+        first, last, size = intervals[i]
+        name = names[i] if names else f"#{i}"
+        return f"{name} (live {first}..{last}, bytes {offsets[i]}..{offsets[i] + size - 1})"
+
+    real = [i for i, interval in enumerate(intervals) if interval.size > 0]
+    for i in real:
+        if offsets[i] < 0 or offsets[i] % alignment:
+            raise PlanViolation(f"{describe(i)} does not start at a multiple of {alignment} bytes", (i, i))
+        if intervals[i].last < intervals[i].first:
+            raise PlanViolation(f"{describe(i)} ends before it begins", (i, i))
+
+    # Sweep over time with the live ranges sorted by address. Until a fault is found they are disjoint, so a new
+    # one can only collide with its two neighbours.
+    events = sorted(
+        [(intervals[i].last + 1, 0, i) for i in real] + [(intervals[i].first, 1, i) for i in real]
+    )
+    live: list[tuple[int, int]] = []
+    for _, begins, i in events:
+        key = (offsets[i], i)
+        at = bisect_left(live, key)
+        if not begins:
+            del live[at]
+            continue
+        for neighbour in live[max(0, at - 1) : at + 1]:
+            j = neighbour[1]
+            if offsets[j] < offsets[i] + intervals[i].size and offsets[i] < offsets[j] + intervals[j].size:
+                first, second = min(i, j), max(i, j)
+                raise PlanViolation(
+                    f"{describe(first)} and {describe(second)} live at the same time in the same bytes",
+                    (first, second),
+                )
+        live.insert(at, key)
+
+
+def naive(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
+    """Every interval gets bytes of its own; nothing is shared. For debugging."""
+    offsets, end = [], 0
+    for interval in intervals:
+        offsets.append(end)
+        end += align(interval.size, alignment)
+    return Plan(offsets, end, lower_bound(intervals, alignment), "naive")
+
+
+def by_size(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
+    """Largest first, each into the tightest gap that holds it."""
+    return _Problem(intervals, alignment).greedy("by_size")
+
+
+def by_breadth(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
+    """Moments in falling order of their live bytes; at each, the intervals live there, largest first."""
+    return _Problem(intervals, alignment).greedy("by_breadth")
+
+
+def by_lifetime(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
+    """Longest-living first, each into the lowest gap that holds it."""
+    return _Problem(intervals, alignment).greedy("by_lifetime")
+
+
+def by_time(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
+    """In order of birth, each into the lowest gap that holds it: what an allocator at run time could do."""
+    return _Problem(intervals, alignment).greedy("by_time")
+
+
+def plan(intervals: Sequence[Interval], alignment: int = 16, effort: int = 250_000) -> Plan:
+    """The best plan that the greedy orders and a bounded local search find.
+
+    Args:
+        intervals: lifetimes (time is any integer scale) and sizes in bytes.
+        alignment: every offset is a multiple of this many bytes.
+        effort: how many placed neighbours the local search may look at (some 0.1 microseconds each); 0 leaves it out.
+
+    Returns:
+        The smallest plan found, deterministic for equal input. Not checked again: see `check`.
+    """
+    problem = _Problem(intervals, alignment)
+    tried: list[tuple[int, str, list[int], list[int]]] = []
+    for name in _ORDERS:
+        order, tightest = problem.order(name)
+        offsets, size = problem.place(order, tightest)
+        tried.append((size, name, offsets, order))
+        if size == problem.peak:
+            return problem.result(offsets, name)
+    tried.sort(key=lambda attempt: attempt[0])
+    size, name, offsets, order = tried[0]
+    found = problem.search([order for *_, order in tried[:2]], size, effort)
+    return problem.result(*found) if found else problem.result(offsets, name)
+
+
+_ORDERS = ("by_size", "by_breadth", "by_lifetime", "by_time")
+
+
+class _Problem:
+    """The intervals in units of the alignment, without the trivial ones, with the conflicts between them."""
+
+    def __init__(self, intervals: Sequence[Interval], alignment: int) -> None:
+        if alignment < 1:
+            raise ValueError(f"an alignment is at least 1 byte, not {alignment}")
+        self.alignment = alignment
+        self.count = len(intervals)
+        begin = min((interval.first for interval in intervals if interval.size > 0), default=0)
+        end = max((interval.last for interval in intervals if interval.size > 0), default=0)
+        self.floor: list[
+            tuple[int, int]
+        ] = []  # (interval, offset) of those that live throughout: lossless at the bottom
+        self.items: list[int] = []  # index of the caller's interval
+        self.first: list[int] = []
+        self.last: list[int] = []
+        self.size: list[int] = []
+        bottom = 0
+        for i, (first, last, size) in enumerate(intervals):
+            if size <= 0:
+                continue
+            units = -(-size // alignment)
+            if first == begin and last == end:
+                self.floor.append((i, bottom))
+                bottom += units
+            else:
+                self.items.append(i)
+                self.first.append(first)
+                self.last.append(last)
+                self.size.append(units)
+        self.bottom = bottom
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Conflicting pairs, and the live units at each birth, in one pass over time."""
+        n = len(self.items)
+        self.conflicts: list[list[int]] = [[] for _ in range(n)]
+        self.moments: list[tuple[int, list[int]]] = []
+        self.peak = 0
+        first, last, size = self.first, self.last, self.size
+        births = sorted(range(n), key=lambda i: (first[i], -size[i], i))
+        live: list[int] = []
+        total = 0
+        for position, i in enumerate(births):
+            now = first[i]
+            kept = [j for j in live if last[j] >= now]
+            if len(kept) != len(live):
+                total = sum(size[j] for j in kept)
+            for j in kept:
+                self.conflicts[j].append(i)
+            self.conflicts[i].extend(kept)
+            kept.append(i)
+            live = kept
+            total += size[i]
+            if position + 1 == n or first[births[position + 1]] != now:
+                self.moments.append((total, live))
+                live = list(live)
+                self.peak = max(self.peak, total)
+        self.births = births
+
+    def order(self, name: str) -> tuple[list[int], bool]:
+        """The placement order of an algorithm, and whether it takes the tightest gap rather than the lowest."""
+        n, size, first, last = len(self.items), self.size, self.first, self.last
+        if name == "by_size":
+            return sorted(range(n), key=lambda i: (-size[i], first[i] - last[i], i)), True
+        if name == "by_lifetime":
+            return sorted(range(n), key=lambda i: (first[i] - last[i], -size[i], i)), False
+        if name == "by_breadth":
+            seen: dict[int, None] = {}
+            for _, live in sorted(self.moments, key=lambda moment: -moment[0]):
+                for i in sorted(live, key=lambda i: (-size[i], first[i] - last[i], i)):
+                    seen[i] = None
+            return list(seen), False
+        assert name == "by_time"
+        return self.births, False
+
+    def place(self, order: Iterable[int], tightest: bool) -> tuple[list[int], int]:
+        """Put the items down in this order; offsets and total in units, above the floor."""
+        size, conflicts = self.size, self.conflicts
+        offset = [-1] * len(size)
+        top = 0
+        for i in order:
+            need = size[i]
+            at = 0
+            best, best_gap = -1, 0
+            for low, j in sorted([(offset[j], j) for j in conflicts[i] if offset[j] >= 0]):
+                gap = low - at
+                if gap >= need and (best < 0 or gap < best_gap):
+                    best, best_gap = at, gap
+                    if not tightest:
+                        break
+                end = low + size[j]
+                if end > at:
+                    at = end
+            if best >= 0:
+                at = best
+            offset[i] = at
+            if at + need > top:
+                top = at + need
+        return offset, top
+
+    def search(self, orders: Sequence[list[int]], size: int, effort: int) -> tuple[list[int], str] | None:
+        """Squeaky wheel: what came to lie above the bound is put down earlier in the next round.
+
+        Each order is tried with both ways of choosing a gap, each with an equal share of the effort.
+        None if nothing beats `size`.
+        """
+        found: tuple[list[int], str] | None = None
+        n = len(self.size)
+        cost = sum(map(len, self.conflicts)) + 4 * n  # of one round
+        for start in orders:
+            for tightest in (True, False):
+                order = start
+                for _ in range(effort // (cost * 2 * len(orders))):
+                    offsets, top = self.place(order, tightest)
+                    if top < size:
+                        found, size = (offsets, "search"), top
+                        if size == self.peak:
+                            return found
+                    # One that squeaks moves over two thirds of its way to the front, enough to pass what it fell over.
+                    rank = [0] * n
+                    for position, i in enumerate(order):
+                        squeaks = offsets[i] + self.size[i] > self.peak
+                        rank[i] = 3 * position - 10 if squeaks else 10 * position
+                    order = sorted(order, key=rank.__getitem__)
+        return found
+
+    def greedy(self, name: str) -> Plan:
+        offsets, _ = self.place(*self.order(name))
+        return self.result(offsets, name)
+
+    def result(self, placed: Sequence[int], algorithm: str) -> Plan:
+        """Back to bytes and to the caller's order."""
+        offsets = [0] * self.count
+        for i, offset in self.floor:
+            offsets[i] = offset * self.alignment
+        top = 0
+        for i, offset, size in zip(self.items, placed, self.size, strict=True):
+            offsets[i] = (self.bottom + offset) * self.alignment
+            top = max(top, offset + size)
+        unit = self.alignment
+        return Plan(offsets, (self.bottom + top) * unit, (self.bottom + self.peak) * unit, algorithm)
