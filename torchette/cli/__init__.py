@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a command line. Out: an exit code: 0 done, 1 a check failed, 2 wrong usage or a file that cannot be used.
+# Every module of this folder without a leading underscore is a verb: its docstring is its help, `arguments(parser)`
+# declares its options, `run(options)` does the work and returns the exit code.
+"""Command line of Torchette: compile PyTorch models to .pte files, look into them, run and time them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torchette
+from torchette.errors import CompileError, TorchetteError
+
+DONE, CHECK_FAILED, UNUSABLE = 0, 1, 2
+
+
+class UsageError(Exception):
+    """The command line asks for something that cannot be done; the text is one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(UNUSABLE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def verbs() -> list[str]:
+    """Names of the verbs, sorted: the modules of this folder."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="torchette", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"torchette {torchette.__version__}")
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for name in verbs():
+        module = importlib.import_module(f"{__name__}.{name}")
+        text = (module.__doc__ or "").strip()
+        verb = subparsers.add_parser(
+            name,
+            help=text.splitlines()[0],
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.arguments(verb)
+        verb.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line (by default the process's own) and returns its exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        return options.run(options)
+    except (UsageError, TorchetteError, OSError) as error:
+        if os.environ.get("TORCHETTE_TRACEBACK"):
+            raise
+        print(f"torchette {options.verb}: {_text(error)}", file=sys.stderr)
+        return CHECK_FAILED if isinstance(error, CompileError) else UNUSABLE
+    except KeyboardInterrupt:
+        return 130
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and not isinstance(error, TorchetteError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: tables, values and steps of work. Out: a terminal's text; rich draws it where it is installed and somebody is
+# looking, plain aligned columns everywhere else.
+"""What the verbs print with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Prints the value as indented JSON."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def _rich_console() -> Any | None:
+    """A rich console if rich is installed and standard output is a terminal."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(highlight=False)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> None:
+    """Prints a table; numbers are right-aligned, everything else left-aligned."""
+    numeric = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
+    texts = [[_cell(value) for value in row] for row in rows]
+    console = _rich_console()
+    if console is not None:
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(title=title or None, title_justify="left", header_style="bold")
+        for column, right in zip(columns, numeric, strict=True):
+            table.add_column(column, justify="right" if right else "left", overflow="fold")
+        for row in texts:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    if title:
+        print(title)
+    for row in [list(columns), *texts]:
+        cells = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    )
+
+
+def print_values(pairs: Sequence[tuple[str, Any]]) -> None:
+    """Prints ``name  value`` lines with the values in one column."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        print(f"{name.ljust(width)}  {_cell(value)}")
+
+
+def note(text: str) -> None:
+    """Prints a line for the person, apart from the result: to standard error."""
+    print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def working(words: str) -> Iterator[None]:
+    """Shows on standard error that something takes its time, and afterwards how long it took."""
+    start = time.perf_counter()
+    live = sys.stderr.isatty()
+    if live:
+        print(f"  …  {words}", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    except BaseException:
+        if live:
+            print(file=sys.stderr)
+        raise
+    print(f"{chr(13) if live else ''}  ok {words} ({time.perf_counter() - start:.1f} s)", file=sys.stderr)
+
+
+def bytes_text(count: int) -> str:
+    """``1536`` -> ``1.5 KB``: a size for people, in units of 1024 bytes."""
+    size = float(count)
+    for unit in ("B", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"
+
+
+def milliseconds(seconds: float) -> str:
+    """``0.00123`` -> ``1.23 ms``; below a tenth of a millisecond in microseconds."""
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: what the user writes for an input (a shape and dtype, or a file), or what a method asks for. Out: numpy arrays.
+# Needs numpy alone, so that `torchette run` works where torch is absent.
+"""Inputs for a model, from text, from files, or made up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchette.cli import UsageError
+
+HELP = (
+    "an input: a shape with an optional dtype (1x3x224x224, 1x16:int64, scalar:float32), "
+    "or a file (.npy, or .npz with one array per input); repeat for several inputs"
+)
+SHORT = {"f16": "float16", "f32": "float32", "f64": "float64", "i8": "int8", "u8": "uint8", "i16": "int16"}
+SHORT |= {"i32": "int32", "i64": "int64"}
+
+
+def made_up(shape: Sequence[int], dtype: str, random: np.random.Generator) -> np.ndarray:
+    """An array for trying a model out: normal noise for floats, 0 or 1 for integers (an index that is nearly always
+    in range) and booleans."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return random.standard_normal(tuple(shape)).astype(kind)
+    return random.integers(0, 2, tuple(shape)).astype(kind)
+
+
+def from_texts(texts: Iterable[str], *, seed: int = 0) -> list[np.ndarray]:
+    """Arrays for what the user wrote, in that order.
+
+    Raises:
+        UsageError: a text that is neither a shape nor a readable file.
+    """
+    random = np.random.default_rng(seed)
+    arrays: list[np.ndarray] = []
+    for text in texts:
+        if text.endswith((".npy", ".npz")):
+            arrays += from_file(Path(text))
+        else:
+            arrays.append(made_up(*_spec(text), random))
+    return arrays
+
+
+def from_file(path: Path) -> list[np.ndarray]:
+    """The array of a ``.npy`` file, or the arrays of a ``.npz`` file in the order in which they were saved."""
+    try:
+        loaded: Any = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"{path} is not a numpy file: {str(error).splitlines()[0]}") from None
+    if isinstance(loaded, np.ndarray):
+        return [loaded]
+    with loaded:
+        return [loaded[name] for name in loaded.files]
+
+
+def _spec(text: str) -> tuple[tuple[int, ...], str]:
+    match = re.fullmatch(r"(scalar|\d+(?:x\d+)*)(?::(\w+))?", text)
+    if match is None:
+        raise UsageError(f"{text!r} is neither a shape such as 1x3x224x224:float32 nor a .npy or .npz file")
+    dtype = SHORT.get(match[2] or "f32", match[2] or "float32")
+    try:
+        np.dtype(dtype)
+    except TypeError:
+        raise UsageError(
+            f"{text!r}: no dtype {dtype!r}; there are {', '.join(SHORT.values())} and bool"
+        ) from None
+    shape = () if match[1] == "scalar" else tuple(map(int, match[1].split("x")))
+    return shape, dtype

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: this machine and this installation. Out: what is there, what is missing, and the command that mends it.
+"""What is installed, what is missing, and how to fix it
+
+Prints versions, the CPU's features and the instruction set that the kernels run with. Exit code 1 if something that
+running a model needs is missing; what only compiling or developing needs is named, but is no failure.
+
+examples:
+  torchette doctor
+  torchette doctor --json     for a bug report
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torchette
+from torchette.cli import CHECK_FAILED, DONE
+from torchette.cli._console import print_json, print_values
+
+TORCH = "2.13"  # the release that the tests run with, as in pyproject.toml
+# What each x86-64 level asks for beyond the one before, by the kernel's names.
+X86_LEVELS = {
+    "x86-64-v2": {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"},
+    "x86-64-v3": {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    facts = gather()
+    missing = advice(facts)
+    if options.json:
+        print_json({**facts, "missing": missing})
+    else:
+        print_values([(name, "not found" if value is None else value) for name, value in facts.items()])
+        for words in missing.values():
+            print(f"\n  - {words}", end="")
+        print("\nNothing is missing." if not missing else "")
+    return CHECK_FAILED if "native module" in missing else DONE
+
+
+def gather() -> dict[str, Any]:
+    """Every fact by name; None is what is not there."""
+    native, isa = _native()
+    return {
+        "torchette": f"{torchette.__version__} in {Path(torchette.__file__).parent}",
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "system": platform.platform(),
+        "cpu": cpu_name(),
+        "cpu level": cpu_level(),
+        "native module": native,
+        "kernels use": isa,
+        "numpy": _version("numpy"),
+        "torch": _version("torch"),
+        "executorch": _version("executorch"),
+        "rich": _version("rich"),
+        "C++ compiler": _first_line("c++", "--version"),
+        "cmake": _first_line("cmake", "--version"),
+    }
+
+
+def advice(facts: dict[str, Any]) -> dict[str, str]:
+    """What is missing -> what for, and what to do about it."""
+    checkout = (Path(torchette.__file__).parents[1] / "dev").exists()
+    found: dict[str, str] = {}
+    if facts["native module"] is None:
+        fix = "./dev setup" if checkout else "pip install --force-reinstall torchette"
+        if facts["C++ compiler"] is None:
+            fix = f"apt-get install g++, then {fix}"
+        found["native module"] = f"The native module is not built; without it no model runs. Try: {fix}"
+    if facts["torch"] is None:
+        found["torch"] = (
+            "torch is not installed; compiling needs it, running does not. Try: pip install 'torchette[export]'"
+        )
+    elif not facts["torch"].startswith(TORCH + "."):
+        found["torch"] = (
+            f"torch is {facts['torch']}, Torchette is tested with {TORCH}. Try: pip install 'torch=={TORCH}.*'"
+        )
+    return found
+
+
+def cpu_name() -> str | None:
+    """The processor's own name, such as ``AMD EPYC 9B45``."""
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_level() -> str:
+    """The highest x86-64 level that the CPU has, or the architecture's name elsewhere."""
+    machine = platform.machine()
+    if machine != "x86_64":
+        return machine
+    flags = set(_cpuinfo().get("flags", "").split())
+    level = "x86-64"
+    for name, needed in X86_LEVELS.items():
+        if not needed <= flags:
+            break
+        level = name
+    extra = sorted(flags & {"avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile"})
+    return f"{level} (and {', '.join(extra)})" if extra else level
+
+
+def _cpuinfo() -> dict[str, str]:
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0].splitlines()
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _native() -> tuple[str | None, str | None]:
+    """Where the native module lies, and the instruction set that its kernels were chosen for."""
+    try:
+        native: Any = importlib.import_module("torchette.runtime._native")
+    except ImportError:
+        return None, None
+    return native.__file__, native.isa()
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _first_line(*command: str) -> str | None:
+    if shutil.which(command[0]) is None:
+        return None
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0] or None
