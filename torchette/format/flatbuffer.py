@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Records to FlatBuffers bytes and back, for any schema that `schema.py` reads.
+
+`encode` stores each distinct string, vector and table once, so its output is small and depends on nothing but the
+records. `decode` trusts nothing: whatever the bytes are, it returns records or raises FormatError, in linear time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from torchette.errors import FormatError
+from torchette.format.schema import Field, Schema
+
+_WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8, "f": 4, "d": 8}
+
+
+def encode(schema: Schema, record: Any, *, reserve: int = 0) -> bytearray:
+    """Serialises `record`, of the schema's root table, with `reserve` zero bytes kept free after the file identifier.
+
+    Vectors may be any sequence; `[ubyte]` takes bytes-like objects too. A string, table, vector or union that is None
+    is left out. Raises FormatError for a value that its field cannot hold.
+    """
+    return _Encoder(schema).finish(record, reserve)
+
+
+def decode(schema: Schema, data: memoryview) -> Any:
+    """Reads the root table's record from `data`, a view of single bytes.
+
+    Equal parts may be one object in the result, so treat it as read-only. `[ubyte]` comes as bytes, or, where its
+    alignment is forced, as a view of `data`; other vectors come as lists. An absent vector comes empty, an absent
+    string, table or union as None. Raises FormatError.
+    """
+    decoder = _Decoder(schema, data)
+    return decoder.table(schema.root, decoder.follow(0))
+
+
+class _Entry(NamedTuple):
+    """One vtable entry of a table as it is written: a field, or one of the two halves of a union."""
+
+    attribute: str
+    bit: int
+    default: Any
+    encode: (
+        Callable[[Any], Any] | None
+    )  # None for what is stored as it is, and not at all where it is the default
+    code: str
+    width: int
+
+
+class _Layout(NamedTuple):
+    """The inline part of a table in which a given set of entries is present."""
+
+    pack: Callable[..., bytes]
+    vtable: int
+    size: int
+    alignment: int
+    references: list[tuple[int, int]]  # (index of a value that is a place, position in the table)
+
+
+class _Encoder:
+    """Builds from the end of the file to its start, so that what is pointed at has its place first.
+
+    A place is a distance from the end of the file. A stored offset is then the pointing field's place minus the
+    target's. Every object is remembered by its content; a second one of the same content gets the first one's place.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._parts: list[bytes] = []  # last in the file first
+        self._size = 0
+        self._alignment = 4
+        self._places: dict[Any, int] = {}
+        self._plans: dict[str, list[_Entry]] = {}
+        self._layouts: dict[tuple[str, int], _Layout] = {}
+
+    def finish(self, record: Any, reserve: int) -> bytearray:
+        root = self._table(self._schema.root, record)
+        start = self._reserve(8 + reserve, self._alignment)
+        self._parts.append(struct.pack("<I4s", start - root, self._schema.identifier) + bytes(reserve))
+        self._parts.reverse()
+        return bytearray().join(self._parts)
+
+    def _reserve(self, size: int, alignment: int, at: int = 0) -> int:
+        """Returns the place of `size` bytes whose byte `at` is aligned; the caller appends them."""
+        padding = -(self._size + size - at) % alignment
+        if padding:
+            self._parts.append(bytes(padding))
+        self._alignment = max(self._alignment, alignment)
+        self._size += padding + size
+        return self._size
+
+    def _string(self, value: str) -> int:
+        place = self._places.get(value)
+        if place is None:
+            data = value.encode()
+            place = self._places[value] = self._reserve(len(data) + 5, 4)
+            self._parts.append(b"%b%b\0" % (len(data).to_bytes(4, "little"), data))
+        return place
+
+    def _scalars(self, code: str, alignment: int, value: Any) -> int:
+        count = len(value)
+        data = bytes(value) if code == "B" else struct.pack(f"<{count}{code}", *value)
+        key = (alignment, count, data)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = self._reserve(4 + len(data), alignment, 4)
+            self._parts += (data, count.to_bytes(4, "little"))
+        return place
+
+    def _references(self, encode: Callable[[Any], int], value: Any) -> int:
+        targets = tuple([encode(item) for item in value])
+        place = self._places.get(targets)
+        if place is None:
+            count = len(targets)
+            place = self._places[targets] = self._reserve(4 + 4 * count, 4)
+            offsets = [place - 4 - 4 * index - target for index, target in enumerate(targets)]
+            self._parts.append(struct.pack(f"<{count + 1}I", count, *offsets))
+        return place
+
+    def _table(self, name: str, record: Any) -> int:
+        present = 0
+        values: list[Any] = []
+        try:
+            for attribute, bit, default, encode_value, _, _ in self._plans.get(name) or self._plan(name):
+                value = getattr(record, attribute)
+                if encode_value is not None:
+                    if value is None or (value := encode_value(value)) is None:
+                        continue
+                elif value == default:
+                    continue
+                present |= bit
+                values.append(value)
+            key = (name, present, *values)
+            place = self._places.get(key)
+            if place is None:
+                layout = self._layouts.get((name, present)) or self._layout(name, present)
+                place = self._places[key] = self._reserve(layout.size, layout.alignment, 4)
+                for index, position in layout.references:
+                    values[index] = place - position - values[index]
+                self._parts.append(layout.pack(layout.vtable - place, *values))
+        except FormatError:
+            raise
+        except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise FormatError(f"The table {name} cannot hold {record!r:.200}: {error}") from error
+        return place
+
+    def _plan(self, name: str) -> list[_Entry]:
+        """The entries of a table, widest first: then the inline part needs no padding in between."""
+        entries = []
+        for field in self._schema.tables[name]:
+            bit = 1 << (field.offset // 2 - 2)
+            if field.kind in ("scalar", "enum"):
+                # a float is always stored: -0.0 equals its default, and as a key in _places it would equal 0.0
+                store = struct.Struct("<" + field.code).pack if field.code in "fd" else None
+                width = _WIDTHS[field.code]
+                code = f"{width}s" if store else field.code
+                entries.append(_Entry(field.name, bit, field.default, store, code, width))
+                continue
+            if field.kind == "union":
+                tags = self._schema.types[field.type].__members__
+                entries.append(_Entry(field.name, bit >> 1, None, partial(_tag, tags), "B", 1))
+            entries.append(_Entry(field.name, bit, None, self._encode_reference(field), "I", 4))
+        entries.sort(key=lambda entry: -entry.width)
+        # a table without fields has a plan too, and it must count as found
+        self._plans[name] = entries
+        return entries
+
+    def _encode_reference(self, field: Field) -> Callable[[Any], int | None]:
+        kind = field.item or field.kind
+        encode_item: Callable[[Any], int]
+        if kind == "string":
+            encode_item = self._string
+        elif kind == "table":
+            encode_item = partial(self._table, field.type)
+        elif kind == "union":
+            return lambda value: self._table(type(value).__name__, value)
+        else:
+            alignment = max(4, _WIDTHS[field.code], field.force_align)
+            encode_vector = partial(self._scalars, field.code, alignment)
+        if field.kind != "vector":
+            return encode_item
+        if field.item in ("string", "table"):
+            encode_vector = partial(self._references, encode_item)
+        return (
+            (lambda value: encode_vector(value) if len(value) else None)
+            if field.omit_empty
+            else encode_vector
+        )
+
+    def _layout(self, name: str, present: int) -> _Layout:
+        entries = [entry for entry in self._plans[name] if entry.bit & present]
+        positions = [0] * present.bit_length()
+        references = []
+        size = 4
+        for index, entry in enumerate(entries):
+            positions[entry.bit.bit_length() - 1] = size
+            if entry.code == "I" and entry.encode:
+                references.append((index, size))
+            size += entry.width
+        vtable = struct.pack(f"<{len(positions) + 2}H", 4 + 2 * len(positions), size, *positions)
+        place = self._places.get(vtable)
+        if place is None:
+            place = self._places[vtable] = self._reserve(len(vtable), 2)
+            self._parts.append(vtable)
+        pack = struct.Struct("<i" + "".join(entry.code for entry in entries)).pack
+        alignment = max([4] + [entry.width for entry in entries])
+        layout = self._layouts[name, present] = _Layout(pack, place, size, alignment, references)
+        return layout
+
+
+def _tag(tags: dict[str, int], value: Any) -> int:
+    kind = type(value).__name__
+    if kind not in tags:
+        raise TypeError(f"a {kind} is none of {', '.join(tags)}")
+    return int(tags[kind])
+
+
+class _Decoder:
+    """Reads objects by position, each one once.
+
+    A well-formed file's objects do not overlap, so what they hold together is no more than the file. The budget holds
+    a file to that: one that makes a few bytes pass for many objects is refused before it costs time or memory.
+    """
+
+    def __init__(self, schema: Schema, data: memoryview) -> None:
+        self._schema = schema
+        self._data = data
+        self._size = len(data)
+        self._budget = 2 * len(data)
+        self._seen: dict[tuple[str, int], Any] = {}
+        self._vtables: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._fields = {
+            name: tuple((field, field.offset // 2 - 2, self._reader(field)) for field in fields)
+            for name, fields in schema.tables.items()
+        }
+
+    def _need(self, position: int, size: int, what: str) -> None:
+        if position < 0 or position + size > self._size:
+            raise FormatError(
+                f"{what} at byte {position} needs {size} bytes, beyond the {self._size} bytes of the program",
+                hints=["The file is cut short or damaged; compile or copy it again."],
+            )
+
+    def _spend(self, size: int, what: str, position: int) -> None:
+        self._budget -= size
+        if self._budget < 0:
+            raise FormatError(f"{what} at byte {position} overlaps other objects of the file")
+
+    def follow(self, position: int) -> int:
+        """The position that the offset at `position` points to."""
+        self._need(position, 4, "An offset")
+        return position + int.from_bytes(self._data[position : position + 4], "little")
+
+    def table(self, name: str, position: int) -> Any:
+        found = self._seen.get((name, position))
+        if found is not None:
+            return found
+        self._need(position, 4, f"Table {name}")
+        vtable = position - struct.unpack_from("<i", self._data, position)[0]
+        size, entries = self._vtables.get(vtable) or self._vtable(name, vtable)
+        self._need(position, size, f"Table {name}")
+        self._spend(size, f"Table {name}", position)
+        values = []
+        for field, slot, read in self._fields[name]:
+            entry = entries[slot] if slot < len(entries) else 0
+            if field.kind == "union":
+                tag_entry = entries[slot - 1] if slot <= len(entries) else 0
+                values.append(self._union(name, field, position, size, tag_entry, entry))
+            elif entry == 0:
+                values.append(_absent(field))
+            elif entry < 4 or entry + (_WIDTHS[field.code] if read is None else 4) > size:
+                raise FormatError(
+                    f"{name}.{field.name} of the table at byte {position} lies outside of the table"
+                )
+            elif read is None:
+                values.append(self._scalar(name, field, position + entry))
+            else:
+                values.append(read(self.follow(position + entry)))
+        record = self._seen[name, position] = self._schema.types[name](*values)
+        return record
+
+    def _vtable(self, name: str, position: int) -> tuple[int, tuple[int, ...]]:
+        what = f"The vtable of a table {name}"
+        self._need(position, 4, what)
+        own_size, table_size = struct.unpack_from("<HH", self._data, position)
+        if own_size < 4 or own_size % 2 or table_size < 4:
+            raise FormatError(f"{what} at byte {position} has impossible sizes {own_size} and {table_size}")
+        self._need(position, own_size, what)
+        entries = struct.unpack_from(f"<{own_size // 2 - 2}H", self._data, position + 4)
+        found = self._vtables[position] = (table_size, entries)
+        return found
+
+    def _scalar(self, name: str, field: Field, position: int) -> Any:
+        value = struct.unpack_from("<" + field.code, self._data, position)[0]
+        if field.kind == "scalar":
+            return value
+        try:
+            return self._schema.types[field.type](value)
+        except ValueError:
+            raise FormatError(f"{name}.{field.name} at byte {position} is {value}, no {field.type}") from None
+
+    def _union(self, name: str, field: Field, position: int, size: int, tag_entry: int, entry: int) -> Any:
+        if tag_entry == 0 and entry == 0:
+            return None
+        if not 4 <= tag_entry < size or not 4 <= entry <= size - 4:
+            raise FormatError(
+                f"{name}.{field.name} of the table at byte {position} lies outside of the table"
+            )
+        tag = self._data[position + tag_entry]
+        members = self._schema.unions[field.type]
+        if not 1 <= tag <= len(members):
+            raise FormatError(
+                f"{name}.{field.name} of the table at byte {position} has tag {tag}, no {field.type}"
+            )
+        return self.table(members[tag - 1], self.follow(position + entry))
+
+    def _reader(self, field: Field) -> Callable[[int], Any] | None:
+        """What reads the object that a field's offset points to; None for a scalar or enum, which is in place."""
+        kind = field.item or field.kind
+        read: Callable[[int], Any] | None = None
+        if kind == "string":
+            read = self._string
+        elif kind == "table":
+            read = partial(self.table, field.type)
+        if field.kind != "vector":
+            return read
+        if read is None:
+            return partial(self._scalars, field)
+        return partial(self._references, field.type or kind, read)
+
+    def _string(self, position: int) -> str:
+        found = self._seen.get(("string", position))
+        if found is not None:
+            return found
+        start, count = self._vector(position, 1, "A string")
+        self._need(start, count + 1, "A string")
+        try:
+            text = str(self._data[start : start + count], "utf-8")
+        except UnicodeDecodeError as error:
+            raise FormatError(f"The string at byte {position} is not UTF-8: {error}") from None
+        if self._data[start + count]:
+            raise FormatError(f"The string at byte {position} does not end with a zero byte")
+        self._seen["string", position] = text
+        return text
+
+    def _scalars(self, field: Field, position: int) -> Sequence[Any]:
+        code = field.code
+        found = self._seen.get((code, position))
+        if found is not None:
+            return found
+        start, count = self._vector(position, _WIDTHS[code], f"The vector of {field.name}")
+        values: Any
+        if code == "B":
+            values = self._data[start : start + count]
+            values = values if field.force_align > 1 else bytes(values)
+        else:
+            values = list(struct.unpack_from(f"<{count}{code}", self._data, start))
+        self._seen[code, position] = values
+        return values
+
+    def _references(self, kind: str, read: Callable[[int], Any], position: int) -> list[Any]:
+        found = self._seen.get(("[" + kind, position))
+        if found is not None:
+            return found
+        start, count = self._vector(position, 4, f"A vector of {kind}")
+        offsets = struct.unpack_from(f"<{count}I", self._data, start)
+        values = [read(start + 4 * index + offset) for index, offset in enumerate(offsets)]
+        self._seen["[" + kind, position] = values
+        return values
+
+    def _vector(self, position: int, width: int, what: str) -> tuple[int, int]:
+        """Returns the position of the first element and the number of elements, which are inside of the file."""
+        start = self.follow(position)  # the count stands where an offset would
+        count = start - position
+        start = position + 4
+        self._need(start, count * width, what)
+        self._spend(4 + count * width, what, position)
+        return start, count
+
+
+def _absent(field: Field) -> Any:
+    if field.kind == "vector":
+        return b"" if field.code == "B" else []
+    return field.default

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The .pte file: a program and its weights.
+
+`write` takes a Program record and buffers and gives a file as a list of chunks, in which no weight has been copied.
+`read` takes any bytes and gives the record and views of the weights, or a FormatError that names the place.
+The records' classes are those of `torchette/schema/program.fbs`: `pte.Program`, `pte.Tensor`, `pte.ScalarType` ...
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from torchette.errors import FormatError, ModelNotFoundError
+from torchette.format import flatbuffer
+from torchette.format.schema import load
+
+SCHEMA = load(Path(__file__).parent.parent / "schema" / "program.fbs")
+
+# After the root offset and the file identifier: magic, its own length, then bytes of the program (all that stands
+# before the padding of the first segment), offset of the first segment, bytes of all segments.
+_HEADER = struct.Struct("<4sIQQQ")
+_HEADER_AT = 8
+_HEADER_MAGIC = b"eh00"
+_HEADER_MINIMUM = 24  # early files end it before the last number
+
+_OTHER_FILES = {b"BP": "a bundled program", b"FT": "a data file (.ptd)", b"ED": "a profile (.etdp)"}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return SCHEMA.types[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+# Bytes of one element, by ScalarType.
+ITEM_SIZE: dict[int, int] = {
+    SCHEMA.types["ScalarType"][name]: size
+    for size, names in {
+        1: "BYTE CHAR BOOL QINT8 QUINT8 QUINT4X2 QUINT2X4 FLOAT8E5M2 FLOAT8E4M3FN FLOAT8E5M2FNUZ FLOAT8E4M3FNUZ",
+        2: "SHORT HALF BFLOAT16 BITS16 UINT16",
+        4: "INT FLOAT QINT32 UINT32",
+        8: "LONG DOUBLE UINT64",
+    }.items()
+    for name in names.split()
+}
+
+
+def tensor_nbytes(tensor: Any) -> int:
+    """Bytes of a Tensor record's elements at its (upper bound) sizes."""
+    return math.prod(tensor.sizes) * ITEM_SIZE[tensor.scalar_type]
+
+
+@dataclass(frozen=True)
+class Pte:
+    """A file ready to be stored. The chunks with weights are views of the buffers that `write` was given."""
+
+    chunks: tuple[Any, ...]
+    nbytes: int
+
+    def __bytes__(self) -> bytes:
+        """The whole file: the one copy of the weights, made anew by each call."""
+        return b"".join(self.chunks)
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def write_to(self, file: BinaryIO | str | Path) -> None:
+        """Writes the file to a path or a binary file object, chunk by chunk."""
+        if isinstance(file, (str, Path)):
+            with open(file, "wb") as opened:
+                opened.writelines(self.chunks)
+        else:
+            file.writelines(self.chunks)
+
+
+class _Segments:
+    """Segments as they are laid out: each aligned, each a list of chunks."""
+
+    def __init__(self, alignment: int) -> None:
+        self.records: list[Any] = []
+        self.chunks: list[Any] = []
+        self.size = 0
+        self._alignment = alignment
+
+    def add(self, items: Iterable[Any], item_alignment: int = 1) -> Any:
+        """Appends one segment of the aligned items; returns its SubsegmentOffsets record."""
+        self._pad(self._alignment)
+        start = self.size
+        offsets = []
+        for item in items:
+            view = _bytes_view(item)
+            self._pad(item_alignment)
+            offsets.append(self.size - start)
+            self.chunks.append(view)
+            self.size += view.nbytes
+        self.records.append(SCHEMA.types["DataSegment"](start, self.size - start))
+        return SCHEMA.types["SubsegmentOffsets"](len(self.records) - 1, offsets)
+
+    def _pad(self, alignment: int) -> None:
+        padding = -self.size % alignment
+        if padding:
+            self.chunks.append(bytes(padding))
+            self.size += padding
+
+
+def write(
+    program: Any,
+    constants: Sequence[Any] = (b"",),
+    mutable_data: Sequence[Any] = (),
+    delegate_data: Sequence[Any] = (),
+    named_data: Mapping[str, Any] | None = None,
+    *,
+    segment_alignment: int = 128,
+    constant_tensor_alignment: int = 16,
+    extract_delegate_segments: bool = True,
+) -> Pte:
+    """Serialises a program with its weights, which are not copied.
+
+    Args:
+        program: a Program record; its constants, delegate data, segments and named data are filled in from the other
+            arguments. It is not changed.
+        constants: C-contiguous buffers; `Tensor.data_buffer_idx` of constant tensors is an index here. Element 0 is
+            reserved and empty.
+        mutable_data: the same, for the initial bytes of planned tensors; empty if there are none.
+        delegate_data: `BackendDelegate.processed.index` is an index here (its location is ignored).
+        named_data: blobs by name. Names with the same buffer object share a segment.
+        segment_alignment: bytes, a power of two; where the segments start.
+        constant_tensor_alignment: bytes, a power of two; where each constant starts in its segment.
+        extract_delegate_segments: whether delegate data become segments, or stay inside of the program.
+
+    Raises FormatError for a record that the schema cannot hold, ValueError for other arguments.
+    """
+    for alignment in (segment_alignment, constant_tensor_alignment):
+        if alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(f"An alignment must be a power of two, not {alignment}")
+    for items in (constants, mutable_data):
+        if items and _bytes_view(items[0]).nbytes:
+            raise ValueError(
+                "Element 0 of the constants and of the mutable data is reserved and must be empty"
+            )
+    segment_alignment = max(segment_alignment, constant_tensor_alignment)
+
+    segments = _Segments(segment_alignment)
+    program = replace(
+        program, constant_buffer=[], backend_delegate_data=[], named_data=[], mutable_data_segments=[]
+    )
+    program.constant_segment = segments.add(constants or (b"",), constant_tensor_alignment)
+    if any(_bytes_view(item).nbytes for item in mutable_data):
+        program.mutable_data_segments = [segments.add(mutable_data, constant_tensor_alignment)]
+    if extract_delegate_segments:
+        places = [segments.add([blob]).segment_index for blob in delegate_data]
+        location = SCHEMA.types["DataLocation"].SEGMENT
+    else:
+        places = list(range(len(delegate_data)))
+        location = SCHEMA.types["DataLocation"].INLINE
+        program.backend_delegate_data = [
+            SCHEMA.types["BackendDelegateInlineData"](blob) for blob in delegate_data
+        ]
+    if delegate_data:
+        reference = SCHEMA.types["BackendDelegateDataReference"]
+        program.execution_plan = [
+            replace(
+                plan,
+                delegates=[
+                    replace(delegate, processed=reference(location, places[delegate.processed.index]))
+                    for delegate in plan.delegates
+                ],
+            )
+            for plan in program.execution_plan
+        ]
+    stored: dict[int, int] = {}
+    for name, blob in (named_data or {}).items():
+        if id(blob) not in stored:
+            stored[id(blob)] = segments.add([blob]).segment_index
+        program.named_data.append(SCHEMA.types["NamedData"](name, stored[id(blob)]))
+    program.segments = segments.records
+
+    head = flatbuffer.encode(SCHEMA, program, reserve=_HEADER.size)
+    base = _aligned(len(head), segment_alignment) if segments.size else 0
+    _HEADER.pack_into(head, _HEADER_AT, _HEADER_MAGIC, _HEADER.size, len(head), base, segments.size)
+    if not segments.size:
+        return Pte((head,), len(head))
+    return Pte((head, bytes(base - len(head)), *segments.chunks), base + segments.size)
+
+
+@dataclass
+class PteFile:
+    """A .pte file that has been read and checked: every index and every constant's bytes are inside of the file."""
+
+    program: Any
+    buffer: memoryview
+    program_size: int
+    segment_base: int
+    segment_data_size: int
+
+    def segment(self, index: int) -> memoryview:
+        """The bytes of a segment, not copied."""
+        segment = self.program.segments[index]
+        start = self.segment_base + segment.offset
+        return self.buffer[start : start + segment.size]
+
+    def constant(self, index: int) -> memoryview:
+        """The bytes of constant `index`, not copied; may end with the padding of the next one."""
+        if self.program.constant_buffer:
+            return memoryview(self.program.constant_buffer[index].storage)
+        return self._subsegment(self.program.constant_segment, index)
+
+    def mutable(self, index: int, data_segment: int = 0) -> memoryview:
+        """The initial bytes of planned tensors with this `data_buffer_idx`, as `constant` gives them."""
+        return self._subsegment(self.program.mutable_data_segments[data_segment], index)
+
+    def delegate(self, delegate: Any) -> memoryview:
+        """The blob of a BackendDelegate record, not copied."""
+        if delegate.processed.location == SCHEMA.types["DataLocation"].SEGMENT:
+            return self.segment(delegate.processed.index)
+        return memoryview(self.program.backend_delegate_data[delegate.processed.index].data)
+
+    def named(self) -> dict[str, memoryview]:
+        """The named blobs, not copied."""
+        return {item.key: self.segment(item.segment_index) for item in self.program.named_data}
+
+    def _subsegment(self, subsegments: Any, index: int) -> memoryview:
+        data = self.segment(subsegments.segment_index)
+        start = subsegments.offsets[index]
+        # an item ends where the next one starts: the offsets say no more than that
+        following = subsegments.offsets[index + 1 : index + 2]
+        end = following[0] if following and following[0] >= start else len(data)
+        return data[start:end]
+
+
+def load_file(path: str | Path) -> PteFile:
+    """Reads the .pte file at `path`, mapping it into memory. Raises ModelNotFoundError, FormatError, OSError."""
+    try:
+        with open(path, "rb") as file:
+            try:
+                return read(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except ValueError as error:
+                if isinstance(error, FormatError):
+                    raise
+                return read(file.read())  # an empty file, or one of a kind that cannot be mapped
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"There is no file {path}") from None
+    except FormatError as error:
+        error.where = (str(path), *error.where)
+        raise
+
+
+def read(data: Any) -> PteFile:
+    """Reads a .pte file from a bytes-like object, which the result keeps and views. Raises FormatError."""
+    view = memoryview(data).cast("B")
+    if len(view) < _HEADER_AT:
+        raise FormatError(f"The file has {len(view)} bytes, too few for a .pte file")
+    identifier = bytes(view[4:8])
+    if identifier != SCHEMA.identifier:
+        kind = _OTHER_FILES.get(identifier[:2])
+        raise FormatError(
+            f"Not a .pte file: bytes 4 to 7 should be {SCHEMA.identifier.decode()}, they are {identifier!r}",
+            hints=[f"This looks like {kind}."] if kind else (),
+        )
+    program_size, base, data_size = len(view), 0, 0
+    if view[_HEADER_AT : _HEADER_AT + 4] == _HEADER_MAGIC:
+        program_size, base, data_size = _read_header(view)
+    file = PteFile(flatbuffer.decode(SCHEMA, view[:program_size]), view, program_size, base, data_size)
+    _Checker(file).check()
+    return file
+
+
+def _read_header(view: memoryview) -> tuple[int, int, int]:
+    """Returns bytes of the program, offset of the first segment, bytes of the segments."""
+    size = len(view)
+    if size < _HEADER_AT + _HEADER_MINIMUM:
+        raise FormatError(f"The file ends at byte {size}, inside of its extended header")
+    length, program_size, base = struct.unpack_from("<IQQ", view, _HEADER_AT + 4)
+    if length < _HEADER_MINIMUM or _HEADER_AT + length > size:
+        raise FormatError(f"The extended header at byte {_HEADER_AT} says that it has {length} bytes")
+    data_size = 0
+    if length >= _HEADER.size:
+        data_size = int.from_bytes(view[_HEADER_AT + 24 : _HEADER_AT + 32], "little")
+    hints = ["The file is cut short or damaged; compile or copy it again."]
+    if program_size > size or program_size < _HEADER_AT + length:
+        raise FormatError(
+            f"The extended header names a program of {program_size} bytes, the file has {size}", hints=hints
+        )
+    if base and not program_size <= base <= size:
+        raise FormatError(
+            f"The segments start at byte {base}, the program ends at {program_size}, the file at {size}",
+            hints=hints,
+        )
+    if base and base + data_size > size:
+        raise FormatError(f"The segments end at byte {base + data_size}, the file has {size}", hints=hints)
+    return program_size, base, data_size or (size - base if base else 0)
+
+
+class _Checker:
+    """Checks every index of a program that was read, so that whoever walks it afterwards need not."""
+
+    def __init__(self, file: PteFile) -> None:
+        self._file = file
+        self._program = file.program
+
+    def check(self) -> None:
+        program = self._program
+        for index, segment in enumerate(program.segments):
+            if segment.offset + segment.size > self._file.segment_data_size:
+                raise FormatError(
+                    f"Segment {index} ends at byte {segment.offset + segment.size} of the segments, which have "
+                    f"{self._file.segment_data_size}"
+                )
+        if program.constant_buffer and program.constant_segment and program.constant_segment.offsets:
+            raise FormatError("The constants stand twice: inside of the program and in a segment")
+        for place, subsegments in [
+            ("Program.constant_segment", program.constant_segment),
+            *(
+                (f"Program.mutable_data_segments[{i}]", item)
+                for i, item in enumerate(program.mutable_data_segments)
+            ),
+        ]:
+            if subsegments and subsegments.offsets:
+                size = self._index(program.segments, subsegments.segment_index, place + ".segment_index").size
+                if max(subsegments.offsets) > size:
+                    raise FormatError(
+                        f"{place} has an offset {max(subsegments.offsets)}, its segment has {size} bytes"
+                    )
+        for index, item in enumerate(program.named_data):
+            self._index(program.segments, item.segment_index, f"Program.named_data[{index}]")
+        for index, plan in enumerate(program.execution_plan):
+            self._check_plan(plan, f"Method {plan.name or index!r}")
+
+    def _check_plan(self, plan: Any, place: str) -> None:
+        if plan.name is None:
+            raise FormatError(f"{place} has no name")
+        values = plan.values
+        for index, value in enumerate(values):
+            self._check_value(value.val, values, len(plan.non_const_buffer_sizes), f"{place}, value {index}")
+        for direction in ("inputs", "outputs"):
+            for index in getattr(plan, direction):
+                self._index(values, index, f"{place}, {direction}")
+        for index, delegate in enumerate(plan.delegates):
+            self._check_delegate(delegate, f"{place}, delegate {index}")
+        for chain in plan.chains:
+            for index in (*chain.inputs, *chain.outputs):
+                self._index(values, index, f"{place}, the chain's inputs and outputs")
+            for index, instruction in enumerate(chain.instructions):
+                self._check_instruction(instruction.instr_args, plan, chain, f"{place}, instruction {index}")
+
+    def _check_value(self, value: Any, values: list[Any], arenas: int, place: str) -> None:
+        kind = type(value).__name__
+        if value is None:
+            raise FormatError(f"{place} is empty")
+        if kind == "Tensor":
+            self._check_tensor(value, arenas, place)
+        elif kind in ("IntList", "TensorList"):
+            for item in value.items:
+                self._index(values, item, place)
+        elif kind == "OptionalTensorList":
+            for item in value.items:
+                if item != -1:
+                    self._index(values, item, place)
+
+    def _check_tensor(self, tensor: Any, arenas: int, place: str) -> None:
+        rank = len(tensor.sizes)
+        if any(size < 0 for size in tensor.sizes):
+            raise FormatError(f"{place}: a tensor has the sizes {tensor.sizes}")
+        if sorted(tensor.dim_order) != list(range(rank)):
+            raise FormatError(f"{place}: dim order {list(tensor.dim_order)} does not order {rank} dimensions")
+        if tensor.allocation_info and tensor.allocation_info.memory_id >= arenas:
+            raise FormatError(f"{place}: planned buffer {tensor.allocation_info.memory_id} of {arenas}")
+        extra = tensor.extra_tensor_info
+        if tensor.data_buffer_idx == 0 or (
+            extra and extra.location == SCHEMA.types["TensorDataLocation"].EXTERNAL
+        ):
+            return
+        index = tensor.data_buffer_idx
+        program = self._program
+        if tensor.allocation_info:
+            data_segment = extra.mutable_data_segments_idx if extra else 0
+            items = self._index(program.mutable_data_segments, data_segment, f"{place}, mutable data segment")
+        elif program.constant_buffer:
+            storage = self._index(program.constant_buffer, index, f"{place}, constant").storage
+            self._check_size(tensor, len(storage), place)
+            return
+        else:
+            items = program.constant_segment
+        start = self._index(items.offsets if items else [], index, f"{place}, constant")
+        self._check_size(tensor, program.segments[items.segment_index].size - start, place)
+
+    def _check_size(self, tensor: Any, available: int, place: str) -> None:
+        if tensor_nbytes(tensor) > available:
+            raise FormatError(
+                f"{place}: its data have {available} bytes, its sizes ask for {tensor_nbytes(tensor)}"
+            )
+
+    def _check_delegate(self, delegate: Any, place: str) -> None:
+        if delegate.id is None or delegate.processed is None:
+            raise FormatError(f"{place} has no name or no data")
+        inline = delegate.processed.location == SCHEMA.types["DataLocation"].INLINE
+        blobs = self._program.backend_delegate_data if inline else self._program.segments
+        self._index(blobs, delegate.processed.index, place)
+
+    def _check_instruction(self, call: Any, plan: Any, chain: Any, place: str) -> None:
+        kind = type(call).__name__
+        if kind == "KernelCall":
+            operator = self._index(plan.operators, call.op_index, f"{place}, operator")
+            if operator.name is None:
+                raise FormatError(f"{place}: its operator has no name")
+            indices = call.args
+        elif kind == "DelegateCall":
+            self._index(plan.delegates, call.delegate_index, f"{place}, delegate")
+            indices = call.args
+        elif kind == "MoveCall":
+            indices = (call.move_from, call.move_to)
+        elif kind == "JumpFalseCall":
+            # one past the last instruction is the end of the chain
+            if not 0 <= call.destination_instruction <= len(chain.instructions):
+                raise FormatError(
+                    f"{place} jumps to {call.destination_instruction} of {len(chain.instructions)}"
+                )
+            indices = (call.cond_value_index,)
+        elif kind == "FreeCall":
+            indices = (call.value_index,)
+        else:
+            raise FormatError(f"{place} is empty")
+        count = len(plan.values)
+        for index in indices:
+            if not 0 <= index < count:
+                raise FormatError(f"{place}: value {index} of {count}")
+
+    def _index(self, items: Sequence[Any], index: int, place: str) -> Any:
+        if not 0 <= index < len(items):
+            raise FormatError(f"{place}: index {index} of {len(items)}")
+        return items[index]
+
+
+def _bytes_view(item: Any) -> memoryview:
+    view = memoryview(item)
+    if view.nbytes == 0:
+        return memoryview(b"")
+    return view.cast("B")
+
+
+def _aligned(size: int, alignment: int) -> int:
+    return size + -size % alignment
