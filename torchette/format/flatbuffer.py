@@ -165,7 +165,6 @@ class _Encoder:
                 entries.append(_Entry(field.name, bit >> 1, None, partial(_tag, tags), "B", 1))
             entries.append(_Entry(field.name, bit, None, self._encode_reference(field), "I", 4))
         entries.sort(key=lambda entry: -entry.width)
-        # a table without fields has a plan too, and it must count as found
         self._plans[name] = entries
         return entries
 
@@ -238,12 +237,14 @@ class _Decoder:
             for name, fields in schema.tables.items()
         }
 
-    def _need(self, position: int, size: int, what: str) -> None:
+    def _need(self, position: int, size: int, what: str, alignment: int = 1) -> None:
         if position < 0 or position + size > self._size:
             raise FormatError(
                 f"{what} at byte {position} needs {size} bytes, beyond the {self._size} bytes of the program",
                 hints=["The file is cut short or damaged; compile or copy it again."],
             )
+        if position % alignment:
+            raise FormatError(f"{what} at byte {position} is not aligned to {alignment} bytes")
 
     def _spend(self, size: int, what: str, position: int) -> None:
         self._budget -= size
@@ -252,14 +253,14 @@ class _Decoder:
 
     def follow(self, position: int) -> int:
         """The position that the offset at `position` points to."""
-        self._need(position, 4, "An offset")
+        self._need(position, 4, "An offset", 4)
         return position + int.from_bytes(self._data[position : position + 4], "little")
 
     def table(self, name: str, position: int) -> Any:
         found = self._seen.get((name, position))
         if found is not None:
             return found
-        self._need(position, 4, f"Table {name}")
+        self._need(position, 4, f"Table {name}", 4)
         vtable = position - struct.unpack_from("<i", self._data, position)[0]
         size, entries = self._vtables.get(vtable) or self._vtable(name, vtable)
         self._need(position, size, f"Table {name}")
@@ -289,12 +290,13 @@ class _Decoder:
         own_size, table_size = struct.unpack_from("<HH", self._data, position)
         if own_size < 4 or own_size % 2 or table_size < 4:
             raise FormatError(f"{what} at byte {position} has impossible sizes {own_size} and {table_size}")
-        self._need(position, own_size, what)
+        self._need(position, own_size, what, 2)
         entries = struct.unpack_from(f"<{own_size // 2 - 2}H", self._data, position + 4)
         found = self._vtables[position] = (table_size, entries)
         return found
 
     def _scalar(self, name: str, field: Field, position: int) -> Any:
+        self._need(position, width := _WIDTHS[field.code], f"{name}.{field.name}", width)
         value = struct.unpack_from("<" + field.code, self._data, position)[0]
         if field.kind == "scalar":
             return value
@@ -377,7 +379,7 @@ class _Decoder:
         start = self.follow(position)  # the count stands where an offset would
         count = start - position
         start = position + 4
-        self._need(start, count * width, what)
+        self._need(start, count * width, what, width if count else 1)
         self._spend(4 + count * width, what, position)
         return start, count
 

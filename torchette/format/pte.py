@@ -39,6 +39,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
+# What the values that a list names may be.
+_MEMBERS = {"IntList": ("Int",), "TensorList": ("Tensor",), "OptionalTensorList": ("Tensor", "Null")}
+
 # Bytes of one element, by ScalarType.
 ITEM_SIZE: dict[int, int] = {
     SCHEMA.types["ScalarType"][name]: size
@@ -356,13 +359,13 @@ class _Checker:
             raise FormatError(f"{place} is empty")
         if kind == "Tensor":
             self._check_tensor(value, arenas, place)
-        elif kind in ("IntList", "TensorList"):
+        elif kind in _MEMBERS:
             for item in value.items:
-                self._index(values, item, place)
-        elif kind == "OptionalTensorList":
-            for item in value.items:
-                if item != -1:
-                    self._index(values, item, place)
+                if item == -1 and kind == "OptionalTensorList":
+                    continue
+                member = type(self._index(values, item, place).val).__name__
+                if member not in _MEMBERS[kind]:
+                    raise FormatError(f"{place}: an {kind} cannot hold value {item}, of type {member}")
 
     def _check_tensor(self, tensor: Any, arenas: int, place: str) -> None:
         rank = len(tensor.sizes)

@@ -1,0 +1,554 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is inside a .pte file: `describe` turns one, ours or ExecuTorch's, into plain dataclasses.
+
+`Description.to_dict` is their JSON form, which `json_schema` describes; `Description.tables` their form for people.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import types
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchette.format import pte
+
+_DTYPES = {
+    "BYTE": "uint8",
+    "CHAR": "int8",
+    "SHORT": "int16",
+    "INT": "int32",
+    "LONG": "int64",
+    "HALF": "float16",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "FLOAT8E5M2": "float8_e5m2",
+    "FLOAT8E4M3FN": "float8_e4m3fn",
+    "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
+    "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
+}
+
+
+@dataclass
+class TensorInfo:
+    """A tensor; sizes are upper bounds where `dynamism` is `dynamic_bound`, and so is `nbytes`."""
+
+    dtype: str  # torch's name
+    sizes: list[int]
+    dim_order: list[int]
+    dynamism: str  # static, dynamic_bound, dynamic_unbound
+    nbytes: int
+    storage: str  # constant, planned, initialised (planned, with stored first bytes), external, unplanned
+    memory_id: int | None
+    memory_offset: int | None  # bytes
+    data: int | None  # index of the constant or of the initial bytes
+    name: str | None  # fully qualified, where stored
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}{self.sizes}"
+        if self.dynamism != "static":
+            text += " at most" if self.dynamism == "dynamic_bound" else " any size"
+        if self.dim_order != sorted(self.dim_order):
+            text += f" order {self.dim_order}"
+        return text
+
+    @property
+    def place(self) -> str:
+        """Where its bytes are: `@1+64` is byte 64 of planned buffer 1."""
+        planned = f"@{self.memory_id}+{self.memory_offset}"
+        return {
+            "constant": f"constant {self.data}",
+            "planned": planned,
+            "initialised": f"{planned} from {self.data}",
+        }.get(self.storage, self.storage)
+
+
+@dataclass
+class ValueInfo:
+    """A value of a method: a tensor, or what `value` holds (an index list for `kind` `*_list` of values)."""
+
+    index: int
+    kind: str  # tensor, int, bool, double, string, null, int_list, double_list, bool_list, tensor_list, ...
+    tensor: TensorInfo | None
+    value: Any
+
+
+@dataclass
+class PortInfo:
+    """An input or output: the value at `index`, and its name (an argument's, or its path in the structure)."""
+
+    name: str
+    index: int
+    text: str  # dtype and sizes, or the kind of a value that is no tensor
+
+
+@dataclass
+class FrameInfo:
+    """A line of the user's model."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+@dataclass
+class InstructionInfo:
+    """An instruction; `inputs` and `outputs` are indices of values."""
+
+    index: int
+    kind: str  # kernel, delegate, move, jump_false, free
+    op: str  # operator with its overload, or the delegate's backend, or the kind
+    inputs: list[int]
+    outputs: list[int]
+    destination: int | None  # of a jump
+    source: list[FrameInfo]  # outermost first; empty where not stored
+
+
+@dataclass
+class DelegateInfo:
+    """A part of a method that a backend runs."""
+
+    index: int
+    backend: str
+    nbytes: int
+    compile_specs: dict[str, int]  # bytes by key
+
+
+@dataclass
+class BufferInfo:
+    """Memory that the caller gives to a method; planned tensors name it by `id`."""
+
+    id: int
+    nbytes: int
+    device: str
+
+
+@dataclass
+class MethodInfo:
+    """One method: its signature, and what it does in order."""
+
+    name: str
+    inputs: list[PortInfo]
+    outputs: list[PortInfo]
+    planned_buffers: list[BufferInfo]
+    operators: dict[str, int]  # number of calls by operator, most often called first
+    delegates: list[DelegateInfo]
+    instructions: list[InstructionInfo]
+    values: list[ValueInfo]
+    input_tree: str | None
+    output_tree: str | None
+
+
+@dataclass
+class ConstantInfo:
+    """Stored bytes of tensors: a constant's, or the initial ones of a planned tensor (`kind` is `initial`)."""
+
+    kind: str
+    index: int
+    dtype: str
+    sizes: list[int]
+    nbytes: int
+    uses: int  # tensors that share it
+    names: list[str]
+
+
+@dataclass
+class SegmentInfo:
+    """A part of the file behind the program; `offset` is from the start of the file."""
+
+    index: int
+    offset: int
+    nbytes: int
+    holds: str
+
+
+class Table(NamedTuple):
+    """A table for people."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
+@dataclass
+class Description:
+    """A .pte file."""
+
+    nbytes: int
+    version: int
+    bytes_by_use: dict[str, int]  # sums to nbytes
+    methods: list[MethodInfo]
+    constants: list[ConstantInfo]
+    segments: list[SegmentInfo]
+    named_data: dict[str, int] = field(default_factory=dict)  # bytes by name
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description as dicts, lists, strings, numbers and None. Infinite numbers and NaN are strings."""
+        return dataclasses.asdict(self)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The description as JSON text that validates against `json_schema()`."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def tables(self, *, brief: bool = False) -> Iterator[Table]:
+        """The description for people; `brief` leaves out single instructions and constants."""
+        uses = [(use, size, f"{size / self.nbytes:.1%}") for use, size in self.bytes_by_use.items() if size]
+        yield Table(f"{self.nbytes:,} bytes", ("of these", "bytes", "share"), uses)
+        for method in self.methods:
+            yield from _method_tables(method, brief)
+        if self.constants and not brief:
+            stored: list[tuple[Any, ...]] = [
+                (f"{c.kind} {c.index}", f"{c.dtype}{c.sizes}", c.nbytes, c.uses, ", ".join(c.names))
+                for c in self.constants
+            ]
+            yield Table("stored tensors", ("data", "type", "bytes", "uses", "name"), stored)
+        if self.segments:
+            placed: list[tuple[Any, ...]] = [(s.index, s.offset, s.nbytes, s.holds) for s in self.segments]
+            yield Table("segments", ("segment", "offset", "bytes", "holds"), placed)
+        if self.named_data:
+            yield Table("named data", ("name", "bytes"), list(self.named_data.items()))
+
+    def __str__(self) -> str:
+        """The tables as aligned text."""
+        return "\n\n".join(map(_text, self.tables()))
+
+
+def describe(source: str | Path | bytes | pte.PteFile) -> Description:
+    """Describes a .pte file, given as path, bytes or as already read. Raises FormatError, ModelNotFoundError."""
+    if isinstance(source, (str, Path)):
+        file = pte.load_file(source)
+    else:
+        file = source if isinstance(source, pte.PteFile) else pte.read(source)
+    methods = [_method(file, plan) for plan in file.program.execution_plan]
+    segments = _segments(file)
+    return Description(
+        nbytes=len(file.buffer),
+        version=file.program.version,
+        bytes_by_use=_bytes_by_use(file, segments),
+        methods=methods,
+        constants=_constants(methods),
+        segments=segments,
+        named_data={name: len(blob) for name, blob in file.named().items()},
+    )
+
+
+def _method(file: pte.PteFile, plan: Any) -> MethodInfo:
+    values = [_value(index, value.val) for index, value in enumerate(plan.values)]
+    instructions = [
+        _instruction(plan, values, index, instruction.instr_args, chain.stacktrace)
+        for chain in plan.chains
+        for index, instruction in enumerate(chain.instructions)
+    ]
+    delegates = [
+        DelegateInfo(
+            index,
+            delegate.id,
+            len(file.delegate(delegate)),
+            {spec.key or "": len(spec.value) for spec in delegate.compile_specs},
+        )
+        for index, delegate in enumerate(plan.delegates)
+    ]
+    devices = {
+        item.buffer_idx: f"{item.device_type.name.lower()}:{item.device_index}"
+        for item in plan.non_const_buffer_device
+    }
+    buffers = [
+        BufferInfo(index, nbytes, devices.get(index, "cpu"))
+        for index, nbytes in enumerate(plan.non_const_buffer_sizes)
+        if index
+    ]
+    meta = plan.container_meta_type
+    input_tree, output_tree = (meta.encoded_inp_str, meta.encoded_out_str) if meta else (None, None)
+    calls = Counter(item.op for item in instructions if item.kind in ("kernel", "delegate"))
+    return MethodInfo(
+        name=plan.name,
+        inputs=_ports(values, plan.inputs, input_tree, _input_name),
+        outputs=_ports(values, plan.outputs, output_tree, _output_name),
+        planned_buffers=buffers,
+        operators=dict(calls.most_common()),
+        delegates=delegates,
+        instructions=instructions,
+        values=values,
+        input_tree=input_tree,
+        output_tree=output_tree,
+    )
+
+
+def _value(index: int, record: Any) -> ValueInfo:
+    value: Any
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(record).__name__).lower()
+    if kind == "tensor":
+        return ValueInfo(index, kind, _tensor(record), None)
+    stored = [getattr(record, item.name) for item in dataclasses.fields(record)]
+    value = stored[0] if stored else None
+    return ValueInfo(
+        index, kind, None, [_finite(item) for item in value] if kind.endswith("_list") else _finite(value)
+    )
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities and no NaN."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _tensor(record: Any) -> TensorInfo:
+    extra, place, data = record.extra_tensor_info, record.allocation_info, record.data_buffer_idx or None
+    if extra and extra.location == pte.TensorDataLocation.EXTERNAL:
+        storage, data = "external", None
+    elif place:
+        storage = "initialised" if data else "planned"
+    else:
+        storage = "constant" if data else "unplanned"
+    name = record.scalar_type.name
+    return TensorInfo(
+        dtype=_DTYPES.get(name, name.lower()),
+        sizes=record.sizes,
+        dim_order=list(record.dim_order),
+        dynamism=record.shape_dynamism.name.lower(),
+        nbytes=pte.tensor_nbytes(record),
+        storage=storage,
+        memory_id=place.memory_id if place else None,
+        memory_offset=place.memory_offset_low + (place.memory_offset_high << 32) if place else None,
+        data=data,
+        name=extra.fully_qualified_name if extra else None,
+    )
+
+
+def _ports(
+    values: list[ValueInfo], indices: list[int], tree: str | None, name: Callable[[tuple[Any, ...]], str]
+) -> list[PortInfo]:
+    try:
+        paths = list(_leaf_paths(json.loads(tree)[1])) if tree else []
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        paths = []  # the text is the exporter's business; a file without a readable one is whole
+    if len(paths) != len(indices):
+        paths = [(0, i) if name is _input_name else (i,) for i in range(len(indices))]
+    ports = []
+    for path, index in zip(paths, indices, strict=True):
+        tensor = values[index].tensor
+        text = str(tensor) if tensor else values[index].kind
+        ports.append(PortInfo((tensor and tensor.name) or name(path), index, text))
+    return ports
+
+
+def _leaf_paths(tree: dict[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each leaf of a pytree in torch's JSON form: dictionary keys and indices."""
+    if tree["type"] is None:
+        yield path
+        return
+    children = tree["children_spec"]
+    keys = (
+        json.loads(tree["context"])
+        if tree["type"].endswith((".dict", ".OrderedDict"))
+        else range(len(children))
+    )
+    for key, child in zip(keys, children, strict=True):
+        yield from _leaf_paths(child, (*path, key))
+
+
+def _input_name(path: tuple[Any, ...]) -> str:
+    """The tree holds the positional arguments, then the keyword arguments."""
+    keyword, *rest = path
+    return (str(rest.pop(0)) if keyword else "args") + "".join(f"[{key!r}]" for key in rest)
+
+
+def _output_name(path: tuple[Any, ...]) -> str:
+    return "output" + "".join(f"[{key!r}]" for key in path)
+
+
+def _instruction(
+    plan: Any, values: list[ValueInfo], index: int, call: Any, stacks: list[Any]
+) -> InstructionInfo:
+    kind = type(call).__name__
+    frames = stacks[index].items if index < len(stacks) and stacks[index] else []
+    source = [FrameInfo(f.filename or "", f.lineno, f.name or "", f.context or "") for f in frames]
+    if kind == "KernelCall":
+        operator = plan.operators[call.op_index]
+        op = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+        inputs, outputs = _split_arguments(values, call.args)
+        return InstructionInfo(index, "kernel", op, inputs, outputs, None, source)
+    if kind == "DelegateCall":
+        # how many of them are outputs is the delegate's knowledge; no file says it
+        op = plan.delegates[call.delegate_index].id
+        return InstructionInfo(index, "delegate", op, list(call.args), [], None, source)
+    if kind == "MoveCall":
+        return InstructionInfo(index, "move", "move", [call.move_from], [call.move_to], None, source)
+    if kind == "JumpFalseCall":
+        to = call.destination_instruction
+        return InstructionInfo(index, "jump_false", "jump_false", [call.cond_value_index], [], to, source)
+    return InstructionInfo(index, "free", "free", [call.value_index], [], None, source)
+
+
+def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int], list[int]]:
+    """Splits a kernel's arguments in inputs and outputs.
+
+    The last argument is what the kernel returns: an output, or the list of all of them. Out arguments stand before it.
+    """
+    if not args:
+        return [], []
+    inputs, outputs = list(args[:-1]), _members(values, args[-1])
+    if inputs and _members(values, inputs[-1]) == outputs:
+        del inputs[-1]
+    elif inputs[-len(outputs) :] == outputs:
+        del inputs[-len(outputs) :]
+    return inputs, outputs
+
+
+def _members(values: list[ValueInfo], index: int) -> list[int]:
+    value = values[index]
+    return value.value if value.kind == "tensor_list" else [index]
+
+
+def _constants(methods: list[MethodInfo]) -> list[ConstantInfo]:
+    found: dict[tuple[str, int], ConstantInfo] = {}
+    for method in methods:
+        for value in method.values:
+            tensor = value.tensor
+            if tensor is None or tensor.data is None:
+                continue
+            kind = "constant" if tensor.storage == "constant" else "initial"
+            info = found.setdefault(
+                (kind, tensor.data),
+                ConstantInfo(kind, tensor.data, tensor.dtype, tensor.sizes, tensor.nbytes, 0, []),
+            )
+            info.uses += 1
+            if tensor.name and tensor.name not in info.names:
+                info.names.append(tensor.name)
+    return [found[key] for key in sorted(found)]
+
+
+def _segments(file: pte.PteFile) -> list[SegmentInfo]:
+    holds: dict[int, str] = {}
+    program = file.program
+    if program.constant_segment and program.constant_segment.offsets:
+        holds[program.constant_segment.segment_index] = "constants"
+    for item in program.mutable_data_segments:
+        holds.setdefault(item.segment_index, "initial values")
+    for plan in program.execution_plan:
+        for delegate in plan.delegates:
+            if delegate.processed.location == pte.DataLocation.SEGMENT:
+                holds.setdefault(delegate.processed.index, "delegates")
+    for item in program.named_data:
+        holds.setdefault(item.segment_index, "named data")
+    return [
+        SegmentInfo(index, file.segment_base + segment.offset, segment.size, holds.get(index, "nothing"))
+        for index, segment in enumerate(program.segments)
+    ]
+
+
+def _bytes_by_use(file: pte.PteFile, segments: list[SegmentInfo]) -> dict[str, int]:
+    """Bytes of the file by what they are for; what nothing names is padding."""
+    program = file.program
+    inline = Counter(
+        constants=sum(len(item.storage) for item in program.constant_buffer),
+        delegates=sum(len(item.data) for item in program.backend_delegate_data),
+    )
+    uses = {"program": file.program_size - inline.total(), **inline}
+    for segment in segments:
+        uses[segment.holds] = uses.get(segment.holds, 0) + segment.nbytes
+    uses["padding"] = len(file.buffer) - sum(uses.values())
+    return uses
+
+
+def _method_tables(method: MethodInfo, brief: bool) -> Iterator[Table]:
+    rows: list[tuple[Any, ...]] = [
+        (direction, port.name, port.text, _place(method.values[port.index]))
+        for direction, ports in (("input", method.inputs), ("output", method.outputs))
+        for port in ports
+    ]
+    yield Table(f"method {method.name}", ("", "name", "type", "memory"), rows)
+    if method.planned_buffers:
+        rows = [(f"@{item.id}", item.nbytes, item.device) for item in method.planned_buffers]
+        yield Table(f"{method.name}: planned memory", ("buffer", "bytes", "device"), rows)
+    if method.delegates:
+        rows = [(item.index, item.backend, item.nbytes) for item in method.delegates]
+        yield Table(f"{method.name}: delegates", ("delegate", "backend", "bytes"), rows)
+    if brief:
+        rows = list(method.operators.items())
+        yield Table(f"{method.name}: {len(method.instructions)} instructions", ("operator", "calls"), rows)
+    elif method.instructions:
+        rows = [_instruction_row(method, item) for item in method.instructions]
+        yield Table(
+            f"{method.name}: {len(method.instructions)} instructions",
+            ("#", "operator", "inputs", "outputs", "source"),
+            rows,
+        )
+
+
+def _instruction_row(method: MethodInfo, item: InstructionInfo) -> tuple[Any, ...]:
+    op = item.op if item.destination is None else f"{item.op} to {item.destination}"
+    inputs = ", ".join(_argument(method.values, index) for index in item.inputs)
+    outputs = ", ".join(_argument(method.values, index) for index in item.outputs)
+    return item.index, op, inputs, outputs, _source_line(item.source)
+
+
+def _source_line(frames: list[FrameInfo]) -> str:
+    """The innermost line that is not torch's own."""
+    if not frames:
+        return ""
+    own = [frame for frame in frames if "/site-packages/torch/" not in frame.file]
+    frame = (own or frames)[-1]
+    return f"{Path(frame.file).name}:{frame.line}"
+
+
+def _argument(values: list[ValueInfo], index: int) -> str:
+    """A value as an instruction shows it: tensors with number, type and place, other values as they are."""
+    if index == -1:
+        return "None"
+    value = values[index]
+    if value.tensor:
+        return f"%{index} {value.tensor} {value.tensor.place}"
+    if value.kind in ("int_list", "tensor_list", "optional_tensor_list"):
+        return f"[{', '.join(_argument(values, item) for item in value.value)}]"
+    return repr(value.value)
+
+
+def _place(value: ValueInfo) -> str:
+    return value.tensor.place if value.tensor else str(value.value)
+
+
+def _text(table: Table) -> str:
+    rows = [table.columns, *([f"{c:,}" if isinstance(c, int) else c for c in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join([table.title, *(f"  {line}" for line in lines)])
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of `Description.to_json`, made from the dataclasses."""
+    definitions: dict[str, Any] = {}
+    root = _json_type(Description, definitions)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": definitions}
+
+
+def _json_type(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return {}
+    if origin in (types.UnionType, typing.Union):
+        return {"anyOf": [_json_type(item, definitions) for item in arguments]}
+    if origin is list:
+        return {"type": "array", "items": _json_type(arguments[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _json_type(arguments[1], definitions)}
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if kind.__name__ not in definitions:
+            definitions[kind.__name__] = {}
+            hints = typing.get_type_hints(kind)
+            definitions[kind.__name__] = {
+                "type": "object",
+                "description": kind.__doc__,
+                "properties": {name: _json_type(hint, definitions) for name, hint in hints.items()},
+                "required": list(hints),
+                "additionalProperties": False,
+            }
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+    return {"type": {str: "string", int: "integer", type(None): "null"}[kind]}
