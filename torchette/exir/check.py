@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A program before and after a pass comes in; an error that names the pass and the first node that differs goes out.
+"""Numeric checks between passes: run the graph on example inputs, at any stage, and compare."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Interpreter, Node
+
+from torchette.errors import PassError
+from torchette.exir.graph import node_text, outputs, place, placeholders, tensor_of
+
+
+class Reference:
+    """The values of all nodes of a program on example inputs, to hold the next pass's result against."""
+
+    def __init__(self, program: ExportedProgram, inputs: tuple[Any, Any]) -> None:
+        self._inputs = inputs
+        self._values = evaluate(program, *inputs)
+        self._names = {node.name: node for node in program.graph.nodes}
+        self._outputs = _results(program, self._values)
+
+    def compare(self, program: ExportedProgram, stage: str, name: str) -> Reference:
+        """Check that a program, after the pass of this name, still yields the same; returns its own reference.
+
+        Raises:
+            PassError: it does not; says which output and which node is the first to differ.
+        """
+        try:
+            now = Reference(program, self._inputs)
+        except Exception as error:
+            raise _failure(
+                f"pass {name} of stage {stage} left a graph that cannot run: {error}", name
+            ) from error
+        for index, (before, after) in enumerate(zip(self._outputs, now._outputs, strict=True)):
+            difference = _difference(before, after)
+            if difference is None:
+                continue
+            culprit = self._first_difference(now, program)
+            where = [place(culprit), node_text(culprit)] if culprit is not None else []
+            first = f"; the first node to differ is {culprit.name}" if culprit is not None else ""
+            raise _failure(
+                f"pass {name} of stage {stage} changed the result: output {index} {difference}{first}",
+                name,
+                where,
+            )
+        return now
+
+    def _first_difference(self, now: Reference, program: ExportedProgram) -> Node | None:
+        for node in program.graph.nodes:
+            if node.op != "call_function" or node not in now._values:
+                continue
+            earlier = self._names.get(node.name)
+            if earlier is None:
+                # A new node: it differs if none of the old values is what it yields.
+                continue
+            if earlier in self._values and _difference(self._values[earlier], now._values[node]) is not None:
+                return node
+        # Only new nodes differ: name the first that feeds an output which differs.
+        for value, before, after in zip(outputs(program), self._outputs, now._outputs, strict=True):
+            if isinstance(value, Node) and _difference(before, after) is not None:
+                return value
+        return None
+
+
+def evaluate(program: ExportedProgram, args: tuple, kwargs: dict | None = None) -> dict[Node, Any]:
+    """Run a program's graph, of any dialect, on its user's inputs; returns the value of every node of it.
+
+    Buffers keep their initial values: what the graph would write to them is in the values of its outputs.
+    """
+    interpreter = _Evaluator(program.graph_module, garbage_collect_values=False)
+    flat = iter(program._get_flat_args_with_check(args, kwargs or {})[0])
+    inputs = []
+    for _, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=True):
+        stored = tensor_of(program, spec)
+        if stored is None and spec.target is not None and spec.target in program.constants:
+            stored = program.constants[spec.target]
+        inputs.append(
+            stored.clone()
+            if isinstance(stored, torch.Tensor)
+            else stored
+            if stored is not None
+            else next(flat)
+        )
+    with torch.no_grad():
+        interpreter.run(*inputs)
+    return interpreter.env
+
+
+class _Evaluator(Interpreter):
+    """Runs out variants, whose out arguments the emitter adds, by the functional operator that they came from."""
+
+    def run_node(self, n: Node) -> Any:
+        functional = n.meta.get("functional")
+        if functional is None:
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        schema = {argument.name: argument for argument in functional._schema.arguments}
+        kwargs = {name: value for name, value in kwargs.items() if name in schema}
+        val = n.meta.get("val")
+        if "dtype" in schema and schema["dtype"].kwarg_only and isinstance(val, torch.Tensor):
+            kwargs.setdefault("dtype", val.dtype)
+        return functional(*args, **kwargs)
+
+
+def _results(program: ExportedProgram, values: dict[Node, Any]) -> list[Any]:
+    return [values[value] if isinstance(value, Node) else value for value in outputs(program)]
+
+
+def _difference(before: Any, after: Any) -> str | None:
+    if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return f"was {before.dtype} {list(before.shape)} and is {after.dtype} {list(after.shape)}"
+        half = before.dtype in (torch.float16, torch.bfloat16)
+        tolerance = {"rtol": 1e-2, "atol": 1e-2} if half else {"rtol": 1e-4, "atol": 1e-5}
+        if before.is_floating_point() or before.is_complex():
+            if torch.allclose(before, after, equal_nan=True, **tolerance):
+                return None
+            return f"differs by up to {(before.double() - after.double()).abs().max().item():.3g}"
+        return None if torch.equal(before, after) else f"differs in {(before != after).sum().item()} elements"
+    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        pairs = zip(before, after, strict=False)
+        return next((d for d in (_difference(a, b) for a, b in pairs) if d is not None), None)
+    return None if operator.eq(before, after) else f"was {before} and is {after}"
+
+
+def _failure(message: str, name: str, where: list[str] | None = None) -> PassError:
+    error = PassError(
+        message,
+        where=where or (),
+        hints=[f"leave the pass out (disable_passes=[{name!r}] for an optimisation of ours), or mend it"],
+        code="pass-changed-result",
+    )
+    error.pass_name = name
+    return error

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# An ExportedProgram comes in, the same program edited goes out. Graph, signature and tensors must agree at all times;
+# every edit that touches more than a node goes through here, and none of them re-traces anything.
+"""Editing an ExportedProgram in place: copies, constants, calls, places in the user's code, notes for the report."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+_STATE = {InputKind.PARAMETER, InputKind.BUFFER}
+
+
+def copy_program(program: ExportedProgram) -> ExportedProgram:
+    """A program that can be edited without touching the given one; tensors are shared, not copied."""
+    result = copy.copy(program)
+    signature = program.graph_signature
+    result._graph_module = _copy_module(program.graph_module)
+    result._graph_signature = ExportGraphSignature(
+        [copy.copy(spec) for spec in signature.input_specs],
+        [copy.copy(spec) for spec in signature.output_specs],
+    )
+    result._state_dict = dict(program.state_dict)
+    result._constants = dict(program.constants)
+    return result
+
+
+def _copy_module(module: GraphModule) -> GraphModule:
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    output = graph.graph_copy(module.graph, copies, return_output_node=True)
+    if isinstance(output, tuple):
+        value, old = output
+        graph.output(value, getattr(old, "type", None)).meta = copy.copy(old.meta)
+    # A node that refers to another one (an alias) must refer to the copy.
+    for node in graph.nodes:
+        for key, value in node.meta.items():
+            if isinstance(value, tuple) and value and isinstance(value[0], Node):
+                node.meta[key] = (copies.get(value[0], value[0]), *value[1:])
+            elif isinstance(value, Node):
+                node.meta[key] = copies.get(value, value)
+    children = {
+        name: _copy_module(child) if isinstance(child, GraphModule) else child
+        for name, child in module.named_children()
+    }
+    # Lazy: Python code is generated only if somebody calls the module, which a compile never does.
+    result = _LazyGraphModule({**children, **_attributes(module, graph)}, graph)
+    result.meta = {**module.meta, "notes": list(module.meta.get("notes", ()))}
+    return result
+
+
+def _attributes(module: GraphModule, graph: Graph) -> dict[str, Any]:
+    names = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    return {name: getattr(module, name) for name in names if "." not in name and hasattr(module, name)}
+
+
+def note(program: ExportedProgram, text: str) -> None:
+    """Record for the report what the running pass did."""
+    program.graph_module.meta.setdefault("notes", []).append(text)
+
+
+def graph_modules(program: ExportedProgram) -> Iterator[GraphModule]:
+    """The program's graph module and, below it, those of control-flow branches."""
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            yield module
+
+
+def calls(program: ExportedProgram, *targets: Any) -> Iterator[Node]:
+    """Every call of the given operators, or of any function, in all graphs; safe while nodes are erased."""
+    for module in graph_modules(program):
+        for node in list(module.graph.nodes):
+            if node.op == "call_function" and (not targets or node.target in targets):
+                yield node
+
+
+# ---- constants ----
+
+
+def constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """Placeholder -> its tensor, for parameters, constants, and buffers that nothing mutates."""
+    signature = program.graph_signature
+    mutated = set(signature.buffers_to_mutate.values())
+    tensors = {}
+    for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
+        if spec.kind is InputKind.BUFFER and spec.target in mutated:
+            continue
+        tensor = tensor_of(program, spec)
+        if tensor is not None:
+            tensors[node] = tensor
+    return tensors
+
+
+def tensor_of(program: ExportedProgram, spec: InputSpec) -> torch.Tensor | None:
+    """The stored tensor that an input stands for, None for a user's input."""
+    if spec.target is None:
+        return None
+    if spec.kind in _STATE and spec.target in program.state_dict:
+        return program.state_dict[spec.target]
+    value = program.constants.get(spec.target)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def placeholders(program: ExportedProgram) -> list[Node]:
+    """The inputs of the graph, in order."""
+    return list(program.graph.find_nodes(op="placeholder"))
+
+
+def add_constant(program: ExportedProgram, name: str, tensor: torch.Tensor, like: Node | None = None) -> Node:
+    """Store a tensor in the program and return the placeholder that stands for it.
+
+    Args:
+        name: wanted name; a number is added where it is taken.
+        tensor: stored as it is, never copied.
+        like: a node that this constant comes from, for its place in the user's code.
+    """
+    program._constants = program.constants
+    graph, signature = program.graph, program.graph_signature
+    name = graph._graph_namespace.create_name(name, None)
+    first_input = next(
+        (i for i, spec in enumerate(signature.input_specs) if spec.kind in _NOT_STORED),
+        len(signature.input_specs),
+    )
+    inputs = placeholders(program)
+    anchor = inputs[first_input] if first_input < len(inputs) else _after_placeholders(graph)
+    with graph.inserting_before(anchor):
+        node = graph.create_node("placeholder", name, name=name)
+    node.meta["val"] = fake(program, tensor)
+    if like is not None:
+        node.meta.update(
+            {key: like.meta[key] for key in ("stack_trace", "nn_module_stack") if key in like.meta}
+        )
+    spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
+    signature.input_specs.insert(first_input, spec)
+    program.constants[node.name] = tensor
+    return node
+
+
+_NOT_STORED = {InputKind.USER_INPUT, InputKind.TOKEN, InputKind.CUSTOM_OBJ}
+
+
+def _after_placeholders(graph: Graph) -> Node:
+    return next(node for node in graph.nodes if node.op != "placeholder")
+
+
+def replace_constant(program: ExportedProgram, node: Node, tensor: torch.Tensor) -> None:
+    """Give a parameter, buffer or constant another value; the caller's tensor is left as it was."""
+    spec = program.graph_signature.input_specs[placeholders(program).index(node)]
+    store = (
+        program.state_dict if spec.kind in _STATE and spec.target in program.state_dict else program.constants
+    )
+    store[spec.target] = tensor
+    node.meta["val"] = fake(program, tensor)
+
+
+def drop_unused_constants(program: ExportedProgram) -> int:
+    """Forget stored tensors that nothing uses any more; returns how many."""
+    signature = program.graph_signature
+    kept, dropped = [], 0
+    mutated = set(signature.buffers_to_mutate.values())
+    for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
+        if node.users or spec.kind in _NOT_STORED or spec.target in mutated:
+            kept.append(spec)
+            continue
+        program.graph.erase_node(node)
+        dropped += 1
+    if dropped:
+        signature.input_specs = kept
+        used = {spec.target for spec in kept}
+        for store in (program._state_dict, program._constants):
+            for name in [name for name in store if name not in used]:
+                del store[name]
+    return dropped
+
+
+def fake(program: ExportedProgram, tensor: torch.Tensor) -> torch.Tensor:
+    """The stand-in of a real tensor for `meta["val"]`: shape, strides and dtype without data."""
+    mode = fake_mode(program)
+    if mode is None:
+        return tensor.detach().to("meta")
+    return mode.from_tensor(tensor.detach(), static_shapes=True)
+
+
+def fake_mode(program: ExportedProgram) -> Any:
+    """The mode in which the program's `meta["val"]` live."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch._subclasses.FakeTensor):
+            return value.fake_mode
+    return None
+
+
+# ---- nodes ----
+
+
+def call(before: Node, target: Any, args: tuple, kwargs: dict | None = None, *, val: Any, like: Node) -> Node:
+    """Insert a call before a node. `val` is what it yields, `like` the node whose place in the user's code it has."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args, kwargs or {})
+    node.meta = {key: value for key, value in like.meta.items() if key not in ("val", "alias", "in_place")}
+    node.meta["val"] = val
+    return node
+
+
+def replace(program: ExportedProgram, old: Node, new: Node) -> None:
+    """Let all users of one node use another, outputs included, and erase the first."""
+    rename_outputs(program, old.name, new.name)
+    old.replace_all_uses_with(new)
+    old.graph.erase_node(old)
+
+
+def rename_outputs(program: ExportedProgram, old: str, new: str) -> None:
+    """The signature names outputs by node: follow a node that takes another's place."""
+    for spec in program.graph_signature.output_specs:
+        if getattr(spec.arg, "name", None) == old:
+            spec.arg = copy.copy(spec.arg)
+            spec.arg.name = new
+
+
+def sync_signature(program: ExportedProgram) -> None:
+    """Let the signature follow a graph that was edited freely: names are taken from it, in its order."""
+    signature = program.graph_signature
+    for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
+        if getattr(spec.arg, "name", node.name) != node.name:
+            spec.arg = copy.copy(spec.arg)
+            spec.arg.name = node.name
+    for value, output in zip(outputs(program), signature.output_specs, strict=True):
+        if isinstance(value, Node) and getattr(output.arg, "name", value.name) != value.name:
+            output.arg = copy.copy(output.arg)
+            output.arg.name = value.name
+
+
+def outputs(program: ExportedProgram) -> list[Any]:
+    """What the graph returns, in the order of the signature's outputs."""
+    return list(program.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+def buffer_updates(program: ExportedProgram) -> list[tuple[OutputSpec, Node, Node]]:
+    """(output, the node with the new value, the buffer's or input's placeholder) of every mutation."""
+    signature = program.graph_signature
+    by_target = {
+        spec.target: node for node, spec in zip(placeholders(program), signature.input_specs, strict=True)
+    }
+    by_name = {node.name: node for node in placeholders(program)}
+    found = []
+    for value, spec in zip(outputs(program), signature.output_specs, strict=True):
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            found.append((spec, value, by_target[spec.target]))
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            found.append((spec, value, by_name[spec.target]))
+    return found
+
+
+# ---- places in the user's code ----
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>[^\n]*)')
+
+
+def place(node: Node) -> str:
+    """The line of the user's model that a node comes from: `model.py:12, in forward: y = x + 1`."""
+    trace = node.meta.get("stack_trace")
+    frames = list(_FRAME.finditer(trace)) if isinstance(trace, str) else []
+    theirs = [f for f in frames if "/torch/" not in f["file"]] or frames
+    if theirs:
+        frame = theirs[-1]
+        return f"{frame['file']}:{frame['line']}, in {frame['function']}: {frame['code'].strip()}"
+    modules = node.meta.get("nn_module_stack")
+    if modules:
+        path, kind = list(modules.values())[-1]
+        return f"module {path or '(top)'} ({kind.rsplit('.', 1)[-1] if isinstance(kind, str) else kind.__name__})"
+    return f"node {node.name}"
+
+
+def shape_text(value: Any) -> str:
+    """A value of the graph in a few characters: `float32[1, 3, s0]`."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(str(size) for size in value.shape)}]"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(shape_text(item) for item in value)})"
+    return str(value)
+
+
+def node_text(node: Node) -> str:
+    """A node on one line, with what it yields."""
+    described = node.format_node() or f"return {node.args[0] if node.args else None}"
+    described = re.sub(r"\[num_users=\d+\]", "", described)
+    val = node.meta.get("val")
+    return described if val is None else f"{described}  # {shape_text(val)}"
+
+
+def map_nodes(value: Any, function: Callable[[Node], Any]) -> Any:
+    """Apply a function to every node within nested arguments."""
+    return torch.fx.node.map_arg(value, function)
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Two dimensions are known to be equal; asks no question that would put a guard on a symbolic one."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return bool(a.node.expr == b.node.expr)
+    symbol, number = (a, b) if isinstance(a, torch.SymInt) else (b, a)
+    return bool(symbol.node.expr == number)
+
+
+def same_shape(a: Any, b: Any) -> bool:
+    """Two shapes are known to be equal."""
+    return len(a) == len(b) and all(same_size(x, y) for x, y in zip(a, b, strict=True))

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Facts about operators, asked of torch's own schemas and tags so that nothing is written down twice. Also declares,
+# with torch.library, the few operators that ExecuTorch's format has and torch lacks.
+"""What an operator is: its out variant, whether it is a view, pointwise, random; where it is named in the file."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from torchette.errors import MissingOutVariantError
+
+aten = torch.ops.aten
+
+# Arguments of a functional overload that an out overload does not take: the out tensor says them.
+IMPLIED_BY_OUT = frozenset({"dtype", "layout", "device", "pin_memory"})
+
+# Python's and math's own functions that may stand in a graph, on symbolic integers and floats only.
+SYMBOLIC_FUNCTIONS: frozenset[Any] = frozenset(
+    {
+        operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
+        operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_,
+        operator.or_, operator.not_, operator.pos, round,
+        torch.sym_int, torch.sym_float, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
+        torch.sym_sum,
+    }
+    | {math.ceil, math.floor, math.trunc}
+)  # fmt: skip
+
+# Operators on shapes and asserted facts, which yield no tensor.
+SYMBOLIC_OPERATORS: frozenset[Any] = frozenset(
+    {
+        aten.sym_size.int, aten.sym_numel.default, aten.sym_stride.int, aten.sym_storage_offset.default,
+        aten._local_scalar_dense.default, aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default, aten._assert_scalar.default,
+        aten._assert_async.msg, aten._assert_tensor_metadata.default,
+    }
+)  # fmt: skip
+
+ASSERTIONS: frozenset[Any] = frozenset(
+    {
+        aten._assert_scalar.default, aten._assert_async.msg, aten._assert_tensor_metadata.default,
+        aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default,
+    }
+)  # fmt: skip
+
+
+def is_operator(target: Any) -> bool:
+    """A single overload of a registered operator, the only kind of tensor call that a graph may hold."""
+    return isinstance(target, OpOverload)
+
+
+def is_symbolic(target: Any) -> bool:
+    """Works on symbolic numbers and yields no tensor."""
+    return target in SYMBOLIC_FUNCTIONS or target in SYMBOLIC_OPERATORS
+
+
+def is_higher_order(target: Any) -> bool:
+    """`torch.cond`, `map`, `while_loop` and the like, which take subgraphs."""
+    return isinstance(target, HigherOrderOperator)
+
+
+@functools.cache
+def is_view(op: OpOverload) -> bool:
+    """The result shares its input's memory, which no operator of the Edge dialect may do."""
+    return isinstance(op, OpOverload) and not is_mutating(op) and any(_aliases(r) for r in op._schema.returns)
+
+
+@functools.cache
+def is_mutating(op: OpOverload) -> bool:
+    """Writes to one of its arguments: an in-place or an out overload."""
+    return isinstance(op, OpOverload) and any(_writes(argument) for argument in op._schema.arguments)
+
+
+@functools.cache
+def is_out_variant(op: OpOverload) -> bool:
+    """Writes its results to keyword-only arguments, and to nothing else."""
+    if not isinstance(op, OpOverload):
+        return False
+    written = [argument for argument in op._schema.arguments if _writes(argument)]
+    return bool(written) and all(argument.kwarg_only for argument in written)
+
+
+@functools.cache
+def is_pointwise(op: OpOverload) -> bool:
+    """Each element of the result depends on the same element of the (broadcast) inputs only."""
+    return isinstance(op, OpOverload) and torch.Tag.pointwise in op.tags
+
+
+@functools.cache
+def is_core(op: OpOverload) -> bool:
+    """In torch's core ATen operator set."""
+    return isinstance(op, OpOverload) and torch.Tag.core in op.tags
+
+
+@functools.cache
+def is_random(op: OpOverload) -> bool:
+    """Gives another result at each call."""
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+@functools.cache
+def is_pure(op: OpOverload) -> bool:
+    """The result follows from the arguments and nothing else happens: such a call can be folded, shared or dropped."""
+    return (
+        isinstance(op, OpOverload)
+        and not is_mutating(op)
+        and not is_random(op)
+        and op not in ASSERTIONS
+        and not op._schema.name.endswith(("::empty", "::empty_like", "::empty_strided", "::empty_permuted"))
+    )
+
+
+@functools.cache
+def copying(op: OpOverload) -> OpOverload | None:
+    """The twin of a view operator that copies instead: `view` gives `view_copy`. None where torch has none."""
+    namespace, name = op._schema.name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), _TWINS.get(name, f"{name}_copy"), None)
+    return getattr(packet, op._overloadname, None) if isinstance(packet, OpOverloadPacket) else None
+
+
+# View operators whose copying twin is not called `<name>_copy`.
+_TWINS = {"_unsafe_view": "view_copy", "_reshape_alias": "view_copy"}
+
+
+@functools.cache
+def tensor_overload(op: OpOverload) -> OpOverload | None:
+    """For a pointwise overload that takes a number, the one that takes a tensor there: `mul.Scalar`, `mul.Tensor`."""
+    if (
+        not is_pointwise(op)
+        or "Scalar" not in op._overloadname
+        or op._overloadname.startswith("Scalar_Tensor")
+    ):
+        return None
+    name = op._overloadname.replace("Tensor_Scalar", "Tensor").replace("Scalar", "Tensor")
+    twin = getattr(op.overloadpacket, name, None)
+    if twin is None or not is_core(twin) or is_mutating(op):
+        return None
+    ours, theirs = op._schema.arguments, twin._schema.arguments
+    same = len(ours) == len(theirs) and all(
+        a.name == b.name
+        and (str(a.type) == str(b.type) or (str(a.type), str(b.type)) == ("number", "Tensor"))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+    return twin if same else None
+
+
+@functools.cache
+def scalar_overload(op: OpOverload) -> OpOverload | None:
+    """The reverse of `tensor_overload`: `mul.Tensor` gives `mul.Scalar`."""
+    for name in op.overloadpacket.overloads():
+        twin = getattr(op.overloadpacket, name)
+        if "Scalar" in name and tensor_overload(twin) is op:
+            return twin
+    return None
+
+
+@functools.cache
+def out_variant(op: OpOverload) -> OpOverload | None:
+    """The overload of the same operator that writes its results to tensors that the caller provides.
+
+    It is found by its schema: the same arguments (less those that the out tensors imply) and one out argument per
+    result, or one list of them. None where there is none.
+    """
+    if is_out_variant(op):
+        return op
+    candidates = (getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads())
+    matching = [c for c in candidates if is_out_variant(c) and _is_out_twin(op._schema, c._schema)]
+    return min(matching, key=lambda c: len(c._schema.arguments), default=None)
+
+
+def _is_out_twin(functional: torch.FunctionSchema, out: torch.FunctionSchema) -> bool:
+    wanted = [a for a in functional.arguments if a.name not in IMPLIED_BY_OUT]
+    outs = [a for a in out.arguments if _writes(a)]
+    offered = [a for a in out.arguments if not _writes(a) and a.name not in IMPLIED_BY_OUT]
+    if [(a.name, _kind(a)) for a in wanted] != [(a.name, _kind(a)) for a in offered]:
+        return False
+    returns = [str(r.type) for r in functional.returns]
+    if returns == ["List[Tensor]"]:
+        return [str(a.type) for a in outs] == ["List[Tensor]"]
+    return len(outs) == len(returns) and all(str(a.type) == "Tensor" for a in outs)
+
+
+def _kind(argument: Any) -> str:
+    # `int` and `SymInt` print alike in some schemas and not in others; the file has one integer.
+    return str(argument.type).replace("SymInt", "int")
+
+
+def out_names(op: OpOverload) -> tuple[str, ...]:
+    """The names of an out variant's out arguments, in the order of its results."""
+    return tuple(argument.name for argument in op._schema.arguments if _writes(argument))
+
+
+def tensor_arguments(
+    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Iterable[tuple[int | str, Any]]:
+    """(position or name, value) of the arguments whose schema type is a single tensor, optional or not."""
+    for index, argument in enumerate(op._schema.arguments):
+        if str(argument.type) in ("Tensor", "Optional[Tensor]"):
+            if index < len(args):
+                yield index, args[index]
+            elif argument.name in kwargs:
+                yield argument.name, kwargs[argument.name]
+
+
+def argument(node: torch.fx.Node, name: str, default: Any = None) -> Any:
+    """The value that a call has for the argument of this name: given by position, by name, or the schema's default."""
+    for index, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if declared.name == name:
+            if not declared.kwarg_only and index < len(node.args):
+                return node.args[index]
+            if name in node.kwargs:
+                return node.kwargs[name]
+            return declared.default_value if declared.has_default_value() else default
+    return default
+
+
+def kernel_name(target: Any) -> tuple[str, str]:
+    """(name, overload) under which the file calls the operator: ('aten::add', 'out')."""
+    namespace, name = target._schema.name.split("::")
+    return f"{_FILE_NAMESPACES.get(namespace, namespace)}::{name}", target._schema.overload_name
+
+
+def registration_snippet(op: OpOverload) -> str:
+    """Python that declares the missing out variant of an operator, ready to paste."""
+    namespace, name = op._schema.name.split("::")
+    text = str(op._schema)
+    given = _split(text[text.index("(") + 1 : text.rindex(") ->")])
+    given = [a for a in given if a.split("=")[0].split()[-1] not in IMPLIED_BY_OUT]
+    if "*" not in given:
+        given.append("*")
+    count = len(op._schema.returns)
+    outs = ["out"] if count == 1 else [f"out{i}" for i in range(count)]
+    lists = [str(r.type) == "List[Tensor]" for r in op._schema.returns]
+    marks = [f"Tensor({chr(97 + i)}!){'[]' if lists[i] else ''}" for i in range(count)]
+    declared = ", ".join([*given, *(f"{mark} {out}" for mark, out in zip(marks, outs, strict=True))])
+    returned = ", ".join(marks) if not any(lists) else ""
+    returned = returned if count == 1 and not any(lists) else f"({returned})"
+    variant = f"{op._schema.overload_name}_out" if op._schema.overload_name else "out"
+    names = ", ".join(a.name for a in op._schema.arguments)
+    if count == 1:
+        body = [f"    out.copy_(torch.ops.{namespace}.{name}({names}))", "    return out"]
+    else:
+        body = [
+            f"    for out, value in zip(({', '.join(outs)}), torch.ops.{namespace}.{name}({names})):",
+            "        out.copy_(value)",
+            f"    return {', '.join(outs)}",
+        ]
+    return "\n".join(
+        [
+            f'library = torch.library.Library("{namespace}", "FRAGMENT")',
+            f'library.define("{name}.{variant}({declared}) -> {returned}")',
+            f'@torch.library.impl(library, "{name}.{variant}", "CompositeExplicitAutograd")',
+            f"def {name}_{variant}({', '.join([*names.split(', '), '*', *outs])}):",
+            *body,
+        ]
+    )
+
+
+def _split(arguments: str) -> list[str]:
+    """Split a schema's arguments at the commas that stand outside of brackets."""
+    parts, depth = [""], 0
+    for character in arguments:
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def missing_out_variants(found: Sequence[tuple[OpOverload, str]]) -> MissingOutVariantError:
+    """One error for all operators without an out variant; `found` has (operator, place in the user's code)."""
+    operators = list(dict.fromkeys(op for op, _ in found))
+    names = [str(op).removesuffix(".default") for op in operators]
+    error = MissingOutVariantError(
+        f"{len(names)} operator{'s have' if len(names) > 1 else ' has'} no out variant: {', '.join(names)}. "
+        "The runtime writes every result into planned memory, so each operator needs an overload that takes `out`",
+        where=[f"{op}: {place}" for op, place in dict.fromkeys(found)],
+        hints=[f"declare it before compiling:\n{registration_snippet(op)}" for op in operators],
+    )
+    error.operators = tuple(names)
+    return error
+
+
+def _aliases(item: Any) -> bool:
+    return item.alias_info is not None
+
+
+def _writes(item: Any) -> bool:
+    return item.alias_info is not None and item.alias_info.is_write
+
+
+# ExecuTorch's dim-order operators say where they write by a dim order instead of a memory format. They live in a
+# namespace of their own here, so that a process may also import ExecuTorch, which defines `dim_order_ops` itself.
+_FILE_NAMESPACES = {"torchette_dim_order": "dim_order_ops"}
+_library = torch.library.Library("torchette_dim_order", "DEF")
+for _schema in (
+    "_to_dim_order_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
+    "bool? pin_memory=None, bool non_blocking=False, int[]? dim_order=None) -> Tensor",
+    "_to_dim_order_copy.out(Tensor self, *, bool non_blocking=False, int[]? dim_order=None, Tensor(a!) out) "
+    "-> Tensor(a!)",
+    "_clone_dim_order(Tensor self, *, bool non_blocking=False, int[]? dim_order=None) -> Tensor",
+    "_clone_dim_order.out(Tensor self, *, bool non_blocking=False, int[]? dim_order=None, Tensor(a!) out) "
+    "-> Tensor(a!)",
+):
+    _library.define(_schema)
+
+
+def _copied(tensor: torch.Tensor, dtype: torch.dtype | None, dim_order: Sequence[int] | None) -> torch.Tensor:
+    order = list(dim_order) if dim_order is not None else list(range(tensor.dim()))
+    result = torch.empty_permuted(tensor.shape, order, dtype=dtype or tensor.dtype, device=tensor.device)
+    return result.copy_(tensor)
+
+
+def _implement(name: str) -> Callable[[Callable], Callable]:
+    return torch.library.impl(_library, name, "CompositeExplicitAutograd")
+
+
+@_implement("_to_dim_order_copy")
+def _to_dim_order_copy(
+    self, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, dim_order=None
+):
+    return _copied(self, dtype, dim_order)
+
+
+@_implement("_to_dim_order_copy.out")
+def _to_dim_order_copy_out(self, *, non_blocking=False, dim_order=None, out):
+    return out.copy_(self)
+
+
+@_implement("_clone_dim_order")
+def _clone_dim_order(self, *, non_blocking=False, dim_order=None):
+    return _copied(self, None, dim_order)
+
+
+@_implement("_clone_dim_order.out")
+def _clone_dim_order_out(self, *, non_blocking=False, dim_order=None, out):
+    return out.copy_(self)
+
+
+to_dim_order_copy: OpOverload = torch.ops.torchette_dim_order._to_dim_order_copy.default
+clone_dim_order: OpOverload = torch.ops.torchette_dim_order._clone_dim_order.default

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Copies of views come in; those whose bytes are a run of their source's bytes are marked as aliases and cost nothing
+# at run time. Node.meta["alias"] is (source, offset in bytes).
+"""Copies that move nothing share their source's memory."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import call, calls, note, outputs, placeholders, replace, same_size
+
+aten = torch.ops.aten
+
+_RESHAPES = frozenset(
+    {
+        aten.view_copy.default, aten.unsqueeze_copy.default, aten.squeeze_copy.default, aten.squeeze_copy.dim,
+        aten.squeeze_copy.dims, aten.clone.default, aten.alias_copy.default, aten.detach_copy.default,
+        aten.lift_fresh_copy.default, aten.expand_copy.default, aten.repeat.default, aten._to_copy.default,
+    }
+)  # fmt: skip
+_PERMUTES = frozenset({aten.permute_copy.default, aten.transpose_copy.int, aten.t_copy.default})
+_SPLITS = frozenset({aten.split_copy.Tensor, aten.split_with_sizes_copy.default, aten.unbind_copy.int})
+_CHUNKS = frozenset({aten.select_copy.int, aten.slice_copy.Tensor})
+
+
+def eliminate_views(program: ExportedProgram) -> ExportedProgram:
+    """Mark as aliases the copies whose result is a run of their source's bytes."""
+    results, inputs = set(outputs(program)), set(placeholders(program))
+    for node in calls(program, *_SPLITS):
+        if node.graph is program.graph:
+            _split_to_chunks(program, node, inputs, results)
+    count = 0
+    for node in calls(program, *_RESHAPES, *_PERMUTES, *_CHUNKS):
+        # An output is handed to the caller, who may give its memory: it keeps bytes of its own.
+        if node in results or node.graph is not program.graph:
+            continue
+        source, val = node.args[0], node.meta.get("val")
+        if not isinstance(source, Node) or not _plain(source.meta.get("val")) or not _plain(val):
+            continue
+        if node.target in _CHUNKS:
+            offset = _chunk_offset(node, source.meta["val"], val)
+            if offset is None or _root(source) in inputs or _root(source) in results:
+                continue
+            node.meta["alias"] = (source, offset)
+        elif _moves_nothing(node, source.meta["val"], val):
+            sizes = _sizes(node, val)
+            if sizes is None:
+                continue
+            node.target, node.args, node.kwargs = aten.view_copy.default, (source, sizes), {}
+            node.meta["alias"] = (source, 0)
+        else:
+            continue
+        count += 1
+    if count:
+        note(program, f"{count} copies became aliases")
+    return program
+
+
+def _plain(val: Any) -> bool:
+    return isinstance(val, torch.Tensor) and val.is_contiguous()
+
+
+def _root(node: Node) -> Node:
+    while "alias" in node.meta:
+        node = node.meta["alias"][0]
+    return node
+
+
+def _moves_nothing(node: Node, before: torch.Tensor, after: torch.Tensor) -> bool:
+    if before.dtype != after.dtype:
+        return False
+    if node.target in _PERMUTES:
+        order = _order(node, before.dim())
+        # Dimensions of one element may go anywhere; the others must keep their order.
+        moved = [dim for dim in order if not same_size(before.shape[dim], 1)]
+        return moved == sorted(moved)
+    if node.target in (aten.expand_copy.default, aten.repeat.default):
+        grown = after.shape[len(after.shape) - len(before.shape) :]
+        return all(same_size(a, b) for a, b in zip(before.shape, grown, strict=True)) and all(
+            same_size(size, 1) for size in after.shape[: len(after.shape) - len(before.shape)]
+        )
+    return True
+
+
+def _order(node: Node, rank: int) -> list[int]:
+    order = list(range(rank))
+    if node.target is aten.permute_copy.default:
+        order = [dim % rank for dim in node.args[1]]  # type: ignore[union-attr]
+    elif node.target is aten.t_copy.default:
+        order.reverse()
+    else:
+        first, second = (dim % rank for dim in node.args[1:3])  # type: ignore[operator]
+        order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _sizes(node: Node, val: torch.Tensor) -> list[Any] | None:
+    """The sizes as numbers and nodes of the graph, with at most one -1 for one that only the runtime knows."""
+    if all(isinstance(size, int) for size in val.shape):
+        return list(val.shape)
+    if node.target is aten.view_copy.default:
+        return list(node.args[1])  # type: ignore[arg-type]
+    symbolic = [dim for dim, size in enumerate(val.shape) if not isinstance(size, int)]
+    return (
+        [-1 if dim in symbolic else size for dim, size in enumerate(val.shape)]
+        if len(symbolic) == 1
+        else None
+    )
+
+
+def _static(val: torch.Tensor) -> bool:
+    return all(isinstance(size, int) for size in val.shape)
+
+
+def _chunk_offset(node: Node, before: torch.Tensor, after: torch.Tensor) -> int | None:
+    """Where in the source the bytes of a select or slice begin, None where they are not one run."""
+    if not _static(before) or not _static(after) or after.numel() == 0:
+        return None
+    dim, *rest = node.args[1:] or (0,)
+    dim = dim % before.dim() if isinstance(dim, int) else None
+    if dim is None or any(size != 1 for size in before.shape[:dim]):
+        return None
+    length = before.shape[dim]
+    if node.target is aten.select_copy.int:
+        start: Any = rest[0]
+    else:
+        start, step = (rest[0] if rest else 0), (rest[2] if len(rest) > 2 else 1)
+        start = 0 if start is None else start
+        if step != 1:
+            return None
+    if not isinstance(start, int):
+        return None
+    start = min(max(start + length if start < 0 else start, 0), length)
+    return start * math.prod(before.shape[dim + 1 :]) * before.dtype.itemsize
+
+
+def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], results: set[Node]) -> None:
+    """Along the outermost dimension, the parts of a split are runs of bytes: take them one by one."""
+    source = node.args[0]
+    before = source.meta.get("val") if isinstance(source, Node) else None
+    if not _plain(before) or not _static(before) or not all(u.target is operator.getitem for u in node.users):
+        return
+    if _root(source) in inputs or _root(source) in results or any(user in results for user in node.users):
+        return
+    unbind = node.target is aten.unbind_copy.int
+    dim = (
+        (node.args[1] if len(node.args) > 1 else 0) if unbind else (node.args[2] if len(node.args) > 2 else 0)
+    )
+    dim = dim % before.dim()
+    if any(size != 1 for size in before.shape[:dim]):
+        return
+    starts = [0]
+    for part in node.meta["val"]:
+        starts.append(starts[-1] + (1 if unbind else part.shape[dim]))
+    for user in list(node.users):
+        index = user.args[1]
+        if unbind:
+            target, args = aten.select_copy.int, (source, dim, index)
+        else:
+            target, args = aten.slice_copy.Tensor, (source, dim, starts[index], starts[index + 1])
+        replace(program, user, call(user, target, args, val=user.meta["val"], like=user))
+    node.graph.erase_node(node)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph comes in; what follows from parameters and constants alone is computed now and stored. Never at the price of
+# a bigger file: a weight that something else still reads is not stored a second time in another shape.
+"""Compute ahead of time what does not depend on the inputs."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir import ops
+from torchette.exir.graph import (
+    add_constant,
+    constants,
+    drop_unused_constants,
+    map_nodes,
+    note,
+    outputs,
+    replace,
+)
+
+# A result of up to this many bytes is stored even where its inputs have to stay: an instruction and its tensors cost
+# the file and the runtime about as much.
+SMALL = 4096
+
+
+def fold_constants(program: ExportedProgram) -> ExportedProgram:
+    """Replace what is computable from stored tensors by stored tensors, unless that makes the file larger."""
+    stored = constants(program)
+    computable = _computable(program, stored)
+    results = set(outputs(program))
+    # Values that something outside reads; the others vanish with them.
+    frontier = [n for n in computable if n in results or any(user not in computable for user in n.users)]
+    frontier = [n for n in frontier if isinstance(n.meta.get("val"), torch.Tensor)]
+    values: dict[Node, Any] = dict(stored)
+    folded = 0
+    for group in _groups(frontier, stored):
+        roots = {
+            _storage(stored[root]): stored[root].untyped_storage().nbytes()
+            for n in group
+            for root in group[n]
+        }
+        stays = _storages_still_read(stored, computable)
+        freed = sum(size for storage, size in roots.items() if storage not in stays)
+        added = sum(_nbytes(n) for n in group)
+        whole = added <= freed + SMALL
+        for node in group:
+            if whole or _nbytes(node) <= SMALL:
+                tensor = _evaluate(node, values)
+                constant = add_constant(program, f"folded_{node.name}", tensor, node)
+                values[constant] = tensor
+                replace(program, node, constant)
+                folded += 1
+    if folded:
+        for node in reversed(computable):
+            if not node._erased and not node.users:
+                node.graph.erase_node(node)
+        dropped = drop_unused_constants(program)
+        note(program, f"{folded} values computed ahead of time, {dropped} stored tensors no longer needed")
+    return program
+
+
+def _computable(program: ExportedProgram, stored: dict[Node, torch.Tensor]) -> dict[Node, None]:
+    found: dict[Node, None] = {}
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not (
+            ops.is_operator(node.target) or node.target is operator.getitem
+        ):
+            continue
+        if ops.is_operator(node.target) and (not ops.is_pure(node.target) or ops.is_symbolic(node.target)):
+            continue
+        if all(source in stored or source in found for source in node.all_input_nodes) and _is_static(node):
+            found[node] = None
+    return found
+
+
+def _is_static(node: Node) -> bool:
+    values = node.meta.get("val")
+    values = values if isinstance(values, (list, tuple)) else [values]
+    return all(
+        value is None
+        or (
+            isinstance(value, torch.Tensor)
+            and not any(isinstance(size, torch.SymInt) for size in value.shape)
+        )
+        for value in values
+    )
+
+
+def _groups(frontier: list[Node], stored: dict[Node, torch.Tensor]) -> list[dict[Node, set[Node]]]:
+    """Frontier nodes with the stored tensors that they come from; those that share one stand together."""
+    groups: list[tuple[set[tuple], dict[Node, set[Node]]]] = []
+    for node in frontier:
+        roots: set[Node] = set()
+        seen: set[Node] = set()
+        stack = [node]
+        while stack:
+            for source in stack.pop().all_input_nodes:
+                if source in stored:
+                    roots.add(source)
+                elif source not in seen:
+                    seen.add(source)
+                    stack.append(source)
+        keys = {_storage(stored[root]) for root in roots}
+        members = {node: roots}
+        rest = []
+        for other_keys, other in groups:
+            if keys & other_keys:
+                keys |= other_keys
+                members = {**other, **members}
+            else:
+                rest.append((other_keys, other))
+        groups = [*rest, (keys, members)]
+    return [members for _, members in groups]
+
+
+def _storages_still_read(stored: dict[Node, torch.Tensor], computable: dict[Node, None]) -> set[tuple]:
+    return {
+        _storage(tensor)
+        for node, tensor in stored.items()
+        if any(user not in computable for user in node.users)
+    }
+
+
+def _storage(tensor: torch.Tensor) -> tuple:
+    return (tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes())
+
+
+def _nbytes(node: Node) -> int:
+    val = node.meta["val"]
+    return math.prod(val.shape) * val.dtype.itemsize
+
+
+def _evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
+    with torch.no_grad():
+        stack = [node]
+        while stack:
+            current = stack[-1]
+            missing = [source for source in current.all_input_nodes if source not in values]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if current not in values:
+                args, kwargs = map_nodes((current.args, dict(current.kwargs)), values.__getitem__)
+                values[current] = current.target(*args, **kwargs)  # type: ignore[operator]
+    return values[node].detach().contiguous()

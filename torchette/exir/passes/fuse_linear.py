@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# mm or addmm with a transposed weight, as core ATen spells a linear layer, comes in; `linear` goes out. Its weight
+# stays as the model stores it, so a tied embedding is stored once and nothing is transposed at run time.
+"""Linear layers are put together again."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import call, calls, constants, note, replace
+
+aten = torch.ops.aten
+
+
+def fuse_linear(program: ExportedProgram) -> ExportedProgram:
+    """permute(weight) with mm or addmm becomes linear."""
+    stored = constants(program)
+    fused = 0
+    for node in calls(program, aten.mm.default, aten.addmm.default):
+        bias, (x, transposed) = (
+            (None, node.args) if node.target is aten.mm.default else (node.args[0], node.args[1:])
+        )
+        weight = _transpose_source(transposed)
+        if weight not in stored or node.kwargs:
+            continue
+        if bias is not None and (
+            not isinstance(bias, Node) or bias.meta["val"].shape != weight.meta["val"].shape[:1]
+        ):
+            continue
+        args = (x, weight) if bias is None else (x, weight, bias)
+        replace(program, node, call(node, aten.linear.default, args, val=node.meta["val"], like=node))
+        if not transposed.users:
+            transposed.graph.erase_node(transposed)
+        fused += 1
+    if fused:
+        note(program, f"{fused} matrix products with a transposed weight became linear layers")
+    return program
+
+
+def _transpose_source(node: object) -> Node | None:
+    """The two-dimensional value that a node is the transpose of."""
+    if not isinstance(node, Node) or node.op != "call_function":
+        return None
+    if node.target in (aten.permute_copy.default, aten.permute.default):
+        swaps = [dim % 2 for dim in node.args[1]] == [1, 0] and len(node.args[1]) == 2
+    else:
+        swaps = node.target in (aten.t_copy.default, aten.t.default)
+    return node.args[0] if swaps else None

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph comes in; calls of one operator on the same arguments become one call.
+"""Common subexpressions are computed once."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir import ops
+from torchette.exir.graph import graph_modules, note, outputs, replace
+
+
+def merge_common_subexpressions(program: ExportedProgram) -> ExportedProgram:
+    """Let equal calls share one result; two outputs of the graph stay two values."""
+    merged = 0
+    results = set(outputs(program))
+    for module in graph_modules(program):
+        first: dict[Any, Node] = {}
+        for node in list(module.graph.nodes):
+            if node.op != "call_function" or not _is_pure(node.target):
+                continue
+            key = (node.target, _key(node.args), _key(tuple(sorted(node.kwargs.items()))))
+            earlier = first.setdefault(key, node)
+            if earlier is not node and not (node in results and earlier in results):
+                replace(program, node, earlier)
+                if node in results:
+                    results.add(earlier)
+                merged += 1
+    if merged:
+        note(program, f"{merged} repeated calls merged")
+    return program
+
+
+def _is_pure(target: Any) -> bool:
+    return target is operator.getitem or target in ops.SYMBOLIC_FUNCTIONS or ops.is_pure(target)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(item) for item in value)
+    if isinstance(value, (bool, int, float, complex)):
+        # 1, 1.0 and True are equal in Python, 0.0 and -0.0 as well; none of them are here.
+        return (type(value), repr(value))
+    if isinstance(value, (Node, str, torch.dtype, type(None))):
+        return value
+    return (type(value), str(value))

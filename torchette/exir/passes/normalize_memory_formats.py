@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph with memory formats and torch's strides comes in; one in which every value is dense and in its natural order
+# goes out. Only a channels-last input of the user's keeps its order, and is converted once, at the door.
+"""Memory formats are settled: dense, outermost dimension first, everywhere inside."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+from torchette.exir import ops
+from torchette.exir.graph import (
+    call,
+    constants,
+    graph_modules,
+    note,
+    placeholders,
+    replace_constant,
+)
+
+aten = torch.ops.aten
+_FORMATTED = frozenset({"memory_format", "layout", "device", "pin_memory"})
+
+
+def normalize_memory_formats(program: ExportedProgram) -> ExportedProgram:
+    """Make every value contiguous, drop memory-format arguments, convert channels-last inputs where they come in."""
+    for node, tensor in constants(program).items():
+        if not tensor.is_contiguous():
+            replace_constant(program, node, tensor.detach().contiguous())
+    keep = _convert_channels_last_inputs(program)
+    for module in graph_modules(program):
+        for node in module.graph.nodes:
+            if node.op == "call_function" and ops.is_operator(node.target) and node.kwargs:
+                _drop_format(node)
+            if node not in keep and "val" in node.meta:
+                node.meta["val"] = _contiguous(node.meta["val"])
+    return program
+
+
+def _convert_channels_last_inputs(program: ExportedProgram) -> set[Node]:
+    kept: set[Node] = set()
+    first_call = next(node for node in program.graph.nodes if node.op != "placeholder")
+    for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=True):
+        val = node.meta.get("val")
+        if (
+            spec.kind is not InputKind.USER_INPUT
+            or not isinstance(val, torch.Tensor)
+            or not _channels_last(val)
+        ):
+            continue
+        users = list(node.users)
+        if not users:
+            continue
+        order = list(range(val.dim()))
+        converted = call(
+            first_call, ops.clone_dim_order, (node,), {"dim_order": order}, val=_contiguous(val), like=node
+        )
+        for user in users:
+            if user.op != "output":
+                user.replace_input_with(node, converted)
+        kept.add(node)
+    if kept:
+        note(program, f"{len(kept)} channels-last inputs converted where they come in")
+    return kept
+
+
+def _channels_last(val: torch.Tensor) -> bool:
+    return (
+        val.dim() in (4, 5)
+        and not val.is_contiguous()
+        and val.is_contiguous(memory_format=torch.channels_last if val.dim() == 4 else torch.channels_last_3d)
+    )
+
+
+def _drop_format(node: Node) -> None:
+    dropped = _FORMATTED & node.kwargs.keys()
+    if dropped:
+        node.kwargs = {name: value for name, value in node.kwargs.items() if name not in dropped}
+
+
+def _contiguous(val: object) -> object:
+    if isinstance(val, torch.Tensor):
+        if val.layout is not torch.strided or val.is_contiguous():
+            return val
+        return val.new_empty(val.shape)
+    if isinstance(val, (list, tuple)):
+        return type(val)(_contiguous(item) for item in val)
+    return val

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph comes in; calls whose results nobody reads, asserted facts and stored tensors without a reader are gone.
+"""What has no effect on the outputs is removed."""
+
+from __future__ import annotations
+
+import operator
+
+from torch.export import ExportedProgram
+
+from torchette.exir import ops
+from torchette.exir.graph import calls, drop_unused_constants, graph_modules, note
+
+
+def remove_dead_code(program: ExportedProgram) -> ExportedProgram:
+    """Erase pure calls without users, and the tensors that only they read."""
+    removed = 0
+    for module in graph_modules(program):
+        for node in reversed(list(module.graph.nodes)):
+            pure = node.op == "get_attr" or (
+                node.op == "call_function"
+                and (
+                    node.target is operator.getitem or ops.is_symbolic(node.target) or _removable(node.target)
+                )
+            )
+            if pure and not node.users and node.target not in ops.ASSERTIONS:
+                module.graph.erase_node(node)
+                removed += 1
+    tensors = drop_unused_constants(program)
+    if removed or tensors:
+        note(program, f"{removed} calls and {tensors} stored tensors had no reader")
+    return program
+
+
+def remove_assertions(program: ExportedProgram) -> ExportedProgram:
+    """Erase checks on symbolic values: the runtime checks each input against its bounds when it is set."""
+    removed = 0
+    for node in reversed(list(calls(program, *ops.ASSERTIONS))):
+        node.graph.erase_node(node)
+        removed += 1
+    if removed:
+        note(program, f"{removed} assertions removed")
+    return program
+
+
+def _removable(target: object) -> bool:
+    return ops.is_operator(target) and not ops.is_mutating(target)  # type: ignore[arg-type]

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Calls that yield what they were given come in, and are gone: casts to the same dtype, clones, expands to the same
+# shape, full slices, permutations that keep the order.
+"""Operators that do nothing are removed."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import calls, note, outputs, placeholders, replace, same_shape
+
+aten = torch.ops.aten
+
+# With equal dtype and shape (hence equal bytes), these yield their first argument.
+_MAYBE_IDENTITY = frozenset(
+    {
+        aten._to_copy.default, aten.clone.default, aten.alias_copy.default, aten.detach_copy.default,
+        aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.expand_copy.default, aten.view_copy.default,
+        aten.slice_copy.Tensor, aten.narrow_copy.default, aten.squeeze_copy.dims, aten.squeeze_copy.dim,
+        aten.constant_pad_nd.default, aten.repeat.default, aten.alias.default, aten.detach.default,
+        aten._adaptive_avg_pool2d.default,
+    }
+)  # fmt: skip
+_PERMUTATIONS = frozenset({aten.permute_copy.default})
+
+
+def remove_noops(program: ExportedProgram) -> ExportedProgram:
+    """Remove the calls whose result is their input."""
+    count = 0
+    inputs, results = set(placeholders(program)), set(outputs(program))
+    for node in calls(program, *_MAYBE_IDENTITY, *_PERMUTATIONS):
+        source = node.args[0]
+        if not isinstance(source, Node) or not _is_identity(node, source):
+            continue
+        # An output that is a copy of an input or a buffer has to stay one: the original may be overwritten.
+        if node in results and source in inputs:
+            continue
+        replace(program, node, source)
+        count += 1
+    if count:
+        note(program, f"{count} calls that did nothing removed")
+    return program
+
+
+def _is_identity(node: Node, source: Node) -> bool:
+    before, after = source.meta.get("val"), node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    if before.dtype != after.dtype or not same_shape(before.shape, after.shape):
+        return False
+    if before.is_contiguous() != after.is_contiguous():
+        return False
+    if node.target in _PERMUTATIONS:
+        return [dim % before.dim() for dim in node.args[1]] == list(range(before.dim()))  # type: ignore[union-attr]
+    if node.target is aten.constant_pad_nd.default:
+        return all(amount == 0 for amount in node.args[1])  # type: ignore[union-attr]
+    return True

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Python numbers where an operator's schema takes a tensor come in; constants with no dimension go out, one per value.
+# The runtime then needs the tensor overloads only.
+"""Numbers become tensors: `mul(x, 2.0)` reads a constant."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir import ops
+from torchette.exir.graph import add_constant, calls, note, placeholders
+
+_NUMBERS = (bool, int, float)
+
+
+def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
+    """Replace numbers by 0-d constants where the schema takes a tensor, in the dtype that torch computes in."""
+    made: dict[tuple, Node] = {}
+
+    def constant(value: bool | int | float, dtype: torch.dtype, like: Node) -> Node:
+        key = (type(value), repr(value), dtype)
+        if key not in made:
+            made[key] = add_constant(program, "scalar", torch.tensor(value, dtype=dtype), like)
+        return made[key]
+
+    main = set(program.graph.nodes)
+    for node in calls(program):
+        # A branch of control flow cannot reach the main graph's constants: numbers stay numbers there.
+        if not ops.is_operator(node.target) or node not in main:
+            continue
+        twin = ops.tensor_overload(node.target)
+        if twin is not None and any(isinstance(arg, _NUMBERS) for arg in node.args[1:2]):
+            node.target = twin
+        for place, value in list(ops.tensor_arguments(node.target, node.args, node.kwargs)):
+            if isinstance(value, (torch.SymInt, torch.SymFloat)) or _is_symbolic(value):
+                _use_scalar_overload(node)
+            elif isinstance(value, _NUMBERS):
+                made_node = constant(value, _compute_dtype(node, value), node)
+                if isinstance(place, int):
+                    node.update_arg(place, made_node)
+                else:
+                    node.update_kwarg(place, made_node)
+    if made:
+        note(program, f"{len(made)} distinct numbers became constants")
+        _placeholders_first(program)
+    return program
+
+
+def _is_symbolic(value: object) -> bool:
+    return isinstance(value, Node) and isinstance(
+        value.meta.get("val"), (torch.SymInt, torch.SymFloat, int, float)
+    )
+
+
+def _use_scalar_overload(node: Node) -> None:
+    twin = ops.scalar_overload(node.target)
+    if twin is not None:
+        node.target = twin
+
+
+def _compute_dtype(node: Node, value: bool | int | float) -> torch.dtype:
+    """The dtype in which torch would combine the number with the other tensors of the call."""
+    dtype: torch.dtype | None = None
+    for _, other in ops.tensor_arguments(node.target, node.args, node.kwargs):
+        tensor = other.meta.get("val") if isinstance(other, Node) else None
+        # A condition picks values and takes no part in their promotion.
+        if isinstance(tensor, torch.Tensor) and not (
+            node.target is torch.ops.aten.where.self and other is node.args[0]
+        ):
+            # The other tensors at their shapes: those without dimensions yield to those with.
+            sample = torch.empty([1] * min(tensor.dim(), 1), dtype=tensor.dtype)
+            dtype = (
+                torch.result_type(sample, value)
+                if dtype is None
+                else torch.promote_types(dtype, torch.result_type(sample, value))
+            )
+    result = node.meta.get("val")
+    if dtype is None:
+        dtype = result.dtype if isinstance(result, torch.Tensor) else torch.get_default_dtype()
+    integral = not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
+    if integral and isinstance(value, int) and not torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max:
+        return torch.int64
+    return dtype
+
+
+def _placeholders_first(program: ExportedProgram) -> None:
+    assert len(placeholders(program)) == len(program.graph_signature.input_specs)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Functional calls come in; calls of their out variants go out, so that every result is written where the plan says.
+# The out arguments are not in the node: the emitter appends the tensors that stand for the node's results.
+"""Every operator becomes the one that writes to memory it is given."""
+
+from __future__ import annotations
+
+import operator
+
+from torch.export import ExportedProgram
+
+from torchette.exir import ops
+from torchette.exir.graph import calls, place
+
+
+def to_out_variants(program: ExportedProgram) -> ExportedProgram:
+    """Retarget each call to its out variant; all operators that have none are reported together."""
+    missing = []
+    for node in calls(program):
+        if (
+            "alias" in node.meta
+            or node.target is operator.getitem
+            or ops.is_symbolic(node.target)
+            or ops.is_higher_order(node.target)
+            or ops.is_out_variant(node.target)
+        ):
+            continue
+        out = ops.out_variant(node.target) if ops.is_operator(node.target) else None
+        if out is None:
+            missing.append((node.target, place(node)))
+            continue
+        node.meta["functional"] = node.target
+        if node.kwargs:
+            taken = {argument.name for argument in out._schema.arguments}
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name in taken}
+        node.target = out
+    if missing:
+        raise ops.missing_out_variants(missing)
+    return program
