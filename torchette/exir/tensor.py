@@ -11,8 +11,6 @@ from enum import IntEnum
 
 import torch
 
-from torchette.exir.memory import align
-
 ALIGNMENT = 16
 
 
@@ -118,7 +116,7 @@ class TensorSpec:
     @property
     def allocated_memory(self) -> int:
         """Bytes at the greatest shape, rounded up to the alignment."""
-        return align(self.nbytes(), self.alignment)
+        return -(-self.nbytes() // self.alignment) * self.alignment
 
     def realign(self, new_alignment: int) -> int:
         """Set the alignment in bytes; returns the new `allocated_memory`."""

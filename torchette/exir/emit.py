@@ -1,0 +1,613 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Planned programs come in, one per method; the records of a .pte file and the buffers of its weights go out. Nothing
+# is decided here: where a value lies says the plan, what is called says the graph. One pass over each graph.
+"""Emission: a small visitor from planned ExportedPrograms to the records of `torchette.format.pte`."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette import pytree
+from torchette.errors import EmitError
+from torchette.exir import ops
+from torchette.exir.graph import place, placeholders, tensor_of
+from torchette.exir.interface import GraphInterface, specs_of, view_sizes
+from torchette.exir.tensor import TensorSpec
+from torchette.format import pte
+
+SCHEMA_VERSION = 0
+
+
+@dataclass
+class EmitterOutput:
+    """A program's records and the bytes beside them.
+
+    Attributes:
+        program: a `pte.Program` without its weights.
+        constants: one buffer per `Tensor.data_buffer_idx` of constants; [0] is reserved and empty.
+        mutable_data: the same for the initial bytes of state; empty if all state starts as zeros.
+        delegate_data: blobs of delegates.
+        debug_handle_map: method -> instruction -> the `debug_handle` of the node that it came from.
+        instruction_id_to_num_outs_map: method -> instruction -> number of tensors that it writes.
+    """
+
+    program: Any
+    constants: list[Any]
+    mutable_data: list[Any]
+    delegate_data: list[Any] = field(default_factory=list)
+    debug_handle_map: dict[str, dict[int, Any]] = field(default_factory=dict)
+    instruction_id_to_num_outs_map: dict[str, dict[int, int]] = field(default_factory=dict)
+
+
+def emit_program(
+    methods: ExportedProgram | Mapping[str, ExportedProgram],
+    *,
+    constant_methods: Mapping[str, Any] | None = None,
+    emit_stacktrace: bool = False,
+    emit_mutable_buffer_names: bool = False,
+) -> EmitterOutput:
+    """Turn planned programs in the EXEC dialect into the records of one file.
+
+    Args:
+        methods: method name -> program that `MemoryPlanningPass` has seen; a single one is called "forward".
+        constant_methods: method name -> number, string, tensor, or a structure of them that the method returns.
+        emit_stacktrace: store, for each instruction, the lines of the user's model that it came from.
+        emit_mutable_buffer_names: store the fully qualified names of state; state may then be left unplanned.
+
+    Returns:
+        Records and buffers; the buffers are views of the programs' tensors wherever those are dense.
+
+    Raises:
+        EmitError: lists every node that the file format has no form for, with the user's line.
+    """
+    if isinstance(methods, ExportedProgram):
+        methods = {"forward": methods}
+    constants, mutable_data = _Store(), _Store()
+    output = EmitterOutput(None, constants.buffers, mutable_data.buffers)
+    plans, problems = [], []
+    for name, program in sorted(methods.items()):
+        emitter = _MethodEmitter(
+            name, program, constants, mutable_data, emit_stacktrace, emit_mutable_buffer_names
+        )
+        plans.append(emitter.emit())
+        problems += emitter.problems
+        output.debug_handle_map[name] = emitter.debug_handles
+        output.instruction_id_to_num_outs_map[name] = emitter.results_written
+    if problems:
+        raise _error(problems)
+    for name, value in sorted((constant_methods or {}).items()):
+        if name in methods:
+            raise ValueError(f"{name!r} is both a method and a constant method")
+        plans.append(_constant_method(name, value, constants))
+    if len(mutable_data.buffers) == 1:
+        mutable_data.buffers.clear()
+    output.program = pte.Program(version=SCHEMA_VERSION, execution_plan=plans)
+    return output
+
+
+# ---- weights ----
+
+
+class _Store:
+    """Buffers, each stored once: the same memory is known at sight, equal bytes by comparison."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Any] = [b""]
+        self._by_memory: dict[tuple, int] = {}
+        self._by_sample: dict[tuple, list[int]] = {}
+        self._kept: list[torch.Tensor] = []  # bytes of buffers[1:]
+        self._alive: list[torch.Tensor] = []  # `_by_memory` holds addresses: none may be freed and used again
+
+    def add(self, tensor: torch.Tensor, dim_order: Sequence[int]) -> int:
+        """The index of a tensor's bytes in this order of dimensions."""
+        memory = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tuple(dim_order))
+        known = self._by_memory.get(memory)
+        if known is not None:
+            return known
+        data = tensor.detach().cpu().permute(tuple(dim_order)).contiguous().reshape(-1).view(torch.uint8)
+        # Comparing everything with everything would read the weights many times, hashing them once: few have the
+        # same length and the same bytes at both ends, and only those are compared.
+        array = data.numpy()
+        sample = (
+            array.nbytes,
+            array[:64].tobytes(),
+            array[-64:].tobytes(),
+            array[:: array.nbytes // 64 + 1].tobytes(),
+        )
+        alike = self._by_sample.setdefault(sample, [])
+        for index in alike:
+            if torch.equal(self._kept[index - 1], data):
+                break
+        else:
+            index = len(self.buffers)
+            self.buffers.append(array)
+            self._kept.append(data)
+            alike.append(index)
+        self._by_memory[memory] = index
+        self._alive.append(tensor)
+        return index
+
+
+_SCALAR_TYPES = {
+    torch.uint8: "BYTE", torch.int8: "CHAR", torch.int16: "SHORT", torch.int32: "INT", torch.int64: "LONG",
+    torch.float16: "HALF", torch.float32: "FLOAT", torch.float64: "DOUBLE", torch.bool: "BOOL",
+    torch.bfloat16: "BFLOAT16", torch.uint16: "UINT16", torch.uint32: "UINT32", torch.uint64: "UINT64",
+    torch.float8_e5m2: "FLOAT8E5M2", torch.float8_e4m3fn: "FLOAT8E4M3FN", torch.float8_e5m2fnuz: "FLOAT8E5M2FNUZ",
+    torch.float8_e4m3fnuz: "FLOAT8E4M3FNUZ",
+}  # fmt: skip
+
+
+def scalar_type(dtype: torch.dtype) -> Any:
+    """The file's number for a dtype; ValueError for one that it has none for."""
+    try:
+        return pte.ScalarType[_SCALAR_TYPES[dtype]]
+    except KeyError:
+        raise ValueError(f"the file format has no tensors of {dtype}") from None
+
+
+def _tensor_record(spec: TensorSpec, data_buffer_idx: int, name: str | None = None) -> Any:
+    allocation = None
+    if spec.mem_offset is not None and spec.mem_id is not None:
+        allocation = pte.AllocationDetails(spec.mem_id, spec.mem_offset & 0xFFFFFFFF, spec.mem_offset >> 32)
+    return pte.Tensor(
+        scalar_type=scalar_type(spec.dtype),
+        sizes=list(spec.shape),
+        dim_order=list(spec.dim_order),
+        data_buffer_idx=data_buffer_idx,
+        allocation_info=allocation,
+        shape_dynamism=pte.TensorShapeDynamism(int(spec.shape_dynamism)),
+        extra_tensor_info=pte.ExtraTensorInfo(fully_qualified_name=name) if name else None,
+    )
+
+
+# ---- arguments ----
+
+
+class _Argument(NamedTuple):
+    name: str
+    kind: str
+    length: int | None  # of a list that may be given as one number
+    default: Any
+    by_name_only: bool
+    is_out: bool
+
+
+@functools.cache
+def _signature(op: torch._ops.OpOverload) -> tuple[_Argument, ...]:
+    return tuple(
+        _Argument(
+            argument.name,
+            _kind(argument.type),
+            argument.N,
+            argument.default_value,
+            argument.kwarg_only,
+            argument.is_out,
+        )
+        for argument in op._schema.arguments
+    )
+
+
+def _kind(kind: Any) -> str:
+    """A schema type in the file's terms; "?" within a list stands for elements that may be absent."""
+    if isinstance(kind, torch.OptionalType):
+        return _kind(kind.getElementType())
+    if isinstance(kind, torch.ListType):
+        element = kind.getElementType()
+        return f"[{'?' if isinstance(element, torch.OptionalType) else ''}{_kind(element)}]"
+    return str(kind)
+
+
+_MEMORY_FORMATS = {
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+}
+
+# Python's functions on symbolic numbers, by the runtime's names.
+_PRIMITIVES: dict[Any, str] = {
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.floordiv: "floordiv",
+    operator.truediv: "truediv", operator.mod: "mod", operator.neg: "neg", operator.eq: "eq", operator.gt: "gt",
+    operator.lt: "lt", operator.ge: "ge", operator.le: "le", round: "round", torch.sym_float: "sym_float",
+    torch.sym_int: "sym_int", torch.sym_max: "sym_max", torch.sym_min: "sym_min", torch.sym_not: "sym_not",
+    torch.sym_ite: "sym_ite", math.ceil: "ceil", math.trunc: "trunc",
+}  # fmt: skip
+
+
+class _Unsupported(Exception):
+    """What the file has no form for; becomes one line of the EmitError."""
+
+
+# ---- one method ----
+
+
+class _MethodEmitter:
+    """Walks one graph in order and fills the tables of one ExecutionPlan."""
+
+    def __init__(
+        self,
+        name: str,
+        program: ExportedProgram,
+        constants: _Store,
+        mutable_data: _Store,
+        emit_stacktrace: bool,
+        emit_mutable_buffer_names: bool,
+    ) -> None:
+        self.name = name
+        self.program = program
+        self.interface = GraphInterface.of(program.graph_module, program.graph_signature)
+        self.constants = constants
+        self.mutable_data = mutable_data
+        self.emit_mutable_buffer_names = emit_mutable_buffer_names
+        self.problems: list[tuple[str, Node, str]] = []
+        self.debug_handles: dict[int, Any] = {}
+        self.results_written: dict[int, int] = {}
+        self.stacktrace: list[Any] | None = [] if emit_stacktrace else None
+        self.values: list[Any] = []
+        self.inputs: list[int] = []
+        self.instructions: list[Any] = []
+        self._operators: dict[tuple[str, str], int] = {}
+        self._of_node: dict[Node, int | tuple[int, ...]] = {}
+        self._of_spec: dict[TensorSpec, int] = {}
+        self._of_scalar: dict[tuple, int] = {}
+
+    def emit(self) -> Any:
+        """The method's ExecutionPlan; what cannot be expressed is in `problems` afterwards."""
+        stored = dict(zip(placeholders(self.program), self.program.graph_signature.input_specs, strict=True))
+        outputs: list[int] = []
+        for node in self.program.graph.nodes:
+            if node.op == "output":
+                outputs = self._attempt(self._output, node) or []
+            elif node.op == "placeholder":
+                self._attempt(self._placeholder, node, stored[node])
+            else:
+                self._attempt(self._call, node)
+        if self.program.graph_module.meta.get("non_const_buffer_sizes") is None:
+            raise EmitError(
+                f"method {self.name!r} has no memory plan",
+                hints=["run MemoryPlanningPass on the program first"],
+            )
+        return pte.ExecutionPlan(
+            name=self.name,
+            container_meta_type=pte.ContainerMetadata(
+                _structure(self.program.call_spec.in_spec), _structure(self.program.call_spec.out_spec)
+            ),
+            values=self.values,
+            inputs=self.inputs,
+            outputs=outputs,
+            chains=[pte.Chain(instructions=self.instructions, stacktrace=self.stacktrace or [])],
+            operators=[pte.Operator(name, overload) for name, overload in self._operators],
+            non_const_buffer_sizes=list(self.program.graph_module.meta["non_const_buffer_sizes"]),
+        )
+
+    def _attempt(self, visit: Callable[..., Any], node: Node, *arguments: Any) -> Any:
+        try:
+            return visit(node, *arguments)
+        except (_Unsupported, ValueError) as problem:
+            self.problems.append((self.name, node, str(problem)))
+            # Its readers need some value to go on with, so that all problems are found at once.
+            self._of_node[node] = self._scalar(0)
+
+    # -- nodes --
+
+    def _placeholder(self, node: Node, stored: Any) -> None:
+        if node in self.interface.inputs:
+            spec = node.meta.get("spec")
+            if isinstance(spec, TensorSpec):
+                index = self._tensor(spec)
+            else:
+                # A number that export has fixed, or a symbolic one: the value says which and of what type.
+                index = self._value(_scalar_record(node.meta.get("val", getattr(stored.arg, "value", None))))
+            self._of_node[node] = index
+            self.inputs.append(index)
+            return
+        tensor = tensor_of(self.program, stored)
+        spec = node.meta.get("spec")
+        if tensor is None or not isinstance(spec, TensorSpec):
+            if node.users:
+                raise _Unsupported(f"{stored.kind.name.lower()} {stored.target!r} is no tensor")
+            return
+        name = None
+        if node in self.interface.mutable_buffers or not spec.const:
+            if self.emit_mutable_buffer_names:
+                name = stored.target
+            elif spec.mem_offset is None:
+                raise _Unsupported(
+                    f"state {stored.target!r} has no memory: plan it, or emit it by name (emit_mutable_buffer_names)"
+                )
+            planned = spec.mem_offset is not None
+            # The runtime fills planned memory with zeros: state that starts so needs no bytes in the file.
+            data = self.mutable_data.add(tensor, spec.dim_order) if planned and bool(tensor.any()) else 0
+        elif not node.users:
+            return
+        else:
+            data = self.constants.add(tensor, spec.dim_order)
+        self._of_node[node] = self._tensor(spec, data, name)
+
+    def _call(self, node: Node) -> None:
+        target = node.target
+        if node.op != "call_function":
+            raise _Unsupported(f"{node.op} of {target}")
+        if target is operator.getitem:
+            parts = self._of_node[node.args[0]]
+            self._of_node[node] = parts[node.args[1]] if isinstance(parts, tuple) else parts
+        elif "alias" in node.meta and self._is_alias(node):
+            self._alias(node)
+        elif target in _PRIMITIVES:
+            self._primitive(node)
+        elif isinstance(target, torch._ops.OpOverload):
+            self._kernel(node, target)
+        else:
+            raise _Unsupported(f"no form in the file for a call of {getattr(target, '__name__', target)}")
+
+    def _output(self, node: Node) -> list[int]:
+        for value, buffer in self.interface.updates:
+            mine, theirs = specs_of(value), specs_of(buffer)
+            if not mine or not theirs or mine[0] is None or mine[0].root is not theirs[0]:
+                raise _Unsupported(f"the new value of {buffer.name} is never written back to it")
+        return [self._argument(value, "") for value in self.interface.outputs]
+
+    # -- calls --
+
+    def _kernel(self, node: Node, op: torch._ops.OpOverload) -> None:
+        if "alias" in node.meta and not ops.is_out_variant(op):
+            # The planner took the alias back, so the view is a copy after all.
+            twin = ops.out_variant(op)
+            if twin is None:
+                raise _Unsupported(f"{op} shares memory that cannot be shared here, and has no out variant")
+            op = twin
+        value = node.meta.get("val")
+        if isinstance(value, (bool, int, float)) and op in ops.SYMBOLIC_OPERATORS:
+            self._of_node[node] = self._scalar(value)
+            return
+        signature = _signature(op)
+        written = [argument for argument in signature if argument.is_out]
+        if written:
+            specs = specs_of(node)
+            if len(specs) != len(written) or any(spec is None for spec in specs):
+                raise _Unsupported(f"{op} writes {len(written)} tensors, the graph knows {len(specs)}")
+            results = tuple(self._tensor(spec) for spec in specs if spec is not None)
+        elif specs_of(node):
+            results = tuple(self._tensor(spec) for spec in specs_of(node) if spec is not None)
+        elif value is None:
+            if node.users or op not in ops.ASSERTIONS:
+                raise _Unsupported(f"{op} yields nothing that a value can hold")
+            return
+        else:
+            results = (self._value(_scalar_record(value)),)
+        arguments, following = [], iter(results)
+        for position, argument in enumerate(signature):
+            if argument.is_out:
+                arguments.append(next(following))
+                continue
+            if argument.name in node.kwargs:
+                given = node.kwargs[argument.name]
+            elif not argument.by_name_only and position < len(node.args):
+                given = node.args[position]
+            else:
+                given = argument.default
+            try:
+                arguments.append(self._argument(given, argument.kind, argument.length))
+            except _Unsupported as problem:
+                raise _Unsupported(f"argument {argument.name!r} of {op}: {problem}") from None
+        # After the schema's own arguments come the results, several of them as one list.
+        arguments.append(results[0] if len(results) == 1 else self._value(pte.TensorList(list(results))))
+        self._of_node[node] = results if isinstance(node.meta.get("spec"), tuple) else results[0]
+        self._instruction(ops.kernel_name(op), arguments, node, len(written))
+
+    def _primitive(self, node: Node) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, (bool, int, float)):
+            self._of_node[node] = self._scalar(value)
+            return
+        if node.kwargs:
+            raise _Unsupported("arguments by name of a function on numbers")
+        arguments = [self._argument(argument, "") for argument in node.args]
+        result = self._value(_scalar_record(value))
+        self._of_node[node] = result
+        name = _PRIMITIVES[node.target]
+        self._instruction((f"executorch_prim::{name}", "Scalar"), [*arguments, result], node, 0)
+
+    def _is_alias(self, node: Node) -> bool:
+        """Whether the plan lets this node share its source's bytes."""
+        return any(spec is not None and spec.base is not None for spec in specs_of(node))
+
+    def _alias(self, node: Node) -> None:
+        spec = node.meta["spec"]
+        root = spec.root
+        if root.const:
+            self._of_node[node] = self._tensor(spec, self.values[self._of_spec[root]].val.data_buffer_idx)
+            return
+        result = self._tensor(spec)
+        self._of_node[node] = result
+        if spec.mem_offset is not None and spec.is_static_shape_tensor:
+            return
+        # Where the bytes lie, or how many they are, is known at run time only: a view is made there.
+        sizes = view_sizes(node)
+        source = node.meta["alias"][0]
+        arguments = [self._argument(source, "Tensor"), self._argument(sizes, "[int]"), result]
+        self._instruction(("executorch_prim::et_view", "default"), arguments, node, 1)
+
+    def _instruction(self, name: tuple[str, str], arguments: list[int], node: Node, results: int) -> None:
+        at = len(self.instructions)
+        index = self._operators.setdefault(name, len(self._operators))
+        self.instructions.append(pte.Instruction(pte.KernelCall(index, arguments)))
+        handle = node.meta.get("debug_handle")
+        if handle is not None:
+            self.debug_handles[at] = handle
+        self.results_written[at] = results
+        if self.stacktrace is not None:
+            self.stacktrace.append(_frames(node))
+
+    # -- values --
+
+    def _value(self, record: Any) -> int:
+        self.values.append(pte.EValue(record))
+        return len(self.values) - 1
+
+    def _tensor(self, spec: TensorSpec, data_buffer_idx: int = 0, name: str | None = None) -> int:
+        index = self._of_spec.get(spec)
+        if index is None:
+            index = self._of_spec[spec] = self._value(_tensor_record(spec, data_buffer_idx, name))
+        return index
+
+    def _scalar(self, value: Any) -> int:
+        """The value of a plain number, string or None; equal ones are stored once."""
+        key = (type(value), struct.pack("<d", value) if isinstance(value, float) else value)
+        index = self._of_scalar.get(key)
+        if index is None:
+            index = self._of_scalar[key] = self._value(_scalar_record(value))
+        return index
+
+    def _list(self, kind: str, items: list, make: Any) -> int:
+        key = (kind, tuple(struct.pack("<d", item) if kind == "DoubleList" else item for item in items))
+        index = self._of_scalar.get(key)
+        if index is None:
+            index = self._of_scalar[key] = self._value(make(items))
+        return index
+
+    def _argument(self, given: Any, kind: str, length: int | None = None) -> int:
+        """The index of the value that holds an argument; `kind` is its type in the schema, "" where there is none."""
+        if isinstance(given, Node):
+            index = self._of_node.get(given)
+            if not isinstance(index, int):
+                raise _Unsupported(f"{given.name} is no single value")
+            if kind.startswith("["):
+                return self._elements([given], kind)
+            return index
+        if kind.startswith("[") and given is not None:
+            items = list(given) if isinstance(given, (list, tuple)) else [given] * (length or 1)
+            return self._elements(items, kind)
+        if isinstance(given, (list, tuple)):
+            raise _Unsupported(f"a list where {kind or 'a value'} is due")
+        return self._scalar(_plain(given, kind))
+
+    def _elements(self, items: list, kind: str) -> int:
+        element = kind[1:-1]
+        if element == "int":
+            return self._list("IntList", [self._argument(item, "int") for item in items], pte.IntList)
+        if element == "float":
+            return self._list("DoubleList", [_plain(item, "float") for item in items], pte.DoubleList)
+        if element == "bool":
+            return self._list("BoolList", [bool(item) for item in items], pte.BoolList)
+        if element == "Tensor":
+            return self._list(
+                "TensorList", [self._argument(item, "Tensor") for item in items], pte.TensorList
+            )
+        if element == "?Tensor":
+            places = [-1 if item is None else self._argument(item, "Tensor") for item in items]
+            return self._list("OptionalTensorList", places, pte.OptionalTensorList)
+        raise _Unsupported(f"a list of {element}")
+
+
+def _plain(given: Any, kind: str) -> bool | int | float | str | None:
+    """A constant as the file knows it, in the type that the schema wants."""
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, torch.dtype):
+        return int(scalar_type(given))
+    if isinstance(given, torch.memory_format):
+        return _MEMORY_FORMATS[given]
+    if isinstance(given, torch.layout) and given is torch.strided:
+        return 0
+    if isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if not given.node.is_constant():
+            raise _Unsupported(f"the symbolic number {given} is not a node of the graph")
+        given = given.node.constant_value() if hasattr(given.node, "constant_value") else int(given)
+    if isinstance(given, (bool, int, float)):
+        if kind == "float":
+            return float(given)
+        if kind == "int" and isinstance(given, bool):
+            return int(given)
+        if kind == "bool":
+            return bool(given)
+        return given
+    raise _Unsupported(f"a {type(given).__name__} ({given})")
+
+
+def _scalar_record(value: Any) -> Any:
+    """A number, string or None as a record; a symbolic number as a place for one."""
+    if value is None:
+        return pte.Null()
+    if isinstance(value, bool):
+        return pte.Bool(value)
+    if isinstance(value, int):
+        return pte.Int(value)
+    if isinstance(value, float):
+        return pte.Double(value)
+    if isinstance(value, str):
+        return pte.String(value)
+    if isinstance(value, torch.SymInt):
+        return pte.Int(0)
+    if isinstance(value, torch.SymFloat):
+        return pte.Double(0.0)
+    if isinstance(value, torch.SymBool):
+        return pte.Bool(False)
+    raise _Unsupported(f"a {type(value).__name__} ({value})")
+
+
+def _structure(spec: Any) -> str:
+    """How inputs or outputs nest, in the file's encoding; empty where it is not known."""
+    if spec is None:
+        return ""
+    leaves = [0] * spec.num_leaves
+    return pytree.encode(torch.utils._pytree.tree_unflatten(leaves, spec))
+
+
+def _constant_method(name: str, value: Any, constants: _Store) -> Any:
+    """A method without instructions whose outputs are stored values."""
+    values = []
+    for leaf in torch.utils._pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            spec = TensorSpec.from_tensor(leaf, const=True)
+            record = _tensor_record(spec, constants.add(leaf, spec.dim_order))
+        else:
+            try:
+                record = _scalar_record(_plain(leaf, ""))
+            except _Unsupported as problem:
+                raise EmitError(f"constant method {name!r} cannot return {problem}") from None
+        values.append(pte.EValue(record))
+    return pte.ExecutionPlan(
+        name=name,
+        container_meta_type=pte.ContainerMetadata(
+            "", pytree.encode(torch.utils._pytree.tree_map(lambda _: 0, value))
+        ),
+        values=values,
+        outputs=list(range(len(values))),
+        chains=[pte.Chain()],
+        non_const_buffer_sizes=[0],
+    )
+
+
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n\s*(?P<code>[^\n]*)'
+)
+
+
+def _frames(node: Node) -> Any:
+    trace = node.meta.get("stack_trace") or ""
+    return pte.FrameList(
+        [
+            pte.Frame(frame["file"], int(frame["line"]), frame["function"], frame["code"].strip())
+            for frame in _FRAME.finditer(trace)
+        ]
+    )
+
+
+def _error(problems: list[tuple[str, Node, str]]) -> EmitError:
+    many = "s have" if len(problems) > 1 else " has"
+    return EmitError(
+        f"{len(problems)} node{many} no form in the file",
+        where=[f"{method}, {node.name}: {text}\n{place(node)}" for method, node, text in problems],
+    )

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph and its signature come in; what its placeholders stand for, what it returns and whose bytes each node's result
+# lies in go out. The planner and the emitter must read these alike, so they read them here.
+"""What a graph in the EXEC dialect says of its inputs, its state, its outputs and its storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.fx import GraphModule, Node
+
+from torchette.exir.tensor import TensorSpec
+
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+_STORED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+@dataclass(frozen=True)
+class GraphInterface:
+    """The placeholders of a graph by what they stand for, and what it returns to the caller.
+
+    Without a signature every placeholder is an input and every result an output.
+    """
+
+    inputs: dict[Node, None] = field(default_factory=dict)
+    constants: dict[Node, str] = field(default_factory=dict)  # -> fully qualified name; never written
+    mutable_buffers: dict[Node, str] = field(default_factory=dict)
+    outputs: list[Any] = field(default_factory=list)  # nodes or plain values, without the write-backs
+    updates: list[tuple[Any, Node]] = field(
+        default_factory=list
+    )  # (new value, buffer or input that takes it)
+
+    @classmethod
+    def of(cls, graph_module: GraphModule, signature: ExportGraphSignature | None) -> GraphInterface:
+        """Read it from a graph and its signature."""
+        found = cls()
+        nodes = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        returned = graph_module.graph.output_node().args[0]
+        results = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        if signature is None:
+            found.inputs.update(dict.fromkeys(nodes))
+            found.outputs.extend(
+                torch.utils._pytree.tree_leaves(returned) if returned is not None else results
+            )
+            return found
+        mutated = {spec.target for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
+        targets: dict[str | None, Node] = {}
+        for node, spec in zip(nodes, signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                found.inputs[node] = None
+                targets[node.name] = node
+            elif spec.kind is InputKind.BUFFER and spec.target in mutated:
+                found.mutable_buffers[node] = spec.target
+                targets[spec.target] = node
+            elif spec.kind in _STORED and spec.target is not None:
+                found.constants[node] = spec.target
+        for value, output in zip(results, signature.output_specs, strict=True):
+            if output.kind in _MUTATIONS:
+                found.updates.append((value, targets[output.target]))
+            elif output.kind is not OutputKind.TOKEN:
+                found.outputs.append(value)
+        return found
+
+
+def specs_of(node: Any) -> tuple[TensorSpec | None, ...]:
+    """The specs of what a node yields: one, several, or none for what is no tensor."""
+    spec = node.meta.get("spec") if isinstance(node, Node) else None
+    if isinstance(spec, (tuple, list)):
+        return tuple(spec)
+    return (spec,) if isinstance(spec, TensorSpec) else ()
+
+
+def storage_source(node: Node) -> tuple[Node, int] | None:
+    """The node whose bytes this node's result lies in, and where in them; None if it has bytes of its own."""
+    for key in ("alias", "in_place"):
+        said = node.meta.get(key)
+        if said is not None:
+            return (said, 0) if isinstance(said, Node) else (said[0], said[1])
+    if isinstance(node.target, torch._ops.OpOverload):
+        return _written_argument(node)
+    return None
+
+
+def _written_argument(node: Node) -> tuple[Node, int] | None:
+    """The argument that an operator without an `out` writes to and returns, such as `self` of `copy_`."""
+    schema = node.target._schema
+    if len(schema.returns) != 1 or not schema.is_mutable:
+        return None
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out:
+            value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            if isinstance(value, Node):
+                return value, 0
+    return None
+
+
+def view_sizes(node: Node) -> list[int | Node] | None:
+    """The sizes of an alias as `et_view` takes them: integers, symbolic nodes, or -1 once; None if unknown."""
+    given = node.args[1] if len(node.args) > 1 else None
+    if isinstance(node.target, torch._ops.OpOverload):
+        name = node.target._overloadpacket._qualified_op_name.partition("::")[2]
+        if name in ("view", "view_copy", "_unsafe_view", "reshape") and isinstance(given, (list, tuple)):
+            return list(given)
+    sizes = list(node.meta["val"].shape)
+    fixed: list[int | Node] = [-1 if isinstance(size, torch.SymInt) else int(size) for size in sizes]
+    return fixed if fixed.count(-1) <= 1 else None

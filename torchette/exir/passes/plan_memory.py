@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph of out variants comes in; every tensor in it gets a TensorSpec with a lifetime, a memory id and an offset.
+# The graph is read here and the arithmetic is done by memory.py, or by the user's own algorithm, whose result is
+# checked all the same.
+"""Memory planning of an ExportedProgram in the EXEC dialect.
+
+What a node says of its storage:
+
+* ``meta["alias"] = (source, byte_offset)``: the same bytes as a part of `source`, and no instruction. Where the file
+  cannot express that (a constant from its middle, an output that the caller owns), the planner takes the alias back
+  and the node's operator runs as a copy.
+* ``meta["in_place"] = (source, byte_offset)``: an instruction that writes its result into `source`'s bytes, as do
+  operators whose schema says so (``copy_``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassResult
+
+from torchette.errors import PlanError
+from torchette.exir import memory
+from torchette.exir.interface import GraphInterface, specs_of, storage_source, view_sizes
+from torchette.exir.memory_planning import (
+    Algorithm,
+    MemoryAlgoResult,
+    MemoryPlanningAlgorithmSuite,
+    apply_result,
+    check_plan,
+    interval,
+)
+from torchette.exir.tensor import ALIGNMENT, TensorSpec
+
+# ---- specs ----
+
+
+def assign_specs(program: ExportedProgram) -> ExportedProgram:
+    """Give every node that yields a tensor a fresh `meta["spec"]`, made from its `meta["val"]`."""
+    for node in program.graph.nodes:
+        node.meta.pop("spec", None)
+    assign_missing_specs(program.graph_module, program.graph_signature)
+    return program
+
+
+def assign_missing_specs(graph_module: GraphModule, signature: ExportGraphSignature | None) -> None:
+    """Give specs to the nodes that have none; those that are there stay, with the memory id a user may have set."""
+    constants = GraphInterface.of(graph_module, signature).constants
+    for node in graph_module.graph.nodes:
+        if "spec" in node.meta or node.op not in ("placeholder", "call_function"):
+            continue
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            node.meta["spec"] = _spec(node, value, node in constants)
+        elif isinstance(value, (tuple, list)):
+            node.meta["spec"] = tuple(
+                TensorSpec.from_tensor(item) if isinstance(item, torch.Tensor) else None for item in value
+            )
+
+
+def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
+    if node.op == "call_function":
+        if node.target.__name__ == "getitem":
+            element = node.args[0].meta["spec"][node.args[1]]
+            assert isinstance(element, TensorSpec)
+            return element
+        source = storage_source(node)
+        if source is not None:
+            base = source[0].meta["spec"]
+            spec = TensorSpec.from_tensor(value)
+            same = source[1] == 0 and spec.shape == base.shape and spec.dtype == base.dtype
+            if same and "alias" not in node.meta:
+                return base  # written in place: the very same tensor
+            spec.base, spec.base_offset = base, source[1]
+            return spec
+    return TensorSpec.from_tensor(value, const=const)
+
+
+def update_all_tensors_lifetime(
+    graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None
+) -> list[TensorSpec]:
+    """Set [first, last] on every spec that owns bytes; returns those specs in order of first appearance.
+
+    The scale is the position of a node in the graph. Inputs live from 0, outputs to the end, mutable buffers and
+    inputs that are written to throughout. What shares bytes lives in the lifetime of the spec that owns them.
+    """
+    interface = GraphInterface.of(graph_module, graph_signature)
+    first: dict[TensorSpec, int] = {}
+    last: dict[TensorSpec, int] = {}
+    end = 0
+    for time, node in enumerate(graph_module.graph.nodes):
+        end = time
+        for source in node.all_input_nodes:
+            for spec in specs_of(source):
+                if spec is not None:
+                    last[spec.root] = time
+        for spec in specs_of(node):
+            if spec is not None:
+                first.setdefault(spec.root, 0 if node in interface.inputs else time)
+                last[spec.root] = time
+    for node in (*interface.mutable_buffers, *(target for _, target in interface.updates)):
+        for spec in specs_of(node):
+            if spec is not None:
+                first[spec.root], last[spec.root] = 0, end
+    for spec, begin in first.items():
+        spec.lifetime = [begin, last[spec]]
+    for node in graph_module.graph.nodes:
+        for spec in specs_of(node):
+            if spec is not None and spec.base is not None:
+                spec.lifetime = list(spec.root.lifetime)
+    return list(first)
+
+
+# ---- the pass ----
+
+
+class MemoryPlanningPass:
+    """Gives every tensor of a program its place in memory. The arguments are ExecuTorch's.
+
+    Args:
+        memory_planning_algo: see `torchette.exir.memory_planning`; by default the best of our own.
+        allow_lifetime_and_storage_overlap: do not check that live tensors are disjoint.
+        alloc_graph_input: inputs lie in planned memory, into which the runtime copies them; otherwise the caller
+            lends its own memory and nothing is copied.
+        alloc_graph_output: outputs lie in planned memory; otherwise the caller provides it.
+        alloc_mutable_buffers: state that lives from call to call lies in planned memory.
+        share_mutable_buffers: methods of one program see the same state, in memory id 2; needs `run_multimethod`
+            after the pass has run on all of them.
+        alignment: offsets are multiples of this many bytes.
+
+    Leaves in ``graph_module.meta``: "non_const_buffer_sizes", the bytes of each memory id (0 is reserved), and
+    "memory_bounds", in the same order, the least bytes that any plan would need.
+    """
+
+    def __init__(
+        self,
+        memory_planning_algo: Algorithm | None = None,
+        allow_lifetime_and_storage_overlap: bool = False,
+        alloc_graph_input: bool = True,
+        alloc_graph_output: bool = True,
+        alloc_mutable_buffers: bool = True,
+        share_mutable_buffers: bool = False,
+        alignment: int = ALIGNMENT,
+    ) -> None:
+        if share_mutable_buffers and not alloc_mutable_buffers:
+            raise ValueError("share_mutable_buffers means nothing unless alloc_mutable_buffers is True")
+        self.memory_planning_algo = memory_planning_algo or MemoryPlanningAlgorithmSuite()
+        self.allow_lifetime_and_storage_overlap = allow_lifetime_and_storage_overlap
+        self.alloc_graph_input = alloc_graph_input
+        self.alloc_graph_output = alloc_graph_output
+        self.alloc_mutable_buffers = alloc_mutable_buffers
+        self.share_mutable_buffers = share_mutable_buffers
+        self.alignment = alignment
+        self._shared: list[tuple[GraphModule, dict[str, TensorSpec], dict[str, TensorSpec]]] = []
+
+    def __call__(self, program: ExportedProgram | GraphModule) -> Any:
+        """Plan a program, which is returned, or a bare graph module, which comes back as a `PassResult`."""
+        if isinstance(program, ExportedProgram):
+            assign_specs(program)
+            self.run(program.graph_module, program.graph_signature)
+            return program
+        return self.run(program)
+
+    def run(
+        self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None
+    ) -> PassResult:
+        """Plan one graph; specs that its nodes have already are used, with the memory ids set in them.
+
+        Raises:
+            PlanError: a dimension without an upper bound, or a user's algorithm whose plan would corrupt data.
+        """
+        assign_missing_specs(graph_module, graph_signature)
+        interface = GraphInterface.of(graph_module, graph_signature)
+        unplanned = self._unplanned(interface)
+        self._take_back_aliases(graph_module, interface, unplanned)
+        owners = update_all_tensors_lifetime(graph_module, graph_signature)
+        specs = [spec for spec in owners if not spec.const and spec not in unplanned]
+        names = _names(graph_module)
+        self._refuse_unbounded(graph_module, specs)
+        for spec in specs:
+            spec.mem_offset = spec.mem_obj_id = None
+            spec.realign(self.alignment)
+
+        bufsizes = self.memory_planning_algo(self.alignment, specs, graph_module, graph_signature, 0)
+        if isinstance(bufsizes, MemoryAlgoResult):
+            apply_result(bufsizes)
+            bufsizes = bufsizes.bufsizes
+        sizes = [0, *bufsizes[1:]] if len(bufsizes) > 1 else [0, 0]
+        check_plan(specs, sizes, self.alignment, names, self.allow_lifetime_and_storage_overlap)
+
+        _place_aliases(graph_module)
+        graph_module.meta["non_const_buffer_sizes"] = sizes
+        graph_module.meta["memory_bounds"] = [
+            memory.lower_bound([interval(spec) for spec in specs if spec.mem_id == mem_id], self.alignment)
+            for mem_id in range(len(sizes))
+        ]
+        if self.share_mutable_buffers:
+            self._remember_shared(graph_module, graph_signature, interface)
+        return PassResult(graph_module, True)
+
+    def run_multimethod(self) -> None:
+        """Give the state that methods share one place, after `run` has seen all of them."""
+        if not self.share_mutable_buffers:
+            return
+        mutable = {name for _, written, _ in self._shared for name in written}
+        offsets: dict[str, int] = {}
+        size = 0
+        for _, written, read in self._shared:
+            for name, spec in {**read, **written}.items():
+                if name not in mutable:
+                    continue
+                if name not in offsets:
+                    offsets[name], size = size, size + memory.align(spec.nbytes(), self.alignment)
+                spec.const = False
+                spec.mem_id, spec.mem_offset = 2, offsets[name]
+        for graph_module, _, _ in self._shared:
+            _place_aliases(graph_module)
+            graph_module.meta["non_const_buffer_sizes"].append(size)
+            graph_module.meta["memory_bounds"].append(size)
+        self._shared.clear()
+
+    def _unplanned(self, interface: GraphInterface) -> set[TensorSpec]:
+        """The specs whose bytes the caller provides."""
+        nodes: list[Any] = []
+        if not self.alloc_graph_input:
+            nodes += interface.inputs
+        if not self.alloc_mutable_buffers or self.share_mutable_buffers:
+            nodes += interface.mutable_buffers
+        if not self.alloc_graph_output:
+            stored = {*interface.mutable_buffers, *interface.inputs}
+            nodes += [node for node in interface.outputs if node not in stored]
+        return {spec for node in nodes for spec in specs_of(node) if spec is not None and spec.base is None}
+
+    def _take_back_aliases(
+        self, graph_module: GraphModule, interface: GraphInterface, unplanned: set[TensorSpec]
+    ) -> None:
+        """Let an alias be a copy where the file has no way to say that it shares bytes."""
+        outputs = {node for node in interface.outputs if isinstance(node, Node)}
+        for node in graph_module.graph.nodes:
+            spec = node.meta.get("spec")
+            if "alias" not in node.meta or not isinstance(spec, TensorSpec) or spec.base is None:
+                continue
+            root = spec.root
+            lent = root in unplanned
+            if root.const:
+                copied = spec.root_offset != 0 or spec.is_dynamic_shape_tensor
+            elif node in outputs and (lent or not self.alloc_graph_output):
+                copied = True
+            elif lent:
+                whole = spec.root_offset == 0 and spec.nbytes() == root.nbytes() and spec.dtype == root.dtype
+                copied = not whole or view_sizes(node) is None
+            else:
+                copied = spec.is_dynamic_shape_tensor and (spec.root_offset != 0 or view_sizes(node) is None)
+            if copied:
+                spec.base, spec.base_offset = None, 0
+                if node in outputs and not self.alloc_graph_output:
+                    unplanned.add(spec)
+
+    def _refuse_unbounded(self, graph_module: GraphModule, specs: list[TensorSpec]) -> None:
+        unbounded = {spec for spec in specs if spec.is_dynamic_unbound_tensor}
+        if not unbounded:
+            return
+        nodes = [
+            node for node in graph_module.graph.nodes if any(spec in unbounded for spec in specs_of(node))
+        ]
+        raise PlanError(
+            f"{len(nodes)} tensors have a dimension without an upper bound, so no memory can be planned for them",
+            where=[
+                f"{node.name}: {list(node.meta['val'].shape)}"
+                for node in nodes[:8]
+                if hasattr(node.meta.get("val"), "shape")
+            ],
+            hints=['give every dynamic dimension a greatest length: torch.export.Dim("n", min=1, max=1024)'],
+        )
+
+    def _remember_shared(
+        self, graph_module: GraphModule, signature: ExportGraphSignature | None, interface: GraphInterface
+    ) -> None:
+        if len(graph_module.meta["non_const_buffer_sizes"]) != 2:
+            raise PlanError(
+                "mutable buffers can be shared only where all other tensors lie in memory id 1",
+                hints=["leave mem_id alone, or give share_mutable_buffers=False"],
+            )
+        buffers = {
+            spec.target
+            for spec in (signature.input_specs if signature else ())
+            if spec.kind is InputKind.BUFFER
+        }
+        written = {name: node.meta["spec"] for node, name in interface.mutable_buffers.items()}
+        read = {name: node.meta["spec"] for node, name in interface.constants.items() if name in buffers}
+        self._shared.append((graph_module, written, read))
+
+
+def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:
+    names: dict[TensorSpec, str] = {}
+    for node in graph_module.graph.nodes:
+        specs = specs_of(node)
+        for number, spec in enumerate(specs):
+            if spec is not None:
+                names.setdefault(spec, node.name if len(specs) == 1 else f"{node.name}[{number}]")
+    return names
+
+
+def _place_aliases(graph_module: GraphModule) -> None:
+    for node in graph_module.graph.nodes:
+        for spec in specs_of(node):
+            if spec is not None and spec.base is not None:
+                place = spec.root.mem_offset
+                spec.mem_id = spec.root.mem_id
+                spec.mem_offset = None if place is None else place + spec.root_offset
