@@ -55,7 +55,8 @@ class HierarchicalAllocator {
  public:
   explicit HierarchicalAllocator(Span<Span<uint8_t>> buffers) : buffers_(buffers) {}
 
-  /// The address of [offset, offset + size) in buffer `id`. Error: InvalidArgument when it is not inside.
+  /// The address of [offset, offset + size) in buffer `id`. Errors: InvalidArgument (no such buffer),
+  /// MemoryAllocationFailed (not inside).
   Result<void*> get_offset_address(uint32_t id, size_t offset, size_t size) const;
   Span<Span<uint8_t>> buffers() const { return buffers_; }
 

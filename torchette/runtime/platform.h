@@ -50,6 +50,14 @@ struct PalImpl {
 /// Must be called before anything else of the runtime; a second call replaces what the first one set.
 bool register_pal(const PalImpl& impl);
 
+/// Lets the platform prepare itself; to be called once before the runtime is used.
+void runtime_init();
+torchette_timestamp_t current_ticks();
+torchette_tick_ratio_t ticks_to_ns_multiplier();
+/// Memory for the conveniences above the core, which itself never calls these.
+void* platform_allocate(size_t size);
+void platform_free(void* ptr);
+
 /// Formats like printf and hands the line to the platform. Not called directly; see TORCHETTE_LOG.
 void log_message(torchette_log_level_t level, const char* filename, const char* function, size_t line,
                  const char* format, ...) __attribute__((format(printf, 5, 6)));

@@ -5,6 +5,7 @@
 
 #include "torchette/runtime/dtype.h"
 #include "torchette/runtime/error.h"
+#include "torchette/runtime/result.h"
 #include "torchette/runtime/span.h"
 
 namespace torchette {
@@ -76,6 +77,11 @@ class Tensor {
 bool is_contiguous(const Tensor& t);
 /// True when both tensors have the same number of dimensions and lie in memory in the same order.
 bool same_dim_order(const Tensor& a, const Tensor& b);
+
+/// Strides of a tensor without gaps whose dimensions lie in `dim_order` (a permutation), and its number of
+/// elements. Error: InvalidArgument (a negative size, or a stride beyond 2^31 - 1).
+Result<int32_t> dense_strides(Span<const SizesType> sizes, const DimOrderType* dim_order,
+                              StridesType* strides);
 
 /// Gives `t` new sizes within its capacity and recomputes its strides from its dim order.
 /// A STATIC tensor accepts only the sizes that it has. Errors: NotSupported (static, or other number of

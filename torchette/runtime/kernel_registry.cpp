@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The lookup that load does once per operator of a method, and the list of run-time registrations.
+#include "torchette/runtime/kernel_registry.h"
+
+namespace torchette {
+namespace {
+
+KernelRegistration* registrations = nullptr;
+
+bool is_called(const char* full_name, Span<const char> name, Span<const char> overload) {
+  if (strncmp(full_name, name.data(), name.size()) != 0) return false;
+  full_name += name.size();
+  if (overload.empty()) return *full_name == 0;
+  return *full_name == '.' && strncmp(full_name + 1, overload.data(), overload.size()) == 0 &&
+         full_name[1 + overload.size()] == 0;
+}
+
+const Kernel* find_in(Kernels kernels, Span<const char> name, Span<const char> overload) {
+  for (const Kernel& kernel : kernels)
+    if (is_called(kernel.name, name, overload)) return &kernel;
+  return nullptr;
+}
+
+}  // namespace
+
+const Kernel* find_kernel(Span<const char> name, Span<const char> overload) {
+  for (const Kernels& family : kernel_table())
+    if (const Kernel* kernel = find_in(family, name, overload)) return kernel;
+  for (const KernelRegistration* node = registrations; node != nullptr; node = node->next)
+    if (const Kernel* kernel = find_in(node->kernels, name, overload)) return kernel;
+  return nullptr;
+}
+
+const Kernel* find_kernel(const char* full_name) { return find_kernel({full_name, strlen(full_name)}, {}); }
+
+Error register_kernels(KernelRegistration& registration) {
+  for (size_t i = 0; i < registration.kernels.size(); ++i) {
+    const Kernel& kernel = registration.kernels[i];
+    TORCHETTE_CHECK(kernel.name != nullptr && kernel.function != nullptr && kernel.signature != nullptr,
+                    InvalidArgument, "kernel %zu has no name, function or signature", i);
+    const Span<const char> name(kernel.name, strlen(kernel.name));
+    TORCHETTE_CHECK(
+        find_kernel(kernel.name) == nullptr && find_in({registration.kernels.data(), i}, name, {}) == nullptr,
+        RegistrationAlreadyRegistered, "there is a kernel %s already", kernel.name);
+  }
+  registration.next = registrations;
+  registrations = &registration;
+  return Error::Ok;
+}
+
+}  // namespace torchette

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Finding a kernel by its operator's name: first in the table that was linked in, then among those that were
+// registered while running.
+#pragma once
+
+#include "torchette/runtime/kernel.h"
+
+namespace torchette {
+
+/// Kernels that are added at run time. The caller owns the node and keeps it, and what it points to, for as
+/// long as the runtime is used; so there is neither a capacity nor a heap.
+struct KernelRegistration {
+  Kernels kernels;
+  KernelRegistration* next = nullptr;
+};
+
+/// Adds the kernels of `registration`. Not to be called while programs are loading in other threads.
+/// Errors: RegistrationAlreadyRegistered (a kernel of that name is there, or twice in the list; nothing is
+/// added), InvalidArgument (a kernel without name, function or signature).
+Error register_kernels(KernelRegistration& registration);
+
+/// The kernel called `name` ("aten::add"), `overload` ("out"; may be empty), or null.
+const Kernel* find_kernel(Span<const char> name, Span<const char> overload);
+/// The same by full name, "aten::add.out".
+const Kernel* find_kernel(const char* full_name);
+
+}  // namespace torchette
