@@ -13,23 +13,22 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Every unit: the module names (a name covers what lies below it; the longest match counts) -> the units it may know.
+# The compiler, from the ground up: a module may know everything on the floors below its own, and the errors.
+COMPILER_FLOORS = (
+    ("memory",),
+    ("tensor",),
+    ("graph", "ops", "interface"),
+    ("dialects", "check"),
+    ("pass_base", "delegate"),
+    ("pass_manager", "memory_planning"),
+    ("passes",),
+    ("emit", "pipeline"),
+    ("program",),
+)
+COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name in floor)
+
+# Every unit: a module name, which covers what lies below it (the longest match counts) -> the units it may know.
 # "torchette" alone is the public surface, `torchette/__init__.py`.
-COMPILER_GROUND = (
-    "torchette.errors",
-    "torchette.exir.ops",
-    "torchette.exir.dialects",
-    "torchette.exir.tensor",
-    "torchette.exir.interface",
-)
-COMPILER_MIDDLE = (
-    "torchette.exir.passes",
-    "torchette.exir.pass_base",
-    "torchette.exir.pass_manager",
-    "torchette.exir.memory",
-    "torchette.exir.memory_planning",
-    "torchette.exir.delegate",
-)
 PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.errors": (),
     "torchette.pytree": ("torchette.errors",),
@@ -37,50 +36,28 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree"),
     "torchette.runtime": ("torchette.errors",),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
-    # the compiler, from the ground up
-    "torchette.exir.ops": ("torchette.errors",),
-    "torchette.exir.tensor": ("torchette.errors",),
-    "torchette.exir.interface": ("torchette.errors", "torchette.exir.tensor"),
-    "torchette.exir.memory": ("torchette.errors",),
-    "torchette.exir.dialects": ("torchette.errors", "torchette.exir.ops", "torchette.exir.tensor"),
-    "torchette.exir.pass_base": COMPILER_GROUND,
-    "torchette.exir.pass_manager": (*COMPILER_GROUND, "torchette.exir.pass_base"),
-    "torchette.exir.memory_planning": (*COMPILER_GROUND, "torchette.exir.memory", "torchette.exir.pass_base"),
-    "torchette.exir.delegate": COMPILER_GROUND,
-    "torchette.exir.passes": (
-        *COMPILER_GROUND,
-        *(m for m in COMPILER_MIDDLE if m != "torchette.exir.passes"),
-    ),
-    "torchette.exir.emit": (*COMPILER_GROUND, "torchette.format", "torchette.pytree"),
-    "torchette.exir.pipeline": (*COMPILER_GROUND, *COMPILER_MIDDLE),
-    "torchette.exir.program": (
-        *COMPILER_GROUND,
-        *COMPILER_MIDDLE,
-        "torchette.exir.emit",
-        "torchette.exir.pipeline",
-        "torchette.format",
-    ),
-    "torchette.exir": (
-        *COMPILER_GROUND,
-        *COMPILER_MIDDLE,
-        "torchette.exir.pipeline",
-        "torchette.exir.program",
-    ),
-    # the surface
+    **{
+        f"torchette.exir.{name}": (
+            "torchette.errors",
+            *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
+            *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
+        )
+        for height, floor in enumerate(COMPILER_FLOORS)
+        for name in floor
+    },
+    "torchette.exir": ("torchette.errors", *COMPILER),
     "torchette.compilation": (
         "torchette.errors",
         "torchette.exir",
-        "torchette.exir.pipeline",
-        "torchette.exir.program",
-        "torchette.exir.dialects",
+        *COMPILER,
         "torchette.format",
         "torchette.model",
         "torchette.pytree",
     ),
     "torchette": (
+        "torchette.compilation",
         "torchette.errors",
         "torchette.exir",
-        "torchette.compilation",
         "torchette.model",
         "torchette.runtime",
     ),
@@ -90,9 +67,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.devtools",
         "torchette.errors",
         "torchette.exir",
-        "torchette.exir.dialects",
-        "torchette.exir.ops",
-        "torchette.exir.pipeline",
+        *COMPILER,
         "torchette.format",
         "torchette.model",
         "torchette.pytree",
@@ -113,7 +88,8 @@ TORCH_FREE = (
     "torchette.exir.memory",
 )
 
-# C++ files -> floor; a file includes files of its own unit (same stem) and of lower floors. Longest match counts.
+# C++: a file without its suffix, or a folder -> floor. A file includes its own header, files of its own folder where the
+# table names the folder, and lower floors. The longest match counts.
 CPP: dict[str, int] = {
     "torchette/runtime/platform": 0,
     "torchette/runtime/error": 1,
@@ -122,19 +98,22 @@ CPP: dict[str, int] = {
     "torchette/runtime/result": 2,
     "torchette/runtime/memory": 3,
     "torchette/runtime/flat": 4,
-    "torchette/runtime/schema": 4,  # generated from program.fbs at build time
+    "torchette/schema/": 4,  # headers of slot constants, made from the schemas by the build
     "torchette/runtime/tensor": 4,
     "torchette/runtime/loader": 4,
     "torchette/runtime/value": 5,
     "torchette/runtime/tracer": 6,
     "torchette/runtime/kernel": 6,
+    "torchette/kernels/": 7,
+    "torchette/runtime/kernel_registry": 7,
     "torchette/runtime/backend": 7,
     "torchette/runtime/program": 8,
     "torchette/runtime/method": 9,
-    "torchette/runtime/": 10,  # the Python module and the platform's own files
+    "torchette/extension/": 10,
+    "torchette/runtime/": 11,  # the Python module and the platforms
 }
-# What stands beside the core -> the highest file of the core that it may include.
-CPP_BESIDE: dict[str, str] = {"torchette/kernels/": "torchette/runtime/kernel.h"}
+# Folders that nobody outside includes from: the core is given its kernels, it does not name them.
+CPP_CLOSED = ("torchette/kernels/",)
 
 
 class Line(NamedTuple):
@@ -249,33 +228,22 @@ def cpp_includes() -> Iterator[tuple[str, str, str]]:
                     yield path.relative_to(ROOT).as_posix(), match[1], f"{path.relative_to(ROOT)}:{number}"
 
 
-def floor_of(path: str) -> int | None:
+def unit_of_file(path: str) -> str | None:
     stem = path.rpartition(".")[0]
-    if path.startswith("torchette/runtime/"):
-        exact = CPP.get(stem)
-        return CPP["torchette/runtime/"] if exact is None else exact
-    for folder, highest in CPP_BESIDE.items():
-        if path.startswith(folder):
-            return CPP[highest.rpartition(".")[0]]
-    return None
+    candidates = [unit for unit in CPP if stem == unit or (unit.endswith("/") and path.startswith(unit))]
+    return max(candidates, key=len, default=None)
 
 
 def cpp_violation(source: str, target: str) -> str | None:
-    if not target.startswith("torchette/"):
-        return f"{target} is not spelled from the root of the tree"
-    for folder in CPP_BESIDE:
-        if target.startswith(folder) and not source.startswith(folder):
-            return f"{source} may not know {target}: the core is given its kernels, it does not name them"
-    if source.rpartition(".")[0] == target.rpartition(".")[0] or Path(source).parent == Path(
-        target
-    ).parent != Path("torchette/runtime"):
-        return None
-    here, there = floor_of(source), floor_of(target)
+    here, there = unit_of_file(source), unit_of_file(target)
     if here is None or there is None:
         return f"{source if here is None else target} stands on no floor of CPP"
-    beside = not source.startswith("torchette/runtime/")
-    if there > here or (there == here and not beside):
-        return f"{source} (floor {here}) may not include {target} (floor {there})"
+    if here == there:
+        return None
+    if there in CPP_CLOSED:
+        return f"{source} may not know {target}: {there} is closed to the outside"
+    if CPP[there] >= CPP[here]:
+        return f"{source} (floor {CPP[here]}) may not include {target} (floor {CPP[there]})"
     return None
 
 
