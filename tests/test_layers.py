@@ -166,7 +166,7 @@ def python_lines(path: Path) -> Iterator[Line]:
         for name in imported_names(node, module, path):
             place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
             target = name
-            while target not in MODULES and "." in target and name.startswith("torchette"):
+            while target not in MODULES and target not in PYTHON and "." in target:
                 target = target.rpartition(".")[0]
             yield Line(module, target, place, id(node) in deferred)
 
