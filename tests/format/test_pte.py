@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The .pte writer and reader: round trips, the file's layout, ExecuTorch's files and readers, and hostile bytes.
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import os
+import random
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchette.devtools.inspect import describe
+from torchette.errors import FormatError, ModelNotFoundError, TorchetteError
+from torchette.format import flatbuffer, pte, schema
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def small_program() -> Any:
+    """x[2, 3] + constant, with one value of each kind."""
+    tensor = pte.Tensor(scalar_type=pte.ScalarType.FLOAT, sizes=[2, 3], dim_order=[0, 1])
+    planned = pte.AllocationDetails(memory_id=1, memory_offset_low=64)
+    values = [
+        dataclasses.replace(tensor, data_buffer_idx=1),
+        dataclasses.replace(tensor, allocation_info=planned),
+        pte.Int(-(2**63)),
+        dataclasses.replace(
+            tensor,
+            data_buffer_idx=1,
+            allocation_info=pte.AllocationDetails(1, 2**32 - 1, 3),
+            shape_dynamism=pte.TensorShapeDynamism.DYNAMIC_BOUND,
+            extra_tensor_info=pte.ExtraTensorInfo(fully_qualified_name="state.Größe"),
+        ),
+        pte.Double(math.inf),
+        pte.Double(-0.0),
+        pte.Double(0.0),
+        pte.Bool(True),
+        pte.Null(),
+        pte.String("naïve"),
+        pte.IntList([2, 2]),
+        pte.DoubleList([0.5, -1.5]),
+        pte.BoolList([True, False]),
+        pte.TensorList([0, 1]),
+        pte.OptionalTensorList([0, -1]),
+        tensor,
+    ]
+    frame = pte.Frame("model.py", 12, "forward", "return x + self.c")
+    plan = pte.ExecutionPlan(
+        name="forward",
+        container_meta_type=pte.ContainerMetadata("in", "out"),
+        values=[pte.EValue(value) for value in values],
+        inputs=[1],
+        outputs=[3],
+        chains=[
+            pte.Chain(
+                instructions=[
+                    pte.Instruction(pte.KernelCall(0, [0, 1, 2, 3, 3])),
+                    pte.Instruction(pte.MoveCall(3, 1)),
+                    pte.Instruction(pte.JumpFalseCall(7, 4)),
+                    pte.Instruction(pte.FreeCall(1)),
+                ],
+                stacktrace=[pte.FrameList([frame])] * 4,
+            )
+        ],
+        operators=[pte.Operator("aten::add", "out")],
+        non_const_buffer_sizes=[0, 2**40],
+    )
+    return pte.Program(execution_plan=[plan])
+
+
+def small_file() -> bytes:
+    return bytes(pte.write(small_program(), [b"", bytes(range(24))], [b"", bytes(24)]))
+
+
+def test_what_is_read_is_what_was_written() -> None:
+    program = small_program()
+    file = pte.read(small_file())
+    written = dataclasses.asdict(program.execution_plan[0])
+    read = dataclasses.asdict(file.program.execution_plan[0])
+    for value in written["values"]:
+        if "dim_order" in value["val"]:
+            value["val"]["dim_order"] = bytes(value["val"]["dim_order"])
+    assert read == written
+    # equal as numbers, so compare what they are stored as
+    doubles = [struct.pack("d", v.val.double_val) for v in file.program.execution_plan[0].values[4:7]]
+    assert doubles == [struct.pack("d", number) for number in (math.inf, -0.0, 0.0)]
+    assert type(file.program.execution_plan[0].values[0].val.scalar_type) is pte.ScalarType
+    assert bytes(file.constant(1)) == bytes(range(24))
+    assert bytes(file.mutable(1)) == bytes(24)
+    assert program == small_program(), "write must not change the program"
+
+
+@pytest.mark.parametrize("alignment", [1, 16, 128, 4096])
+def test_layout_of_header_and_segments(alignment: int) -> None:
+    """The numbers are the format's: a header of 32 bytes at byte 8, segments behind the program."""
+    constants = [b"", b"abc", b"", b"defgh"]
+    data = bytes(pte.write(small_program(), constants, segment_alignment=alignment))
+    magic, length, program_size, base, data_size = struct.unpack_from("<4sIQQQ", data, 8)
+    assert data[4:8] == b"ET12"
+    assert (magic, length) == (b"eh00", 32)
+    start = max(alignment, 16)  # constants are aligned to 16 in the file, not only in their segment
+    assert base == -(-program_size // start) * start
+    assert base + data_size == len(data)
+    assert not any(data[program_size:base])
+    program = flatbuffer.decode(pte.SCHEMA, memoryview(data)[:program_size])
+    assert program.constant_buffer == []
+    assert program.constant_segment == pte.SubsegmentOffsets(0, [0, 0, 16, 16])
+    assert [(segment.offset, segment.size) for segment in program.segments] == [(0, 21)]
+    assert data[base : base + 3] == b"abc" and data[base + 16 :] == b"defgh"
+
+
+def test_delegates_and_named_data_have_segments() -> None:
+    program = small_program()
+    reference = pte.BackendDelegateDataReference(index=1)
+    program.execution_plan[0].delegates = [
+        pte.BackendDelegate("A", reference, [pte.CompileSpec("key", b"value")]),
+        pte.BackendDelegate("B", pte.BackendDelegateDataReference(index=0)),
+    ]
+    shared = b"shared blob"
+    arguments: Any = (program, [b"", bytes(24)], [b"", bytes(24)], [b"blob 0", b"blob 1"])
+    file = pte.read(bytes(pte.write(*arguments, {"x": shared, "y": shared, "z": b"own"})))
+    first, second = file.program.execution_plan[0].delegates
+    assert (bytes(file.delegate(first)), bytes(file.delegate(second))) == (b"blob 1", b"blob 0")
+    assert first.compile_specs == [pte.CompileSpec("key", b"value")]
+    assert file.named() == {"x": shared, "y": shared, "z": b"own"}
+    assert len(file.program.segments) == 6
+    assert all(segment.offset % 128 == 0 for segment in file.program.segments)
+    inline = pte.read(bytes(pte.write(*arguments, extract_delegate_segments=False)))
+    first = inline.program.execution_plan[0].delegates[0]
+    assert first.processed.location == pte.DataLocation.INLINE
+    assert bytes(inline.delegate(first)) == b"blob 1"
+    assert program.execution_plan[0].delegates[0].processed is reference, "write must not change the program"
+
+
+def test_weights_are_not_copied() -> None:
+    weights = bytearray(1000)
+    file = pte.write(small_program(), [b"", weights], [b"", bytes(24)])
+    assert any(memoryview(chunk).obj is weights for chunk in file.chunks)
+    stream = io.BytesIO()
+    file.write_to(stream)
+    assert stream.getvalue() == bytes(file) and len(stream.getvalue()) == len(file)
+    data = bytes(file)
+    assert pte.read(data).constant(1).obj is data
+
+
+def test_equal_parts_are_stored_once() -> None:
+    program = small_program()
+    size = len(pte.write(program))
+    # as many equal values and calls again: four bytes in each list for each, and no more
+    program.execution_plan[0].values *= 2
+    program.execution_plan[0].chains[0].instructions *= 2
+    assert len(pte.write(program)) - size <= 4 * (16 + 4) + 4
+
+
+def test_bytes_do_not_depend_on_the_process() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from tests.format.test_pte import small_file; "
+        "import hashlib; print(hashlib.sha256(small_file()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(ROOT)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plan: setattr(plan, "name", 5), "ExecutionPlan cannot hold"),
+        (lambda plan: setattr(plan, "inputs", [2**31]), "ExecutionPlan cannot hold"),
+        (lambda plan: setattr(plan.values[0], "val", pte.Frame()), "EValue cannot hold.*a Frame is none of"),
+        (lambda plan: setattr(plan.values[0].val, "dim_order", [256]), "Tensor cannot hold"),
+        (lambda plan: setattr(plan.values[0].val, "data_buffer_idx", -1), "Tensor cannot hold"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(change: Any, message: str) -> None:
+    program = small_program()
+    change(program.execution_plan[0])
+    with pytest.raises(FormatError, match=message):
+        pte.write(program)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        pte.write(small_program(), segment_alignment=48)
+    with pytest.raises(ValueError, match="Element 0"):
+        pte.write(small_program(), [b"data"])
+
+
+# --- ExecuTorch
+
+
+@pytest.fixture(params=["stateful", "dynamic", "convolutions", "mixed"])
+def peer_bytes(request: pytest.FixtureRequest) -> bytes:
+    pytest.importorskip("executorch.exir")
+    from tests.format.peer_files import peer_file
+
+    return peer_file(request.param)
+
+
+def rewritten(data: bytes) -> bytes:
+    """The same program and constants, written by us."""
+    file = pte.read(data)
+    constants = [file.constant(index) for index in range(len(file.program.constant_segment.offsets))]
+    return bytes(pte.write(file.program, constants))
+
+
+def test_peer_reads_what_we_write(peer_bytes: bytes) -> None:
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    ours = rewritten(peer_bytes)
+    assert len(ours) < len(peer_bytes)
+    theirs, back = deserialize_pte_binary(peer_bytes), deserialize_pte_binary(ours)
+    assert back.program == theirs.program
+    assert back.mutable_data == theirs.mutable_data
+
+
+def test_peer_runs_what_we_write(peer_bytes: bytes) -> None:
+    import torch
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer as load
+
+    shapes = [
+        (tuple(value.sizes), value.scalar_type)
+        for plan in [pte.read(peer_bytes).program.execution_plan[0]]
+        for value in [plan.values[index].val for index in plan.inputs]
+    ]
+    torch.manual_seed(1)
+    inputs = [
+        torch.ones(shape, dtype=torch.int64) if scalar_type == pte.ScalarType.LONG else torch.randn(shape)
+        for shape, scalar_type in shapes
+    ]
+    our_bytes = rewritten(peer_bytes)  # in a variable: the peer's program does not keep its bytes alive
+    theirs, ours = load(peer_bytes), load(our_bytes)
+    for expected, got in zip(theirs.forward(inputs), ours.forward(inputs), strict=True):
+        assert torch.equal(expected, got)
+    assert ours.run_method("version", ()) == [3]
+
+
+def test_reads_constants_inside_of_the_program(peer_bytes: bytes) -> None:
+    """As files were before there were segments: no extended header, constants in `constant_buffer`."""
+    from executorch.exir._serialize._flatbuffer_program import _program_to_flatbuffer
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    program = deserialize_pte_binary(peer_bytes).program
+    assert program.constant_buffer
+    old = pte.read(_program_to_flatbuffer(program).data)
+    new = pte.read(peer_bytes)
+    assert old.program.segments == [] and old.segment_base == 0
+    for index in range(len(new.program.constant_segment.offsets)):
+        assert old.constant(index) == new.constant(index)
+    plans = [describe(file).to_dict()["methods"] for file in (old, new)]
+    assert plans[0] == plans[1]
+
+
+# --- bad files
+
+
+def test_what_is_no_pte_is_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"missing\.pte"):
+        pte.load_file(tmp_path / "missing.pte")
+    for content, message in [
+        (b"", "0 bytes"),
+        (b"PK\3\4 a zip file", "Not a .pte file"),
+        (b"\0" * 4 + b"FT01", "ptd"),
+    ]:
+        path = tmp_path / "bad.pte"
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=message) as caught:
+            pte.load_file(path)
+        assert str(path) in str(caught.value)
+
+
+def test_every_truncation_is_refused() -> None:
+    data = small_file()
+    for size in range(len(data)):
+        with pytest.raises(FormatError):
+            pte.read(data[:size])
+
+
+def test_mutations_raise_only_our_errors() -> None:
+    data = small_file()
+    dice = random.Random(0)
+    refused = 0
+    for _ in range(2000):
+        mutated = bytearray(data)
+        for _ in range(dice.choice((1, 1, 2, 8))):
+            mutated[dice.randrange(len(mutated))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+        try:
+            str(describe(bytes(mutated)))
+        except TorchetteError:
+            refused += 1
+    assert refused > 200, "the mutations do not reach what is checked"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plan: plan.inputs.append(99), "Method 'forward', inputs: index 99 of 16"),
+        (
+            lambda plan: setattr(plan.chains[0].instructions[0].instr_args, "op_index", 1),
+            "operator: index 1 of 1",
+        ),
+        (lambda plan: plan.chains[0].instructions[0].instr_args.args.append(-1), "value -1 of 16"),
+        (
+            lambda plan: setattr(plan.chains[0].instructions[2].instr_args, "destination_instruction", 5),
+            "jumps to 5",
+        ),
+        (lambda plan: setattr(plan.values[0].val, "sizes", [2, -3]), r"sizes \[2, -3\]"),
+        (lambda plan: setattr(plan.values[0].val, "sizes", [2, 4]), "have 24 bytes, its sizes ask for 32"),
+        (lambda plan: setattr(plan.values[0].val, "dim_order", [0, 0]), r"dim order \[0, 0\]"),
+        (lambda plan: setattr(plan.values[0].val, "data_buffer_idx", 2), "constant: index 2 of 2"),
+        (lambda plan: setattr(plan.values[1].val.allocation_info, "memory_id", 2), "planned buffer 2 of 2"),
+        (lambda plan: setattr(plan.values[13].val, "items", [13]), "TensorList cannot hold value 13"),
+        (lambda plan: setattr(plan.values[3], "val", None), "value 3 is empty"),
+    ],
+)
+def test_indices_are_checked(change: Any, message: str) -> None:
+    program = small_program()
+    change(program.execution_plan[0])
+    with pytest.raises(FormatError, match=message):
+        pte.read(bytes(pte.write(program, [b"", bytes(24)], [b"", bytes(24)])))
+
+
+def test_overlapping_objects_do_not_multiply() -> None:
+    """A file of 40 KB in which 5,000 vectors of 5,000 numbers share their bytes: 25 million numbers, unless refused."""
+    tiny = schema.parse('file_identifier "TINY"; table T { v: [int]; } table R { t: [T]; } root_type R;')
+    count = 5000
+    vtable = struct.pack("<HHH", 6, 8, 4)
+    data = bytearray(struct.pack("<I4s", 16, b"TINY") + vtable + b"\0\0")
+    tables = 28 + 4 * count
+    numbers = tables + 8 * count
+    data += struct.pack("<iI", 16 - 8, 4) + struct.pack("<I", count)
+    data += struct.pack(f"<{count}I", *[tables + 8 * i - (28 + 4 * i) for i in range(count)])
+    for i in range(count):
+        at = tables + 8 * i
+        data += struct.pack("<iI", at - 8, numbers + 4 * i - (at + 4))
+    data += struct.pack("<I", count) * (2 * count + 1)
+    with pytest.raises(FormatError, match="overlaps"):
+        flatbuffer.decode(tiny, memoryview(data))
