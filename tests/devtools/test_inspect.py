@@ -142,7 +142,7 @@ def test_json_validates_against_its_schema() -> None:
         validate(broken, schema, schema)
 
 
-@pytest.mark.parametrize("name", ["stateful", "dynamic", "convolutions", "mixed"])
+@pytest.mark.parametrize("name", ["stateful", "initialised", "dynamic", "convolutions", "delegated", "mixed"])
 def test_describes_the_peers_files(name: str) -> None:
     pytest.importorskip("executorch.exir")
     from tests.format.peer_files import peer_file
@@ -163,6 +163,17 @@ def test_describes_the_peers_files(name: str) -> None:
         assert outputs == [f"output[{index}]" for index in range(4)]
         topk = next(item for item in forward.instructions if item.op == "aten::topk.values")
         assert topk.outputs and len(topk.outputs) == 2 and len(topk.inputs) == 5
+    if name == "delegated":
+        assert [(item.backend, item.nbytes > 100) for item in forward.delegates] == [("XnnpackBackend", True)]
+        (call,) = (item for item in forward.instructions if item.kind == "delegate")
+        assert call.op == "XnnpackBackend" and call.inputs == [forward.inputs[0].index]
+        assert description.bytes_by_use["delegates"] > 0 and description.named_data
+    if name == "initialised":
+        (count,) = (
+            value.tensor for value in forward.values if value.tensor and value.tensor.storage == "initialised"
+        )
+        assert (count.sizes, count.memory_id) == ([4], 1)
+        assert [item.kind for item in description.constants if item.kind == "initial"] == ["initial"]
     if name == "convolutions":
         assert outputs == ["output['map']", "output['flat']"]
         assert "peer_files.py:" in str(description)

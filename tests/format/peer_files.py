@@ -56,8 +56,10 @@ class Mixed(torch.nn.Module):
 BATCH = torch.export.Dim("batch", min=1, max=16)
 MODELS: dict[str, tuple[type[torch.nn.Module], tuple[Any, ...], dict[str, Any], Any]] = {
     "stateful": (Stateful, (torch.ones(2, 8),), {}, None),
+    "initialised": (Stateful, (torch.ones(2, 8),), {}, None),
     "dynamic": (Stateful, (torch.ones(2, 8),), {}, ({0: BATCH},)),
     "convolutions": (Convolutions, (torch.ones(1, 3, 10, 10),), {}, None),
+    "delegated": (Convolutions, (torch.ones(1, 3, 10, 10),), {}, None),
     "mixed": (Mixed, (torch.tensor([1, 2, 3]),), {"scale": torch.tensor(2.0)}, None),
 }
 
@@ -66,8 +68,19 @@ MODELS: dict[str, tuple[type[torch.nn.Module], tuple[Any, ...], dict[str, Any], 
 def peer_file(name: str) -> bytes:
     """The bytes of ExecuTorch's .pte of MODELS[name]."""
     exir = pytest.importorskip("executorch.exir")
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+
     model, args, kwargs, dynamic_shapes = MODELS[name]
     torch.manual_seed(0)
     program = torch.export.export(model().eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
-    config = exir.ExecutorchBackendConfig(emit_stacktrace=name == "convolutions")
-    return exir.to_edge({"forward": program}, constant_methods={"version": 3}).to_executorch(config).buffer
+    edge = exir.to_edge_transform_and_lower(
+        {"forward": program},
+        partitioner=[XnnpackPartitioner()] if name == "delegated" else None,
+        constant_methods={"version": 3},
+    )
+    config = exir.ExecutorchBackendConfig(
+        emit_stacktrace=name == "convolutions",
+        passes=[InitializedMutableBufferPass(["count"])] if name == "initialised" else [],
+    )
+    return edge.to_executorch(config).buffer

@@ -204,7 +204,7 @@ def test_bad_arguments() -> None:
 # --- ExecuTorch
 
 
-@pytest.fixture(params=["stateful", "dynamic", "convolutions", "mixed"])
+@pytest.fixture(params=["stateful", "initialised", "dynamic", "convolutions", "delegated", "mixed"])
 def peer_bytes(request: pytest.FixtureRequest) -> bytes:
     pytest.importorskip("executorch.exir")
     from tests.format.peer_files import peer_file
@@ -213,10 +213,18 @@ def peer_bytes(request: pytest.FixtureRequest) -> bytes:
 
 
 def rewritten(data: bytes) -> bytes:
-    """The same program and constants, written by us."""
+    """The same program and data, written by us."""
     file = pte.read(data)
-    constants = [file.constant(index) for index in range(len(file.program.constant_segment.offsets))]
-    return bytes(pte.write(file.program, constants))
+    program = file.program
+    constants = [file.constant(index) for index in range(len(program.constant_segment.offsets))]
+    mutable = [
+        file.mutable(index) for item in program.mutable_data_segments for index in range(len(item.offsets))
+    ]
+    delegates = [delegate for plan in program.execution_plan for delegate in plan.delegates]
+    blobs = [file.delegate(delegate) for delegate in delegates]
+    for index, delegate in enumerate(delegates):
+        delegate.processed = pte.BackendDelegateDataReference(pte.DataLocation.INLINE, index)
+    return bytes(pte.write(program, constants, mutable, blobs, file.named()))
 
 
 def test_peer_reads_what_we_write(peer_bytes: bytes) -> None:
@@ -252,6 +260,8 @@ def test_peer_runs_what_we_write(peer_bytes: bytes) -> None:
 
 def test_reads_constants_inside_of_the_program(peer_bytes: bytes) -> None:
     """As files were before there were segments: no extended header, constants in `constant_buffer`."""
+    if pte.read(peer_bytes).program.mutable_data_segments:
+        pytest.skip("such files could not hold initial values")
     from executorch.exir._serialize._flatbuffer_program import _program_to_flatbuffer
     from executorch.exir._serialize._program import deserialize_pte_binary
 

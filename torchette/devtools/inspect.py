@@ -247,6 +247,7 @@ def _method(file: pte.PteFile, plan: Any) -> MethodInfo:
         for chain in plan.chains
         for index, instruction in enumerate(chain.instructions)
     ]
+    _find_delegate_outputs(instructions, values, set(plan.inputs))
     delegates = [
         DelegateInfo(
             index,
@@ -376,7 +377,6 @@ def _instruction(
         inputs, outputs = _split_arguments(values, call.args)
         return InstructionInfo(index, "kernel", op, inputs, outputs, None, source)
     if kind == "DelegateCall":
-        # how many of them are outputs is the delegate's knowledge; no file says it
         op = plan.delegates[call.delegate_index].id
         return InstructionInfo(index, "delegate", op, list(call.args), [], None, source)
     if kind == "MoveCall":
@@ -400,6 +400,20 @@ def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int
     elif inputs[-len(outputs) :] == outputs:
         del inputs[-len(outputs) :]
     return inputs, outputs
+
+
+def _find_delegate_outputs(
+    instructions: list[InstructionInfo], values: list[ValueInfo], written: set[int]
+) -> None:
+    """Splits the delegates' arguments: the file does not say where the outputs begin, but until then nothing wrote them."""
+    for item in instructions:
+        if item.kind == "delegate":
+            for position, index in enumerate(item.inputs):
+                tensor = values[index].tensor
+                if tensor and tensor.data is None and tensor.storage != "external" and index not in written:
+                    item.inputs, item.outputs = item.inputs[:position], item.inputs[position:]
+                    break
+        written.update(item.outputs)
 
 
 def _members(values: list[ValueInfo], index: int) -> list[int]:
