@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette import pytree
 from torchette.errors import EmitError
 from torchette.exir import ops
 from torchette.exir.graph import place, placeholders, tensor_of
@@ -557,18 +557,21 @@ def _scalar_record(value: Any) -> Any:
     raise _Unsupported(f"a {type(value).__name__} ({value})")
 
 
-def _structure(spec: Any) -> str:
-    """How inputs or outputs nest, in the file's encoding; empty where it is not known."""
+def _structure(spec: pytree.TreeSpec | None) -> str:
+    """How inputs or outputs nest, in torch's own text; empty where that is not known, and values stay a flat list."""
     if spec is None:
         return ""
-    leaves = [0] * spec.num_leaves
-    return pytree.encode(torch.utils._pytree.tree_unflatten(leaves, spec))
+    try:
+        return pytree.treespec_dumps(spec)
+    except NotImplementedError:  # a container registered without a name that a file could hold
+        return ""
 
 
 def _constant_method(name: str, value: Any, constants: _Store) -> Any:
     """A method without instructions whose outputs are stored values."""
     values = []
-    for leaf in torch.utils._pytree.tree_leaves(value):
+    leaves, structure = pytree.tree_flatten(value)
+    for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             spec = TensorSpec.from_tensor(leaf, const=True)
             record = _tensor_record(spec, constants.add(leaf, spec.dim_order))
@@ -580,9 +583,7 @@ def _constant_method(name: str, value: Any, constants: _Store) -> Any:
         values.append(pte.EValue(record))
     return pte.ExecutionPlan(
         name=name,
-        container_meta_type=pte.ContainerMetadata(
-            "", pytree.encode(torch.utils._pytree.tree_map(lambda _: 0, value))
-        ),
+        container_meta_type=pte.ContainerMetadata("", _structure(structure)),
         values=values,
         outputs=list(range(len(values))),
         chains=[pte.Chain()],
