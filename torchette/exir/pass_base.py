@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A user's pass in ExecuTorch's style comes in and works unchanged: it overrides methods that are called for every node
+# of the graph, and the calls that it makes build a new graph. Only calls that differ from the original are evaluated.
+"""`ExportPass`, `PassResult`, `ProxyValue`, `NodeMetadata`: ExecuTorch's interface for passes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.passes.infra.pass_base import PassBase, PassResult
+from torch.utils import _pytree as pytree
+
+from torchette.errors import PassError
+from torchette.exir import ops
+
+PassType = Callable[[GraphModule], PassResult | None]
+
+
+class NodeMetadata:
+    """The `meta` of the node that a call comes from; what a new call is given goes to its node."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = dict(data)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.data[key] = value
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.data
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The entry of this name, or a default."""
+        return self.data.get(key, default)
+
+    def copy(self) -> NodeMetadata:
+        """Metadata that can be changed without changing these."""
+        return NodeMetadata(self.data)
+
+    def __repr__(self) -> str:
+        return f"NodeMetadata({', '.join(self.data)})"
+
+
+class ProxyValue:
+    """A value of the graph that is being built.
+
+    Attributes:
+        data: what it is at compile time: a fake tensor, a symbolic or plain number, or a tuple of them.
+        node: the node of the new graph that yields it; plain values have none.
+    """
+
+    def __init__(self, data: Any, proxy: Node | Any) -> None:
+        self.data = data
+        self.proxy = proxy
+
+    @property
+    def node(self) -> Node:
+        """The node that yields this value."""
+        return self.proxy if isinstance(self.proxy, Node) else self.proxy.node
+
+    def to_tensor(self) -> torch.Tensor:
+        """The fake tensor; a TypeError for anything else."""
+        if not isinstance(self.data, torch.Tensor):
+            raise TypeError(f"{self.node.name} is a {type(self.data).__name__}, not a tensor")
+        return self.data
+
+    def is_tensor(self) -> bool:
+        """Whether this is one tensor."""
+        return isinstance(self.data, torch.Tensor)
+
+    def __iter__(self) -> Any:
+        with_key = self.node.graph.call_function
+        for key, item in enumerate(self.data):
+            node = with_key(operator.getitem, (self.node, key))
+            node.meta["val"] = item
+            yield ProxyValue(item, node)
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def __int__(self) -> int:
+        return int(self.data)
+
+    def __float__(self) -> float:
+        return float(self.data)
+
+    def __repr__(self) -> str:
+        return f"ProxyValue({self.proxy}: {self.data})"
+
+
+class ExportPass(PassBase):
+    """A pass that is called for every node; override what you want to change.
+
+    Each `call_...` method returns the value that takes the place of the node's. The methods of this class add the
+    call, as given, to the new graph. Branches of control flow are visited through `call_submodule`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._graph: torch.fx.Graph | None = None
+        self._root: dict[str, Any] = {}
+        self._original: Node | None = None
+        self._mode: Any = None
+
+    # ---- to override ----
+
+    def placeholder(self, name: str, arg: Any, meta: NodeMetadata) -> ProxyValue:
+        """An input of the graph."""
+        node = self._building.create_node("placeholder", name, name=name)
+        node.meta = dict(meta.data)
+        return ProxyValue(arg, node)
+
+    def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+        """A call of an operator."""
+        return self._call(op, args, kwargs, meta)
+
+    def call_sym(self, target: Any, args: tuple, meta: NodeMetadata) -> ProxyValue:
+        """A function of symbolic numbers."""
+        return self._call(target, args, {}, meta)
+
+    def call_getitem(self, value: ProxyValue, key: int, meta: NodeMetadata) -> ProxyValue:
+        """One of several results."""
+        return self._call(operator.getitem, (value, key), {}, meta)
+
+    def call_cond(self, pred: Any, true_fn: Any, false_fn: Any, inputs: Any, meta: NodeMetadata) -> ProxyValue:
+        """`torch.cond`."""
+        return self._higher_order((pred, true_fn, false_fn, inputs), meta)
+
+    def call_map(self, f: Any, mapped_args: Any, operands: Any, meta: NodeMetadata) -> ProxyValue:
+        """`map` over the first dimension."""
+        return self._higher_order((f, mapped_args, operands), meta)
+
+    def call_while(
+        self, cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_inputs: Any, meta: NodeMetadata
+    ) -> ProxyValue:
+        """`while_loop`."""
+        return self._higher_order((cond_fn, body_fn, carried_inputs, additional_inputs), meta)
+
+    def call_scan(
+        self, combine_fn: Any, init: Any, xs: Any, additional_inputs: Any, meta: NodeMetadata
+    ) -> ProxyValue:
+        """`scan`."""
+        return self._higher_order((combine_fn, init, xs, additional_inputs), meta)
+
+    def call_delegate(self, lowered_module: Any, args: tuple, kwargs: dict, meta: NodeMetadata) -> ProxyValue:
+        """A part of the model that a backend runs."""
+        return self._higher_order((lowered_module, *args), meta)
+
+    def output(self, results: list[Any], meta: NodeMetadata) -> Any:
+        """What the graph returns."""
+        node = self._building.output(self._to_nodes(results))
+        node.meta = dict(meta.data)
+        return results
+
+    def call_submodule(self, graph_module: GraphModule, inputs: tuple) -> PassResult:
+        """A branch of control flow, or the whole graph."""
+        return self._transform(graph_module)
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """The whole graph; override to edit it directly."""
+        return self._transform(graph_module)
+
+    # ---- how it works ----
+
+    @property
+    def _building(self) -> torch.fx.Graph:
+        if self._graph is None:
+            raise PassError(f"{type(self).__name__}: this method works only while the pass runs")
+        return self._graph
+
+    def _transform(self, module: GraphModule) -> PassResult:
+        outer = (self._graph, self._root, self._original)
+        graph = self._graph = torch.fx.Graph()
+        self._root = {}
+        if self._mode is None:
+            self._mode = _fake_mode(module)
+        values: dict[Node, Any] = {}
+        modified = False
+        try:
+            for node in module.graph.nodes:
+                self._original = node
+                values[node] = self._visit(module, node, values)
+            modified = _differs(module.graph, graph)
+            result = _LazyGraphModule(self._root, graph)
+            result.meta = dict(module.meta)
+        finally:
+            self._graph, self._root, self._original = outer
+        return PassResult(result, modified)
+
+    def _visit(self, module: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        meta = NodeMetadata(node.meta)
+        if node.op == "placeholder":
+            return self.placeholder(node.name, node.meta.get("val"), meta)
+        if node.op == "get_attr":
+            return self._attribute(module, node)
+        if node.op == "output":
+            return self.output(args[0], meta)
+        if node.op != "call_function":
+            raise PassError(f"{node.name}: a graph calls operators only, not a {node.op}")
+        target = node.target
+        if target is operator.getitem:
+            return self.call_getitem(*args, meta)
+        if ops.is_higher_order(target):
+            name = getattr(target, "__name__", "")
+            known = {
+                "cond": self.call_cond,
+                "map_impl": self.call_map,
+                "while_loop": self.call_while,
+                "scan": self.call_scan,
+            }
+            if name == "executorch_call_delegate":
+                return self.call_delegate(args[0], args[1:], kwargs, meta)
+            if name in known:
+                return known[name](*args, meta)
+            return self._higher_order(args, meta)
+        if target in ops.SYMBOLIC_FUNCTIONS:
+            return self.call_sym(target, args, meta)
+        return self.call_operator(target, args, dict(kwargs), meta)
+
+    def _attribute(self, module: GraphModule, node: Node) -> ProxyValue:
+        name = str(node.target)
+        value = module.get_parameter(name) if name in dict(module.named_parameters()) else _get(module, name)
+        if isinstance(value, GraphModule):
+            inputs = tuple(n.meta.get("val") for n in value.graph.nodes if n.op == "placeholder")
+            value = self.call_submodule(value, inputs).graph_module
+        self._root[name] = value
+        copied = self._building.create_node("get_attr", name, name=node.name)
+        copied.meta = dict(node.meta)
+        return ProxyValue(node.meta.get("val", value), copied)
+
+    def _higher_order(self, args: tuple, meta: NodeMetadata) -> ProxyValue:
+        original = self._original
+        assert original is not None
+        node = self._building.call_function(original.target, self._to_nodes(args), {})  # type: ignore[arg-type]
+        node.meta = dict(meta.data)
+        return ProxyValue(node.meta.get("val"), node)
+
+    def _call(self, target: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+        name = None
+        original = self._original
+        if original is not None and original.target is target:
+            name = original.name
+        node = self._building.create_node(
+            "call_function", target, self._to_nodes(args), self._to_nodes(kwargs), name=name
+        )
+        node.meta = {k: v for k, v in meta.data.items() if k != "val"}
+        node.meta["val"] = self._value(target, args, kwargs)
+        return ProxyValue(node.meta["val"], node)
+
+    def _value(self, target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        original = self._original
+        if original is not None and original.target is target and "val" in original.meta:
+            given = _flat_data((args, kwargs))
+            before = _flat_data((original.args, dict(original.kwargs)))
+            if len(given) == len(before) and all(_same(a, b) for a, b in zip(given, before, strict=True)):
+                return original.meta["val"]
+        data_args, data_kwargs = pytree.tree_map(_data, (tuple(args), dict(kwargs)))
+        if self._mode is None:
+            return target(*data_args, **data_kwargs)
+        with self._mode:
+            return target(*data_args, **data_kwargs)
+
+    def _to_nodes(self, value: Any) -> Any:
+        def node_of(item: Any) -> Any:
+            if isinstance(item, torch.Tensor):
+                name = f"_tensor_constant{len(self._root)}"
+                self._root[name] = item
+                return self._building.get_attr(name)
+            return item.node if isinstance(item, ProxyValue) else item
+
+        return pytree.tree_map(node_of, value)
+
+
+def _data(value: Any) -> Any:
+    return value.data if isinstance(value, ProxyValue) else value
+
+
+def _flat_data(value: Any) -> list[Any]:
+    leaves = pytree.tree_leaves(value, is_leaf=lambda v: isinstance(v, (Node, ProxyValue)))
+    return [v.meta.get("val") if isinstance(v, Node) else _data(v) for v in leaves]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    plain = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+    return type(a) is type(b) and isinstance(a, plain) and a == b
+
+
+def _differs(before: torch.fx.Graph, after: torch.fx.Graph) -> bool:
+    if len(before.nodes) != len(after.nodes):
+        return True
+    return any(
+        a.op != b.op or a.target != b.target or str(a.args) != str(b.args) or str(a.kwargs) != str(b.kwargs)
+        for a, b in zip(before.nodes, after.nodes, strict=True)
+    )
+
+
+def _get(module: Any, name: str) -> Any:
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _fake_mode(module: GraphModule) -> Any:
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch._subclasses.FakeTensor):
+            return value.fake_mode
+    return None
+
+
+__all__ = ["ExportPass", "NodeMetadata", "PassBase", "PassResult", "PassType", "ProxyValue"]

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A user's pass of any accepted kind comes in; a pass of the pipeline's one kind goes out: ExportedProgram to
+# ExportedProgram, with the graph linted, the signature following and every value known.
+"""`PassManager`, and the door at which users' passes are adapted."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassResult
+
+from torchette.errors import PassError
+from torchette.exir.graph import fake_mode, map_nodes, placeholders, sync_signature
+from torchette.exir.pass_base import PassType
+
+__all__ = ["PassManager", "PassType", "adapt", "flatten"]
+
+
+class PassManager:
+    """Runs passes on a graph module one after the other.
+
+    Args:
+        passes: callables from graph module to `PassResult` or None.
+        steps: how often to run them all; stops early when none changed anything.
+    """
+
+    def __init__(self, passes: Iterable[PassType] | None = None, steps: int = 1, **_: Any) -> None:
+        self.passes: list[PassType] = list(passes or ())
+        self.steps = steps
+
+    def add_pass(self, new: PassType) -> None:
+        """Append a pass."""
+        self.passes.append(new)
+
+    def __call__(self, module: GraphModule) -> PassResult:
+        """Run all passes; `modified` says whether any of them changed the graph."""
+        overall = False
+        for _ in range(self.steps):
+            modified = False
+            for run in self.passes:
+                result = run(module)
+                if isinstance(result, PassResult):
+                    module, changed = result.graph_module, result.modified
+                    modified |= changed
+            overall |= modified
+            if not modified:
+                break
+        return PassResult(module, overall)
+
+    def __repr__(self) -> str:
+        return f"PassManager({', '.join(_name(run) for run in self.passes)})"
+
+
+def flatten(passes: Any) -> list[Any]:
+    """A pass, a sequence of passes, a PassManager or None, as a list of passes."""
+    if passes is None:
+        return []
+    if isinstance(passes, PassManager) or hasattr(passes, "passes"):
+        return list(passes.passes)
+    return list(passes) if isinstance(passes, (list, tuple)) else [passes]
+
+
+def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
+    """A user's pass as one of ours.
+
+    Accepted: a callable that takes a graph module and returns a `PassResult`, a graph module or None (edited in
+    place), among them `ExportPass`; and a callable whose parameter is annotated as an ExportedProgram.
+    """
+    if not callable(run):
+        raise PassError(
+            f"{run!r} is not a pass",
+            hints=["give a function that takes a torch.fx.GraphModule, or an ExportPass object"],
+            code="not-a-pass",
+        )
+    whole = _takes_program(run)
+
+    def adapted(program: ExportedProgram) -> ExportedProgram:
+        before = len(placeholders(program))
+        if whole:
+            result = run(program)
+            program = getattr(result, "exported_program", result) or program
+        else:
+            result = run(program.graph_module)
+            module = result.graph_module if isinstance(result, PassResult) else result
+            if isinstance(module, GraphModule):
+                program._graph_module = module
+        if len(placeholders(program)) != before and not whole:
+            raise PassError(
+                f"pass {_name(run)} changed the number of inputs of the graph",
+                hints=["annotate its parameter as an ExportedProgram, and change the graph signature with the graph"],
+                code="pass-changed-inputs",
+            )
+        sync_signature(program)
+        _fill_values(program)
+        return program
+
+    adapted.__name__ = adapted.__qualname__ = _name(run)
+    adapted.__doc__ = run.__doc__
+    return adapted
+
+
+def _name(run: Any) -> str:
+    return getattr(run, "__name__", None) or type(run).__name__
+
+
+def _takes_program(run: Any) -> bool:
+    function = run if inspect.isroutine(run) or inspect.isclass(run) else run.__call__
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    annotation = parameters[0].annotation if parameters else None
+    return annotation is ExportedProgram or (
+        isinstance(annotation, str) and annotation.split(".")[-1] == "ExportedProgram"
+    )
+
+
+def _fill_values(program: ExportedProgram) -> None:
+    """Nodes that a pass made without saying what they yield: ask torch, node by node."""
+    mode = fake_mode(program)
+    for node in program.graph.nodes:
+        if node.op != "call_function" or "val" in node.meta or mode is None:
+            continue
+        args, kwargs = map_nodes((node.args, dict(node.kwargs)), _value_of)
+        with mode:
+            node.meta["val"] = node.target(*args, **kwargs)
+        before = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+        for key in ("stack_trace", "nn_module_stack"):
+            if before is not None and key not in node.meta and key in before.meta:
+                node.meta[key] = before.meta[key]
+
+
+def _value_of(node: Node) -> Any:
+    value = node.meta.get("val")
+    if value is None and node.op == "get_attr":
+        value = getattr(node.graph.owning_module, str(node.target))
+    return value.detach() if isinstance(value, torch.nn.Parameter) else value

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# ExportedPrograms come in, one per method; a program manager goes out that can be transformed, lowered and written as a
+# .pte file. Names, fields and signatures are ExecuTorch's; what is ours beyond them has a default.
+"""`to_edge`, `to_edge_transform_and_lower`, and what they return."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import torch
+from torch.export import ExportedProgram
+
+from torchette.errors import InputTypeError, UnsupportedError
+from torchette.exir import dialects
+from torchette.exir.emit import EmitterOutput, emit_program
+from torchette.exir.pass_manager import adapt, flatten
+from torchette.exir.passes.plan_memory import MemoryPlanningPass
+from torchette.exir.pipeline import PIPELINE, Options, Pipeline, Report, Stage
+from torchette.format import pte
+
+
+class DynamicMemoryPlanningMode(Enum):
+    """How memory for dynamic shapes is planned."""
+
+    UPPER_BOUND = 0
+    SYMBOLIC = 1
+
+
+@dataclass
+class EdgeCompileConfig:
+    """How to reach the Edge dialect.
+
+    Attributes:
+        preserve_ops: operators that are not decomposed.
+        disable_passes: names of optional passes not to run; `torchette.exir.pipeline.OPTIONAL` lists them.
+        check_passes: after every pass, compare the program's results on its example inputs with those before.
+    """
+
+    _check_ir_validity: bool = True
+    _skip_dim_order: bool = False
+    _core_aten_ops_exception_list: list[torch._ops.OpOverload] = field(default_factory=list)
+    preserve_ops: list[torch._ops.OpOverload] = field(default_factory=list)
+    disable_passes: Sequence[str] = ()
+    check_passes: bool = False
+
+
+@dataclass
+class ExecutorchBackendConfig:
+    """How to go from the Edge dialect to the bytes of a file.
+
+    Attributes:
+        passes: users' passes, run before everything else.
+        memory_planning_pass: one for all methods, or method name -> pass.
+        to_out_var_pass: takes the place of our own pass to out variants if given.
+        emit_stacktrace: store for each instruction the lines of the model that it came from.
+        segment_alignment: bytes, a power of two, at which weights and delegate data begin in the file.
+        constant_tensor_alignment: bytes, a power of two, at which each weight begins; None: 16.
+        remove_view_copy: let copies that move nothing share memory.
+        emit_mutable_buffer_names: store the names of the model's state.
+        disable_passes, check_passes: as in `EdgeCompileConfig`.
+
+    The other fields are ExecuTorch's and must keep their defaults for now; a value that would have to do something
+    raises UnsupportedError.
+    """
+
+    passes: Any = field(default_factory=list)
+    memory_planning_pass: Any = field(default_factory=MemoryPlanningPass)
+    propagate_device_config: Any = None
+    to_out_var_pass: Any = None
+    dynamic_memory_planning_mode: DynamicMemoryPlanningMode = DynamicMemoryPlanningMode.UPPER_BOUND
+    emit_stacktrace: bool = False
+    extract_delegate_segments: bool = True
+    segment_alignment: int = 128
+    constant_tensor_alignment: int | None = None
+    delegate_alignment: int | None = None
+    sym_shape_eval_pass: Any = None
+    remove_view_copy: bool = True
+    external_constants: bool | Callable[[torch.fx.Node], str | None] = False
+    external_mutable_weights: bool = False
+    emit_mutable_buffer_names: bool = False
+    do_quant_fusion_and_const_prop: bool = False
+    run_reinplace_pass: bool = False
+    enable_non_cpu_memory_planning: bool = True
+    reinplace_extra_ops: frozenset[Any] | None = None
+    disable_passes: Sequence[str] = ()
+    check_passes: bool = False
+
+    def __post_init__(self) -> None:
+        unsupported = {
+            "external_constants": self.external_constants is not False,
+            "external_mutable_weights": self.external_mutable_weights,
+            "do_quant_fusion_and_const_prop": self.do_quant_fusion_and_const_prop,
+            "dynamic_memory_planning_mode": self.dynamic_memory_planning_mode
+            is not DynamicMemoryPlanningMode.UPPER_BOUND,
+        }
+        asked = [name for name, value in unsupported.items() if value]
+        if asked:
+            raise UnsupportedError(
+                f"ExecutorchBackendConfig: {', '.join(asked)} is not there yet", hints=["leave it at its default"]
+            )
+
+
+def to_edge(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    constant_methods: Mapping[str, Any] | None = None,
+    compile_config: EdgeCompileConfig | None = None,
+    generate_etrecord: bool = False,
+) -> EdgeProgramManager:
+    """Bring exported programs into the Edge dialect.
+
+    Args:
+        programs: what `torch.export.export` returned, or method name -> program. They are left as they are.
+        constant_methods: method name -> value that the method returns.
+        compile_config: see `EdgeCompileConfig`.
+        generate_etrecord: not there yet.
+
+    Raises:
+        DialectError: lists every node that has no place in core ATen or Edge, with the line of the model.
+    """
+    return _to_edge(programs, constant_methods, compile_config, generate_etrecord)
+
+
+def to_edge_transform_and_lower(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    transform_passes: Any = None,
+    partitioner: Any = None,
+    constant_methods: Mapping[str, Any] | None = None,
+    compile_config: EdgeCompileConfig | None = None,
+    generate_etrecord: bool = False,
+) -> EdgeProgramManager:
+    """Bring exported programs into the Edge dialect and run users' passes on them.
+
+    Args:
+        programs: as for `to_edge`.
+        transform_passes: passes for all methods, a PassManager, or method name -> passes.
+        partitioner: must be None (or empty) for now: delegation to backends is not there yet.
+        constant_methods, compile_config, generate_etrecord: as for `to_edge`.
+    """
+    if partitioner:
+        raise _no_delegation()
+    edge = _to_edge(programs, constant_methods, compile_config, generate_etrecord)
+    return edge if not transform_passes else edge.transform(transform_passes, compile_config)
+
+
+def _to_edge(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    constant_methods: Mapping[str, Any] | None,
+    config: EdgeCompileConfig | None,
+    generate_etrecord: bool,
+    **hooks: Any,
+) -> EdgeProgramManager:
+    if generate_etrecord:
+        raise UnsupportedError("generate_etrecord=True is not there yet", hints=["leave it out"])
+    config = config or EdgeCompileConfig()
+    named = _named(programs)
+    clash = sorted(set(named) & set(constant_methods or ()))
+    if clash:
+        raise InputTypeError(f"{', '.join(clash)}: both a method and a constant method")
+    options = _options(config, **hooks)
+    lowered, reports = {}, {}
+    for name, program in named.items():
+        reports[name] = Report()
+        lowered[name] = PIPELINE.select("capture", "edge").run(program, options, reports[name])
+    return EdgeProgramManager(lowered, constant_methods, config, reports=reports)
+
+
+def _named(programs: Any) -> dict[str, ExportedProgram]:
+    named = {"forward": programs} if isinstance(programs, ExportedProgram) else programs
+    wrong = named if not isinstance(named, Mapping) else next(
+        (p for p in named.values() if not isinstance(p, ExportedProgram)), None
+    )
+    if wrong is not None or not named:
+        raise InputTypeError(
+            f"expected an ExportedProgram or a dict of them, not {type(wrong).__name__ if wrong is not None else '{}'}",
+            hints=["program = torch.export.export(model.eval(), example_inputs)", "torchette.compile(model, args)"],
+        )
+    return dict(named)
+
+
+def _options(config: EdgeCompileConfig, **hooks: Any) -> Options:
+    return Options(
+        preserve_ops=tuple(config.preserve_ops),
+        allow=tuple(config._core_aten_ops_exception_list),
+        verify=config._check_ir_validity,
+        disable_passes=frozenset(config.disable_passes),
+        check_passes=config.check_passes,
+        **hooks,
+    )
+
+
+def _no_delegation() -> UnsupportedError:
+    return UnsupportedError(
+        "delegation to backends is not there yet: partitioner must be None",
+        hints=["leave the partitioner out; the portable kernels are blocked, vectorised and fast"],
+    )
+
+
+class EdgeProgramManager:
+    """Programs in the Edge dialect, one per method."""
+
+    def __init__(
+        self,
+        edge_programs: ExportedProgram | Mapping[str, ExportedProgram],
+        constant_methods: Mapping[str, Any] | None = None,
+        compile_config: EdgeCompileConfig | None = None,
+        *,
+        reports: Mapping[str, Report] | None = None,
+    ) -> None:
+        self._programs = _named(edge_programs)
+        self._constant_methods = dict(constant_methods or {})
+        self.compile_config = compile_config or EdgeCompileConfig()
+        self._reports = {name: (reports or {}).get(name) or Report() for name in self._programs}
+
+    @property
+    def methods(self) -> set[str]:
+        """The names of the methods that compute."""
+        return set(self._programs)
+
+    @property
+    def config_methods(self) -> set[str]:
+        """The names of the methods that return a constant."""
+        return set(self._constant_methods)
+
+    def exported_program(self, method_name: str = "forward") -> ExportedProgram:
+        """The program of a method; KeyError with the known names for another."""
+        return _method(self._programs, method_name)
+
+    def report(self, method_name: str = "forward") -> Report:
+        """What each pass did to a method."""
+        return _method(self._reports, method_name)
+
+    def transform(self, passes: Any, compile_config: EdgeCompileConfig | None = None) -> EdgeProgramManager:
+        """Run users' passes; returns a new manager and leaves this one as it is.
+
+        Args:
+            passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
+                takes a graph module and returns a `PassResult` or None, or takes and returns an ExportedProgram.
+            compile_config: as for `to_edge`.
+        """
+        config = compile_config or self.compile_config
+        programs, reports = {}, {}
+        for name, program in self._programs.items():
+            given = passes.get(name) if isinstance(passes, Mapping) else passes
+            mine = tuple(adapt(run) for run in flatten(given))
+            reports[name] = Report(list(self._reports[name].records))
+            # What follows the user's passes makes the graph legal again: new views, numbers and casts are no faults.
+            edge = PIPELINE.select("edge", "edge").stages[0]
+            stage = Stage("transform", dialects.EDGE, (*mine, *edge.passes)) if mine else edge
+            programs[name] = Pipeline((stage,)).run(program, _options(config), reports[name])
+        return EdgeProgramManager(programs, self._constant_methods, config, reports=reports)
+
+    def to_backend(self, partitioner: Any) -> EdgeProgramManager:
+        """Not there yet."""
+        raise _no_delegation()
+
+    def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
+        """Optimise, plan memory and emit; this manager is left as it is."""
+        return self._to_executorch(config or ExecutorchBackendConfig())
+
+    def _to_executorch(self, config: ExecutorchBackendConfig, **hooks: Any) -> ExecutorchProgramManager:
+        options = _options(self.compile_config, **hooks)
+        options.disable_passes |= frozenset(config.disable_passes)
+        if not config.remove_view_copy:
+            options.disable_passes |= {"eliminate_views"}
+        options.check_passes |= config.check_passes
+        options.extra_passes = {"user": [adapt(run) for run in flatten(config.passes)]}
+        options.__post_init__()
+        programs, reports, planners = {}, {}, []
+        for name, program in self._programs.items():
+            planner = config.memory_planning_pass
+            if isinstance(planner, Mapping):
+                planner = planner.get(name) or MemoryPlanningPass()
+            if planner not in planners:
+                planners.append(planner)
+            reports[name] = Report(list(self._reports[name].records))
+            pipeline = _lowering(planner, config)
+            programs[name] = pipeline.run(program, options, reports[name])
+        for planner in planners:
+            if hasattr(planner, "run_multimethod"):
+                planner.run_multimethod()
+        output = emit_program(
+            programs,
+            constant_methods=self._constant_methods,
+            emit_stacktrace=config.emit_stacktrace,
+            emit_mutable_buffer_names=config.emit_mutable_buffer_names,
+        )
+        return ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
+
+    def __repr__(self) -> str:
+        return _describe(self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())])
+
+
+def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:
+    """The stages from Edge to planned memory, with the user's passes and choices in their places."""
+    lower = PIPELINE.select("optimize", "exec")
+    edge = PIPELINE.select("edge", "edge").stages[0]
+    stages = list(lower.stages)
+    if flatten(config.passes):
+        stages.insert(0, Stage("user", dialects.EDGE, edge.passes))
+    if config.to_out_var_pass is not None:
+        last = stages[-1]
+        stages[-1] = Stage(last.name, last.dialect, (*last.passes[:-1], adapt(config.to_out_var_pass)))
+
+    def plan_memory(program: ExportedProgram) -> ExportedProgram:
+        """Give every tensor its place in memory."""
+        result = planner(program) if isinstance(planner, MemoryPlanningPass) else _run_planner(planner, program)
+        return result if isinstance(result, ExportedProgram) else program
+
+    return Pipeline((*stages, Stage("plan", dialects.EXEC, (plan_memory,))))
+
+
+def _run_planner(planner: Any, program: ExportedProgram) -> Any:
+    if hasattr(planner, "run"):
+        return planner.run(program.graph_module, program.graph_signature)
+    return planner(program.graph_module)
+
+
+class ExecutorchProgramManager:
+    """A finished program: its bytes, and how it came about."""
+
+    def __init__(
+        self,
+        programs: Mapping[str, ExportedProgram],
+        constant_methods: Mapping[str, Any],
+        output: EmitterOutput,
+        config: ExecutorchBackendConfig,
+        reports: Mapping[str, Report],
+    ) -> None:
+        self._programs = dict(programs)
+        self._constant_methods = dict(constant_methods)
+        self._output = output
+        self._reports = dict(reports)
+        self._config = config
+        self._pte = pte.write(
+            output.program,
+            output.constants,
+            output.mutable_data,
+            output.delegate_data,
+            segment_alignment=config.segment_alignment,
+            constant_tensor_alignment=config.constant_tensor_alignment or 16,
+            extract_delegate_segments=config.extract_delegate_segments,
+        )
+        self._buffer: bytes | None = None
+
+    @property
+    def buffer(self) -> bytes:
+        """The whole file. To store it, `save` and `write_to_file` are cheaper: they do not copy the weights."""
+        if self._buffer is None:
+            self._buffer = bytes(self._pte)
+        return self._buffer
+
+    def write_to_file(self, open_file: BinaryIO) -> None:
+        """Write the file to an open binary file."""
+        self._pte.write_to(open_file)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file; `.pte` is the usual suffix, and a path without one gets it."""
+        path = Path(path)
+        self._pte.write_to(path if path.suffix else path.with_suffix(".pte"))
+
+    def write_tensor_data_to_file(self, outdir: str | Path) -> None:
+        """Write the weights that are stored apart from the program: there are none."""
+
+    @property
+    def methods(self) -> set[str]:
+        """The names of the methods that compute."""
+        return set(self._programs)
+
+    @property
+    def config_methods(self) -> set[str]:
+        """The names of the methods that return a constant."""
+        return set(self._constant_methods)
+
+    @property
+    def executorch_program(self) -> Any:
+        """The program as records of the file's schema, without the weights."""
+        return self._output.program
+
+    def exported_program(self, method_name: str = "forward") -> ExportedProgram:
+        """The planned graph of a method, in the EXEC dialect."""
+        return _method(self._programs, method_name)
+
+    def report(self, method_name: str = "forward") -> Report:
+        """What each pass did to a method."""
+        return _method(self._reports, method_name)
+
+    def planned_bytes(self, method_name: str = "forward") -> tuple[int, int]:
+        """(bytes of planned memory of a method, the least that any plan would need)."""
+        meta = self.exported_program(method_name).graph_module.meta
+        return sum(meta["non_const_buffer_sizes"]), sum(meta["memory_bounds"])
+
+    def dump_executorch_program(self, verbose: bool = False, out: IO[str] | None = None) -> None:
+        """Print the program: its graphs with planned memory, or with `verbose` all records of the file."""
+        out = out or sys.stdout
+        if verbose:
+            print(self.executorch_program, file=out)
+            return
+        for name, program in sorted(self._programs.items()):
+            print(f"{name}: {_signature_text(program)}", file=out)
+            for node in program.graph.nodes:
+                if node.op != "call_function":
+                    continue
+                mark = "  (alias)" if "alias" in node.meta else "  (in place)" if "in_place" in node.meta else ""
+                print(f"  {node.name} = {node.target}{node.args}{mark}", file=out)
+
+    @property
+    def debug_handle_map(self) -> dict[str, dict[int, Any]]:
+        """Method -> instruction -> debug handle of its node."""
+        return self._output.debug_handle_map
+
+    @property
+    def delegate_map(self) -> dict[str, dict[int, Any]]:
+        """Method -> instruction -> what a delegate says of it; empty without delegates."""
+        return {name: {} for name in self._programs}
+
+    @property
+    def instruction_id_to_num_outs_map(self) -> dict[str, dict[int, int]]:
+        """Method -> instruction -> number of tensors that it writes."""
+        return self._output.instruction_id_to_num_outs_map
+
+    def get_etrecord(self) -> Any:
+        """Not there yet."""
+        raise UnsupportedError("ETRecord is not there yet")
+
+    def operators(self) -> dict[str, str]:
+        """Name of every operator that the program calls, as in the file -> the line of the model that first needs it."""
+        from torchette.exir.graph import place
+        from torchette.exir.ops import is_operator, kernel_name
+
+        found: dict[str, str] = {}
+        called = {
+            ".".join(part for part in (op.name, op.overload) if part)
+            for plan in self._output.program.execution_plan
+            for op in plan.operators
+        }
+        for program in self._programs.values():
+            for node in program.graph.nodes:
+                if node.op == "call_function" and is_operator(node.target):
+                    name = ".".join(part for part in kernel_name(node.target) if part)
+                    if name in called:
+                        found.setdefault(name, place(node))
+        return {name: found.get(name, "") for name in sorted(called)}
+
+    def __repr__(self) -> str:
+        lines = []
+        for name, program in sorted(self._programs.items()):
+            planned, bound = self.planned_bytes(name)
+            lines.append(f"{name}: {_signature_text(program)}, {planned} bytes planned (at least {bound} needed)")
+        return _describe(self, [f"{len(self._pte)} bytes", *lines])
+
+
+def _method(items: Mapping[str, Any], name: str) -> Any:
+    if name not in items:
+        raise KeyError(f"no method {name!r}; there are {', '.join(sorted(items))}")
+    return items[name]
+
+
+def _describe(manager: Any, lines: list[str]) -> str:
+    constants = [f"{name}: constant" for name in sorted(manager.config_methods)]
+    return "\n  ".join([f"{type(manager).__name__}", *lines, *constants])
+
+
+def _signature_text(program: ExportedProgram) -> str:
+    from torchette.exir.graph import placeholders, shape_text
+
+    signature = program.graph_signature
+    values = {node.name: node.meta.get("val") for node in placeholders(program)}
+    inputs = [shape_text(values.get(str(name), name)) for name in signature.user_inputs]
+    by_name = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    results = [shape_text(by_name.get(str(name), name)) for name in signature.user_outputs]
+    calls = sum(node.op == "call_function" and "alias" not in node.meta for node in program.graph.nodes)
+    return f"({', '.join(inputs)}) -> ({', '.join(results)}), {calls} calls"
+
+
