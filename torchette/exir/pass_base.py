@@ -129,7 +129,9 @@ class ExportPass(PassBase):
         """One of several results."""
         return self._call(operator.getitem, (value, key), {}, meta)
 
-    def call_cond(self, pred: Any, true_fn: Any, false_fn: Any, inputs: Any, meta: NodeMetadata) -> ProxyValue:
+    def call_cond(
+        self, pred: Any, true_fn: Any, false_fn: Any, inputs: Any, meta: NodeMetadata
+    ) -> ProxyValue:
         """`torch.cond`."""
         return self._higher_order((pred, true_fn, false_fn, inputs), meta)
 

@@ -92,7 +92,9 @@ def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
         if len(placeholders(program)) != before and not whole:
             raise PassError(
                 f"pass {_name(run)} changed the number of inputs of the graph",
-                hints=["annotate its parameter as an ExportedProgram, and change the graph signature with the graph"],
+                hints=[
+                    "annotate its parameter as an ExportedProgram, and change the graph signature with the graph"
+                ],
                 code="pass-changed-inputs",
             )
         sync_signature(program)

@@ -101,7 +101,8 @@ class ExecutorchBackendConfig:
         asked = [name for name, value in unsupported.items() if value]
         if asked:
             raise UnsupportedError(
-                f"ExecutorchBackendConfig: {', '.join(asked)} is not there yet", hints=["leave it at its default"]
+                f"ExecutorchBackendConfig: {', '.join(asked)} is not there yet",
+                hints=["leave it at its default"],
             )
 
 
@@ -171,13 +172,18 @@ def _to_edge(
 
 def _named(programs: Any) -> dict[str, ExportedProgram]:
     named = {"forward": programs} if isinstance(programs, ExportedProgram) else programs
-    wrong = named if not isinstance(named, Mapping) else next(
-        (p for p in named.values() if not isinstance(p, ExportedProgram)), None
+    wrong = (
+        named
+        if not isinstance(named, Mapping)
+        else next((p for p in named.values() if not isinstance(p, ExportedProgram)), None)
     )
     if wrong is not None or not named:
         raise InputTypeError(
             f"expected an ExportedProgram or a dict of them, not {type(wrong).__name__ if wrong is not None else '{}'}",
-            hints=["program = torch.export.export(model.eval(), example_inputs)", "torchette.compile(model, args)"],
+            hints=[
+                "program = torch.export.export(model.eval(), example_inputs)",
+                "torchette.compile(model, args)",
+            ],
         )
     return dict(named)
 
@@ -292,7 +298,9 @@ class EdgeProgramManager:
         return ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
 
     def __repr__(self) -> str:
-        return _describe(self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())])
+        return _describe(
+            self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())]
+        )
 
 
 def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:
@@ -308,7 +316,9 @@ def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:
 
     def plan_memory(program: ExportedProgram) -> ExportedProgram:
         """Give every tensor its place in memory."""
-        result = planner(program) if isinstance(planner, MemoryPlanningPass) else _run_planner(planner, program)
+        result = (
+            planner(program) if isinstance(planner, MemoryPlanningPass) else _run_planner(planner, program)
+        )
         return result if isinstance(result, ExportedProgram) else program
 
     return Pipeline((*stages, Stage("plan", dialects.EXEC, (plan_memory,))))
@@ -405,7 +415,9 @@ class ExecutorchProgramManager:
             for node in program.graph.nodes:
                 if node.op != "call_function":
                     continue
-                mark = "  (alias)" if "alias" in node.meta else "  (in place)" if "in_place" in node.meta else ""
+                mark = (
+                    "  (alias)" if "alias" in node.meta else "  (in place)" if "in_place" in node.meta else ""
+                )
                 print(f"  {node.name} = {node.target}{node.args}{mark}", file=out)
 
     @property
@@ -450,7 +462,9 @@ class ExecutorchProgramManager:
         lines = []
         for name, program in sorted(self._programs.items()):
             planned, bound = self.planned_bytes(name)
-            lines.append(f"{name}: {_signature_text(program)}, {planned} bytes planned (at least {bound} needed)")
+            lines.append(
+                f"{name}: {_signature_text(program)}, {planned} bytes planned (at least {bound} needed)"
+            )
         return _describe(self, [f"{len(self._pte)} bytes", *lines])
 
 
@@ -475,5 +489,3 @@ def _signature_text(program: ExportedProgram) -> str:
     results = [shape_text(by_name.get(str(name), name)) for name in signature.user_outputs]
     calls = sum(node.op == "call_function" and "alias" not in node.meta for node in program.graph.nodes)
     return f"({', '.join(inputs)}) -> ({', '.join(results)}), {calls} calls"
-
-
