@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Matrix products of tensors: mm, bmm, addmm, baddbmm, linear. Floats go to gemm.h; the other types take a
+// plain loop. Any strides of the operands.
+#include "torchette/kernels/gemm.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// A matrix inside a tensor: bytes, and how many elements apart rows and columns are.
+struct View {
+  void* data;
+  ptrdiff_t row;
+  ptrdiff_t col;
+};
+
+/// Strides of the last two dimensions of `t`, at element `offset`.
+static View view(const Tensor& t, ptrdiff_t offset = 0) {
+  const ptrdiff_t d = t.dim();
+  return {static_cast<char*>(t.mutable_data_ptr()) + offset * t.element_size(), t.strides()[d - 2],
+          t.strides()[d - 1]};
+}
+
+/// A summand of the product: self of addmm and baddbmm, broadcast (strides of 0), or no data.
+struct Summand {
+  View self;
+  Scalar beta;
+  Scalar alpha;
+};
+
+/// `T` as stored, `Sum` as summed up.
+template <typename T, typename Sum>
+static void product(size_t m, size_t n, size_t k, View a, View b, View c, const Summand& extra) {
+  const auto number = [](const Scalar& s) {
+    if constexpr (static_cast<Sum>(0.5) != 0)
+      return static_cast<Sum>(s.to_double());
+    else
+      return static_cast<Sum>(s.to_int());
+  };
+  const Sum alpha = number(extra.alpha), beta = number(extra.beta);
+  for (size_t i = 0; i < m; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      const T* left = static_cast<const T*>(a.data) + static_cast<ptrdiff_t>(i) * a.row;
+      const T* right = static_cast<const T*>(b.data) + static_cast<ptrdiff_t>(j) * b.col;
+      Sum sum = 0;
+      for (size_t p = 0; p < k; ++p)
+        sum += static_cast<Sum>(left[static_cast<ptrdiff_t>(p) * a.col]) *
+               static_cast<Sum>(right[static_cast<ptrdiff_t>(p) * b.row]);
+      sum *= alpha;
+      if (extra.self.data != nullptr && beta != 0)
+        sum += beta * static_cast<Sum>(
+                          static_cast<const T*>(extra.self.data)[static_cast<ptrdiff_t>(i) * extra.self.row +
+                                                                 static_cast<ptrdiff_t>(j) * extra.self.col]);
+      static_cast<T*>(c.data)[static_cast<ptrdiff_t>(i) * c.row + static_cast<ptrdiff_t>(j) * c.col] =
+          static_cast<T>(sum);
+    }
+  }
+}
+
+static Error float_product(GemmScratch& scratch, size_t m, size_t n, size_t k, View a, View b, View c,
+                           const Summand& extra) {
+  if (c.col != 1 && n > 1) {
+    if (c.row != 1 && m > 1) {
+      product<float, float>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    }
+    // The result lies transposed in memory: so does the whole product.
+    const View self = {extra.self.data, extra.self.col, extra.self.row};
+    return float_product(scratch, n, m, k, {b.data, b.col, b.row}, {a.data, a.col, a.row},
+                         {c.data, c.col, c.row}, {self, extra.beta, extra.alpha});
+  }
+  const auto alpha = static_cast<float>(extra.alpha.to_double());
+  const float beta = extra.self.data == nullptr ? 0.0f : static_cast<float>(extra.beta.to_double());
+  const auto* self = static_cast<const float*>(extra.self.data);
+  auto* out = static_cast<float*>(c.data);
+  const bool is_bias = alpha == 1 && beta == 1;
+  const float* col_bias = is_bias && extra.self.row == 0 && extra.self.col == 1 ? self : nullptr;
+  const float* row_bias =
+      is_bias && col_bias == nullptr && extra.self.col == 0 && extra.self.row == 1 ? self : nullptr;
+  TORCHETTE_TRY(gemm(scratch, m, n, k, {static_cast<const float*>(a.data), a.row, a.col},
+                     {static_cast<const float*>(b.data), b.row, b.col}, out, c.row, row_bias, col_bias));
+  if (col_bias != nullptr || row_bias != nullptr || (alpha == 1 && beta == 0)) return Error::Ok;
+  for (size_t i = 0; i < m; ++i) {
+    float* row = out + static_cast<ptrdiff_t>(i) * c.row;
+    if (beta == 0) {
+      for (size_t j = 0; j < n; ++j) row[j] *= alpha;
+      continue;
+    }
+    const float* add = self + static_cast<ptrdiff_t>(i) * extra.self.row;
+    for (size_t j = 0; j < n; ++j)
+      row[j] = alpha * row[j] + beta * add[static_cast<ptrdiff_t>(j) * extra.self.col];
+  }
+  return Error::Ok;
+}
+
+static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, View a, View b,
+                         View c, const Summand& extra) {
+  switch (type) {
+    case ScalarType::Float:
+      return float_product(scratch, m, n, k, a, b, c, extra);
+    case ScalarType::Double:
+      product<double, double>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    case ScalarType::Half:
+      product<Half, float>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    case ScalarType::BFloat16:
+      product<BFloat16, float>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    // Sums of integers wrap in 64 bits, so cutting them down to the type is the type's own wrapping.
+    case ScalarType::Byte:
+      product<uint8_t, uint64_t>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    case ScalarType::Char:
+      product<int8_t, uint64_t>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    case ScalarType::Short:
+      product<int16_t, uint64_t>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    case ScalarType::Int:
+      product<int32_t, uint64_t>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    case ScalarType::Long:
+      product<int64_t, uint64_t>(m, n, k, a, b, c, extra);
+      return Error::Ok;
+    default:
+      TORCHETTE_CHECK(false, InvalidType, "no matrix product of dtype %d", static_cast<int>(type));
+  }
+}
+
+/// Strides with which the last two dimensions of `self` broadcast to [rows, cols].
+static Error broadcast_view(const Tensor& self, SizesType rows, SizesType cols, View& out) {
+  const ptrdiff_t d = self.dim();
+  out = {self.mutable_data_ptr(), 0, 0};
+  if (d >= 1) {
+    const ptrdiff_t size = self.size(d - 1);
+    TORCHETTE_CHECK(size == cols || size == 1, InvalidArgument, "cannot add %d columns to a product of %d",
+                    static_cast<int>(size), static_cast<int>(cols));
+    out.col = size == 1 && cols != 1 ? 0 : static_cast<ptrdiff_t>(self.strides()[d - 1]);
+  }
+  if (d >= 2) {
+    const ptrdiff_t size = self.size(d - 2);
+    TORCHETTE_CHECK(size == rows || size == 1, InvalidArgument, "cannot add %d rows to a product of %d",
+                    static_cast<int>(size), static_cast<int>(rows));
+    out.row = size == 1 ? 0 : static_cast<ptrdiff_t>(self.strides()[d - 2]);
+  }
+  return Error::Ok;
+}
+
+static Error check_types(const Tensor& a, const Tensor& b, const Tensor& out) {
+  TORCHETTE_CHECK(a.scalar_type() == b.scalar_type() && a.scalar_type() == out.scalar_type(), InvalidType,
+                  "a matrix product of dtypes %d and %d into %d", static_cast<int>(a.scalar_type()),
+                  static_cast<int>(b.scalar_type()), static_cast<int>(out.scalar_type()));
+  return Error::Ok;
+}
+
+static Error matrix_product(Context& context, const Tensor* self, const Tensor& a, const Tensor& b,
+                            const Scalar& beta, const Scalar& alpha, Tensor& out) {
+  TORCHETTE_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), InvalidArgument,
+                  "mm of %d-d and %d-d tensors whose inner sizes must be equal", static_cast<int>(a.dim()),
+                  static_cast<int>(b.dim()));
+  TORCHETTE_TRY(check_types(a, b, out));
+  const SizesType sizes[] = {static_cast<SizesType>(a.size(0)), static_cast<SizesType>(b.size(1))};
+  TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
+  Summand extra = {{nullptr, 0, 0}, beta, alpha};
+  if (self != nullptr) {
+    TORCHETTE_CHECK(self->scalar_type() == out.scalar_type() && self->dim() <= 2, InvalidArgument,
+                    "addmm cannot add a %d-d tensor of dtype %d", static_cast<int>(self->dim()),
+                    static_cast<int>(self->scalar_type()));
+    TORCHETTE_TRY(broadcast_view(*self, sizes[0], sizes[1], extra.self));
+  }
+  GemmScratch scratch(context);
+  return any_product(scratch, out.scalar_type(), static_cast<size_t>(a.size(0)),
+                     static_cast<size_t>(b.size(1)), static_cast<size_t>(a.size(1)), view(a), view(b),
+                     view(out), extra);
+}
+
+static Error mm_out(Context& context, const Tensor& self, const Tensor& mat2, Tensor& out) {
+  return matrix_product(context, nullptr, self, mat2, int64_t{0}, int64_t{1}, out);
+}
+
+static Error addmm_out(Context& context, const Tensor& self, const Tensor& mat1, const Tensor& mat2,
+                       Scalar beta, Scalar alpha, Tensor& out) {
+  return matrix_product(context, &self, mat1, mat2, beta, alpha, out);
+}
+
+static Error batched_product(Context& context, const Tensor* self, const Tensor& a, const Tensor& b,
+                             const Scalar& beta, const Scalar& alpha, Tensor& out) {
+  TORCHETTE_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
+                  InvalidArgument, "bmm wants two 3-d tensors with equal batch and inner sizes");
+  TORCHETTE_TRY(check_types(a, b, out));
+  const SizesType sizes[] = {static_cast<SizesType>(a.size(0)), static_cast<SizesType>(a.size(1)),
+                             static_cast<SizesType>(b.size(2))};
+  TORCHETTE_TRY(resize_tensor(out, {sizes, 3}));
+  Summand extra = {{nullptr, 0, 0}, beta, alpha};
+  ptrdiff_t self_step = 0;
+  if (self != nullptr) {
+    TORCHETTE_CHECK(self->scalar_type() == out.scalar_type() && self->dim() <= 3, InvalidArgument,
+                    "baddbmm cannot add a %d-d tensor of dtype %d", static_cast<int>(self->dim()),
+                    static_cast<int>(self->scalar_type()));
+    TORCHETTE_TRY(broadcast_view(*self, sizes[1], sizes[2], extra.self));
+    if (self->dim() == 3) {
+      TORCHETTE_CHECK(self->size(0) == sizes[0] || self->size(0) == 1, InvalidArgument,
+                      "baddbmm cannot add a batch of %d to one of %d", static_cast<int>(self->size(0)),
+                      static_cast<int>(sizes[0]));
+      if (self->size(0) != 1) self_step = self->strides()[0];
+    }
+  }
+  GemmScratch scratch(context);
+  for (ptrdiff_t i = 0; i < sizes[0]; ++i) {
+    if (self != nullptr)
+      extra.self.data = static_cast<char*>(self->mutable_data_ptr()) + i * self_step * self->element_size();
+    TORCHETTE_TRY(any_product(scratch, out.scalar_type(), static_cast<size_t>(sizes[1]),
+                              static_cast<size_t>(sizes[2]), static_cast<size_t>(a.size(2)),
+                              view(a, i * a.strides()[0]), view(b, i * b.strides()[0]),
+                              view(out, i * out.strides()[0]), extra));
+  }
+  return Error::Ok;
+}
+
+static Error bmm_out(Context& context, const Tensor& self, const Tensor& mat2, Tensor& out) {
+  return batched_product(context, nullptr, self, mat2, int64_t{0}, int64_t{1}, out);
+}
+
+static Error baddbmm_out(Context& context, const Tensor& self, const Tensor& batch1, const Tensor& batch2,
+                         Scalar beta, Scalar alpha, Tensor& out) {
+  return batched_product(context, &self, batch1, batch2, beta, alpha, out);
+}
+
+/// input [*, in], weight [out, in], bias [out] -> [*, out].
+static Error linear_out(Context& context, const Tensor& input, const Tensor& weight, Optional<Tensor> bias,
+                        Tensor& out) {
+  const ptrdiff_t d = input.dim();
+  TORCHETTE_CHECK(d >= 1 && weight.dim() == 2 && input.size(d - 1) == weight.size(1), InvalidArgument,
+                  "linear of a %d-d input and a %d-d weight whose last sizes must be equal",
+                  static_cast<int>(d), static_cast<int>(weight.dim()));
+  TORCHETTE_TRY(check_types(input, weight, out));
+  SizesType sizes[kMaxDim];
+  size_t rows = 1;
+  for (ptrdiff_t i = 0; i + 1 < d; ++i) {
+    sizes[i] = static_cast<SizesType>(input.size(i));
+    rows *= static_cast<size_t>(sizes[i]);
+  }
+  sizes[d - 1] = static_cast<SizesType>(weight.size(0));
+  TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(d)}));
+  const auto n = static_cast<size_t>(weight.size(0)), k = static_cast<size_t>(weight.size(1));
+  Summand extra = {{nullptr, 0, 0}, int64_t{1}, int64_t{1}};
+  if (bias.has_value()) {
+    TORCHETTE_CHECK(
+        bias->dim() == 1 && bias->size(0) == weight.size(0) && bias->scalar_type() == out.scalar_type(),
+        InvalidArgument, "linear wants a bias of %zu elements", n);
+    extra.self = {bias->mutable_data_ptr(), 0, 1};
+  }
+  const View transposed = {weight.mutable_data_ptr(), weight.strides()[1], weight.strides()[0]};
+  GemmScratch scratch(context);
+  if (is_contiguous(input) && is_contiguous(out))
+    return any_product(scratch, out.scalar_type(), rows, n, k,
+                       {input.mutable_data_ptr(), static_cast<ptrdiff_t>(k), 1}, transposed,
+                       {out.mutable_data_ptr(), static_cast<ptrdiff_t>(n), 1}, extra);
+  for (size_t r = 0; r < rows; ++r) {
+    ptrdiff_t from = 0, to = 0;
+    size_t rest = r;
+    for (ptrdiff_t i = d - 2; i >= 0; --i) {
+      const auto at = static_cast<ptrdiff_t>(rest % static_cast<size_t>(sizes[i]));
+      rest /= static_cast<size_t>(sizes[i]);
+      from += at * input.strides()[i];
+      to += at * out.strides()[i];
+    }
+    const ptrdiff_t bytes = input.element_size();
+    TORCHETTE_TRY(any_product(
+        scratch, out.scalar_type(), 1, n, k,
+        {static_cast<char*>(input.mutable_data_ptr()) + from * bytes, 0, input.strides()[d - 1]}, transposed,
+        {static_cast<char*>(out.mutable_data_ptr()) + to * bytes, 0, out.strides()[d - 1]}, extra));
+  }
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(matmul, TORCHETTE_KERNEL("aten::mm.out", mm_out),
+                  TORCHETTE_KERNEL("aten::bmm.out", bmm_out), TORCHETTE_KERNEL("aten::addmm.out", addmm_out),
+                  TORCHETTE_KERNEL("aten::baddbmm.out", baddbmm_out),
+                  TORCHETTE_KERNEL("aten::linear.out", linear_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

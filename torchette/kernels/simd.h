@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A vector of floats as wide as the instruction set that this file is compiled for (16, 8 or 4 lanes), made
+// of the compiler's vector extensions: kernels are written once and compiled per level.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "torchette/runtime/span.h"
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#ifndef TORCHETTE_ISA
+#define TORCHETTE_ISA baseline
+#endif
+
+// Every function here is inlined, so the calling convention that GCC warns about is never used.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kVectorRegisters = 32;
+#elif defined(__AVX__)
+constexpr int kLanes = 8;
+constexpr int kVectorRegisters = 16;
+#else
+constexpr int kLanes = 4;
+#if defined(__aarch64__)
+constexpr int kVectorRegisters = 32;
+#else
+constexpr int kVectorRegisters = 16;
+#endif
+#endif
+
+/// kLanes floats; vi: as many int32, also what comparisons of Vec give (-1 or 0 per lane).
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VecInt __attribute__((vector_size(kLanes * 4)));
+typedef float UnalignedVec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef int32_t UnalignedVecInt __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+
+TORCHETTE_INLINE Vec load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
+TORCHETTE_INLINE void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
+TORCHETTE_INLINE VecInt load(const int32_t* p) { return *reinterpret_cast<const UnalignedVecInt*>(p); }
+TORCHETTE_INLINE void store(int32_t* p, VecInt v) { *reinterpret_cast<UnalignedVecInt*>(p) = v; }
+TORCHETTE_INLINE Vec broadcast(float x) { return x - Vec{}; }
+TORCHETTE_INLINE VecInt broadcast(int32_t x) { return x - VecInt{}; }
+TORCHETTE_INLINE Vec select(VecInt mask, Vec a, Vec b) { return mask ? a : b; }
+TORCHETTE_INLINE VecInt select(VecInt mask, VecInt a, VecInt b) { return mask ? a : b; }
+/// The greater lane; `b` where either is NaN (as the machine instruction does).
+TORCHETTE_INLINE Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
+TORCHETTE_INLINE Vec minimum(Vec a, Vec b) { return a < b ? a : b; }
+
+/// a * b + c, in one rounding where the machine can.
+TORCHETTE_INLINE Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+/// The first `n` floats at `p` (0 < n <= kLanes), zeros after them; touches no memory beyond.
+TORCHETTE_INLINE Vec load_partial(const float* p, size_t n) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1u), p);
+#elif defined(__AVX2__)
+  const VecInt lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  return _mm256_maskload_ps(p, reinterpret_cast<__m256i>(lane < broadcast(static_cast<int32_t>(n))));
+#else
+  float lanes[kLanes] = {};
+  for (size_t i = 0; i < n; ++i) lanes[i] = p[i];
+  return load(lanes);
+#endif
+}
+
+/// Lane i is p[i] where bit i of `mask` is set, else 0; memory behind clear bits is not touched.
+TORCHETTE_INLINE Vec load_masked(const float* p, uint32_t mask) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p);
+#else
+  if (mask == (1u << kLanes) - 1u) return load(p);
+  float lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) lanes[i] = (mask >> i & 1u) != 0 ? p[i] : 0.0f;
+  return load(lanes);
+#endif
+}
+
+/// Writes the first `n` lanes (0 < n <= kLanes) and nothing else.
+TORCHETTE_INLINE void store_partial(float* p, Vec v, size_t n) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1u), v);
+#elif defined(__AVX2__)
+  const VecInt lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  _mm256_maskstore_ps(p, reinterpret_cast<__m256i>(lane < broadcast(static_cast<int32_t>(n))), v);
+#else
+  float lanes[kLanes];
+  store(lanes, v);
+  for (size_t i = 0; i < n; ++i) p[i] = lanes[i];
+#endif
+}
+
+#if defined(__AVX512F__)
+#define TORCHETTE_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define TORCHETTE_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define TORCHETTE_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define TORCHETTE_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif defined(__AVX__)
+#define TORCHETTE_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define TORCHETTE_ODD 1, 3, 5, 7, 9, 11, 13, 15
+#define TORCHETTE_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define TORCHETTE_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define TORCHETTE_EVEN 0, 2, 4, 6
+#define TORCHETTE_ODD 1, 3, 5, 7
+#define TORCHETTE_LOW 0, 4, 1, 5
+#define TORCHETTE_HIGH 2, 6, 3, 7
+#endif
+/// Splits the 2 * kLanes floats (a, b): `even` gets those at even places, `odd` the others.
+TORCHETTE_INLINE void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
+  even = __builtin_shufflevector(a, b, TORCHETTE_EVEN);
+  odd = __builtin_shufflevector(a, b, TORCHETTE_ODD);
+}
+/// The inverse: low gets a0 b0 a1 b1 ..., high goes on.
+TORCHETTE_INLINE void interleave(Vec a, Vec b, Vec& low, Vec& high) {
+  low = __builtin_shufflevector(a, b, TORCHETTE_LOW);
+  high = __builtin_shufflevector(a, b, TORCHETTE_HIGH);
+}
+#undef TORCHETTE_EVEN
+#undef TORCHETTE_ODD
+#undef TORCHETTE_LOW
+#undef TORCHETTE_HIGH
+
+/// Transposes the square of kLanes x kLanes floats, by as many perfect shuffles as the width has bits.
+TORCHETTE_INLINE void transpose(Vec (&rows)[kLanes]) {
+#pragma GCC unroll 4
+  for (int width = kLanes; width > 1; width /= 2) {
+    Vec shuffled[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i)
+      interleave(rows[i], rows[i + kLanes / 2], shuffled[2 * i], shuffled[2 * i + 1]);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) rows[i] = shuffled[i];
+  }
+}
+
+/// Folds the lanes of `v` with `op` in halves.
+template <typename Op>
+TORCHETTE_INLINE float reduce_lanes(Vec v, Op op) {
+  typedef float Quarter __attribute__((vector_size(16)));
+#if defined(__AVX__)
+  typedef float Half __attribute__((vector_size(32)));
+#if defined(__AVX512F__)
+  const Half h = op(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+#else
+  const Half h = v;
+#endif
+  const Quarter q = op(__builtin_shufflevector(h, h, 0, 1, 2, 3), __builtin_shufflevector(h, h, 4, 5, 6, 7));
+#else
+  const Quarter q = v;
+#endif
+  const Quarter two = op(q, __builtin_shufflevector(q, q, 2, 3, 2, 3));
+  return op(two, __builtin_shufflevector(two, two, 1, 1, 1, 1))[0];
+}
+TORCHETTE_INLINE float horizontal_sum(Vec v) {
+  return reduce_lanes(v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
+}
+/// As maximum(): which of NaN and a number is kept is not said.
+TORCHETTE_INLINE float horizontal_max(Vec v) {
+  return reduce_lanes(v, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
