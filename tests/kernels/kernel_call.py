@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# One kernel against eager: the same arguments to torch and to the kernel named after the out overload, equal
+# outputs, and no byte written outside of them.
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchette.runtime import _native
+
+GUARD = 64
+TOLERANCE = {
+    torch.float32: (1e-4, 1e-5),
+    torch.float64: (1e-9, 1e-10),
+    torch.float16: (2e-3, 2e-3),
+    torch.bfloat16: (2e-2, 2e-2),
+}
+
+
+def guarded(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """An uninitialised-looking tensor as `like`, and the larger buffer that it lies in."""
+    dtype = like.dtype
+    buffer = torch.full((like.numel() + 2 * GUARD,), 99, dtype=torch.uint8).to(dtype)
+    return buffer[GUARD : GUARD + like.numel()].as_strided(like.shape, like.stride(), GUARD), buffer
+
+
+def run(name: str, *arguments: Any, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Runs kernel `name` with outputs shaped as `like`; checks the bytes around them."""
+    outputs, buffers = zip(*(guarded(t) for t in like), strict=True)
+    sizes = _native.call_kernel(name, *arguments, *outputs)
+    for output, buffer, size in zip(outputs, buffers, sizes, strict=True):
+        assert tuple(size) == tuple(output.shape)
+        edge = torch.full((GUARD,), 99, dtype=torch.uint8).to(output.dtype)
+        assert torch.equal(buffer[:GUARD], edge), "wrote before the output"
+        assert torch.equal(buffer[GUARD + output.numel() :], edge), "wrote behind the output"
+    return list(outputs)
+
+
+def check(
+    name: str, expected: torch.Tensor | Sequence[torch.Tensor], *arguments: Any, scale: float = 1.0
+) -> list[torch.Tensor]:
+    """`expected` is what eager gave for `arguments`; `scale` widens the tolerance for long sums."""
+    expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)
+    outputs = run(name, *arguments, like=expected)
+    for output, reference in zip(outputs, expected, strict=True):
+        rtol, atol = TOLERANCE.get(reference.dtype, (0, 0))
+        torch.testing.assert_close(output, reference, rtol=rtol * scale, atol=atol * scale, equal_nan=True)
+    return outputs

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Names the families of kernels, one line each, and picks the best instruction-set level that the CPU runs.
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "torchette/runtime/kernel.h"
+
+#define TORCHETTE_FAMILIES(X) \
+  X(conv)                     \
+  X(matmul)
+
+namespace torchette {
+
+#define TORCHETTE_DECLARE(family) extern const Kernels family;
+#define TORCHETTE_COUNT(family) +1
+constexpr size_t kFamilies = TORCHETTE_FAMILIES(TORCHETTE_COUNT);
+
+namespace {
+Kernels table[kFamilies];
+std::atomic<bool> table_is_ready{false};
+}  // namespace
+
+// Copied on first use: a table filled at link time would need the other files' sizes, one filled at start a
+// static constructor. Threads that race write the same values.
+#define TORCHETTE_PUT(family) table[i++] = family;
+#define TORCHETTE_LEVEL(level)          \
+  namespace level {                     \
+  TORCHETTE_FAMILIES(TORCHETTE_DECLARE) \
+  static void fill() {                  \
+    size_t i = 0;                       \
+    TORCHETTE_FAMILIES(TORCHETTE_PUT)   \
+  }                                     \
+  }
+
+#ifdef TORCHETTE_ISA_LEVELS
+TORCHETTE_LEVEL(v1)
+TORCHETTE_LEVEL(v3)
+TORCHETTE_LEVEL(v4)
+
+/// The level of this CPU, 1, 3 or 4. The environment variable TORCHETTE_ISA (v1, v3, v4) can lower it.
+static int cpu_level() {
+  int level = 1;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+      __builtin_cpu_supports("bmi2"))
+    level = 3;
+  if (level == 3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    level = 4;
+  const char* wanted = getenv("TORCHETTE_ISA");
+  if (wanted != nullptr && wanted[0] == 'v' && wanted[1] >= '1' && wanted[1] <= '4' && wanted[2] == 0 &&
+      wanted[1] - '0' < level)
+    level = wanted[1] - '0';
+  return level;
+}
+
+static void fill() {
+  const int level = cpu_level();
+  if (level == 4)
+    v4::fill();
+  else if (level == 3)
+    v3::fill();
+  else
+    v1::fill();
+}
+#else
+TORCHETTE_LEVEL(baseline)
+static void fill() { baseline::fill(); }
+#endif
+
+Span<const Kernels> kernel_table() {
+  if (!table_is_ready.load(std::memory_order_acquire)) {
+    fill();
+    table_is_ready.store(true, std::memory_order_release);
+  }
+  return {table, kFamilies};
+}
+
+}  // namespace torchette
