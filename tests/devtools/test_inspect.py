@@ -132,6 +132,12 @@ def test_text_has_what_a_person_looks_for() -> None:
     assert line.endswith("model.py:12")
 
 
+def test_names_cannot_play_with_the_terminal() -> None:
+    plan = pte.ExecutionPlan(name="\x1b[2Jforward\n", values=[], non_const_buffer_sizes=[0])
+    text = str(describe(bytes(pte.write(pte.Program(execution_plan=[plan])))))
+    assert "\x1b" not in text and "method \\x1b[2Jforward\\n" in text
+
+
 def test_json_validates_against_its_schema() -> None:
     schema = json_schema()
     for data in (scaled_sum(), bytes(pte.write(pte.Program()))):

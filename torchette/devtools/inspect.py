@@ -200,6 +200,11 @@ class Description:
 
     def tables(self, *, brief: bool = False) -> Iterator[Table]:
         """The description for people; `brief` leaves out single instructions and constants."""
+        for title, columns, rows in self._tables(brief):
+            # names come from the file, which may have been made to play tricks on a terminal
+            yield Table(_printable(title), columns, [tuple(map(_printable, row)) for row in rows])
+
+    def _tables(self, brief: bool) -> Iterator[Table]:
         uses = [(use, size, f"{size / self.nbytes:.1%}") for use, size in self.bytes_by_use.items() if size]
         yield Table(f"{self.nbytes:,} bytes", ("of these", "bytes", "share"), uses)
         for method in self.methods:
@@ -527,6 +532,12 @@ def _argument(values: list[ValueInfo], index: int) -> str:
 
 def _place(value: ValueInfo) -> str:
     return value.tensor.place if value.tensor else str(value.value)
+
+
+def _printable(cell: Any) -> Any:
+    if not isinstance(cell, str) or cell.isprintable():
+        return cell
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
 
 
 def _text(table: Table) -> str:

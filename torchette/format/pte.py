@@ -257,7 +257,7 @@ def load_file(path: str | Path) -> PteFile:
 
 def read(data: Any) -> PteFile:
     """Reads a .pte file from a bytes-like object, which the result keeps and views. Raises FormatError."""
-    view = memoryview(data).cast("B")
+    view = _bytes_view(data)
     if len(view) < _HEADER_AT:
         raise FormatError(f"The file has {len(view)} bytes, too few for a .pte file")
     identifier = bytes(view[4:8])
