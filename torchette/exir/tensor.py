@@ -77,8 +77,7 @@ class TensorSpec:
     def from_tensor(cls, tensor: torch.Tensor, const: bool = False) -> TensorSpec:
         """The spec of a real or fake tensor; symbolic dimensions become their upper bounds.
 
-        The layout is kept where it is a dense permutation of the dimensions, and is contiguous otherwise (a tensor
-        with holes or overlaps cannot be an output of a kernel).
+        Memory is contiguous or, where the tensor's is, channels_last: kernels write nothing else.
         """
         spec = cls(
             tensor.dtype, (), tensor.layout, tensor.is_sparse, const=const, requires_grad=tensor.requires_grad
@@ -205,7 +204,7 @@ def stride_from_dim_order(sizes: Sequence[int], dim_order: Sequence[int]) -> tup
 
 
 def _dim_order(tensor: torch.Tensor, strides: list) -> tuple[int, ...]:
-    """Dimensions from outermost to innermost; the natural order where it is one of several right answers."""
+    """Dimensions from outermost to innermost: channels_last if that is all that describes the tensor, else natural."""
     rank = len(strides)
     natural = tuple(range(rank))
     # With symbolic lengths, an example of them decides: the order does not depend on which.
@@ -224,8 +223,7 @@ def _dim_order(tensor: torch.Tensor, strides: list) -> tuple[int, ...]:
         channels_last = (0, *range(2, rank), 1)
         if dense(channels_last):
             return channels_last
-    by_step = tuple(sorted(natural, key=lambda dim: (-steps[dim], dim)))
-    return by_step if dense(by_step) else natural
+    return natural
 
 
 def _example(size: int | torch.SymInt) -> int:

@@ -15,6 +15,7 @@ What a node says of its storage:
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def assign_missing_specs(graph_module: GraphModule, signature: ExportGraphSignat
 
 def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
     if node.op == "call_function":
-        if node.target.__name__ == "getitem":
+        if node.target is operator.getitem:
             element = node.args[0].meta["spec"][node.args[1]]
             assert isinstance(element, TensorSpec)
             return element
@@ -94,7 +95,8 @@ def update_all_tensors_lifetime(
     end = 0
     for time, node in enumerate(graph_module.graph.nodes):
         end = time
-        for source in node.all_input_nodes:
+        # Picking one of several results is no use of the others.
+        for source in () if node.target is operator.getitem else node.all_input_nodes:
             for spec in specs_of(source):
                 if spec is not None:
                     last[spec.root] = time

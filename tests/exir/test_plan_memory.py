@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Small programs are lowered and planned; lifetimes, places and what is refused are held against what the graph says.
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from torchette.errors import PlanError
+from torchette.exir import memory_planning
+from torchette.exir.memory_planning import (
+    MemoryAlgoResult,
+    MemoryPlanningAlgorithmSuite,
+    SpecAllocResult,
+    Verifier,
+)
+from torchette.exir.passes.plan_memory import (
+    MemoryPlanningPass,
+    assign_specs,
+    specs_of,
+    update_all_tensors_lifetime,
+)
+from torchette.exir.pipeline import PIPELINE, Options
+from torchette.exir.tensor import TensorShapeDynamism, TensorSpec
+
+
+class Function(nn.Module):
+    """A module out of a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def lower(module, *args, dynamic_shapes=None, options=None):
+    """A program of out variants, not yet planned."""
+    if not isinstance(module, nn.Module):
+        module = Function(module)
+        dynamic_shapes = None if dynamic_shapes is None else (dynamic_shapes,)
+    return PIPELINE.run(torch.export.export(module.eval(), args, dynamic_shapes=dynamic_shapes), options)
+
+
+def nodes(program):
+    return {node.name: node for node in program.graph.nodes}
+
+
+def spec(program, name) -> TensorSpec:
+    return nodes(program)[name].meta["spec"]
+
+
+def sizes(program):
+    return program.graph_module.meta["non_const_buffer_sizes"]
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.full((4,), 3.0))
+
+    def forward(self, x):
+        self.count.add_(x)
+        return self.count * 2
+
+
+def test_a_chain_needs_two_tensors_however_long_it_is():
+    program = lower(lambda x: x.sin().cos().exp().neg().abs(), torch.randn(100))
+    MemoryPlanningPass()(program)
+    assert sizes(program) == [0, 2 * 400] == [0, *program.graph_module.meta["memory_bounds"][1:]]
+    assert spec(program, "x" if "x" in nodes(program) else "args_0").lifetime == [0, 1]
+    first = {
+        name: node.meta["spec"].lifetime
+        for name, node in nodes(program).items()
+        if node.op == "call_function"
+    }
+    assert first["sin"] == [1, 2] and first["abs_1"] == [5, 6]
+
+
+def test_inputs_live_from_the_start_and_outputs_to_the_end():
+    program = lower(lambda x, y: (x.exp(), (x + 1).sin() * y), torch.randn(8), torch.randn(8))
+    MemoryPlanningPass()(program)
+    end = len(program.graph.nodes) - 1
+    inputs = [
+        node for node in program.graph.nodes if node.op == "placeholder" and not node.meta["spec"].const
+    ]
+    assert [node.meta["spec"].lifetime[0] for node in inputs] == [0, 0]
+    outputs = program.graph.output_node().args[0]
+    assert [node.meta["spec"].lifetime[1] for node in outputs] == [end, end]
+    assert Verifier(program.graph_module).verify_storage_reuse() >= 1
+
+
+def test_an_alias_shares_its_sources_place_and_prolongs_its_life():
+    program = lower(lambda x: (x.exp().view(2, 32).sin() + 1, x.cos()), torch.randn(64))
+    MemoryPlanningPass()(program)
+    view = next(node for node in program.graph.nodes if "alias" in node.meta)
+    source = view.meta["alias"][0].meta["spec"]
+    mine = view.meta["spec"]
+    assert mine.root is source and (mine.mem_id, mine.mem_offset) == (source.mem_id, source.mem_offset)
+    assert source.lifetime[1] == list(program.graph.nodes).index(nodes(program)["sin"])
+
+
+def test_a_part_of_a_tensor_lies_inside_of_it():
+    program = lower(lambda x: x.exp()[1].sin(), torch.randn(4, 16))
+    MemoryPlanningPass()(program)
+    part = next(node for node in program.graph.nodes if "alias" in node.meta)
+    assert part.meta["alias"][1] == 64
+    assert part.meta["spec"].mem_offset == part.meta["alias"][0].meta["spec"].mem_offset + 64
+
+
+def test_state_lives_throughout_and_is_updated_where_it_lies():
+    program = lower(Counter(), torch.randn(4))
+    MemoryPlanningPass()(program)
+    buffer = next(node for node in program.graph.nodes if node.target == "b_count").meta["spec"]
+    assert buffer.lifetime == [0, len(program.graph.nodes) - 1] and not buffer.const
+    update = next(node for node in program.graph.nodes if "in_place" in node.meta)
+    assert update.meta["spec"] is buffer
+    others = {s for node in program.graph.nodes for s in specs_of(node) if s and not s.const} - {buffer}
+    assert others
+    for other in others:
+        assert not Verifier.storage_overlap(buffer, other)
+
+
+def test_state_that_is_not_planned_has_no_place():
+    program = lower(Counter(), torch.randn(4))
+    MemoryPlanningPass(alloc_mutable_buffers=False)(program)
+    assert next(n for n in program.graph.nodes if n.target == "b_count").meta["spec"].mem_offset is None
+
+
+def test_memory_ids_set_by_the_user_are_planned_separately():
+    class Pools(MemoryPlanningPass):
+        def run(self, graph_module, graph_signature=None):
+            for node in graph_module.graph.nodes:
+                if node.op == "placeholder":
+                    node.meta["spec"].mem_id = 3
+                elif node.target is torch.ops.aten.exp.out:
+                    node.meta["spec"].mem_id = 1
+            return super().run(graph_module, graph_signature)
+
+    program = lower(lambda x: x.exp().sin().cos(), torch.randn(100))
+    Pools()(program)
+    assert spec(program, "exp").mem_id == 1
+    assert next(n for n in program.graph.nodes if n.op == "placeholder").meta["spec"].mem_id == 3
+    assert sizes(program) == [0, 800, 0, 400]
+
+
+def test_dynamic_dimensions_get_memory_for_their_upper_bound():
+    program = lower(
+        lambda x: x.exp().sin(),
+        torch.randn(3, 8),
+        dynamic_shapes=({0: torch.export.Dim("n", min=2, max=20)},),
+    )
+    MemoryPlanningPass()(program)
+    found = spec(program, "exp")
+    assert found.shape == [20, 8] and found.shape_dynamism is TensorShapeDynamism.DYNAMIC_BOUND
+    assert sizes(program) == [0, 2 * 20 * 8 * 4]
+
+
+def test_a_dimension_without_a_bound_is_refused_with_a_remedy():
+    program = lower(
+        lambda x: x.exp(),
+        torch.randn(3, 8),
+        dynamic_shapes=({0: torch.export.Dim("n")},),
+        options=Options(verify=False),
+    )
+    with pytest.raises(PlanError, match="upper bound") as caught:
+        MemoryPlanningPass()(program)
+    assert "max=" in str(caught.value) and "exp" in str(caught.value)
+
+
+@pytest.mark.parametrize("planned_input", [True, False])
+@pytest.mark.parametrize("planned_output", [True, False])
+def test_inputs_and_outputs_are_planned_or_not(planned_input, planned_output):
+    program = lower(lambda x: x.view(8, 2).exp().sin(), torch.randn(4, 4))
+    MemoryPlanningPass(alloc_graph_input=planned_input, alloc_graph_output=planned_output)(program)
+    source = next(n for n in program.graph.nodes if n.op == "placeholder").meta["spec"]
+    assert (source.mem_offset is not None) == planned_input
+    assert (spec(program, "sin").mem_offset is not None) == planned_output
+    view = next(node for node in program.graph.nodes if "alias" in node.meta).meta["spec"]
+    assert view.root is source and (view.mem_offset is not None) == planned_input
+    assert spec(program, "exp").mem_offset is not None
+
+
+def test_an_alias_that_the_caller_would_own_becomes_a_copy():
+    program = lower(lambda x: (x.exp().sin(),), torch.randn(16))
+    last = nodes(program)["sin"]
+    last.meta["alias"] = (nodes(program)["exp"], 0)
+    MemoryPlanningPass()(program)
+    assert last.meta["spec"].base is nodes(program)["exp"].meta["spec"]
+    MemoryPlanningPass(alloc_graph_output=False)(program)
+    assert last.meta["spec"].base is None and last.meta["spec"].mem_offset is None
+    assert nodes(program)["exp"].meta["spec"].mem_offset is not None
+
+
+def test_a_part_of_a_constant_becomes_a_copy():
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(4, 16))
+
+        def forward(self, x):
+            return x + self.table
+
+    program = lower(Part(), torch.randn(4, 16))
+    add = nodes(program)["add"]
+    table = next(node for node in program.graph.nodes if node.target == "p_table")
+    for offset, shared in ((0, True), (64, False)):
+        add.meta["alias"] = (table, offset)
+        MemoryPlanningPass()(program)
+        assert (add.meta["spec"].base is not None) == shared
+
+
+def first_fit(alignment, specs, graph_module, graph_signature, extra_padding):
+    """A user's algorithm that writes into the specs and returns the sizes."""
+    placed, top = [], 0
+    for each in specs:
+        each.mem_id, at = 1, 0
+        for other in sorted(placed, key=lambda s: s.mem_offset):
+            end = other.mem_offset + other.allocated_memory
+            if Verifier.lifetime_overlap(each, other) and other.mem_offset - each.allocated_memory < at < end:
+                at = end
+        each.mem_offset = at
+        placed.append(each)
+        top = max(top, at + each.allocated_memory)
+    return [0, top]
+
+
+def everything_at_zero(alignment, specs, graph_module, graph_signature, extra_padding):
+    """A user's algorithm that is wrong."""
+    specs = list(specs)
+    return MemoryAlgoResult({s: SpecAllocResult(1, 0, 0) for s in specs}, [0, max(s.nbytes() for s in specs)])
+
+
+def test_a_users_algorithm_is_used_and_its_result_checked():
+    program = lower(lambda x, y: x.exp().sin() + y.cos(), torch.randn(64), torch.randn(64))
+    MemoryPlanningPass(first_fit)(program)
+    assert sizes(program)[1] >= program.graph_module.meta["memory_bounds"][1]
+    with pytest.raises(PlanError, match="same bytes") as caught:
+        MemoryPlanningPass(everything_at_zero)(program)
+    named = [name for name in nodes(program) if f"{name} (live" in str(caught.value)]
+    assert len(named) == 2
+    MemoryPlanningPass(everything_at_zero, allow_lifetime_and_storage_overlap=True)(program)
+    assert sizes(program) == [0, 256]
+
+
+def test_a_users_algorithm_must_place_everything_inside_its_buffers():
+    def nowhere(alignment, specs, graph_module, graph_signature, extra_padding):
+        return [0, 0]
+
+    def outside(alignment, specs, graph_module, graph_signature, extra_padding):
+        return MemoryAlgoResult({s: SpecAllocResult(1, i, 1024 * i) for i, s in enumerate(specs)}, [0, 1024])
+
+    def crooked(alignment, specs, graph_module, graph_signature, extra_padding):
+        return MemoryAlgoResult({s: SpecAllocResult(1, i, 1000 * i) for i, s in enumerate(specs)}, [0, 9000])
+
+    program = lower(lambda x: x.exp().sin(), torch.randn(64))
+    for algorithm, message in (
+        (nowhere, "no place"),
+        (outside, "outside its buffer"),
+        (crooked, "multiple of 16"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            MemoryPlanningPass(algorithm)(copy.deepcopy(program))
+
+
+def test_the_suite_takes_the_smallest_result():
+    program = lower(lambda x: x.exp().sin().cos().tanh(), torch.randn(64))
+    MemoryPlanningPass(MemoryPlanningAlgorithmSuite([memory_planning.naive]))(program)
+    assert sizes(program) == [0, 5 * 256]
+    MemoryPlanningPass(MemoryPlanningAlgorithmSuite([memory_planning.naive, memory_planning.greedy]))(program)
+    assert sizes(program) == [0, 2 * 256]
+
+
+def test_the_verifier_refuses_two_live_tensors_in_the_same_bytes():
+    program = lower(lambda x, y: x.exp() + y, torch.randn(64), torch.randn(64))
+    MemoryPlanningPass(memory_planning.naive)(program)
+    verifier = Verifier(program.graph_module)
+    assert verifier.verify_storage_reuse() == 0
+    first, second = (n.meta["spec"] for n in list(program.graph.nodes)[:2])
+    second.mem_offset = first.mem_offset + 16
+    with pytest.raises(PlanError, match="same bytes"):
+        verifier.verify_storage_reuse()
+    assert verifier.verify_storage_reuse(allow_lifetime_and_storage_overlap=True) >= 1
+
+
+def test_methods_share_their_state():
+    class Read(Counter):
+        def forward(self, x):
+            return self.count + x
+
+    write, read = lower(Counter(), torch.randn(4)), lower(Read(), torch.randn(4))
+    planning = MemoryPlanningPass(share_mutable_buffers=True)
+    planning(write)
+    planning(read)
+    planning.run_multimethod()
+    places = []
+    for program in (write, read):
+        found = next(n for n in program.graph.nodes if n.target == "b_count").meta["spec"]
+        assert not found.const
+        places.append((found.mem_id, found.mem_offset))
+        assert sizes(program)[2] == 16
+    assert places == [(2, 0), (2, 0)]
+    with pytest.raises(ValueError, match="share_mutable_buffers"):
+        MemoryPlanningPass(alloc_mutable_buffers=False, share_mutable_buffers=True)
+
+
+def test_offsets_keep_to_the_alignment():
+    program = lower(lambda x: (x.exp(), x.sin(), x.cos()), torch.randn(3))
+    MemoryPlanningPass(alignment=64)(program)
+    found = {s for node in program.graph.nodes for s in specs_of(node)}
+    assert {s.mem_offset % 64 for s in found} == {0} and all(s.allocated_memory == 64 for s in found)
+
+
+def test_results_nobody_reads_still_have_a_place_of_their_own():
+    program = lower(lambda x: torch.max_pool2d(x, 2).exp(), torch.randn(1, 1, 8, 8))
+    MemoryPlanningPass()(program)
+    pool = next(node for node in program.graph.nodes if len(specs_of(node)) == 2)
+    values, indices = specs_of(pool)
+    assert indices.lifetime[0] == indices.lifetime[1] and not Verifier.storage_overlap(values, indices)
+
+
+def test_planning_twice_gives_the_same_places():
+    program = lower(lambda x: (x.exp() + 1).view(4, 16).sin(), torch.randn(64))
+
+    def places():
+        MemoryPlanningPass()(program)
+        return [(s.mem_id, s.mem_offset) for node in program.graph.nodes for s in specs_of(node)]
+
+    assert places() == places()
+
+
+def test_lifetimes_can_be_asked_for_alone():
+    program = assign_specs(lower(lambda x: x.exp().sin(), torch.randn(64)))
+    owners = update_all_tensors_lifetime(program.graph_module, program.graph_signature)
+    assert [each.lifetime for each in owners] == [[0, 1], [1, 2], [2, 3]]
+    assert all(each.mem_offset is None for each in owners)
+
+
+def test_specs_of_layouts():
+    channels_last = torch.randn(1, 3, 4, 5).to(memory_format=torch.channels_last)
+    found = TensorSpec.from_tensor(channels_last)
+    assert found.dim_order == (0, 2, 3, 1) and found.stride == channels_last.stride()
+    assert TensorSpec.from_tensor(torch.randn(4, 5).t()).stride == (4, 1)
+    assert TensorSpec.from_tensor(
+        torch.randn(4, 1, 5, 5).to(memory_format=torch.channels_last)
+    ).dim_order == (0, 1, 2, 3)
+    assert TensorSpec.from_tensor(torch.randn(3, 1).expand(3, 4)).stride == (4, 1)
+    assert TensorSpec.from_tensor(torch.tensor(1.0)).nbytes() == 4
+    assert TensorSpec.from_tensor(torch.zeros(2, 0)).allocated_memory == 0
+    assert "float32" in repr(found) and "dim_order" in repr(found)
