@@ -98,6 +98,10 @@ class DialectError(CompileError, ValueError):
     code = "dialect-violation"
     violations: tuple = ()
 
+    def __str__(self) -> str:
+        # Each violation has its place and its remedy beside it already.
+        return self.message if self.violations else super().__str__()
+
 
 class PassError(CompileError, RuntimeError):
     """A pass raised, left a broken graph, or changed the model's result; ``.pass_name`` names it."""

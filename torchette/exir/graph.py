@@ -47,6 +47,9 @@ def _copy_module(module: GraphModule) -> GraphModule:
     if isinstance(output, tuple):
         value, old = output
         graph.output(value, getattr(old, "type", None)).meta = copy.copy(old.meta)
+    # Names that Python keeps for itself ("input") are torch's right all the same.
+    for node, copied in copies.items():
+        copied.name = node.name
     # A node that refers to another one (an alias) must refer to the copy.
     for node in graph.nodes:
         for key, value in node.meta.items():
@@ -275,7 +278,8 @@ def place(node: Node) -> str:
     """The line of the user's model that a node comes from: `model.py:12, in forward: y = x + 1`."""
     trace = node.meta.get("stack_trace")
     frames = list(_FRAME.finditer(trace)) if isinstance(trace, str) else []
-    theirs = [f for f in frames if "/torch/" not in f["file"]] or frames
+    frames = [frame for frame in frames if not frame["file"].startswith("<")]
+    theirs = [frame for frame in frames if "/torch/" not in frame["file"]] or frames
     if theirs:
         frame = theirs[-1]
         return f"{frame['file']}:{frame['line']}, in {frame['function']}: {frame['code'].strip()}"

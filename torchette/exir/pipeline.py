@@ -51,6 +51,7 @@ STAGES = (
         "edge",
         dialects.EDGE,
         (
+            remove_assertions,
             copy_views,
             # Before noops, which compares layouts.
             normalize_memory_formats,
@@ -78,7 +79,6 @@ STAGES = (
         "exec",
         dialects.EXEC,
         (
-            remove_assertions,
             remove_dead_code,
             eliminate_views,
             # After the views: an alias of a buffer that is read late keeps the buffer from being overwritten.

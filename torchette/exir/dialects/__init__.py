@@ -217,6 +217,8 @@ def _core(target: Any) -> bool:
 
 
 def _edge(target: Any) -> bool:
+    if ops.is_symbolic(target):
+        return target not in ops.ASSERTIONS
     if ops.is_operator(target) and not ops.is_mutating(target) and target.namespace == "aten":
         return not ops.is_view(target) and (ops.is_core(target) or target in EDGE_EXTRAS)
     return _core(target)

@@ -24,6 +24,7 @@ def decompose_to_core(
     table = default_decompositions()
     attention = aten.scaled_dot_product_attention.default
     table[attention] = _attention(table[attention])
+    table[aten.linalg_vector_norm.default] = torch._refs.linalg.vector_norm
     for op in (*KEPT, *preserve):
         table.pop(op, None)
     return program.run_decompositions(table)
