@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: what the user calls a model: an attribute of a .py file, an importable name, or a saved .pt2. Out: the module or
+# exported program, and the example inputs that come with it. Imports torch, and says so where it is absent.
+"""Models, found by what the user writes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from torchette.cli import UsageError
+from torchette.cli._inputs import from_texts
+
+HELP = (
+    "a model: FILE.py:NAME or MODULE:NAME, where NAME is a module, a class without arguments or a function that "
+    "returns a module (or a pair of module and example inputs); or an exported program, FILE.pt2"
+)
+
+
+class Source(NamedTuple):
+    """A model, and the positional inputs that its author gave as an example."""
+
+    model: Any  # torch.nn.Module or torch.export.ExportedProgram
+    inputs: tuple | None
+
+
+def require_torch() -> Any:
+    """Torch itself.
+
+    Raises:
+        UsageError: torch is not installed.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError:
+        raise UsageError(
+            "compiling needs torch, which is not installed; try: pip install 'torchette[export]'"
+        ) from None
+
+
+def load(text: str) -> Source:
+    """Finds the model that the user named.
+
+    Raises:
+        UsageError: there is no such file or name, it is no model, or the user's code raised; in one line, with the
+            user's file and line number.
+    """
+    torch = require_torch()
+    if text.endswith(".pt2"):
+        return Source(_exported(torch, Path(text)), None)
+    place, colon, name = text.rpartition(":")
+    if not colon or not place or not name:
+        raise UsageError(f"{text!r} is not {HELP}")
+    module = _module(place)
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            raise UsageError(f"{place} has no {name!r}; it has {_names_of(module)}")
+        value = getattr(value, part)
+    inputs = None
+    if not isinstance(value, torch.nn.Module):
+        if not callable(value):
+            raise UsageError(f"{text} is a {type(value).__name__}, not {HELP}")
+        made_here = isinstance(value, type)
+        value = _call(value, text)
+        if isinstance(value, tuple) and len(value) == 2:
+            value, inputs = value
+        if not isinstance(value, torch.nn.Module):
+            raise UsageError(f"{text}() returned a {type(value).__name__}, not a torch.nn.Module")
+        if made_here:  # nobody else has had the chance to
+            value.eval()
+    if inputs is None:
+        inputs = getattr(value, "example_inputs", getattr(module, "example_inputs", None))
+        if callable(inputs):
+            inputs = _call(inputs, f"{text}.example_inputs")
+    return Source(value, inputs if inputs is None or isinstance(inputs, tuple) else _as_tuple(inputs))
+
+
+def exported(text: str, inputs: Sequence[str] | None, *, seed: int = 0) -> Any:
+    """The exported program of what the user named: a saved one as it is, a module exported on the inputs that the
+    user wrote or its author gave."""
+    torch = require_torch()
+    model, _ = found = load(text)
+    if not isinstance(model, torch.nn.Module):
+        return model
+    return torch.export.export(model, tensors(found, inputs, seed=seed))
+
+
+def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tuple:
+    """The positional inputs to compile with: those that the user wrote, else those that came with the model.
+
+    Raises:
+        UsageError: there are neither.
+    """
+    torch = require_torch()
+    if texts:
+        return tuple(torch.from_numpy(array) for array in from_texts(texts, seed=seed))
+    if source.inputs is None:
+        raise UsageError(
+            "what does the model take? Name each input (--inputs 1x3x224x224), or give the model an attribute "
+            "example_inputs"
+        )
+    return source.inputs
+
+
+def _as_tuple(inputs: Any) -> tuple:
+    return tuple(inputs) if isinstance(inputs, list) else (inputs,)
+
+
+def _exported(torch: Any, path: Path) -> Any:
+    if not path.exists():
+        raise UsageError(f"no such file: {path}")
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # torch raises many kinds
+        raise UsageError(
+            f"{path} is not an exported program that this torch can read: {_one_line(error)}"
+        ) from None
+
+
+def _module(place: str) -> ModuleType:
+    path = Path(place)
+    if path.suffix == ".py":
+        if not path.exists():
+            raise UsageError(f"no such file: {path}")
+        spec = importlib.util.spec_from_file_location(f"_source_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(path.parent.resolve()))
+        sys.modules[module.__name__] = module
+        _guarded(place, spec.loader.exec_module, module)
+        return module
+    sys.path.insert(0, str(Path.cwd()))
+    return _guarded(place, importlib.import_module, place)
+
+
+def _call(function: Any, text: str) -> Any:
+    return _guarded(text, function)
+
+
+def _guarded(text: str, function: Any, *arguments: Any) -> Any:
+    """Calls the user's code; what it raises becomes one line that names the place in it."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        ours = Path(__file__).parent
+        frames = [
+            f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")
+        ]
+        theirs = [frame for frame in frames if ours not in Path(frame.filename).parents]
+        place = f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+        raise UsageError(
+            f"{text} cannot be used{place}: {type(error).__name__}: {_one_line(error)}"
+        ) from error
+
+
+def _names_of(module: ModuleType) -> str:
+    names = [name for name in vars(module) if not name.startswith("_")]
+    return ", ".join(names[:12]) or "no names at all"
+
+
+def _one_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
