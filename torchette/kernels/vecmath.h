@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Transcendental functions of single precision without branches or tables: written once for `float`, which
+// the compiler vectorises in loops, and for vectors of floats (GCC's vector extensions). 2 to 3 ulp; NaN,
+// infinities, signed zeros and subnormals as in the C library. Coefficients are minimax fits made for these
+// ranges.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "torchette/runtime/span.h"
+
+#ifndef TORCHETTE_ISA
+#define TORCHETTE_ISA baseline
+#endif
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// The integers of the same shape: int32_t for float, else the type that comparisons of vectors have.
+template <typename V>
+struct IntegersOf {
+  using type = decltype(V{} < V{});
+};
+template <>
+struct IntegersOf<float> {
+  using type = int32_t;
+};
+template <typename V>
+using Integers = typename IntegersOf<V>::type;
+
+template <typename V>
+TORCHETTE_INLINE Integers<V> to_bits(V x) {
+  return __builtin_bit_cast(Integers<V>, x);
+}
+template <typename V>
+TORCHETTE_INLINE V from_bits(Integers<V> i) {
+  return __builtin_bit_cast(V, i);
+}
+template <typename V>
+TORCHETTE_INLINE V splat(float c) {
+  return V{} + c;
+}
+TORCHETTE_INLINE float to_float(float, int32_t i) { return static_cast<float>(i); }
+template <typename V>
+TORCHETTE_INLINE V to_float(V, Integers<V> i) {
+  return __builtin_convertvector(i, V);
+}
+template <typename V>
+TORCHETTE_INLINE V abs_f(V x) {
+  return from_bits<V>(to_bits(x) & 0x7fffffff);
+}
+/// `magnitude` (not negative) with the sign of `x`.
+template <typename V>
+TORCHETTE_INLINE V with_sign_of(V magnitude, V x) {
+  return from_bits<V>(to_bits(magnitude) | (to_bits(x) & static_cast<int32_t>(0x80000000)));
+}
+/// c0 + c1 x + c2 x^2 + ...
+template <typename V>
+TORCHETTE_INLINE V polynomial(V, float c) {
+  return splat<V>(c);
+}
+template <typename V, typename... C>
+TORCHETTE_INLINE V polynomial(V x, float c, C... more) {
+  return polynomial(x, more...) * x + c;
+}
+
+/// Splits x = n ln 2 + r with n whole and |r| <= ln 2 / 2; |x| < 1000.
+template <typename V>
+TORCHETTE_INLINE V reduce_by_ln2(V x, Integers<V>& n) {
+  // Adding 1.5 * 2^23 pushes the fraction out of the mantissa, and leaves n in its low bits.
+  const float magic = 12582912.0f;
+  const V shifted = x * 1.442695041f + magic;
+  n = to_bits(shifted) - 0x4b400000;
+  const V whole = shifted - magic;
+  return (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
+}
+/// 2^n for -126 <= n <= 127.
+template <typename V>
+TORCHETTE_INLINE V power_of_two(Integers<V> n) {
+  return from_bits<V>((n + 127) << 23);
+}
+
+template <typename V>
+TORCHETTE_INLINE V exp_f(V x) {
+  // the two bounds lie beyond overflow and beyond the smallest subnormal; NaN passes both
+  x = x > 89.0f ? splat<V>(89.0f) : x;
+  x = x < -104.0f ? splat<V>(-104.0f) : x;
+  Integers<V> n;
+  const V r = reduce_by_ln2(x, n);
+  const V p =
+      polynomial(r, 4.999999404e-01f, 1.666651517e-01f, 4.166845605e-02f, 8.369418792e-03f, 1.381314476e-03f);
+  const V e = (p * r) * r + r + 1.0f;
+  // 2^n may be out of range where e * 2^n is not
+  const Integers<V> half = n >> 1;
+  return e * power_of_two<V>(half) * power_of_two<V>(n - half);
+}
+
+template <typename V>
+TORCHETTE_INLINE V expm1_f(V x) {
+  const V zero_or_x = x;
+  x = x > 89.0f ? splat<V>(89.0f) : x;
+  x = x < -18.0f ? splat<V>(-18.0f) : x;
+  Integers<V> n;
+  const V r = reduce_by_ln2(x, n);
+  const V p = polynomial(r, 5.000000000e-01f, 1.666666716e-01f, 4.166634381e-02f, 8.333270438e-03f,
+                         1.394204563e-03f, 1.991562167e-04f);
+  const V half = power_of_two<V>(n - 1);  // 2^128 would overflow
+  const V y = (half * ((p * r) * r + r) + (half - 0.5f)) * 2.0f;
+  return zero_or_x == 0.0f ? zero_or_x : y;
+}
+
+/// Splits x = m 2^e with m in [sqrt(1/2), sqrt(2)) for 0 < x < infinity, and gives log(m).
+template <typename V>
+TORCHETTE_INLINE V log_of_mantissa(V x, V& e) {
+  const V scaled = x < 1.17549435e-38f ? x * 8388608.0f : x;  // subnormal numbers
+  const V bias = x < 1.17549435e-38f ? splat<V>(-23.0f) : splat<V>(0.0f);
+  const Integers<V> i = to_bits(scaled) - 0x3f3504f3;
+  e = to_float(x, i >> 23) + bias;
+  const V f = from_bits<V>((i & 0x7fffff) + 0x3f3504f3) - 1.0f;
+  const V p =
+      polynomial(f, -4.999998808e-01f, 3.333332539e-01f, -2.500158250e-01f, 2.000197321e-01f,
+                 -1.660908163e-01f, 1.418182701e-01f, -1.324299276e-01f, 1.290442050e-01f, -7.621750236e-02f);
+  return (p * f) * f + f;
+}
+/// What a logarithm is where x is not a positive number; `y` elsewhere.
+template <typename V>
+TORCHETTE_INLINE V at_ends_of_log(V x, V y) {
+  y = x < __builtin_inff() ? y : x;  // infinity and NaN
+  y = x > 0.0f ? y
+               : (x == 0.0f ? splat<V>(-__builtin_inff()) : (x < 0.0f ? splat<V>(__builtin_nanf("")) : x));
+  return y;
+}
+template <typename V>
+TORCHETTE_INLINE V log_f(V x) {
+  V e;
+  const V y = log_of_mantissa(x, e);
+  return at_ends_of_log(x, e * 0.693359375f + (e * -2.12194440e-4f + y));
+}
+template <typename V>
+TORCHETTE_INLINE V log2_f(V x) {
+  V e;
+  const V y = log_of_mantissa(x, e);
+  return at_ends_of_log(x, y * 1.442695041f + e);
+}
+template <typename V>
+TORCHETTE_INLINE V log10_f(V x) {
+  V e;
+  const V y = log_of_mantissa(x, e);
+  return at_ends_of_log(x, e * 0.301025391f + (e * 4.60503907e-06f + y * 0.4342944819f));
+}
+template <typename V>
+TORCHETTE_INLINE V log1p_f(V x) {
+  const V u = x + 1.0f;
+  const V lost = (x - (u - 1.0f)) / u;
+  const V y = log_f(u);
+  const V whole = u > 0.0f ? (u < __builtin_inff() ? y + lost : y) : y;
+  return abs_f(x) < 1e-7f ? x : whole;
+}
+
+template <typename V>
+TORCHETTE_INLINE V sigmoid_f(V x) {
+  return 1.0f / (exp_f(-x) + 1.0f);
+}
+
+template <typename V>
+TORCHETTE_INLINE V tanh_f(V x) {
+  const V a = abs_f(x);
+  const V square = x * x;
+  const V p = polynomial(square, -3.333327770e-01f, 1.333132833e-01f, -5.372922868e-02f, 2.060200460e-02f,
+                         -5.660786293e-03f);
+  const V small = (p * square) * a + a;
+  const V large = 1.0f - 2.0f / (exp_f(a + a) + 1.0f);
+  return with_sign_of(a < 0.625f ? small : large, x);
+}
+
+template <typename V>
+TORCHETTE_INLINE V erf_f(V x) {
+  V a = abs_f(x);
+  const V square = x * x;
+  const V small = x * polynomial(square, 1.128379226e+00f, -3.761263192e-01f, 1.128368452e-01f,
+                                 -2.685878240e-02f, 5.199518055e-03f, -8.125680033e-04f, 8.298783359e-05f);
+  // 1 - erfc, whose logarithm is nearly a parabola; from 4 on erf is 1
+  const V b = a > 4.0f ? splat<V>(4.0f) : a;
+  const V large =
+      1.0f - exp_f(polynomial(b, -1.664568117e-04f, -1.127797246e+00f, -6.369761825e-01f, -1.041136160e-01f,
+                              2.231517993e-02f, -3.065481549e-03f, 1.982187241e-04f));
+  return a < 0.92f ? small : with_sign_of(large, x);
+}
+
+/// x / 2 (1 + erf(x / sqrt(2)))
+template <typename V>
+TORCHETTE_INLINE V gelu_f(V x) {
+  return x * 0.5f * (erf_f(x * 0.70710678f) + 1.0f);
+}
+/// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+template <typename V>
+TORCHETTE_INLINE V gelu_tanh_f(V x) {
+  return x * 0.5f * (tanh_f(0.79788456f * (x * x * x * 0.044715f + x)) + 1.0f);
+}
+template <typename V>
+TORCHETTE_INLINE V silu_f(V x) {
+  return x / (exp_f(-x) + 1.0f);
+}
+
+/// sin and cos of |x| <= kMaxAngle; beyond it, and for infinities and NaN, what they give has no meaning. The
+/// reduction by pi / 2 is done in double precision.
+constexpr float kMaxAngle = 1e6f;
+TORCHETTE_INLINE float reduce_angle(float x, int32_t& quadrant) {
+  const double magic = 6755399441055744.0;  // 1.5 * 2^52
+  const double wide = static_cast<double>(x);
+  const double shifted = wide * 0.63661977236758134 + magic;
+  quadrant = static_cast<int32_t>(__builtin_bit_cast(int64_t, shifted));
+  const double whole = shifted - magic;
+  return static_cast<float>((wide - whole * 1.5707963267341256) - whole * 6.0771005065061922e-11);
+}
+TORCHETTE_INLINE float sin_of_quadrant(float r, int32_t quadrant) {
+  const float u = r * r;
+  const float s =
+      polynomial(u, -1.666666716e-01f, 8.333329111e-03f, -1.983931579e-04f, 2.718121777e-06f) * u * r + r;
+  const float c =
+      polynomial(u, 4.166664556e-02f, -1.388735254e-03f, 2.443661106e-05f) * u * u - 0.5f * u + 1.0f;
+  const float y = (quadrant & 1) != 0 ? c : s;
+  return from_bits<float>(to_bits(y) ^ static_cast<int32_t>(static_cast<uint32_t>(quadrant & 2) << 30));
+}
+TORCHETTE_INLINE float sin_f(float x) {
+  int32_t quadrant;
+  const float r = reduce_angle(x, quadrant);
+  return sin_of_quadrant(r, quadrant);
+}
+TORCHETTE_INLINE float cos_f(float x) {
+  int32_t quadrant;
+  const float r = reduce_angle(x, quadrant);
+  return sin_of_quadrant(r, quadrant + 1);
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
