@@ -98,7 +98,10 @@ def scaled_sum() -> bytes:
         non_const_buffer_sizes=[0, 1024],
     )
     number = pte.ExecutionPlan(name="answer", values=[pte.EValue(pte.Int(42))], outputs=[0])
-    twice = pte.ExecutionPlan(name="weight", values=[tensor(data_buffer_idx=1)], outputs=[0])
+    named = tensor(extra_tensor_info=pte.ExtraTensorInfo(fully_qualified_name="image"))
+    twice = pte.ExecutionPlan(
+        name="weight", values=[tensor(data_buffer_idx=1), named], inputs=[1], outputs=[0]
+    )
     return bytes(pte.write(pte.Program(execution_plan=[plan, number, twice]), [b"", bytes(24)]))
 
 
@@ -107,6 +110,7 @@ def test_describes_a_known_file() -> None:
     description = describe(data)
     forward, answer, _ = description.methods
     assert [(port.name, port.text) for port in forward.inputs] == [("x", "float32[2, 3] at most")]
+    assert [port.name for port in description.methods[2].inputs] == ["image"]
     assert [(port.name, port.text) for port in forward.outputs] == [("output[0]", "float32[2, 3]")]
     (instruction,) = forward.instructions
     assert (instruction.op, instruction.inputs, instruction.outputs) == ("aten::add.out", [1, 0, 2], [3])
@@ -200,3 +204,18 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(path)]) == 2
     assert "model.pte" in capsys.readouterr().err
     assert cli.main(["inspect"]) == 2
+
+
+def test_inputs_of_a_compiled_model_have_their_arguments_names() -> None:
+    torch = pytest.importorskip("torch")
+    from torchette.exir import to_edge
+
+    class Net(torch.nn.Module):
+        def forward(self, image: Any, sizes: dict[str, Any], *, scale: Any) -> Any:
+            return image * sizes["h"] * scale
+
+    one = torch.ones(2, 3)
+    exported = torch.export.export(Net(), (one, {"h": one}), {"scale": one})
+    forward = describe(bytes(to_edge(exported).to_executorch().buffer)).methods[0]
+    assert [port.name for port in forward.inputs] == ["image", "args[1]['h']", "scale"]
+    assert [port.text for port in forward.inputs] == ["float32[2, 3]"] * 3

@@ -341,7 +341,9 @@ def _ports(
     for path, index in zip(paths, indices, strict=True):
         tensor = values[index].tensor
         text = str(tensor) if tensor else values[index].kind
-        ports.append(PortInfo((tensor and tensor.name) or name(path), index, text))
+        # a stored name is one word, so inside of a structure the way there says more
+        stored = tensor.name if tensor and name is _input_name and len(path) == 2 else None
+        ports.append(PortInfo(stored or name(path), index, text))
     return ports
 
 

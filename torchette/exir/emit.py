@@ -305,7 +305,7 @@ class _MethodEmitter:
         if node in self.interface.inputs:
             spec = node.meta.get("spec")
             if isinstance(spec, TensorSpec):
-                index = self._tensor(spec)
+                index = self._tensor(spec, 0, str(node.target))
             else:
                 # A number that export has fixed, or a symbolic one: the value says which and of what type.
                 index = self._value(_scalar_record(node.meta.get("val", getattr(stored.arg, "value", None))))
