@@ -373,13 +373,16 @@ class _MethodEmitter:
             return
         signature = _signature(op)
         written = [argument for argument in signature if argument.is_out]
-        if written:
-            specs = specs_of(node)
+        specs = specs_of(node)
+        if len(written) == 1 and written[0].kind == "[Tensor]" and None not in specs:
+            parts = [self._tensor(spec) for spec in specs if spec is not None]
+            results: tuple[int, ...] = (self._value(pte.TensorList(parts)),)
+        elif written:
             if len(specs) != len(written) or any(spec is None for spec in specs):
                 raise _Unsupported(f"{op} writes {len(written)} tensors, the graph knows {len(specs)}")
             results = tuple(self._tensor(spec) for spec in specs if spec is not None)
-        elif specs_of(node):
-            results = tuple(self._tensor(spec) for spec in specs_of(node) if spec is not None)
+        elif specs:
+            results = tuple(self._tensor(spec) for spec in specs if spec is not None)
         elif value is None:
             if node.users or op not in ops.ASSERTIONS:
                 raise _Unsupported(f"{op} yields nothing that a value can hold")
@@ -403,8 +406,9 @@ class _MethodEmitter:
                 raise _Unsupported(f"argument {argument.name!r} of {op}: {problem}") from None
         # After the schema's own arguments come the results, several of them as one list.
         arguments.append(results[0] if len(results) == 1 else self._value(pte.TensorList(list(results))))
-        self._of_node[node] = results if isinstance(node.meta.get("spec"), tuple) else results[0]
-        self._instruction(ops.kernel_name(op), arguments, node, len(written))
+        tensors = tuple(self._of_spec[spec] for spec in specs if spec is not None)
+        self._of_node[node] = tensors if isinstance(node.meta.get("spec"), tuple) else results[0]
+        self._instruction(ops.kernel_name(op), arguments, node, len(tensors))
 
     def _primitive(self, node: Node) -> None:
         value = node.meta.get("val")

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Small programs are lowered, planned and emitted. The records are held against the format's rules, and every file is
+# also executed by ExecuTorch's own runtime where that is installed: nothing else proves that it reads what we write.
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from torchette.errors import EmitError
+from torchette.exir.emit import emit_program
+from torchette.exir.passes.plan_memory import MemoryPlanningPass
+from torchette.exir.pipeline import PIPELINE, Options
+from torchette.format import pte
+
+
+class Function(nn.Module):
+    """A module out of a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
+def lower(module, args, kwargs=None, dynamic_shapes=None, planning=None, options=None):
+    """A planned program."""
+    if not isinstance(module, nn.Module):
+        module = Function(module)
+        dynamic_shapes = None if dynamic_shapes is None else (dynamic_shapes,)
+    exported = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
+    return (planning or MemoryPlanningPass())(PIPELINE.run(exported, options))
+
+
+class Emitted:
+    """What was emitted, as records, as bytes, and as something that ExecuTorch's runtime executes."""
+
+    def __init__(self, methods, **kwargs):
+        self.output = emit_program(methods, **kwargs)
+        self.bytes = bytes(pte.write(self.output.program, self.output.constants, self.output.mutable_data))
+        self.file = pte.read(self.bytes)
+        self._module = None
+
+    def plan(self, name="forward"):
+        return next(plan for plan in self.file.program.execution_plan if plan.name == name)
+
+    def calls(self, name="forward"):
+        """(operator, the values of its arguments) of each instruction."""
+        plan = self.plan(name)
+        found = []
+        for instruction in plan.chains[0].instructions:
+            op = plan.operators[instruction.instr_args.op_index]
+            found.append((f"{op.name}.{op.overload}".rstrip("."), instruction.instr_args.args))
+        return found
+
+    def value(self, index, name="forward"):
+        return self.plan(name).values[index].val
+
+    def run(self, *inputs, name="forward"):
+        """The flat outputs of one execution; state is kept from call to call."""
+        if self._module is None:
+            portable = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+            self._module = portable._load_for_executorch_from_buffer(self.bytes)
+        return self._module.run_method(name, tuple(inputs))
+
+
+def check(module, args, kwargs=None, dynamic_shapes=None, planning=None, others=()):
+    """Compile, execute on ExecuTorch's runtime, and compare with eager; returns what was emitted."""
+    emitted = Emitted(lower(module, args, kwargs, dynamic_shapes, planning))
+    for inputs in (args, *others):
+        expected = pytree.tree_leaves(module(*inputs, **(kwargs or {})))
+        found = emitted.run(*inputs, *(kwargs or {}).values())
+        assert len(found) == len(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            if isinstance(theirs, torch.Tensor):
+                assert mine.dtype == theirs.dtype
+                torch.testing.assert_close(mine, theirs)
+            else:
+                assert mine == theirs and type(mine) is type(theirs)
+    return emitted
+
+
+def test_arguments_stand_in_schema_order_with_defaults_and_the_result_twice():
+    emitted = check(lambda x, y: torch.add(x, y, alpha=2), (torch.randn(2, 3), torch.randn(2, 3)))
+    ((name, (x, y, alpha, out, result)),) = emitted.calls()
+    plan = emitted.plan()
+    assert name == "aten::add.out" and out == result
+    assert plan.inputs == [x, y] and plan.outputs == [out]
+    assert emitted.value(alpha) == pte.Int(2)
+    tensor = emitted.value(out)
+    assert tensor.scalar_type == pte.ScalarType.FLOAT and list(tensor.sizes) == [2, 3]
+    assert list(tensor.dim_order) == [0, 1] and tensor.data_buffer_idx == 0
+    assert tensor.allocation_info.memory_id == 1
+    assert list(plan.non_const_buffer_sizes) == [0, 96]
+
+
+def test_lists_of_integers_hold_indices_of_values_and_equal_ones_are_stored_once():
+    emitted = check(
+        lambda x: torch.permute(torch.permute(x, (2, 0, 1)).exp(), (2, 0, 1)), (torch.randn(2, 3, 4),)
+    )
+    (_, first), _, (_, second) = emitted.calls()
+    assert first[1] == second[1]
+    items = [emitted.value(index) for index in emitted.value(first[1]).items]
+    assert items == [pte.Int(2), pte.Int(0), pte.Int(1)]
+
+
+def test_several_results_stand_one_by_one_and_then_as_a_list():
+    emitted = check(lambda x: x.max(1), (torch.randn(3, 4),))
+    ((name, args),) = emitted.calls()
+    assert name == "aten::max.dim_max" and len(args) == 6
+    assert list(emitted.value(args[5]).items) == args[3:5] == list(emitted.plan().outputs)
+
+
+def test_lists_of_tensors_and_of_optional_tensors():
+    index = torch.tensor([2, 0])
+    emitted = check(lambda x, y: torch.cat([x, y, x], 1)[:, index], (torch.randn(2, 3), torch.randn(2, 1)))
+    (cat, cat_args), (_, index_args) = emitted.calls()
+    assert cat == "aten::cat.out"
+    x, y = emitted.plan().inputs
+    assert list(emitted.value(cat_args[0]).items) == [x, y, x]
+    assert next(iter(emitted.value(index_args[1]).items)) == -1
+
+
+def test_results_of_an_operator_that_yields_a_list():
+    check(lambda x: torch.split(x, [1, 3], 1)[1].exp() + torch.split(x, [3, 1], 1)[0], (torch.randn(2, 4),))
+
+
+def test_constants_that_share_memory_or_bytes_are_stored_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(50, 16)
+            self.head = nn.Linear(16, 50, bias=False)
+            self.head.weight = self.embedding.weight
+            self.register_buffer("twin", self.embedding.weight.detach().clone())
+            self.register_buffer("other", torch.randn(50, 16))
+
+        def forward(self, ids):
+            hidden = self.embedding(ids)
+            return self.head(hidden), hidden @ self.twin.t(), hidden @ self.other.t()
+
+    emitted = check(Tied(), (torch.tensor([[1, 2, 3]]),))
+    stored = [memoryview(buffer).nbytes for buffer in emitted.output.constants]
+    assert stored.count(50 * 16 * 4) == 2 and stored[0] == 0
+
+
+def test_methods_share_weights_and_constant_methods_return_values():
+    linear = nn.Linear(64, 64)
+    methods = {
+        "double": lower(nn.Sequential(linear, linear), (torch.randn(1, 64),)),
+        "forward": lower(linear, (torch.randn(1, 64),)),
+    }
+    single = Emitted(methods["forward"])
+    table = torch.arange(6.0).view(2, 3)
+    emitted = Emitted(
+        methods,
+        constant_methods={"vocab": 32000, "eos": [1, 2], "name": "tiny", "scale": 0.5, "table": table},
+    )
+    assert [plan.name for plan in emitted.file.program.execution_plan] == [
+        "double", "forward", "eos", "name", "scale", "table", "vocab"
+    ]  # fmt: skip
+    assert len(emitted.bytes) < 1.3 * len(single.bytes)
+    x = torch.randn(1, 64)
+    torch.testing.assert_close(emitted.run(x, name="double")[0], linear(linear(x)))
+    torch.testing.assert_close(emitted.run(x)[0], linear(x))
+    assert emitted.run(name="vocab") == [32000] and emitted.run(name="eos") == [1, 2]
+    assert emitted.run(name="scale") == [0.5]
+    assert emitted.value(0, "name") == pte.String("tiny")
+    torch.testing.assert_close(emitted.run(name="table")[0], table)
+    with pytest.raises(ValueError, match="both"):
+        emit_program(methods, constant_methods={"double": 1})
+
+
+class Counter(nn.Module):
+    def __init__(self, start):
+        super().__init__()
+        self.register_buffer("count", start)
+
+    def forward(self, x):
+        self.count.add_(x)
+        return self.count * 2
+
+
+@pytest.mark.parametrize("start", [torch.full((4,), 3.0), torch.zeros(4), torch.tensor([0.0, 0, 0, 1])])
+def test_state_has_its_initial_value_and_is_kept_from_call_to_call(start):
+    eager = Counter(start.clone())
+    emitted = Emitted(lower(Counter(start.clone()), (torch.ones(4),)))
+    assert bool(emitted.output.mutable_data) == bool(start.any())
+    for step in range(5):
+        x = torch.full((4,), float(step))
+        torch.testing.assert_close(emitted.run(x)[0], eager(x))
+
+
+def test_state_may_be_emitted_by_name():
+    program = lower(
+        Counter(torch.ones(4)), (torch.ones(4),), planning=MemoryPlanningPass(alloc_mutable_buffers=False)
+    )
+    with pytest.raises(EmitError, match="count"):
+        emit_program(program)
+    emitted = Emitted(program, emit_mutable_buffer_names=True)
+    names = [v.val.extra_tensor_info for v in emitted.plan().values if isinstance(v.val, pte.Tensor)]
+    assert [info.fully_qualified_name for info in names if info] == ["count"]
+
+
+def test_inputs_and_outputs_of_every_kind():
+    def forward(x, number, flag, text, nothing, *, scale):
+        return {"sum": x + number, "rest": (flag, None, 7, 2.5, scale), "same": x}
+
+    args = (torch.randn(3), 2, True, "abc", None)
+    emitted = Emitted(lower(forward, args, {"scale": 1.5}))
+    plan = emitted.plan()
+    assert [type(emitted.value(i)).__name__ for i in plan.inputs] == [
+        "Tensor",
+        "Int",
+        "Bool",
+        "String",
+        "Null",
+        "Double",
+    ]
+    rest = [emitted.value(i) for i in plan.outputs[1:6]]
+    assert rest == [pte.Bool(True), pte.Null(), pte.Int(7), pte.Double(2.5), pte.Double(1.5)]
+    assert plan.outputs[6] == plan.inputs[0]
+    tree = pytree.treespec_loads(plan.container_meta_type.encoded_out_str)
+    assert pytree.tree_unflatten(range(7), tree) == {"sum": 0, "rest": (1, 2, 3, 4, 5), "same": 6}
+    assert pytree.treespec_loads(plan.container_meta_type.encoded_inp_str).num_leaves == 6
+
+
+def test_the_same_output_twice_and_an_input_as_output():
+    emitted = check(lambda x: (y := x.exp(), x, y), (torch.randn(3),))
+    first, second, third = emitted.plan().outputs
+    assert first == third and second == emitted.plan().inputs[0]
+
+
+def test_a_constant_as_output():
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(5), requires_grad=False)
+
+        def forward(self, x):
+            return x + 1, self.table
+
+    check(Constant(), (torch.randn(2),))
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_views_cost_no_instruction_unless_memory_is_lent(planned):
+    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+    emitted = check(lambda x: x.view(2, 6).exp().view(3, 4).sin(), (torch.randn(12),), planning=planning)
+    names = [name for name, _ in emitted.calls()]
+    assert names == (["executorch_prim::et_view.default"] if not planned else []) + [
+        "aten::exp.out",
+        "aten::sin.out",
+    ]
+    lent = emitted.value(emitted.plan().inputs[0]).allocation_info
+    assert (lent is not None) == planned
+
+
+def test_a_part_of_a_tensor_is_a_place_inside_of_it():
+    emitted = check(lambda x: x.exp()[1].sin(), (torch.randn(4, 8),))
+    (_, exp), (name, sin) = emitted.calls()
+    assert name == "aten::sin.out"
+    whole, part = emitted.value(exp[-1]).allocation_info, emitted.value(sin[0]).allocation_info
+    assert part.memory_offset_low == whole.memory_offset_low + 32
+
+
+def test_views_of_constants_share_their_bytes():
+    class Reshaped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(12))
+
+        def forward(self, x):
+            return x + self.table.view(3, 4), self.table * 2
+
+    options = Options(disable_passes=("fold_constants",))
+    emitted = Emitted(lower(Reshaped(), (torch.randn(3, 4),), options=options))
+    assert [memoryview(b).nbytes for b in emitted.output.constants].count(48) == 1
+
+
+def test_shapes_known_only_at_run_time():
+    n = torch.export.Dim("n", min=2, max=12)
+
+    def forward(x):
+        rows = x.shape[0]
+        return x.reshape(rows * 4).exp().view(rows, 4) + torch.arange(rows).view(rows, 1), rows
+
+    emitted = check(
+        forward,
+        (torch.randn(3, 4),),
+        dynamic_shapes=({0: n},),
+        others=[(torch.randn(k, 4),) for k in (2, 7, 12)],
+    )
+    tensor = emitted.value(emitted.plan().inputs[0])
+    assert list(tensor.sizes) == [12, 4] and tensor.shape_dynamism == pte.TensorShapeDynamism.DYNAMIC_BOUND
+    names = [name for name, _ in emitted.calls()]
+    assert "aten::sym_size.int" in names and "executorch_prim::mul.Scalar" in names
+
+
+def test_arithmetic_on_shapes():
+    n = torch.export.Dim("n", min=3, max=12)
+
+    def forward(x):
+        rows = x.shape[0]
+        return x[1:] * (rows - 1), x.new_zeros(rows + 3), rows % 3, rows // 2
+
+    check(forward, (torch.randn(5),), dynamic_shapes=({0: n},), others=[(torch.randn(k),) for k in (3, 12)])
+
+
+def test_numbers_that_are_not_finite():
+    emitted = check(lambda x: torch.clamp(x, -float("inf"), 1.0), (torch.randn(4),))
+    assert emitted.calls()
+
+
+def test_half_precision_and_boolean_constants():
+    class Typed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.tensor([True, False, True]))
+            self.register_buffer("halves", torch.tensor([1.0, 2, 3], dtype=torch.float16))
+            self.register_buffer("number", torch.tensor(5, dtype=torch.int64))
+
+        def forward(self, x):
+            return torch.where(self.mask, x, self.halves), self.number + 1, self.mask.logical_not()
+
+    check(Typed(), (torch.randn(3, dtype=torch.float16),))
+
+
+def test_weights_are_not_copied():
+    linear = nn.Linear(32, 32)
+    output = emit_program(lower(linear, (torch.randn(1, 32),)))
+    places = {buffer.ctypes.data for buffer in output.constants[1:]}
+    assert linear.weight.data_ptr() in places
+
+
+def test_debug_handles_and_stack_traces():
+    program = lower(lambda x: x.exp().sin(), (torch.randn(3),))
+    for number, node in enumerate(n for n in program.graph.nodes if n.op == "call_function"):
+        node.meta["debug_handle"] = 10 + number
+    emitted = Emitted(program, emit_stacktrace=True)
+    assert emitted.output.debug_handle_map == {"forward": {0: 10, 1: 11}}
+    assert emitted.output.instruction_id_to_num_outs_map == {"forward": {0: 1, 1: 1}}
+    exp, _ = emitted.plan().chains[0].stacktrace
+    assert exp.items[-1].filename.endswith("test_emit.py") and exp.items[-1].context.startswith("return")
+    assert len(Emitted(program).plan().chains[0].stacktrace) == 0
+
+
+def test_everything_without_a_form_is_reported_at_once():
+    program = lower(lambda x: (x.exp().sin(), x.cos()), (torch.randn(3),))
+    for node in program.graph.nodes:
+        if node.name in ("exp", "cos"):
+            node.target = {"exp": print, "cos": len}[node.name]
+    with pytest.raises(EmitError) as caught:
+        emit_program(program)
+    text = str(caught.value)
+    assert "2 nodes" in text and "exp: " in text and "cos: " in text and "print" in text and "len" in text
+    assert "test_emit.py" in text
+
+
+def test_a_program_without_a_plan_is_refused():
+    exported = PIPELINE.run(torch.export.export(Function(lambda x: x.exp()).eval(), (torch.randn(3),)))
+    with pytest.raises(EmitError, match="no memory plan"):
+        emit_program(exported)
+
+
+def test_two_compilations_give_the_same_bytes():
+    def once():
+        torch.manual_seed(0)
+        module = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)
+        )
+        return Emitted(lower(module, (torch.randn(1, 3, 8, 8),))).bytes
+
+    assert once() == once()
