@@ -152,7 +152,9 @@ def test_json_validates_against_its_schema() -> None:
         validate(broken, schema, schema)
 
 
-@pytest.mark.parametrize("name", ["stateful", "initialised", "dynamic", "convolutions", "delegated", "mixed"])
+@pytest.mark.parametrize(
+    "name", ["stateful", "initialised", "dynamic", "bare", "convolutions", "delegated", "mixed"]
+)
 def test_describes_the_peers_files(name: str) -> None:
     pytest.importorskip("executorch.exir")
     from tests.format.peer_files import peer_file

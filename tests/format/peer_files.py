@@ -23,6 +23,13 @@ class Stateful(torch.nn.Module):
         return torch.softmax(self.linear(x) + self.count, -1)
 
 
+class Bare(torch.nn.Module):
+    """No weights: the file has no segments."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu()
+
+
 class Convolutions(torch.nn.Module):
     """Structured outputs, views, and batch norms with two outputs that nobody uses."""
 
@@ -58,6 +65,7 @@ MODELS: dict[str, tuple[type[torch.nn.Module], tuple[Any, ...], dict[str, Any], 
     "stateful": (Stateful, (torch.ones(2, 8),), {}, None),
     "initialised": (Stateful, (torch.ones(2, 8),), {}, None),
     "dynamic": (Stateful, (torch.ones(2, 8),), {}, ({0: BATCH},)),
+    "bare": (Bare, (torch.ones(2, 8),), {}, None),
     "convolutions": (Convolutions, (torch.ones(1, 3, 10, 10),), {}, None),
     "delegated": (Convolutions, (torch.ones(1, 3, 10, 10),), {}, None),
     "mixed": (Mixed, (torch.tensor([1, 2, 3]),), {"scale": torch.tensor(2.0)}, None),

@@ -104,6 +104,8 @@ class _Encoder:
     def _scalars(self, code: str, alignment: int, value: Any) -> int:
         count = len(value)
         data = bytes(value) if code == "B" else struct.pack(f"<{count}{code}", *value)
+        if code == "B" and len(data) != count:
+            raise TypeError(f"{type(value).__name__} has elements of more than one byte")
         key = (alignment, count, data)
         place = self._places.get(key)
         if place is None:
