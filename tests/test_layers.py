@@ -53,6 +53,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.format",
         "torchette.model",
         "torchette.pytree",
+        "torchette.runtime",
     ),
     "torchette": (
         "torchette.compilation",

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file. Out: how long it takes to load and to run here. Needs numpy alone.
+"""Measure how long a .pte file takes to load and to run
+
+Loading is measured with the file in the system's cache. The first run, which touches every page of the weights, and
+the warm-up runs after it are reported apart from the measured ones.
+
+examples:
+  torchette bench net.pte
+  torchette bench net.pte -n 200 --warm-up 20
+  torchette bench net.pte --inputs photo.npy --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from torchette.cli import DONE, UsageError, _method
+from torchette.cli._console import milliseconds, print_json, print_table
+
+LOADS = 10
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    _method.arguments(parser)
+    parser.add_argument("-n", type=int, default=50, metavar="RUNS", help="measured runs (default: 50)")
+    parser.add_argument(
+        "--warm-up", type=int, default=3, metavar="RUNS", help="runs before them (default: 3)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, in seconds")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.n < 1 or options.warm_up < 0:
+        raise UsageError("there must be at least one measured run, and no negative number of warm-up runs")
+    chosen = _method.choose(options)
+    loads = [seconds(lambda: _method.load(chosen)) for _ in range(LOADS)]
+    method = _method.load(chosen)
+
+    def execute() -> object:
+        return method.execute(chosen.inputs)
+
+    first = seconds(execute)
+    for _ in range(options.warm_up):
+        execute()
+    runs = [seconds(execute) for _ in range(options.n)]
+    phases = {"load": loads, "first run": [first], "run": runs}
+    if options.json:
+        print_json({name: {"count": len(times), **quantiles(times)} for name, times in phases.items()})
+        return DONE
+    rows = [
+        [name, len(times), *map(milliseconds, quantiles(times).values())] for name, times in phases.items()
+    ]
+    print_table(["", "count", "p10", "p50", "p90", "min"], rows, title=f"{chosen.path}, {chosen.info.name}")
+    return DONE
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def quantiles(times: list[float]) -> dict[str, float]:
+    """The times that a tenth, half and nine tenths of the runs stay below, and the shortest."""
+    p10, p50, p90 = map(float, np.percentile(times, [10, 50, 90]))
+    return {"p10": p10, "p50": p50, "p90": p90, "min": min(times)}

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a model as the user names it. Out: a .pte file; or what the compiler does on the way there.
+"""Compile a PyTorch model to a .pte file
+
+MODEL is FILE.py:NAME or MODULE:NAME, where NAME is a module, a class that needs no arguments, or a function that
+returns a module (or a pair of module and example inputs); or an exported program, FILE.pt2. Inputs come from --inputs,
+from that pair, or from an attribute example_inputs of the model or of its file.
+
+examples:
+  torchette compile model.py:Net --inputs 1x3x224x224
+  torchette compile model.py:Net --inputs 1x16:int64 --inputs mask.npy -o net.pte
+  torchette compile program.pt2 -o program.pte --check       compare with eager; exit code 1 if they differ
+  torchette compile --list                                   the stages and passes of the compiler
+  torchette compile model.py:Net --until edge                print the graph after a stage
+  torchette compile model.py:Net --dump graphs               the graph after every pass, a file each
+  torchette compile model.py:Net --disable fold_constants    without one of the optimisations
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from torchette.cli import CHECK_FAILED, DONE, UsageError
+from torchette.cli import _inputs as inputs
+from torchette.cli import _source as source
+from torchette.cli._console import bytes_text, note, print_json, print_values
+
+# What equal to eager means, for float32.
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=source.HELP)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="the .pte to write (default: after the model)"
+    )
+    parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
+    parser.add_argument("--seed", type=int, default=0, help="for made-up inputs (default: 0)")
+    parser.add_argument("--check", action="store_true", help="run the result and compare it with eager")
+    parser.add_argument(
+        "--check-passes", action="store_true", help="compare the graph before and after every pass"
+    )
+    parser.add_argument(
+        "--disable", action="append", metavar="PASS", default=[], help="do not run this optimisation"
+    )
+    parser.add_argument(
+        "--dump", metavar="DIR", type=Path, help="write the graph after every pass into this folder"
+    )
+    parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
+    parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
+    parser.add_argument("--report", action="store_true", help="print what every pass did")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    source.require_torch()
+    if options.list:
+        from torchette.exir.pipeline import PIPELINE
+
+        print(PIPELINE)
+        return DONE
+    if options.model is None:
+        raise UsageError("which model? Name FILE.py:NAME, MODULE:NAME or FILE.pt2")
+    if options.until:
+        return _print_until(options)
+    return _compile(options)
+
+
+def _print_until(options: argparse.Namespace) -> int:
+    from torchette.exir import pipeline
+
+    names = [stage.name for stage in pipeline.STAGES]
+    if options.until not in names:
+        raise UsageError(f"no stage {options.until!r}; the stages are {', '.join(names)}")
+    program = source.exported(options.model, options.inputs, seed=options.seed)
+    settings = pipeline.Options(
+        until=options.until,
+        disable_passes=frozenset(options.disable),
+        check_passes=options.check_passes,
+        dump=options.dump,
+    )
+    print(pipeline.text(pipeline.PIPELINE.run(program, settings)), end="")
+    return DONE
+
+
+def _compile(options: argparse.Namespace) -> int:
+    import torchette
+
+    found = source.load(options.model)
+    example = source.tensors(found, options.inputs, seed=options.seed)
+    path = options.output or Path(f"{_stem(options.model)}.pte")
+    if not path.parent.is_dir():
+        raise UsageError(f"no such folder: {path.parent}")
+    start = time.perf_counter()
+    with _Progress() as progress:
+        model = torchette.compile(
+            found.model,
+            example,
+            disable_passes=options.disable,
+            check_passes=options.check_passes,
+            dump=options.dump,
+            progress=progress,
+        )
+    model.save(path)
+    facts = {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "planned_bytes": model.planned_bytes,
+        "lower_bound_bytes": model.lower_bound_bytes,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    equal = True
+    if options.check:
+        equal, facts["largest_difference"] = _compare(model, found.model, example)
+    if options.json:
+        print_json(facts)
+    else:
+        _print(facts, model.report() if options.report else None)
+    if not equal:
+        note(
+            f"the compiled model differs from eager by more than {RELATIVE:g} of the value plus {ABSOLUTE:g}"
+        )
+    return DONE if equal else CHECK_FAILED
+
+
+def _print(facts: dict[str, Any], report: Any) -> None:
+    if report is not None:
+        print(report, end="\n\n")
+    planned, bound = facts["planned_bytes"], facts["lower_bound_bytes"]
+    rows = [
+        ("file", f"{facts['file']}, {bytes_text(facts['bytes'])}"),
+        ("planned memory", f"{planned:,} bytes (at least {bound:,} are needed)"),
+        ("compiled in", f"{facts['seconds']:.2f} s"),
+    ]
+    if "largest_difference" in facts:
+        rows.append(("largest difference", f"{facts['largest_difference']:.2g} from eager"))
+    print_values(rows)
+
+
+def _compare(model: Any, original: Any, example: tuple) -> tuple[bool, float]:
+    """Whether the compiled model gives what the original gives, and the largest difference of a single number."""
+    import torch
+    from torch.utils import _pytree
+
+    eager = copy.deepcopy(original) if isinstance(original, torch.nn.Module) else original.module()
+    with torch.inference_mode():
+        expected = _pytree.tree_leaves(eager(*copy.deepcopy(example)))
+    actual = _pytree.tree_leaves(model(*example))
+    equal, largest = len(expected) == len(actual), 0.0
+    for want, have in zip(expected, actual):
+        if not isinstance(want, torch.Tensor):
+            equal &= want == have
+            continue
+        have = torch.as_tensor(have)
+        if want.shape != have.shape or want.dtype != have.dtype:
+            return False, float("inf")
+        equal &= torch.allclose(have, want, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+        if want.numel():
+            largest = max(largest, (have.double() - want.double()).abs().max().item())
+    return equal, largest
+
+
+def _stem(model: str) -> str:
+    """``nets/model.py:Net`` -> ``net``, ``program.pt2`` -> ``program``."""
+    if model.endswith(".pt2"):
+        return Path(model).stem
+    return model.rpartition(":")[2].rpartition(".")[2].lower()
+
+
+class _Progress:
+    """Called with (stage, pass): shows the current one on a terminal, and nothing anywhere else."""
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __call__(self, stage: str, name: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K  …  {stage}: {name}", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

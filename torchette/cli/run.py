@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file and inputs. Out: what its method returns, as a summary and as a file. Needs numpy alone.
+"""Run a method of a .pte file and show or save what it returns
+
+Inputs that are not given are made up: normal noise for floats, zeros and ones for integers. Buffers that the model
+updates start from their stored values.
+
+examples:
+  torchette run net.pte                                    made-up inputs
+  torchette run net.pte --inputs photo.npy --output scores.npz
+  torchette run net.pte --inputs 1x3x224x224 --seed 1 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchette.cli import DONE, UsageError, _method
+from torchette.cli._console import milliseconds, note, print_json, print_table
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    _method.arguments(parser)
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help="save the outputs: .npz, or .npy for a single one"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with all values")
+
+
+def run(options: argparse.Namespace) -> int:
+    chosen = _method.choose(options)
+    method = _method.load(chosen)
+    start = time.perf_counter()
+    results = method.execute(chosen.inputs)
+    seconds = time.perf_counter() - start
+    outputs = {port.name: np.asarray(value) for port, value in zip(chosen.info.outputs, results)}
+    if options.output:
+        _save(options.output, outputs)
+    if options.json:
+        print_json(
+            {
+                name: {"dtype": str(a.dtype), "shape": a.shape, "values": a.tolist()}
+                for name, a in outputs.items()
+            }
+        )
+        return DONE
+    print_table(
+        ["output", "dtype", "shape", "min", "mean", "max", "values"],
+        [_row(name, array) for name, array in outputs.items()],
+    )
+    note(f"{chosen.info.name} ran in {milliseconds(seconds)}")
+    return DONE
+
+
+def _row(name: str, array: np.ndarray) -> list[Any]:
+    shape = "x".join(map(str, array.shape)) or "scalar"
+    statistics = [float(f(array)) for f in (np.min, np.mean, np.max)] if array.size else ["", "", ""]
+    first = " ".join(f"{value:.4g}" for value in array.ravel()[:4].tolist())
+    return [name, str(array.dtype), shape, *statistics, first + (" ..." if array.size > 4 else "")]
+
+
+def _save(path: Path, outputs: dict[str, np.ndarray]) -> None:
+    if path.suffix == ".npy":
+        if len(outputs) != 1:
+            raise UsageError(
+                f"{path}: a .npy file holds one array, there are {len(outputs)} outputs; use .npz"
+            )
+        np.save(path, next(iter(outputs.values())))
+    elif path.suffix == ".npz":
+        np.savez(path, **outputs)  # type: ignore[arg-type]
+    else:
+        raise UsageError(f"{path}: outputs are saved as .npz or .npy")
