@@ -201,7 +201,8 @@ class _BufferCache:
         self._decoder, self._position = decoder, position
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        all_keys, all_values = self._decoder.get_buffer(f"keys_{layer}"), self._decoder.get_buffer(f"values_{layer}")
+        all_keys = self._decoder.get_buffer(f"keys_{layer}")
+        all_values = self._decoder.get_buffer(f"values_{layer}")
         all_keys.index_copy_(2, self._position, keys)
         all_values.index_copy_(2, self._position, values)
         return all_keys, all_values

@@ -58,7 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (by default the process's own) and returns its exit code."""
     options = _parser().parse_args(argv)
     try:
-        return options.run(options)
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The reader, `head` for one, has seen enough. Python's own flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except (UsageError, TorchetteError, OSError) as error:
         if os.environ.get("TORCHETTE_TRACEBACK"):
             raise

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 
 import torch
@@ -27,7 +28,10 @@ def decompose_to_core(
     table[aten.linalg_vector_norm.default] = torch._refs.linalg.vector_norm
     for op in (*KEPT, *preserve):
         table.pop(op, None)
-    return program.run_decompositions(table)
+    with warnings.catch_warnings():
+        # torch warns of a call that torch itself makes.
+        warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        return program.run_decompositions(table)
 
 
 def _attention(fallback: Callable) -> Callable:
