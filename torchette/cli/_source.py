@@ -101,6 +101,9 @@ def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tu
     torch = require_torch()
     if texts:
         return tuple(torch.from_numpy(array) for array in from_texts(texts, seed=seed))
+    if source.inputs is None and not isinstance(source.model, torch.nn.Module):
+        args, kwargs = source.model.example_inputs or ((), {})
+        return () if kwargs else tuple(args)
     if source.inputs is None:
         raise UsageError(
             "what does the model take? Name each input (--inputs 1x3x224x224), or give the model an attribute "
