@@ -14,7 +14,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FLAGS = ["-std=c++17", "-Os", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections", "-DTORCHETTE_LOG_LEVEL=0", "-DNDEBUG"]
+FLAGS = [
+    "-std=c++17",
+    "-Os",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-threadsafe-statics",
+    "-fno-unwind-tables",
+    "-fno-asynchronous-unwind-tables",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-DTORCHETTE_LOG_LEVEL=0",
+    "-DNDEBUG",
+]
 # Bytes of the whole core on x86-64, verification included; static memory is what it has in data and bss.
 TEXT_BUDGET, STATIC_BUDGET = 16 * 1024, 256
 # These are not the core: the Python module, and the platform, which a board brings along.
@@ -54,7 +66,9 @@ def measure(compiler: str = "c++", size: str = "size") -> list[Size]:
         objects = []
         for source in core_sources():
             objects.append(Path(folder, f"{source.stem}.o"))
-            subprocess.run([compiler, *FLAGS, f"-I{ROOT}", f"-I{folder}", "-c", source, "-o", objects[-1]], check=True)
+            subprocess.run(
+                [compiler, *FLAGS, f"-I{ROOT}", f"-I{folder}", "-c", source, "-o", objects[-1]], check=True
+            )
         table = subprocess.run([size, *objects], check=True, capture_output=True, text=True).stdout
     rows = [line.split() for line in table.splitlines()[1:]]
     return [Size(Path(row[5]).stem, *map(int, row[:3])) for row in rows]
