@@ -45,7 +45,8 @@ static Moments<Math> moments(const T* x, size_t n) {
   Math sum = 0, squares = 0;
   for (size_t i = 0; i < n; ++i) sum += static_cast<Math>(x[i]);
   const Math mean = sum / static_cast<Math>(n);
-  for (size_t i = 0; i < n; ++i) squares += (static_cast<Math>(x[i]) - mean) * (static_cast<Math>(x[i]) - mean);
+  for (size_t i = 0; i < n; ++i)
+    squares += (static_cast<Math>(x[i]) - mean) * (static_cast<Math>(x[i]) - mean);
   return {mean, squares / static_cast<Math>(n)};
 }
 
@@ -142,7 +143,8 @@ static Error native_layer_norm_out(Context&, const Tensor& input, Span<const int
                                    Tensor& mean_out, Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
   const auto d = static_cast<size_t>(input.dim()), inner = normalized_shape.size();
-  TORCHETTE_CHECK(inner >= 1 && inner <= d, InvalidArgument, "layer_norm over %zu dimensions of %zu", inner, d);
+  TORCHETTE_CHECK(inner >= 1 && inner <= d, InvalidArgument, "layer_norm over %zu dimensions of %zu", inner,
+                  d);
   SizesType sizes[kMaxDim];
   size_t rows = 1, n = 1;
   for (size_t i = 0; i < d; ++i) {
@@ -174,16 +176,18 @@ static Error native_layer_norm_out(Context&, const Tensor& input, Span<const int
   });
 }
 
-static Error native_group_norm_out(Context&, const Tensor& input, Optional<Tensor> weight, Optional<Tensor> bias,
-                                   int64_t batch, int64_t channels, int64_t plane, int64_t groups, double eps,
-                                   Tensor& out, Tensor& mean_out, Tensor& rstd_out) {
+static Error native_group_norm_out(Context&, const Tensor& input, Optional<Tensor> weight,
+                                   Optional<Tensor> bias, int64_t batch, int64_t channels, int64_t plane,
+                                   int64_t groups, double eps, Tensor& out, Tensor& mean_out,
+                                   Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
   TORCHETTE_CHECK(batch >= 0 && channels >= 0 && plane >= 0 && batch <= INT32_MAX && channels <= INT32_MAX &&
                       plane <= INT32_MAX && groups >= 1 && channels % groups == 0 &&
                       batch * channels <= INT32_MAX && batch * channels * plane == input.numel(),
                   InvalidArgument, "group_norm of %d elements as %lld x %lld x %lld in %lld groups",
-                  static_cast<int>(input.numel()), static_cast<long long>(batch), static_cast<long long>(channels),
-                  static_cast<long long>(plane), static_cast<long long>(groups));
+                  static_cast<int>(input.numel()), static_cast<long long>(batch),
+                  static_cast<long long>(channels), static_cast<long long>(plane),
+                  static_cast<long long>(groups));
   TORCHETTE_TRY(check_parameter(weight, input.scalar_type(), static_cast<ptrdiff_t>(channels), "weight"));
   TORCHETTE_TRY(check_parameter(bias, input.scalar_type(), static_cast<ptrdiff_t>(channels), "bias"));
   TORCHETTE_TRY(resize_tensor(out, input.sizes()));
@@ -262,9 +266,9 @@ static Error batch_norm_no_training_out(Context&, const Tensor& input, Optional<
 }
 
 /// The statistics are those of the input itself (what instance norms become).
-static Error batch_norm_no_stats_out(Context&, const Tensor& input, Optional<Tensor> weight, Optional<Tensor> bias,
-                                     bool training, double, double eps, Tensor& out, Tensor& mean_out,
-                                     Tensor& rstd_out) {
+static Error batch_norm_no_stats_out(Context&, const Tensor& input, Optional<Tensor> weight,
+                                     Optional<Tensor> bias, bool training, double, double eps, Tensor& out,
+                                     Tensor& mean_out, Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
   TORCHETTE_CHECK(training, InvalidArgument, "batch_norm without statistics needs training=True");
   Channels shape;
@@ -295,14 +299,16 @@ static Error batch_norm_no_stats_out(Context&, const Tensor& input, Optional<Ten
       const Math scale = weight.has_value() ? rstd * static_cast<Math>(weight->const_data_ptr<T>()[c]) : rstd;
       const Math shift =
           (bias.has_value() ? static_cast<Math>(bias->const_data_ptr<T>()[c]) : Math(0)) - mean * scale;
-      for (size_t b = 0; b < shape.batch; ++b) affine<T, Math>(x + b * step, y + b * step, shape.plane, scale, shift);
+      for (size_t b = 0; b < shape.batch; ++b)
+        affine<T, Math>(x + b * step, y + b * step, shape.plane, scale, shift);
     }
   });
 }
 
 TORCHETTE_KERNELS(norm, TORCHETTE_KERNEL("aten::native_layer_norm.out", native_layer_norm_out),
                   TORCHETTE_KERNEL("aten::native_group_norm.out", native_group_norm_out),
-                  TORCHETTE_KERNEL("aten::_native_batch_norm_legit_no_training.out", batch_norm_no_training_out),
+                  TORCHETTE_KERNEL("aten::_native_batch_norm_legit_no_training.out",
+                                   batch_norm_no_training_out),
                   TORCHETTE_KERNEL("aten::_native_batch_norm_legit.no_stats_out", batch_norm_no_stats_out))
 
 }  // namespace TORCHETTE_ISA

@@ -47,11 +47,12 @@ static Error describe(const Tensor& self, Span<const int64_t> kernel, Span<const
   TORCHETTE_TRY(spread(dilation, 1, "dilation", pool.dilation));
   for (int d = 0; d < 2; ++d) {
     TORCHETTE_CHECK(pool.padding[d] * 2 <= pool.kernel[d], InvalidArgument,
-                    "pooling: a padding of %d is more than half of the kernel's %d", static_cast<int>(pool.padding[d]),
-                    static_cast<int>(pool.kernel[d]));
+                    "pooling: a padding of %d is more than half of the kernel's %d",
+                    static_cast<int>(pool.padding[d]), static_cast<int>(pool.kernel[d]));
     const ptrdiff_t room = pool.in[d] + 2 * pool.padding[d] - pool.dilation[d] * (pool.kernel[d] - 1) - 1;
-    TORCHETTE_CHECK(room >= 0 || ceil_mode, InvalidArgument, "pooling: a kernel of %d does not fit an input of %d",
-                    static_cast<int>(pool.kernel[d]), static_cast<int>(pool.in[d]));
+    TORCHETTE_CHECK(room >= 0 || ceil_mode, InvalidArgument,
+                    "pooling: a kernel of %d does not fit an input of %d", static_cast<int>(pool.kernel[d]),
+                    static_cast<int>(pool.in[d]));
     const ptrdiff_t steps = room + (ceil_mode ? pool.stride[d] - 1 : 0);
     pool.out[d] = (steps >= 0 ? steps / pool.stride[d] : -1) + 1;
     // The last window must start inside the input or its left padding.
@@ -80,7 +81,8 @@ struct Plane {
     const ptrdiff_t d = t.dim();
     const auto strides = t.strides();
     const auto n = static_cast<ptrdiff_t>(index / channels), c = static_cast<ptrdiff_t>(index % channels);
-    data = static_cast<T*>(t.mutable_data_ptr()) + (d == 4 ? n * strides[0] : 0) + c * strides[static_cast<size_t>(d) - 3];
+    data = static_cast<T*>(t.mutable_data_ptr()) + (d == 4 ? n * strides[0] : 0) +
+           c * strides[static_cast<size_t>(d) - 3];
     row = strides[static_cast<size_t>(d) - 2];
     col = strides[static_cast<size_t>(d) - 1];
   }
@@ -123,7 +125,8 @@ static Error for_pooled(ScalarType type, const Body& body) {
   }
 }
 
-// --- Maxima -----------------------------------------------------------------------------------------------------
+// --- Maxima
+// -----------------------------------------------------------------------------------------------------
 
 /// First place of a window that begins at `start` which lies inside the input.
 static ptrdiff_t first_inside(ptrdiff_t start, ptrdiff_t dilation) {
@@ -131,11 +134,13 @@ static ptrdiff_t first_inside(ptrdiff_t start, ptrdiff_t dilation) {
 }
 
 template <typename T>
-static void max_pool_plane(const Pool& pool, const Plane<T>& in, const Plane<T>& out, const Plane<int64_t>& indices) {
+static void max_pool_plane(const Pool& pool, const Plane<T>& in, const Plane<T>& out,
+                           const Plane<int64_t>& indices) {
   for (ptrdiff_t y = 0; y < pool.out[0]; ++y) {
     for (ptrdiff_t x = 0; x < pool.out[1]; ++x) {
       const ptrdiff_t y0 = y * pool.stride[0] - pool.padding[0], x0 = x * pool.stride[1] - pool.padding[1];
-      const ptrdiff_t y_from = first_inside(y0, pool.dilation[0]), x_from = first_inside(x0, pool.dilation[1]);
+      const ptrdiff_t y_from = first_inside(y0, pool.dilation[0]),
+                      x_from = first_inside(x0, pool.dilation[1]);
       ptrdiff_t index = y_from * pool.in[1] + x_from;
       T best = in.at(y_from, x_from);
       for (ptrdiff_t iy = y_from; iy < y0 + pool.kernel[0] * pool.dilation[0] && iy < pool.in[0];
@@ -204,12 +209,14 @@ static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t
 
 static Error max_pool2d_with_indices_out(Context&, const Tensor& self, Span<const int64_t> kernel_size,
                                          Span<const int64_t> stride, Span<const int64_t> padding,
-                                         Span<const int64_t> dilation, bool ceil_mode, Tensor& out, Tensor& indices) {
+                                         Span<const int64_t> dilation, bool ceil_mode, Tensor& out,
+                                         Tensor& indices) {
   Pool pool;
   TORCHETTE_TRY(describe(self, kernel_size, stride, padding, dilation, ceil_mode, pool));
-  TORCHETTE_CHECK(out.scalar_type() == self.scalar_type() && indices.scalar_type() == ScalarType::Long, InvalidType,
-                  "max_pool2d of dtype %d into dtypes %d and %d", static_cast<int>(self.scalar_type()),
-                  static_cast<int>(out.scalar_type()), static_cast<int>(indices.scalar_type()));
+  TORCHETTE_CHECK(out.scalar_type() == self.scalar_type() && indices.scalar_type() == ScalarType::Long,
+                  InvalidType, "max_pool2d of dtype %d into dtypes %d and %d",
+                  static_cast<int>(self.scalar_type()), static_cast<int>(out.scalar_type()),
+                  static_cast<int>(indices.scalar_type()));
   TORCHETTE_TRY(resize_output(self, pool, out));
   TORCHETTE_TRY(resize_output(self, pool, indices));
   for (int d = 0; d < 2; ++d)
@@ -238,7 +245,8 @@ static Error max_pool2d_with_indices_out(Context&, const Tensor& self, Span<cons
   });
 }
 
-// --- Means ------------------------------------------------------------------------------------------------------
+// --- Means
+// ------------------------------------------------------------------------------------------------------
 
 /// The type in which elements of T are summed up.
 template <typename T>
@@ -256,7 +264,8 @@ struct SumType<int64_t> {
 
 /// Sum over [y0, y1) x [x0, x1).
 template <typename T>
-static typename SumType<T>::Type window_sum(const Plane<T>& in, ptrdiff_t y0, ptrdiff_t y1, ptrdiff_t x0, ptrdiff_t x1) {
+static typename SumType<T>::Type window_sum(const Plane<T>& in, ptrdiff_t y0, ptrdiff_t y1, ptrdiff_t x0,
+                                            ptrdiff_t x1) {
   typename SumType<T>::Type sum = 0;
   if constexpr (kScalarType<T> == ScalarType::Float) {
     // Whole rows of a contiguous image are one run.
@@ -282,9 +291,9 @@ static typename SumType<T>::Type window_sum(const Plane<T>& in, ptrdiff_t y0, pt
   return sum;
 }
 
-static Error avg_pool2d_out(Context&, const Tensor& self, Span<const int64_t> kernel_size, Span<const int64_t> stride,
-                            Span<const int64_t> padding, bool ceil_mode, bool count_include_pad,
-                            Optional<int64_t> divisor_override, Tensor& out) {
+static Error avg_pool2d_out(Context&, const Tensor& self, Span<const int64_t> kernel_size,
+                            Span<const int64_t> stride, Span<const int64_t> padding, bool ceil_mode,
+                            bool count_include_pad, Optional<int64_t> divisor_override, Tensor& out) {
   Pool pool;
   const int64_t one[] = {1};
   TORCHETTE_TRY(describe(self, kernel_size, stride, padding, {one, 1}, ceil_mode, pool));
@@ -312,7 +321,9 @@ static Error avg_pool2d_out(Context&, const Tensor& self, Span<const int64_t> ke
             if (end[d] > pool.in[d]) end[d] = pool.in[d];
             counted *= end[d] > begin[d] ? end[d] - begin[d] : 0;
           }
-          const int64_t divisor = divisor_override.has_value() ? *divisor_override : count_include_pad ? padded : counted;
+          const int64_t divisor = divisor_override.has_value() ? *divisor_override
+                                  : count_include_pad          ? padded
+                                                               : counted;
           to.at(y, x) = counted == 0 ? static_cast<T>(Sum(0))
                                      : static_cast<T>(window_sum(from, begin[0], end[0], begin[1], end[1]) /
                                                       static_cast<Sum>(divisor));
@@ -322,7 +333,8 @@ static Error avg_pool2d_out(Context&, const Tensor& self, Span<const int64_t> ke
   });
 }
 
-static Error adaptive_avg_pool2d_out(Context&, const Tensor& self, Span<const int64_t> output_size, Tensor& out) {
+static Error adaptive_avg_pool2d_out(Context&, const Tensor& self, Span<const int64_t> output_size,
+                                     Tensor& out) {
   Pool pool;
   TORCHETTE_TRY(describe_input(self, pool));
   TORCHETTE_TRY(spread(output_size, 0, "output_size", pool.out));
@@ -334,13 +346,16 @@ static Error adaptive_avg_pool2d_out(Context&, const Tensor& self, Span<const in
     using T = decltype(t);
     using Sum = typename SumType<T>::Type;
     const auto begin = [&](int d, ptrdiff_t o) { return o * pool.in[d] / pool.out[d]; };
-    const auto end = [&](int d, ptrdiff_t o) { return ((o + 1) * pool.in[d] + pool.out[d] - 1) / pool.out[d]; };
+    const auto end = [&](int d, ptrdiff_t o) {
+      return ((o + 1) * pool.in[d] + pool.out[d] - 1) / pool.out[d];
+    };
     for (size_t i = 0; i < pool.batch * pool.channels; ++i) {
       const Plane<T> from(self, i, pool.channels), to(out, i, pool.channels);
       for (ptrdiff_t y = 0; y < pool.out[0]; ++y) {
         for (ptrdiff_t x = 0; x < pool.out[1]; ++x) {
           const ptrdiff_t y0 = begin(0, y), y1 = end(0, y), x0 = begin(1, x), x1 = end(1, x);
-          to.at(y, x) = static_cast<T>(window_sum(from, y0, y1, x0, x1) / static_cast<Sum>((y1 - y0) * (x1 - x0)));
+          to.at(y, x) =
+              static_cast<T>(window_sum(from, y0, y1, x0, x1) / static_cast<Sum>((y1 - y0) * (x1 - x0)));
         }
       }
     }

@@ -8,7 +8,10 @@
 
 #define TORCHETTE_FAMILIES(X) \
   X(conv)                     \
-  X(matmul)
+  X(matmul)                   \
+  X(norm)                     \
+  X(pool)                     \
+  X(softmaxes)
 
 namespace torchette {
 
