@@ -93,6 +93,8 @@ def test_what_is_read_is_what_was_written() -> None:
     doubles = [struct.pack("d", v.val.double_val) for v in file.program.execution_plan[0].values[4:7]]
     assert doubles == [struct.pack("d", number) for number in (math.inf, -0.0, 0.0)]
     assert type(file.program.execution_plan[0].values[0].val.scalar_type) is pte.ScalarType
+    far = describe(file).methods[0].values[3].tensor
+    assert far is not None and far.memory_offset == 2**34 - 1
     assert bytes(file.constant(1)) == bytes(range(24))
     assert bytes(file.mutable(1)) == bytes(24)
     assert program == small_program(), "write must not change the program"
@@ -345,6 +347,40 @@ def test_indices_are_checked(change: Any, message: str) -> None:
     change(program.execution_plan[0])
     with pytest.raises(FormatError, match=message):
         pte.read(bytes(pte.write(program, [b"", bytes(24)], [b"", bytes(24)])))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda program: setattr(program.segments[0], "size", 10**6), "Segment 0 ends at byte 1000000"),
+        (
+            lambda program: setattr(program.constant_segment, "segment_index", 9),
+            "segment_index: index 9 of 2",
+        ),
+        (lambda program: setattr(program.constant_segment, "offsets", [0, 10**6]), "has an offset 1000000"),
+        (lambda program: program.constant_buffer.append(pte.Buffer(b"again")), "stand twice"),
+        (
+            lambda program: program.named_data.append(pte.NamedData("name", 2)),
+            r"named_data\[0\]: index 2 of 2",
+        ),
+    ],
+)
+def test_segments_are_checked(change: Any, message: str) -> None:
+    file = pte.read(small_file())
+    change(file.program)
+    head = flatbuffer.encode(pte.SCHEMA, file.program, reserve=32)
+    base = len(head) + -len(head) % 128
+    struct.pack_into("<4sIQQQ", head, 8, b"eh00", 32, len(head), base, file.segment_data_size)
+    with pytest.raises(FormatError, match=message):
+        pte.read(bytes(head) + bytes(base - len(head)) + small_file()[file.segment_base :])
+
+
+def test_strings_end_with_zero() -> None:
+    """C++ readers may stop there."""
+    data = small_file()
+    assert data.count(b"forward\0") == 1
+    with pytest.raises(FormatError, match="does not end with a zero byte"):
+        pte.read(data.replace(b"forward\0", b"forward!"))
 
 
 def test_overlapping_objects_do_not_multiply() -> None:
