@@ -51,6 +51,12 @@ TORCHETTE_INLINE constexpr size_t element_size(ScalarType type) {
   return i < sizeof(kBytes) ? kBytes[i] : 0;
 }
 
+/// Whether `p` may be read as elements of `type`.
+TORCHETTE_INLINE bool is_aligned_for(const void* p, ScalarType type) {
+  const size_t size = element_size(type);
+  return reinterpret_cast<uintptr_t>(p) % (size > 8 ? 8 : size) == 0;
+}
+
 TORCHETTE_INLINE constexpr bool is_floating(ScalarType t) {
   return t == ScalarType::Half || t == ScalarType::Float || t == ScalarType::Double ||
          t == ScalarType::BFloat16;

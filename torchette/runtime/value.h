@@ -66,7 +66,7 @@ struct PlainList {
 
 class Value {
  public:
-  TORCHETTE_INLINE Value() : tag_(Tag::None) { payload_.i = 0; }
+  TORCHETTE_INLINE constexpr Value() : payload_{0}, tag_(Tag::None) {}
   TORCHETTE_INLINE Value(int64_t v) : tag_(Tag::Int) { payload_.i = v; }                       // NOLINT
   TORCHETTE_INLINE Value(double v) : tag_(Tag::Double) { payload_.d = v; }                     // NOLINT
   TORCHETTE_INLINE Value(bool v) : tag_(Tag::Bool) { payload_.i = v ? 1 : 0; }                 // NOLINT
@@ -133,7 +133,7 @@ class Value {
   TORCHETTE_INLINE const BoxedList* boxed_list() const { return payload_.boxed; }
 
  private:
-  union {
+  union Payload {
     int64_t i;
     double d;
     TensorImpl* tensor;
@@ -142,6 +142,9 @@ class Value {
   } payload_;
   Tag tag_;
 };
+
+/// ExecuTorch's name.
+using EValue = Value;
 
 static_assert(sizeof(Value) == 16, "a method has thousands of these");
 

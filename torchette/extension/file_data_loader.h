@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// FileDataLoader: a program in a file, read piece by piece into memory of the platform.
+#pragma once
+
+#include "torchette/runtime/loader.h"
+
+namespace torchette::extension {
+
+class FileDataLoader final : public DataLoader {
+ public:
+  /// `alignment` is that of the loaded pieces, a power of two. Errors: AccessFailed (cannot be opened or
+  /// read), InvalidArgument.
+  static Result<FileDataLoader> from(const char* path, size_t alignment = 16);
+  FileDataLoader(FileDataLoader&& other) noexcept
+      : file_(other.file_), size_(other.size_), alignment_(other.alignment_) {
+    other.file_ = -1;
+  }
+  ~FileDataLoader();
+
+  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override;
+  Error load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const override;
+  Result<size_t> size() const override { return size_; }
+
+ private:
+  FileDataLoader(int file, size_t size, size_t alignment) : file_(file), size_(size), alignment_(alignment) {}
+
+  int file_;
+  size_t size_;
+  size_t alignment_;
+};
+
+}  // namespace torchette::extension

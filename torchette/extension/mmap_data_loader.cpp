@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One private, read-only mapping of the whole file; pieces are views of it.
+#include "torchette/extension/mmap_data_loader.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "torchette/runtime/platform.h"
+
+namespace torchette::extension {
+
+Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) {
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  struct stat status{};
+  if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    TORCHETTE_LOG(Error, "%s cannot be opened: %s", path,
+                  file < 0 ? strerror(errno) : "it is not a regular file");
+    if (file >= 0) close(file);
+    return Error::AccessFailed;
+  }
+  const auto size = static_cast<size_t>(status.st_size);
+  // an empty file cannot be mapped; it is no program either, which Program::load says better
+  void* data = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  close(file);
+  if (data == MAP_FAILED) {
+    TORCHETTE_LOG(Error, "%s cannot be mapped: %s", path, strerror(errno));
+    return Error::AccessFailed;
+  }
+  MmapDataLoader loader(data, size);
+  if (lock != MlockConfig::NoMlock && mlock(data, size) != 0 && lock == MlockConfig::UseMlock) {
+    TORCHETTE_LOG(Error, "%s cannot be locked into memory: %s", path, strerror(errno));
+    return Error::AccessFailed;
+  }
+  return loader;
+}
+
+MmapDataLoader::~MmapDataLoader() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+Result<FreeableBuffer> MmapDataLoader::load(size_t offset, size_t size, const SegmentInfo&) const {
+  if (offset > size_ || size > size_ - offset) {
+    TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of the file of %zu", size, offset, size_);
+    return Error::InvalidArgument;
+  }
+  return FreeableBuffer(static_cast<const uint8_t*>(data_) + offset, size, nullptr);
+}
+
+Error MmapDataLoader::load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const {
+  const Result<FreeableBuffer> bytes = load(offset, size, info);
+  if (!bytes.ok()) return bytes.error();
+  if (size != 0) memcpy(buffer, bytes->data(), size);
+  return Error::Ok;
+}
+
+}  // namespace torchette::extension

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a backend is to the runtime: an object that turns the bytes of a delegate into a handle and executes
+// it.
+#pragma once
+
+#include "torchette/runtime/kernel.h"
+#include "torchette/runtime/loader.h"
+
+namespace torchette {
+
+/// An option of the compiler for the backend, as it stands in the file.
+struct CompileSpec {
+  const char* key;
+  Span<const uint8_t> value;
+};
+
+/// Whatever a backend makes of its blob; the runtime only keeps it.
+using DelegateHandle = void;
+
+class BackendInitContext {
+ public:
+  BackendInitContext(MemoryAllocator* allocator, const char* method_name)
+      : allocator_(allocator), method_name_(method_name) {}
+  /// Memory that lives as long as the method.
+  MemoryAllocator* get_runtime_allocator() const { return allocator_; }
+  const char* get_method_name() const { return method_name_; }
+
+ private:
+  MemoryAllocator* allocator_;
+  const char* method_name_;
+};
+
+/// A backend asks for scratch memory as a kernel does.
+using BackendExecutionContext = Context;
+
+class BackendInterface {
+ public:
+  /// Whether this device can run it at all.
+  virtual bool is_available() const = 0;
+  /// `processed` stays valid until destroy(), unless the backend frees it earlier.
+  virtual Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
+                                       Span<const CompileSpec> compile_specs) const = 0;
+  /// `arguments` are the delegate's inputs, then its outputs.
+  virtual Error execute(BackendExecutionContext& context, DelegateHandle* handle,
+                        Span<Value*> arguments) const = 0;
+  virtual void destroy(DelegateHandle* handle) const { (void)handle; }
+
+ protected:
+  ~BackendInterface() = default;
+};
+
+/// A backend under its name. The caller owns the node and keeps it for as long as the runtime is used.
+struct Backend {
+  const char* name;
+  BackendInterface* backend;
+  Backend* next = nullptr;
+};
+
+/// Not to be called while programs are loading in other threads. Errors: RegistrationAlreadyRegistered,
+/// InvalidArgument (no name or no backend).
+Error register_backend(Backend& backend);
+/// Null where there is none of that name.
+BackendInterface* get_backend_class(const char* name);
+size_t get_num_registered_backends();
+/// Error: InvalidArgument.
+Result<const char*> get_backend_name(size_t index);
+
+}  // namespace torchette

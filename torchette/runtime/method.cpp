@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Executes a loaded method: instructions are {function, arguments}, and few of them are anything but a kernel
+// call.
+#include "torchette/runtime/method.h"
+
+#include "torchette/runtime/program.h"
+
+namespace torchette {
+namespace {
+
+const Value kNone;
+
+bool is_plain(const Value& value) { return value.is_none() || value.is_scalar(); }
+
+}  // namespace
+
+Method::Method(Method&& other) noexcept
+    : program_(other.program_),
+      plan_(other.plan_),
+      memory_(other.memory_),
+      values_(other.values_),
+      flags_(other.flags_),
+      instructions_(other.instructions_),
+      delegates_(other.delegates_),
+      inputs_(other.inputs_),
+      outputs_(other.outputs_),
+      input_state_(other.input_state_),
+      next_(other.next_),
+      any_unbacked_(other.any_unbacked_) {
+  other.delegates_ = {};
+}
+
+Method::~Method() {
+  for (Delegate& delegate : delegates_) {
+    delegate.backend->destroy(delegate.handle);
+    delegate.processed.~FreeableBuffer();
+  }
+}
+
+// --- Inputs and outputs
+// --------------------------------------------------------------------------------------------
+
+Error Method::set_input(const Value& given, size_t index) {
+  TORCHETTE_CHECK(index < inputs_.size(), InvalidArgument, "there are %zu inputs, number %zu is given",
+                  inputs_.size(), index);
+  Value& own = value(inputs_[index]);
+  if (!own.is_tensor()) {
+    // a slot that an instruction reads is a symbolic number; any other was a constant of the export
+    if (own.is_scalar() && given.is_scalar() && (flags(inputs_[index]) & kUsed) != 0) {
+      TORCHETTE_CHECK(own.tag() == given.tag(), InvalidArgument,
+                      "input %zu is a value of kind %d, the method takes %d", index,
+                      static_cast<int>(given.tag()), static_cast<int>(own.tag()));
+      own = given;
+      return Error::Ok;
+    }
+    bool same = own.tag() == given.tag();
+    if (same && own.is_double()) {
+      same = own.to_double() == given.to_double();
+    } else if (same && own.is_scalar()) {
+      same = own.to_int() == given.to_int();
+    } else if (same && own.tag() == Tag::String) {
+      const Span<const char> a = own.to_string(), b = given.to_string();
+      same = a.size() == b.size() && memcmp(a.data(), b.data(), a.size()) == 0;
+    }
+    TORCHETTE_CHECK(same, InvalidArgument, "input %zu must be the value that the model was exported with",
+                    index);
+    return Error::Ok;
+  }
+
+  TORCHETTE_CHECK(given.is_tensor(), InvalidArgument, "input %zu must be a tensor", index);
+  const Tensor source = given.to_tensor();
+  const Tensor target = own.to_tensor();
+  TensorImpl& impl = *target.unsafe_impl();
+  TORCHETTE_CHECK(source.scalar_type() == impl.type, InvalidArgument,
+                  "input %zu has dtype %d, the method takes %d", index,
+                  static_cast<int>(source.scalar_type()), static_cast<int>(impl.type));
+  TORCHETTE_CHECK(source.dim() == impl.dim, InvalidArgument, "input %zu has rank %zd, the method takes %u",
+                  index, source.dim(), impl.dim);
+  const SizesType* bound = input_state_[index].bound;
+  for (size_t d = 0; d < impl.dim; ++d) {
+    const SizesType size = source.sizes()[d];
+    const bool fits = impl.dynamism == TensorShapeDynamism::STATIC ? size == bound[d] : size <= bound[d];
+    TORCHETTE_CHECK(fits && size >= 0, InvalidArgument,
+                    "input %zu has size %d in dimension %zu, the method takes %s%d", index,
+                    static_cast<int>(size), d, impl.dynamism == TensorShapeDynamism::STATIC ? "" : "at most ",
+                    static_cast<int>(bound[d]));
+  }
+  StridesType strides[kMaxDim];
+  const Result<int32_t> numel = dense_strides(source.sizes(), impl.dim_order, strides);
+  TORCHETTE_CHECK(numel.ok(), InvalidArgument, "input %zu is too large", index);
+  for (size_t d = 0; d < impl.dim; ++d)
+    TORCHETTE_CHECK(
+        source.sizes()[d] == 1 || *numel == 0 || source.strides()[d] == strides[d], InvalidArgument,
+        "input %zu has stride %d in dimension %zu, the method takes %d (its dim order, without gaps)", index,
+        static_cast<int>(source.strides()[d]), d, static_cast<int>(strides[d]));
+  TORCHETTE_CHECK(source.const_data_ptr() != nullptr || *numel == 0, InvalidArgument, "input %zu has no data",
+                  index);
+  TORCHETTE_TRY(resize_tensor(target, source.sizes()));
+  if ((flags(inputs_[index]) & kCallerMemory) != 0) {
+    impl.data = source.mutable_data_ptr();
+  } else if (impl.data != source.const_data_ptr() && *numel != 0) {
+    memmove(impl.data, source.const_data_ptr(), source.nbytes());
+  }
+  input_state_[index].set = true;
+  return Error::Ok;
+}
+
+Error Method::set_inputs(Span<const Value> values) {
+  TORCHETTE_CHECK(values.size() == inputs_.size(), InvalidArgument,
+                  "the method takes %zu inputs, %zu are given", inputs_.size(), values.size());
+  for (size_t i = 0; i < values.size(); ++i) TORCHETTE_TRY(set_input(values[i], i));
+  return Error::Ok;
+}
+
+Error Method::set_output_data_ptr(void* buffer, size_t size, size_t index) {
+  TORCHETTE_CHECK(index < outputs_.size(), InvalidArgument, "there are %zu outputs, number %zu is set",
+                  outputs_.size(), index);
+  const Value& output = value(outputs_[index]);
+  TORCHETTE_CHECK(output.is_tensor(), InvalidArgument, "output %zu is not a tensor", index);
+  const uint8_t flag = flags(outputs_[index]);
+  TORCHETTE_CHECK((flag & kCallerMemory) != 0 && (flag & kInput) == 0, NotSupported,
+                  "output %zu has memory of its own: copy it after the execution", index);
+  TensorImpl& impl = *output.to_tensor().unsafe_impl();
+  // the upper bound counts, whatever size the last execution left
+  const size_t needed = impl.capacity * element_size(impl.type);
+  TORCHETTE_CHECK(size >= needed && (buffer != nullptr || needed == 0), InvalidArgument,
+                  "output %zu needs %zu bytes, the buffer has %zu", index, needed, size);
+  TORCHETTE_CHECK(is_aligned_for(buffer, impl.type), InvalidArgument,
+                  "the buffer of output %zu is not aligned", index);
+  impl.data = buffer;
+  return Error::Ok;
+}
+
+const Value& Method::get_output(size_t index) const {
+  return index < outputs_.size() ? value(outputs_[index]) : kNone;
+}
+
+const Value& Method::get_input(size_t index) const {
+  return index < inputs_.size() ? value(inputs_[index]) : kNone;
+}
+
+bool Method::writes_input(size_t index) const {
+  return index < inputs_.size() && (flags(inputs_[index]) & kWritten) != 0;
+}
+
+// --- Execution
+// -----------------------------------------------------------------------------------------------------
+
+Error Method::check_ready() {
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    TORCHETTE_CHECK(input_state_[i].bound == nullptr || input_state_[i].set, InvalidState,
+                    "input %zu is not set", i);
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const Value& output = value(outputs_[i]);
+    if (!output.is_tensor()) continue;
+    const TensorImpl& impl = *output.to_tensor().unsafe_impl();
+    TORCHETTE_CHECK(impl.data != nullptr || impl.capacity == 0, InvalidState,
+                    "output %zu has no memory: see set_output_data_ptr", i);
+  }
+  if (any_unbacked_) {
+    for (size_t i = 0; i < values_.size(); ++i)
+      if ((flags_[i] & kUnbacked) != 0) values_[i].to_tensor().unsafe_impl()->data = nullptr;
+  }
+  return Error::Ok;
+}
+
+inline Error Method::run(const Instruction& instruction, Context& context) {
+  const Error error =
+      __builtin_expect(instruction.function != nullptr, 1)
+          ? instruction.function(context, {values_.data(), static_cast<const int32_t*>(instruction.argument)})
+          : run_control(*static_cast<const Control*>(instruction.argument), context);
+  context.reset_temp();
+  return error;
+}
+
+Error Method::execute() {
+  TORCHETTE_TRY(check_ready());
+  Context context(memory_->temp_allocator());
+  next_ = 0;
+  while (next_ < instructions_.size()) {
+    const Error error = run(instructions_[next_++], context);
+    if (__builtin_expect(error != Error::Ok, 0)) return explain(error);
+  }
+  next_ = 0;
+  return Error::Ok;
+}
+
+Error Method::step() {
+  if (next_ == 0) TORCHETTE_TRY(check_ready());
+  if (next_ >= instructions_.size()) return Error::EndOfMethod;
+  Context context(memory_->temp_allocator());
+  const Error error = run(instructions_[next_++], context);
+  return error == Error::Ok ? error : explain(error);
+}
+
+Error Method::run_control(const Control& control, Context& context) {
+  switch (control.kind) {
+    case Control::Kind::CheckedKernel:
+      TORCHETTE_TRY(check_backed(control));
+      return control.function(context, {values_.data(), control.arguments.data()});
+    case Control::Kind::Move:
+      return move(control.a, control.b);
+    case Control::Kind::JumpFalse: {
+      const Value& condition = value(control.a);
+      bool holds = true;
+      if (condition.is_tensor()) {
+        const Tensor tensor = condition.to_tensor();
+        TORCHETTE_CHECK(tensor.const_data_ptr() != nullptr || tensor.numel() == 0, InvalidState,
+                        "a jump depends on a tensor without memory");
+        const auto* bytes = tensor.const_data_ptr<uint8_t>();
+        for (ptrdiff_t i = 0; i < tensor.numel(); ++i) holds = holds && bytes[i] != 0;
+      } else {
+        holds = condition.to_bool();
+      }
+      if (!holds) next_ = static_cast<size_t>(control.b);
+      return Error::Ok;
+    }
+    case Control::Kind::Free:
+      return Error::Ok;  // memory is planned, so there is nothing to give back
+    case Control::Kind::Delegate: {
+      const Delegate& delegate = delegates_[static_cast<size_t>(control.a)];
+      return delegate.backend->execute(context, delegate.handle, control.delegate_arguments);
+    }
+  }
+  return Error::Internal;
+}
+
+/// A view of the caller's memory has no data until its own instruction has run, wherever jumps may lead.
+Error Method::check_backed(const Control& control) const {
+  const auto backed = [](const Value& v) {
+    const TensorImpl* impl = v.is_tensor() ? v.to_tensor().unsafe_impl() : nullptr;
+    return impl == nullptr || impl->data != nullptr || impl->numel == 0;
+  };
+  const size_t n = control.arguments.size() - (control.defines_last ? 1 : 0);
+  for (size_t i = 0; i < n; ++i) {
+    const Value& argument = value(control.arguments[i]);
+    bool ok = backed(argument);
+    if (argument.tag() == Tag::ListTensor || argument.tag() == Tag::ListOptionalTensor) {
+      const BoxedList& list = *argument.boxed_list();
+      const auto* index = static_cast<const int32_t*>(list.indices);
+      for (uint32_t k = 0; k < list.size; ++k) ok = ok && (index[k] < 0 || backed(value(index[k])));
+    }
+    TORCHETTE_CHECK(ok, InvalidState, "argument %zu is a tensor that has no memory yet", i);
+  }
+  return Error::Ok;
+}
+
+Error Method::move(int32_t from, int32_t to) {
+  Value& target = value(to);
+  const Value& source = value(from);
+  if (is_plain(target)) {
+    target = source;
+    return Error::Ok;
+  }
+  const Tensor a = source.to_tensor(), b = target.to_tensor();
+  TORCHETTE_CHECK(a.const_data_ptr() != nullptr || a.numel() == 0, InvalidState,
+                  "a tensor without memory is moved");
+  TORCHETTE_TRY(resize_tensor(b, a.sizes()));
+  if (b.const_data_ptr() == nullptr) {
+    b.unsafe_impl()->data = a.mutable_data_ptr();
+  } else if (a.numel() != 0) {
+    memmove(b.mutable_data_ptr(), a.const_data_ptr(), a.nbytes());
+  }
+  return Error::Ok;
+}
+
+}  // namespace torchette

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Method: one method of a program, loaded into the caller's memory and executed. Everything that can be wrong
+// with the file is found by load; execute only meets what data can break.
+#pragma once
+
+#include "torchette/runtime/backend.h"
+#include "torchette/runtime/kernel.h"
+#include "torchette/runtime/memory.h"
+#include "torchette/runtime/method_meta.h"
+
+namespace torchette {
+
+class Program;
+
+/// Not for use by two threads at once. Program and memory manager must outlive it.
+class Method {
+ public:
+  Method(Method&& other) noexcept;
+  Method(const Method&) = delete;
+  Method& operator=(const Method&) = delete;
+  Method& operator=(Method&&) = delete;
+  /// Gives handles back to the backends.
+  ~Method();
+
+  size_t inputs_size() const { return inputs_.size(); }
+  size_t outputs_size() const { return outputs_.size(); }
+  MethodMeta method_meta() const { return {program_, plan_}; }
+
+  /// Sets input `index`. A tensor is copied into the planned memory where it has a place there; otherwise its
+  /// data are used in place and must stay until execute() has returned. It must have the method's dtype and
+  /// rank, each size within its own bound, and lie in memory without gaps in the method's dim order. A number
+  /// or string that the program does not use was fixed when the model was exported: it must be equal. Errors:
+  /// InvalidArgument; the message names the input and both sides.
+  Error set_input(const Value& value, size_t index);
+  Error set_inputs(Span<const Value> values);
+  /// Makes output `index` write to `buffer` of `size` bytes, which must hold the output at its upper bound.
+  /// Errors: InvalidArgument, NotSupported (the output's memory is planned, is a constant's or an input's:
+  /// copy it instead).
+  Error set_output_data_ptr(void* buffer, size_t size, size_t index);
+  /// Valid until the next execution; empty where there is no such output.
+  const Value& get_output(size_t index) const;
+  const Value& get_input(size_t index) const;
+  /// Whether some instruction writes to input `index`, a tensor.
+  bool writes_input(size_t index) const;
+  /// The tensor of that name (a mutable buffer). Error: NotFound.
+  Result<Tensor> get_attribute(const char* name) const;
+
+  /// Runs all instructions. Errors: InvalidState (an input or output has no memory yet), those of kernels.
+  Error execute();
+  /// Runs one instruction. EndOfMethod when none is left.
+  Error step();
+  bool in_progress() const { return next_ != 0; }
+  /// Forgets a started stepwise execution.
+  Error reset_execution() {
+    next_ = 0;
+    return Error::Ok;
+  }
+  /// Gives mutable buffers the values that they had after load.
+  Error reset();
+
+ private:
+  friend class Program;
+
+  /// What load finds out about each value.
+  enum Flag : uint8_t {
+    kInput = 1,
+    kOutput = 2,
+    kUsed = 4,           // an instruction or a list reads it
+    kWritten = 8,        // an instruction writes it
+    kConstant = 16,      // a tensor whose bytes are the file's
+    kCallerMemory = 32,  // an input or output tensor whose bytes are the caller's
+    kUnbacked = 64,      // a tensor inside of the method that becomes a view while executing
+    kInitialised = 128,  // a planned tensor that starts with stored bytes
+  };
+  /// An instruction that is not just a kernel call.
+  struct Control {
+    enum class Kind : uint8_t { CheckedKernel, Move, JumpFalse, Free, Delegate };
+    Kind kind;
+    bool defines_last;  // CheckedKernel: the last argument is the view that becomes backed
+    int32_t a, b;       // Move: from, to. JumpFalse: condition, next instruction. Delegate: which
+    OpFunction function;
+    Span<const int32_t> arguments;
+    Span<Value*> delegate_arguments;
+  };
+  struct Instruction {
+    OpFunction function;   // null: `argument` is a Control
+    const void* argument;  // indices of values, in place in the file
+  };
+  struct Input {
+    const SizesType* bound;  // in place in the file; null where the input is not a tensor
+    bool set;
+  };
+  struct Delegate {
+    BackendInterface* backend;
+    DelegateHandle* handle;
+    FreeableBuffer processed;
+  };
+  class Loading;
+
+  Method(const Program* program, size_t plan, MemoryManager* memory)
+      : program_(program), plan_(plan), memory_(memory) {}
+  static Result<Method> load(const Program* program, size_t plan, MemoryManager* memory);
+
+  Value& value(int32_t index) const { return values_[static_cast<size_t>(index)]; }
+  uint8_t& flags(int32_t index) const { return flags_[static_cast<size_t>(index)]; }
+  Error check_ready();
+  Error run(const Instruction& instruction, Context& context);
+  Error run_control(const Control& control, Context& context);
+  Error check_backed(const Control& control) const;
+  Error move(int32_t from, int32_t to);
+  Error explain(Error error) const;
+  Error load_state();
+
+  const Program* program_;
+  size_t plan_;
+  MemoryManager* memory_;
+  Span<Value> values_;
+  uint8_t* flags_ = nullptr;  // of each value
+  Span<Instruction> instructions_;
+  Span<Delegate> delegates_;
+  Span<const int32_t> inputs_;  // indices of values, in place in the file
+  Span<const int32_t> outputs_;
+  Input* input_state_ = nullptr;
+  size_t next_ = 0;  // instruction
+  bool any_unbacked_ = false;
+};
+
+}  // namespace torchette

@@ -1,0 +1,668 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Builds a method from its plan in the file. The file is hostile until this has returned Ok: every index,
+// offset, size, type and jump target is checked here, so that nothing of it needs a check while executing.
+#include "torchette/runtime/kernel_registry.h"
+#include "torchette/runtime/method.h"
+#include "torchette/runtime/program.h"
+#include "torchette/schema/program.h"
+
+namespace torchette {
+
+using flat::Reader;
+using flat::Table;
+using flat::Tables;
+
+namespace {
+
+using Types = schema::KernelTypes;
+
+/// The one kernel that may give a tensor without memory its bytes.
+constexpr char kViewKernel[] = "executorch_prim::et_view.default";
+
+bool accepts(char code, Tag tag) {
+  switch (code) {
+    case 'T':
+    case 't':
+      return tag == Tag::Tensor;
+    case 'i':
+    case 'b':
+      return tag == Tag::Int || tag == Tag::Bool;
+    case 'd':
+    case 's':
+    case 'v':
+      return tag == Tag::Int || tag == Tag::Double || tag == Tag::Bool;
+    case 'S':
+      return tag == Tag::String;
+    case 'I':
+      return tag == Tag::ListInt;
+    case 'D':
+      return tag == Tag::ListDouble;
+    case 'B':
+      return tag == Tag::ListBool;
+    case 'L':
+      return tag == Tag::ListTensor;
+    case 'O':
+      return tag == Tag::ListOptionalTensor || tag == Tag::ListTensor;
+    default:
+      return false;
+  }
+}
+
+bool is_number(const Value& v) { return v.is_none() || v.is_scalar(); }
+
+}  // namespace
+
+class Method::Loading {
+ public:
+  Loading(Method& method, const Program& program, Reader& reader)
+      : m_(method),
+        program_(program),
+        reader_(reader),
+        plan_(&reader, method.plan_),
+        arena_(*method.memory_->method_allocator()),
+        list_budget_(16 * reader.size()) {}
+
+  Error run() {
+    TORCHETTE_TRY(signature());
+    TORCHETTE_TRY(values());
+    TORCHETTE_TRY(lists());
+    TORCHETTE_TRY(m_.load_state());
+    TORCHETTE_TRY(operators());
+    TORCHETTE_TRY(instructions());
+    return delegates();
+  }
+
+ private:
+  template <typename T>
+  Error allocate(size_t count, Span<T>* out) {
+    T* items = arena_.allocate_list<T>(count);
+    TORCHETTE_CHECK(items != nullptr, MemoryAllocationFailed,
+                    "the method allocator has no %zu items of %zu bytes", count, sizeof(T));
+    *out = {items, count};
+    return Error::Ok;
+  }
+  template <typename T>
+  Error allocate(T** out) {
+    Span<T> one;
+    TORCHETTE_TRY(allocate(1, &one));
+    *out = one.data();
+    return Error::Ok;
+  }
+  /// Shared vectors could make a small file ask for a lot of memory; files that were written in earnest
+  /// cannot.
+  Error spend(size_t items) {
+    TORCHETTE_CHECK(items <= list_budget_, InvalidProgram, "the lists of the file are too long for its size");
+    list_budget_ -= items;
+    return Error::Ok;
+  }
+  Error in_range(int32_t index) const {
+    TORCHETTE_CHECK(index >= 0 && static_cast<size_t>(index) < m_.values_.size(), InvalidProgram,
+                    "value %d is named, there are %zu", static_cast<int>(index), m_.values_.size());
+    return Error::Ok;
+  }
+  Error intact(const char* what, size_t index) const {
+    TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "%s %zu of the method is not inside of the file", what,
+                    index);
+    return Error::Ok;
+  }
+
+  // --- Values
+  // ------------------------------------------------------------------------------------------------------
+
+  Error signature() {
+    records_ = plan_.tables(schema::ExecutionPlan::kValues);
+    m_.inputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kInputs);
+    m_.outputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kOutputs);
+    TORCHETTE_CHECK(plan_.present() && reader_.ok(), InvalidProgram,
+                    "the method's plan is not inside of the file");
+    TORCHETTE_TRY(allocate(records_.size(), &m_.values_));
+    Span<uint8_t> flags;
+    TORCHETTE_TRY(allocate(records_.size(), &flags));
+    m_.flags_ = flags.data();
+    for (size_t i = 0; i < records_.size(); ++i) {
+      m_.values_[i] = Value();
+      flags[i] = 0;
+    }
+    Span<Input> inputs;
+    TORCHETTE_TRY(allocate(m_.inputs_.size(), &inputs));
+    m_.input_state_ = inputs.data();
+    for (int32_t i : m_.inputs_) {
+      TORCHETTE_TRY(in_range(i));
+      m_.flags(i) |= kInput;
+    }
+    for (int32_t i : m_.outputs_) {
+      TORCHETTE_TRY(in_range(i));
+      m_.flags(i) |= kOutput;
+    }
+    return Error::Ok;
+  }
+
+  Error values() {
+    for (size_t i = 0; i < records_.size(); ++i) {
+      const Table record = records_[i].table(schema::EValue::kVal);
+      Value& value = m_.values_[i];
+      switch (records_[i].get<Types>(schema::EValue::kValType)) {
+        case Types::NONE:
+        case Types::Null:
+          break;
+        case Types::Int:
+          value = Value(record.get<int64_t>(schema::Int::kIntVal));
+          break;
+        case Types::Bool:
+          value = Value(record.get<uint8_t>(schema::Bool::kBoolVal) != 0);
+          break;
+        case Types::Double:
+          value = Value(record.get<double>(schema::Double::kDoubleVal));
+          break;
+        case Types::String: {
+          const Span<const char> text = record.string(schema::String::kStringVal);
+          TORCHETTE_TRY(plain(Tag::String, text.data(), text.size(), &value));
+          break;
+        }
+        case Types::DoubleList: {
+          const Span<const double> items = record.vector<double>(schema::DoubleList::kItems);
+          TORCHETTE_TRY(plain(Tag::ListDouble, items.data(), items.size(), &value));
+          break;
+        }
+        case Types::BoolList: {
+          const Span<const uint8_t> items = record.vector<uint8_t>(schema::BoolList::kItems);
+          TORCHETTE_TRY(spend(items.size()));
+          for (uint8_t item : items)
+            TORCHETTE_CHECK(item <= 1, InvalidProgram, "value %zu has a bool of %u", i, item);
+          TORCHETTE_TRY(plain(Tag::ListBool, items.data(), items.size(), &value));
+          break;
+        }
+        case Types::IntList: {
+          const Span<const int64_t> items = record.vector<int64_t>(schema::IntList::kItems);
+          TORCHETTE_TRY(boxed(Tag::ListInt, items.data(), items.size(), sizeof(int64_t), &value));
+          break;
+        }
+        case Types::TensorList: {
+          const Span<const int32_t> items = record.vector<int32_t>(schema::TensorList::kItems);
+          // room for the optional kind, since a kernel may take either
+          TORCHETTE_TRY(boxed(Tag::ListTensor, items.data(), items.size(), sizeof(Optional<Tensor>), &value));
+          break;
+        }
+        case Types::OptionalTensorList: {
+          const Span<const int32_t> items = record.vector<int32_t>(schema::OptionalTensorList::kItems);
+          TORCHETTE_TRY(
+              boxed(Tag::ListOptionalTensor, items.data(), items.size(), sizeof(Optional<Tensor>), &value));
+          break;
+        }
+        case Types::Tensor:
+          TORCHETTE_TRY(tensor(record, i));
+          break;
+        default:
+          TORCHETTE_LOG(Error, "value %zu is of a kind that this runtime does not know", i);
+          return Error::NotSupported;
+      }
+      TORCHETTE_TRY(intact("value", i));
+    }
+    for (size_t i = 0; i < m_.inputs_.size(); ++i) {
+      const bool is_tensor = m_.value(m_.inputs_[i]).is_tensor();
+      const Table record = records_[static_cast<size_t>(m_.inputs_[i])].table(schema::EValue::kVal);
+      m_.input_state_[i] = {is_tensor ? record.vector<int32_t>(schema::Tensor::kSizes).data() : nullptr,
+                            false};
+      // a rank of 0 has no bounds, but it is a tensor all the same
+      static constexpr SizesType kNoBounds = 0;
+      if (is_tensor && m_.input_state_[i].bound == nullptr) m_.input_state_[i].bound = &kNoBounds;
+    }
+    return Error::Ok;
+  }
+
+  Error plain(Tag tag, const void* data, size_t size, Value* value) {
+    PlainList* list;
+    TORCHETTE_TRY(allocate(&list));
+    *list = {data, static_cast<uint32_t>(size)};
+    *value = Value(tag, list);
+    return Error::Ok;
+  }
+
+  Error boxed(Tag tag, const void* items, size_t size, size_t gathered_size, Value* value) {
+    TORCHETTE_TRY(spend(size));
+    BoxedList* list;
+    TORCHETTE_TRY(allocate(&list));
+    void* gathered = size <= SIZE_MAX / gathered_size ? arena_.allocate(size * gathered_size, 8) : nullptr;
+    TORCHETTE_CHECK(gathered != nullptr, MemoryAllocationFailed,
+                    "the method allocator has no room for a list of %zu", size);
+    *list = {m_.values_.data(), items, gathered, static_cast<uint32_t>(size)};
+    *value = Value(tag, list);
+    return Error::Ok;
+  }
+
+  /// After all values are known: what the lists name.
+  Error lists() {
+    for (size_t i = 0; i < m_.values_.size(); ++i) {
+      const Value& value = m_.values_[i];
+      const bool ints = value.tag() == Tag::ListInt, optional = value.tag() == Tag::ListOptionalTensor;
+      if (!ints && !optional && value.tag() != Tag::ListTensor) continue;
+      const BoxedList& list = *value.boxed_list();
+      for (uint32_t k = 0; k < list.size; ++k) {
+        const int64_t index = ints ? static_cast<const int64_t*>(list.indices)[k]
+                                   : static_cast<const int32_t*>(list.indices)[k];
+        if (optional && index == -1) continue;
+        TORCHETTE_CHECK(index >= 0 && static_cast<uint64_t>(index) < m_.values_.size(), InvalidProgram,
+                        "list %zu names a value that is not there", i);
+        const Value& item = m_.values_[static_cast<size_t>(index)];
+        TORCHETTE_CHECK(
+            ints ? is_number(item) && !item.is_double() : item.is_tensor() || (optional && item.is_none()),
+            InvalidProgram, "list %zu names value %lld, which is of kind %u", i,
+            static_cast<long long>(index), static_cast<unsigned>(item.tag()));
+        m_.flags_[index] |= kUsed;
+      }
+    }
+    return Error::Ok;
+  }
+
+  Error tensor(const Table& record, size_t index) {
+    const Result<TensorInfo> read = TensorInfo::read(reader_, record);
+    if (!read.ok()) return read.error();
+    const TensorInfo& info = *read;
+    const size_t rank = info.sizes_.size();
+    TensorImpl* impl;
+    TORCHETTE_TRY(allocate(&impl));
+    Span<int32_t> numbers;  // strides, and sizes where they change
+    const bool is_static = info.dynamism_ == TensorShapeDynamism::STATIC;
+    TORCHETTE_TRY(allocate(is_static ? rank : 2 * rank, &numbers));
+    impl->strides = numbers.data();
+    impl->sizes = const_cast<SizesType*>(info.sizes_.data());  // never written where they are static
+    if (!is_static) {
+      impl->sizes = numbers.data() + rank;
+      for (size_t d = 0; d < rank; ++d) impl->sizes[d] = info.sizes_[d];
+    }
+    const Result<int32_t> numel = dense_strides(info.sizes_, info.dim_order_.data(), impl->strides);
+    if (!numel.ok()) return numel.error();
+    impl->data = nullptr;
+    impl->dim_order = info.dim_order_.data();
+    impl->capacity = static_cast<size_t>(*numel);
+    impl->numel = *numel;
+    impl->dim = static_cast<uint8_t>(rank);
+    impl->type = info.type_;
+    impl->dynamism = info.dynamism_;
+
+    const auto buffer = record.get<uint32_t>(schema::Tensor::kDataBufferIdx);
+    const Table allocation = record.table(schema::Tensor::kAllocationInfo);
+    const Table extra = record.table(schema::Tensor::kExtraTensorInfo);
+    TORCHETTE_CHECK(
+        extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) == schema::DeviceType::CPU,
+        NotSupported, "tensor %zu lives on another device than the CPU", index);
+    if (extra.get<schema::TensorDataLocation>(schema::ExtraTensorInfo::kLocation) ==
+        schema::TensorDataLocation::EXTERNAL) {
+      TORCHETTE_LOG(Error, "the data of %s are in another file, which is not supported yet",
+                    info.name_.data());
+      return Error::NotSupported;
+    }
+    uint8_t& flags = m_.flags_[index];
+    if (allocation.present()) {
+      TORCHETTE_TRY(planned(allocation, info.nbytes_, &impl->data));
+      if (buffer != 0) flags |= kInitialised;
+    } else if (buffer != 0) {
+      const Result<const void*> data = program_.constant(reader_, buffer, info.nbytes_);
+      if (!data.ok()) return data.error();
+      impl->data = const_cast<void*>(*data);
+      flags |= kConstant;
+    } else if ((flags & (kInput | kOutput)) != 0) {
+      flags |= kCallerMemory;
+    } else {
+      flags |= kUnbacked;
+      m_.any_unbacked_ = true;
+    }
+    TORCHETTE_CHECK(is_aligned_for(impl->data, impl->type), InvalidProgram,
+                    "the bytes of tensor %zu are not aligned", index);
+    m_.values_[index] = Value(Tensor(impl));
+    return Error::Ok;
+  }
+
+  Error planned(const Table& allocation, size_t nbytes, void** address) {
+    const auto id = allocation.get<uint32_t>(schema::AllocationDetails::kMemoryId);
+    const uint64_t offset =
+        allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
+        static_cast<uint64_t>(allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
+    const HierarchicalAllocator* memory = m_.memory_->planned_memory();
+    TORCHETTE_CHECK(memory != nullptr, InvalidArgument, "the method needs planned memory, none is given");
+    TORCHETTE_CHECK(id != 0 && offset <= SIZE_MAX, InvalidProgram, "a tensor is planned into memory %u", id);
+    const Result<void*> found = memory->get_offset_address(id - 1, static_cast<size_t>(offset), nbytes);
+    if (!found.ok()) return found.error();
+    *address = *found;
+    return Error::Ok;
+  }
+
+  // --- Instructions
+  // ------------------------------------------------------------------------------------------------
+
+  /// Each operator is looked up once, however often it is called. All that are missing are named.
+  Error operators() {
+    const Tables records = plan_.tables(schema::ExecutionPlan::kOperators);
+    TORCHETTE_TRY(allocate(records.size(), &kernels_));
+    bool complete = true;
+    for (size_t i = 0; i < records.size(); ++i) {
+      const Span<const char> name = records[i].string(schema::Operator::kName);
+      const Span<const char> overload = records[i].string(schema::Operator::kOverload);
+      TORCHETTE_TRY(intact("operator", i));
+      kernels_[i] = find_kernel(name, overload);
+      if (kernels_[i] != nullptr) continue;
+      complete = false;
+      TORCHETTE_LOG(Error, "there is no kernel for %s%s%s", name.data(), overload.empty() ? "" : ".",
+                    overload.data());
+    }
+    return complete ? Error::Ok : Error::OperatorMissing;
+  }
+
+  Error instructions() {
+    const Tables chains = plan_.tables(schema::ExecutionPlan::kChains);
+    size_t count = 0;
+    for (size_t c = 0; c < chains.size(); ++c) {
+      count += chains[c].tables(schema::Chain::kInstructions).size();
+      TORCHETTE_CHECK(count <= reader_.size() / 4, InvalidProgram,
+                      "the file has more instructions than bytes for them");
+    }
+    TORCHETTE_TRY(intact("chain", 0));
+    TORCHETTE_TRY(allocate(count, &m_.instructions_));
+    // what instructions write must be known before what they read is judged
+    for (const bool marking : {true, false}) {
+      size_t at = 0;
+      for (size_t c = 0; c < chains.size(); ++c) {
+        const Tables records = chains[c].tables(schema::Chain::kInstructions);
+        const size_t start = at;
+        for (size_t i = 0; i < records.size(); ++i, ++at) {
+          const Error error = instruction(records[i], marking, start, records.size(), &m_.instructions_[at]);
+          if (error != Error::Ok) {
+            TORCHETTE_LOG(Error, "instruction %zu is refused", at);
+            return error;
+          }
+          TORCHETTE_TRY(intact("instruction", at));
+        }
+      }
+    }
+    return Error::Ok;
+  }
+
+  Error instruction(const Table& record, bool marking, size_t start, size_t count, Instruction* out) {
+    const Table args = record.table(schema::Instruction::kInstrArgs);
+    switch (record.get<schema::InstructionArguments>(schema::Instruction::kInstrArgsType)) {
+      case schema::InstructionArguments::KernelCall: {
+        const auto op = args.get<int32_t>(schema::KernelCall::kOpIndex);
+        TORCHETTE_CHECK(op >= 0 && static_cast<size_t>(op) < kernels_.size(), InvalidProgram,
+                        "operator %d is called, there are %zu", static_cast<int>(op), kernels_.size());
+        const Span<const int32_t> indices = args.vector<int32_t>(schema::KernelCall::kArgs);
+        return kernel_call(*kernels_[static_cast<size_t>(op)], indices, marking, out);
+      }
+      case schema::InstructionArguments::MoveCall:
+        return move(args.get<int32_t>(schema::MoveCall::kMoveFrom),
+                    args.get<int32_t>(schema::MoveCall::kMoveTo), marking, out);
+      case schema::InstructionArguments::JumpFalseCall: {
+        const auto condition = args.get<int32_t>(schema::JumpFalseCall::kCondValueIndex);
+        const auto target = args.get<int32_t>(schema::JumpFalseCall::kDestinationInstruction);
+        TORCHETTE_TRY(in_range(condition));
+        m_.flags(condition) |= kUsed;
+        const Value& value = m_.value(condition);
+        TORCHETTE_CHECK(
+            is_number(value) || (value.is_tensor() && value.to_tensor().scalar_type() == ScalarType::Bool),
+            InvalidProgram, "a jump depends on value %d, which is no bool", static_cast<int>(condition));
+        TORCHETTE_CHECK(target >= 0 && static_cast<size_t>(target) <= count, InvalidProgram,
+                        "a jump leads to instruction %d of %zu", static_cast<int>(target), count);
+        Control* control;
+        TORCHETTE_TRY(make_control(Control::Kind::JumpFalse, marking, &control, out));
+        control->a = condition;
+        control->b = static_cast<int32_t>(start) + target;
+        return Error::Ok;
+      }
+      case schema::InstructionArguments::FreeCall: {
+        TORCHETTE_TRY(in_range(args.get<int32_t>(schema::FreeCall::kValueIndex)));
+        Control* control;
+        return make_control(Control::Kind::Free, marking, &control, out);
+      }
+      case schema::InstructionArguments::DelegateCall:
+        return delegate_call(args, marking, out);
+      default:
+        TORCHETTE_LOG(Error, "an instruction is of a kind that this runtime does not know");
+        return Error::NotSupported;
+    }
+  }
+
+  Error make_control(Control::Kind kind, bool marking, Control** control, Instruction* out) {
+    *control = &ignored_;
+    if (marking) return Error::Ok;
+    TORCHETTE_TRY(allocate(control));
+    **control = {kind, false, 0, 0, nullptr, {}, {}};
+    *out = {nullptr, *control};
+    return Error::Ok;
+  }
+
+  Error kernel_call(const Kernel& kernel, Span<const int32_t> indices, bool marking, Instruction* out) {
+    bool unbacked = false, defines_last = false;
+    size_t i = 0;
+    for (const char* code = kernel.signature; *code != 0; ++code, ++i) {
+      const bool optional = *code == '?';
+      if (optional) ++code;
+      TORCHETTE_CHECK(i < indices.size(), InvalidProgram, "%s is called with %zu arguments, it takes (%s)",
+                      kernel.name, indices.size(), kernel.signature);
+      const int32_t index = indices[i];
+      TORCHETTE_TRY(in_range(index));
+      const bool last = code[1] == 0;
+      const bool writes = *code == 't' || *code == 'v' || (*code == 'L' && last);
+      if (marking) {
+        m_.flags(index) |= *code == 't' ? kWritten : *code == 'v' ? kUsed | kWritten : kUsed;
+        continue;
+      }
+      const Value& value = m_.value(index);
+      // a slot that is written while executing may hold any number, whatever it holds now
+      const bool dynamic = (m_.flags(index) & kWritten) != 0 && is_number(value);
+      const bool none = value.is_none() && (optional || dynamic || *code == 'v');
+      TORCHETTE_CHECK(none || accepts(*code, value.tag()) || (dynamic && accepts(*code, Tag::Int)),
+                      InvalidProgram, "argument %zu of %s is of kind %u, it takes (%s)", i, kernel.name,
+                      static_cast<unsigned>(value.tag()), kernel.signature);
+      if (value.tag() == Tag::ListTensor || value.tag() == Tag::ListOptionalTensor) {
+        const BoxedList& list = *value.boxed_list();
+        const auto* items = static_cast<const int32_t*>(list.indices);
+        TORCHETTE_TRY(spend(list.size));
+        for (uint32_t k = 0; k < list.size; ++k) {
+          if (items[k] < 0) continue;
+          unbacked |= (m_.flags(items[k]) & kUnbacked) != 0;
+          if (writes) TORCHETTE_TRY(writable(kernel, items[k]));
+        }
+      } else if (value.is_tensor()) {
+        const bool is_unbacked = (m_.flags(index) & kUnbacked) != 0;
+        unbacked |= is_unbacked;
+        if (is_unbacked && writes && last && strcmp(kernel.name, kViewKernel) == 0) {
+          defines_last = true;
+        } else if (writes) {
+          TORCHETTE_TRY(writable(kernel, index));
+        }
+      }
+    }
+    if (marking) return Error::Ok;
+    *out = {kernel.function, indices.data()};
+    if (!unbacked) return Error::Ok;
+    Control* control;
+    TORCHETTE_TRY(make_control(Control::Kind::CheckedKernel, marking, &control, out));
+    control->function = kernel.function;
+    control->arguments = {indices.data(), i};
+    control->defines_last = defines_last;
+    return Error::Ok;
+  }
+
+  /// Constants stand in read-only memory, and a view of the caller's memory or of a constant may.
+  Error writable(const Kernel& kernel, int32_t index) const {
+    TORCHETTE_CHECK((m_.flags(index) & (kConstant | kUnbacked)) == 0, InvalidProgram,
+                    "%s writes to value %d, which is a constant or has no memory", kernel.name,
+                    static_cast<int>(index));
+    return Error::Ok;
+  }
+
+  Error move(int32_t from, int32_t to, bool marking, Instruction* out) {
+    TORCHETTE_TRY(in_range(from));
+    TORCHETTE_TRY(in_range(to));
+    m_.flags(from) |= kUsed;
+    m_.flags(to) |= kWritten;
+    const Value &source = m_.value(from), &target = m_.value(to);
+    const bool numbers = is_number(source) && is_number(target);
+    const bool tensors = source.is_tensor() && target.is_tensor() &&
+                         source.to_tensor().scalar_type() == target.to_tensor().scalar_type() &&
+                         (m_.flags(to) & kConstant) == 0;
+    TORCHETTE_CHECK(numbers || tensors, InvalidProgram, "value %d is moved to %d, which is of another kind",
+                    static_cast<int>(from), static_cast<int>(to));
+    Control* control;
+    TORCHETTE_TRY(make_control(Control::Kind::Move, marking, &control, out));
+    control->a = from;
+    control->b = to;
+    return Error::Ok;
+  }
+
+  Error delegate_call(const Table& args, bool marking, Instruction* out) {
+    const auto index = args.get<int32_t>(schema::DelegateCall::kDelegateIndex);
+    const size_t count = plan_.tables(schema::ExecutionPlan::kDelegates).size();
+    TORCHETTE_CHECK(index >= 0 && static_cast<size_t>(index) < count, InvalidProgram,
+                    "delegate %d is called, there are %zu", static_cast<int>(index), count);
+    const Span<const int32_t> indices = args.vector<int32_t>(schema::DelegateCall::kArgs);
+    Control* control;
+    TORCHETTE_TRY(make_control(Control::Kind::Delegate, marking, &control, out));
+    TORCHETTE_TRY(spend(indices.size()));
+    Span<Value*> values;
+    if (!marking) TORCHETTE_TRY(allocate(indices.size(), &values));
+    for (size_t i = 0; i < indices.size(); ++i) {
+      TORCHETTE_TRY(in_range(indices[i]));
+      m_.flags(indices[i]) |= kUsed | kWritten;
+      TORCHETTE_CHECK((m_.flags(indices[i]) & kUnbacked) == 0, InvalidProgram,
+                      "argument %zu of a delegate has no memory", i);
+      if (!marking) values[i] = &m_.value(indices[i]);
+    }
+    control->a = index;
+    control->delegate_arguments = values;
+    return Error::Ok;
+  }
+
+  /// Last, since backends may take their time and must be destroyed again.
+  Error delegates() {
+    const Tables records = plan_.tables(schema::ExecutionPlan::kDelegates);
+    Span<Delegate> all;
+    TORCHETTE_TRY(allocate(records.size(), &all));
+    for (size_t i = 0; i < records.size(); ++i) {
+      const Span<const char> id = records[i].string(schema::BackendDelegate::kId);
+      TORCHETTE_TRY(intact("delegate", i));
+      BackendInterface* backend = get_backend_class(id.data());
+      TORCHETTE_CHECK(backend != nullptr && backend->is_available(), NotSupported,
+                      "the method needs the backend %s, which is not %s", id.data(),
+                      backend == nullptr ? "registered" : "available on this device");
+      const Tables options = records[i].tables(schema::BackendDelegate::kCompileSpecs);
+      Span<CompileSpec> specs;
+      TORCHETTE_TRY(spend(options.size()));
+      TORCHETTE_TRY(allocate(options.size(), &specs));
+      for (size_t k = 0; k < options.size(); ++k)
+        specs[k] = {options[k].string(schema::CompileSpec::kKey).data(),
+                    options[k].vector<uint8_t>(schema::CompileSpec::kValue)};
+      const Table reference = records[i].table(schema::BackendDelegate::kProcessed);
+      TORCHETTE_TRY(intact("delegate", i));
+      Result<FreeableBuffer> data = program_.load_delegate_data(reader_, reference, id.data());
+      if (!data.ok()) return data.error();
+      new (&all[i].processed) FreeableBuffer(std::move(*data));
+      BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data());
+      const Result<DelegateHandle*> handle =
+          backend->init(context, &all[i].processed, {specs.data(), specs.size()});
+      if (!handle.ok()) {
+        all[i].processed.~FreeableBuffer();
+        TORCHETTE_LOG(Error, "the backend %s refused delegate %zu", id.data(), i);
+        return handle.error();
+      }
+      all[i].backend = backend;
+      all[i].handle = *handle;
+      m_.delegates_ = {all.data(), i + 1};
+    }
+    return Error::Ok;
+  }
+
+  Method& m_;
+  const Program& program_;
+  Reader& reader_;
+  Table plan_;
+  MemoryAllocator& arena_;
+  size_t list_budget_;
+  Tables records_;
+  Span<const Kernel*> kernels_;
+  Control ignored_;  // what the first pass over the instructions makes
+};
+
+Result<Method> Method::load(const Program* program, size_t plan, MemoryManager* memory) {
+  TORCHETTE_CHECK(memory != nullptr && memory->method_allocator() != nullptr, InvalidArgument,
+                  "a method needs a method allocator");
+  Method method(program, plan, memory);
+  Reader reader = program->reader();
+  const Error error = Loading(method, *program, reader).run();
+  if (error != Error::Ok) return error;
+  return method;
+}
+
+Error Method::load_state() {
+  const MethodMeta meta = method_meta();
+  const size_t count = meta.num_memory_planned_buffers();
+  const HierarchicalAllocator* memory = memory_->planned_memory();
+  for (size_t i = 0; i < count; ++i) {
+    const Result<int64_t> size = meta.memory_planned_buffer_size(i);
+    if (!size.ok()) return size.error();
+    if (*size == 0) continue;
+    TORCHETTE_CHECK(memory != nullptr && static_cast<uint64_t>(*size) <= SIZE_MAX, InvalidArgument,
+                    "the method needs planned memory");
+    const Result<void*> start =
+        memory->get_offset_address(static_cast<uint32_t>(i), 0, static_cast<size_t>(*size));
+    if (!start.ok()) return start.error();
+    memset(*start, 0, static_cast<size_t>(*size));
+  }
+  Reader reader = program_->reader();
+  const Tables records = Table(&reader, plan_).tables(schema::ExecutionPlan::kValues);
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if ((flags_[i] & kInitialised) == 0) continue;
+    const Table record = records[i].table(schema::EValue::kVal);
+    const Tensor tensor = values_[i].to_tensor();
+    const size_t nbytes = tensor.unsafe_impl()->capacity * element_size(tensor.scalar_type());
+    TORCHETTE_TRY(program_->load_mutable(reader,
+                                         record.table(schema::Tensor::kExtraTensorInfo)
+                                             .get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx),
+                                         record.get<uint32_t>(schema::Tensor::kDataBufferIdx), nbytes,
+                                         tensor.mutable_data_ptr()));
+  }
+  return Error::Ok;
+}
+
+Error Method::reset() {
+  next_ = 0;
+  return load_state();
+}
+
+Result<Tensor> Method::get_attribute(const char* name) const {
+  Reader reader = program_->reader();
+  const Tables records = Table(&reader, plan_).tables(schema::ExecutionPlan::kValues);
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (!values_[i].is_tensor()) continue;
+    const Table extra = records[i].table(schema::EValue::kVal).table(schema::Tensor::kExtraTensorInfo);
+    if (strcmp(extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).data(), name) == 0)
+      return values_[i].to_tensor();
+  }
+  return Error::NotFound;
+}
+
+/// Says which instruction it was, after what the kernel has said.
+Error Method::explain(Error error) const {
+#if TORCHETTE_LOG_LEVEL >= 2
+  Reader reader = program_->reader();
+  const Table plan(&reader, plan_);
+  const Tables chains = plan.tables(schema::ExecutionPlan::kChains);
+  size_t at = next_ - 1;
+  for (size_t c = 0; c < chains.size(); ++c) {
+    const Tables records = chains[c].tables(schema::Chain::kInstructions);
+    if (at >= records.size()) {
+      at -= records.size();
+      continue;
+    }
+    const auto op =
+        records[at].table(schema::Instruction::kInstrArgs).get<int32_t>(schema::KernelCall::kOpIndex);
+    const Table record = plan.tables(schema::ExecutionPlan::kOperators)[static_cast<size_t>(op)];
+    TORCHETTE_LOG(Error, "instruction %zu (%s.%s) failed with error 0x%x", next_ - 1,
+                  record.string(schema::Operator::kName).data(),
+                  record.string(schema::Operator::kOverload).data(), static_cast<unsigned>(error));
+    break;
+  }
+#endif
+  return error;
+}
+
+}  // namespace torchette

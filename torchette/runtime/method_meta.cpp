@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Questions about a method, answered by reading its plan in the file each time.
+#include "torchette/runtime/method_meta.h"
+
+#include "torchette/runtime/kernel.h"
+#include "torchette/runtime/program.h"
+#include "torchette/schema/program.h"
+
+namespace torchette {
+namespace {
+
+using flat::Reader;
+using flat::Table;
+
+Tag tag_of_record(schema::KernelTypes type) {
+  switch (type) {
+    case schema::KernelTypes::Int:
+      return Tag::Int;
+    case schema::KernelTypes::Bool:
+      return Tag::Bool;
+    case schema::KernelTypes::Double:
+      return Tag::Double;
+    case schema::KernelTypes::Tensor:
+      return Tag::Tensor;
+    case schema::KernelTypes::String:
+      return Tag::String;
+    case schema::KernelTypes::IntList:
+      return Tag::ListInt;
+    case schema::KernelTypes::DoubleList:
+      return Tag::ListDouble;
+    case schema::KernelTypes::BoolList:
+      return Tag::ListBool;
+    case schema::KernelTypes::TensorList:
+      return Tag::ListTensor;
+    case schema::KernelTypes::OptionalTensorList:
+      return Tag::ListOptionalTensor;
+    default:
+      return Tag::None;
+  }
+}
+
+/// The value that element `index` of the plan's list `slot` names.
+Result<Table> signature_value(Reader& reader, const Table& plan, uint16_t slot, size_t index) {
+  const Span<const int32_t> list = plan.vector<int32_t>(slot);
+  TORCHETTE_CHECK(index < list.size(), InvalidArgument, "there are %zu of them, number %zu is asked for",
+                  list.size(), index);
+  const int32_t value = list[index];
+  const flat::Tables values = plan.tables(schema::ExecutionPlan::kValues);
+  TORCHETTE_CHECK(value >= 0 && static_cast<size_t>(value) < values.size(), InvalidProgram,
+                  "an input or output is value %d of %zu", static_cast<int>(value), values.size());
+  const Table record = values[static_cast<size_t>(value)];
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "value %d is damaged", static_cast<int>(value));
+  return record;
+}
+
+/// A plan with a reader of its own, so that MethodMeta is a plain value and questions do not disturb each
+/// other.
+struct Plan {
+  Reader reader;
+  Table table;
+  Plan(const Reader& bytes, size_t position) : reader(bytes), table(&reader, position) {}
+  Plan(const Plan&) = delete;
+};
+
+bool has_name(Reader& reader, const Table& value) {
+  if (value.get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor) return false;
+  const Table extra = value.table(schema::EValue::kVal).table(schema::Tensor::kExtraTensorInfo);
+  return !extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).empty() && reader.ok();
+}
+
+}  // namespace
+
+Result<TensorInfo> TensorInfo::read(Reader& reader, const Table& tensor) {
+  TensorInfo info;
+  info.sizes_ = tensor.vector<int32_t>(schema::Tensor::kSizes);
+  info.dim_order_ = tensor.vector<uint8_t>(schema::Tensor::kDimOrder);
+  info.type_ = tensor.get<ScalarType>(schema::Tensor::kScalarType);
+  info.dynamism_ = tensor.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism);
+  info.planned_ = tensor.table(schema::Tensor::kAllocationInfo).present();
+  info.name_ =
+      tensor.table(schema::Tensor::kExtraTensorInfo).string(schema::ExtraTensorInfo::kFullyQualifiedName);
+  TORCHETTE_CHECK(tensor.present() && reader.ok(), InvalidProgram, "a tensor's record is damaged");
+  const size_t rank = info.sizes_.size();
+  TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "a tensor has rank %zu, the most is %zu", rank, kMaxDim);
+  TORCHETTE_CHECK(info.dim_order_.size() == rank, InvalidProgram,
+                  "a tensor of rank %zu has a dim order of %zu", rank, info.dim_order_.size());
+  uint32_t seen = 0;
+  for (uint8_t d : info.dim_order_) seen |= d < rank ? 1u << d : 0;
+  TORCHETTE_CHECK(seen == (1u << rank) - 1, InvalidProgram, "a dim order is not a permutation");
+  const size_t item_size = element_size(info.type_);
+  TORCHETTE_CHECK(item_size != 0 && tensor.get<int8_t>(schema::Tensor::kLayout) == 0 &&
+                      tensor.get<int32_t>(schema::Tensor::kStorageOffset) == 0,
+                  NotSupported, "a tensor has dtype %d, or a layout or storage offset other than 0",
+                  static_cast<int>(info.type_));
+  TORCHETTE_CHECK(
+      info.dynamism_ <= TensorShapeDynamism::DYNAMIC_UNBOUND && info.dynamism_ >= TensorShapeDynamism::STATIC,
+      InvalidProgram, "shape dynamism %d is unknown", static_cast<int>(info.dynamism_));
+  StridesType strides[kMaxDim];
+  Result<int32_t> numel = dense_strides(info.sizes_, info.dim_order_.data(), strides);
+  TORCHETTE_CHECK(numel.ok() && static_cast<size_t>(*numel) <= SIZE_MAX / item_size, InvalidProgram,
+                  "a tensor's sizes are negative or too large");
+  info.numel_ = *numel;
+  info.nbytes_ = static_cast<size_t>(*numel) * item_size;
+  return info;
+}
+
+const char* MethodMeta::name() const {
+  Plan plan(program_->reader(), plan_);
+  return plan.table.string(schema::ExecutionPlan::kName).data();
+}
+
+size_t MethodMeta::num_inputs() const {
+  Plan plan(program_->reader(), plan_);
+  return plan.table.vector<int32_t>(schema::ExecutionPlan::kInputs).size();
+}
+
+size_t MethodMeta::num_outputs() const {
+  Plan plan(program_->reader(), plan_);
+  return plan.table.vector<int32_t>(schema::ExecutionPlan::kOutputs).size();
+}
+
+Result<Tag> MethodMeta::tag_of(uint16_t slot, size_t index) const {
+  Plan plan(program_->reader(), plan_);
+  Result<Table> value = signature_value(plan.reader, plan.table, slot, index);
+  if (!value.ok()) return value.error();
+  return tag_of_record(value->get<schema::KernelTypes>(schema::EValue::kValType));
+}
+
+Result<TensorInfo> MethodMeta::tensor_of(uint16_t slot, size_t index) const {
+  Plan plan(program_->reader(), plan_);
+  Result<Table> value = signature_value(plan.reader, plan.table, slot, index);
+  if (!value.ok()) return value.error();
+  TORCHETTE_CHECK(value->get<schema::KernelTypes>(schema::EValue::kValType) == schema::KernelTypes::Tensor,
+                  InvalidArgument, "number %zu is not a tensor", index);
+  return TensorInfo::read(plan.reader, value->table(schema::EValue::kVal));
+}
+
+Result<Tag> MethodMeta::input_tag(size_t index) const {
+  return tag_of(schema::ExecutionPlan::kInputs, index);
+}
+Result<Tag> MethodMeta::output_tag(size_t index) const {
+  return tag_of(schema::ExecutionPlan::kOutputs, index);
+}
+Result<TensorInfo> MethodMeta::input_tensor_meta(size_t index) const {
+  return tensor_of(schema::ExecutionPlan::kInputs, index);
+}
+Result<TensorInfo> MethodMeta::output_tensor_meta(size_t index) const {
+  return tensor_of(schema::ExecutionPlan::kOutputs, index);
+}
+
+size_t MethodMeta::num_attributes() const {
+  Plan plan(program_->reader(), plan_);
+  const flat::Tables values = plan.table.tables(schema::ExecutionPlan::kValues);
+  size_t n = 0;
+  for (size_t i = 0; i < values.size(); ++i) n += has_name(plan.reader, values[i]);
+  return n;
+}
+
+Result<TensorInfo> MethodMeta::attribute_tensor_meta(size_t index) const {
+  Plan plan(program_->reader(), plan_);
+  const flat::Tables values = plan.table.tables(schema::ExecutionPlan::kValues);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Table value = values[i];
+    if (has_name(plan.reader, value) && index-- == 0)
+      return TensorInfo::read(plan.reader, value.table(schema::EValue::kVal));
+  }
+  return Error::InvalidArgument;
+}
+
+size_t MethodMeta::num_memory_planned_buffers() const {
+  Plan plan(program_->reader(), plan_);
+  const size_t n = plan.table.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes).size();
+  return n == 0 ? 0 : n - 1;  // the first is reserved
+}
+
+Result<int64_t> MethodMeta::memory_planned_buffer_size(size_t index) const {
+  Plan plan(program_->reader(), plan_);
+  const Span<const int64_t> sizes = plan.table.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes);
+  TORCHETTE_CHECK(index + 1 < sizes.size(), InvalidArgument, "there is no planned buffer %zu", index);
+  TORCHETTE_CHECK(sizes[index + 1] >= 0, InvalidProgram, "planned buffer %zu has a negative size", index);
+  return sizes[index + 1];
+}
+
+size_t MethodMeta::num_backends() const {
+  Plan plan(program_->reader(), plan_);
+  return plan.table.tables(schema::ExecutionPlan::kDelegates).size();
+}
+
+Result<const char*> MethodMeta::get_backend_name(size_t index) const {
+  Plan plan(program_->reader(), plan_);
+  const flat::Tables delegates = plan.table.tables(schema::ExecutionPlan::kDelegates);
+  TORCHETTE_CHECK(index < delegates.size(), InvalidArgument, "there is no delegate %zu", index);
+  const char* name = delegates[index].string(schema::BackendDelegate::kId).data();
+  TORCHETTE_CHECK(plan.reader.ok(), InvalidProgram, "delegate %zu is damaged", index);
+  return name;
+}
+
+bool MethodMeta::uses_backend(const char* backend_name) const {
+  Plan plan(program_->reader(), plan_);
+  const flat::Tables delegates = plan.table.tables(schema::ExecutionPlan::kDelegates);
+  for (size_t i = 0; i < delegates.size(); ++i)
+    if (strcmp(delegates[i].string(schema::BackendDelegate::kId).data(), backend_name) == 0) return true;
+  return false;
+}
+
+size_t MethodMeta::num_instructions() const {
+  Plan plan(program_->reader(), plan_);
+  const flat::Tables chains = plan.table.tables(schema::ExecutionPlan::kChains);
+  size_t n = 0;
+  for (size_t i = 0; i < chains.size(); ++i) n += chains[i].tables(schema::Chain::kInstructions).size();
+  return n;
+}
+
+Span<const char> MethodMeta::container(uint16_t slot) const {
+  Plan plan(program_->reader(), plan_);
+  return plan.table.table(schema::ExecutionPlan::kContainerMetaType).string(slot);
+}
+
+Span<const char> MethodMeta::encoded_inputs() const {
+  return container(schema::ContainerMetadata::kEncodedInpStr);
+}
+Span<const char> MethodMeta::encoded_outputs() const {
+  return container(schema::ContainerMetadata::kEncodedOutStr);
+}
+
+}  // namespace torchette

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a method takes, gives and needs, asked of the file without loading the method.
+#pragma once
+
+#include "torchette/runtime/flat.h"
+#include "torchette/runtime/result.h"
+#include "torchette/runtime/tensor.h"
+#include "torchette/runtime/value.h"
+
+namespace torchette {
+
+class Program;
+
+/// A tensor of the method's signature. Views point into the program.
+class TensorInfo {
+ public:
+  /// Upper bounds where the shape is dynamic.
+  Span<const SizesType> sizes() const { return sizes_; }
+  Span<const DimOrderType> dim_order() const { return dim_order_; }
+  ScalarType scalar_type() const { return type_; }
+  TensorShapeDynamism shape_dynamism() const { return dynamism_; }
+  /// Whether its memory is inside of the planned buffers (else it comes from the caller).
+  bool is_memory_planned() const { return planned_; }
+  /// At the upper bounds.
+  size_t nbytes() const { return nbytes_; }
+  /// Fully qualified name, such as encoder.layer.0.weight; empty where the file has none.
+  Span<const char> name() const { return name_; }
+
+ private:
+  friend class Method;
+  friend class MethodMeta;
+  friend class Program;
+  TensorInfo() = default;
+  /// Reads a Tensor record and checks all of it that needs nothing but the record. Errors: InvalidProgram,
+  /// NotSupported (a type or layout that no tensor of this runtime has).
+  static Result<TensorInfo> read(flat::Reader& reader, const flat::Table& tensor);
+
+  Span<const SizesType> sizes_;
+  Span<const DimOrderType> dim_order_;
+  Span<const char> name_;
+  size_t nbytes_ = 0;
+  int32_t numel_ = 0;
+  ScalarType type_ = ScalarType::Undefined;
+  TensorShapeDynamism dynamism_ = TensorShapeDynamism::STATIC;
+  bool planned_ = false;
+};
+
+/// Must not outlive the program. Errors of all: InvalidArgument (no such index), InvalidProgram (damaged
+/// file).
+class MethodMeta {
+ public:
+  const char* name() const;
+  size_t num_inputs() const;
+  Result<Tag> input_tag(size_t index) const;
+  Result<TensorInfo> input_tensor_meta(size_t index) const;
+  size_t num_outputs() const;
+  Result<Tag> output_tag(size_t index) const;
+  Result<TensorInfo> output_tensor_meta(size_t index) const;
+  /// Attributes are the tensors with a name: mutable buffers and external weights.
+  size_t num_attributes() const;
+  Result<TensorInfo> attribute_tensor_meta(size_t index) const;
+  size_t num_memory_planned_buffers() const;
+  /// Bytes.
+  Result<int64_t> memory_planned_buffer_size(size_t index) const;
+  bool uses_backend(const char* backend_name) const;
+  size_t num_backends() const;
+  Result<const char*> get_backend_name(size_t index) const;
+  size_t num_instructions() const;
+  /// The trees of inputs and outputs in the file's text form; empty where the file has none.
+  Span<const char> encoded_inputs() const;
+  Span<const char> encoded_outputs() const;
+
+ private:
+  friend class Method;
+  friend class Program;
+  MethodMeta(const Program* program, size_t plan) : program_(program), plan_(plan) {}
+
+  Result<Tag> tag_of(uint16_t slot, size_t index) const;
+  Result<TensorInfo> tensor_of(uint16_t slot, size_t index) const;
+  Span<const char> container(uint16_t slot) const;
+
+  const Program* program_;
+  size_t plan_;
+};
+
+}  // namespace torchette

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Opens a .pte file: the extended header, the flatbuffer behind it, and the constant segment after that.
+#include "torchette/runtime/program.h"
+
+#include "torchette/runtime/kernel.h"
+#include "torchette/runtime/method.h"
+#include "torchette/schema/program.h"
+
+namespace torchette {
+namespace {
+
+using flat::Reader;
+using flat::Table;
+using Segment = DataLoader::SegmentInfo;
+
+// At the start of a file: offset of the root table, the identifier, and, in files with segments, the extended
+// header.
+constexpr size_t kIdentifierAt = 4;
+constexpr size_t kHeaderAt = 8;
+constexpr size_t kHeaderMinimum = 24;
+constexpr char kHeaderMagic[] = {'e', 'h', '0', '0'};
+constexpr size_t kAlignment = 8;  // of what stands in the file
+
+bool is_aligned(const void* p, size_t alignment) { return reinterpret_cast<uintptr_t>(p) % alignment == 0; }
+
+}  // namespace
+
+Program::HeaderStatus Program::check_header(const void* data, size_t size) {
+  if (size < kMinHeadBytes) return HeaderStatus::ShortData;
+  const char* found = static_cast<const char*>(data) + kIdentifierAt;
+  if (memcmp(found, schema::kFileIdentifier, 4) == 0) return HeaderStatus::CompatibleVersion;
+  return memcmp(found, schema::kFileIdentifier, 2) == 0 ? HeaderStatus::IncompatibleVersion
+                                                        : HeaderStatus::NotPresent;
+}
+
+Result<Program> Program::load(DataLoader* loader, Verification verification) {
+  Result<size_t> file_size = loader->size();
+  if (!file_size.ok()) return file_size.error();
+  TORCHETTE_CHECK(*file_size >= kMinHeadBytes, InvalidProgram,
+                  "the file has %zu bytes, too few for a program", *file_size);
+  size_t program_size = *file_size;
+  size_t segment_base = 0;
+  {
+    Result<FreeableBuffer> head = loader->load(0, kMinHeadBytes, {Segment::Type::Program});
+    if (!head.ok()) return head.error();
+    const auto* bytes = static_cast<const uint8_t*>(head->data());
+    switch (check_header(bytes, head->size())) {
+      case HeaderStatus::CompatibleVersion:
+        break;
+      case HeaderStatus::IncompatibleVersion:
+        TORCHETTE_LOG(Error, "the file is a program of version %.4s, this runtime reads %s",
+                      bytes + kIdentifierAt, schema::kFileIdentifier);
+        return Error::InvalidProgram;
+      default:
+        TORCHETTE_LOG(Error, "the file is not a program: it lacks the mark %s", schema::kFileIdentifier);
+        return Error::InvalidProgram;
+    }
+    if (memcmp(bytes + kHeaderAt, kHeaderMagic, sizeof(kHeaderMagic)) == 0) {
+      const auto length = Reader::load<uint32_t>(bytes + kHeaderAt + 4);
+      const auto stated_size = Reader::load<uint64_t>(bytes + kHeaderAt + 8);
+      const auto base = Reader::load<uint64_t>(bytes + kHeaderAt + 16);
+      TORCHETTE_CHECK(length >= kHeaderMinimum, InvalidProgram, "the extended header has %u bytes", length);
+      TORCHETTE_CHECK(stated_size <= *file_size && stated_size >= kMinHeadBytes && base <= *file_size,
+                      InvalidProgram, "the file is cut short: it has %zu bytes, its program alone %llu",
+                      *file_size, static_cast<unsigned long long>(stated_size));
+      program_size = static_cast<size_t>(stated_size);
+      segment_base = static_cast<size_t>(base);
+    }
+  }
+  Result<FreeableBuffer> bytes = loader->load(0, program_size, {Segment::Type::Program});
+  if (!bytes.ok()) return bytes.error();
+  TORCHETTE_CHECK(is_aligned(bytes->data(), kAlignment), InvalidArgument,
+                  "the program's bytes must start at a multiple of %zu", kAlignment);
+  Program program(loader, std::move(*bytes), {}, segment_base);
+
+  Reader reader = program.reader();
+  const Table root = Table::root(&reader);
+  const flat::Tables segments = root.tables(schema::Program::kSegments);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const auto offset = segments[i].get<uint64_t>(schema::DataSegment::kOffset);
+    const auto size = segments[i].get<uint64_t>(schema::DataSegment::kSize);
+    const uint64_t room = *file_size - segment_base;
+    TORCHETTE_CHECK(reader.ok() && offset <= room && size <= room - offset, InvalidProgram,
+                    "segment %zu is not inside of the file of %zu bytes: it may be cut short", i, *file_size);
+  }
+  const Table constants = root.table(schema::Program::kConstantSegment);
+  if (constants.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets).size() > 0) {
+    const auto index = constants.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
+    Result<FreeableBuffer> segment = program.load_segment(reader, index, {Segment::Type::Constant, index});
+    if (!segment.ok()) return segment.error();
+    program.constants_ = std::move(*segment);
+  }
+  root.tables(schema::Program::kExecutionPlan);
+  TORCHETTE_CHECK(root.present() && reader.ok(), InvalidProgram,
+                  "the file is damaged: its root is not inside");
+  if (verification == Verification::InternalConsistency) {
+    const Error error = program.verify();
+    if (error != Error::Ok) return error;
+  }
+  return program;
+}
+
+Error Program::verify() const {
+  Reader reader = this->reader();
+  const flat::Tables plans = Table::root(&reader).tables(schema::Program::kExecutionPlan);
+  for (size_t p = 0; p < plans.size() && reader.ok(); ++p) {
+    const Table plan = plans[p];
+    plan.string(schema::ExecutionPlan::kName);
+    const flat::Tables values = plan.tables(schema::ExecutionPlan::kValues);
+    for (size_t i = 0; i < values.size() && reader.ok(); ++i) {
+      const Table value = values[i].table(schema::EValue::kVal);
+      if (values[i].get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor)
+        continue;
+      const Result<TensorInfo> info = TensorInfo::read(reader, value);
+      if (!info.ok()) return info.error();
+    }
+    const flat::Tables chains = plan.tables(schema::ExecutionPlan::kChains);
+    for (size_t c = 0; c < chains.size() && reader.ok(); ++c) {
+      const flat::Tables instructions = chains[c].tables(schema::Chain::kInstructions);
+      for (size_t i = 0; i < instructions.size() && reader.ok(); ++i)
+        instructions[i].table(schema::Instruction::kInstrArgs);
+    }
+  }
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the file is damaged: a method's records are not inside");
+  return Error::Ok;
+}
+
+size_t Program::num_methods() const {
+  Reader reader = this->reader();
+  return Table::root(&reader).tables(schema::Program::kExecutionPlan).size();
+}
+
+Result<const char*> Program::get_method_name(size_t index) const {
+  Reader reader = this->reader();
+  const flat::Tables plans = Table::root(&reader).tables(schema::Program::kExecutionPlan);
+  TORCHETTE_CHECK(index < plans.size(), InvalidArgument, "there are %zu methods, number %zu is asked for",
+                  plans.size(), index);
+  const char* name = plans[index].string(schema::ExecutionPlan::kName).data();
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the name of method %zu is damaged", index);
+  return name;
+}
+
+Result<size_t> Program::find_plan(const char* method_name) const {
+  Reader reader = this->reader();
+  const flat::Tables plans = Table::root(&reader).tables(schema::Program::kExecutionPlan);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const Table plan = plans[i];
+    if (strcmp(plan.string(schema::ExecutionPlan::kName).data(), method_name) == 0 && reader.ok())
+      return plan.position();
+  }
+  TORCHETTE_LOG(Error, "there is no method %s", method_name);
+  return Error::InvalidArgument;
+}
+
+Result<MethodMeta> Program::method_meta(const char* method_name) const {
+  const Result<size_t> plan = find_plan(method_name);
+  if (!plan.ok()) return plan.error();
+  return MethodMeta(this, *plan);
+}
+
+Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager) const {
+  const Result<size_t> plan = find_plan(method_name);
+  if (!plan.ok()) return plan.error();
+  return Method::load(this, *plan, memory_manager);
+}
+
+Result<FreeableBuffer> Program::load_segment(Reader& reader, size_t index, const Segment& info) const {
+  const flat::Tables segments = Table::root(&reader).tables(schema::Program::kSegments);
+  TORCHETTE_CHECK(index < segments.size(), InvalidProgram, "segment %zu is named, there are %zu", index,
+                  segments.size());
+  // load() has seen that all segments are inside of the file
+  const auto offset = segments[index].get<uint64_t>(schema::DataSegment::kOffset);
+  const auto size = segments[index].get<uint64_t>(schema::DataSegment::kSize);
+  return loader_->load(segment_base_ + static_cast<size_t>(offset), static_cast<size_t>(size), info);
+}
+
+Result<const void*> Program::constant(Reader& reader, uint32_t index, size_t nbytes) const {
+  const Table root = Table::root(&reader);
+  const auto offsets =
+      root.table(schema::Program::kConstantSegment).vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
+  const uint8_t* data = nullptr;
+  size_t room = 0;
+  if (offsets.size() > 0) {
+    const uint64_t offset = index < offsets.size() ? offsets[index] : UINT64_MAX;
+    if (offset <= constants_.size()) {
+      data = static_cast<const uint8_t*>(constants_.data()) + offset;
+      room = constants_.size() - static_cast<size_t>(offset);
+    }
+  } else {
+    const flat::Tables buffers = root.tables(schema::Program::kConstantBuffer);
+    if (index < buffers.size()) {
+      const Span<const uint8_t> storage = buffers[index].vector<uint8_t>(schema::Buffer::kStorage);
+      data = storage.data();
+      room = storage.size();
+    }
+  }
+  TORCHETTE_CHECK(reader.ok() && nbytes <= room && (data != nullptr || nbytes == 0), InvalidProgram,
+                  "constant %u of %zu bytes is not inside of the file", index, nbytes);
+  return static_cast<const void*>(data);
+}
+
+Error Program::load_mutable(Reader& reader, uint64_t segments_index, uint32_t index, size_t nbytes,
+                            void* buffer) const {
+  const Table root = Table::root(&reader);
+  const flat::Tables mutable_segments = root.tables(schema::Program::kMutableDataSegments);
+  TORCHETTE_CHECK(segments_index < mutable_segments.size(), InvalidProgram,
+                  "a tensor starts with data of a mutable segment that is not there");
+  const Table part = mutable_segments[static_cast<size_t>(segments_index)];
+  const Span<const uint64_t> offsets = part.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
+  const size_t segment = part.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
+  const flat::Tables segments = root.tables(schema::Program::kSegments);
+  TORCHETTE_CHECK(reader.ok() && index < offsets.size() && segment < segments.size(), InvalidProgram,
+                  "initial data %u is not inside of the file", index);
+  const auto start = segments[segment].get<uint64_t>(schema::DataSegment::kOffset);
+  const auto size = segments[segment].get<uint64_t>(schema::DataSegment::kSize);
+  TORCHETTE_CHECK(offsets[index] <= size && nbytes <= size - offsets[index], InvalidProgram,
+                  "initial data %u of %zu bytes is not inside of its segment", index, nbytes);
+  return loader_->load_into(segment_base_ + static_cast<size_t>(start + offsets[index]), nbytes,
+                            {Segment::Type::Mutable, segment}, buffer);
+}
+
+Result<FreeableBuffer> Program::load_delegate_data(Reader& reader, const Table& reference,
+                                                   const char* id) const {
+  const auto index = reference.get<uint32_t>(schema::BackendDelegateDataReference::kIndex);
+  if (reference.get<schema::DataLocation>(schema::BackendDelegateDataReference::kLocation) ==
+      schema::DataLocation::SEGMENT)
+    return load_segment(reader, index, {Segment::Type::Backend, index, id});
+  const flat::Tables blobs = Table::root(&reader).tables(schema::Program::kBackendDelegateData);
+  const Span<const uint8_t> data = blobs[index].vector<uint8_t>(schema::BackendDelegateInlineData::kData);
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the data of a delegate to %s are not inside of the file", id);
+  return FreeableBuffer(data.data(), data.size(), nullptr);
+}
+
+}  // namespace torchette

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Program: the bytes of a .pte file and what all methods share, its constants. Open it, ask it, load methods
+// from it.
+#pragma once
+
+#include "torchette/runtime/flat.h"
+#include "torchette/runtime/loader.h"
+#include "torchette/runtime/memory.h"
+#include "torchette/runtime/method_meta.h"
+
+namespace torchette {
+
+class Method;
+
+/// Must outlive the methods that are loaded from it, as its loader must outlive it.
+class Program {
+ public:
+  /// Reading is verifying: either level is safe on any bytes. InternalConsistency also visits every method's
+  /// values and instructions at once, where Minimal leaves that to load_method().
+  enum class Verification : uint8_t { Minimal, InternalConsistency };
+  enum class HeaderStatus : uint8_t { CompatibleVersion, IncompatibleVersion, NotPresent, ShortData };
+  /// As many bytes check_header() needs.
+  static constexpr size_t kMinHeadBytes = 64;
+
+  /// Whether the first bytes of a file are those of a program that this runtime reads.
+  static HeaderStatus check_header(const void* data, size_t size);
+  /// Errors: InvalidProgram (not a program, or damaged), those of the loader.
+  static Result<Program> load(DataLoader* loader, Verification verification = Verification::Minimal);
+
+  size_t num_methods() const;
+  Result<const char*> get_method_name(size_t index) const;
+  /// Error: InvalidArgument (no such method).
+  Result<MethodMeta> method_meta(const char* method_name) const;
+  /// Everything that may fail for reasons of the file fails here. Errors: InvalidArgument (no such method),
+  /// InvalidProgram, OperatorMissing (all missing ones are in the log), NotSupported, MemoryAllocationFailed.
+  Result<Method> load_method(const char* method_name, MemoryManager* memory_manager) const;
+
+ private:
+  friend class Method;
+  friend class MethodMeta;
+
+  Program(DataLoader* loader, FreeableBuffer&& bytes, FreeableBuffer&& constants, size_t segment_base)
+      : loader_(loader),
+        bytes_(std::move(bytes)),
+        constants_(std::move(constants)),
+        segment_base_(segment_base) {}
+
+  flat::Reader reader() const { return {bytes_.data(), bytes_.size()}; }
+  Error verify() const;
+  /// Position of the plan of that name in the bytes.
+  Result<size_t> find_plan(const char* method_name) const;
+  /// `nbytes` bytes of constant `index`, wherever the file has them.
+  Result<const void*> constant(flat::Reader& reader, uint32_t index, size_t nbytes) const;
+  /// Fills `buffer` with the stored first value of a mutable tensor.
+  Error load_mutable(flat::Reader& reader, uint64_t segments_index, uint32_t index, size_t nbytes,
+                     void* buffer) const;
+  Result<FreeableBuffer> load_segment(flat::Reader& reader, size_t index,
+                                      const DataLoader::SegmentInfo& info) const;
+  Result<FreeableBuffer> load_delegate_data(flat::Reader& reader, const flat::Table& reference,
+                                            const char* id) const;
+
+  DataLoader* loader_;
+  FreeableBuffer bytes_;      // the flatbuffer
+  FreeableBuffer constants_;  // the constant segment, if the file has one
+  size_t segment_base_;
+};
+
+}  // namespace torchette
