@@ -7,7 +7,7 @@
 
 namespace torchette {
 
-void* MemoryAllocator::allocate(size_t size, size_t alignment) {
+void* MemoryAllocator::bump(size_t size, size_t alignment) {
   if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
     TORCHETTE_LOG(Error, "alignment %zu is not a power of two", alignment);
     return nullptr;

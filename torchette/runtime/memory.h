@@ -14,7 +14,8 @@ namespace torchette {
 
 /// Hands out aligned pieces of [base, base + size) one after the other. Subclasses may take memory from
 /// elsewhere. The destructor is not virtual (that would pull `operator delete` into firmware): owners destroy
-/// what they made.
+/// what they made. All virtual functions are inline, so that code with RTTI can derive from it though the
+/// core has none.
 class MemoryAllocator {
  public:
   static constexpr size_t kDefaultAlignment = alignof(void*);
@@ -24,7 +25,7 @@ class MemoryAllocator {
   MemoryAllocator& operator=(const MemoryAllocator&) = delete;
 
   /// `size` bytes at a multiple of `alignment` (a power of two), or null when they do not fit.
-  virtual void* allocate(size_t size, size_t alignment = kDefaultAlignment);
+  virtual void* allocate(size_t size, size_t alignment = kDefaultAlignment) { return bump(size, alignment); }
   /// Forgets all that was handed out.
   virtual void reset() { current_ = begin_; }
 
@@ -45,6 +46,8 @@ class MemoryAllocator {
   size_t free_size() const { return static_cast<size_t>(end_ - current_); }
 
  protected:
+  void* bump(size_t size, size_t alignment);
+
   uint8_t* begin_;
   uint8_t* end_;
   uint8_t* current_;

@@ -112,13 +112,16 @@ Error Method::set_inputs(Span<const Value> values) {
   return Error::Ok;
 }
 
+bool Method::output_needs_memory(size_t index) const {
+  return index < outputs_.size() && (flags(outputs_[index]) & (kCallerMemory | kInput)) == kCallerMemory;
+}
+
 Error Method::set_output_data_ptr(void* buffer, size_t size, size_t index) {
   TORCHETTE_CHECK(index < outputs_.size(), InvalidArgument, "there are %zu outputs, number %zu is set",
                   outputs_.size(), index);
   const Value& output = value(outputs_[index]);
   TORCHETTE_CHECK(output.is_tensor(), InvalidArgument, "output %zu is not a tensor", index);
-  const uint8_t flag = flags(outputs_[index]);
-  TORCHETTE_CHECK((flag & kCallerMemory) != 0 && (flag & kInput) == 0, NotSupported,
+  TORCHETTE_CHECK(output_needs_memory(index), NotSupported,
                   "output %zu has memory of its own: copy it after the execution", index);
   TensorImpl& impl = *output.to_tensor().unsafe_impl();
   // the upper bound counts, whatever size the last execution left

@@ -4,15 +4,27 @@
 // exceptions.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/mmap_data_loader.h"
+#include "torchette/runtime/backend.h"
 #include "torchette/runtime/kernel_registry.h"
+#include "torchette/runtime/method.h"
 #include "torchette/runtime/platform.h"
+#include "torchette/runtime/program.h"
 
 namespace nb = nanobind;
 
@@ -69,6 +81,639 @@ ScalarType scalar_type_of(nb::dlpack::dtype type) {
       return ScalarType::Undefined;
   }
 }
+
+// --- Faults
+// --------------------------------------------------------------------------------------------------------
+
+/// What Python turns into the exceptions of torchette.errors: an error of the runtime with its log lines, or
+/// a value that does not fit input `input`.
+struct Fault {
+  enum class Kind { Runtime, InputValue, InputType };
+  Kind kind;
+  Error error;
+  std::string text;
+  size_t input;
+};
+
+PyObject* fault_type = nullptr;
+
+Fault runtime_fault(Error error) { return {Fault::Kind::Runtime, error, take_log(), 0}; }
+Fault input_fault(size_t input, std::string text) {
+  return {Fault::Kind::InputValue, Error::InvalidArgument, std::move(text), input};
+}
+Fault input_type_fault(size_t input, std::string text) {
+  return {Fault::Kind::InputType, Error::InvalidType, std::move(text), input};
+}
+
+template <typename T>
+T unwrap(Result<T>&& result) {
+  if (!result.ok()) throw runtime_fault(result.error());
+  return std::move(*result);
+}
+
+const char* dtype_name(ScalarType type) {
+  static constexpr const char* kNames[] = {"uint8",           "int8",
+                                           "int16",           "int32",
+                                           "int64",           "float16",
+                                           "float32",         "float64",
+                                           "complex32",       "complex64",
+                                           "complex128",      "bool",
+                                           "qint8",           "quint8",
+                                           "qint32",          "bfloat16",
+                                           "quint4x2",        "quint2x4",
+                                           "bits1x8",         "bits2x4",
+                                           "bits4x2",         "bits8",
+                                           "bits16",          "float8_e5m2",
+                                           "float8_e4m3fn",   "float8_e5m2fnuz",
+                                           "float8_e4m3fnuz", "uint16",
+                                           "uint32",          "uint64"};
+  const auto i = static_cast<size_t>(type);
+  return i < sizeof(kNames) / sizeof(*kNames) ? kNames[i] : "an unknown dtype";
+}
+
+// --- Memory
+// --------------------------------------------------------------------------------------------------------
+
+constexpr size_t kAlignment = 64;
+
+struct FreeMemory {
+  void operator()(void* p) const { free(p); }
+};
+using Memory = std::unique_ptr<void, FreeMemory>;
+
+/// Zeroed pages come from the system without being touched; others are as they come.
+Memory allocate_memory(size_t size) {
+  void* p = nullptr;
+  if (posix_memalign(&p, kAlignment, std::max<size_t>(size, 1)) != 0) throw std::bad_alloc();
+  return Memory(p);
+}
+
+// --- Programs
+// --------------------------------------------------------------------------------------------------------
+
+/// A program with the bytes that it stands in. Methods share it, so it lives as long as any of them.
+class LoadedProgram {
+ public:
+  /// Maps the file.
+  LoadedProgram(const std::string& path, Program::Verification verification)
+      : file_(unwrap(extension::MmapDataLoader::from(path.c_str()))),
+        program_(unwrap(Program::load(&*file_, verification))) {}
+  /// Uses the buffer in place if nobody can write to it and it is aligned, else a copy.
+  LoadedProgram(nb::handle bytes, Program::Verification verification) : view_(bytes) {
+    const Py_buffer& view = view_.get();
+    const void* data = view.buf;
+    const auto size = static_cast<size_t>(view.len);
+    if (!view.readonly || reinterpret_cast<uintptr_t>(data) % 16 != 0) {
+      copy_ = allocate_memory(size);
+      memcpy(copy_.get(), data, size);
+      data = copy_.get();
+    }
+    buffer_.emplace(data, size);
+    program_.emplace(unwrap(Program::load(&*buffer_, verification)));
+  }
+  LoadedProgram(const LoadedProgram&) = delete;
+
+  const Program& program() const { return *program_; }
+
+ private:
+  /// A view of a Python buffer. Made and released with the interpreter's lock held, as all objects of Python
+  /// are.
+  class View {
+   public:
+    View() { view_.obj = nullptr; }
+    explicit View(nb::handle object) {
+      if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    }
+    ~View() {
+      if (view_.obj != nullptr) PyBuffer_Release(&view_);
+    }
+    View(const View&) = delete;
+    const Py_buffer& get() const { return view_; }
+
+   private:
+    Py_buffer view_;
+  };
+
+  std::optional<extension::MmapDataLoader> file_;
+  View view_;
+  Memory copy_;
+  std::optional<extension::BufferDataLoader> buffer_;
+  std::optional<Program> program_;
+};
+
+using SharedProgram = std::shared_ptr<LoadedProgram>;
+
+nb::str text_of(Span<const char> text) {
+  // a hostile file's names need not be UTF-8
+  return nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+nb::str text_of(const char* text) { return text_of({text, strlen(text)}); }
+
+template <typename Items>
+nb::tuple tuple_of(const Items& items) {
+  nb::list list;
+  for (const auto item : items) list.append(static_cast<int64_t>(item));
+  return nb::tuple(list);
+}
+
+/// (sizes, dim order, dtype number, dynamic, planned, bytes, name)
+nb::tuple describe(const TensorInfo& info) {
+  return nb::make_tuple(tuple_of(info.sizes()), tuple_of(info.dim_order()),
+                        static_cast<int>(info.scalar_type()),
+                        info.shape_dynamism() != TensorShapeDynamism::STATIC, info.is_memory_planned(),
+                        info.nbytes(), text_of(info.name()));
+}
+
+/// A dict of all that MethodMeta tells.
+nb::dict describe_method(const SharedProgram& shared, const char* name) {
+  const MethodMeta meta = unwrap(shared->program().method_meta(name));
+  nb::list inputs, outputs, attributes, buffers, backends;
+  for (size_t i = 0; i < meta.num_inputs(); ++i) {
+    const Tag tag = unwrap(meta.input_tag(i));
+    nb::object info = nb::none();
+    if (tag == Tag::Tensor) info = describe(unwrap(meta.input_tensor_meta(i)));
+    inputs.append(nb::make_tuple(static_cast<int>(tag), info));
+  }
+  for (size_t i = 0; i < meta.num_outputs(); ++i) {
+    const Tag tag = unwrap(meta.output_tag(i));
+    nb::object info = nb::none();
+    if (tag == Tag::Tensor) info = describe(unwrap(meta.output_tensor_meta(i)));
+    outputs.append(nb::make_tuple(static_cast<int>(tag), info));
+  }
+  for (size_t i = 0; i < meta.num_attributes(); ++i)
+    attributes.append(describe(unwrap(meta.attribute_tensor_meta(i))));
+  for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i)
+    buffers.append(unwrap(meta.memory_planned_buffer_size(i)));
+  for (size_t i = 0; i < meta.num_backends(); ++i) backends.append(text_of(unwrap(meta.get_backend_name(i))));
+  nb::dict result;
+  result["name"] = text_of(meta.name());
+  result["inputs"] = inputs;
+  result["outputs"] = outputs;
+  result["attributes"] = attributes;
+  result["planned"] = buffers;
+  result["backends"] = backends;
+  result["instructions"] = meta.num_instructions();
+  result["encoded_inputs"] = text_of(meta.encoded_inputs());
+  result["encoded_outputs"] = text_of(meta.encoded_outputs());
+  return result;
+}
+
+nb::list method_names(const SharedProgram& shared) {
+  nb::list names;
+  for (size_t i = 0; i < shared->program().num_methods(); ++i)
+    names.append(text_of(unwrap(shared->program().get_method_name(i))));
+  return names;
+}
+
+// --- Arrays that come in
+// -----------------------------------------------------------------------------------------------
+
+/// Where an array's elements are. Strides count elements.
+struct ArrayView {
+  const uint8_t* data;
+  size_t rank;
+  int64_t sizes[kMaxDim];
+  int64_t strides[kMaxDim];
+  ScalarType type;
+  bool writable;
+};
+
+ScalarType scalar_type_of(const char* format, Py_ssize_t item_size) {
+  if (format == nullptr) return ScalarType::Byte;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == 'Z') {
+    return format[1] == 'f'   ? ScalarType::ComplexFloat
+           : format[1] == 'd' ? ScalarType::ComplexDouble
+                              : ScalarType::Undefined;
+  }
+  if (format[0] == 0 || format[1] != 0) return ScalarType::Undefined;
+  constexpr ScalarType kSigned[] = {ScalarType::Char, ScalarType::Short, ScalarType::Int, ScalarType::Long};
+  constexpr ScalarType kUnsigned[] = {ScalarType::Byte, ScalarType::UInt16, ScalarType::UInt32,
+                                      ScalarType::UInt64};
+  const size_t i = item_size == 1 ? 0 : item_size == 2 ? 1 : item_size == 4 ? 2 : 3;
+  switch (*format) {
+    case '?':
+      return ScalarType::Bool;
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+      return kSigned[i];
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+      return kUnsigned[i];
+    case 'e':
+      return ScalarType::Half;
+    case 'f':
+      return ScalarType::Float;
+    case 'd':
+      return ScalarType::Double;
+    default:
+      return ScalarType::Undefined;
+  }
+}
+
+/// Copies a strided array to `target`, without gaps, in `dim_order`.
+void copy_dense(const ArrayView& source, Span<const DimOrderType> dim_order, uint8_t* target) {
+  const size_t item = element_size(source.type);
+  int64_t count = 1;
+  for (size_t d = 0; d < source.rank; ++d) count *= source.sizes[d];
+  if (count == 0) return;
+  int64_t index[kMaxDim] = {};
+  const size_t inner = source.rank == 0 ? 0 : dim_order[source.rank - 1];
+  const int64_t run = source.rank == 0 ? 1 : source.sizes[inner];
+  const int64_t step = source.rank == 0 ? 1 : source.strides[inner];
+  const uint8_t* row = source.data;
+  for (int64_t done = 0; done < count; done += run) {
+    if (step == 1) {
+      memcpy(target, row, static_cast<size_t>(run) * item);
+      target += static_cast<size_t>(run) * item;
+    } else {
+      for (int64_t i = 0; i < run; ++i, target += item)
+        memcpy(target, row + i * step * static_cast<int64_t>(item), item);
+    }
+    // the next row, counting from the innermost but one dimension outwards
+    for (size_t k = source.rank; k-- > 1;) {
+      const size_t d = dim_order[k - 1];
+      row += source.strides[d] * static_cast<int64_t>(item);
+      if (++index[d] < source.sizes[d]) break;
+      row -= source.sizes[d] * source.strides[d] * static_cast<int64_t>(item);
+      index[d] = 0;
+    }
+  }
+}
+
+/// One input of a call: the value for the runtime and what keeps its bytes alive.
+class Argument {
+ public:
+  Argument() { view_.obj = nullptr; }
+  ~Argument() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+  Argument(const Argument&) = delete;
+
+  const Value& value() const { return value_; }
+
+  void set_number(const Value& value) { value_ = value; }
+  void set_string(const char* text) {
+    text_ = text;
+    list_ = {text_.data(), static_cast<uint32_t>(text_.size())};
+    value_ = Value(Tag::String, &list_);
+  }
+
+  /// Takes an array for the tensor `info` describes. Throws Fault.
+  void set_tensor(nb::handle object, const TensorInfo& info, bool needs_writable, size_t input) {
+    ArrayView array;
+    view(object, input, &array);
+    check(array, info, input);
+    for (size_t d = 0; d < array.rank; ++d) sizes_[d] = static_cast<SizesType>(array.sizes[d]);
+    const Result<int32_t> numel = dense_strides({sizes_, array.rank}, info.dim_order().data(), strides_);
+    if (!numel.ok()) throw input_fault(input, "is too large");
+    bool in_place = (!needs_writable || array.writable) && is_aligned_for(array.data, array.type);
+    for (size_t d = 0; d < array.rank; ++d)
+      in_place = in_place && (array.sizes[d] == 1 || array.strides[d] == strides_[d]);
+    if (!in_place && *numel != 0) {
+      copy_ = allocate_memory(static_cast<size_t>(*numel) * element_size(array.type));
+      copy_dense(array, info.dim_order(), static_cast<uint8_t*>(copy_.get()));
+      array.data = static_cast<const uint8_t*>(copy_.get());
+    }
+    impl_.data = const_cast<uint8_t*>(array.data);
+    impl_.sizes = sizes_;
+    impl_.strides = strides_;
+    impl_.dim_order = info.dim_order().data();
+    impl_.capacity = static_cast<size_t>(*numel);
+    impl_.numel = *numel;
+    impl_.dim = static_cast<uint8_t>(array.rank);
+    impl_.type = array.type;
+    impl_.dynamism = TensorShapeDynamism::STATIC;
+    value_ = Value(Tensor(&impl_));
+  }
+
+ private:
+  void view(nb::handle object, size_t input, ArrayView* out) {
+    if (PyObject_CheckBuffer(object.ptr()) && !PyBytes_Check(object.ptr())) {
+      if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
+        const ScalarType type = scalar_type_of(view_.format, view_.itemsize);
+        if (type == ScalarType::Undefined)
+          throw input_type_fault(input, std::string("is an array of format '") + view_.format + "'");
+        if (view_.ndim > static_cast<int>(kMaxDim)) throw input_fault(input, "has more than 16 dimensions");
+        *out = {static_cast<const uint8_t*>(view_.buf),
+                static_cast<size_t>(view_.ndim),
+                {},
+                {},
+                type,
+                !view_.readonly};
+        for (int d = 0; d < view_.ndim; ++d) {
+          out->sizes[d] = view_.shape[d];
+          out->strides[d] = view_.strides[d] / view_.itemsize;
+          if (view_.strides[d] % view_.itemsize != 0 && view_.shape[d] > 1)
+            throw input_fault(input,
+                              "is an array whose strides are no multiples of its items; copy it first");
+        }
+        return;
+      }
+      PyErr_Clear();  // arrays of extension types such as bfloat16 may still speak DLPack
+      view_.obj = nullptr;
+    }
+    if (nb::hasattr(object, "__dlpack__") && nb::try_cast<nb::ndarray<nb::ro>>(object, array_)) {
+      if (array_.device_type() != nb::device::cpu::value)
+        throw input_fault(input, "is not in the CPU's memory; move it there with .cpu()");
+      const ScalarType type = torchette::scalar_type_of(array_.dtype());
+      if (array_.ndim() > kMaxDim) throw input_fault(input, "has more than 16 dimensions");
+      *out = {static_cast<const uint8_t*>(array_.data()), array_.ndim(), {}, {}, type, true};
+      for (size_t d = 0; d < array_.ndim(); ++d) {
+        out->sizes[d] = static_cast<int64_t>(array_.shape(d));
+        out->strides[d] = array_.stride(d);
+      }
+      return;
+    }
+    throw input_type_fault(input,
+                           std::string("is a ") + Py_TYPE(object.ptr())->tp_name +
+                               ", the method takes a tensor (a numpy array or anything that speaks DLPack)");
+  }
+
+  static std::string shape_text(const int64_t* sizes, size_t rank) {
+    std::string text = "(";
+    for (size_t d = 0; d < rank; ++d) text += (d == 0 ? "" : ", ") + std::to_string(sizes[d]);
+    return text + (rank == 1 ? ",)" : ")");
+  }
+
+  static void check(const ArrayView& array, const TensorInfo& info, size_t input) {
+    if (array.type != info.scalar_type())
+      throw input_fault(input, std::string("has dtype ") + dtype_name(array.type) + ", the method takes " +
+                                   dtype_name(info.scalar_type()));
+    const bool dynamic = info.shape_dynamism() != TensorShapeDynamism::STATIC;
+    bool fits = array.rank == info.sizes().size();
+    for (size_t d = 0; fits && d < array.rank; ++d)
+      fits = dynamic ? array.sizes[d] <= info.sizes()[d] : array.sizes[d] == info.sizes()[d];
+    if (fits) return;
+    int64_t bounds[kMaxDim];
+    for (size_t d = 0; d < info.sizes().size(); ++d) bounds[d] = info.sizes()[d];
+    throw input_fault(input, "has shape " + shape_text(array.sizes, array.rank) + ", the method takes " +
+                                 (dynamic ? "at most " : "") + shape_text(bounds, info.sizes().size()));
+  }
+
+  Value value_;
+  TensorImpl impl_;
+  SizesType sizes_[kMaxDim];
+  StridesType strides_[kMaxDim];
+  Py_buffer view_;
+  nb::ndarray<nb::ro> array_;
+  Memory copy_;
+  std::string text_;
+  PlainList list_;
+};
+
+// --- Methods
+// ---------------------------------------------------------------------------------------------------------
+
+nb::object value_to_python(const Value& value) {
+  switch (value.tag()) {
+    case Tag::Int:
+      return nb::int_(value.to_int());
+    case Tag::Double:
+      return nb::float_(value.to_double());
+    case Tag::Bool:
+      return nb::bool_(value.to_bool());
+    default:
+      return nb::none();
+  }
+}
+
+/// One output of a call, detached from the method.
+struct Outcome {
+  Value value;  // where it is a number or None
+  Tag tag = Tag::None;
+  std::string text;
+  Memory memory;
+  ScalarType type = ScalarType::Undefined;
+  std::vector<size_t> sizes;
+  std::vector<int64_t> strides;
+};
+
+bool is_torch_tensor(nb::handle object) {
+  static PyTypeObject* known = nullptr;  // guarded by the interpreter's lock
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  if (type == known) return true;
+  if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(type, "__module__")) return false;
+  const nb::object module_name = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__module__");
+  if (!nb::isinstance<nb::str>(module_name)) return false;
+  const char* name = nb::borrow<nb::str>(module_name).c_str();
+  if (strncmp(name, "torch", 5) != 0 || (name[5] != 0 && name[5] != '.')) return false;
+  known = type;
+  return true;
+}
+
+nb::dlpack::dtype dlpack_type_of(ScalarType type) {
+  using Code = nb::dlpack::dtype_code;
+  const auto code = type == ScalarType::Bool                                                ? Code::Bool
+                    : type == ScalarType::BFloat16                                          ? Code::Bfloat
+                    : is_floating(type)                                                     ? Code::Float
+                    : type == ScalarType::ComplexFloat || type == ScalarType::ComplexDouble ? Code::Complex
+                    : type == ScalarType::Byte || type == ScalarType::UInt16 || type == ScalarType::UInt32 ||
+                            type == ScalarType::UInt64
+                        ? Code::UInt
+                        : Code::Int;
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(8 * element_size(type)), 1};
+}
+
+template <typename Framework>
+nb::object array_of(void* data, const std::vector<size_t>& sizes, const std::vector<int64_t>& strides,
+                    ScalarType type, nb::handle owner) {
+  return nb::cast(
+      nb::ndarray<Framework>(data, sizes.size(), sizes.data(), owner, strides.data(), dlpack_type_of(type)));
+}
+
+nb::object to_python(Outcome& outcome, bool torch) {
+  switch (outcome.tag) {
+    case Tag::Tensor:
+      break;
+    case Tag::String:
+      return text_of({outcome.text.data(), outcome.text.size()});
+    default:
+      return value_to_python(outcome.value);
+  }
+  if (outcome.type == ScalarType::BFloat16 && !torch) {
+    // numpy has no bfloat16; float32 holds every one of its values
+    size_t count = 1;
+    for (size_t size : outcome.sizes) count *= size;
+    Memory wide = allocate_memory(count * sizeof(float));
+    for (size_t i = 0; i < count; ++i)
+      static_cast<float*>(wide.get())[i] = static_cast<const BFloat16*>(outcome.memory.get())[i];
+    outcome.memory = std::move(wide);
+    outcome.type = ScalarType::Float;
+  }
+  void* data = outcome.memory.release();
+  const nb::capsule owner(data, [](void* p) noexcept { free(p); });
+  return torch ? array_of<nb::pytorch>(data, outcome.sizes, outcome.strides, outcome.type, owner)
+               : array_of<nb::numpy>(data, outcome.sizes, outcome.strides, outcome.type, owner);
+}
+
+/// A method with its memory. Calls from several threads wait for one another.
+class LoadedMethod {
+ public:
+  LoadedMethod(SharedProgram program, const std::string& name) : program_(std::move(program)) {
+    const MethodMeta meta = unwrap(program_->program().method_meta(name.c_str()));
+    for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
+      const auto size = static_cast<size_t>(unwrap(meta.memory_planned_buffer_size(i)));
+      buffers_.push_back(allocate_memory(size));
+      spans_.emplace_back(static_cast<uint8_t*>(buffers_.back().get()), size);
+    }
+    planned_.emplace(Span<Span<uint8_t>>(spans_.data(), spans_.size()));
+    memory_.emplace(&method_memory_, &*planned_, &temp_memory_);
+    for (size_t i = 0; i < meta.num_inputs(); ++i)
+      inputs_.push_back(unwrap(meta.input_tag(i)) == Tag::Tensor
+                            ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
+                            : std::nullopt);
+    method_.emplace(unwrap(program_->program().load_method(name.c_str(), &*memory_)));
+  }
+
+  nb::list execute(nb::sequence given) {
+    const size_t count = nb::len(given);
+    if (count != inputs_.size()) throw Fault{Fault::Kind::InputValue, Error::InvalidArgument, "count", count};
+    std::deque<Argument> arguments(count);
+    std::vector<Value> values(count);
+    bool torch = false;
+    for (size_t i = 0; i < count; ++i) {
+      const nb::object object = given[i];
+      convert(object, i, &arguments[i]);
+      values[i] = arguments[i].value();
+      torch = torch || (inputs_[i].has_value() && is_torch_tensor(object));
+    }
+    std::vector<Outcome> outcomes(method_->outputs_size());
+    Error error;
+    std::string log;
+    {
+      nb::gil_scoped_release release;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      take_log();
+      error = run({values.data(), values.size()}, outcomes);
+      log = take_log();
+    }
+    if (error != Error::Ok) throw Fault{Fault::Kind::Runtime, error, log, 0};
+    nb::list results;
+    for (Outcome& outcome : outcomes) results.append(to_python(outcome, torch));
+    return results;
+  }
+
+  nb::object attribute(const char* name, bool torch) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Result<Tensor> tensor = method_->get_attribute(name);
+    if (!tensor.ok()) throw nb::key_error(name);
+    Outcome outcome;
+    detach(*tensor, nullptr, outcome);
+    return to_python(outcome, torch);
+  }
+
+  void reset() {
+    nb::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Error error = method_->reset();
+    if (error != Error::Ok) throw runtime_fault(error);
+  }
+
+  size_t method_memory_size() const { return method_memory_.size(); }
+
+ private:
+  void convert(nb::handle object, size_t i, Argument* out) {
+    if (inputs_[i].has_value()) {
+      out->set_tensor(object, *inputs_[i], method_->writes_input(i), i);
+      return;
+    }
+    const Value& own = method_->get_input(i);
+    PyObject* p = object.ptr();
+    const char* expected = nullptr;
+    switch (own.tag()) {
+      case Tag::Bool:
+        if (PyBool_Check(p)) return out->set_number(Value(p == Py_True));
+        expected = "a bool";
+        break;
+      case Tag::Int:
+        if (PyIndex_Check(p) && !PyBool_Check(p))
+          return out->set_number(Value(nb::cast<int64_t>(nb::steal(PyNumber_Index(p)))));
+        expected = "an int";
+        break;
+      case Tag::Double:
+        if (PyFloat_Check(p) || (PyLong_Check(p) && !PyBool_Check(p)))
+          return out->set_number(Value(PyFloat_AsDouble(p)));
+        expected = "a float";
+        break;
+      case Tag::String:
+        if (PyUnicode_Check(p)) return out->set_string(nb::borrow<nb::str>(object).c_str());
+        expected = "a str";
+        break;
+      case Tag::None:
+        if (object.is_none()) return;
+        expected = "None";
+        break;
+      default:
+        expected = "a value of a kind that Python cannot give";
+    }
+    throw input_type_fault(i, std::string("is a ") + Py_TYPE(p)->tp_name + ", the method takes " + expected);
+  }
+
+  /// Runs without the interpreter's lock.
+  Error run(Span<const Value> values, std::vector<Outcome>& outcomes) {
+    TORCHETTE_TRY(method_->set_inputs(values));
+    std::vector<Memory> fresh(outcomes.size());
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const Value& output = method_->get_output(i);
+      if (!output.is_tensor()) continue;
+      // what has no planned place is written straight into the array that is returned
+      const TensorImpl& impl = *output.to_tensor().unsafe_impl();
+      const size_t size = impl.capacity * element_size(impl.type);
+      if (!method_->output_needs_memory(i)) continue;
+      fresh[i] = allocate_memory(size);
+      TORCHETTE_TRY(method_->set_output_data_ptr(fresh[i].get(), size, i));
+    }
+    TORCHETTE_TRY(method_->execute());
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const Value& output = method_->get_output(i);
+      outcomes[i].tag = output.tag();
+      if (output.is_tensor()) {
+        detach(output.to_tensor(), std::move(fresh[i]), outcomes[i]);
+      } else if (output.tag() == Tag::String) {
+        outcomes[i].text.assign(output.to_string().data(), output.to_string().size());
+      } else if (output.is_scalar() || output.is_none()) {
+        outcomes[i].value = output;
+      } else {
+        TORCHETTE_LOG(Error, "output %zu is a list, which Python is not given yet", i);
+        return Error::NotSupported;
+      }
+    }
+    return Error::Ok;
+  }
+
+  /// Takes over `memory` if the tensor's bytes are in it, else copies them.
+  static void detach(const Tensor& tensor, Memory memory, Outcome& outcome) {
+    const size_t size = tensor.nbytes();
+    if (memory == nullptr || memory.get() != tensor.const_data_ptr()) {
+      memory = allocate_memory(size);
+      if (size != 0) memcpy(memory.get(), tensor.const_data_ptr(), size);
+    }
+    outcome.tag = Tag::Tensor;
+    outcome.memory = std::move(memory);
+    outcome.type = tensor.scalar_type();
+    for (SizesType n : tensor.sizes()) outcome.sizes.push_back(static_cast<size_t>(n));
+    for (StridesType n : tensor.strides()) outcome.strides.push_back(n);
+  }
+
+  SharedProgram program_;  // first, so that it goes last
+  std::vector<Memory> buffers_;
+  std::vector<Span<uint8_t>> spans_;
+  std::optional<HierarchicalAllocator> planned_;
+  extension::MallocMemoryAllocator method_memory_;
+  extension::MallocMemoryAllocator temp_memory_{64 * 1024};
+  std::optional<MemoryManager> memory_;
+  std::vector<std::optional<TensorInfo>> inputs_;
+  std::optional<Method> method_;
+  std::mutex mutex_;
+};
 
 // --- One kernel alone, for tests
 // -----------------------------------------------------------------------------------
@@ -205,24 +850,6 @@ class CallTable {
   std::deque<List> lists_;
 };
 
-nb::object value_to_python(const Value& value) {
-  switch (value.tag()) {
-    case Tag::Tensor: {
-      nb::list sizes;
-      for (SizesType size : value.to_tensor().sizes()) sizes.append(static_cast<int64_t>(size));
-      return nb::tuple(sizes);
-    }
-    case Tag::Int:
-      return nb::int_(value.to_int());
-    case Tag::Double:
-      return nb::float_(value.to_double());
-    case Tag::Bool:
-      return nb::bool_(value.to_bool());
-    default:
-      return nb::none();
-  }
-}
-
 nb::list call_kernel(const char* name, nb::args arguments) {
   const Kernel* kernel = find_kernel(name);
   if (kernel == nullptr) throw nb::key_error(name);
@@ -261,7 +888,10 @@ nb::list call_kernel(const char* name, nb::args arguments) {
   }
   nb::list results;
   for (size_t i = 0; i < index.size(); ++i)
-    if (is_output[i]) results.append(value_to_python(table.values()[i]));
+    if (is_output[i]) {
+      const Value& value = table.values()[i];
+      results.append(value.is_tensor() ? tuple_of(value.to_tensor().sizes()) : value_to_python(value));
+    }
   return results;
 }
 
@@ -272,11 +902,67 @@ nb::list operator_names() {
   return names;
 }
 
+Program::Verification verification(bool verify) {
+  return verify ? Program::Verification::InternalConsistency : Program::Verification::Minimal;
+}
+
 NB_MODULE(_native, m) {
   PalImpl platform;
   platform.emit_log_message = capture_log_line;
   register_pal(platform);
 
+  fault_type = PyErr_NewException("torchette.runtime._native.Fault", nullptr, nullptr);
+  m.attr("Fault") = nb::steal(fault_type);
+  Py_INCREF(fault_type);
+  // arguments: kind, error number, text, number of the input
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const Fault& fault) {
+      static constexpr const char* kKinds[] = {"runtime", "input", "input-type"};
+      const nb::tuple arguments =
+          nb::make_tuple(kKinds[static_cast<int>(fault.kind)], static_cast<uint32_t>(fault.error),
+                         text_of({fault.text.data(), fault.text.size()}), fault.input);
+      PyErr_SetObject(fault_type, arguments.ptr());
+    }
+  });
+
+  nb::class_<LoadedProgram>(m, "Program")
+      .def_static(
+          "from_path",
+          [](const std::string& path, bool verify) {
+            take_log();
+            return std::make_shared<LoadedProgram>(path, verification(verify));
+          },
+          nb::arg("path"), nb::arg("verify"))
+      .def_static(
+          "from_bytes",
+          [](nb::handle bytes, bool verify) {
+            take_log();
+            return std::make_shared<LoadedProgram>(bytes, verification(verify));
+          },
+          nb::arg("bytes"), nb::arg("verify"))
+      .def_prop_ro("method_names", &method_names)
+      .def("describe", &describe_method, nb::arg("method"))
+      .def(
+          "load_method",
+          [](const SharedProgram& program, const std::string& name) {
+            take_log();
+            return std::make_unique<LoadedMethod>(program, name);
+          },
+          nb::arg("name"));
+  nb::class_<LoadedMethod>(m, "Method")
+      .def("execute", &LoadedMethod::execute, nb::arg("inputs"))
+      .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
+      .def("reset", &LoadedMethod::reset)
+      .def_prop_ro("memory_size", &LoadedMethod::method_memory_size);
+
+  m.def("backends", [] {
+    nb::list names;
+    for (size_t i = 0; i < get_num_registered_backends(); ++i)
+      names.append(text_of(unwrap(get_backend_name(i))));
+    return names;
+  });
   m.def("operators", &operator_names, "(name, signature) of every kernel in the table");
   m.def("call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"),
         "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"
