@@ -167,6 +167,8 @@ def replace_constant(program: ExportedProgram, node: Node, tensor: torch.Tensor)
     store = (
         program.state_dict if spec.kind in _STATE and spec.target in program.state_dict else program.constants
     )
+    if spec.kind is InputKind.PARAMETER and not isinstance(tensor, torch.nn.Parameter):
+        tensor = torch.nn.Parameter(tensor, requires_grad=False)
     store[spec.target] = tensor
     node.meta["val"] = fake(program, tensor)
 

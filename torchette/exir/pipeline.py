@@ -45,7 +45,8 @@ class Stage:
 
 
 STAGES = (
-    Stage("capture", dialects.AUTOGRAD_SAFE, ()),
+    # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
+    Stage("capture", dialects.AUTOGRAD_SAFE, (fold_batch_norm,)),
     Stage("core", dialects.CORE_ATEN, (decompose_to_core,)),
     Stage(
         "edge",
@@ -199,8 +200,7 @@ class Pipeline:
             PassError: a pass raised, or changed what the program computes; names the pass.
         """
         options, report = options or Options(), report if report is not None else Report()
-        # The first pass of the whole pipeline makes a new program anyway.
-        program = program if self.stages[0].name == "capture" else copy_program(program)
+        program = copy_program(program)
         inputs = options.example_inputs or program.example_inputs
         reference = Reference(program, inputs) if options.check_passes and inputs is not None else None
         for stage in self.stages:
@@ -236,7 +236,7 @@ class Pipeline:
         start = time.perf_counter()
         try:
             if run is decompose_to_core:
-                program = copy_program(decompose_to_core(program, options.preserve_ops))
+                program = decompose_to_core(program, options.preserve_ops)
             else:
                 program = run(program)
                 sync_signature(program)

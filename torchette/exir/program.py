@@ -170,6 +170,18 @@ def _to_edge(
     return EdgeProgramManager(lowered, constant_methods, config, reports=reports)
 
 
+def lower(
+    programs: Mapping[str, ExportedProgram],
+    constant_methods: Mapping[str, Any] | None,
+    compile_config: EdgeCompileConfig,
+    backend_config: ExecutorchBackendConfig,
+    **hooks: Any,
+) -> ExecutorchProgramManager:
+    """All stages at once, as `torchette.compile` runs them; `hooks` are fields of `pipeline.Options`."""
+    edge = _to_edge(programs, constant_methods, compile_config, False, **hooks)
+    return edge._to_executorch(backend_config, **hooks)
+
+
 def _named(programs: Any) -> dict[str, ExportedProgram]:
     named = {"forward": programs} if isinstance(programs, ExportedProgram) else programs
     wrong = (

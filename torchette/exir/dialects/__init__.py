@@ -211,9 +211,22 @@ def _captured(target: Any) -> bool:
 def _core(target: Any) -> bool:
     if target is operator.getitem or ops.is_symbolic(target) or ops.is_higher_order(target):
         return True
+    if target in _TRAINING:
+        # The check "train-mode" says better what is wrong with it.
+        return True
     if not ops.is_operator(target) or ops.is_mutating(target):
         return False
     return ops.is_core(target) or target.namespace not in ("aten", "prims", "prim")
+
+
+# What layers become whose behaviour in training differs from that in use.
+_TRAINING = frozenset(
+    {
+        aten.native_dropout.default, aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit_functional.default, aten.rrelu_with_noise_functional.default,
+        aten.bernoulli.p, aten.bernoulli.default,
+    }
+)  # fmt: skip
 
 
 def _edge(target: Any) -> bool:
@@ -441,9 +454,22 @@ _MIXED = frozenset(
 
 
 def _deterministic(node: Node) -> str | None:
-    if node.op == "call_function" and ops.is_operator(node.target) and ops.is_random(node.target):  # type: ignore[arg-type]
+    if (
+        node.op == "call_function"
+        and ops.is_operator(node.target)
+        and ops.is_random(node.target)
+        and node.target not in _TRAINING
+    ):  # type: ignore[arg-type]
         return f"{_target(node)} draws random numbers"
     return None
+
+
+def _inference(node: Node) -> str | None:
+    if node.op != "call_function" or node.target not in _TRAINING:
+        return None
+    if node.target is aten._native_batch_norm_legit.default and not ops.argument(node, "training"):
+        return None
+    return f"{_target(node)} is what a layer in training mode does"
 
 
 def _alias(node: Node) -> str | None:
@@ -606,10 +632,18 @@ CORE_ATEN = Dialect(
     (
         "not-core",
         "is not in the core ATen set and has no decomposition",
-        "rewrite that line with other operators; if it draws random numbers or updates statistics, the model is in "
-        "training mode: call model.eval() before export",
+        "rewrite that line with other operators, or keep the operator with EdgeCompileConfig(preserve_ops=[...]) if "
+        "the runtime has a kernel for it",
     ),
-    COMMON,
+    (
+        *COMMON,
+        Check(
+            "train-mode",
+            "Layers compute what they do in use, not in training.",
+            "call model.eval() before export",
+            _inference,
+        ),
+    ),
     WHOLE,
 )
 EDGE = Dialect(

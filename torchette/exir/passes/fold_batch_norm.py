@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from torchette.exir import ops
 from torchette.exir.graph import (
     add_constant,
+    calls,
     constants,
     drop_unused_constants,
     note,
@@ -22,33 +25,50 @@ from torchette.exir.graph import (
 
 aten = torch.ops.aten
 
+# Both spellings: as torch.export captures them, and as core ATen.
+_TRANSPOSED = frozenset(
+    {aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input}
+)
+_LAYERS = _TRANSPOSED | {
+    aten.convolution.default, aten.linear.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default,
+    aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding,
+}  # fmt: skip
+_CAPTURED, _CORE = aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default
+
 
 def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
-    """w' = w g / sqrt(v + eps), b' = (b - m) g / sqrt(v + eps) + beta, for every batch norm that alone reads its layer."""
+    """w' = w g / sqrt(v + eps), b' = (b - m) g / sqrt(v + eps) + beta, for each batch norm that alone reads its layer.
+
+    It runs on what was captured, where every norm that is gone spares torch's decomposition much work, and again on
+    core ATen, for norms that come out of a decomposition.
+    """
     stored = constants(program)
     folded = 0
-    for norm in list(program.graph.find_nodes(op="call_function", target=_NORM)):
-        layer, gamma, beta, mean, variance, _, epsilon = norm.args
-        only_result = all(user.target is operator.getitem and user.args[1] == 0 for user in norm.users)
-        if not only_result or not isinstance(layer, Node) or len(layer.users) != 1 or not norm.users:
+    for norm in calls(program, _CAPTURED, _CORE):
+        layer, results = norm.args[0], _results(norm)
+        if not results or not isinstance(layer, Node) or layer.target not in _LAYERS or len(layer.users) != 1:
             continue
-        if layer.target not in _CHANNEL_DIM or mean not in stored or variance not in stored:
-            continue
-        weight, bias = layer.args[1], layer.args[2] if len(layer.args) > 2 else None
-        given = [weight, *(n for n in (bias, gamma, beta) if n is not None)]
+        weight, bias = layer.args[1], ops.argument(layer, "bias")
+        gamma, beta, mean, variance = norm.args[1:5]
         # A weight that another layer reads as well would have to be stored twice.
-        if any(n not in stored for n in given) or len(weight.users) != 1:
+        needed = [weight, mean, variance, *(n for n in (bias, gamma, beta) if n is not None)]
+        if any(n not in stored for n in needed) or len(weight.users) != 1 or "bias" in layer.kwargs:
             continue
-        scale, shift = _scale_and_shift(stored, gamma, beta, mean, variance, bias, epsilon)
-        if not _foldable(layer, scale, stored[weight]):
+        if not stored[weight].is_floating_point() or not _channels_fit(layer):
             continue
-        replace_constant(program, weight, _scaled(layer, stored[weight], scale))
-        new_bias = add_constant(program, f"{norm.name}_bias", shift.to(stored[weight].dtype), norm)
-        stored[new_bias] = shift
-        layer.update_arg(2, new_bias) if len(layer.args) > 2 else layer.insert_arg(2, new_bias)
-        for result in list(norm.users):
+        scale, shift = _scale_and_shift(stored, gamma, beta, mean, variance, bias, ops.argument(norm, "eps"))
+        new_weight = _scaled(layer, stored[weight], scale)
+        replace_constant(program, weight, new_weight)
+        new_bias = add_constant(program, f"{norm.name}_bias", shift.to(new_weight.dtype), norm)
+        stored[weight], stored[new_bias] = new_weight, program.constants[new_bias.name]
+        if len(layer.args) > 2:
+            layer.update_arg(2, new_bias)
+        else:
+            layer.args = (*layer.args, new_bias)
+        for result in results:
             replace(program, result, layer)
-        program.graph.erase_node(norm)
+        if norm not in results:
+            norm.graph.erase_node(norm)
         folded += 1
     if folded:
         drop_unused_constants(program)
@@ -56,12 +76,36 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-_NORM = aten._native_batch_norm_legit_no_training.default
-_CHANNEL_DIM = (aten.convolution.default, aten.linear.default)
+def _results(norm: Node) -> list[Node]:
+    """The nodes that stand for the normalised value; none where the norm cannot be folded."""
+    if norm.target is _CAPTURED:
+        return [] if norm.args[5] else [norm]
+    if any(user.target is not operator.getitem or user.args[1] != 0 for user in norm.users):
+        return []
+    return list(norm.users)
 
 
-def _scale_and_shift(stored, gamma, beta, mean, variance, bias, epsilon):
-    # In double: the rounding happens once, at the end.
+def _channels_fit(layer: Node) -> bool:
+    if layer.target is aten.linear.default:
+        # Batch norm scales dimension 1, a linear layer's features are the last.
+        return layer.meta["val"].dim() == 2
+    return not _is_transposed(layer) or ops.argument(layer, "groups") == 1
+
+
+def _is_transposed(layer: Node) -> bool:
+    return layer.target in _TRANSPOSED or (layer.target is aten.convolution.default and bool(layer.args[6]))
+
+
+def _scale_and_shift(
+    stored: dict[Node, torch.Tensor],
+    gamma: Any,
+    beta: Any,
+    mean: Any,
+    variance: Any,
+    bias: Any,
+    epsilon: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    # In double: small channels, and what is rounded here would be rounded in every result.
     scale = (stored[variance].double() + epsilon).rsqrt()
     if gamma is not None:
         scale = scale * stored[gamma].double()
@@ -72,18 +116,7 @@ def _scale_and_shift(stored, gamma, beta, mean, variance, bias, epsilon):
     return scale.detach(), shift.detach()
 
 
-def _foldable(layer: Node, scale: torch.Tensor, weight: torch.Tensor) -> bool:
-    if not weight.is_floating_point():
-        return False
-    if layer.target is aten.linear.default:
-        # Batch norm scales dimension 1, a linear layer's features are the last.
-        return layer.meta["val"].dim() == 2
-    transposed, groups = layer.args[6], layer.args[8]
-    return not transposed or groups == 1
-
-
 def _scaled(layer: Node, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    transposed = layer.target is aten.convolution.default and layer.args[6]
     shape = [1] * weight.dim()
-    shape[1 if transposed else 0] = -1
+    shape[1 if _is_transposed(layer) else 0] = -1
     return (weight.detach() * scale.to(weight.dtype).reshape(shape)).contiguous()
