@@ -11,6 +11,7 @@
   X(matmul)                   \
   X(norm)                     \
   X(pool)                     \
+  X(shape)                    \
   X(softmaxes)
 
 namespace torchette {
