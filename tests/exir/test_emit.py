@@ -201,8 +201,9 @@ def test_state_may_be_emitted_by_name():
     with pytest.raises(EmitError, match="count"):
         emit_program(program)
     emitted = Emitted(program, emit_mutable_buffer_names=True)
-    names = [v.val.extra_tensor_info for v in emitted.plan().values if isinstance(v.val, pte.Tensor)]
-    assert [info.fully_qualified_name for info in names if info] == ["count"]
+    tensors = [value.val for value in emitted.plan().values if isinstance(value.val, pte.Tensor)]
+    named = {t.extra_tensor_info.fully_qualified_name: t for t in tensors if t.extra_tensor_info}
+    assert set(named) == {"count", "x"} and named["count"].allocation_info is None
 
 
 def test_inputs_and_outputs_of_every_kind():
