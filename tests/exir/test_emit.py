@@ -3,6 +3,8 @@
 # also executed by ExecuTorch's own runtime where that is installed: nothing else proves that it reads what we write.
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 import torch.utils._pytree as pytree
@@ -365,6 +367,48 @@ def test_a_program_without_a_plan_is_refused():
     exported = PIPELINE.run(torch.export.export(Function(lambda x: x.exp()).eval(), (torch.randn(3),)))
     with pytest.raises(EmitError, match="no memory plan"):
         emit_program(exported)
+
+
+def random_forward(rng):
+    """A function of pointwise operators, products, views and reductions in a random order, with random reuse."""
+    steps = [
+        (rng.choice("pppbvmsrk"), rng.random(), rng.random(), rng.randrange(4))
+        for _ in range(rng.randint(4, 16))
+    ]
+
+    def forward(x, y):
+        live = [x, y, x @ y]
+        for kind, first, second, which in steps:
+            a, b = live[int(first * len(live))], live[int(second * len(live))]
+            if kind == "p":
+                live.append((torch.sin, torch.neg, torch.sigmoid, torch.tanh)[which](a))
+            elif kind == "b":
+                live.append((torch.add, torch.mul, torch.maximum, torch.sub)[which](a, b))
+            elif kind == "v":
+                live.append((a.view(4, 4, 4) + b.view(4, 4, 4)).view(8, 8))
+            elif kind == "m":
+                live.append(a @ b * 0.1)
+            elif kind == "s":
+                live.append(a + b[which])
+            elif kind == "r":
+                live.append(a * b.sum(which % 2, keepdim=True))
+            else:
+                live.append(a.unsqueeze(0).exp().tanh().squeeze(0))
+        return live[-1], live[-2], live[-1].view(-1)[:8].cos()
+
+    return forward
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_random_programs_equal_eager_call_after_call(planned):
+    rng = random.Random(17 + planned)
+    torch.manual_seed(3)
+    for _ in range(8):
+        planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+        args = (torch.randn(8, 8), torch.randn(8, 8))
+        check(
+            random_forward(rng), args, planning=planning, others=[(torch.randn(8, 8), torch.randn(8, 8))] * 2
+        )
 
 
 def test_two_compilations_give_the_same_bytes():

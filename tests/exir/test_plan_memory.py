@@ -69,7 +69,7 @@ class Counter(nn.Module):
 
 def test_a_chain_needs_two_tensors_however_long_it_is():
     program = lower(lambda x: x.sin().cos().exp().neg().abs(), torch.randn(100))
-    MemoryPlanningPass()(program)
+    MemoryPlanningPass(overwrite_operands=False)(program)
     assert sizes(program) == [0, 2 * 400] == [0, *program.graph_module.meta["memory_bounds"][1:]]
     assert spec(program, "x" if "x" in nodes(program) else "args_0").lifetime == [0, 1]
     first = {
@@ -82,7 +82,7 @@ def test_a_chain_needs_two_tensors_however_long_it_is():
 
 def test_inputs_live_from_the_start_and_outputs_to_the_end():
     program = lower(lambda x, y: (x.exp(), (x + 1).sin() * y), torch.randn(8), torch.randn(8))
-    MemoryPlanningPass()(program)
+    MemoryPlanningPass(overwrite_operands=False)(program)
     end = len(program.graph.nodes) - 1
     inputs = [
         node for node in program.graph.nodes if node.op == "placeholder" and not node.meta["spec"].const
@@ -95,7 +95,7 @@ def test_inputs_live_from_the_start_and_outputs_to_the_end():
 
 def test_an_alias_shares_its_sources_place_and_prolongs_its_life():
     program = lower(lambda x: (x.exp().view(2, 32).sin() + 1, x.cos()), torch.randn(64))
-    MemoryPlanningPass()(program)
+    MemoryPlanningPass(overwrite_operands=False)(program)
     view = next(node for node in program.graph.nodes if "alias" in node.meta)
     source = view.meta["alias"][0].meta["spec"]
     mine = view.meta["spec"]
@@ -213,6 +213,59 @@ def test_a_part_of_a_constant_becomes_a_copy():
         assert (add.meta["spec"].base is not None) == shared
 
 
+def shares(program, name, other):
+    return spec(program, name).root is spec(program, other).root
+
+
+def test_pointwise_results_overwrite_operands_that_die_there():
+    def forward(x, w):
+        hidden = x @ w
+        return (hidden.relu() * 2 + hidden.shape[0]).view(-1).sin().sum()
+
+    program = lower(forward, torch.randn(8, 2), torch.randn(2, 8))
+    MemoryPlanningPass(overwrite_operands=False)(program)
+    assert sizes(program) == [0, 2 * 256]
+    MemoryPlanningPass()(program)
+    for name in ("relu", "mul", "add", "sin"):
+        assert shares(program, name, "mm")
+    assert sizes(program) == [0, 2 * 64 + 256]
+
+
+@pytest.mark.parametrize(
+    ("forward", "result", "operand"),
+    [
+        (lambda x, w: x.exp(), "exp", "args_0"),  # an input: it may be used for the next call as well
+        (lambda x, w: ((y := x @ w).exp(), y.sin() + y), "exp", "mm"),  # read later
+        (lambda x, w: ((y := x @ w).exp(), y.view(-1).sum()), "exp", "mm"),  # read later through an alias
+        (lambda x, w: (x @ w)[0] + x, "add", "mm"),  # broadcast
+        (lambda x, w: (x @ w) > 0, "gt", "mm"),  # of another type
+        (lambda x, w: (x @ w).softmax(0).exp(), "_softmax", "mm"),  # not pointwise
+    ],
+)
+def test_operands_that_are_needed_are_not_overwritten(forward, result, operand):
+    program = lower(forward, torch.randn(8, 8), torch.randn(8, 8))
+    MemoryPlanningPass()(program)
+    assert not shares(program, result, operand)
+
+
+def test_results_that_the_caller_owns_overwrite_nothing():
+    program = lower(lambda x, w: (x @ w).exp(), torch.randn(8, 8), torch.randn(8, 8))
+    MemoryPlanningPass()(program)
+    assert shares(program, "exp", "mm")
+    MemoryPlanningPass(alloc_graph_output=False)(program)
+    assert not shares(program, "exp", "mm") and spec(program, "exp").mem_offset is None
+    # Planning the same specs again with other choices leaves nothing of the first.
+    MemoryPlanningPass(overwrite_operands=False).run(program.graph_module, program.graph_signature)
+    assert not shares(program, "exp", "mm")
+
+
+def test_operands_in_another_memory_are_not_overwritten():
+    program = assign_specs(lower(lambda x, w: (x @ w).exp(), torch.randn(8, 8), torch.randn(8, 8)))
+    spec(program, "exp").mem_id = 2
+    MemoryPlanningPass().run(program.graph_module, program.graph_signature)
+    assert not shares(program, "exp", "mm") and sizes(program)[2] == 256
+
+
 def first_fit(alignment, specs, graph_module, graph_signature, extra_padding):
     """A user's algorithm that writes into the specs and returns the sizes."""
     placed, top = [], 0
@@ -268,9 +321,14 @@ def test_a_users_algorithm_must_place_everything_inside_its_buffers():
 
 def test_the_suite_takes_the_smallest_result():
     program = lower(lambda x: x.exp().sin().cos().tanh(), torch.randn(64))
-    MemoryPlanningPass(MemoryPlanningAlgorithmSuite([memory_planning.naive]))(program)
+    MemoryPlanningPass(MemoryPlanningAlgorithmSuite([memory_planning.naive]), overwrite_operands=False)(
+        program
+    )
     assert sizes(program) == [0, 5 * 256]
-    MemoryPlanningPass(MemoryPlanningAlgorithmSuite([memory_planning.naive, memory_planning.greedy]))(program)
+    MemoryPlanningPass(
+        MemoryPlanningAlgorithmSuite([memory_planning.naive, memory_planning.greedy]),
+        overwrite_operands=False,
+    )(program)
     assert sizes(program) == [0, 2 * 256]
 
 

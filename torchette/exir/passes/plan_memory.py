@@ -11,6 +11,9 @@ What a node says of its storage:
   and the node's operator runs as a copy.
 * ``meta["in_place"] = (source, byte_offset)``: an instruction that writes its result into `source`'s bytes, as do
   operators whose schema says so (``copy_``).
+
+Beyond what the graph says, a pointwise operator may overwrite an operand of the same shape that nothing reads
+afterwards; both then count as one tensor. That lowers the peak itself, not only the distance from it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from torchette.errors import PlanError
-from torchette.exir import memory
+from torchette.exir import memory, ops
+from torchette.exir.graph import same_shape
 from torchette.exir.interface import GraphInterface, specs_of, storage_source, view_sizes
 from torchette.exir.memory_planning import (
     Algorithm,
@@ -133,6 +137,7 @@ class MemoryPlanningPass:
         share_mutable_buffers: methods of one program see the same state, in memory id 2; needs `run_multimethod`
             after the pass has run on all of them.
         alignment: offsets are multiples of this many bytes.
+        overwrite_operands: let pointwise operators write their result over an operand that dies there.
 
     Leaves in ``graph_module.meta``: "non_const_buffer_sizes", the bytes of each memory id (0 is reserved), and
     "memory_bounds", in the same order, the least bytes that any plan would need.
@@ -147,6 +152,8 @@ class MemoryPlanningPass:
         alloc_mutable_buffers: bool = True,
         share_mutable_buffers: bool = False,
         alignment: int = ALIGNMENT,
+        *,
+        overwrite_operands: bool = True,
     ) -> None:
         if share_mutable_buffers and not alloc_mutable_buffers:
             raise ValueError("share_mutable_buffers means nothing unless alloc_mutable_buffers is True")
@@ -157,6 +164,7 @@ class MemoryPlanningPass:
         self.alloc_mutable_buffers = alloc_mutable_buffers
         self.share_mutable_buffers = share_mutable_buffers
         self.alignment = alignment
+        self.overwrite_operands = overwrite_operands
         self._shared: list[tuple[GraphModule, dict[str, TensorSpec], dict[str, TensorSpec]]] = []
 
     def __call__(self, program: ExportedProgram | GraphModule) -> Any:
@@ -176,9 +184,12 @@ class MemoryPlanningPass:
             PlanError: a dimension without an upper bound, or a user's algorithm whose plan would corrupt data.
         """
         assign_missing_specs(graph_module, graph_signature)
+        _forget_overwrites(graph_module)
         interface = GraphInterface.of(graph_module, graph_signature)
         unplanned = self._unplanned(interface)
         self._take_back_aliases(graph_module, interface, unplanned)
+        if self.overwrite_operands:
+            self._overwrite_operands(graph_module, graph_signature, interface, unplanned)
         owners = update_all_tensors_lifetime(graph_module, graph_signature)
         specs = [spec for spec in owners if not spec.const and spec not in unplanned]
         names = _names(graph_module)
@@ -262,6 +273,52 @@ class MemoryPlanningPass:
                 if node in outputs and not self.alloc_graph_output:
                     unplanned.add(spec)
 
+    def _overwrite_operands(
+        self,
+        graph_module: GraphModule,
+        signature: ExportGraphSignature | None,
+        interface: GraphInterface,
+        unplanned: set[TensorSpec],
+    ) -> None:
+        """Let the result of a pointwise operator lie in the bytes of an operand that it is the last to read."""
+        update_all_tensors_lifetime(graph_module, signature)
+        # Inputs and state outlive a call: the caller may execute again without setting them anew.
+        kept = {
+            spec.root
+            for node in (*interface.inputs, *interface.constants, *interface.mutable_buffers)
+            for spec in specs_of(node)
+            if spec is not None
+        } | unplanned
+        for time, node in enumerate(graph_module.graph.nodes):
+            result = node.meta.get("spec")
+            if not isinstance(result, TensorSpec) or result.base is not None or result in kept:
+                continue
+            if (
+                not ops.is_pointwise(node.meta.get("functional", node.target))
+                or storage_source(node) is not None
+            ):
+                continue
+            operands = [
+                spec for source in node.all_input_nodes for spec in specs_of(source) if spec is not None
+            ]
+            for source in node.all_input_nodes:
+                operand = source.meta.get("spec")
+                if not isinstance(operand, TensorSpec):
+                    continue
+                root = operand.root
+                if (
+                    root not in kept
+                    and root.lifetime[1] == time
+                    and root.nbytes() == result.nbytes()
+                    and root.mem_id == result.mem_id
+                    and (operand.dtype, operand.dim_order) == (result.dtype, result.dim_order)
+                    and same_shape(source.meta["val"].shape, node.meta["val"].shape)
+                    and sum(spec.root is root for spec in operands) == 1
+                ):
+                    result.base = operand
+                    root.lifetime[1] = result.lifetime[1]
+                    break
+
     def _refuse_unbounded(self, graph_module: GraphModule, specs: list[TensorSpec]) -> None:
         unbounded = {spec for spec in specs if spec.is_dynamic_unbound_tensor}
         if not unbounded:
@@ -305,6 +362,14 @@ def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:
             if spec is not None:
                 names.setdefault(spec, node.name if len(specs) == 1 else f"{node.name}[{number}]")
     return names
+
+
+def _forget_overwrites(graph_module: GraphModule) -> None:
+    """Undo what an earlier plan decided by itself."""
+    for node in graph_module.graph.nodes:
+        spec = node.meta.get("spec")
+        if isinstance(spec, TensorSpec) and spec.base is not None and storage_source(node) is None:
+            spec.base = None
 
 
 def _place_aliases(graph_module: GraphModule) -> None:
