@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 from torch.fx import Interpreter, Node
 
 from torchette.errors import PassError
@@ -36,15 +37,16 @@ class Reference:
             raise _failure(
                 f"pass {name} of stage {stage} left a graph that cannot run: {error}", name
             ) from error
-        for index, (before, after) in enumerate(zip(self._outputs, now._outputs, strict=True)):
-            difference = _difference(before, after)
+        for what, after in now._outputs.items():
+            # The first pass makes an output of every update of a buffer: those are known from then on.
+            difference = _difference(self._outputs[what], after) if what in self._outputs else None
             if difference is None:
                 continue
             culprit = self._first_difference(now, program)
             where = [place(culprit), node_text(culprit)] if culprit is not None else []
             first = f"; the first node to differ is {culprit.name}" if culprit is not None else ""
             raise _failure(
-                f"pass {name} of stage {stage} changed the result: output {index} {difference}{first}",
+                f"pass {name} of stage {stage} changed the result: {what} {difference}{first}",
                 name,
                 where,
             )
@@ -61,8 +63,11 @@ class Reference:
             if earlier in self._values and _difference(self._values[earlier], now._values[node]) is not None:
                 return node
         # Only new nodes differ: name the first that feeds an output which differs.
-        for value, before, after in zip(outputs(program), self._outputs, now._outputs, strict=True):
-            if isinstance(value, Node) and _difference(before, after) is not None:
+        for value, what in zip(outputs(program), now._outputs, strict=True):
+            differs = (
+                what in self._outputs and _difference(self._outputs[what], now._outputs[what]) is not None
+            )
+            if isinstance(value, Node) and differs:
                 return value
         return None
 
@@ -79,13 +84,9 @@ def evaluate(program: ExportedProgram, args: tuple, kwargs: dict | None = None) 
         stored = tensor_of(program, spec)
         if stored is None and spec.target is not None and spec.target in program.constants:
             stored = program.constants[spec.target]
-        inputs.append(
-            stored.clone()
-            if isinstance(stored, torch.Tensor)
-            else stored
-            if stored is not None
-            else next(flat)
-        )
+        given = stored if stored is not None else next(flat)
+        # A program as captured may still write to its inputs and buffers.
+        inputs.append(given.clone() if isinstance(given, torch.Tensor) else given)
     with torch.no_grad():
         interpreter.run(*inputs)
     return interpreter.env
@@ -107,8 +108,15 @@ class _Evaluator(Interpreter):
         return functional(*args, **kwargs)
 
 
-def _results(program: ExportedProgram, values: dict[Node, Any]) -> list[Any]:
-    return [values[value] if isinstance(value, Node) else value for value in outputs(program)]
+def _results(program: ExportedProgram, values: dict[Node, Any]) -> dict[str, Any]:
+    found = {}
+    for value, spec in zip(outputs(program), program.graph_signature.output_specs, strict=True):
+        user = spec.kind is OutputKind.USER_OUTPUT
+        what = (
+            f"output {sum(name.startswith('output') for name in found)}" if user else f"the new {spec.target}"
+        )
+        found[what] = values[value] if isinstance(value, Node) else value
+    return found
 
 
 def _difference(before: Any, after: Any) -> str | None:

@@ -132,9 +132,7 @@ def add_constant(program: ExportedProgram, name: str, tensor: torch.Tensor, like
         tensor: stored as it is, never copied.
         like: a node that this constant comes from, for its place in the user's code.
     """
-    program._constants = program.constants
     graph, signature = program.graph, program.graph_signature
-    name = graph._graph_namespace.create_name(name, None)
     first_input = next(
         (i for i, spec in enumerate(signature.input_specs) if spec.kind in _NOT_STORED),
         len(signature.input_specs),
@@ -143,6 +141,7 @@ def add_constant(program: ExportedProgram, name: str, tensor: torch.Tensor, like
     anchor = inputs[first_input] if first_input < len(inputs) else _after_placeholders(graph)
     with graph.inserting_before(anchor):
         node = graph.create_node("placeholder", name, name=name)
+    node.target = node.name
     node.meta["val"] = fake(program, tensor)
     if like is not None:
         node.meta.update(

@@ -243,21 +243,32 @@ def registration_snippet(op: OpOverload) -> str:
     returned = ", ".join(marks) if not any(lists) else ""
     returned = returned if count == 1 and not any(lists) else f"({returned})"
     variant = f"{op._schema.overload_name}_out" if op._schema.overload_name else "out"
-    names = ", ".join(a.name for a in op._schema.arguments)
-    if count == 1:
-        body = [f"    out.copy_(torch.ops.{namespace}.{name}({names}))", "    return out"]
+    parameters, passed = [], []
+    for argument in op._schema.arguments:
+        if argument.name in IMPLIED_BY_OUT:
+            passed += [f"dtype={outs[0]}.dtype"] if argument.name == "dtype" else []
+            continue
+        if argument.kwarg_only and "*" not in parameters:
+            parameters.append("*")
+        default = f"={argument.default_value!r}" if argument.has_default_value() else ""
+        parameters.append(argument.name + default)
+        passed.append(f"{argument.name}={argument.name}" if argument.kwarg_only else argument.name)
+    parameters += outs if "*" in parameters else ["*", *outs]
+    call = f"torch.ops.{namespace}.{name}({', '.join(passed)})"
+    if count == 1 and not any(lists):
+        body = [f"    return out.copy_({call})"]
     else:
         body = [
-            f"    for out, value in zip(({', '.join(outs)}), torch.ops.{namespace}.{name}({names})):",
+            f"    for out, value in zip({'out' if any(lists) else '(' + ', '.join(outs) + ')'}, {call}):",
             "        out.copy_(value)",
-            f"    return {', '.join(outs)}",
+            f"    return {'()' if any(lists) else ', '.join(outs)}",
         ]
     return "\n".join(
         [
             f'library = torch.library.Library("{namespace}", "FRAGMENT")',
             f'library.define("{name}.{variant}({declared}) -> {returned}")',
             f'@torch.library.impl(library, "{name}.{variant}", "CompositeExplicitAutograd")',
-            f"def {name}_{variant}({', '.join([*names.split(', '), '*', *outs])}):",
+            f"def {name}_{variant}({', '.join(parameters)}):",
             *body,
         ]
     )

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import ops
-from torchette.exir.graph import add_constant, calls, note, placeholders
+from torchette.exir.graph import add_constant, calls, note
 
 _NUMBERS = (bool, int, float)
 
@@ -20,9 +20,10 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
     made: dict[tuple, Node] = {}
 
     def constant(value: bool | int | float, dtype: torch.dtype, like: Node) -> Node:
-        key = (type(value), repr(value), dtype)
+        tensor = torch.tensor(value, dtype=dtype)
+        key = (dtype, repr(tensor.item()))
         if key not in made:
-            made[key] = add_constant(program, "scalar", torch.tensor(value, dtype=dtype), like)
+            made[key] = add_constant(program, "scalar", tensor, like)
         return made[key]
 
     main = set(program.graph.nodes)
@@ -44,7 +45,6 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
                     node.update_kwarg(place, made_node)
     if made:
         note(program, f"{len(made)} distinct numbers became constants")
-        _placeholders_first(program)
     return program
 
 
@@ -83,7 +83,3 @@ def _compute_dtype(node: Node, value: bool | int | float) -> torch.dtype:
     if integral and isinstance(value, int) and not torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max:
         return torch.int64
     return dtype
-
-
-def _placeholders_first(program: ExportedProgram) -> None:
-    assert len(placeholders(program)) == len(program.graph_signature.input_specs)

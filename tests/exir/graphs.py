@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Small modules and the few lines that export and lower them, for all tests of the compiler.
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from torchette.exir.check import evaluate
+from torchette.exir.graph import outputs
+from torchette.exir.pipeline import PIPELINE, Options, Report
+
+
+class Function(nn.Module):
+    """A module whose forward is the given function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+class ConvNet(nn.Module):
+    """conv - batch norm - relu - pool - linear, with statistics that are not the identity."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 4)
+        with torch.no_grad():
+            self.norm.running_mean.uniform_(-1, 1)
+            self.norm.running_var.uniform_(0.5, 2)
+            self.norm.weight.uniform_(0.5, 2)
+            self.norm.bias.uniform_(-1, 1)
+
+    def forward(self, x):
+        x = torch.relu_(self.norm(self.conv(x)))
+        return self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class Counter(nn.Module):
+    """State: adds its input to a buffer and returns the doubled sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.ones(4))
+
+    def forward(self, x):
+        self.count.add_(x)
+        return self.count * 2
+
+
+def export(module, args, **kwargs):
+    """What torch.export captures of a module or function."""
+    module = module if isinstance(module, nn.Module) else Function(module)
+    return torch.export.export(module.eval(), args, **kwargs)
+
+
+def lower(module, args, stage="exec", dynamic_shapes=None, **options):
+    """(program after a stage, report); the program is checked against eager on the way, pass by pass."""
+    module = module if isinstance(module, nn.Module) else Function(module)
+    if dynamic_shapes is not None and isinstance(module, Function):
+        dynamic_shapes = (dynamic_shapes,)
+    report = Report()
+    options.setdefault("check_passes", True)
+    program = PIPELINE.run(
+        export(module, args, dynamic_shapes=dynamic_shapes), Options(until=stage, **options), report
+    )
+    return program, report
+
+
+def results(program, args):
+    """What the graph of a program yields to its user on these inputs."""
+    values = evaluate(program, args)
+    wanted = [spec.kind.name == "USER_OUTPUT" for spec in program.graph_signature.output_specs]
+    return [
+        values[value] if isinstance(value, torch.fx.Node) else value
+        for value, user in zip(outputs(program), wanted, strict=True)
+        if user
+    ]
+
+
+def called(program):
+    """The calls of a graph in order, as `add.out`; aliases end in `@`, writes in place in `!`."""
+    names = []
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            name = (
+                str(node.target).removeprefix("aten.")
+                if hasattr(node.target, "_schema")
+                else node.target.__name__
+            )
+            names.append(name + "@" * ("alias" in node.meta) + "!" * ("in_place" in node.meta))
+    return names

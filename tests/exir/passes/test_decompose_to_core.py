@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Decomposition: what is kept whole, and attention written out with as few operators as its mask allows.
+
+import pytest
+import torch
+from graphs import called, export, lower, results
+from torch.nn.functional import scaled_dot_product_attention
+
+aten = torch.ops.aten
+Q, K, V = (torch.randn(2, 4, n, 8) for n in (5, 7, 7))
+
+
+def test_linear_is_kept_and_others_on_request():
+    program, _ = lower(
+        torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.SiLU()), (torch.randn(2, 4),), "core"
+    )
+    assert called(program) == ["linear.default", "sigmoid.default", "mul.Tensor"]
+    program, _ = lower(torch.nn.SiLU(), (torch.randn(2, 4),), "core", preserve_ops=(aten.silu.default,))
+    assert called(program) == ["silu.default"]
+
+
+MASKS = {
+    "none": (None, {}, 3),
+    "causal": (None, {"is_causal": True}, 4),
+    "bool": (torch.rand(5, 7) > 0.4, {}, 6),
+    "additive": (torch.randn(1, 1, 5, 7), {}, 6),
+    "dead_rows": (torch.arange(5)[:, None].expand(5, 7) > 1, {}, 6),
+    "dead_additive": (
+        torch.zeros(5, 7).index_fill(0, torch.tensor([0, 3]), float("-inf")),
+        {"scale": 0.3},
+        6,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_attention_equals_eager_with_every_mask(name):
+    mask, options, most = MASKS[name]
+    inputs = (Q, K, V) if mask is None else (Q, K, V, mask)
+
+    def attention(q, k, v, mask=None):
+        return scaled_dot_product_attention(q, k, v, mask, **options)
+
+    program, _ = lower(attention, inputs, "optimize")
+    eager = scaled_dot_product_attention(Q, K, V, mask, **options)
+    torch.testing.assert_close(results(program, inputs)[0], eager, rtol=1e-4, atol=1e-5)
+    # On tensors of scores, besides the two products: scale, mask, softmax.
+    work = [
+        n
+        for n in called(program)
+        if n.split(".")[0] in ("mul", "add", "where", "eq", "any", "_softmax", "gt")
+    ]
+    assert len(work) <= most, work
+
+
+def test_grouped_heads_equal_eager():
+    k, v = torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+
+    def attention(q, k, v):
+        return scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    program, _ = lower(attention, (Q, k, v), "optimize")
+    torch.testing.assert_close(results(program, (Q, k, v))[0], attention(Q, k, v), rtol=1e-4, atol=1e-5)
+
+
+def test_mutation_becomes_functional():
+    program, _ = lower(lambda x: x.clone().add_(1).mul_(x), (torch.randn(3),), "core")
+    assert not any("_." in name for name in called(program))
+    assert export(lambda x: x.clone().add_(1), (torch.randn(3),)) is not None

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Each optimisation does what it says, leaves alone what it must, and can be switched off. `lower` compares the results
+# with those before each pass.
+
+import pytest
+import torch
+from graphs import ConvNet, called, lower
+from torch import nn
+
+from torchette.exir.graph import constants
+
+X = torch.randn(2, 3, 8, 8)
+
+
+def stored_bytes(program):
+    return sum(
+        {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in constants(program).values()
+        }.values()
+    )
+
+
+def test_batch_norm_is_folded():
+    program, report = lower(ConvNet(), (X,), "optimize")
+    assert called(program) == [
+        "convolution.default",
+        "relu.default",
+        "mean.dim",
+        "view_copy.default",
+        "linear.default",
+    ]
+    assert report.notes("fold_batch_norm") == ["1 batch norms folded into the layer before them"]
+    program, _ = lower(ConvNet(), (X,), "optimize", disable_passes={"fold_batch_norm"})
+    assert "_native_batch_norm_legit_no_training.default" in called(program)
+
+
+@pytest.mark.parametrize(
+    ("layer", "norm", "x"),
+    [
+        (nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), torch.randn(2, 3, 9)),
+        (nn.Conv2d(4, 4, 3, groups=4, padding="same"), nn.BatchNorm2d(4), torch.randn(2, 4, 9, 9)),
+        (nn.Conv3d(2, 4, 2), nn.BatchNorm3d(4, affine=False), torch.randn(1, 2, 4, 4, 4)),
+        (nn.ConvTranspose2d(3, 4, 2, stride=2), nn.BatchNorm2d(4), torch.randn(1, 3, 4, 4)),
+        (nn.Linear(5, 4), nn.BatchNorm1d(4), torch.randn(3, 5)),
+    ],
+    ids=["conv1d", "depthwise", "conv3d", "transposed", "linear"],
+)
+def test_batch_norm_folds_into_every_layer(layer, norm, x):
+    norm.running_mean.uniform_(-1, 1)
+    norm.running_var.uniform_(0.5, 2)
+    program, _ = lower(nn.Sequential(layer, norm), (x,), "optimize")
+    assert len(called(program)) == 1 and "norm" not in called(program)[0]
+
+
+class SharedConv(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.a, self.b = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+
+    def forward(self, x, y):
+        return self.a(self.conv(x)), self.b(self.conv(y))
+
+
+def test_batch_norm_stays_where_folding_would_be_wrong():
+    program, _ = lower(SharedConv(), (X, X), "optimize")
+    assert called(program).count("_native_batch_norm_legit_no_training.default") == 2
+    grouped = nn.Sequential(nn.ConvTranspose2d(4, 4, 2, groups=2), nn.BatchNorm2d(4))
+    program, _ = lower(grouped, (torch.randn(1, 4, 3, 3),), "optimize")
+    assert "_native_batch_norm_legit_no_training.default" in called(program)
+    used_twice = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = used_twice
+
+        def forward(self, x):
+            y = self.inner[0](x)
+            return self.inner[1](y) + y
+
+    program, _ = lower(Both(), (X,), "optimize")
+    assert "_native_batch_norm_legit_no_training.default" in called(program)
+
+
+class Folding(nn.Module):
+    """A weight that is computed, a big constant that would grow, and a tied weight that is transposed."""
+
+    def __init__(self):
+        super().__init__()
+        self.g, self.v = nn.Parameter(torch.rand(64, 1)), nn.Parameter(torch.randn(64, 64))
+        self.tied = nn.Parameter(torch.randn(100, 64))
+        self.row = nn.Parameter(torch.randn(1, 64))
+
+    def forward(self, x, index):
+        weight = self.g * self.v / self.v.norm(dim=1, keepdim=True)
+        y = nn.functional.linear(x, weight) + self.row.expand(2000, 64).sigmoid()[:1]
+        return y @ self.tied.t() + nn.functional.embedding(index, self.tied).sum()
+
+
+def test_constants_are_folded_but_the_file_does_not_grow():
+    inputs = (torch.randn(1, 64), torch.tensor([3]))
+    program, report = lower(Folding(), inputs, "optimize")
+    plain, _ = lower(Folding(), inputs, "optimize", disable_passes={"fold_constants"})
+    assert "values computed ahead of time" in report.notes("fold_constants")[0]
+    # The normalised weight and the small row are there; the tied weight is read by both, as it is stored.
+    assert called(program).count("linear.default") == 2
+    assert not {"pow.Tensor_Scalar", "sum.dim_IntList", "sigmoid.default", "div.Tensor"} & set(
+        called(program)[:-3]
+    )
+    assert stored_bytes(program) <= stored_bytes(plain) + 4096
+    tied = [node for node, tensor in constants(program).items() if tensor.shape == (100, 64)]
+    assert len(tied) == 1 and len(tied[0].users) == 2
+
+
+def test_random_and_empty_are_never_folded():
+    program, _ = lower(
+        lambda x: x + torch.rand(3), (torch.randn(3),), "optimize", verify=False, check_passes=False
+    )
+    assert "rand.default" in called(program)
+
+
+def test_repeated_calls_are_merged():
+    program, _ = lower(lambda x: (x.exp() + 1) * (x.exp() + 1), (torch.randn(3),), "optimize")
+    assert called(program) == ["exp.default", "add.Tensor", "mul.Tensor"]
+    program, _ = lower(lambda x: (x.exp(), x.exp()), (torch.randn(3),), "optimize")
+    assert called(program) == ["exp.default", "exp.default"]  # two outputs are two values
+    program, _ = lower(lambda x: x.exp() * x.exp(), (torch.randn(3),), "optimize", disable_passes={"merge_common_subexpressions"})  # fmt: skip
+    assert called(program) == ["exp.default", "exp.default", "mul.Tensor"]
+
+
+def test_linear_is_put_together_again():
+    weight, bias = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(3))
+
+    class Spelled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.b = weight, bias
+
+        def forward(self, x):
+            return (
+                torch.addmm(self.b, x, self.w.t())
+                + x @ self.w.t()
+                + torch.addmm(self.b, x, self.w.t(), beta=2)
+            )
+
+    program, report = lower(Spelled(), (torch.randn(2, 4),), "optimize")
+    assert called(program).count("linear.default") == 2 and called(program).count("addmm.default") == 1
+    assert report.notes("fuse_linear") == ["2 matrix products with a transposed weight became linear layers"]
