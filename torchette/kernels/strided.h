@@ -19,8 +19,8 @@ struct Strided {
   char* data;
   ptrdiff_t dim;
   ptrdiff_t width;
-  ptrdiff_t size[kMaxLoops];
-  ptrdiff_t stride[kMaxLoops];
+  ptrdiff_t size[kMaxLoops] = {};
+  ptrdiff_t stride[kMaxLoops] = {};
 
   TORCHETTE_INLINE Strided() : data(nullptr), dim(0), width(1) {}
   TORCHETTE_INLINE explicit Strided(const Tensor& t)
