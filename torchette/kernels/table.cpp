@@ -68,9 +68,15 @@ static void fill() {
   else
     v1::fill();
 }
+
+const char* kernel_isa() {
+  const int level = cpu_level();
+  return level == 4 ? "v4" : level == 3 ? "v3" : "v1";
+}
 #else
 TORCHETTE_LEVEL(baseline)
 static void fill() { baseline::fill(); }
+const char* kernel_isa() { return "baseline"; }
 #endif
 
 Span<const Kernels> kernel_table() {

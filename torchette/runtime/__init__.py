@@ -1,2 +1,471 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The Python face of the C++ runtime. Imports numpy and the native module, never torch.
+# The Python face of the C++ runtime: a program and inputs come in, outputs go out. Imports numpy and the native module,
+# never torch, though torch's tensors are taken and given where they come in.
+"""Load and execute .pte programs.
+
+>>> from torchette.runtime import Runtime
+>>> program = Runtime.get().load_program("model.pte")
+>>> method = program.load_method("forward")
+>>> outputs = method.execute([numpy.ones((1, 3), "float32")])
+
+Objects keep alive what they come from; outputs are freshly owned arrays. Nothing is printed: what the runtime has to say
+is in the exceptions, and goes to ``logging.getLogger("torchette")``.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from torchette.errors import (
+    ExecutionError,
+    FormatError,
+    InputError,
+    InputTypeError,
+    ModelNotFoundError,
+    NativeModuleError,
+    RuntimeLoadError,
+    TorchetteError,
+)
+
+__all__ = [
+    "BackendRegistry",
+    "Method",
+    "MethodMeta",
+    "OperatorRegistry",
+    "Program",
+    "Runtime",
+    "TensorInfo",
+    "Verification",
+    "operator_names",
+]
+
+_log = logging.getLogger("torchette")
+_log.addHandler(logging.NullHandler())  # else Python itself would print what nobody listens to
+
+# The runtime's error numbers that Python tells apart.
+_INVALID_ARGUMENT, _OPERATOR_MISSING = 0x12, 0x14
+_ACCESS_FAILED, _INVALID_PROGRAM = 0x22, 0x23
+
+# Names of the element types, by number.
+_DTYPES = (
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64"),
+    *(
+        "complex128",
+        "bool",
+        "qint8",
+        "quint8",
+        "qint32",
+        "bfloat16",
+        "quint4x2",
+        "quint2x4",
+        "bits1x8",
+        "bits2x4",
+    ),
+    *("bits4x2", "bits8", "bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
+    *("uint16", "uint32", "uint64"),
+)
+_KINDS = ("None", "Tensor", "str", "float", "int", "bool")
+
+
+@functools.cache
+def _module() -> Any:
+    try:
+        return importlib.import_module("torchette.runtime._native")
+    except ImportError as error:
+        raise NativeModuleError(
+            f"the compiled part of the runtime cannot be imported: {error}",
+            hints=["in a checkout, build it: ./dev setup", "`torchette doctor` says what is missing"],
+        ) from None
+
+
+class Verification(enum.IntEnum):
+    """How much of a program is checked when it is opened. Either is safe: what is not checked now is checked before it
+    is used."""
+
+    Minimal = 0
+    InternalConsistency = 1
+
+
+class TensorInfo:
+    """A tensor of a method's signature."""
+
+    def __init__(self, record: tuple) -> None:
+        sizes, dim_order, dtype, self.is_dynamic, self._planned, self._nbytes, self.name = record
+        self._sizes: tuple[int, ...] = sizes
+        self._dtype: int = dtype
+        self.dim_order: tuple[int, ...] = dim_order
+        """Dimensions from the outermost to the innermost in memory."""
+
+    def sizes(self) -> tuple[int, ...]:
+        """The shape; upper bounds where `is_dynamic`."""
+        return self._sizes
+
+    def dtype(self) -> int:
+        """The element type, as torch numbers them; `dtype_name` has its name."""
+        return self._dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """The element type as torch and numpy name it, such as ``float32``."""
+        return _DTYPES[self._dtype] if self._dtype < len(_DTYPES) else f"dtype {self._dtype}"
+
+    def is_memory_planned(self) -> bool:
+        """Whether it has a place in the method's planned memory; else it stays in the caller's."""
+        return self._planned
+
+    def nbytes(self) -> int:
+        """Bytes, at the upper bounds."""
+        return self._nbytes
+
+    def __repr__(self) -> str:
+        bound = " at most" if self.is_dynamic else ""
+        return f"{self.dtype_name}[{', '.join(map(str, self._sizes))}]{bound}"
+
+
+class MethodMeta:
+    """What a method takes, gives and needs. Indices out of range raise IndexError."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        self._record = record
+        self._attributes = [TensorInfo(tensor) for tensor in record["attributes"]]
+        self._inputs = [(kind, tensor and TensorInfo(tensor)) for kind, tensor in record["inputs"]]
+        self._outputs = [(kind, tensor and TensorInfo(tensor)) for kind, tensor in record["outputs"]]
+
+    def name(self) -> str:
+        """The method's name, such as ``forward``."""
+        return self._record["name"]
+
+    def num_inputs(self) -> int:
+        """How many values `execute` takes."""
+        return len(self._inputs)
+
+    def num_outputs(self) -> int:
+        """How many values `execute` returns."""
+        return len(self._outputs)
+
+    def num_attributes(self) -> int:
+        """How many tensors inside of the method have a name."""
+        return len(self._attributes)
+
+    def input_tensor_meta(self, index: int) -> TensorInfo:
+        """The tensor that input `index` is. TypeError if it is none."""
+        return self._tensor("input", self._inputs, index)
+
+    def output_tensor_meta(self, index: int) -> TensorInfo:
+        """The tensor that output `index` is. TypeError if it is none."""
+        return self._tensor("output", self._outputs, index)
+
+    def attribute_tensor_meta(self, index: int) -> TensorInfo:
+        """The named tensor `index`, such as a buffer that the method updates."""
+        return self._attributes[_checked("attribute", index, len(self._attributes))]
+
+    @staticmethod
+    def _tensor(what: str, ports: list, index: int) -> TensorInfo:
+        kind, tensor = ports[_checked(what, index, len(ports))]
+        if tensor is None:
+            raise TypeError(f"{what} {index} is not a tensor but of kind {_kind(kind)}")
+        return tensor
+
+    def input_text(self, index: int) -> str:
+        """Input `index` for people: ``float32[1, 3]``, ``int``."""
+        kind, tensor = self._inputs[_checked("input", index, len(self._inputs))]
+        return repr(tensor) if tensor else _kind(kind)
+
+    def output_text(self, index: int) -> str:
+        """Output `index` for people."""
+        kind, tensor = self._outputs[_checked("output", index, len(self._outputs))]
+        return repr(tensor) if tensor else _kind(kind)
+
+    def input_name(self, index: int) -> str:
+        """The name of the model's argument that input `index` is; empty where the file has none."""
+        tensor = self._inputs[_checked("input", index, len(self._inputs))][1]
+        return tensor.name if tensor else ""
+
+    @property
+    def planned_sizes(self) -> list[int]:
+        """Bytes of each planned buffer."""
+        return list(self._record["planned"])
+
+    @property
+    def num_instructions(self) -> int:
+        """How many instructions one execution has, without jumps."""
+        return self._record["instructions"]
+
+    @property
+    def backend_names(self) -> list[str]:
+        """The backends that the method delegates to, one entry per delegate."""
+        return list(self._record["backends"])
+
+    @property
+    def encoded_inputs(self) -> str:
+        """The tree of the inputs in the file's text form; empty where there is none."""
+        return self._record["encoded_inputs"]
+
+    @property
+    def encoded_outputs(self) -> str:
+        """The tree of the outputs in the file's text form; empty where there is none."""
+        return self._record["encoded_outputs"]
+
+    def __repr__(self) -> str:
+        inputs = [
+            f"{self.input_name(i) or f'input {i}'}: {self.input_text(i)}" for i in range(self.num_inputs())
+        ]
+        outputs = [self.output_text(i) for i in range(self.num_outputs())]
+        return f"{self.name()}({', '.join(inputs)}) -> {', '.join(outputs) or 'nothing'}"
+
+
+def _kind(kind: int) -> str:
+    return _KINDS[kind] if kind < len(_KINDS) else "list"
+
+
+def _checked(what: str, index: int, count: int) -> int:
+    if not 0 <= index < count:
+        raise IndexError(f"there are {count} {what}s, number {index} is asked for")
+    return index
+
+
+class Method:
+    """A method, loaded with memory of its own. Calls from several threads wait for one another; the interpreter's lock
+    is free while a call computes."""
+
+    def __init__(self, method: Any, meta: MethodMeta) -> None:
+        self._method = method
+        self._meta = meta
+        self.input_names = [meta.input_name(i) for i in range(meta.num_inputs())]
+        """What messages call the inputs; may be changed."""
+
+    def execute(self, inputs: Sequence[Any]) -> list[Any]:
+        """Runs the method.
+
+        Args:
+            inputs: one value per input, flat. Tensors are numpy arrays, torch tensors or anything else on the CPU that
+                speaks DLPack, of the method's dtype and rank, each size within its bound. They are used in place where
+                their layout is the method's and converted where it is not. Numbers, strings and None where the method
+                takes those.
+
+        Returns:
+            One value per output. Arrays are freshly owned; they are torch's if an input was, else numpy's (bfloat16, which
+            numpy lacks, becomes float32).
+
+        Raises:
+            InputError: an input does not fit; names it, and both sides.
+            InputTypeError: an input is of a type that the method cannot take.
+            ExecutionError: the method failed.
+        """
+        try:
+            return self._method.execute(inputs)
+        except _module().Fault as fault:
+            raise self._error(fault, inputs) from None
+
+    __call__ = execute
+
+    @property
+    def metadata(self) -> MethodMeta:
+        """What the method takes, gives and needs."""
+        return self._meta
+
+    def get_attribute(self, name: str) -> Any:
+        """A copy of the named tensor inside of the method, such as a buffer that it updates. KeyError if there is none."""
+        return self._method.attribute(name, False)
+
+    def reset(self) -> None:
+        """Gives buffers that the method updates the values that they had after loading."""
+        self._method.reset()
+
+    def _error(self, fault: Exception, inputs: Sequence[Any]) -> TorchetteError:
+        kind, number, text, index = fault.args
+        _log.error("%s: %s", self._meta.name(), text)
+        if kind == "runtime":
+            if number == _INVALID_ARGUMENT and text.startswith("input "):
+                return InputError(f"method {self._meta.name()!r}: {text}")
+            reason, *where = text.splitlines() or ["no reason was given"]
+            return ExecutionError(f"method {self._meta.name()!r} failed: {reason}", where=where)
+        if text == "count":
+            count = self._meta.num_inputs()
+            takes = ", ".join(f"{self._called(i)}: {self._meta.input_text(i)}" for i in range(count))
+            return InputError(
+                f"method {self._meta.name()!r} takes {count} input{'s' * (count != 1)} ({takes or 'none'}), "
+                f"{index} {'is' if index == 1 else 'are'} given"
+            )
+        hints = []
+        tensor = self._meta._inputs[index][1]
+        if tensor and text.startswith("has dtype"):
+            hints = [
+                f"convert it: x.astype('{tensor.dtype_name}') in numpy, x.to(torch.{tensor.dtype_name}) in torch"
+            ]
+        elif tensor and text.startswith("has shape"):
+            hints = [
+                "sizes that vary are declared when compiling: dynamic_shapes={'x': {0: torch.export.Dim('n', max=8)}}"
+            ]
+        exception = InputTypeError if kind == "input-type" else InputError
+        return exception(
+            f"input {index} ({self._called(index)}) of method {self._meta.name()!r} {text}", hints=hints
+        )
+
+    def _called(self, index: int) -> str:
+        return self.input_names[index] or f"input[{index}]"
+
+    def __repr__(self) -> str:
+        return f"<Method {self._meta!r}>"
+
+
+class Program:
+    """A program: its methods share its constants."""
+
+    def __init__(self, program: Any, name: str) -> None:
+        self._program = program
+        self._name = name
+
+    @property
+    def method_names(self) -> set[str]:
+        """The names of its methods."""
+        return set(self._program.method_names)
+
+    def load_method(self, name: str) -> Method:
+        """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
+
+        Raises:
+            RuntimeLoadError: there is no such method, or it needs kernels (all of them are named) or backends that are not
+                there.
+            FormatError: the file is damaged.
+        """
+        meta = self.metadata(name)
+        try:
+            return Method(self._program.load_method(name), meta)
+        except _module().Fault as fault:
+            raise self._error(fault, f"method {name!r} cannot be loaded") from None
+
+    def metadata(self, method_name: str) -> MethodMeta:
+        """What a method takes, gives and needs, without loading it. RuntimeLoadError if there is no such method."""
+        if method_name not in self.method_names:
+            names = ", ".join(sorted(map(repr, self.method_names)))
+            raise RuntimeLoadError(f"{self._name} has no method {method_name!r}; it has {names or 'none'}")
+        try:
+            return MethodMeta(self._program.describe(method_name))
+        except _module().Fault as fault:
+            raise self._error(fault, f"method {method_name!r} cannot be read") from None
+
+    def _error(self, fault: Exception, what: str) -> TorchetteError:
+        _, number, text, _ = fault.args
+        _log.error("%s: %s", self._name, text)
+        lines = text.splitlines() or [f"error {number}"]
+        if number == _OPERATOR_MISSING:
+            missing = [line.removeprefix("there is no kernel for ") for line in lines]
+            return RuntimeLoadError(
+                f"{self._name}: {what}: there is no kernel for {', '.join(missing)}",
+                hints=[
+                    "compile the model with this version of Torchette",
+                    "`torchette ops` lists the kernels there are",
+                ],
+            )
+        kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
+        return kind(f"{self._name}: {what}: {lines[0]}", where=lines[1:])
+
+    def __repr__(self) -> str:
+        return f"<Program {self._name}: {', '.join(sorted(self.method_names))}>"
+
+
+class BackendRegistry:
+    """The backends that delegates can be run on."""
+
+    @property
+    def registered_backend_names(self) -> list[str]:
+        """Their names."""
+        return _module().backends()
+
+    def is_available(self, backend_name: str) -> bool:
+        """Whether that backend is registered."""
+        return backend_name in self.registered_backend_names
+
+
+class OperatorRegistry:
+    """The operators that there are kernels for."""
+
+    @property
+    def operator_names(self) -> set[str]:
+        """Full names, such as ``aten::add.out``."""
+        return operator_names()
+
+
+def operator_names() -> set[str]:
+    """The full names of all operators that there are kernels for, such as ``aten::add.out``."""
+    return {name for name, _ in _module().operators()}
+
+
+class Runtime:
+    """The runtime of this process; `Runtime.get()` has it."""
+
+    _instance: Runtime | None = None
+
+    @staticmethod
+    def get() -> Runtime:
+        """The one runtime. NativeModuleError if its compiled part is missing."""
+        if Runtime._instance is None:
+            _module()
+            Runtime._instance = Runtime()
+        return Runtime._instance
+
+    @property
+    def backend_registry(self) -> BackendRegistry:
+        """The backends."""
+        return BackendRegistry()
+
+    @property
+    def operator_registry(self) -> OperatorRegistry:
+        """The kernels."""
+        return OperatorRegistry()
+
+    def load_program(
+        self,
+        data: bytes | bytearray | memoryview | BinaryIO | Path | str,
+        *,
+        verification: Verification = Verification.InternalConsistency,
+    ) -> Program:
+        """Opens a program.
+
+        Args:
+            data: a path, which is mapped, so that weights cost memory once they are used; or the bytes, which are used in
+                place where they are immutable; or an open binary file, which is read.
+            verification: how much is checked at once.
+
+        Raises:
+            ModelNotFoundError: there is no such file.
+            FormatError: the file is not a program, is cut short or damaged.
+        """
+        verify = verification == Verification.InternalConsistency
+        native = _module()
+        name = "the program"
+        try:
+            if isinstance(data, (str, os.PathLike)):
+                name = os.fspath(data)
+                if not os.path.exists(name):
+                    raise ModelNotFoundError(f"there is no file {name}")
+                if os.path.isdir(name):
+                    raise FormatError(f"{name} is a folder, a program is a file")
+                return Program(native.Program.from_path(name, verify), name)
+            if hasattr(data, "read"):
+                name = str(getattr(data, "name", name))
+                data = data.read()
+            if not isinstance(data, (bytes, bytearray, memoryview)):
+                raise InputTypeError(
+                    f"a program is a path, bytes or a binary file, not {type(data).__name__}",
+                    hints=["Runtime.get().load_program('model.pte')"],
+                )
+            return Program(native.Program.from_bytes(data, verify), name)
+        except native.Fault as fault:
+            _, number, text, _ = fault.args
+            _log.error("%s: %s", name, text)
+            if number == _ACCESS_FAILED:
+                raise RuntimeLoadError(text) from None
+            kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
+            raise kind(f"{name}: {text}") from None
+
+    def __repr__(self) -> str:
+        return f"<Runtime with {len(operator_names())} operators>"

@@ -68,6 +68,9 @@ using Kernels = Span<const Kernel>;
 /// the selective build's own table; the core holds only this reference, so what the table does not name is
 /// not linked.
 Span<const Kernels> kernel_table();
+/// The instruction-set level that the table's kernels were compiled for: v1, v3 or v4 of x86-64, else
+/// baseline.
+const char* kernel_isa();
 
 template <typename T>
 struct From;

@@ -3,8 +3,6 @@
 // call.
 #include "torchette/runtime/method.h"
 
-#include "torchette/runtime/program.h"
-
 namespace torchette {
 namespace {
 
@@ -25,6 +23,7 @@ Method::Method(Method&& other) noexcept
       inputs_(other.inputs_),
       outputs_(other.outputs_),
       input_state_(other.input_state_),
+      extents_(other.extents_),
       next_(other.next_),
       any_unbacked_(other.any_unbacked_) {
   other.delegates_ = {};

@@ -7,10 +7,9 @@
 #include "torchette/runtime/kernel.h"
 #include "torchette/runtime/memory.h"
 #include "torchette/runtime/method_meta.h"
+#include "torchette/runtime/program.h"
 
 namespace torchette {
-
-class Program;
 
 /// Not for use by two threads at once. Program and memory manager must outlive it.
 class Method {
@@ -123,7 +122,8 @@ class Method {
   Span<const int32_t> inputs_;  // indices of values, in place in the file
   Span<const int32_t> outputs_;
   Input* input_state_ = nullptr;
-  size_t next_ = 0;  // instruction
+  Span<size_t> extents_;  // bytes of each planned buffer that tensors lie in
+  size_t next_ = 0;       // instruction
   bool any_unbacked_ = false;
 };
 

@@ -3,7 +3,6 @@
 // offset, size, type and jump target is checked here, so that nothing of it needs a check while executing.
 #include "torchette/runtime/kernel_registry.h"
 #include "torchette/runtime/method.h"
-#include "torchette/runtime/program.h"
 #include "torchette/schema/program.h"
 
 namespace torchette {
@@ -123,6 +122,9 @@ class Method::Loading {
       m_.values_[i] = Value();
       flags[i] = 0;
     }
+    const HierarchicalAllocator* planned = m_.memory_->planned_memory();
+    TORCHETTE_TRY(allocate(planned == nullptr ? 0 : planned->buffers().size(), &m_.extents_));
+    for (size_t& extent : m_.extents_) extent = 0;
     Span<Input> inputs;
     TORCHETTE_TRY(allocate(m_.inputs_.size(), &inputs));
     m_.input_state_ = inputs.data();
@@ -324,6 +326,8 @@ class Method::Loading {
     const Result<void*> found = memory->get_offset_address(id - 1, static_cast<size_t>(offset), nbytes);
     if (!found.ok()) return found.error();
     *address = *found;
+    const size_t end = static_cast<size_t>(offset) + nbytes;
+    if (end > m_.extents_[id - 1]) m_.extents_[id - 1] = end;
     return Error::Ok;
   }
 
@@ -582,6 +586,12 @@ class Method::Loading {
   Control ignored_;  // what the first pass over the instructions makes
 };
 
+Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager) const {
+  const Result<size_t> plan = find_plan(method_name);
+  if (!plan.ok()) return plan.error();
+  return Method::load(this, *plan, memory_manager);
+}
+
 Result<Method> Method::load(const Program* program, size_t plan, MemoryManager* memory) {
   TORCHETTE_CHECK(memory != nullptr && memory->method_allocator() != nullptr, InvalidArgument,
                   "a method needs a method allocator");
@@ -593,20 +603,8 @@ Result<Method> Method::load(const Program* program, size_t plan, MemoryManager* 
 }
 
 Error Method::load_state() {
-  const MethodMeta meta = method_meta();
-  const size_t count = meta.num_memory_planned_buffers();
-  const HierarchicalAllocator* memory = memory_->planned_memory();
-  for (size_t i = 0; i < count; ++i) {
-    const Result<int64_t> size = meta.memory_planned_buffer_size(i);
-    if (!size.ok()) return size.error();
-    if (*size == 0) continue;
-    TORCHETTE_CHECK(memory != nullptr && static_cast<uint64_t>(*size) <= SIZE_MAX, InvalidArgument,
-                    "the method needs planned memory");
-    const Result<void*> start =
-        memory->get_offset_address(static_cast<uint32_t>(i), 0, static_cast<size_t>(*size));
-    if (!start.ok()) return start.error();
-    memset(*start, 0, static_cast<size_t>(*size));
-  }
+  for (size_t i = 0; i < extents_.size(); ++i)
+    if (extents_[i] != 0) memset(memory_->planned_memory()->buffers()[i].data(), 0, extents_[i]);
   Reader reader = program_->reader();
   const Tables records = Table(&reader, plan_).tables(schema::ExecutionPlan::kValues);
   for (size_t i = 0; i < values_.size(); ++i) {
@@ -656,9 +654,8 @@ Error Method::explain(Error error) const {
     const auto op =
         records[at].table(schema::Instruction::kInstrArgs).get<int32_t>(schema::KernelCall::kOpIndex);
     const Table record = plan.tables(schema::ExecutionPlan::kOperators)[static_cast<size_t>(op)];
-    TORCHETTE_LOG(Error, "instruction %zu (%s.%s) failed with error 0x%x", next_ - 1,
-                  record.string(schema::Operator::kName).data(),
-                  record.string(schema::Operator::kOverload).data(), static_cast<unsigned>(error));
+    TORCHETTE_LOG(Error, "instruction %zu (%s.%s)", next_ - 1, record.string(schema::Operator::kName).data(),
+                  record.string(schema::Operator::kOverload).data());
     break;
   }
 #endif

@@ -62,10 +62,16 @@ struct Plan {
   Plan(const Plan&) = delete;
 };
 
-bool has_name(Reader& reader, const Table& value) {
-  if (value.get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor) return false;
-  const Table extra = value.table(schema::EValue::kVal).table(schema::Tensor::kExtraTensorInfo);
-  return !extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).empty() && reader.ok();
+/// The named tensors inside of the method: inputs and outputs may have names too, but are no attributes.
+bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
+  if (values[index].get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor)
+    return false;
+  const Table extra = values[index].table(schema::EValue::kVal).table(schema::Tensor::kExtraTensorInfo);
+  if (extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).empty() || !plan.reader.ok()) return false;
+  for (const uint16_t slot : {schema::ExecutionPlan::kInputs, schema::ExecutionPlan::kOutputs})
+    for (int32_t port : plan.table.vector<int32_t>(slot))
+      if (static_cast<size_t>(port) == index) return false;
+  return true;
 }
 
 }  // namespace
@@ -102,6 +108,12 @@ Result<TensorInfo> TensorInfo::read(Reader& reader, const Table& tensor) {
   info.numel_ = *numel;
   info.nbytes_ = static_cast<size_t>(*numel) * item_size;
   return info;
+}
+
+Result<MethodMeta> Program::method_meta(const char* method_name) const {
+  const Result<size_t> plan = find_plan(method_name);
+  if (!plan.ok()) return plan.error();
+  return MethodMeta(this, *plan);
 }
 
 const char* MethodMeta::name() const {
@@ -152,7 +164,7 @@ size_t MethodMeta::num_attributes() const {
   Plan plan(program_->reader(), plan_);
   const flat::Tables values = plan.table.tables(schema::ExecutionPlan::kValues);
   size_t n = 0;
-  for (size_t i = 0; i < values.size(); ++i) n += has_name(plan.reader, values[i]);
+  for (size_t i = 0; i < values.size(); ++i) n += is_attribute(plan, values, i);
   return n;
 }
 
@@ -160,9 +172,8 @@ Result<TensorInfo> MethodMeta::attribute_tensor_meta(size_t index) const {
   Plan plan(program_->reader(), plan_);
   const flat::Tables values = plan.table.tables(schema::ExecutionPlan::kValues);
   for (size_t i = 0; i < values.size(); ++i) {
-    const Table value = values[i];
-    if (has_name(plan.reader, value) && index-- == 0)
-      return TensorInfo::read(plan.reader, value.table(schema::EValue::kVal));
+    if (is_attribute(plan, values, i) && index-- == 0)
+      return TensorInfo::read(plan.reader, values[i].table(schema::EValue::kVal));
   }
   return Error::InvalidArgument;
 }

@@ -29,7 +29,6 @@ class TensorInfo {
  private:
   friend class Method;
   friend class MethodMeta;
-  friend class Program;
   TensorInfo() = default;
   /// Reads a Tensor record and checks all of it that needs nothing but the record. Errors: InvalidProgram,
   /// NotSupported (a type or layout that no tensor of this runtime has).
@@ -56,7 +55,7 @@ class MethodMeta {
   size_t num_outputs() const;
   Result<Tag> output_tag(size_t index) const;
   Result<TensorInfo> output_tensor_meta(size_t index) const;
-  /// Attributes are the tensors with a name: mutable buffers and external weights.
+  /// Attributes are the tensors inside of the method that have a name, such as mutable buffers.
   size_t num_attributes() const;
   Result<TensorInfo> attribute_tensor_meta(size_t index) const;
   size_t num_memory_planned_buffers() const;

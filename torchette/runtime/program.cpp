@@ -3,7 +3,6 @@
 #include "torchette/runtime/program.h"
 
 #include "torchette/runtime/kernel.h"
-#include "torchette/runtime/method.h"
 #include "torchette/schema/program.h"
 
 namespace torchette {
@@ -107,13 +106,7 @@ Error Program::verify() const {
     const Table plan = plans[p];
     plan.string(schema::ExecutionPlan::kName);
     const flat::Tables values = plan.tables(schema::ExecutionPlan::kValues);
-    for (size_t i = 0; i < values.size() && reader.ok(); ++i) {
-      const Table value = values[i].table(schema::EValue::kVal);
-      if (values[i].get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor)
-        continue;
-      const Result<TensorInfo> info = TensorInfo::read(reader, value);
-      if (!info.ok()) return info.error();
-    }
+    for (size_t i = 0; i < values.size() && reader.ok(); ++i) values[i].table(schema::EValue::kVal);
     const flat::Tables chains = plan.tables(schema::ExecutionPlan::kChains);
     for (size_t c = 0; c < chains.size() && reader.ok(); ++c) {
       const flat::Tables instructions = chains[c].tables(schema::Chain::kInstructions);
@@ -150,18 +143,6 @@ Result<size_t> Program::find_plan(const char* method_name) const {
   }
   TORCHETTE_LOG(Error, "there is no method %s", method_name);
   return Error::InvalidArgument;
-}
-
-Result<MethodMeta> Program::method_meta(const char* method_name) const {
-  const Result<size_t> plan = find_plan(method_name);
-  if (!plan.ok()) return plan.error();
-  return MethodMeta(this, *plan);
-}
-
-Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager) const {
-  const Result<size_t> plan = find_plan(method_name);
-  if (!plan.ok()) return plan.error();
-  return Method::load(this, *plan, memory_manager);
 }
 
 Result<FreeableBuffer> Program::load_segment(Reader& reader, size_t index, const Segment& info) const {

@@ -6,11 +6,11 @@
 #include "torchette/runtime/flat.h"
 #include "torchette/runtime/loader.h"
 #include "torchette/runtime/memory.h"
-#include "torchette/runtime/method_meta.h"
 
 namespace torchette {
 
 class Method;
+class MethodMeta;
 
 /// Must outlive the methods that are loaded from it, as its loader must outlive it.
 class Program {

@@ -963,6 +963,7 @@ NB_MODULE(_native, m) {
       names.append(text_of(unwrap(get_backend_name(i))));
     return names;
   });
+  m.def("isa", &kernel_isa, "the instruction-set level of the kernels: v1, v3, v4 or baseline");
   m.def("operators", &operator_names, "(name, signature) of every kernel in the table");
   m.def("call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"),
         "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A .pte file or its bytes come in, a model goes out that is called like the module that it was compiled from. Needs numpy
+# alone; what the runtime takes flat is given its structure here.
+"""`torchette.load`, and the callable model that it and `torchette.compile` return."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchette import pytree
+from torchette.errors import InputError, RuntimeLoadError
+from torchette.pytree import LEAF, Tree
+from torchette.runtime import Method, MethodMeta, Program, Runtime
+
+
+def load(source: str | os.PathLike[str] | bytes, method: str | None = None) -> Model:
+    """Loads a compiled model.
+
+    Args:
+        source: the path of a .pte file, which is mapped, or its contents. A file made by ExecuTorch will do.
+        method: what calling the model runs; by default ``forward``, or the only method there is.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        FormatError: it is no program, cut short or damaged.
+        RuntimeLoadError: it needs kernels or backends that are not there; all of them are named.
+    """
+    model = Model(source, method)
+    if model.default is not None:
+        model.methods[model.default].load()
+    return model
+
+
+class Model:
+    """A compiled model. Call it with what the module takes: it returns what the module returns.
+
+    Further methods are attributes: ``model.decode(x)``; `methods` has them all. Buffers that a method updates keep their
+    values from call to call.
+    """
+
+    default: str | None
+    """The method that calling the model runs."""
+    methods: Mapping[str, BoundMethod]
+    """All methods by name."""
+
+    def __init__(self, source: str | os.PathLike[str] | bytes, method: str | None = None) -> None:
+        self._source = source if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
+        self._program: Program = Runtime.get().load_program(self._source)
+        self.methods = {
+            name: BoundMethod(self._program, self._program.metadata(name))
+            for name in sorted(self._program.method_names)
+        }
+        if method is not None and method not in self.methods:
+            raise RuntimeLoadError(
+                f"the model has no method {method!r}; it has {', '.join(self.methods) or 'none'}"
+            )
+        if method is None and "forward" in self.methods:
+            method = "forward"
+        self.default = method or (next(iter(self.methods)) if len(self.methods) == 1 else None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the default method; see `BoundMethod.__call__`."""
+        if self.default is None:
+            raise RuntimeLoadError(
+                "the model has no method 'forward'",
+                hints=[
+                    f"call one of its methods: {', '.join(f'model.{name}(...)' for name in self.methods)}"
+                ],
+            )
+        return self.methods[self.default](*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        methods = self.__dict__.get("methods", {})
+        if name in methods:
+            return methods[name]
+        raise AttributeError(f"the model has no method or attribute {name!r}; methods: {', '.join(methods)}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.methods})
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the .pte file. A file of that name is replaced at once and whole, or not at all."""
+        target = Path(path)
+        with tempfile.NamedTemporaryFile(
+            dir=target.parent, prefix=target.name, suffix=".part", delete=False
+        ) as file:
+            try:
+                if isinstance(self._source, str):
+                    with open(self._source, "rb") as source:
+                        shutil.copyfileobj(source, file, 1 << 20)
+                else:
+                    file.write(self._source)
+                file.flush()
+                os.fsync(file.fileno())
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(file.name, 0o666 & ~umask)  # as open() would have made it
+                os.replace(file.name, target)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        return target
+
+    def __bytes__(self) -> bytes:
+        """The contents of the .pte file."""
+        return Path(self._source).read_bytes() if isinstance(self._source, str) else bytes(self._source)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the .pte file."""
+        return (
+            os.path.getsize(self._source)
+            if isinstance(self._source, str)
+            else memoryview(self._source).nbytes
+        )
+
+    def __repr__(self) -> str:
+        name = f" {self._source}" if isinstance(self._source, str) else ""
+        lines = [f"<Model{name}, {_size(self.nbytes)}"]
+        lines += [
+            f"  {method.signature}   arena {_size(sum(method.meta.planned_sizes))}"
+            for method in self.methods.values()
+        ]
+        return "\n".join(lines) + ">"
+
+
+class BoundMethod:
+    """One method of a model, loaded when it is first called."""
+
+    def __init__(self, program: Program, meta: MethodMeta) -> None:
+        self._program = program
+        self._method: Method | None = None
+        self.meta = meta
+        """What it takes, gives and needs."""
+        self._inputs = _arguments(pytree.decode(meta.encoded_inputs), meta)
+        self._outputs = pytree.decode(meta.encoded_outputs)
+        args, kwargs = self._inputs.children
+        self._keywords = pytree.keys(kwargs.type or "", kwargs.context)
+        self._names = list(_names(self._inputs, meta))
+        # the arguments' own names, where they are single tensors: those may be given by keyword too
+        leaves = _first_leaves(args)
+        self._positional = [
+            meta.input_name(leaf) if child.is_leaf else ""
+            for leaf, child in zip(leaves, args.children, strict=True)
+        ]
+
+    def load(self) -> Method:
+        """The method of the runtime beneath, loaded now if it was not. Raises as `Program.load_method` does."""
+        if self._method is None:
+            method = self._program.load_method(self.meta.name())
+            method.input_names = self._names
+            self._method = method
+        return self._method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the method on arguments of the structure that it was exported with; tensors are torch's or numpy's.
+
+        Raises:
+            InputError: an argument is missing, unknown, of another structure, or does not fit; it is named.
+            ExecutionError: the method failed.
+        """
+        method = self.load()
+        outputs = method.execute(self._flat(args, kwargs))
+        if self._outputs is not None:
+            return pytree.unflatten(self._outputs, outputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def reset(self) -> None:
+        """Gives buffers that the method updates their first values again."""
+        self.load().reset()
+
+    def _flat(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        positional, keyword = self._inputs.children
+        given = list(args)
+        # an argument that was positional at export may come by keyword, as in Python
+        while len(given) < len(positional.children) and (name := self._positional[len(given)]) in kwargs:
+            kwargs = dict(kwargs)
+            given.append(kwargs.pop(name))
+        missing = [name for name in self._keywords if name not in kwargs]
+        unknown = [name for name in kwargs if name not in self._keywords]
+        if len(given) != len(positional.children) or missing or unknown:
+            problem = f"takes {len(positional.children)} positional arguments, {len(given)} are given"
+            if unknown:
+                problem = f"takes no argument {', '.join(map(repr, unknown))}"
+            elif missing:
+                problem = f"needs the argument {', '.join(map(repr, missing))}"
+            raise InputError(
+                f"method {self.meta.name()!r} {problem}", hints=[f"its signature: {self.signature}"]
+            )
+        leaves: list[Any] = []
+        for index, (child, value) in enumerate(zip(positional.children, given, strict=True)):
+            pytree.flatten(child, value, self._positional[index] or f"args[{index}]", leaves)
+        for name, child in zip(self._keywords, keyword.children, strict=True):
+            pytree.flatten(child, kwargs[name], name, leaves)
+        return leaves
+
+    @property
+    def signature(self) -> str:
+        """Name, inputs and outputs on one line."""
+        meta = self.meta
+        inputs = [f"{name}: {meta.input_text(i)}" for i, name in enumerate(self._names)]
+        results = [meta.output_text(i) for i in range(meta.num_outputs())]
+        labels = list(pytree.names(self._outputs)) if self._outputs is not None else [""] * len(results)
+        outputs = [
+            f"{label.lstrip('.')}: {text}" if label else text
+            for label, text in zip(labels, results, strict=False)
+        ]
+        return f"{meta.name()}({', '.join(inputs)}) -> {', '.join(outputs) or 'None'}"
+
+    def __repr__(self) -> str:
+        return f"<method {self.signature}>"
+
+
+def _arguments(tree: Tree | None, meta: MethodMeta) -> Tree:
+    """The tree of (args, kwargs); all inputs are positional where the file has none, or another."""
+    count = meta.num_inputs()
+    if (
+        tree is not None
+        and tree.num_leaves == count
+        and [child.type for child in tree.children] == ["builtins.tuple", "builtins.dict"]
+    ):
+        return tree
+    args = Tree("builtins.tuple", None, "null", (LEAF,) * count, count)
+    return Tree("builtins.tuple", None, "null", (args, Tree("builtins.dict", [], "[]", (), 0)), count)
+
+
+def _names(tree: Tree, meta: MethodMeta) -> Iterator[str]:
+    args, kwargs = tree.children
+    index = 0
+    for number, child in enumerate(args.children):
+        stored = meta.input_name(index) if child.is_leaf else ""
+        yield from pytree.names(child, stored or f"args[{number}]")
+        index += child.num_leaves
+    for name, child in zip(pytree.keys(kwargs.type or "", kwargs.context), kwargs.children, strict=True):
+        yield from pytree.names(child, str(name))
+
+
+def _first_leaves(tree: Tree) -> list[int]:
+    """The number of the first leaf of each child."""
+    starts, at = [], 0
+    for child in tree.children:
+        starts.append(at)
+        at += child.num_leaves
+    return starts
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    amount, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
