@@ -109,9 +109,10 @@ CPP: dict[str, int] = {
     "torchette/runtime/kernel_registry": 7,
     "torchette/runtime/backend": 7,
     "torchette/runtime/program": 8,
-    "torchette/runtime/method": 9,
-    "torchette/extension/": 10,
-    "torchette/runtime/": 11,  # the Python module and the platforms
+    "torchette/runtime/method_meta": 9,
+    "torchette/runtime/method": 10,
+    "torchette/extension/": 11,
+    "torchette/runtime/": 12,  # the Python module, the platforms, method_load.cpp
 }
 # Folders that nobody outside includes from: the core is given its kernels, it does not name them.
 CPP_CLOSED = ("torchette/kernels/",)
