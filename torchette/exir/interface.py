@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,14 +87,22 @@ def storage_source(node: Node) -> tuple[Node, int] | None:
 
 def _written_argument(node: Node) -> tuple[Node, int] | None:
     """The argument that an operator without an `out` writes to and returns, such as `self` of `copy_`."""
-    schema = node.target._schema
+    written = _written_parameter(node.target)
+    if written is None:
+        return None
+    position, name = written
+    value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+    return (value, 0) if isinstance(value, Node) else None
+
+
+@functools.cache
+def _written_parameter(op: Any) -> tuple[int, str] | None:
+    schema = op._schema
     if len(schema.returns) != 1 or not schema.is_mutable:
         return None
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out:
-            value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            if isinstance(value, Node):
-                return value, 0
+            return position, argument.name
     return None
 
 

@@ -19,7 +19,7 @@ from torchette.errors import InputTypeError, UnsupportedError
 from torchette.exir import dialects
 from torchette.exir.emit import EmitterOutput, emit_program
 from torchette.exir.pass_manager import adapt, flatten
-from torchette.exir.passes.plan_memory import MemoryPlanningPass
+from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.pipeline import PIPELINE, Options, Pipeline, Report, Stage
 from torchette.format import pte
 
@@ -337,6 +337,7 @@ def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:
 
 
 def _run_planner(planner: Any, program: ExportedProgram) -> Any:
+    assign_specs(program)  # a planner of the user's own finds specs on the nodes, as ExecuTorch's do
     if hasattr(planner, "run"):
         return planner.run(program.graph_module, program.graph_signature)
     return planner(program.graph_module)
