@@ -34,10 +34,7 @@ def test_out_variant_is_found_by_its_schema(functional, out):
 def test_most_core_operators_have_an_out_variant():
     core = [
         op
-        for name in dir(aten)
-        if hasattr(getattr(aten, name), "overloads")
-        for overload in getattr(aten, name).overloads()
-        for op in [getattr(getattr(aten, name), overload)]
+        for op in ops.all_aten()
         if ops.is_core(op) and not ops.is_mutating(op) and not ops.is_view(op) and not ops.is_symbolic(op)
     ]
     without = {str(op) for op in core if ops.out_variant(op) is None}

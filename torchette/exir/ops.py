@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -123,6 +123,28 @@ def copying(op: OpOverload) -> OpOverload | None:
     namespace, name = op._schema.name.split("::")
     packet = getattr(getattr(torch.ops, namespace), _TWINS.get(name, f"{name}_copy"), None)
     return getattr(packet, op._overloadname, None) if isinstance(packet, OpOverloadPacket) else None
+
+
+@functools.cache
+def is_copying(op: OpOverload) -> bool:
+    """The copying twin of a view operator."""
+    namespace, _, name = op._schema.name.partition("::")
+    if not name.endswith("_copy") or is_mutating(op):
+        return False
+    view = getattr(getattr(torch.ops, namespace), name.removesuffix("_copy"), None)
+    viewing = getattr(view, op._overloadname, None) if isinstance(view, OpOverloadPacket) else None
+    return viewing is not None and is_view(viewing)
+
+
+def all_aten() -> Iterator[OpOverload]:
+    """Every overload of ATen, in order of names."""
+    # dir(torch.ops.aten) would list only those that somebody has used already.
+    for full in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, rest = full.partition("::")
+        name, _, overload = rest.partition(".")
+        op = getattr(getattr(aten, name, None), overload or "default", None) if namespace == "aten" else None
+        if isinstance(op, OpOverload):
+            yield op
 
 
 # View operators whose copying twin is not called `<name>_copy`.

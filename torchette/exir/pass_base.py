@@ -108,6 +108,7 @@ class ExportPass(PassBase):
         self._root: dict[str, Any] = {}
         self._original: Node | None = None
         self._mode: Any = None
+        self._branch_changed = False
 
     # ---- to override ----
 
@@ -178,7 +179,8 @@ class ExportPass(PassBase):
         return self._graph
 
     def _transform(self, module: GraphModule) -> PassResult:
-        outer = (self._graph, self._root, self._original)
+        outer = (self._graph, self._root, self._original, self._branch_changed)
+        self._branch_changed = False
         graph = self._graph = torch.fx.Graph()
         self._root = {}
         if self._mode is None:
@@ -189,11 +191,11 @@ class ExportPass(PassBase):
             for node in module.graph.nodes:
                 self._original = node
                 values[node] = self._visit(module, node, values)
-            modified = _differs(module.graph, graph)
+            modified = _differs(module.graph, graph) or self._branch_changed
             result = _LazyGraphModule(self._root, graph)
             result.meta = dict(module.meta)
         finally:
-            self._graph, self._root, self._original = outer
+            self._graph, self._root, self._original, self._branch_changed = outer
         return PassResult(result, modified)
 
     def _visit(self, module: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
@@ -232,7 +234,9 @@ class ExportPass(PassBase):
         value = module.get_parameter(name) if name in dict(module.named_parameters()) else _get(module, name)
         if isinstance(value, GraphModule):
             inputs = tuple(n.meta.get("val") for n in value.graph.nodes if n.op == "placeholder")
-            value = self.call_submodule(value, inputs).graph_module
+            result = self.call_submodule(value, inputs)
+            value = result.graph_module
+            self._branch_changed |= result.modified
         self._root[name] = value
         copied = self._building.create_node("get_attr", name, name=node.name)
         copied.meta = dict(node.meta)

@@ -158,14 +158,16 @@ def get(dialect: Dialect | str) -> Dialect:
 
 def core_operators() -> list[str]:
     """The names of torch's core ATen operators, as `aten::add.Tensor`."""
-    names = []
-    for packet_name in dir(aten):
-        packet = getattr(aten, packet_name)
-        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
-            op = getattr(packet, overload)
-            if ops.is_core(op) and not ops.is_mutating(op):
-                names.append(".".join(part for part in (op._schema.name, op._schema.overload_name) if part))
-    return sorted(names)
+    return [_name(op) for op in ops.all_aten() if ops.is_core(op) and not ops.is_mutating(op)]
+
+
+def edge_extras() -> list[str]:
+    """The names of the operators that edge accepts besides the core ones."""
+    return [_name(op) for op in ops.all_aten() if _is_extra(op) and not ops.is_core(op)]
+
+
+def _name(op: torch._ops.OpOverload) -> str:
+    return ".".join(part for part in (op._schema.name, op._schema.overload_name) if part)
 
 
 def _around(node: Node) -> list[tuple[str, Node]]:
@@ -233,22 +235,13 @@ def _edge(target: Any) -> bool:
     if ops.is_symbolic(target):
         return target not in ops.ASSERTIONS
     if ops.is_operator(target) and not ops.is_mutating(target) and target.namespace == "aten":
-        return not ops.is_view(target) and (ops.is_core(target) or target in EDGE_EXTRAS)
+        return not ops.is_view(target) and (ops.is_core(target) or _is_extra(target))
     return _core(target)
 
 
-# Not in torch's core set, but better whole: one kernel with the weight as it is stored, and copies in place of views.
-EDGE_EXTRAS = frozenset(
-    {aten.linear.default}
-    | {
-        twin
-        for name in dir(aten)
-        if hasattr(getattr(aten, name), "overloads") and not name.endswith("_copy")
-        for overload in getattr(aten, name).overloads()
-        for op in [getattr(getattr(aten, name), overload)]
-        if ops.is_view(op) and (twin := ops.copying(op)) is not None
-    }
-)
+def _is_extra(op: torch._ops.OpOverload) -> bool:
+    # Not in torch's core set, but better whole: linear reads its weight as it is stored; copies stand for views.
+    return op is aten.linear.default or ops.is_copying(op)
 
 
 def _exec(target: Any) -> bool:
@@ -396,10 +389,18 @@ def _natural_order(node: Node) -> str | None:
 
 
 def _bounded(node: Node) -> str | None:
+    dim = _unbounded_dim(node)
+    # Only where the dimension comes in: everything behind has it too.
+    if dim is None or any(_unbounded_dim(source) is not None for source in node.all_input_nodes):
+        return None
+    return f"dimension {dim} of {node.name} has no upper bound, so no memory can be planned for it"
+
+
+def _unbounded_dim(node: Node) -> int | None:
     for tensor in _tensors(node):
         for dim, size in enumerate(tensor.shape):
             if upper_bound(size) is None:
-                return f"dimension {dim} of {node.name} ({size}) has no upper bound, so no memory can be planned for it"
+                return dim
     return None
 
 
@@ -687,3 +688,37 @@ EXEC = Dialect(
 )  # fmt: skip
 
 DIALECTS: dict[str, Dialect] = {d.name: d for d in (AUTOGRAD_SAFE, ATEN, CORE_ATEN, EDGE, EXEC)}
+
+
+def page() -> str:
+    """docs/dialects.md, from the tables above."""
+    lines = [
+        "# Dialects",
+        "",
+        "A dialect is the set of rules that a program keeps after a stage of the compiler. `torchette verify` and",
+        "`torchette.exir.verify(program, name)` check them and report every violation at once: its code, the node with",
+        "its neighbours, the line of your model, and what to try. The compiler checks after each stage.",
+        "",
+        "This page is printed from `torchette/exir/dialects/__init__.py`: `python -m torchette.exir.dialects`.",
+    ]
+    rules: dict[str, tuple[str, str, list[str]]] = {}
+    for dialect in DIALECTS.values():
+        code, _, remedy = dialect.refusal
+        lines += ["", f"## {dialect.name}", "", dialect.sentence]
+        rules[code] = (f"Calls have the targets that {dialect.name} accepts.", remedy, [dialect.name])
+        for check in (*dialect.checks, *dialect.program_checks):
+            rules.setdefault(check.code, (check.sentence, check.remedy, []))[2].append(dialect.name)
+    lines += ["", "## Rules", "", "| code | rule | in | what to try |", "|---|---|---|---|"]
+    for code, (sentence, remedy, names) in rules.items():
+        where = "all" if len(names) == len(DIALECTS) else ", ".join(names)
+        lines.append(f"| `{code}` | {sentence} | {where} | {remedy} |")
+    names = core_operators()
+    lines += ["", f"## The {len(names)} core ATen operators", "", ", ".join(f"`{name}`" for name in names)]
+    extras = edge_extras()
+    lines += [
+        "",
+        f"## The {len(extras)} operators that edge accepts besides",
+        "",
+        ", ".join(f"`{n}`" for n in extras),
+    ]
+    return "\n".join(lines) + "\n"

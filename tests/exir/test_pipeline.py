@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The pipeline as a value, its options, and the check that names the pass which breaks a model.
+
+import re
+
+import pytest
+import torch
+from graphs import ConvNet, called, export, lower
+from torch import nn
+
+from torchette.errors import DialectError, PassError
+from torchette.exir.pass_manager import adapt
+from torchette.exir.pipeline import OPTIONAL, PIPELINE, STAGES, Options, Report, pass_name, text
+
+X = torch.randn(2, 3, 8, 8)
+
+
+def test_it_prints_every_stage_and_pass():
+    printed = str(PIPELINE)
+    for stage in STAGES:
+        assert f"{stage.name} -> {stage.dialect.name}" in printed
+        for run in stage.passes:
+            assert re.search(rf"^    {pass_name(run)} +\S", printed, re.M), run
+    assert {pass_name(p) for s in STAGES for p in s.passes} >= OPTIONAL
+
+
+def test_until_dump_and_progress(tmp_path):
+    seen = []
+    program, report = lower(
+        nn.Linear(3, 2), (torch.randn(1, 3),), "edge", dump=tmp_path, progress=lambda *step: seen.append(step)
+    )
+    assert called(program) == ["linear.default"]
+    passes = [(stage.name, pass_name(run)) for stage in STAGES[:3] for run in stage.passes]
+    assert seen == passes == [(record.stage, record.name) for record in report.records]
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert len(files) == len(passes) and files[1] == "02_core_decompose_to_core.txt"
+    assert (tmp_path / files[-1]).read_text() == text(program)
+    assert "float32[1, 2]" in text(program)
+
+
+def test_report_prints_what_each_pass_did():
+    _, report = lower(ConvNet(), (X,))
+    lines = str(report).splitlines()
+    assert len(lines) == len(report.records)
+    line = next(line for line in lines if "fold_batch_norm" in line)
+    assert "1 batch norms folded" in line and "ms" in line and "nodes" in line
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONAL))
+def test_every_optimisation_can_be_switched_off(name):
+    _, report = lower(ConvNet(), (X,), disable_passes={name})
+    assert name not in {record.name for record in report.records}
+
+
+def test_what_cannot_be_switched_off():
+    with pytest.raises(PassError, match="cannot switch off to_out_variants") as caught:
+        Options(disable_passes={"to_out_variants"})
+    assert caught.value.code == "unknown-pass" and "fold_constants" in caught.value.hints[0]
+
+
+def swap_relu_for_sigmoid(graph_module):
+    for node in graph_module.graph.nodes:
+        if node.target is torch.ops.aten.relu.default:
+            node.target = torch.ops.aten.sigmoid.default
+
+
+@pytest.mark.parametrize("stage", ["edge", "optimize"])
+def test_the_pass_that_changes_the_result_is_named(stage):
+    with pytest.raises(PassError) as caught:
+        lower(ConvNet(), (X,), extra_passes={stage: [adapt(swap_relu_for_sigmoid)]})
+    error = caught.value
+    assert error.pass_name == "swap_relu_for_sigmoid" and error.code == "pass-changed-result"
+    assert (
+        f"pass swap_relu_for_sigmoid of stage {stage} changed the result: output 0 differs by up to"
+        in str(error)
+    )
+    assert "the first node to differ is relu" in str(error) and "torch.relu_(self.norm" in error.where[0]
+
+
+def test_the_pass_that_raises_is_named():
+    def clumsy(graph_module):
+        raise KeyError("oops")
+
+    with pytest.raises(PassError, match="pass clumsy of stage edge failed: KeyError: 'oops'") as caught:
+        lower(nn.ReLU(), (X,), extra_passes={"edge": [adapt(clumsy)]})
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_pass_that_leaves_the_dialect_is_caught_by_the_gate():
+    def add_view(graph_module):
+        relu = next(n for n in graph_module.graph.nodes if n.op == "call_function")
+        with graph_module.graph.inserting_after(relu):
+            view = graph_module.graph.call_function(torch.ops.aten.view.default, (relu, [-1]))
+        relu.replace_all_uses_with(view, delete_user_cb=lambda user: user is not view)
+
+    with pytest.raises(DialectError) as caught:
+        lower(nn.ReLU(), (X,), extra_passes={"optimize": [adapt(add_view)]}, check_passes=False)
+    assert [v.code for v in caught.value.violations] == ["not-edge"]
+    assert PIPELINE.run(export(nn.ReLU(), (X,)), Options(verify=False), Report()) is not None
