@@ -35,10 +35,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     texts = [[_cell(value) for value in row] for row in rows]
     console = _rich_console()
     if console is not None:
+        from rich.box import SIMPLE_HEAD
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table(title=title or None, title_justify="left", header_style="bold")
+        table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         for column, right in zip(columns, numeric, strict=True):
             table.add_column(column, justify="right" if right else "left", overflow="fold")
         for row in texts:
