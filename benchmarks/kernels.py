@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,9 @@ KERNELS = {
 
 def all_arguments(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     schema = op._schema.arguments
-    return tuple(args[i] if i < len(args) else kwargs.get(a.name, a.default_value) for i, a in enumerate(schema))
+    return tuple(
+        args[i] if i < len(args) else kwargs.get(a.name, a.default_value) for i, a in enumerate(schema)
+    )
 
 
 class Record(TorchDispatchMode):
@@ -68,43 +71,52 @@ def flops(op: Any, arguments: tuple[Any, ...], out: torch.Tensor) -> float:
     return 0.0
 
 
-def interleaved(*functions: Callable[[], Any], budget: float = 0.06, rounds: int = 7) -> list[float]:
-    """Best seconds of one call of each function, taken in turns."""
-    best = [float("inf")] * len(functions)
-    repeats = []
-    for function in functions:
-        function()
-        start = time.perf_counter()
-        function()
-        repeats.append(max(1, int(budget / rounds / len(functions) / max(time.perf_counter() - start, 1e-7))))
+def interleaved(
+    kernel: Callable[[int], float], eager: Callable[[], Any], budget: float = 0.1, rounds: int = 9
+) -> tuple[float, float]:
+    """Best seconds of one call of either, taken in turns: `kernel` runs so many times and gives the seconds."""
+    eager()
+    start = time.perf_counter()
+    eager()
+    once = max(time.perf_counter() - start, kernel(2) / 2, 1e-7)
+    repeats = max(1, int(budget / rounds / 2 / once))
+    best_kernel = best_eager = float("inf")
     for _ in range(rounds):
-        for i, function in enumerate(functions):
-            start = time.perf_counter()
-            for _ in range(repeats[i]):
-                function()
-            best[i] = min(best[i], (time.perf_counter() - start) / repeats[i])
-    return best
+        best_kernel = min(best_kernel, kernel(repeats) / repeats)
+        start = time.perf_counter()
+        for _ in range(repeats):
+            eager()
+        best_eager = min(best_eager, (time.perf_counter() - start) / repeats)
+    return best_kernel, best_eager
+
+
+def time_kernel(name: str, arguments: tuple[Any, ...], repeats: int) -> float:
+    return _native.time_kernel(name, repeats, *arguments)
 
 
 def short(key: str) -> str:
     return key.replace("aten.", "").replace(".default", "").replace(" False", "").replace(" None", "")
 
 
-def measure(model: str, threshold: float) -> tuple[float, float]:
-    module, args = zoo.build(model)
+@torch.no_grad()
+def measure_calls(model: str, module: torch.nn.Module, args: Any, threshold: float) -> tuple[float, float]:
     record = Record()
-    with torch.no_grad(), record:
+    with record:
         module(*args)
     totals: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     print(f"\n{model}: {len(record.calls)} shapes")
     for key, (count, op, arguments) in record.calls.items():
-        arguments = tuple(a.detach().clone() if isinstance(a, torch.Tensor) and a.is_contiguous() else a for a in arguments)
-        positional = sum(not a.kwarg_only for a in op._schema.arguments)  # the rest are defaults of eager, too
+        arguments = tuple(
+            a.detach().clone() if isinstance(a, torch.Tensor) and a.is_contiguous() else a for a in arguments
+        )
+        positional = sum(
+            not a.kwarg_only for a in op._schema.arguments
+        )  # the rest are defaults of eager, too
         call = arguments[:positional]
         result = op(*call)
         outs = [torch.empty_like(t) for t in ([result] if isinstance(result, torch.Tensor) else result)]
-        name = KERNELS[op]
-        ours, eager = interleaved(lambda: _native.call_kernel(name, *arguments, *outs), lambda: op(*call))  # noqa: B023
+        kernel = functools.partial(time_kernel, KERNELS[op], (*arguments, *outs))
+        ours, eager = interleaved(kernel, functools.partial(op, *call))
         for label in (op.__name__.split(".")[0], "all"):
             totals[label][0] += count * ours
             totals[label][1] += count * eager
@@ -119,15 +131,18 @@ def measure(model: str, threshold: float) -> tuple[float, float]:
     return totals["all"][0], totals["all"][1]
 
 
+def measure(model: str, threshold: float) -> tuple[float, float]:
+    return measure_calls(model, *zoo.build(model), threshold)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(zoo.names()))
     parser.add_argument("--threshold", type=float, default=0.0, help="print only shapes with a smaller ratio")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with torch.no_grad():
-        for model in options.models.split(","):
-            measure(model, options.threshold)
+    for model in options.models.split(","):
+        measure(model, options.threshold)
 
 
 if __name__ == "__main__":

@@ -46,5 +46,9 @@ def check(
     outputs = run(name, *arguments, like=expected)
     for output, reference in zip(outputs, expected, strict=True):
         rtol, atol = TOLERANCE.get(reference.dtype, (0, 0))
+        # A sum that cancels to almost nothing is as far off as its summands are large.
+        finite = reference[reference.isfinite()]
+        if finite.numel() and atol:
+            atol *= max(1.0, finite.abs().max().item())
         torch.testing.assert_close(output, reference, rtol=rtol * scale, atol=atol * scale, equal_nan=True)
     return outputs

@@ -36,188 +36,142 @@ TORCHETTE_INLINE uint32_t inside(ptrdiff_t from, ptrdiff_t width) {
   return low_bits(width - from) & ~low_bits(-from);
 }
 
-constexpr uint32_t kAllLanes = kLanes == 32 ? ~0u : (1u << kLanes) - 1u;
+// --- Columns of the im2col matrix ---
 
-// --- Panels of the im2col matrix
-// ------------------------------------------------------------------------------
-
-/// How one tap of the kernel fills one segment of a panel's row: lane i comes from offset + i * step of the
-/// channel's image where bit i (of the source, for steps of 1 and 2) of the mask is set.
-struct Gather {
-  ptrdiff_t offset;
-  uint32_t mask;
+/// The columns of the im2col matrix of one image; rows are ordered (channel, tap).
+struct ColumnSource : PanelSource {
+  const Conv* conv;
+  const float* image;
+  size_t first_row;  // row 0 of the product is this row of the im2col matrix
 };
 
-/// Part of a panel's row that lies in one row of the output and fits a vector.
-struct Segment {
-  uint16_t column;  // in the panel
-  uint16_t lanes;
-};
-
-/// Fills panels with columns of the im2col matrix, rows ordered (channel, tap). The places of a panel are
-/// worked out once and serve all channels.
-class Im2col {
- public:
-  static constexpr size_t kMaxColumns = kMaxVectors * kLanes;
-
-  Im2col(const Conv& conv, Gather* table)
-      : conv_(conv), table_(table), segments_(0), first_(SIZE_MAX), count_(0) {}
-  static size_t table_size(const Conv& conv) { return conv.taps() * kMaxColumns; }
-
-  void fill(const float* image, size_t k0, size_t depth, size_t n0, size_t columns, size_t width,
-            float* panel) {
-    if (first_ != n0 || count_ != columns) plan(n0, columns);
-    if (columns < width) memset(panel, 0, depth * width * sizeof(float));
-    const ptrdiff_t step = conv_.transposed ? 0 : conv_.stride[2];
-    if (step == 1)
-      copy<1>(image, k0, depth, width, panel);
-    else if (step == 2)
-      copy<2>(image, k0, depth, width, panel);
-    else
-      copy<0>(image, k0, depth, width, panel);
-  }
-
- private:
-  void plan(size_t n0, size_t columns) {
-    first_ = n0;
-    count_ = columns;
-    segments_ = 0;
-    const auto out_w = static_cast<size_t>(conv_.out[2]);
-    for (size_t c = 0; c < columns;) {
-      const size_t x = (n0 + c) % out_w;
-      size_t lanes = out_w - x < columns - c ? out_w - x : columns - c;
-      if (lanes > kLanes) lanes = kLanes;
-      segment_[segments_] = {static_cast<uint16_t>(c), static_cast<uint16_t>(lanes)};
-      ++segments_;
-      c += lanes;
+/// One tap for `count` channels: `lanes` neighbouring columns from `from`, every `kStep`th float of it, where
+/// `mask` (over the source) is set, zeros elsewhere.
+template <int kStep>
+static void copy_tap(const float* from, size_t from_step, uint32_t mask, float* to, size_t to_step,
+                     size_t lanes, size_t count) {
+  const LaneMask low = lane_mask(mask), high = lane_mask(mask >> kLanes);
+  const auto get = [&](const float* p) __attribute__((always_inline)) {
+    if constexpr (kStep == 1) {
+      return load_masked(p, low);
+    } else {
+      Vec even, odd;
+      deinterleave(load_masked(p, low), load_masked(p + kLanes, high), even, odd);
+      return even;
     }
+  };
+  if (lanes == kLanes) {
+    for (size_t i = 0; i < count; ++i) store(to + i * to_step, get(from + i * from_step));
+  } else {
+    for (size_t i = 0; i < count; ++i) store_partial(to + i * to_step, get(from + i * from_step), lanes);
+  }
+}
+
+/// The same for steps above 2 and for transposed convolutions: lane i comes from place[i] of the channel, if
+/// that is not negative.
+static void gather_tap(const float* channel, size_t from_step, const ptrdiff_t* place, float* to,
+                       size_t to_step, size_t lanes, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    for (size_t j = 0; j < lanes; ++j)
+      to[i * to_step + j] = place[j] >= 0 ? channel[i * from_step + static_cast<size_t>(place[j])] : 0.0f;
+}
+
+static ptrdiff_t fetch_columns(const PanelSource& self, size_t k0, size_t depth, size_t n0, size_t columns,
+                               size_t width, float* panel, const float*& from) {
+  const auto& source_of = static_cast<const ColumnSource&>(self);
+  const Conv& conv = *source_of.conv;
+  const size_t taps = conv.taps(), plane = conv.in_plane();
+  const size_t begin = source_of.first_row + k0, end = begin + depth;
+  const size_t first_channel = begin / taps, first_tap = begin % taps;
+  const size_t last_channel = end / taps, last_tap = end % taps;
+  if (columns < width) memset(panel, 0, depth * width * sizeof(float));
+  for (size_t column = 0; column < columns;) {
+    // A segment: columns of one row of the output, at most a vector of them.
+    const auto n = static_cast<ptrdiff_t>(n0 + column);
+    const ptrdiff_t ox = n % conv.out[2], row = n / conv.out[2];
+    const ptrdiff_t oy = row % conv.out[1], oz = row / conv.out[1];
+    size_t lanes = columns - column < kLanes ? columns - column : kLanes;
+    if (lanes > static_cast<size_t>(conv.out[2] - ox)) lanes = static_cast<size_t>(conv.out[2] - ox);
+    const uint32_t wanted = low_bits(static_cast<ptrdiff_t>(lanes - 1) * conv.stride[2] + 1);
     size_t tap = 0;
-    for (ptrdiff_t z = 0; z < conv_.kernel[0]; ++z)
-      for (ptrdiff_t y = 0; y < conv_.kernel[1]; ++y)
-        for (ptrdiff_t x = 0; x < conv_.kernel[2]; ++x, ++tap)
-          for (size_t s = 0; s < segments_; ++s) table_[tap * segments_ + s] = gather(z, y, x, s);
-  }
-
-  Gather gather(ptrdiff_t z, ptrdiff_t y, ptrdiff_t x, size_t s) const {
-    const auto n = static_cast<ptrdiff_t>(first_ + segment_[s].column);
-    const ptrdiff_t ox = n % conv_.out[2], oy = n / conv_.out[2] % conv_.out[1],
-                    oz = n / conv_.out[2] / conv_.out[1];
-    const ptrdiff_t iz = source(conv_, 0, oz, z), iy = source(conv_, 1, oy, y);
-    if (iz < 0 || iy < 0) return {0, 0};
-    const ptrdiff_t row = (iz * conv_.in[1] + iy) * conv_.in[2];
-    if (conv_.transposed) {
-      // Lane i comes from (ox + i - shift) / stride: the offset counts in lanes, copy<0> divides.
-      uint32_t mask = 0;
-      ptrdiff_t first = -1;
-      for (int i = 0; i < segment_[s].lanes; ++i) {
-        const ptrdiff_t ix = source(conv_, 2, ox + i, x);
-        if (ix < 0) continue;
-        if (first < 0) first = ix;
-        mask |= 1u << i;
-      }
-      return {row + first, mask};
-    }
-    const ptrdiff_t ix = ox * conv_.stride[2] - conv_.padding[2] + x * conv_.dilation[2];
-    if (conv_.stride[2] <= 2) {
-      const uint32_t wanted = low_bits((segment_[s].lanes - 1) * conv_.stride[2] + 1);
-      return {row + ix, inside(ix, conv_.in[2]) & wanted};
-    }
-    uint32_t mask = 0;
-    for (int i = 0; i < segment_[s].lanes; ++i) {
-      const ptrdiff_t at = ix + i * conv_.stride[2];
-      if (at >= 0 && at < conv_.in[2]) mask |= 1u << i;
-    }
-    return {row + ix, mask};
-  }
-
-  template <int kStep>
-  void copy(const float* image, size_t k0, size_t depth, size_t width, float* panel) const {
-    const size_t taps = conv_.taps(), plane = conv_.in_plane();
-    const ptrdiff_t step = conv_.stride[2];
-    const float* channel = image + k0 / taps * plane;
-    size_t tap = k0 % taps;
-    for (size_t p = 0; p < depth; ++p, panel += width) {
-      const Gather* g = table_ + tap * segments_;
-      for (size_t s = 0; s < segments_; ++s) {
-        // Whole vectors are stored: what is behind the segment is overwritten by the next one or the next
-        // row.
-        float* to = panel + segment_[s].column;
-        const float* from = channel + g[s].offset;
-        const uint32_t mask = g[s].mask;
-        if constexpr (kStep == 1) {
-          store(to, load_masked(from, mask));
-        } else if constexpr (kStep == 2) {
-          Vec even, odd;
-          deinterleave(load_masked(from, mask & kAllLanes), load_masked(from + kLanes, mask >> kLanes), even,
-                       odd);
-          store(to, even);
-        } else if (conv_.transposed) {
-          for (int i = 0; i < segment_[s].lanes; ++i) to[i] = (mask >> i & 1u) != 0 ? *from++ : 0.0f;
-        } else {
-          for (int i = 0; i < segment_[s].lanes; ++i) to[i] = (mask >> i & 1u) != 0 ? from[i * step] : 0.0f;
+    for (ptrdiff_t z = 0; z < conv.kernel[0]; ++z) {
+      const ptrdiff_t iz = source(conv, 0, oz, z);
+      for (ptrdiff_t y = 0; y < conv.kernel[1]; ++y) {
+        const ptrdiff_t iy = source(conv, 1, oy, y);
+        const bool outside = iz < 0 || iy < 0;
+        const ptrdiff_t in_row = outside ? 0 : (iz * conv.in[1] + iy) * conv.in[2];
+        for (ptrdiff_t x = 0; x < conv.kernel[2]; ++x, ++tap) {
+          // The channels for which this tap is among the rows [begin, end).
+          const size_t channel = first_channel + (tap < first_tap ? 1 : 0);
+          const size_t count = last_channel + (tap < last_tap ? 1 : 0) - channel;
+          if (count == 0) continue;
+          const float* image = source_of.image + channel * plane;
+          float* to = panel + (channel * taps + tap - begin) * width + column;
+          if (!conv.transposed && conv.stride[2] <= 2) {
+            const ptrdiff_t ix = ox * conv.stride[2] - conv.padding[2] + x * conv.dilation[2];
+            const uint32_t mask = outside ? 0 : inside(ix, conv.in[2]) & wanted;
+            const float* start = mask == 0 ? image : image + in_row + ix;
+            if (conv.stride[2] == 1)
+              copy_tap<1>(start, plane, mask, to, taps * width, lanes, count);
+            else
+              copy_tap<2>(start, plane, mask, to, taps * width, lanes, count);
+            continue;
+          }
+          ptrdiff_t place[kLanes];
+          for (size_t i = 0; i < lanes; ++i) {
+            const ptrdiff_t ix = outside ? -1 : source(conv, 2, ox + static_cast<ptrdiff_t>(i), x);
+            place[i] = ix < 0 ? -1 : in_row + ix;
+          }
+          gather_tap(image, plane, place, to, taps * width, lanes, count);
         }
       }
-      if (++tap == taps) {
-        tap = 0;
-        channel += plane;
-      }
     }
+    column += lanes;
   }
+  from = panel;
+  return static_cast<ptrdiff_t>(width);
+}
 
-  const Conv& conv_;
-  Gather* table_;
-  size_t segments_;
-  Segment segment_[kMaxColumns];
-  size_t first_, count_;  // the columns that the table is for
-};
-
-static Error conv_by_panels(Context& context, const Conv& conv, const float* input, const float* weight,
-                            const float* bias, float* out) {
+static Error conv_by_columns(Context& context, const Conv& conv, const float* input, const float* weight,
+                             const float* bias, float* out) {
   GemmScratch scratch(context);
-  float* panel = scratch.panel();
-  auto* table = static_cast<Gather*>(context.allocate_temp(Im2col::table_size(conv) * sizeof(Gather)));
-  TORCHETTE_CHECK(panel != nullptr && table != nullptr, MemoryAllocationFailed,
-                  "no scratch memory for a convolution");
+  float* panels = scratch.panels();
+  TORCHETTE_CHECK(panels != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
   const size_t m = conv.out_channels, n = conv.out_plane(), k = conv.in_channels * conv.taps();
-  Im2col columns(conv, table);
   for (size_t b = 0; b < conv.batch; ++b) {
     for (size_t g = 0; g < conv.groups; ++g) {
-      const float* image = input + (b * conv.groups + g) * conv.in_channels * conv.in_plane();
+      ColumnSource source = {
+          {fetch_columns}, &conv, input + (b * conv.groups + g) * conv.in_channels * conv.in_plane(), 0};
       float* c = out + (b * conv.groups + g) * m * n;
       const float* start = bias != nullptr ? bias + g * m : nullptr;
-      const auto fetch_from = [&](size_t base) {
-        return [&, base](size_t k0, size_t depth, size_t n0, size_t count, int vectors, float* to,
-                         const float*& from) {
-          const auto width = static_cast<size_t>(vectors) * kLanes;
-          columns.fill(image, base + k0, depth, n0, count, width, to);
-          from = to;
-          return static_cast<ptrdiff_t>(width);
-        };
-      };
       if (!conv.transposed) {
-        gemm_panels(m, n, k, weight + g * m * k, static_cast<ptrdiff_t>(k), c, static_cast<ptrdiff_t>(n),
-                    start, nullptr, false, panel, fetch_from(0));
+        gemm_panels({m, n, k, weight + g * m * k, static_cast<ptrdiff_t>(k), c, static_cast<ptrdiff_t>(n),
+                     start, nullptr, false},
+                    source, panels);
         continue;
       }
       // The weight is [in, out, taps]: blocks of it are copied to [out, in x taps].
       float* rows = scratch.rows();
       TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
       const size_t taps = conv.taps();
-      size_t k0 = 0;
       do {
-        const size_t depth = next_part(k - k0, kMaxDepth);
+        const size_t depth = next_part(k - source.first_row, kMaxDepth);
         for (size_t i = 0; i < m; i += GemmScratch::kBlockRows) {
           const size_t count = m - i < GemmScratch::kBlockRows ? m - i : GemmScratch::kBlockRows;
-          for (size_t r = 0; r < count; ++r)
-            for (size_t p = 0; p < depth; ++p)
+          for (size_t r = 0; r < count; ++r) {
+            for (size_t p = 0; p < depth; ++p) {
+              const size_t row = source.first_row + p;
               rows[r * depth + p] =
-                  weight[((g * conv.in_channels + (k0 + p) / taps) * m + i + r) * taps + (k0 + p) % taps];
-          gemm_panels(count, n, depth, rows, static_cast<ptrdiff_t>(depth), c + i * n,
-                      static_cast<ptrdiff_t>(n), start != nullptr ? start + i : nullptr, nullptr, k0 > 0,
-                      panel, fetch_from(k0));
+                  weight[((g * conv.in_channels + row / taps) * m + i + r) * taps + row % taps];
+            }
+          }
+          gemm_panels(
+              {count, n, depth, rows, static_cast<ptrdiff_t>(depth), c + i * n, static_cast<ptrdiff_t>(n),
+               start != nullptr ? start + i : nullptr, nullptr, source.first_row > 0},
+              source, panels);
         }
-        k0 += depth;
-      } while (k0 < k);
+        source.first_row += depth;
+      } while (source.first_row < k);
     }
   }
   return Error::Ok;
@@ -236,8 +190,7 @@ static Error conv_pointwise(Context& context, const Conv& conv, const float* inp
   return Error::Ok;
 }
 
-// --- Depthwise
-// ------------------------------------------------------------------------------------------------
+// --- Depthwise ---
 
 /// One channel of the input and where its rows are.
 struct Plane {
@@ -266,11 +219,11 @@ static TORCHETTE_INLINE void depthwise_block(const Plane& in, ptrdiff_t iy, ptrd
 #pragma GCC unroll 5
     for (int i = 0; i < kLoads; ++i) {
       const float* q = p + i * kStride;
-      const Vec low = kEdge ? load_masked(q, masks[i] & kAllLanes) : load(q);
+      const Vec low = kEdge ? load_masked(q, lane_mask(masks[i])) : load(q);
       if constexpr (kStride == 1) {
         v[i] = low;
       } else {
-        const Vec high = kEdge ? load_masked(q + kLanes, masks[i] >> kLanes) : load(q + kLanes);
+        const Vec high = kEdge ? load_masked(q + kLanes, lane_mask(masks[i] >> kLanes)) : load(q + kLanes);
         deinterleave(low, high, v[2 * i], v[2 * i + 1]);
       }
     }
@@ -339,7 +292,7 @@ static void depthwise_any(const Conv& conv, const Plane& in, const float* weight
           const float* p = in.data + iy * in.width + ix;
           Vec v;
           if (step == 1) {
-            v = load_masked(p, inside(ix, in.width) & kAllLanes);
+            v = load_masked(p, lane_mask(inside(ix, in.width)));
           } else {
             float gathered[kLanes] = {};
             for (ptrdiff_t i = 0; i < static_cast<ptrdiff_t>(lanes); ++i)
@@ -389,8 +342,7 @@ static void conv_depthwise(const Conv& conv, const float* input, const float* we
   }
 }
 
-// --- Any dtype, any memory order
-// ------------------------------------------------------------------------------
+// --- Any dtype, any memory order ---
 
 template <typename T, typename Sum>
 static void conv_strided(const Conv& conv, const Tensor& input, const Tensor& weight,
@@ -444,8 +396,7 @@ static void conv_strided(const Conv& conv, const Tensor& input, const Tensor& we
   }
 }
 
-// --- The operator
-// ---------------------------------------------------------------------------------------------
+// --- The operator ---
 
 /// Spreads a list of one or `spatial` numbers over the last of three dimensions.
 static Error spread(Span<const int64_t> list, ptrdiff_t spatial, int64_t least, int64_t missing,
@@ -538,7 +489,7 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
       conv_depthwise(conv, x, w, b, y);
       return Error::Ok;
     }
-    return conv_by_panels(context, conv, x, w, b, y);
+    return conv_by_columns(context, conv, x, w, b, y);
   }
   switch (type) {
     case ScalarType::Float:

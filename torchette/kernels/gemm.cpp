@@ -6,6 +6,18 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
+/// What a tile of C starts from.
+struct TileStart {
+  const float* row_bias;  // one per row of the tile, or null
+  const float* col_bias;  // one per column of the tile, or null
+  bool accumulate;        // start from what C holds instead
+};
+
+/// C tile (+)= A tile x B panel. A's rows are `a_row` apart and its depth is contiguous; B's rows are `b_row`
+/// apart; the last vector of the tile stores `last` lanes.
+using MicroKernel = void (*)(size_t depth, const float* a, ptrdiff_t a_row, const float* b, ptrdiff_t b_row,
+                             float* c, ptrdiff_t c_row, const TileStart& start, size_t last);
+
 /// Rows go in groups of three off one pointer, so that fourteen rows need five address registers.
 template <int kRows, int kVectors>
 static void tile(size_t depth, const float* a, ptrdiff_t a_row, const float* b, ptrdiff_t b_row, float* c,
@@ -73,7 +85,8 @@ static MicroKernel pick(int rows, std::integer_sequence<int, kRow...>) {
   return kTiles[rows - 1];
 }
 
-MicroKernel micro_kernel(int rows, int vectors) {
+/// 1 <= rows <= max_rows(vectors), 1 <= vectors <= kMaxVectors.
+static MicroKernel micro_kernel(int rows, int vectors) {
   if (vectors == 1) return pick<1>(rows, std::make_integer_sequence<int, max_rows(1)>{});
   if (vectors == 2) return pick<2>(rows, std::make_integer_sequence<int, max_rows(2)>{});
   return pick<3>(rows, std::make_integer_sequence<int, max_rows(3)>{});
@@ -204,11 +217,159 @@ static void rows_times_vector(size_t count, size_t k, const float* rows, ptrdiff
   }
 }
 
+// --- The loops around the tiles ---
+
+/// c[row][j] (+)= a[row] . tail[j] for kColumns columns whose depth is contiguous, kMaxDepth apart.
+template <int kColumns>
+static void dot_columns(size_t rows, size_t depth, const float* a, ptrdiff_t a_row, const float* tail,
+                        float* c, ptrdiff_t c_row, const TileStart& start) {
+  for (size_t i = 0; i < rows; i += 2) {
+    const float* first = a + static_cast<ptrdiff_t>(i) * a_row;
+    const float* second = i + 1 < rows ? first + a_row : first;
+    Vec acc[2][kColumns] = {};
+    size_t p = 0;
+    for (; p + kLanes <= depth; p += kLanes) {
+      const Vec x = load(first + p), y = load(second + p);
+#pragma GCC unroll 8
+      for (int j = 0; j < kColumns; ++j) {
+        const Vec t = load(tail + static_cast<size_t>(j) * kMaxDepth + p);
+        acc[0][j] = fma(x, t, acc[0][j]);
+        acc[1][j] = fma(y, t, acc[1][j]);
+      }
+    }
+    if (p < depth) {
+      const Vec x = load_partial(first + p, depth - p), y = load_partial(second + p, depth - p);
+#pragma GCC unroll 8
+      for (int j = 0; j < kColumns; ++j) {
+        const Vec t = load_partial(tail + static_cast<size_t>(j) * kMaxDepth + p, depth - p);
+        acc[0][j] = fma(x, t, acc[0][j]);
+        acc[1][j] = fma(y, t, acc[1][j]);
+      }
+    }
+    for (size_t r = 0; r < 2 && i + r < rows; ++r) {
+      float* to = c + static_cast<ptrdiff_t>(i + r) * c_row;
+      const float row = start.row_bias != nullptr ? start.row_bias[i + r] : 0.0f;
+#pragma GCC unroll 8
+      for (int j = 0; j < kColumns; ++j) {
+        const float from =
+            start.accumulate ? to[j] : row + (start.col_bias != nullptr ? start.col_bias[j] : 0.0f);
+        to[j] = from + horizontal_sum(acc[r][j]);
+      }
+    }
+  }
+}
+
+template <int... kColumn>
+static auto dot_columns_of(size_t columns, std::integer_sequence<int, kColumn...>) {
+  static constexpr decltype(&dot_columns<1>) kFunctions[] = {dot_columns<kColumn + 1>...};
+  return kFunctions[columns - 1];
+}
+
+void gemm_panels(const Product& product, const PanelSource& source, float* panels) {
+  const size_t m = product.m, n = product.n, k = product.k;
+  float* tail = panels + kPanelFloats;              // [kMaxTail][kMaxDepth]
+  float* tail_panel = tail + kMaxTail * kMaxDepth;  // [kMaxDepth][kLanes]
+  // Columns behind the last whole vector: dots cost depth / kLanes + a sum each, a vector costs depth.
+  size_t tail_columns = n > kLanes ? n % kLanes : 0;
+  if (tail_columns > kMaxTail || k < 4 * kLanes) tail_columns = 0;
+  const size_t n_tiles = n - tail_columns;
+  // Blocks of rows keep the part of A that every panel meets again in the L2 cache.
+  constexpr size_t kRowBlock = 504;
+  for (size_t m0 = 0; m0 < m; m0 += kRowBlock) {
+    const size_t m_end = m0 + kRowBlock < m ? m0 + kRowBlock : m;
+    size_t k0 = 0;
+    do {  // once even where k is 0: the bias is to be written
+      const size_t depth = next_part(k - k0, kMaxDepth);
+      const auto tile_start = [&](size_t i, size_t n0) {
+        return TileStart{product.row_bias != nullptr ? product.row_bias + i : nullptr,
+                         product.col_bias != nullptr ? product.col_bias + n0 : nullptr,
+                         product.accumulate || k0 > 0};
+      };
+      if (tail_columns != 0) {
+        const float* b;
+        const ptrdiff_t b_row = source.fetch(source, k0, depth, n_tiles, tail_columns, kLanes, tail_panel, b);
+        for (size_t p = 0; p < depth; ++p)
+          for (size_t j = 0; j < tail_columns; ++j)
+            tail[j * kMaxDepth + p] = b[static_cast<ptrdiff_t>(p) * b_row + static_cast<ptrdiff_t>(j)];
+      }
+      for (size_t n0 = 0; n0 < n_tiles;) {
+        // One odd vector joins a wider tile: a tile of one vector waits for loads. Few rows want wide tiles.
+        const size_t left = (n_tiles - n0 + kLanes - 1) / kLanes;
+        size_t vectors = 2, at_once = left % 2 == 0 ? left / 2 : (left - 3) / 2;
+        if (left == 1) {
+          vectors = at_once = 1;
+        } else if (left == 3 || (left > 4 && m_end - m0 <= static_cast<size_t>(max_rows(3)))) {
+          vectors = 3;
+          at_once = left % 3 == 1 ? left / 3 - 1 : left / 3;
+        }
+        const size_t width = vectors * kLanes;
+        // Shallow panels go several at a time, so that rows of C are written in longer runs.
+        constexpr size_t kMostAtOnce = 8;
+        const size_t fitting = depth == 0 ? kMostAtOnce : kPanelFloats / (width * depth);
+        if (at_once > fitting) at_once = fitting;
+        if (at_once > kMostAtOnce) at_once = kMostAtOnce;
+        const float* b[kMostAtOnce];
+        ptrdiff_t b_row[kMostAtOnce];
+        size_t columns[kMostAtOnce];
+        size_t end = n0;
+        for (size_t q = 0; q < at_once; ++q) {
+          columns[q] = n_tiles - end < width ? n_tiles - end : width;
+          b_row[q] =
+              source.fetch(source, k0, depth, end, columns[q], width, panels + q * depth * width, b[q]);
+          end += columns[q];
+        }
+        for (size_t i = m0; i < m_end;) {
+          const size_t rows = next_part(m_end - i, static_cast<size_t>(max_rows(static_cast<int>(vectors))));
+          const MicroKernel kernel = micro_kernel(static_cast<int>(rows), static_cast<int>(vectors));
+          const float* a = product.a + static_cast<ptrdiff_t>(i) * product.a_row + k0;
+          float* c = product.c + static_cast<ptrdiff_t>(i) * product.c_row;
+          size_t at = n0;
+          for (size_t q = 0; q < at_once; ++q) {
+            kernel(depth, a, product.a_row, b[q], b_row[q], c + at, product.c_row, tile_start(i, at),
+                   columns[q] - (width - kLanes));
+            at += columns[q];
+          }
+          if (end == n_tiles && tail_columns != 0)  // now A's rows are in the L1 cache
+            dot_columns_of(tail_columns, std::make_integer_sequence<int, kMaxTail>{})(
+                rows, depth, a, product.a_row, tail, c + n_tiles, product.c_row, tile_start(i, n_tiles));
+          i += rows;
+        }
+        n0 = end;
+      }
+      k0 += depth;
+    } while (k0 < k);
+  }
+}
+
+// --- A product of two matrices ---
+
+struct MatrixSource : PanelSource {
+  Matrix b;
+  bool in_place;  // whole panels of contiguous rows are not copied
+};
+
+static ptrdiff_t fetch_matrix(const PanelSource& self, size_t k0, size_t depth, size_t n0, size_t columns,
+                              size_t width, float* panel, const float*& from) {
+  const auto& source = static_cast<const MatrixSource&>(self);
+  const Matrix& b = source.b;
+  const float* corner = b.data + static_cast<ptrdiff_t>(k0) * b.row + static_cast<ptrdiff_t>(n0) * b.col;
+  if (source.in_place && b.col == 1 && columns == width) {
+    from = corner;
+    return b.row;
+  }
+  pack_panel({corner, b.row, b.col}, depth, columns, width, panel);
+  from = panel;
+  return static_cast<ptrdiff_t>(width);
+}
+
 /// dst[m][k] contiguous from any strides.
 static void pack_rows(Matrix a, size_t m, size_t k, float* dst) {
   for (size_t i = 0; i < m; ++i) {
     const float* src = a.data + static_cast<ptrdiff_t>(i) * a.row;
-    for (size_t p = 0; p < k; ++p) dst[i * k + p] = src[static_cast<ptrdiff_t>(p) * a.col];
+    if (a.col == 1)
+      memcpy(dst + i * k, src, k * sizeof(float));
+    else
+      for (size_t p = 0; p < k; ++p) dst[i * k + p] = src[static_cast<ptrdiff_t>(p) * a.col];
   }
 }
 
@@ -231,51 +392,34 @@ Error gemm(GemmScratch& scratch, size_t m, size_t n, size_t k, Matrix a, Matrix 
                       col_bias != nullptr ? col_bias[0] : 0.0f);
     return Error::Ok;
   }
-  float* panel = scratch.panel();
-  TORCHETTE_CHECK(panel != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
-  if (a.col != 1) {
-    // Rare (a transposed left side): copied block by block, each block a product of its own.
-    constexpr size_t kBlockRows = GemmScratch::kBlockRows;
-    float* rows = scratch.rows();
-    TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
-    size_t k0 = 0;
-    do {
-      const size_t depth = next_part(k - k0, kMaxDepth);
-      for (size_t i = 0; i < m; i += kBlockRows) {
-        const size_t count = m - i < kBlockRows ? m - i : kBlockRows;
-        const float* corner = a.data + static_cast<ptrdiff_t>(i) * a.row + static_cast<ptrdiff_t>(k0) * a.col;
-        pack_rows({corner, a.row, a.col}, count, depth, rows);
-        const Matrix part = {b.data + static_cast<ptrdiff_t>(k0) * b.row, b.row, b.col};
-        gemm_panels(
-            count, n, depth, rows, static_cast<ptrdiff_t>(depth), c + static_cast<ptrdiff_t>(i) * c_row,
-            c_row, row_bias != nullptr ? row_bias + i : nullptr, col_bias, k0 > 0, panel,
-            [&](size_t q0, size_t d, size_t n0, size_t columns, int vectors, float* to, const float*& from) {
-              const auto width = static_cast<size_t>(vectors) * kLanes;
-              const float* src =
-                  part.data + static_cast<ptrdiff_t>(q0) * part.row + static_cast<ptrdiff_t>(n0) * part.col;
-              pack_panel({src, part.row, part.col}, d, columns, width, to);
-              from = to;
-              return static_cast<ptrdiff_t>(width);
-            });
-      }
-      k0 += depth;
-    } while (k0 < k);
+  float* panels = scratch.panels();
+  TORCHETTE_CHECK(panels != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
+  MatrixSource source = {{fetch_matrix}, b, m <= static_cast<size_t>(kMaxRows)};
+  // Rows a multiple of a page apart would push each other out of the L1 cache.
+  const bool same_sets = a.row % 1024 == 0 && m > 8 && n > 4 * kLanes;
+  if (a.col == 1 && !same_sets) {
+    gemm_panels({m, n, k, a.data, a.row, c, c_row, row_bias, col_bias, false}, source, panels);
     return Error::Ok;
   }
-  const bool few_rows = m <= static_cast<size_t>(kMaxRows);
-  gemm_panels(
-      m, n, k, a.data, a.row, c, c_row, row_bias, col_bias, false, panel,
-      [&](size_t k0, size_t depth, size_t n0, size_t columns, int vectors, float* to, const float*& from) {
-        const auto width = static_cast<size_t>(vectors) * kLanes;
-        const float* src = b.data + static_cast<ptrdiff_t>(k0) * b.row + static_cast<ptrdiff_t>(n0) * b.col;
-        if (b.col == 1 && columns == width && few_rows) {
-          from = src;
-          return b.row;
-        }
-        pack_panel({src, b.row, b.col}, depth, columns, width, to);
-        from = to;
-        return static_cast<ptrdiff_t>(width);
-      });
+  // The left side is copied block by block, each block a product of its own.
+  float* rows = scratch.rows();
+  TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
+  size_t k0 = 0;
+  do {
+    const size_t depth = next_part(k - k0, kMaxDepth);
+    source.b.data = b.data + static_cast<ptrdiff_t>(k0) * b.row;
+    for (size_t i = 0; i < m; i += GemmScratch::kBlockRows) {
+      const size_t count = m - i < GemmScratch::kBlockRows ? m - i : GemmScratch::kBlockRows;
+      pack_rows(
+          {a.data + static_cast<ptrdiff_t>(i) * a.row + static_cast<ptrdiff_t>(k0) * a.col, a.row, a.col},
+          count, depth, rows);
+      gemm_panels(
+          {count, n, depth, rows, static_cast<ptrdiff_t>(depth), c + static_cast<ptrdiff_t>(i) * c_row, c_row,
+           row_bias != nullptr ? row_bias + i : nullptr, col_bias, k0 > 0},
+          source, panels);
+    }
+    k0 += depth;
+  } while (k0 < k);
   return Error::Ok;
 }
 

@@ -16,13 +16,6 @@ struct Matrix {
   ptrdiff_t col;
 };
 
-/// What a tile of C starts from.
-struct TileStart {
-  const float* row_bias;  // one per row of the tile, or null
-  const float* col_bias;  // one per column of the tile, or null
-  bool accumulate;        // start from what C holds instead
-};
-
 // One register tile: `rows` rows by `vectors` vectors of accumulators. The shapes use the machine's
 // registers.
 constexpr int kMaxRows = kVectorRegisters == 32 ? 14 : 6;
@@ -32,14 +25,9 @@ constexpr int max_rows(int vectors) { return vectors <= 2 ? kMaxRows : (kVectorR
 /// Depth of a panel of B: deep enough that loading and storing C does not count, shallow enough for the L1/L2
 /// cache.
 constexpr size_t kMaxDepth = 384;
-constexpr size_t kPanelFloats = kMaxDepth * kMaxVectors * kLanes + kLanes;  // whole vectors may end behind
-
-/// C tile (+)= A tile x B panel. A's rows are `a_row` apart and its depth is contiguous; B's rows are `b_row`
-/// apart; the last vector of the tile stores `last` lanes.
-using MicroKernel = void (*)(size_t depth, const float* a, ptrdiff_t a_row, const float* b, ptrdiff_t b_row,
-                             float* c, ptrdiff_t c_row, const TileStart& start, size_t last);
-/// 1 <= rows <= max_rows(vectors), 1 <= vectors <= kMaxVectors.
-MicroKernel micro_kernel(int rows, int vectors);
+constexpr size_t kPanelFloats = kMaxDepth * kMaxVectors * kLanes;
+/// So few columns behind the last whole vector are summed up as dot products along the depth.
+constexpr size_t kMaxTail = kLanes / 3;
 
 /// Splits `total` into as few nearly equal parts of at most `most` as possible; gives the size of the next
 /// one.
@@ -50,12 +38,14 @@ TORCHETTE_INLINE size_t next_part(size_t total, size_t most) {
 }
 
 /// Scratch memory of matrix products, taken from the context on first need and shared by all products of a
-/// kernel: about 150 KB at 16 lanes, a quarter of it at 4.
+/// kernel: about 170 KB at 16 lanes, a quarter of it at 4.
 class GemmScratch {
  public:
-  explicit GemmScratch(Context& context) : context_(context), panel_(nullptr), rows_(nullptr) {}
-  /// kPanelFloats floats, or null.
-  float* panel() { return panel_ != nullptr ? panel_ : panel_ = take(kPanelFloats); }
+  explicit GemmScratch(Context& context) : context_(context), panels_(nullptr), rows_(nullptr) {}
+  /// Room for panels of B and for the columns behind them, or null.
+  float* panels() {
+    return panels_ != nullptr ? panels_ : panels_ = take(kPanelFloats + (kMaxTail + kLanes) * kMaxDepth);
+  }
   /// kBlockRows x kMaxDepth floats, or null.
   float* rows() { return rows_ != nullptr ? rows_ : rows_ = take(kBlockRows * kMaxDepth); }
 
@@ -65,7 +55,7 @@ class GemmScratch {
   float* take(size_t count) { return static_cast<float*>(context_.allocate_temp(count * sizeof(float))); }
 
   Context& context_;
-  float* panel_;
+  float* panels_;
   float* rows_;
 };
 
@@ -74,45 +64,29 @@ class GemmScratch {
 Error gemm(GemmScratch& scratch, size_t m, size_t n, size_t k, Matrix a, Matrix b, float* c, ptrdiff_t c_row,
            const float* row_bias, const float* col_bias);
 
-/// The loops around the register tile for a B that is fetched panel by panel:
-/// `fetch(k0, depth, n0, columns, vectors, panel)` fills panel[depth][vectors * kLanes] with B[k0.., n0..],
-/// zeros in the lanes behind `columns`. A's depth is contiguous. `panel` holds kPanelFloats.
-template <typename Fetch>
-static void gemm_panels(size_t m, size_t n, size_t k, const float* a, ptrdiff_t a_row, float* c,
-                        ptrdiff_t c_row, const float* row_bias, const float* col_bias, bool accumulate,
-                        float* panel, Fetch&& fetch) {
-  // Blocks of rows keep the part of A that every panel meets again in the L2 cache.
-  constexpr size_t kRowBlock = 504;
-  for (size_t m0 = 0; m0 < m; m0 += kRowBlock) {
-    const size_t m_end = m0 + kRowBlock < m ? m0 + kRowBlock : m;
-    size_t k0 = 0;
-    do {  // once even where k is 0: the bias is to be written
-      const size_t depth = next_part(k - k0, kMaxDepth);
-      for (size_t n0 = 0; n0 < n;) {
-        const size_t left = (n - n0 + kLanes - 1) / kLanes;
-        // An odd vector joins a wider tile: a tile of one vector waits for loads. Few rows want it wide.
-        int vectors = left < 2 ? 1 : 2;
-        if (left == 3 || (left > 3 && m_end - m0 <= static_cast<size_t>(max_rows(3)))) vectors = 3;
-        const size_t width = static_cast<size_t>(vectors) * kLanes;
-        const size_t columns = n - n0 < width ? n - n0 : width;
-        const size_t last = columns - (width - kLanes);
-        const float* b;
-        const ptrdiff_t b_row = fetch(k0, depth, n0, columns, vectors, panel, b);
-        for (size_t i = m0; i < m_end;) {
-          const size_t rows = next_part(m_end - i, static_cast<size_t>(max_rows(vectors)));
-          const TileStart start = {row_bias != nullptr ? row_bias + i : nullptr,
-                                   col_bias != nullptr ? col_bias + n0 : nullptr, accumulate || k0 > 0};
-          micro_kernel(static_cast<int>(rows), vectors)(
-              depth, a + static_cast<ptrdiff_t>(i) * a_row + k0, a_row, b, b_row,
-              c + static_cast<ptrdiff_t>(i) * c_row + n0, c_row, start, last);
-          i += rows;
-        }
-        n0 += columns;
-      }
-      k0 += depth;
-    } while (k0 < k);
-  }
-}
+/// Where panels of B come from. Extended by what the function needs.
+struct PanelSource {
+  /// Gives B[k0 .. k0 + depth, n0 .. n0 + columns] as rows of `width` floats (a multiple of kLanes; zeros
+  /// behind `columns`): writes them to `panel`, or points `from` at where they lie already. Returns how far
+  /// apart the rows are.
+  ptrdiff_t (*fetch)(const PanelSource& self, size_t k0, size_t depth, size_t n0, size_t columns,
+                     size_t width, float* panel, const float*& from);
+};
+
+/// The left side and the result of a product whose right side is fetched.
+struct Product {
+  size_t m, n, k;
+  const float* a;  // rows of contiguous floats, `a_row` apart
+  ptrdiff_t a_row;
+  float* c;
+  ptrdiff_t c_row;
+  const float* row_bias;  // one per row, or null
+  const float* col_bias;  // one per column, or null
+  bool accumulate;        // start from what C holds instead of the biases
+};
+
+/// C (+)= A B. `panels` is GemmScratch::panels().
+void gemm_panels(const Product& product, const PanelSource& source, float* panels);
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -125,8 +125,7 @@ static Error for_pooled(ScalarType type, const Body& body) {
   }
 }
 
-// --- Maxima
-// -----------------------------------------------------------------------------------------------------
+// --- Maxima ---
 
 /// First place of a window that begins at `start` which lies inside the input.
 static ptrdiff_t first_inside(ptrdiff_t start, ptrdiff_t dilation) {
@@ -245,8 +244,7 @@ static Error max_pool2d_with_indices_out(Context&, const Tensor& self, Span<cons
   });
 }
 
-// --- Means
-// ------------------------------------------------------------------------------------------------------
+// --- Means ---
 
 /// The type in which elements of T are summed up.
 template <typename T>

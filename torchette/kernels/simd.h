@@ -81,10 +81,27 @@ TORCHETTE_INLINE Vec load_partial(const float* p, size_t n) {
 #endif
 }
 
-/// Lane i is p[i] where bit i of `mask` is set, else 0; memory behind clear bits is not touched.
-TORCHETTE_INLINE Vec load_masked(const float* p, uint32_t mask) {
+/// Which lanes a masked load touches, in the form that the machine wants. Bit i of `bits` is lane i.
 #if defined(__AVX512F__)
-  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p);
+typedef __mmask16 LaneMask;
+TORCHETTE_INLINE LaneMask lane_mask(uint32_t bits) { return static_cast<__mmask16>(bits); }
+#elif defined(__AVX2__)
+typedef VecInt LaneMask;
+TORCHETTE_INLINE LaneMask lane_mask(uint32_t bits) {
+  const VecInt bit = {1, 2, 4, 8, 16, 32, 64, 128};
+  return (broadcast(static_cast<int32_t>(bits)) & bit) == bit;
+}
+#else
+typedef uint32_t LaneMask;
+TORCHETTE_INLINE LaneMask lane_mask(uint32_t bits) { return bits & ((1u << kLanes) - 1u); }
+#endif
+
+/// Lane i is p[i] where the mask is set, else 0; memory behind unset lanes is not touched.
+TORCHETTE_INLINE Vec load_masked(const float* p, LaneMask mask) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(mask, p);
+#elif defined(__AVX2__)
+  return _mm256_maskload_ps(p, reinterpret_cast<__m256i>(mask));
 #else
   if (mask == (1u << kLanes) - 1u) return load(p);
   float lanes[kLanes];

@@ -9,6 +9,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <memory>
@@ -850,7 +851,8 @@ class CallTable {
   std::deque<List> lists_;
 };
 
-nb::list call_kernel(const char* name, nb::args arguments) {
+/// Runs a kernel `repeats` times; `seconds`, where not null, gets the time that they took together.
+nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, double* seconds) {
   const Kernel* kernel = find_kernel(name);
   if (kernel == nullptr) throw nb::key_error(name);
   size_t room = arguments.size();
@@ -876,11 +878,17 @@ nb::list call_kernel(const char* name, nb::args arguments) {
   }
   if (index.size() != arguments.size())
     throw nb::type_error((std::string(name) + " takes " + kernel->signature).c_str());
-  std::unique_ptr<uint8_t[]> scratch(new uint8_t[64 << 20]);
-  MemoryAllocator temp(64 << 20, scratch.get());
+  extension::MallocMemoryAllocator temp;
   Context context(&temp);
   take_log();
-  const Error error = kernel->function(context, {table.values(), index.data()});
+  Error error = Error::Ok;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < repeats && error == Error::Ok; ++i) {
+    error = kernel->function(context, {table.values(), index.data()});
+    temp.reset();
+  }
+  if (seconds != nullptr)
+    *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (error != Error::Ok) {
     const std::string text = std::string(name) + " failed with error " +
                              std::to_string(static_cast<uint32_t>(error)) + ": " + take_log();
@@ -893,6 +901,14 @@ nb::list call_kernel(const char* name, nb::args arguments) {
       results.append(value.is_tensor() ? tuple_of(value.to_tensor().sizes()) : value_to_python(value));
     }
   return results;
+}
+
+nb::list call_kernel(const char* name, nb::args arguments) { return run_kernel(name, arguments, 1, nullptr); }
+
+double time_kernel(const char* name, int repeats, nb::args arguments) {
+  double seconds = 0;
+  run_kernel(name, arguments, repeats, &seconds);
+  return seconds;
 }
 
 nb::list operator_names() {
@@ -968,6 +984,10 @@ NB_MODULE(_native, m) {
   m.def("call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"),
         "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"
         "signature. Returns the final sizes of output tensors and the values of output slots, in order.");
+  m.def(
+      "time_kernel", &time_kernel, nb::arg("name"), nb::arg("repeats"), nb::arg("arguments"),
+      "Runs one kernel so many times on the arguments of call_kernel; the seconds that it took without the\n"
+      "conversion of the arguments.");
 }
 
 }  // namespace

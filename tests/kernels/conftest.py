@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Every kernel test draws the same random numbers in every run.
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
