@@ -18,6 +18,8 @@ from torch.export import ExportedProgram
 from torchette.errors import InputTypeError, UnsupportedError
 from torchette.exir import dialects
 from torchette.exir.emit import EmitterOutput, emit_program
+from torchette.exir.graph import place, placeholders, shape_text
+from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.pipeline import PIPELINE, Options, Pipeline, Report, Stage
@@ -454,9 +456,6 @@ class ExecutorchProgramManager:
 
     def operators(self) -> dict[str, str]:
         """Name of every operator that the program calls, as in the file -> the line of the model that first needs it."""
-        from torchette.exir.graph import place
-        from torchette.exir.ops import is_operator, kernel_name
-
         found: dict[str, str] = {}
         called = {
             ".".join(part for part in (op.name, op.overload) if part)
@@ -465,10 +464,12 @@ class ExecutorchProgramManager:
         }
         for program in self._programs.values():
             for node in program.graph.nodes:
-                if node.op == "call_function" and is_operator(node.target):
-                    name = ".".join(part for part in kernel_name(node.target) if part)
-                    if name in called:
-                        found.setdefault(name, place(node))
+                if node.op != "call_function":
+                    continue
+                if "alias" in node.meta:
+                    found.setdefault("executorch_prim::et_view.default", place(node))
+                elif is_operator(node.target):
+                    found.setdefault(".".join(part for part in kernel_name(node.target) if part), place(node))
         return {name: found.get(name, "") for name in sorted(called)}
 
     def __repr__(self) -> str:
@@ -493,8 +494,6 @@ def _describe(manager: Any, lines: list[str]) -> str:
 
 
 def _signature_text(program: ExportedProgram) -> str:
-    from torchette.exir.graph import placeholders, shape_text
-
     signature = program.graph_signature
     values = {node.name: node.meta.get("val") for node in placeholders(program)}
     inputs = [shape_text(values.get(str(name), name)) for name in signature.user_inputs]

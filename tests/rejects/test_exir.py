@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Models that the compiler must refuse, and the message that it must give: the user's line, a code, what to try.
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from torchette import errors
+from torchette.compilation import _export
+from torchette.exir import to_edge
+
+X = torch.randn(4, 3)
+SOURCE = Path(__file__)
+
+
+class Model(nn.Module):
+    """A module whose forward is the given function."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *args, **kwargs):
+        return self.function(self, *args, **kwargs)
+
+
+def data_dependent_branch(self, x):
+    if x.sum() > 0:  # here: data_dependent_branch
+        return x * 2
+    return x
+
+
+def data_dependent_loop(self, x):
+    for _ in range(x.long().max().item()):  # here: data_dependent_loop
+        x = x * 2
+    return x
+
+
+def leaves_for_numpy(self, x):
+    return torch.from_numpy(x.numpy() * 2)  # here: leaves_for_numpy
+
+
+def wrong_shapes(self, x):
+    return x @ x  # here: wrong_shapes
+
+
+def unbounded_branch(self, x, y):
+    return x + y  # here: unbounded_branch
+
+
+def fixed_length(self, x):
+    return x.view(4, 3) + torch.ones(4, 3)  # here: fixed_length
+
+
+# torch remembers the lines of functions called `forward` only.
+class FunctionalDropout(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5, training=True)  # here: FunctionalDropout
+
+
+class NoDecomposition(nn.Module):
+    def forward(self, x):
+        return torch.linalg.eigvals(x @ x.T).real  # here: NoDecomposition
+
+
+class DrawsNumbers(nn.Module):
+    def forward(self, x):
+        return x + torch.rand(3)  # here: DrawsNumbers
+
+
+def line_of(function):
+    name = function.__name__
+    return next(
+        n for n, line in enumerate(SOURCE.read_text().splitlines(), 1) if line.endswith(f"# here: {name}")
+    )
+
+
+def refused(call, kind, code=None):
+    with pytest.raises(kind) as caught:
+        call()
+    error = caught.value
+    assert isinstance(error, errors.TorchetteError)
+    assert error.code == (code or kind.code) and error.hints
+    return error
+
+
+CAPTURE = {
+    data_dependent_branch: (None, "control flow depends on the values of a tensor", "torch.cond("),
+    data_dependent_loop: (None, "control flow depends on the values of a tensor", "torch._check("),
+    leaves_for_numpy: (None, "a tensor leaves PyTorch", "torch operators instead of numpy's"),
+    wrong_shapes: (None, "it fails while it is traced", "draft_export"),
+}
+
+
+@pytest.mark.parametrize("function", CAPTURE, ids=lambda f: f.__name__)
+def test_what_torch_export_cannot_capture(function):
+    shapes, reason, hint = CAPTURE[function]
+    error = refused(
+        lambda: _export("forward", (Model(function).eval(), (X,), None, shapes), None), errors.ExportError
+    )
+    text = str(error)
+    assert text.startswith("torch.export cannot capture the model: ") and reason in text.splitlines()[0]
+    assert error.where[0].startswith(f"{SOURCE}:{line_of(function)}, in {function.__name__}: "), error.where
+    assert any(hint in each for each in error.hints), error.hints
+    assert error.__cause__ is not None
+
+
+def test_dynamic_shapes_that_the_model_does_not_allow():
+    given = (Model(fixed_length).eval(), (X,), None, {"args": ({0: torch.export.Dim("n", max=8)},)})
+    error = refused(lambda: _export("encode", given, None), errors.ExportError)
+    assert "(method 'encode'): the model does not allow these dynamic shapes" in str(error)
+
+
+def test_example_inputs_that_do_not_fit():
+    error = refused(
+        lambda: _export("forward", (nn.Linear(3, 2).eval(), (X, X), None, None), None), errors.ExportError
+    )
+    assert "the example inputs do not fit forward" in str(error)
+
+
+def test_training_mode_names_the_modules():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.1)), nn.Dropout(0.0))
+    error = refused(lambda: torchette.compile(model, (X,)), errors.TrainModeError)
+    assert error.where == ("1.0: BatchNorm1d", "1.1: Dropout") and error.hints == (
+        "call model.eval() before compiling",
+    )
+    assert isinstance(error, (ValueError, errors.ExportError))
+
+
+def test_training_mode_that_no_module_admits_to():
+    error = refused(lambda: torchette.compile(FunctionalDropout().eval(), (X,)), errors.TrainModeError)
+    assert f"{SOURCE}:{line_of(FunctionalDropout)}" in error.where[0]
+    exported = torch.export.export(FunctionalDropout().eval(), (X,))
+    error = refused(lambda: to_edge(exported), errors.DialectError, "train-mode")
+    assert "call model.eval() before export" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "remedy"),
+    [
+        (NoDecomposition, "not-core", "rewrite that line"),
+        (DrawsNumbers, "random", "pass random values in as inputs"),
+    ],
+)
+def test_operators_without_a_place(module, code, remedy):
+    exported = torch.export.export(module().eval(), (torch.randn(3, 3),))
+    with pytest.raises(errors.DialectError) as caught:
+        to_edge(exported)
+    violation = next(v for v in caught.value.violations if v.code == code)
+    assert violation.place.startswith(f"{SOURCE}:{line_of(module)}, in forward: ")
+    assert remedy in str(violation)
+
+
+def test_unbounded_dimension():
+    exported = torch.export.export(
+        Model(unbounded_branch).eval(), (X, X), dynamic_shapes={"args": ({0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC})}
+    )  # fmt: skip
+    error = refused(lambda: to_edge(exported), errors.DialectError, "unbounded-dimension")
+    assert "Dim('n', max=...)" in str(error) and len(error.violations) == 2
+
+
+def test_all_missing_kernels_with_their_lines(monkeypatch):
+    known = {"aten::add.out"}
+    monkeypatch.setattr("torchette.runtime.operator_names", lambda: known)
+
+    def forward(self, x):
+        return x.sin().cos() + 1
+
+    error = refused(lambda: torchette.compile(Model(forward).eval(), (X,)), errors.MissingKernelError)
+    assert error.operators == ("aten::cos.out", "aten::sin.out")
+    assert [where.partition(": ")[0] for where in error.where] == list(error.operators)
+    assert all(f"{SOURCE}:" in where and "x.sin().cos()" in where for where in error.where)
+    assert isinstance(error, LookupError)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: torchette.compile(lambda x: x, (X,)),
+            "expected a torch.nn.Module or an ExportedProgram, not function",
+        ),
+        (lambda: torchette.compile(nn.ReLU(), X), "args is a tensor, it must be a tuple"),
+        (lambda: torchette.compile({"a": nn.ReLU()}, (X,)), "each brings its own example inputs"),
+    ],
+    ids=["function", "tensor", "several"],
+)
+def test_wrong_arguments(call, says):
+    error = refused(call, errors.InputTypeError)
+    assert says in str(error) and isinstance(error, TypeError)
+
+
+def test_no_such_pass():
+    error = refused(
+        lambda: torchette.compile(nn.ReLU().eval(), (X,), disable_passes=["fuse_everything"]),
+        errors.PassError,
+        "unknown-pass",
+    )
+    assert "fold_constants" in str(error)

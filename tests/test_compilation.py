@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# torchette.compile from the module to results of the real runtime.
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from torchette import errors
+from torchette.exir import to_edge
+
+pytest.importorskip("torchette.runtime._native", reason="the runtime is not built: ./dev setup")
+
+X = torch.randn(2, 4)
+
+
+class Structured(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, *, shift):
+        y = self.linear(x["value"])
+        return {"sum": y + shift, "parts": (y - shift, [y * 2])}
+
+
+def test_the_shortest_program(tmp_path):
+    module = nn.Linear(4, 2)  # in training mode, which makes no difference to it
+    model = torchette.compile(module, (X,))
+    torch.testing.assert_close(model(X), module(X))
+    model.save(tmp_path / "linear.pte")
+    torch.testing.assert_close(torchette.load(tmp_path / "linear.pte")(X), module(X))
+    assert "float32[2, 4]" in repr(model) and "to_out_variants" in str(model.report())
+    assert model.planned_bytes >= model.lower_bound_bytes >= 0
+
+
+def test_structures_and_keywords_come_back():
+    module, x, shift = Structured().eval(), {"value": X}, torch.ones(4)
+    model = torchette.compile(module, (x,), {"shift": shift})
+    ours, eager = model(x, shift=shift), module(x, shift=shift)
+    assert (
+        ours.keys() == eager.keys()
+        and isinstance(ours["parts"], tuple)
+        and isinstance(ours["parts"][1], list)
+    )
+    torch.testing.assert_close(ours, eager)
+
+
+def test_several_methods_and_constants():
+    encoder, decoder = nn.Linear(4, 3).eval(), nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()
+    model = torchette.compile(
+        {"encode": (encoder, (X,)), "decode": torch.export.export(decoder, (torch.randn(2, 3),))},
+        constant_methods={"width": 3},
+    )
+    torch.testing.assert_close(model.decode(model.encode(X)), decoder(encoder(X)))
+    assert model.width() == 3 and set(model.methods) == {"encode", "decode", "width"}
+
+
+def test_dynamic_shapes_and_state():
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.full((1,), 2.0))
+
+        def forward(self, x):
+            self.calls.add_(1)
+            return torch.relu(x).view(-1, 2) * self.calls
+
+    n = torch.export.Dim("n", max=6)
+    model = torchette.compile(Mean().eval(), (torch.randn(3, 4),), dynamic_shapes=({0: n},))
+    eager = Mean()
+    for rows in (3, 6, 1, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(model(x), eager(x))
+
+
+def test_options_reach_the_pipeline(tmp_path):
+    steps = []
+
+    def relu_to_abs(graph_module):
+        for node in graph_module.graph.nodes:
+            if node.target is torch.ops.aten.relu.default:
+                node.target = torch.ops.aten.abs.default
+
+    model = torchette.compile(
+        nn.ReLU(), (X,), passes=[relu_to_abs], disable_passes=["fold_constants"], dump=tmp_path,
+        progress=lambda *step: steps.append(step), plan_inputs_and_outputs=True,
+    )  # fmt: skip
+    torch.testing.assert_close(model(X), X.abs())
+    assert steps[0] == ("export", "torch.export") and ("user", "relu_to_abs") in steps
+    assert "fold_constants" not in {name for _, name in steps} and any(tmp_path.iterdir())
+    assert model.planned_bytes >= 2 * X.nbytes
+    assert bytes(model) == model.program.buffer
+
+
+def test_a_wrong_pass_is_named():
+    def relu_to_neg(graph_module):
+        for node in graph_module.graph.nodes:
+            if node.target is torch.ops.aten.relu.default:
+                node.target = torch.ops.aten.neg.default
+
+    with pytest.raises(errors.PassError, match="pass relu_to_neg of stage user changed the result") as caught:
+        torchette.compile(nn.ReLU(), (X,), passes=[relu_to_neg], check_passes=True)
+    assert caught.value.pass_name == "relu_to_neg" and "first node to differ is relu" in str(caught.value)
+
+
+def test_compile_is_a_thin_layer_over_to_edge():
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    staged = to_edge(torch.export.export(module, (X,))).to_executorch()
+    one_call = torchette.compile(module, (X,), plan_inputs_and_outputs=True)
+    assert bytes(one_call) == staged.buffer
+
+
+def test_import_is_cheap_and_free_of_torch():
+    code = "import sys, torchette; assert 'torch' not in sys.modules and 'numpy' not in sys.modules; print(torchette.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == torchette.__version__
+    assert set(torchette.__all__) <= set(dir(torchette))
+    with pytest.raises(AttributeError, match="no attribute 'compil'"):
+        torchette.compil  # noqa: B018
