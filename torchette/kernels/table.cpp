@@ -8,9 +8,13 @@
 
 #define TORCHETTE_FAMILIES(X) \
   X(conv)                     \
+  X(elementwise)              \
+  X(fills)                    \
+  X(indexing)                 \
   X(matmul)                   \
   X(norm)                     \
   X(pool)                     \
+  X(prim_ops)                 \
   X(shape)                    \
   X(softmaxes)
 

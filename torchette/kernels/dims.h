@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Checks of dimensions and of types that the families share.
+#pragma once
+
+#include "torchette/runtime/kernel.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// Makes a dimension that counts from the end count from the start. A tensor without dimensions is taken to
+/// have one.
+TORCHETTE_INLINE Error wrap_dim(int64_t& dim, size_t rank) {
+  const int64_t n = rank == 0 ? 1 : static_cast<int64_t>(rank);
+  TORCHETTE_CHECK(dim >= -n && dim < n, InvalidArgument, "dimension %lld is not one of %lld",
+                  static_cast<long long>(dim), static_cast<long long>(n));
+  if (dim < 0) dim += n;
+  return Error::Ok;
+}
+
+/// A set of dimensions, one bit each.
+TORCHETTE_INLINE Error wrap_dims(Span<const int64_t> dims, size_t rank, uint32_t& set) {
+  set = 0;
+  for (int64_t dim : dims) {
+    TORCHETTE_TRY(wrap_dim(dim, rank));
+    TORCHETTE_CHECK((set >> dim & 1u) == 0, InvalidArgument, "dimension %d is named twice",
+                    static_cast<int>(dim));
+    set |= 1u << dim;
+  }
+  return Error::Ok;
+}
+
+TORCHETTE_INLINE Error same_type(const Tensor& a, const Tensor& b) {
+  TORCHETTE_CHECK(a.scalar_type() == b.scalar_type(), InvalidType,
+                  "tensors of types %d and %d where one is needed", static_cast<int>(a.scalar_type()),
+                  static_cast<int>(b.scalar_type()));
+  return Error::Ok;
+}
+
+/// A handle to a part or another reading of a tensor's memory, for the length of a kernel.
+struct View {
+  TORCHETTE_INLINE explicit View(const Tensor& t) : impl(*t.unsafe_impl()) {
+    for (size_t d = 0; d < impl.dim; ++d) {
+      sizes[d] = impl.sizes[d];
+      strides[d] = impl.strides[d];
+    }
+    impl.sizes = sizes;
+    impl.strides = strides;
+    impl.dynamism = TensorShapeDynamism::STATIC;
+  }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  /// Steps `count` elements along dimension `d`.
+  TORCHETTE_INLINE void advance(size_t d, int64_t count) {
+    impl.data = static_cast<char*>(impl.data) +
+                count * strides[d] * static_cast<int64_t>(torchette::element_size(impl.type));
+  }
+  /// Keeps `size` elements of dimension `d`.
+  TORCHETTE_INLINE void cut(size_t d, int64_t size) {
+    sizes[d] = static_cast<SizesType>(size);
+    impl.numel = 1;
+    for (size_t i = 0; i < impl.dim; ++i) impl.numel *= sizes[i];
+  }
+  TORCHETTE_INLINE void drop(size_t d) {
+    cut(d, 1);
+    --impl.dim;
+    for (size_t i = d; i < impl.dim; ++i) {
+      sizes[i] = sizes[i + 1];
+      strides[i] = strides[i + 1];
+    }
+  }
+  TORCHETTE_INLINE Tensor tensor() { return Tensor(&impl); }
+
+  TensorImpl impl;
+  SizesType sizes[kMaxDim];
+  StridesType strides[kMaxDim];
+};
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,939 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The family of elementwise operators: elementwise.def says what each computes; here is how any of them runs.
+#include "torchette/kernels/elementwise.h"
+
+#include <cmath>
+#include <type_traits>
+
+#include "torchette/kernels/strided.h"
+#include "torchette/kernels/vecmath.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+// --- The arithmetic that elementwise.def speaks of: float fast, double by the C library, int64_t
+// ----------------
+
+#define TORCHETTE_FAST(f)                                       \
+  static TORCHETTE_INLINE float f(float x) { return f##_f(x); } \
+  static TORCHETTE_INLINE double f(double x) { return ::f(x); }
+TORCHETTE_FAST(exp)
+TORCHETTE_FAST(expm1)
+TORCHETTE_FAST(log)
+TORCHETTE_FAST(log2)
+TORCHETTE_FAST(log10)
+TORCHETTE_FAST(log1p)
+TORCHETTE_FAST(tanh)
+TORCHETTE_FAST(erf)
+TORCHETTE_FAST(sin)
+TORCHETTE_FAST(cos)
+#undef TORCHETTE_FAST
+#define TORCHETTE_LIBM(name)                                                     \
+  static TORCHETTE_INLINE float name(float x) { return __builtin_##name##f(x); } \
+  static TORCHETTE_INLINE double name(double x) { return __builtin_##name(x); }
+TORCHETTE_LIBM(acos)
+TORCHETTE_LIBM(acosh)
+TORCHETTE_LIBM(asin)
+TORCHETTE_LIBM(asinh)
+TORCHETTE_LIBM(atan)
+TORCHETTE_LIBM(atanh)
+TORCHETTE_LIBM(cosh)
+TORCHETTE_LIBM(sinh)
+TORCHETTE_LIBM(tan)
+TORCHETTE_LIBM(sqrt)
+#undef TORCHETTE_LIBM
+#define TORCHETTE_WHOLE(name, builtin)                                              \
+  static TORCHETTE_INLINE float name(float x) { return __builtin_##builtin##f(x); } \
+  static TORCHETTE_INLINE double name(double x) { return __builtin_##builtin(x); }  \
+  static TORCHETTE_INLINE int64_t name(int64_t x) { return x; }
+TORCHETTE_WHOLE(ceil, ceil)
+TORCHETTE_WHOLE(floor, floor)
+TORCHETTE_WHOLE(trunc, trunc)
+TORCHETTE_WHOLE(round, nearbyint)  // ties to even
+#undef TORCHETTE_WHOLE
+
+static TORCHETTE_INLINE float abs(float x) { return __builtin_fabsf(x); }
+static TORCHETTE_INLINE double abs(double x) { return __builtin_fabs(x); }
+static TORCHETTE_INLINE int64_t abs(int64_t x) {
+  return x < 0 ? static_cast<int64_t>(0 - static_cast<uint64_t>(x)) : x;
+}
+static TORCHETTE_INLINE float sigmoid(float x) { return sigmoid_f(x); }
+static TORCHETTE_INLINE double sigmoid(double x) { return 1 / (::exp(-x) + 1); }
+template <typename T>
+static TORCHETTE_INLINE T silu(T x) {
+  return x / (exp(-x) + 1);
+}
+static TORCHETTE_INLINE float gelu(float x) { return gelu_f(x); }
+static TORCHETTE_INLINE double gelu(double x) { return x * 0.5 * (::erf(x * M_SQRT1_2) + 1); }
+static TORCHETTE_INLINE float gelu_tanh(float x) { return gelu_tanh_f(x); }
+static TORCHETTE_INLINE double gelu_tanh(double x) {
+  return x * 0.5 * (::tanh(M_2_SQRTPI * M_SQRT1_2 * (x * x * x * 0.044715 + x)) + 1);
+}
+
+/// A constant of x's type.
+template <typename T>
+static TORCHETTE_INLINE T number(T, int value) {
+  return static_cast<T>(value);
+}
+/// NaN wins.
+template <typename T>
+static TORCHETTE_INLINE T maximum(T a, T b) {
+  return a != a ? a : (a > b ? a : b);
+}
+template <typename T>
+static TORCHETTE_INLINE T minimum(T a, T b) {
+  return a != a ? a : (a < b ? a : b);
+}
+/// NaN stays; the upper bound wins over the lower.
+template <typename T>
+static TORCHETTE_INLINE T clamp(T x, T low, T high) {
+  x = x < low ? low : x;
+  return x > high ? high : x;
+}
+
+// Divisors of zero are refused before; the most negative number divided by -1 would trap.
+static TORCHETTE_INLINE int64_t quotient_toward_zero(int64_t a, int64_t b) {
+  return b == -1 ? static_cast<int64_t>(0 - static_cast<uint64_t>(a)) : a / b;
+}
+static TORCHETTE_INLINE int64_t remainder_toward_zero(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+static TORCHETTE_INLINE int64_t remainder_toward_floor(int64_t a, int64_t b) {
+  const int64_t r = remainder_toward_zero(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+static TORCHETTE_INLINE int64_t quotient_toward_floor(int64_t a, int64_t b) {
+  const int64_t r = remainder_toward_zero(a, b);
+  return quotient_toward_zero(a, b) - (r != 0 && (r < 0) != (b < 0) ? 1 : 0);
+}
+template <typename T>
+static TORCHETTE_INLINE T quotient_toward_zero(T a, T b) {
+  return trunc(a / b);
+}
+static TORCHETTE_INLINE float remainder_toward_zero(float a, float b) { return ::fmodf(a, b); }
+static TORCHETTE_INLINE double remainder_toward_zero(double a, double b) { return ::fmod(a, b); }
+template <typename T>
+static TORCHETTE_INLINE T remainder_toward_floor(T a, T b) {
+  const T r = remainder_toward_zero(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+template <typename T>
+static TORCHETTE_INLINE T quotient_toward_floor(T a, T b) {
+  if (b == 0) return a / b;
+  const T r = remainder_toward_zero(a, b);
+  T q = (a - r) / b;
+  if (r != 0 && (r < 0) != (b < 0)) q -= 1;
+  if (q == 0) return __builtin_copysign(number(a, 0), a / b);
+  const T whole = floor(q);
+  return q - whole > static_cast<T>(0.5) ? whole + 1 : whole;
+}
+
+static TORCHETTE_INLINE float pow(float a, float b) { return ::powf(a, b); }
+static TORCHETTE_INLINE double pow(double a, double b) { return ::pow(a, b); }
+static TORCHETTE_INLINE int64_t pow(int64_t a, int64_t b) {
+  if (b < 0) return a == 1 ? 1 : a == -1 ? ((b & 1) != 0 ? -1 : 1) : 0;
+  uint64_t result = 1, base = static_cast<uint64_t>(a);  // wraps around
+  for (; b != 0; b >>= 1, base *= base)
+    if ((b & 1) != 0) result *= base;
+  return static_cast<int64_t>(result);
+}
+
+static TORCHETTE_INLINE float atan2(float a, float b) { return ::atan2f(a, b); }
+static TORCHETTE_INLINE double atan2(double a, double b) { return ::atan2(a, b); }
+
+// A shift beyond the width shifts everything out.
+static TORCHETTE_INLINE int64_t shifted_left(int64_t a, int64_t b) {
+  return b < 0 || b > 63 ? 0 : static_cast<int64_t>(static_cast<uint64_t>(a) << b);
+}
+static TORCHETTE_INLINE int64_t shifted_right(int64_t a, int64_t b) {
+  return a >> (b < 0 || b > 63 ? 63 : b);
+}
+
+// --- Chunks
+// -----------------------------------------------------------------------------------------------------
+
+/// Says that equal indices are the only overlap of input and output, so that in-place calls are vectorised
+/// too.
+#if defined(__clang__)
+#define TORCHETTE_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TORCHETTE_IVDEP _Pragma("GCC ivdep")
+#endif
+
+template <typename Op, typename T, typename R>
+static void chunk(const void* const* in, void* out, size_t n) {
+  const T* a = static_cast<const T*>(in[0]);
+  const T* b = static_cast<const T*>(Op::kArity > 1 ? in[1] : in[0]);
+  const T* c = static_cast<const T*>(Op::kArity > 2 ? in[2] : in[0]);
+  const T* d = static_cast<const T*>(Op::kArity > 3 ? in[3] : in[0]);
+  R* y = static_cast<R*>(out);
+  // Only single precision is worth vector code of its own; the statement keeps the loop as it is.
+  TORCHETTE_IVDEP
+  for (size_t i = 0; i < n; ++i) {
+    if constexpr (!std::is_same_v<T, float>) asm("" :::);
+    y[i] = static_cast<R>(Op::of(a[i], b[i], c[i], d[i]));
+  }
+}
+
+template <typename Fast, typename Exact>
+static TORCHETTE_INLINE void angles(const float* x, float* y, size_t n, Fast fast, Exact exact) {
+  float largest = 0;
+  for (size_t i = 0; i < n; ++i) largest = __builtin_fabsf(x[i]) > largest ? __builtin_fabsf(x[i]) : largest;
+  if (largest <= kMaxAngle) {
+    TORCHETTE_IVDEP
+    for (size_t i = 0; i < n; ++i) y[i] = fast(x[i]);
+  } else {
+    for (size_t i = 0; i < n; ++i) y[i] = exact(x[i]);
+  }
+}
+
+/// The chunk of an operator for a compute type, or null where it has no meaning.
+template <typename Op, typename T, bool exists>
+struct ChunkOf {
+  using R = std::conditional_t<Op::kResult == Result::Bool, bool, T>;
+  static constexpr Chunk value = &chunk<Op, T, R>;
+};
+template <typename Op, typename T>
+struct ChunkOf<Op, T, false> {
+  static constexpr Chunk value = nullptr;
+};
+template <typename Op>
+static constexpr Elementwise elementwise_of(bool selects = false, bool divides = false) {
+  return {ChunkOf<Op, float, Op::kFloats>::value,
+          ChunkOf<Op, double, Op::kFloats>::value,
+          ChunkOf<Op, int64_t, Op::kIntegers>::value,
+          Op::kArity,
+          Op::kResult,
+          selects,
+          divides};
+}
+
+#define TORCHETTE_ARITHMETIC(name, arity, result, floats, integers, expression) \
+  struct name##_op {                                                            \
+    static constexpr uint8_t kArity = arity;                                    \
+    static constexpr Result kResult = Result::result;                           \
+    static constexpr bool kFloats = floats, kIntegers = integers;               \
+    template <typename T>                                                       \
+    static TORCHETTE_INLINE auto of(T a, T b, T c, T d) {                       \
+      [[maybe_unused]] const T x = a;                                           \
+      (void)b, (void)c, (void)d;                                                \
+      return expression;                                                        \
+    }                                                                           \
+  };
+#define TORCHETTE_OP(name, arity, result, floats, integers, selects, divides, expression) \
+  TORCHETTE_ARITHMETIC(name, arity, result, floats, integers, expression)                 \
+  static constexpr Elementwise name##_parts = elementwise_of<name##_op>(selects, divides);
+// A chunk with an angle that the fast reduction cannot do is left to the C library.
+#define ANGLE(name, expression)                                                           \
+  TORCHETTE_ARITHMETIC(name, 1, Float, true, false, expression)                           \
+  template <>                                                                             \
+  void chunk<name##_op, float, float>(const void* const* in, void* out, size_t n) {       \
+    for (size_t i = 0, m; i < n; i += m) {                                                \
+      m = n - i < kChunk ? n - i : kChunk;                                                \
+      angles(                                                                             \
+          static_cast<const float*>(in[0]) + i, static_cast<float*>(out) + i, m,          \
+          [](float x) __attribute__((always_inline)) { return name(x); },                 \
+          [](float x) __attribute__((always_inline)) { return __builtin_##name##f(x); }); \
+    }                                                                                     \
+  }                                                                                       \
+  static constexpr Elementwise name##_parts = elementwise_of<name##_op>();
+#define FLOAT(name, expression) TORCHETTE_OP(name, 1, Float, true, false, false, false, expression)
+#define SAME(name, expression) TORCHETTE_OP(name, 1, Same, true, true, false, false, expression)
+#define TEST(name, expression) TORCHETTE_OP(name, 1, Bool, true, true, false, false, expression)
+#define BINARY(name, expression) TORCHETTE_OP(name, 2, Same, true, true, false, false, expression)
+#define LOGICAL(name, expression) TORCHETTE_OP(name, 2, Bool, true, true, false, false, expression)
+#define COMPARE(name, expression) TORCHETTE_OP(name, 2, Bool, true, true, false, false, expression)
+#define BITWISE(name, expression) TORCHETTE_OP(name, 2, Same, false, true, false, false, expression)
+#define DIVIDE(name, expression) TORCHETTE_OP(name, 2, Same, true, true, false, true, expression)
+#define PART(name, arity, result, expression) \
+  TORCHETTE_OP(name, arity, result, true, Result::result != Result::Float, false, false, expression)
+#include "torchette/kernels/elementwise.def"
+TORCHETTE_OP(div_floor, 2, Same, true, true, false, true, quotient_toward_floor(a, b))
+TORCHETTE_OP(div_trunc, 2, Same, true, true, false, true, quotient_toward_zero(a, b))
+TORCHETTE_OP(where, 3, Same, true, true, true, false, a != 0 ? b : c)
+TORCHETTE_OP(bitwise_not, 1, Same, false, true, false, false, ~x)
+TORCHETTE_OP(gelu, 1, Same, true, false, false, false, gelu(x))
+TORCHETTE_OP(gelu_tanh, 1, Same, true, false, false, false, gelu_tanh(x))
+TORCHETTE_OP(leaky_relu, 2, Same, true, false, false, false, a < 0 ? a * b : a)
+TORCHETTE_OP(elu, 4, Same, true, false, false, false, a < 0 ? expm1(a * d) * b * c : a * c)
+TORCHETTE_OP(shift_left, 2, Same, false, true, false, false, shifted_left(a, b))
+TORCHETTE_OP(shift_right, 2, Same, false, true, false, false, shifted_right(a, b))
+#undef FLOAT
+#undef ANGLE
+#undef SAME
+#undef TEST
+#undef BINARY
+#undef LOGICAL
+#undef COMPARE
+#undef BITWISE
+#undef DIVIDE
+#undef PART
+
+// --- Conversion between the types of tensors and the three compute types
+// ------------------------------------------
+
+enum Compute { kF32, kF64, kI64 };
+
+TORCHETTE_INLINE static Compute compute_type(ScalarType t) {
+  return t == ScalarType::Double ? kF64 : is_floating(t) ? kF32 : kI64;
+}
+TORCHETTE_INLINE static size_t compute_size(Compute c) { return c == kF32 ? 4 : 8; }
+TORCHETTE_INLINE static ScalarType scalar_type_of(Compute c) {
+  return c == kF32 ? ScalarType::Float : c == kF64 ? ScalarType::Double : ScalarType::Long;
+}
+
+template <typename To, typename From>
+static TORCHETTE_INLINE To convert(From x) {
+  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
+    return convert<To>(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return x != 0;
+  } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
+    return To(static_cast<float>(x));
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < 4) {
+    return static_cast<To>(static_cast<int32_t>(x));  // wraps around as eager's does
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
+/// dst[i] = src[i * stride]
+using Convert = void (*)(const void* src, ptrdiff_t stride, void* dst, size_t n);
+template <typename From, typename To>
+static void convert_run(const void* src, ptrdiff_t stride, void* dst, size_t n) {
+  const From* from = static_cast<const From*>(src);
+  To* to = static_cast<To*>(dst);
+  if (stride == 1) {
+    TORCHETTE_IVDEP
+    for (size_t i = 0; i < n; ++i) to[i] = convert<To>(from[i]);
+  } else if (stride == 0) {
+    const To value = convert<To>(*from);
+    for (size_t i = 0; i < n; ++i) to[i] = value;
+  } else {
+    for (size_t i = 0; i < n; ++i) to[i] = convert<To>(from[static_cast<ptrdiff_t>(i) * stride]);
+  }
+}
+#define TORCHETTE_REAL_TYPES(X) \
+  X(uint8_t) X(int8_t) X(int16_t) X(int32_t) X(int64_t) X(Half) X(float) X(double) X(bool) X(BFloat16)
+#define TORCHETTE_LOAD(T) {&convert_run<T, float>, &convert_run<T, double>, &convert_run<T, int64_t>},
+#define TORCHETTE_STORE(T) {&convert_run<float, T>, &convert_run<double, T>, &convert_run<int64_t, T>},
+static constexpr Convert kLoad[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_LOAD)};
+static constexpr Convert kStore[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_STORE)};
+#undef TORCHETTE_LOAD
+#undef TORCHETTE_STORE
+
+TORCHETTE_INLINE static size_t row_of(ScalarType t) {
+  return t == ScalarType::Bool ? 8 : t == ScalarType::BFloat16 ? 9 : static_cast<size_t>(t);
+}
+
+// --- Types
+// ----------------------------------------------------------------------------------------------------------
+
+/// Undefined is the neutral element.
+static ScalarType promote(ScalarType a, ScalarType b) {
+  if (a == b || b == ScalarType::Undefined) return a;
+  if (a == ScalarType::Undefined) return b;
+  if (is_floating(a) != is_floating(b)) return is_floating(a) ? a : b;
+  if (is_floating(a)) {
+    if (a == ScalarType::Double || b == ScalarType::Double) return ScalarType::Double;
+    return ScalarType::Float;  // also what Half and BFloat16 give
+  }
+  if (a == ScalarType::Bool) return b;
+  if (b == ScalarType::Bool) return a;
+  if (a == ScalarType::Byte || b == ScalarType::Byte) {
+    const ScalarType other = a == ScalarType::Byte ? b : a;
+    return other == ScalarType::Char ? ScalarType::Short : other;
+  }
+  return static_cast<int8_t>(a) > static_cast<int8_t>(b) ? a : b;
+}
+
+ScalarType promote_operands(const Operand* in, size_t count) {
+  ScalarType numbers = ScalarType::Undefined, points = ScalarType::Undefined, tensors = ScalarType::Undefined;
+  for (size_t i = 0; i < count; ++i) {
+    if (!in[i].is_tensor) {
+      numbers = promote(numbers, in[i].scalar.is_floating() ? ScalarType::Float
+                                 : in[i].scalar.is_bool()   ? ScalarType::Bool
+                                                            : ScalarType::Long);
+    } else {
+      ScalarType& category = in[i].tensor.dim() == 0 ? points : tensors;
+      category = promote(category, in[i].tensor.scalar_type());
+    }
+  }
+  const auto ranked = [](ScalarType higher, ScalarType lower) {
+    if (higher == ScalarType::Undefined) return lower;
+    if (is_floating(higher)) return higher;
+    if (higher == ScalarType::Bool || is_floating(lower)) return promote(higher, lower);
+    return higher;
+  };
+  return ranked(ranked(tensors, points), numbers);
+}
+
+// --- The driver
+// -----------------------------------------------------------------------------------------------------
+
+/// Same sizes, same place of every element.
+static TORCHETTE_INLINE bool same_geometry(const Tensor& a, const Tensor& b) {
+  if (a.dim() != b.dim()) return false;
+  for (size_t d = 0; d < static_cast<size_t>(a.dim()); ++d)
+    if (a.sizes()[d] != b.sizes()[d] || a.strides()[d] != b.strides()[d]) return false;
+  return true;
+}
+/// No gaps, so that the elements are one run, in whatever order.
+static TORCHETTE_INLINE bool is_one_run(const Tensor& t) {
+  int64_t last = 0;
+  for (size_t d = 0; d < static_cast<size_t>(t.dim()); ++d)
+    last += static_cast<int64_t>(t.sizes()[d] - 1) * t.strides()[d];
+  return last == t.numel() - 1;
+}
+
+static Error broadcast_sizes(const Operand* in, size_t count, SizesType* sizes, size_t& dim) {
+  dim = 0;
+  for (size_t k = 0; k < count; ++k)
+    if (in[k].is_tensor && static_cast<size_t>(in[k].tensor.dim()) > dim)
+      dim = static_cast<size_t>(in[k].tensor.dim());
+  for (size_t d = 0; d < dim; ++d) sizes[d] = 1;
+  for (size_t k = 0; k < count; ++k) {
+    if (!in[k].is_tensor) continue;
+    const Span<const SizesType> from = in[k].tensor.sizes();
+    SizesType* to = sizes + (dim - from.size());
+    for (size_t d = 0; d < from.size(); ++d) {
+      if (from[d] == to[d] || from[d] == 1) continue;
+      TORCHETTE_CHECK(to[d] == 1, InvalidArgument, "sizes %d and %d of dimension %zu do not broadcast", to[d],
+                      from[d], dim - from.size() + d);
+      to[d] = from[d];
+    }
+  }
+  return Error::Ok;
+}
+
+/// One operand on its way through the loops.
+struct Stream {
+  const char* data;
+  size_t element;  // bytes
+  Convert load;
+  bool same_type;  // is of the compute type
+  bool constant;   // one number for all elements, already in the buffer
+  bool linear;     // element i of the walk is element i of the memory
+  char* buffer;
+  ptrdiff_t stride[kMaxDim];
+};
+
+/// Fills the buffer of `s` with elements i to i + n of the walk.
+static void gather(const Stream& s, const Loops& loops, size_t compute_bytes, size_t i, size_t n) {
+  size_t at[kMaxDim];
+  ptrdiff_t offset = 0;
+  size_t rest = i;
+  for (size_t d = loops.dim; d-- > 0;) {
+    at[d] = rest % loops.size[d];
+    rest /= loops.size[d];
+    offset += static_cast<ptrdiff_t>(at[d]) * s.stride[d];
+  }
+  const size_t inner = loops.dim - 1;
+  char* to = s.buffer;
+  for (;;) {
+    const size_t run = n < loops.size[inner] - at[inner] ? n : loops.size[inner] - at[inner];
+    s.load(s.data + offset * static_cast<ptrdiff_t>(s.element), s.stride[inner], to, run);
+    n -= run;
+    if (n == 0) return;
+    to += run * compute_bytes;
+    offset -= static_cast<ptrdiff_t>(at[inner]) * s.stride[inner];
+    at[inner] = 0;
+    for (size_t d = inner; d-- > 0;) {
+      offset += s.stride[d];
+      if (++at[d] < loops.size[d]) break;
+      offset -= static_cast<ptrdiff_t>(at[d]) * s.stride[d];
+      at[d] = 0;
+    }
+  }
+}
+
+/// `out` has the broadcast sizes. The operands are read in compute type `compute`.
+static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Operand* in, const Tensor& out) {
+  if (out.numel() == 0) return Error::Ok;
+  alignas(64) char buffers[kMaxOperands + 2][kChunk * 8];
+  Stream streams[kMaxOperands];
+  Loops loops;
+  loops.dim = 0;
+  // from the outermost dimension of `out` to the innermost, so that `out` is written as one run
+  const auto rank = static_cast<size_t>(out.dim());
+  const size_t bytes = compute_size(compute);
+  const Convert* store = nullptr;
+  const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : scalar_type_of(compute);
+  const bool converts_out = out.scalar_type() != result;
+  if (converts_out) store = kStore[row_of(out.scalar_type())];
+  TORCHETTE_CHECK(is_one_run(out), NotSupported, "an output has gaps between its elements");
+
+  for (size_t i = 0; i < rank; ++i) {
+    const size_t d = out.dim_order()[i];
+    const auto size = static_cast<size_t>(out.size(static_cast<ptrdiff_t>(d)));
+    if (size == 1) continue;
+    ptrdiff_t stride[kMaxOperands];
+    bool merges = loops.dim > 0;
+    for (size_t k = 0; k < op.arity; ++k) {
+      stride[k] = 0;
+      if (in[k].is_tensor) {
+        const size_t missing = rank - static_cast<size_t>(in[k].tensor.dim());
+        if (d >= missing && in[k].tensor.sizes()[d - missing] != 1)
+          stride[k] = in[k].tensor.strides()[d - missing];
+      }
+      if (merges && streams[k].stride[loops.dim - 1] != stride[k] * static_cast<ptrdiff_t>(size))
+        merges = false;
+    }
+    if (merges) {
+      loops.size[loops.dim - 1] *= size;
+    } else {
+      loops.size[loops.dim++] = size;
+    }
+    for (size_t k = 0; k < op.arity; ++k) streams[k].stride[loops.dim - 1] = stride[k];
+  }
+  if (loops.dim == 0) {
+    loops.size[loops.dim++] = 1;
+    for (size_t k = 0; k < op.arity; ++k) streams[k].stride[0] = 0;
+  }
+
+  bool chunked = converts_out, by_rows = false;
+  for (size_t k = 0; k < op.arity; ++k) {
+    Stream& s = streams[k];
+    s.buffer = buffers[k];
+    s.constant = true;
+    s.linear = true;
+    ptrdiff_t dense = 1;
+    for (size_t d = loops.dim; d-- > 0;) {
+      if (s.stride[d] != 0) s.constant = false;
+      if (s.stride[d] != dense) s.linear = false;
+      dense *= static_cast<ptrdiff_t>(loops.size[d]);
+    }
+    if (in[k].is_tensor) {
+      const ScalarType type = in[k].tensor.scalar_type();
+      s.data = static_cast<const char*>(in[k].tensor.const_data_ptr());
+      s.element = element_size(type);
+      s.load = kLoad[row_of(type)][compute];
+      s.same_type = type == scalar_type_of(compute);
+      if (s.constant) s.load(s.data, 0, s.buffer, kChunk);
+    } else {
+      const double wide = in[k].scalar.to_double();
+      const int64_t whole = in[k].scalar.to_int();
+      if (compute == kI64)
+        convert_run<int64_t, int64_t>(&whole, 0, s.buffer, kChunk);
+      else
+        kLoad[row_of(ScalarType::Double)][compute](&wide, 0, s.buffer, kChunk);
+    }
+    if (s.constant || !s.same_type) chunked = true;
+    if (!s.constant && !s.linear) by_rows = true;
+  }
+
+  const auto total = static_cast<size_t>(out.numel());
+  const size_t row = loops.size[loops.dim - 1];
+  const bool long_rows = row >= kChunk / 4;
+  char* const to = static_cast<char*>(out.mutable_data_ptr());
+  const size_t out_element = element_size(out.scalar_type());
+  for (size_t i = 0, n; i < total; i += n) {
+    n = total - i;
+    if (by_rows) {
+      if (long_rows) {
+        const size_t left = row - i % row;
+        n = n < left ? n : left;
+      }
+      if (!chunked) {
+        // a row that is not one run in some operand needs that operand's buffer
+        for (size_t k = 0; k < op.arity; ++k)
+          if (!streams[k].linear && (!long_rows || streams[k].stride[loops.dim - 1] != 1) && n > kChunk)
+            n = kChunk;
+      }
+    }
+    if (chunked && n > kChunk) n = kChunk;
+    const void* from[kMaxOperands];
+    for (size_t k = 0; k < op.arity; ++k) {
+      const Stream& s = streams[k];
+      from[k] = s.buffer;
+      if (s.constant) continue;
+      if (s.linear) {
+        const char* p = s.data + i * s.element;
+        if (s.same_type)
+          from[k] = p;
+        else
+          s.load(p, 1, s.buffer, n);
+      } else if (long_rows && s.same_type && s.stride[loops.dim - 1] == 1) {
+        ptrdiff_t offset = 0;
+        size_t rest = i;
+        for (size_t d = loops.dim; d-- > 0; rest /= loops.size[d])
+          offset += static_cast<ptrdiff_t>(rest % loops.size[d]) * s.stride[d];
+        from[k] = s.data + offset * static_cast<ptrdiff_t>(s.element);
+      } else {
+        gather(s, loops, bytes, i, n);
+      }
+    }
+    if (op.divides && compute == kI64) {
+      const int64_t* divisor = static_cast<const int64_t*>(from[1]);
+      bool zero = false;
+      for (size_t j = 0; j < n; ++j) zero = zero || divisor[j] == 0;
+      TORCHETTE_CHECK(!zero, InvalidArgument, "a whole number is divided by zero");
+    }
+    if (!converts_out) {
+      chunk(from, to + i * out_element, n);
+    } else {
+      chunk(from, buffers[kMaxOperands], n);
+      Compute stored = compute;
+      const char* results = buffers[kMaxOperands];
+      if (op.result == Result::Bool) {
+        stored = kI64;
+        kLoad[row_of(ScalarType::Bool)][kI64](results, 1, buffers[kMaxOperands + 1], n);
+        results = buffers[kMaxOperands + 1];
+      }
+      store[stored](results, 1, to + i * out_element, n);
+    }
+  }
+  return Error::Ok;
+}
+
+Error run_elementwise(const Elementwise& op, const Operand* in, const Tensor& out) {
+  // What most calls are: floats of one geometry.
+  if (op.f32 != nullptr && !op.selects) {
+    const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : ScalarType::Float;
+    bool plain = out.scalar_type() == result && is_one_run(out);
+    for (size_t k = 0; plain && k < op.arity; ++k)
+      plain = in[k].is_tensor && in[k].tensor.scalar_type() == ScalarType::Float &&
+              same_geometry(in[k].tensor, out);
+    if (plain) {
+      const void* from[kMaxOperands];
+      for (size_t k = 0; k < op.arity; ++k) from[k] = in[k].tensor.const_data_ptr();
+      op.f32(from, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+      return Error::Ok;
+    }
+  }
+
+  for (size_t k = 0; k < op.arity; ++k)
+    TORCHETTE_CHECK(!in[k].is_tensor || is_real(in[k].tensor.scalar_type()), InvalidType,
+                    "operand %zu has a type (%d) that is not supported", k,
+                    static_cast<int>(in[k].tensor.scalar_type()));
+  TORCHETTE_CHECK(is_real(out.scalar_type()), InvalidType, "the output has a type (%d) that is not supported",
+                  static_cast<int>(out.scalar_type()));
+  const size_t skipped = op.selects ? 1 : 0;
+  ScalarType type = promote_operands(in + skipped, op.arity - skipped);
+  if (op.result == Result::Float && !is_floating(type)) type = ScalarType::Float;
+  const Compute compute = compute_type(type);
+  const Chunk chunk = compute == kF32 ? op.f32 : compute == kF64 ? op.f64 : op.i64;
+  TORCHETTE_CHECK(chunk != nullptr, InvalidType, "the operator has no meaning for operands of type %d",
+                  static_cast<int>(type));
+  const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : type;
+  TORCHETTE_CHECK(can_cast(result, out.scalar_type()), InvalidType,
+                  "a result of type %d cannot be cast to type %d", static_cast<int>(result),
+                  static_cast<int>(out.scalar_type()));
+
+  SizesType sizes[kMaxDim];
+  size_t dim;
+  TORCHETTE_TRY(broadcast_sizes(in, op.arity, sizes, dim));
+  TORCHETTE_TRY(resize_tensor(out, {sizes, dim}));
+  return walk(op, chunk, compute, in, out);
+}
+
+Error assign(const Tensor& in, const Tensor& out) {
+  TORCHETTE_CHECK(is_real(in.scalar_type()) && is_real(out.scalar_type()), InvalidType,
+                  "elements of type %d cannot be copied to type %d", static_cast<int>(in.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
+  const Operand operands[] = {in, out};
+  SizesType sizes[kMaxDim];
+  size_t dim;
+  TORCHETTE_TRY(broadcast_sizes(operands, 2, sizes, dim));
+  bool fits = dim == static_cast<size_t>(out.dim());
+  for (size_t d = 0; fits && d < dim; ++d) fits = sizes[d] == out.sizes()[d];
+  TORCHETTE_CHECK(fits, InvalidArgument, "the source does not broadcast to the destination's sizes");
+  if (in.scalar_type() == out.scalar_type()) {
+    if (in.const_data_ptr() == out.const_data_ptr()) return Error::Ok;  // an alias of itself
+    Move nest;
+    const size_t missing = dim - static_cast<size_t>(in.dim());
+    for (size_t d = 0; d < dim; ++d) {
+      const bool there = d >= missing && in.sizes()[d - missing] != 1;
+      nest.add(static_cast<size_t>(sizes[d]), out.strides()[d], there ? in.strides()[d - missing] : 0);
+    }
+    move(nest, out.mutable_data_ptr(), in.const_data_ptr(), element_size(in.scalar_type()));
+    return Error::Ok;
+  }
+  const Compute compute = compute_type(in.scalar_type());
+  return walk(copy_parts,
+              compute == kF32   ? copy_parts.f32
+              : compute == kF64 ? copy_parts.f64
+                                : copy_parts.i64,
+              compute, operands, out);
+}
+
+Error fill(const Tensor& out, const Scalar& value) {
+  TORCHETTE_CHECK(is_real(out.scalar_type()) && is_one_run(out), InvalidType,
+                  "a tensor of type %d cannot be filled", static_cast<int>(out.scalar_type()));
+  const Convert* store = kStore[row_of(out.scalar_type())];
+  const double wide = value.to_double();
+  const int64_t whole = value.is_floating() ? 0 : value.to_int();
+  if (value.is_floating())
+    store[kF64](&wide, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+  else
+    store[kI64](&whole, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+  return Error::Ok;
+}
+
+// --- Kernels
+// --------------------------------------------------------------------------------------------------------
+
+#define FLOAT(name, expression) \
+  static Error name##_out(Context&, const Tensor& x, Tensor& out) { return run(name##_parts, out, x); }
+#define ANGLE FLOAT
+#define SAME FLOAT
+#define TEST FLOAT
+#define BINARY(name, expression)                                                     \
+  static Error name##_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) { \
+    return run(name##_parts, out, a, b);                                             \
+  }
+#define LOGICAL BINARY
+#define COMPARE(name, expression)                                                           \
+  BINARY(name, expression)                                                                  \
+  static Error name##_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) { \
+    return run(name##_parts, out, a, b);                                                    \
+  }
+#define BITWISE COMPARE
+#define DIVIDE COMPARE
+#define PART(name, arity, result, expression)
+
+template <typename... In>
+static TORCHETTE_INLINE Error run(const Elementwise& op, const Tensor& out, const In&... in) {
+  const Operand operands[] = {in...};
+  return run_elementwise(op, operands, out);
+}
+#include "torchette/kernels/elementwise.def"
+#undef FLOAT
+#undef ANGLE
+#undef SAME
+#undef TEST
+#undef BINARY
+#undef LOGICAL
+#undef COMPARE
+#undef BITWISE
+#undef DIVIDE
+
+static bool is_one(const Scalar& s) { return s.is_floating() ? s.to_double() == 1 : s.to_int() == 1; }
+
+/// The alpha of add and sub must be whole where the result is.
+static Error check_alpha(const Operand* in, const Scalar& alpha) {
+  TORCHETTE_CHECK(!alpha.is_floating() || is_floating(promote_operands(in, 2)), InvalidType,
+                  "alpha is a fraction where the operands are whole numbers");
+  return Error::Ok;
+}
+static Error add_operands(const Operand& a, const Operand& b, const Scalar& alpha, const Tensor& out) {
+  if (is_one(alpha)) {
+    const Operand in[] = {a, b};
+    return run_elementwise(add_parts, in, out);
+  }
+  const Operand in[] = {a, b, alpha};
+  TORCHETTE_TRY(check_alpha(in, alpha));
+  return run_elementwise(add_scaled_parts, in, out);
+}
+static Error sub_operands(const Operand& a, const Operand& b, const Scalar& alpha, const Tensor& out) {
+  const Operand in[] = {a, b};
+  if (is_one(alpha)) return run_elementwise(sub_parts, in, out);
+  TORCHETTE_TRY(check_alpha(in, alpha));
+  return add_operands(a, b, alpha.is_floating() ? Scalar(-alpha.to_double()) : Scalar(-alpha.to_int()), out);
+}
+static Error add_out(Context&, const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
+  return add_operands(a, b, alpha, out);
+}
+static Error add_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
+  return add_operands(a, b, alpha, out);
+}
+static Error sub_out(Context&, const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
+  return sub_operands(a, b, alpha, out);
+}
+static Error sub_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
+  return sub_operands(a, b, alpha, out);
+}
+static Error rsub_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
+  return sub_operands(b, a, alpha, out);
+}
+static Error mul_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(mul_parts, out, a, b);
+}
+static Error mul_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(mul_parts, out, a, b);
+}
+
+static Error div_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(div_parts, out, a, b);
+}
+static Error div_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(div_parts, out, a, b);
+}
+static bool equal(Span<const char> s, const char* text) {
+  size_t i = 0;
+  while (i < s.size() && text[i] != 0 && s[i] == text[i]) ++i;
+  return i == s.size() && text[i] == 0;
+}
+static Error div_operands(const Operand& a, const Operand& b, const Optional<Span<const char>>& mode,
+                          const Tensor& out) {
+  if (!mode.has_value()) return run(div_parts, out, a, b);
+  if (equal(*mode, "floor")) return run(div_floor_parts, out, a, b);
+  TORCHETTE_CHECK(equal(*mode, "trunc"), InvalidArgument,
+                  "the rounding mode of div is neither floor nor trunc");
+  return run(div_trunc_parts, out, a, b);
+}
+static Error div_mode_out(Context&, const Tensor& a, const Tensor& b, Optional<Span<const char>> mode,
+                          Tensor& out) {
+  return div_operands(a, b, mode, out);
+}
+static Error div_scalar_mode_out(Context&, const Tensor& a, const Scalar& b, Optional<Span<const char>> mode,
+                                 Tensor& out) {
+  return div_operands(a, b, mode, out);
+}
+static Error floor_divide_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(div_floor_parts, out, a, b);
+}
+
+static Error pow_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(pow_parts, out, a, b);
+}
+static Error pow_base_out(Context&, const Scalar& a, const Tensor& b, Tensor& out) {
+  return run(pow_parts, out, a, b);
+}
+static Error pow_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
+  const double exponent = b.to_double();
+  const Operand in[] = {a, b};
+  const bool floating = is_floating(promote_operands(in, 2)) && is_floating(a.scalar_type());
+  if (exponent == 2 && (floating || !b.is_floating())) return run(square_parts, out, a);
+  if (exponent == 3 && (floating || !b.is_floating())) return run(cube_parts, out, a);
+  if (floating && exponent == 0.5) return run(sqrt_parts, out, a);
+  if (floating && exponent == -0.5) return run(rsqrt_parts, out, a);
+  if (floating && exponent == -1) return run(reciprocal_parts, out, a);
+  TORCHETTE_CHECK(is_floating(promote_operands(in, 2)) || b.to_int() >= 0, InvalidArgument,
+                  "whole numbers cannot be raised to a negative whole power");
+  return run(pow_parts, out, a, b);
+}
+
+static Error bitwise_not_out(Context&, const Tensor& x, Tensor& out) {
+  return run(x.scalar_type() == ScalarType::Bool ? logical_not_parts : bitwise_not_parts, out, x);
+}
+static Error shift_left_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(shift_left_parts, out, a, b);
+}
+static Error shift_left_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(shift_left_parts, out, a, b);
+}
+static Error shift_right_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(shift_right_parts, out, a, b);
+}
+static Error shift_right_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(shift_right_parts, out, a, b);
+}
+
+static Error where_out(Context&, const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& out) {
+  TORCHETTE_CHECK(condition.scalar_type() == ScalarType::Bool || condition.scalar_type() == ScalarType::Byte,
+                  InvalidType, "the condition of where is not a tensor of bool");
+  return run(where_parts, out, condition, a, b);
+}
+static Error masked_fill_scalar_out(Context&, const Tensor& x, const Tensor& mask, const Scalar& value,
+                                    Tensor& out) {
+  TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool, InvalidType, "the mask is not a tensor of bool");
+  return run(where_parts, out, mask, value, x);
+}
+static Error masked_fill_tensor_out(Context&, const Tensor& x, const Tensor& mask, const Tensor& value,
+                                    Tensor& out) {
+  TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool && value.dim() == 0, InvalidType,
+                  "the mask is not a tensor of bool or the value not a number");
+  return run(where_parts, out, mask, value, x);
+}
+
+template <typename Bound>
+static Error clamp_operands(const Tensor& x, const Optional<Bound>& low, const Optional<Bound>& high,
+                            const Tensor& out) {
+  if (low.has_value() && high.has_value()) return run(clamp_parts, out, x, *low, *high);
+  if (low.has_value()) return run(at_least_parts, out, x, *low);
+  TORCHETTE_CHECK(high.has_value(), InvalidArgument, "clamp has neither a lower nor an upper bound");
+  return run(at_most_parts, out, x, *high);
+}
+static Error clamp_out(Context&, const Tensor& x, Optional<Scalar> low, Optional<Scalar> high, Tensor& out) {
+  return clamp_operands(x, low, high, out);
+}
+static Error clamp_tensor_out(Context&, const Tensor& x, Optional<Tensor> low, Optional<Tensor> high,
+                              Tensor& out) {
+  return clamp_operands(x, low, high, out);
+}
+static Error clamp_min_out(Context&, const Tensor& x, const Scalar& low, Tensor& out) {
+  return run(at_least_parts, out, x, low);
+}
+static Error clamp_max_out(Context&, const Tensor& x, const Scalar& high, Tensor& out) {
+  return run(at_most_parts, out, x, high);
+}
+/// Operators of neural networks keep the type of their input, whatever the types of their numbers.
+static Scalar as_type_of(const Tensor& x, const Scalar& s) {
+  return is_floating(x.scalar_type()) || !s.is_floating() ? s : Scalar(s.to_int());
+}
+static Error hardtanh_out(Context&, const Tensor& x, const Scalar& low, const Scalar& high, Tensor& out) {
+  return run(clamp_parts, out, x, as_type_of(x, low), as_type_of(x, high));
+}
+static Error leaky_relu_out(Context&, const Tensor& x, const Scalar& slope, Tensor& out) {
+  return run(leaky_relu_parts, out, x, slope);
+}
+static Error elu_out(Context&, const Tensor& x, const Scalar& alpha, const Scalar& scale,
+                     const Scalar& input_scale, Tensor& out) {
+  return run(elu_parts, out, x, alpha, scale, input_scale);
+}
+static Error gelu_out(Context&, const Tensor& x, Span<const char> approximate, Tensor& out) {
+  if (equal(approximate, "none")) return run(gelu_parts, out, x);
+  TORCHETTE_CHECK(equal(approximate, "tanh"), InvalidArgument,
+                  "gelu's approximation is neither none nor tanh");
+  return run(gelu_tanh_parts, out, x);
+}
+static Error logit_out(Context&, const Tensor& x, Optional<double> eps, Tensor& out) {
+  if (!eps.has_value()) return run(logit_parts, out, x);
+  return run(logit_within_parts, out, x, Scalar(*eps), Scalar(1 - *eps));
+}
+static Error atan2_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(atan2_parts, out, a, b);
+}
+
+#define FLOAT(name, expression) TORCHETTE_KERNEL("aten::" #name ".out", name##_out),
+#define ANGLE FLOAT
+#define SAME FLOAT
+#define TEST FLOAT
+#define BINARY FLOAT
+#define LOGICAL FLOAT
+#define COMPARE(name, expression)                             \
+  TORCHETTE_KERNEL("aten::" #name ".Tensor_out", name##_out), \
+      TORCHETTE_KERNEL("aten::" #name ".Scalar_out", name##_scalar_out),
+#define BITWISE COMPARE
+#define DIVIDE COMPARE
+// clang-format off
+static constexpr Kernel elementwise_kernels[] = {
+#include "torchette/kernels/elementwise.def"
+    TORCHETTE_KERNEL("aten::add.out", add_out),
+    TORCHETTE_KERNEL("aten::add.Scalar_out", add_scalar_out),
+    TORCHETTE_KERNEL("aten::sub.out", sub_out),
+    TORCHETTE_KERNEL("aten::sub.Scalar_out", sub_scalar_out),
+    TORCHETTE_KERNEL("aten::rsub.Scalar_out", rsub_scalar_out),
+    TORCHETTE_KERNEL("aten::mul.out", mul_out),
+    TORCHETTE_KERNEL("aten::mul.Scalar_out", mul_scalar_out),
+    TORCHETTE_KERNEL("aten::div.out", div_out),
+    TORCHETTE_KERNEL("aten::div.Scalar_out", div_scalar_out),
+    TORCHETTE_KERNEL("aten::div.out_mode", div_mode_out),
+    TORCHETTE_KERNEL("aten::div.Scalar_mode_out", div_scalar_mode_out),
+    TORCHETTE_KERNEL("aten::floor_divide.out", floor_divide_out),
+    TORCHETTE_KERNEL("aten::pow.Tensor_Tensor_out", pow_out),
+    TORCHETTE_KERNEL("aten::pow.Tensor_Scalar_out", pow_scalar_out),
+    TORCHETTE_KERNEL("aten::pow.Scalar_out", pow_base_out),
+    TORCHETTE_KERNEL("aten::bitwise_not.out", bitwise_not_out),
+    TORCHETTE_KERNEL("aten::bitwise_left_shift.Tensor_out", shift_left_out),
+    TORCHETTE_KERNEL("aten::bitwise_left_shift.Tensor_Scalar_out", shift_left_scalar_out),
+    TORCHETTE_KERNEL("aten::bitwise_right_shift.Tensor_out", shift_right_out),
+    TORCHETTE_KERNEL("aten::bitwise_right_shift.Tensor_Scalar_out", shift_right_scalar_out),
+    TORCHETTE_KERNEL("aten::where.self_out", where_out),
+    TORCHETTE_KERNEL("aten::masked_fill.Scalar_out", masked_fill_scalar_out),
+    TORCHETTE_KERNEL("aten::masked_fill.Tensor_out", masked_fill_tensor_out),
+    TORCHETTE_KERNEL("aten::clamp.out", clamp_out),
+    TORCHETTE_KERNEL("aten::clamp.Tensor_out", clamp_tensor_out),
+    TORCHETTE_KERNEL("aten::clamp_min.out", clamp_min_out),
+    TORCHETTE_KERNEL("aten::clamp_max.out", clamp_max_out),
+    TORCHETTE_KERNEL("aten::hardtanh.out", hardtanh_out),
+    TORCHETTE_KERNEL("aten::leaky_relu.out", leaky_relu_out),
+    TORCHETTE_KERNEL("aten::elu.out", elu_out),
+    TORCHETTE_KERNEL("aten::gelu.out", gelu_out),
+    TORCHETTE_KERNEL("aten::logit.out", logit_out),
+    TORCHETTE_KERNEL("aten::atan2.out", atan2_out)};
+// clang-format on
+extern const Kernels elementwise;
+const Kernels elementwise(elementwise_kernels);
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tensors made from nothing but numbers (full, zeros, arange), and copies with conversion of type and dim
+// order.
+#include <cmath>
+#include <cstring>
+
+#include "torchette/kernels/elementwise.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+static Error resize(const Tensor& out, Span<const int64_t> sizes) {
+  SizesType narrow[kMaxDim];
+  TORCHETTE_CHECK(sizes.size() <= kMaxDim, InvalidArgument, "more than 16 dimensions are asked for");
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    TORCHETTE_CHECK(sizes[d] >= 0 && sizes[d] <= INT32_MAX, InvalidArgument,
+                    "a size is negative or too large");
+    narrow[d] = static_cast<SizesType>(sizes[d]);
+  }
+  return resize_tensor(out, {narrow, sizes.size()});
+}
+
+static Error full_out(Context&, Span<const int64_t> sizes, const Scalar& value, Tensor& out) {
+  TORCHETTE_TRY(resize(out, sizes));
+  return fill(out, value);
+}
+static Error zeros_out(Context&, Span<const int64_t> sizes, Tensor& out) {
+  TORCHETTE_TRY(resize(out, sizes));
+  memset(out.mutable_data_ptr(), 0, out.nbytes());
+  return Error::Ok;
+}
+static Error ones_out(Context& context, Span<const int64_t> sizes, Tensor& out) {
+  return full_out(context, sizes, Scalar(int64_t{1}), out);
+}
+/// Memory is what it was; so that runs repeat, it is zeros.
+static Error empty_out(Context& context, Span<const int64_t> sizes, Optional<int64_t>, Tensor& out) {
+  return zeros_out(context, sizes, out);
+}
+static Error empty_dim_order_out(Context& context, Span<const int64_t> sizes, Optional<Span<const int64_t>>,
+                                 Tensor& out) {
+  return zeros_out(context, sizes, out);
+}
+static Error full_like_out(Context&, const Tensor& like, const Scalar& value, Optional<int64_t>,
+                           Tensor& out) {
+  TORCHETTE_TRY(resize_tensor(out, like.sizes()));
+  return fill(out, value);
+}
+static Error zeros_like_out(Context& context, const Tensor& like, Optional<int64_t> format, Tensor& out) {
+  return full_like_out(context, like, Scalar(int64_t{0}), format, out);
+}
+static Error ones_like_out(Context& context, const Tensor& like, Optional<int64_t> format, Tensor& out) {
+  return full_like_out(context, like, Scalar(int64_t{1}), format, out);
+}
+static Error fill_scalar_out(Context&, const Tensor& like, const Scalar& value, Tensor& out) {
+  TORCHETTE_TRY(resize_tensor(out, like.sizes()));
+  return fill(out, value);
+}
+static Error fill_tensor_out(Context&, const Tensor& like, const Tensor& value, Tensor& out) {
+  TORCHETTE_CHECK(value.numel() == 1, InvalidArgument, "the value to fill with has %d elements",
+                  static_cast<int>(value.numel()));
+  TORCHETTE_TRY(resize_tensor(out, like.sizes()));
+  TensorImpl point = *value.unsafe_impl();
+  point.dim = 0;
+  return assign(Tensor(&point), out);
+}
+static Error scalar_tensor_out(Context&, const Scalar& value, Tensor& out) {
+  TORCHETTE_TRY(resize_tensor(out, {}));
+  return fill(out, value);
+}
+
+template <typename T>
+static void count(Tensor& out, double start, double step, int64_t whole_start, int64_t whole_step) {
+  T* y = out.mutable_data_ptr<T>();
+  const auto n = static_cast<size_t>(out.numel());
+  for (size_t i = 0; i < n; ++i) {
+    if constexpr (std::is_integral_v<T>)
+      y[i] = static_cast<T>(whole_start + whole_step * static_cast<int64_t>(i));
+    else
+      y[i] = T(start + step * static_cast<double>(i));
+  }
+}
+static Error arange_start_out(Context&, const Scalar& start, const Scalar& end, const Scalar& step,
+                              Tensor& out) {
+  const double first = start.to_double(), stride = step.to_double();
+  const double steps = std::ceil((end.to_double() - first) / stride);
+  TORCHETTE_CHECK(steps >= 0 && steps <= INT32_MAX, InvalidArgument, "arange(%g, %g, %g) has no length",
+                  first, end.to_double(), stride);
+  const SizesType size = static_cast<SizesType>(steps);
+  TORCHETTE_TRY(resize_tensor(out, {&size, 1}));
+  // as torch: where the output is whole, start and step are cut to whole numbers
+  const int64_t whole = start.to_int(), whole_step = step.to_int();
+  switch (out.scalar_type()) {
+    case ScalarType::Byte:
+      count<uint8_t>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    case ScalarType::Char:
+      count<int8_t>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    case ScalarType::Short:
+      count<int16_t>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    case ScalarType::Int:
+      count<int32_t>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    case ScalarType::Long:
+      count<int64_t>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    case ScalarType::Half:
+      count<Half>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    case ScalarType::BFloat16:
+      count<BFloat16>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    case ScalarType::Float:
+      count<float>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    case ScalarType::Double:
+      count<double>(out, first, stride, whole, whole_step);
+      return Error::Ok;
+    default:
+      TORCHETTE_LOG(Error, "arange has no meaning for type %d", static_cast<int>(out.scalar_type()));
+      return Error::InvalidType;
+  }
+}
+static Error arange_out(Context& context, const Scalar& end, Tensor& out) {
+  return arange_start_out(context, Scalar(int64_t{0}), end, Scalar(int64_t{1}), out);
+}
+
+/// The out tensor says type and dim order.
+static Error copy_of(const Tensor& x, Tensor& out) {
+  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  return assign(x, out);
+}
+static Error clone_out(Context&, const Tensor& x, Optional<int64_t>, Tensor& out) { return copy_of(x, out); }
+static Error alias_copy_out(Context&, const Tensor& x, Tensor& out) { return copy_of(x, out); }
+static Error to_copy_out(Context&, const Tensor& x, bool, Optional<int64_t>, Tensor& out) {
+  return copy_of(x, out);
+}
+static Error to_dim_order_copy_out(Context&, const Tensor& x, bool, Optional<Span<const int64_t>>,
+                                   Tensor& out) {
+  return copy_of(x, out);
+}
+static Error copy_out(Context&, const Tensor& to, const Tensor& from, bool, Tensor& out) {
+  TORCHETTE_TRY(resize_tensor(out, to.sizes()));
+  return assign(from, out);
+}
+static Error copy_(Context&, Tensor& to, const Tensor& from, bool) { return assign(from, to); }
+
+TORCHETTE_KERNELS(fills,                                                                             //
+                  TORCHETTE_KERNEL("aten::full.out", full_out),                                      //
+                  TORCHETTE_KERNEL("aten::zeros.out", zeros_out),                                    //
+                  TORCHETTE_KERNEL("aten::ones.out", ones_out),                                      //
+                  TORCHETTE_KERNEL("aten::empty.out", empty_out),                                    //
+                  TORCHETTE_KERNEL("dim_order_ops::_empty_dim_order.out", empty_dim_order_out),      //
+                  TORCHETTE_KERNEL("aten::full_like.out", full_like_out),                            //
+                  TORCHETTE_KERNEL("aten::zeros_like.out", zeros_like_out),                          //
+                  TORCHETTE_KERNEL("aten::ones_like.out", ones_like_out),                            //
+                  TORCHETTE_KERNEL("aten::fill.Scalar_out", fill_scalar_out),                        //
+                  TORCHETTE_KERNEL("aten::fill.Tensor_out", fill_tensor_out),                        //
+                  TORCHETTE_KERNEL("aten::scalar_tensor.out", scalar_tensor_out),                    //
+                  TORCHETTE_KERNEL("aten::arange.out", arange_out),                                  //
+                  TORCHETTE_KERNEL("aten::arange.start_out", arange_start_out),                      //
+                  TORCHETTE_KERNEL("aten::clone.out", clone_out),                                    //
+                  TORCHETTE_KERNEL("aten::alias_copy.out", alias_copy_out),                          //
+                  TORCHETTE_KERNEL("aten::detach_copy.out", alias_copy_out),                         //
+                  TORCHETTE_KERNEL("aten::lift_fresh_copy.out", alias_copy_out),                     //
+                  TORCHETTE_KERNEL("aten::_to_copy.out", to_copy_out),                               //
+                  TORCHETTE_KERNEL("dim_order_ops::_to_dim_order_copy.out", to_dim_order_copy_out),  //
+                  TORCHETTE_KERNEL("dim_order_ops::_clone_dim_order.out", to_dim_order_copy_out),    //
+                  TORCHETTE_KERNEL("aten::copy.out", copy_out),                                      //
+                  TORCHETTE_KERNEL("aten::copy_", copy_))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators that read or write where a tensor of indices says. Indices are data, so each is checked against
+// its dimension as it is used.
+#include <cstring>
+
+#include "torchette/kernels/dims.h"
+#include "torchette/kernels/elementwise.h"
+#include "torchette/kernels/strided.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+static Error check_index_type(const Tensor& index) {
+  TORCHETTE_CHECK(index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int,
+                  InvalidType, "indices are of type %d, not whole numbers",
+                  static_cast<int>(index.scalar_type()));
+  return Error::Ok;
+}
+static TORCHETTE_INLINE int64_t index_at(const Tensor& index, ptrdiff_t offset) {
+  return index.scalar_type() == ScalarType::Long ? index.const_data_ptr<int64_t>()[offset]
+                                                 : index.const_data_ptr<int32_t>()[offset];
+}
+static TORCHETTE_INLINE Error check_index(int64_t i, int64_t size) {
+  TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "index %lld is beyond the size %lld",
+                  static_cast<long long>(i), static_cast<long long>(size));
+  return Error::Ok;
+}
+
+/// Coordinates that count through `rank` sizes, the last dimension fastest, carrying offsets of strided
+/// tensors along.
+template <size_t kTensors>
+struct Walk {
+  size_t rank = 0;
+  size_t size[kMaxDim];
+  size_t at[kMaxDim] = {};
+  ptrdiff_t stride[kTensors][kMaxDim];
+  ptrdiff_t offset[kTensors] = {};
+
+  /// False after the last place.
+  TORCHETTE_INLINE bool next() {
+    for (size_t d = rank; d-- > 0;) {
+      for (size_t t = 0; t < kTensors; ++t) offset[t] += stride[t][d];
+      if (++at[d] < size[d]) return true;
+      for (size_t t = 0; t < kTensors; ++t) offset[t] -= static_cast<ptrdiff_t>(at[d]) * stride[t][d];
+      at[d] = 0;
+    }
+    return false;
+  }
+};
+
+// --- Whole rows
+// ----------------------------------------------------------------------------------------------------------
+
+/// out = x with the elements `index` along `dim`; `out` has its sizes.
+static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const Tensor& out, size_t out_dim,
+                         size_t out_dims) {
+  const int64_t count = x.sizes()[dim];
+  if (out.numel() == 0) return Error::Ok;
+  // All but the indexed dimensions is one nest, the same for each index.
+  Move nest;
+  for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
+    if (d != dim)
+      nest.add(static_cast<size_t>(x.sizes()[d]), out.strides()[d < dim ? d : d + out_dims - 1],
+               x.strides()[d]);
+  if (!simplify(nest)) return Error::Ok;
+  const auto element = static_cast<size_t>(x.element_size());
+  const bool one_run = nest.dim == 1 && nest.to[0] == 1 && nest.from[0] == 1;
+  const size_t run = nest.size[0] * element;
+  Walk<2> walk;
+  walk.rank = static_cast<size_t>(index.dim());
+  for (size_t d = 0; d < walk.rank; ++d) {
+    walk.size[d] = static_cast<size_t>(index.sizes()[d]);
+    walk.stride[0][d] = index.strides()[d];
+    walk.stride[1][d] = out.strides()[out_dim + d];
+  }
+  do {
+    const int64_t i = index_at(index, walk.offset[0]);
+    TORCHETTE_TRY(check_index(i, count));
+    char* to = static_cast<char*>(out.mutable_data_ptr()) + walk.offset[1] * static_cast<ptrdiff_t>(element);
+    const char* from = static_cast<const char*>(x.const_data_ptr()) +
+                       static_cast<ptrdiff_t>(i) * x.strides()[dim] * static_cast<ptrdiff_t>(element);
+    if (one_run)
+      memcpy(to, from, run);
+    else
+      move_simplified(nest, to, from, element);
+  } while (walk.next());
+  return Error::Ok;
+}
+static Error embedding_out(Context&, const Tensor& weight, const Tensor& index, int64_t, bool, bool,
+                           Tensor& out) {
+  TORCHETTE_CHECK(weight.dim() == 2 && static_cast<size_t>(index.dim()) < kMaxDim, InvalidArgument,
+                  "an embedding's weight has %d dimensions", static_cast<int>(weight.dim()));
+  TORCHETTE_TRY(check_index_type(index));
+  TORCHETTE_TRY(same_type(weight, out));
+  const auto rank = static_cast<size_t>(index.dim());
+  SizesType sizes[kMaxDim];
+  for (size_t d = 0; d < rank; ++d) sizes[d] = index.sizes()[d];
+  sizes[rank] = weight.sizes()[1];
+  TORCHETTE_TRY(resize_tensor(out, {sizes, rank + 1}));
+  return select_rows(weight, 0, index, out, 0, rank);
+}
+static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tensor& index, Tensor& out) {
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  TORCHETTE_CHECK(x.dim() > 0 && index.dim() <= 1, InvalidArgument, "indices have %d dimensions",
+                  static_cast<int>(index.dim()));
+  TORCHETTE_TRY(check_index_type(index));
+  TORCHETTE_TRY(same_type(x, out));
+  SizesType sizes[kMaxDim];
+  for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d) sizes[d] = x.sizes()[d];
+  sizes[dim] = static_cast<SizesType>(index.numel());
+  TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(x.dim())}));
+  return select_rows(x, static_cast<size_t>(dim), index, out, static_cast<size_t>(dim), 1);
+}
+
+// --- Single elements along one dimension
+// -----------------------------------------------------------------------------------
+
+/// Moves or adds `n` elements: to[at[i]] from from[of[i]].
+using Apply = void (*)(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n);
+
+template <typename T>
+static void copy_elements(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
+  for (size_t i = 0; i < n; ++i) static_cast<T*>(to)[at[i]] = static_cast<const T*>(from)[of[i]];
+}
+template <typename T>
+static void add_elements(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
+  for (size_t i = 0; i < n; ++i)
+    static_cast<T*>(to)[at[i]] =
+        static_cast<T>(static_cast<T*>(to)[at[i]] + static_cast<const T*>(from)[of[i]]);
+}
+static Error copy_of_type(ScalarType type, Apply& apply) {
+  switch (element_size(type)) {
+    case 1:
+      apply = &copy_elements<uint8_t>;
+      return Error::Ok;
+    case 2:
+      apply = &copy_elements<uint16_t>;
+      return Error::Ok;
+    case 4:
+      apply = &copy_elements<uint32_t>;
+      return Error::Ok;
+    case 8:
+      apply = &copy_elements<uint64_t>;
+      return Error::Ok;
+    default:
+      TORCHETTE_LOG(Error, "elements of type %d cannot be indexed", static_cast<int>(type));
+      return Error::InvalidType;
+  }
+}
+static Error addition_of_type(ScalarType type, Apply& apply) {
+  switch (type) {
+    case ScalarType::Byte:
+    case ScalarType::Char:
+      apply = &add_elements<uint8_t>;  // sums wrap around, so signs do not matter
+      return Error::Ok;
+    case ScalarType::Short:
+      apply = &add_elements<uint16_t>;
+      return Error::Ok;
+    case ScalarType::Int:
+      apply = &add_elements<uint32_t>;
+      return Error::Ok;
+    case ScalarType::Long:
+      apply = &add_elements<uint64_t>;
+      return Error::Ok;
+    case ScalarType::Half:
+      apply = &add_elements<Half>;
+      return Error::Ok;
+    case ScalarType::BFloat16:
+      apply = &add_elements<BFloat16>;
+      return Error::Ok;
+    case ScalarType::Float:
+      apply = &add_elements<float>;
+      return Error::Ok;
+    case ScalarType::Double:
+      apply = &add_elements<double>;
+      return Error::Ok;
+    case ScalarType::Bool:
+      apply = &add_elements<bool>;
+      return Error::Ok;
+    default:
+      TORCHETTE_LOG(Error, "elements of type %d cannot be added up", static_cast<int>(type));
+      return Error::InvalidType;
+  }
+}
+
+/// For each index, moves between `indexed`, at index[...] along `dim` and at the index's own coordinates
+/// elsewhere, and `along`, at the index's own coordinates (its first element where it is null).
+static Error apply_indexed(const Tensor& index, const Tensor& indexed, size_t dim, const StridesType* along,
+                           bool reads_indexed, Apply apply, void* to, const void* from) {
+  if (index.numel() == 0) return Error::Ok;
+  Walk<3> walk;
+  walk.rank = static_cast<size_t>(index.dim());
+  for (size_t d = 0; d < walk.rank; ++d) {
+    walk.size[d] = static_cast<size_t>(index.sizes()[d]);
+    walk.stride[0][d] = index.strides()[d];
+    walk.stride[1][d] = along == nullptr ? 0 : along[d];
+    walk.stride[2][d] = d == dim ? 0 : indexed.strides()[d];
+  }
+  const int64_t size = walk.rank > 0 ? indexed.sizes()[dim] : 1;
+  const ptrdiff_t stride = walk.rank > 0 ? indexed.strides()[dim] : 0;
+  constexpr size_t kBatch = 64;
+  ptrdiff_t own[kBatch], at[kBatch];
+  for (bool more = true; more;) {
+    size_t n = 0;
+    while (more && n < kBatch) {
+      const int64_t i = index_at(index, walk.offset[0]);
+      TORCHETTE_TRY(check_index(i, size));
+      own[n] = walk.offset[1];
+      at[n++] = walk.offset[2] + static_cast<ptrdiff_t>(i) * stride;
+      more = walk.next();
+    }
+    apply(to, reads_indexed ? own : at, from, reads_indexed ? at : own, n);
+  }
+  return Error::Ok;
+}
+static Error check_within(const Tensor& index, const Tensor& t, size_t except) {
+  TORCHETTE_CHECK(index.dim() == t.dim(), InvalidArgument, "indices of %d dimensions for a tensor of %d",
+                  static_cast<int>(index.dim()), static_cast<int>(t.dim()));
+  for (size_t d = 0; d < static_cast<size_t>(index.dim()); ++d)
+    TORCHETTE_CHECK(d == except || index.sizes()[d] <= t.sizes()[d], InvalidArgument,
+                    "there are more indices than elements in dimension %zu", d);
+  return Error::Ok;
+}
+
+static Error gather_out(Context&, const Tensor& x, int64_t dim, const Tensor& index, bool, Tensor& out) {
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  TORCHETTE_TRY(check_index_type(index));
+  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(check_within(index, x, static_cast<size_t>(dim)));
+  TORCHETTE_TRY(resize_tensor(out, index.sizes()));
+  Apply apply;
+  TORCHETTE_TRY(copy_of_type(x.scalar_type(), apply));
+  return apply_indexed(index, x, static_cast<size_t>(dim), out.strides().data(), true, apply,
+                       out.mutable_data_ptr(), x.const_data_ptr());
+}
+
+static Error prepare_scatter(const Tensor& x, int64_t& dim, const Tensor& index, const Tensor& out) {
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  TORCHETTE_TRY(check_index_type(index));
+  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(check_within(index, x, static_cast<size_t>(dim)));
+  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  return assign(x, out);
+}
+static Error scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source, bool adds,
+                     const Tensor& out) {
+  Apply apply;
+  TORCHETTE_TRY(adds ? addition_of_type(out.scalar_type(), apply) : copy_of_type(out.scalar_type(), apply));
+  TORCHETTE_TRY(same_type(source, out));
+  TORCHETTE_TRY(prepare_scatter(x, dim, index, out));
+  TORCHETTE_TRY(check_within(index, source, kMaxDim));
+  return apply_indexed(index, out, static_cast<size_t>(dim), source.strides().data(), false, apply,
+                       out.mutable_data_ptr(), source.const_data_ptr());
+}
+static Error scatter_src_out(Context&, const Tensor& x, int64_t dim, const Tensor& index,
+                             const Tensor& source, Tensor& out) {
+  return scatter(x, dim, index, source, false, out);
+}
+static Error scatter_add_out(Context&, const Tensor& x, int64_t dim, const Tensor& index,
+                             const Tensor& source, Tensor& out) {
+  return scatter(x, dim, index, source, true, out);
+}
+static Error scatter_value_out(Context&, const Tensor& x, int64_t dim, const Tensor& index,
+                               const Scalar& value, Tensor& out) {
+  Apply apply;
+  TORCHETTE_TRY(copy_of_type(out.scalar_type(), apply));
+  TORCHETTE_TRY(prepare_scatter(x, dim, index, out));
+  uint64_t bits = 0;
+  TensorImpl point = *out.unsafe_impl();
+  point.dim = 0;
+  point.numel = 1;
+  point.data = &bits;
+  TORCHETTE_TRY(fill(Tensor(&point), value));
+  return apply_indexed(index, out, static_cast<size_t>(dim), nullptr, false, apply, out.mutable_data_ptr(),
+                       &bits);
+}
+
+// --- index and index_put
+// -----------------------------------------------------------------------------------------------------
+
+/// x[indices]: where each dimension of the result comes from.
+struct Indexing {
+  const Tensor* index[kMaxDim];  // per dimension of x, or null
+  size_t rank = 0;               // of x
+  size_t indexed = 0;            // dimensions with an index
+  SizesType places[kMaxDim];     // the sizes that the indices broadcast to
+  size_t place_dims = 0;
+  SizesType size[kMaxDim];  // of the result
+  size_t dim = 0;
+  size_t first_place = 0;  // where the dimensions of the indices stand in the result
+};
+
+static Error plan_indexing(const Tensor& x, Span<const Optional<Tensor>> indices, Indexing& plan) {
+  plan.rank = static_cast<size_t>(x.dim());
+  TORCHETTE_CHECK(indices.size() <= plan.rank, InvalidArgument, "%zu indices for %zu dimensions",
+                  indices.size(), plan.rank);
+  bool adjacent = true;
+  size_t first = plan.rank, last = plan.rank;
+  for (size_t d = 0; d < plan.rank; ++d) {
+    plan.index[d] = d < indices.size() && indices[d].has_value() ? &indices[d].value() : nullptr;
+    if (plan.index[d] == nullptr) continue;
+    const Tensor& index = *plan.index[d];
+    TORCHETTE_TRY(check_index_type(index));
+    if (plan.indexed++ == 0)
+      first = d;
+    else if (last + 1 != d)
+      adjacent = false;
+    last = d;
+    // broadcast, aligned at the last dimension
+    const auto n = static_cast<size_t>(index.dim());
+    if (n > plan.place_dims) {
+      for (size_t i = plan.place_dims; i-- > 0;) plan.places[i + n - plan.place_dims] = plan.places[i];
+      for (size_t i = 0; i < n - plan.place_dims; ++i) plan.places[i] = 1;
+      plan.place_dims = n;
+    }
+    for (size_t i = 0; i < n; ++i) {
+      SizesType& size = plan.places[plan.place_dims - n + i];
+      const SizesType own = index.sizes()[i];
+      if (own == 1 || own == size) continue;
+      TORCHETTE_CHECK(size == 1, InvalidArgument, "indices of sizes %d and %d do not broadcast", size, own);
+      size = own;
+    }
+  }
+  TORCHETTE_CHECK(plan.indexed > 0, InvalidArgument, "no dimension has an index");
+  TORCHETTE_CHECK(plan.place_dims + plan.rank - plan.indexed <= kMaxDim, InvalidArgument,
+                  "the indexed tensor has more than 16 dimensions");
+  const auto put_places = [&plan] {
+    plan.first_place = plan.dim;
+    for (size_t i = 0; i < plan.place_dims; ++i) plan.size[plan.dim++] = plan.places[i];
+  };
+  if (!adjacent) put_places();
+  for (size_t d = 0; d < plan.rank; ++d) {
+    if (adjacent && d == first) put_places();
+    if (plan.index[d] == nullptr) plan.size[plan.dim++] = x.sizes()[d];
+  }
+  return Error::Ok;
+}
+
+static void apply_nest(const Move& nest, Apply apply, void* to, const void* from) {
+  Walk<2> walk;
+  walk.rank = nest.dim;
+  for (size_t d = 0; d < nest.dim; ++d) {
+    walk.size[d] = nest.size[d];
+    walk.stride[0][d] = nest.to[d];
+    walk.stride[1][d] = nest.from[d];
+  }
+  do {
+    apply(to, &walk.offset[0], from, &walk.offset[1], 1);
+  } while (walk.next());
+}
+
+/// For every place that the indices name, moves the elements of the dimensions without an index between `x`
+/// and `values`, which has the result's dimensions. `apply` is null where they are copied.
+static Error apply_places(const Indexing& plan, const Tensor& x, const StridesType* value_strides,
+                          bool from_x, Apply apply, char* to, const char* from) {
+  const auto element = static_cast<ptrdiff_t>(x.element_size());
+  Move nest;
+  size_t place = 0;
+  for (size_t d = 0; d < plan.rank; ++d) {
+    if (plan.index[d] != nullptr) continue;
+    if (place == plan.first_place) place += plan.place_dims;
+    const ptrdiff_t value = value_strides[place++], own = x.strides()[d];
+    nest.add(static_cast<size_t>(x.sizes()[d]), from_x ? value : own, from_x ? own : value);
+  }
+  if (!simplify(nest)) return Error::Ok;
+  Walk<1> walk;
+  walk.rank = plan.place_dims;
+  for (size_t i = 0; i < walk.rank; ++i) {
+    if (plan.places[i] == 0) return Error::Ok;
+    walk.size[i] = static_cast<size_t>(plan.places[i]);
+    walk.stride[0][i] = value_strides[plan.first_place + i];
+  }
+  do {
+    ptrdiff_t at = 0;
+    for (size_t d = 0; d < plan.rank; ++d) {
+      if (plan.index[d] == nullptr) continue;
+      const Tensor& index = *plan.index[d];
+      ptrdiff_t offset = 0;
+      const auto n = static_cast<size_t>(index.dim());
+      for (size_t i = 0; i < n; ++i)
+        if (index.sizes()[i] != 1)
+          offset += static_cast<ptrdiff_t>(walk.at[plan.place_dims - n + i]) * index.strides()[i];
+      int64_t i = index_at(index, offset);
+      const int64_t size = x.sizes()[d];
+      if (i < 0 && i >= -size) i += size;
+      TORCHETTE_TRY(check_index(i, size));
+      at += static_cast<ptrdiff_t>(i) * x.strides()[d];
+    }
+    char* const target = to + (from_x ? walk.offset[0] : at) * element;
+    const char* const source = from + (from_x ? at : walk.offset[0]) * element;
+    if (apply == nullptr)
+      move_simplified(nest, target, source, static_cast<size_t>(element));
+    else
+      apply_nest(nest, apply, target, source);
+  } while (walk.next());
+  return Error::Ok;
+}
+
+static Error index_tensor_out(Context&, const Tensor& x, Span<const Optional<Tensor>> indices, Tensor& out) {
+  Indexing plan;
+  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(plan_indexing(x, indices, plan));
+  TORCHETTE_TRY(resize_tensor(out, {plan.size, plan.dim}));
+  return apply_places(plan, x, out.strides().data(), true, nullptr,
+                      static_cast<char*>(out.mutable_data_ptr()),
+                      static_cast<const char*>(x.const_data_ptr()));
+}
+
+/// Writes into `out`, which holds what is to be kept.
+static Error put(const Tensor& out, Span<const Optional<Tensor>> indices, const Tensor& values,
+                 bool accumulate) {
+  Indexing plan;
+  TORCHETTE_TRY(same_type(values, out));
+  TORCHETTE_TRY(plan_indexing(out, indices, plan));
+  const auto rank = static_cast<size_t>(values.dim());
+  TORCHETTE_CHECK(rank <= plan.dim, InvalidArgument, "values of %zu dimensions for %zu places", rank,
+                  plan.dim);
+  StridesType strides[kMaxDim] = {};
+  for (size_t d = 0; d < rank; ++d) {
+    const size_t place = plan.dim - rank + d;
+    const bool spreads = values.sizes()[d] == 1;
+    TORCHETTE_CHECK(spreads || values.sizes()[d] == plan.size[place], InvalidArgument,
+                    "values of size %d do not broadcast to %d", values.sizes()[d], plan.size[place]);
+    strides[place] = spreads ? 0 : values.strides()[d];
+  }
+  Apply apply = nullptr;
+  if (accumulate) TORCHETTE_TRY(addition_of_type(out.scalar_type(), apply));
+  return apply_places(plan, out, strides, false, apply, static_cast<char*>(out.mutable_data_ptr()),
+                      static_cast<const char*>(values.const_data_ptr()));
+}
+static Error index_put_out(Context&, const Tensor& x, Span<const Optional<Tensor>> indices,
+                           const Tensor& values, bool accumulate, Tensor& out) {
+  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(assign(x, out));  // nothing where the output is the input's own memory
+  return put(out, indices, values, accumulate);
+}
+static Error index_put_(Context&, Tensor& x, Span<const Optional<Tensor>> indices, const Tensor& values,
+                        bool accumulate) {
+  return put(x, indices, values, accumulate);
+}
+
+TORCHETTE_KERNELS(indexing,                                                        //
+                  TORCHETTE_KERNEL("aten::embedding.out", embedding_out),          //
+                  TORCHETTE_KERNEL("aten::index_select.out", index_select_out),    //
+                  TORCHETTE_KERNEL("aten::gather.out", gather_out),                //
+                  TORCHETTE_KERNEL("aten::scatter.src_out", scatter_src_out),      //
+                  TORCHETTE_KERNEL("aten::scatter.value_out", scatter_value_out),  //
+                  TORCHETTE_KERNEL("aten::scatter_add.out", scatter_add_out),      //
+                  TORCHETTE_KERNEL("aten::index.Tensor_out", index_tensor_out),    //
+                  TORCHETTE_KERNEL("aten::index_put.out", index_put_out),          //
+                  TORCHETTE_KERNEL("aten::index_put_", index_put_))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators on numbers (symbolic sizes become these), on sizes, and the two that rearrange memory instead of
+// computing: a view that shares its source's bytes, and the step of a map that writes one slice of its
+// result.
+#include <cmath>
+#include <cstring>
+
+#include "torchette/kernels/dims.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+static bool is_whole(const Scalar& a) { return !a.is_floating(); }
+
+// Sizes are small; sums that are not wrap around, as the peer's do.
+static uint64_t bits(const Scalar& a) { return static_cast<uint64_t>(a.to_int()); }
+static Value whole(uint64_t value) { return Value(static_cast<int64_t>(value)); }
+
+static Error add(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  out = is_whole(a) && is_whole(b) ? whole(bits(a) + bits(b)) : Value(a.to_double() + b.to_double());
+  return Error::Ok;
+}
+static Error sub(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  out = is_whole(a) && is_whole(b) ? whole(bits(a) - bits(b)) : Value(a.to_double() - b.to_double());
+  return Error::Ok;
+}
+static Error mul(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  out = is_whole(a) && is_whole(b) ? whole(bits(a) * bits(b)) : Value(a.to_double() * b.to_double());
+  return Error::Ok;
+}
+static Error truediv(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  TORCHETTE_CHECK(b.to_double() != 0, InvalidArgument, "division by zero");
+  out = Value(a.to_double() / b.to_double());
+  return Error::Ok;
+}
+/// Quotient toward minus infinity and remainder of the divisor's sign, as in Python.
+static Error divide(const Scalar& a, const Scalar& b, Value& quotient, Value& remainder) {
+  if (is_whole(a) && is_whole(b)) {
+    const int64_t x = a.to_int(), y = b.to_int();
+    TORCHETTE_CHECK(y != 0, InvalidArgument, "division by zero");
+    if (y == -1) {  // the most negative number has no opposite
+      quotient = whole(0 - bits(a));
+      remainder = Value(int64_t{0});
+      return Error::Ok;
+    }
+    const int64_t rest = x % y;
+    const bool down = rest != 0 && (rest < 0) != (y < 0);
+    quotient = Value(x / y - (down ? 1 : 0));
+    remainder = Value(down ? rest + y : rest);
+    return Error::Ok;
+  }
+  const double x = a.to_double(), y = b.to_double();
+  TORCHETTE_CHECK(y != 0, InvalidArgument, "division by zero");
+  const double rest = std::fmod(x, y);
+  const bool down = rest != 0 && (rest < 0) != (y < 0);
+  quotient = Value(std::floor((x - rest) / y + 0.5) - (down ? 1 : 0));
+  remainder = Value(down ? rest + y : rest);
+  return Error::Ok;
+}
+static Error floordiv(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  Value remainder;
+  return divide(a, b, out, remainder);
+}
+static Error mod(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  Value quotient;
+  return divide(a, b, quotient, out);
+}
+static Error neg(Context&, const Scalar& a, Value& out) {
+  out = is_whole(a) ? whole(0 - bits(a)) : Value(-a.to_double());
+  return Error::Ok;
+}
+
+/// -1, 0 or 1; 2 where one is NaN.
+static int compare(const Scalar& a, const Scalar& b) {
+  if (is_whole(a) && is_whole(b)) return (a.to_int() > b.to_int()) - (a.to_int() < b.to_int());
+  const double x = a.to_double(), y = b.to_double();
+  return x != x || y != y ? 2 : (x > y) - (x < y);
+}
+#define TORCHETTE_COMPARISON(name, expression)                                \
+  static Error name(Context&, const Scalar& a, const Scalar& b, Value& out) { \
+    const int order = compare(a, b);                                          \
+    out = Value(expression);                                                  \
+    return Error::Ok;                                                         \
+  }
+TORCHETTE_COMPARISON(eq, order == 0)
+TORCHETTE_COMPARISON(ne, order != 0)
+TORCHETTE_COMPARISON(lt, order == -1)
+TORCHETTE_COMPARISON(le, order == -1 || order == 0)
+TORCHETTE_COMPARISON(gt, order == 1)
+TORCHETTE_COMPARISON(ge, order == 1 || order == 0)
+#undef TORCHETTE_COMPARISON
+
+static Value value_of(const Scalar& a) {
+  return a.is_floating() ? Value(a.to_double()) : a.is_bool() ? Value(a.to_bool()) : Value(a.to_int());
+}
+static Error sym_max(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  out = value_of(compare(a, b) == -1 ? b : a);
+  return Error::Ok;
+}
+static Error sym_min(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  out = value_of(compare(a, b) == 1 ? b : a);
+  return Error::Ok;
+}
+static Error sym_ite(Context&, const Scalar& condition, const Scalar& a, const Scalar& b, Value& out) {
+  out = value_of(condition.to_bool() ? a : b);
+  return Error::Ok;
+}
+static Error sym_not(Context&, const Scalar& a, Value& out) {
+  out = Value(!a.to_bool());
+  return Error::Ok;
+}
+static Error sym_float(Context&, const Scalar& a, Value& out) {
+  out = Value(a.to_double());
+  return Error::Ok;
+}
+/// A fraction that has been made whole must fit the 64 bits.
+static Error to_whole(double value, Value& out) {
+  TORCHETTE_CHECK(value >= -9223372036854775808.0 && value < 9223372036854775808.0, InvalidArgument,
+                  "%g is not a whole number of 64 bits", value);
+  out = Value(static_cast<int64_t>(value));
+  return Error::Ok;
+}
+#define TORCHETTE_WHOLE(name, function)                      \
+  static Error name(Context&, const Scalar& a, Value& out) { \
+    if (is_whole(a)) {                                       \
+      out = Value(a.to_int());                               \
+      return Error::Ok;                                      \
+    }                                                        \
+    return to_whole(function(a.to_double()), out);           \
+  }
+TORCHETTE_WHOLE(ceil, std::ceil)
+TORCHETTE_WHOLE(floor, std::floor)
+TORCHETTE_WHOLE(round, std::nearbyint)
+TORCHETTE_WHOLE(trunc, std::trunc)
+#undef TORCHETTE_WHOLE
+
+static Error sym_size(Context&, const Tensor& x, int64_t dim, Value& out) {
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "a tensor without dimensions has no sizes");
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  out = Value(static_cast<int64_t>(x.sizes()[static_cast<size_t>(dim)]));
+  return Error::Ok;
+}
+static Error sym_numel(Context&, const Tensor& x, Value& out) {
+  out = Value(static_cast<int64_t>(x.numel()));
+  return Error::Ok;
+}
+static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
+  TORCHETTE_CHECK(x.numel() == 1, InvalidArgument, "a tensor of %d elements is not a number",
+                  static_cast<int>(x.numel()));
+  switch (x.scalar_type()) {
+    case ScalarType::Byte:
+      out = Value(static_cast<int64_t>(*x.const_data_ptr<uint8_t>()));
+      return Error::Ok;
+    case ScalarType::Char:
+      out = Value(static_cast<int64_t>(*x.const_data_ptr<int8_t>()));
+      return Error::Ok;
+    case ScalarType::Short:
+      out = Value(static_cast<int64_t>(*x.const_data_ptr<int16_t>()));
+      return Error::Ok;
+    case ScalarType::Int:
+      out = Value(static_cast<int64_t>(*x.const_data_ptr<int32_t>()));
+      return Error::Ok;
+    case ScalarType::Long:
+      out = Value(*x.const_data_ptr<int64_t>());
+      return Error::Ok;
+    case ScalarType::Half:
+      out = Value(static_cast<double>(*x.const_data_ptr<Half>()));
+      return Error::Ok;
+    case ScalarType::BFloat16:
+      out = Value(static_cast<double>(*x.const_data_ptr<BFloat16>()));
+      return Error::Ok;
+    case ScalarType::Float:
+      out = Value(static_cast<double>(*x.const_data_ptr<float>()));
+      return Error::Ok;
+    case ScalarType::Double:
+      out = Value(*x.const_data_ptr<double>());
+      return Error::Ok;
+    case ScalarType::Bool:
+      out = Value(*x.const_data_ptr<uint8_t>() != 0);
+      return Error::Ok;
+    default:
+      TORCHETTE_LOG(Error, "an element of type %d is not a number", static_cast<int>(x.scalar_type()));
+      return Error::InvalidType;
+  }
+}
+
+/// `out` becomes a reading of x's own bytes.
+static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tensor& out) {
+  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_CHECK(wanted.size() <= kMaxDim, InvalidArgument, "a view has more than 16 dimensions");
+  SizesType sizes[kMaxDim];
+  int64_t known = 1;
+  size_t open = kMaxDim;
+  for (size_t d = 0; d < wanted.size(); ++d) {
+    TORCHETTE_CHECK((wanted[d] >= 0 && wanted[d] <= INT32_MAX) || (wanted[d] == -1 && open == kMaxDim),
+                    InvalidArgument, "a view's sizes are not negative, but for one -1");
+    sizes[d] = static_cast<SizesType>(wanted[d]);
+    if (wanted[d] == -1)
+      open = d;
+    else
+      known *= wanted[d];
+    TORCHETTE_CHECK(known <= INT32_MAX, InvalidArgument, "a view is too large");
+  }
+  if (open != kMaxDim) {
+    TORCHETTE_CHECK(known > 0 && x.numel() % known == 0, InvalidArgument,
+                    "%d elements cannot be viewed in rows of %d", static_cast<int>(x.numel()),
+                    static_cast<int>(known));
+    sizes[open] = static_cast<SizesType>(x.numel() / known);
+    known *= sizes[open];
+  }
+  TORCHETTE_CHECK(known == x.numel(), InvalidArgument, "%d elements cannot be viewed as %d",
+                  static_cast<int>(x.numel()), static_cast<int>(known));
+  TORCHETTE_TRY(resize_tensor(out, {sizes, wanted.size()}));
+  out.unsafe_impl()->data = x.mutable_data_ptr();
+  return Error::Ok;
+}
+
+/// `to` grows to index + 1 slices, of which the last becomes `from`.
+static Error et_copy_index(Context&, Tensor& to, const Tensor& from, int64_t index) {
+  TORCHETTE_TRY(same_type(from, to));
+  TORCHETTE_CHECK(index >= 0 && index < INT32_MAX && to.dim() == from.dim() + 1, InvalidArgument,
+                  "slice %lld of %d dimensions cannot go into a tensor of %d", static_cast<long long>(index),
+                  static_cast<int>(from.dim()), static_cast<int>(to.dim()));
+  SizesType sizes[kMaxDim];
+  sizes[0] = static_cast<SizesType>(index + 1);
+  for (size_t d = 0; d < static_cast<size_t>(from.dim()); ++d) {
+    TORCHETTE_CHECK(from.sizes()[d] == to.sizes()[d + 1], InvalidArgument, "a slice does not fit its place");
+    sizes[d + 1] = from.sizes()[d];
+  }
+  TORCHETTE_TRY(resize_tensor(to, {sizes, static_cast<size_t>(to.dim())}));
+  TORCHETTE_CHECK(is_contiguous(from) && is_contiguous(to), NotSupported, "a slice is not contiguous");
+  if (from.numel() > 0)
+    memcpy(static_cast<char*>(to.mutable_data_ptr()) + static_cast<size_t>(index) * from.nbytes(),
+           from.const_data_ptr(), from.nbytes());
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(prim_ops,                                                                  //
+                  TORCHETTE_KERNEL("executorch_prim::add.Scalar", add),                      //
+                  TORCHETTE_KERNEL("executorch_prim::sub.Scalar", sub),                      //
+                  TORCHETTE_KERNEL("executorch_prim::mul.Scalar", mul),                      //
+                  TORCHETTE_KERNEL("executorch_prim::truediv.Scalar", truediv),              //
+                  TORCHETTE_KERNEL("executorch_prim::floordiv.Scalar", floordiv),            //
+                  TORCHETTE_KERNEL("executorch_prim::floordiv.int", floordiv),               //
+                  TORCHETTE_KERNEL("executorch_prim::mod.Scalar", mod),                      //
+                  TORCHETTE_KERNEL("executorch_prim::mod.int", mod),                         //
+                  TORCHETTE_KERNEL("executorch_prim::neg.Scalar", neg),                      //
+                  TORCHETTE_KERNEL("executorch_prim::eq.Scalar", eq),                        //
+                  TORCHETTE_KERNEL("executorch_prim::ne.Scalar", ne),                        //
+                  TORCHETTE_KERNEL("executorch_prim::lt.Scalar", lt),                        //
+                  TORCHETTE_KERNEL("executorch_prim::le.Scalar", le),                        //
+                  TORCHETTE_KERNEL("executorch_prim::gt.Scalar", gt),                        //
+                  TORCHETTE_KERNEL("executorch_prim::ge.Scalar", ge),                        //
+                  TORCHETTE_KERNEL("executorch_prim::ceil.Scalar", ceil),                    //
+                  TORCHETTE_KERNEL("executorch_prim::floor.Scalar", floor),                  //
+                  TORCHETTE_KERNEL("executorch_prim::round.Scalar", round),                  //
+                  TORCHETTE_KERNEL("executorch_prim::trunc.Scalar", trunc),                  //
+                  TORCHETTE_KERNEL("executorch_prim::sym_int.Scalar", trunc),                //
+                  TORCHETTE_KERNEL("executorch_prim::sym_float.Scalar", sym_float),          //
+                  TORCHETTE_KERNEL("executorch_prim::sym_ite.Scalar", sym_ite),              //
+                  TORCHETTE_KERNEL("executorch_prim::sym_max.Scalar", sym_max),              //
+                  TORCHETTE_KERNEL("executorch_prim::sym_min.Scalar", sym_min),              //
+                  TORCHETTE_KERNEL("executorch_prim::sym_not.Scalar", sym_not),              //
+                  TORCHETTE_KERNEL("executorch_prim::et_view.default", et_view),             //
+                  TORCHETTE_KERNEL("executorch_prim::et_copy_index.tensor", et_copy_index),  //
+                  TORCHETTE_KERNEL("aten::sym_size.int", sym_size),                          //
+                  TORCHETTE_KERNEL("aten::sym_numel", sym_numel),                            //
+                  TORCHETTE_KERNEL("aten::_local_scalar_dense", local_scalar_dense))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
