@@ -29,13 +29,6 @@ TORCHETTE_INLINE ptrdiff_t source(const Conv& conv, int d, ptrdiff_t o, ptrdiff_
   return i >= 0 && i % conv.stride[d] == 0 && i / conv.stride[d] < conv.in[d] ? i / conv.stride[d] : -1;
 }
 
-/// Bits [0, n), n clamped to [0, 32].
-TORCHETTE_INLINE uint32_t low_bits(ptrdiff_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1u; }
-/// The bits i of 32 for which `from + i` is a place of a row of `width`.
-TORCHETTE_INLINE uint32_t inside(ptrdiff_t from, ptrdiff_t width) {
-  return low_bits(width - from) & ~low_bits(-from);
-}
-
 // --- Columns of the im2col matrix ---
 
 /// The columns of the im2col matrix of one image; rows are ordered (channel, tap).
@@ -92,7 +85,6 @@ static ptrdiff_t fetch_columns(const PanelSource& self, size_t k0, size_t depth,
     const ptrdiff_t oy = row % conv.out[1], oz = row / conv.out[1];
     size_t lanes = columns - column < kLanes ? columns - column : kLanes;
     if (lanes > static_cast<size_t>(conv.out[2] - ox)) lanes = static_cast<size_t>(conv.out[2] - ox);
-    const uint32_t wanted = low_bits(static_cast<ptrdiff_t>(lanes - 1) * conv.stride[2] + 1);
     size_t tap = 0;
     for (ptrdiff_t z = 0; z < conv.kernel[0]; ++z) {
       const ptrdiff_t iz = source(conv, 0, oz, z);
@@ -109,7 +101,7 @@ static ptrdiff_t fetch_columns(const PanelSource& self, size_t k0, size_t depth,
           float* to = panel + (channel * taps + tap - begin) * width + column;
           if (!conv.transposed && conv.stride[2] <= 2) {
             const ptrdiff_t ix = ox * conv.stride[2] - conv.padding[2] + x * conv.dilation[2];
-            const uint32_t mask = outside ? 0 : inside(ix, conv.in[2]) & wanted;
+            const uint32_t mask = outside ? 0 : inside_bits(ix, conv.in[2]);
             const float* start = mask == 0 ? image : image + in_row + ix;
             if (conv.stride[2] == 1)
               copy_tap<1>(start, plane, mask, to, taps * width, lanes, count);
@@ -206,7 +198,7 @@ static TORCHETTE_INLINE void depthwise_block(const Plane& in, ptrdiff_t iy, ptrd
   constexpr int kLoads = kStride == 1 ? kKernel : (kKernel + 1) / 2;
   uint32_t masks[kLoads];
   if (kEdge)
-    for (int i = 0; i < kLoads; ++i) masks[i] = inside(ix + i * kStride, in.width);
+    for (int i = 0; i < kLoads; ++i) masks[i] = inside_bits(ix + i * kStride, in.width);
   Vec acc[kRows];
 #pragma GCC unroll 4
   for (int j = 0; j < kRows; ++j) acc[j] = broadcast(bias);
@@ -292,7 +284,7 @@ static void depthwise_any(const Conv& conv, const Plane& in, const float* weight
           const float* p = in.data + iy * in.width + ix;
           Vec v;
           if (step == 1) {
-            v = load_masked(p, lane_mask(inside(ix, in.width)));
+            v = load_masked(p, lane_mask(inside_bits(ix, in.width)));
           } else {
             float gathered[kLanes] = {};
             for (ptrdiff_t i = 0; i < static_cast<ptrdiff_t>(lanes); ++i)

@@ -49,7 +49,7 @@ class GemmScratch {
   /// kBlockRows x kMaxDepth floats, or null.
   float* rows() { return rows_ != nullptr ? rows_ : rows_ = take(kBlockRows * kMaxDepth); }
 
-  static constexpr size_t kBlockRows = 4 * kMaxRows;
+  static constexpr size_t kBlockRows = 8 * kMaxRows;
 
  private:
   float* take(size_t count) { return static_cast<float*>(context_.allocate_temp(count * sizeof(float))); }

@@ -179,21 +179,14 @@ static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t
           const ptrdiff_t ix = x0 + k * pool.dilation[1];
           const VecInt place = lane * kStride + static_cast<int32_t>(ix);
           const float* p = in + iy * pool.in[1] + ix;
-          Vec value;
-          VecInt inside = place >= 0;
-          if (ix >= 0 && ix + kLanes * kStride <= pool.in[1]) {
-            if (kStride == 1) {
-              value = load(p);
-            } else {
-              Vec odd;
-              deinterleave(load(p), load(p + kLanes), value, odd);
-            }
-          } else {
-            inside = inside & (place < width);
-            float gathered[kLanes];
-            for (int i = 0; i < kLanes; ++i) gathered[i] = inside[i] != 0 ? p[i * kStride] : 0.0f;
-            value = load(gathered);
+          const uint32_t mask = inside_bits(ix, pool.in[1]);
+          if (mask == 0) continue;
+          Vec value = load_masked(p, lane_mask(mask));
+          if (kStride == 2) {
+            Vec odd;
+            deinterleave(value, load_masked(p + kLanes, lane_mask(mask >> kLanes)), value, odd);
           }
+          const VecInt inside = (place >= 0) & (place < width);
           // The first place inside counts even if it holds minus infinity.
           const VecInt better = inside & ((value > best) | (value != value) | (index < 0));
           best = select(better, value, best);

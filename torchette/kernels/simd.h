@@ -81,6 +81,13 @@ TORCHETTE_INLINE Vec load_partial(const float* p, size_t n) {
 #endif
 }
 
+/// Bits [0, n), n clamped to [0, 32].
+TORCHETTE_INLINE uint32_t low_bits(ptrdiff_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1u; }
+/// The bits i of 32 for which `from + i` is a place of a row of `width`.
+TORCHETTE_INLINE uint32_t inside_bits(ptrdiff_t from, ptrdiff_t width) {
+  return low_bits(width - from) & ~low_bits(-from);
+}
+
 /// Which lanes a masked load touches, in the form that the machine wants. Bit i of `bits` is lane i.
 #if defined(__AVX512F__)
 typedef __mmask16 LaneMask;
