@@ -270,16 +270,6 @@ TORCHETTE_OP(shift_right, 2, Same, false, true, false, false, shifted_right(a, b
 // --- Conversion between the types of tensors and the three compute types
 // ------------------------------------------
 
-enum Compute { kF32, kF64, kI64 };
-
-TORCHETTE_INLINE static Compute compute_type(ScalarType t) {
-  return t == ScalarType::Double ? kF64 : is_floating(t) ? kF32 : kI64;
-}
-TORCHETTE_INLINE static size_t compute_size(Compute c) { return c == kF32 ? 4 : 8; }
-TORCHETTE_INLINE static ScalarType scalar_type_of(Compute c) {
-  return c == kF32 ? ScalarType::Float : c == kF64 ? ScalarType::Double : ScalarType::Long;
-}
-
 template <typename To, typename From>
 static TORCHETTE_INLINE To convert(From x) {
   if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
@@ -295,8 +285,6 @@ static TORCHETTE_INLINE To convert(From x) {
   }
 }
 
-/// dst[i] = src[i * stride]
-using Convert = void (*)(const void* src, ptrdiff_t stride, void* dst, size_t n);
 template <typename From, typename To>
 static void convert_run(const void* src, ptrdiff_t stride, void* dst, size_t n) {
   const From* from = static_cast<const From*>(src);
@@ -323,6 +311,9 @@ static constexpr Convert kStore[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_STORE)};
 TORCHETTE_INLINE static size_t row_of(ScalarType t) {
   return t == ScalarType::Bool ? 8 : t == ScalarType::BFloat16 ? 9 : static_cast<size_t>(t);
 }
+
+Convert load_as(ScalarType from, Compute to) { return kLoad[row_of(from)][to]; }
+Convert store_as(Compute from, ScalarType to) { return kStore[row_of(to)][from]; }
 
 // --- Types
 // ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,23 @@ namespace TORCHETTE_ISA {
 constexpr size_t kChunk = 256;
 constexpr size_t kMaxOperands = 4;
 
+/// The types that kernels compute in.
+enum Compute { kF32, kF64, kI64 };
+
+TORCHETTE_INLINE Compute compute_type(ScalarType t) {
+  return t == ScalarType::Double ? kF64 : is_floating(t) ? kF32 : kI64;
+}
+TORCHETTE_INLINE size_t compute_size(Compute c) { return c == kF32 ? 4 : 8; }
+TORCHETTE_INLINE ScalarType scalar_type_of(Compute c) {
+  return c == kF32 ? ScalarType::Float : c == kF64 ? ScalarType::Double : ScalarType::Long;
+}
+
+/// dst[i] = src[i * stride], converted.
+using Convert = void (*)(const void* src, ptrdiff_t stride, void* dst, size_t n);
+/// From a tensor's type (is_real) to a compute type, and back.
+Convert load_as(ScalarType from, Compute to);
+Convert store_as(Compute from, ScalarType to);
+
 /// A tensor or a number.
 struct Operand {
   TORCHETTE_INLINE Operand(const Tensor& t) : tensor(t), is_tensor(true) {}   // NOLINT

@@ -15,6 +15,7 @@
   X(norm)                     \
   X(pool)                     \
   X(prim_ops)                 \
+  X(reductions)               \
   X(shape)                    \
   X(softmaxes)
 

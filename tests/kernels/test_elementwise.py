@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Every elementwise kernel against eager: types, broadcasting, dim orders, in-place calls, special numbers.
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.kernels.kernel_call import run
+from torchette.runtime import _native
+
+NAMES = {name for name, _ in _native.operators()}
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e-30,
+    -1e-30,
+    0.5,
+    -0.5,
+    2.5,
+    -88.0,
+    88.0,
+    1e-41,
+    30.0,
+]
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
+
+
+def check(name: str, expected: torch.Tensor, *arguments: Any, ulp: float = 1.0) -> None:
+    """Equal to eager within assert_close's defaults for the type."""
+    (output,) = run(name, *arguments, like=[expected])
+    tolerance = {}
+    if expected.dtype in (torch.float16, torch.bfloat16):
+        tolerance = {"rtol": 2 * torch.finfo(expected.dtype).eps, "atol": 1e-5}
+    torch.testing.assert_close(output, expected, equal_nan=True, **tolerance)
+
+
+def numbers(
+    shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0, low: float = -4, high: float = 4
+) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    if dtype.is_floating_point:
+        return (torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low).to(dtype)
+    return torch.randint(0 if dtype == torch.uint8 else -20, 20, shape, generator=generator).to(dtype)
+
+
+FLOAT = [
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1", "log", "log10", "log1p",
+    "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+]  # fmt: skip
+FLOAT_ONLY = ["silu", "hardsigmoid", "hardswish", "gelu"]
+SAME = ["abs", "ceil", "floor", "neg", "relu", "round", "sign", "trunc"]
+TEST = ["isinf", "isnan", "logical_not"]
+
+
+@pytest.mark.parametrize("name", FLOAT + SAME + TEST)
+@pytest.mark.parametrize("dtype", FLOATS + WHOLE, ids=str)
+def test_unary(name: str, dtype: torch.dtype) -> None:
+    if dtype == torch.bool and name in ("neg", "abs", "ceil", "floor", "round", "trunc", "relu"):
+        pytest.skip("eager refuses bool")
+    x = numbers((5, 67), dtype)
+    if name in ("log", "log2", "log10", "sqrt", "rsqrt") and dtype.is_floating_point:
+        x = x.abs()
+    check(f"aten::{name}.out", getattr(torch.ops.aten, name)(x), x)
+
+
+@pytest.mark.parametrize("name", FLOAT_ONLY)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_unary_of_networks(name: str, dtype: torch.dtype) -> None:
+    x = numbers((300,), dtype, low=-8, high=8)
+    if name == "gelu":
+        for mode in ("none", "tanh"):
+            check("aten::gelu.out", torch.nn.functional.gelu(x, approximate=mode), x, mode)
+    else:
+        check(f"aten::{name}.out", getattr(torch.nn.functional, name)(x), x)
+
+
+@pytest.mark.parametrize("name", FLOAT + SAME + TEST + ["silu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_special_numbers(name: str, dtype: torch.dtype) -> None:
+    x = torch.tensor(SPECIAL * 3, dtype=dtype)
+    if name in ("cosh", "sinh"):
+        x = x.clamp(-80, 80)  # overflow has no tolerance
+    check(f"aten::{name}.out", getattr(torch.ops.aten, name)(x), x)
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "log2", "log10"])
+def test_accuracy_over_the_whole_range(name: str) -> None:
+    """Against double precision: within 4 units in the last place, wherever the result is a normal number."""
+    bits = torch.arange(0, 2**32, 65521, dtype=torch.int64).to(torch.int32)
+    x = bits.view(torch.float32)
+    x = x[torch.isfinite(x)]
+    exact = getattr(torch, name)(x.double())
+    keep = (exact.abs() < 3e38) & (exact.abs() > 1.2e-38)
+    x, exact = x[keep], exact[keep]
+    (output,) = run(f"aten::{name}.out", x, like=[x.clone()])
+    error = ((output.double() - exact) / exact).abs().max().item()
+    assert error < 4 * 2**-23
+
+
+def test_large_angles() -> None:
+    x = torch.tensor([1e3, -1e5, 9e5, 1.1e6, -3e7, 1e10, 1e20, 3e38], dtype=torch.float32)
+    for name in ("sin", "cos"):
+        check(f"aten::{name}.out", getattr(torch, name)(x), x)
+
+
+BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "atan2", "floor_divide"]
+COMPARE = ["eq", "ge", "gt", "le", "lt", "ne"]
+BITWISE = ["bitwise_and", "bitwise_or", "bitwise_xor"]
+LOGICAL = ["logical_and", "logical_or", "logical_xor"]
+REMAINDER = ["fmod", "remainder"]
+
+
+def overload(name: str) -> str:
+    return f"aten::{name}.Tensor_out" if name in COMPARE + BITWISE + REMAINDER else f"aten::{name}.out"
+
+
+def extra(name: str) -> list[Any]:
+    return [1] if name in ("add", "sub") else []
+
+
+PAIRS = [
+    (torch.float32, torch.float32), (torch.float32, torch.int64), (torch.int32, torch.float16), (torch.int64, torch.int64),
+    (torch.int8, torch.uint8), (torch.float64, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.bool, torch.int32),
+    (torch.bool, torch.bool), (torch.float16, torch.bfloat16), (torch.int16, torch.uint8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BINARY + COMPARE + BITWISE + LOGICAL + REMAINDER)
+@pytest.mark.parametrize("types", PAIRS, ids=str)
+def test_binary_promotes(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
+    a, b = numbers((3, 50), types[0], 1), numbers((3, 50), types[1], 2)
+    if name in ("div", "floor_divide", *REMAINDER):
+        b = b + (b == 0) if b.dtype != torch.bool else torch.ones_like(b)
+    try:
+        expected = getattr(torch, name)(a, b)
+    except (RuntimeError, NotImplementedError):
+        pytest.skip("eager refuses these types")
+    check(overload(name), expected, a, b, *extra(name))
+
+
+SHAPES = [
+    ((4, 5), (4, 5)), ((4, 5), (5,)), ((4, 5), (4, 1)), ((4, 1), (1, 5)), ((2, 3, 7, 7), (3, 1, 1)),
+    ((2, 3, 400), (3, 1)), ((2, 3, 400), (400,)), ((600,), ()), ((), ()), ((0, 3), (1, 3)), ((2, 1, 300), (2, 4, 1)),
+    ((1, 9), (9, 1)), ((3, 1, 2, 1, 5), (3, 4, 1, 6, 5)), ((1000, 3), (3,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.float16, torch.int64)], ids=str)
+def test_broadcasting(shapes: Any, types: Any) -> None:
+    a, b = numbers(shapes[0], types[0], 1), numbers(shapes[1], types[1], 2)
+    check("aten::sub.out", a - b, a, b, 1)
+    check("aten::sub.out", b - a, b, a, 1)
+    check("aten::lt.Tensor_out", a < b, a, b)
+
+
+def test_three_operands_broadcast() -> None:
+    c, a, b = (
+        numbers((5, 1, 9), torch.bool),
+        numbers((4, 9), torch.float32),
+        numbers((5, 4, 1), torch.float32, 3),
+    )
+    check("aten::where.self_out", torch.where(c, a, b), c, a, b)
+    check("aten::where.self_out", torch.where(c, a, torch.tensor(1)), c, a, torch.tensor(1))
+    whole = numbers((9,), torch.int32)
+    check("aten::where.self_out", torch.where(c, whole, whole * 2), c, whole, whole * 2)
+
+
+@pytest.mark.parametrize("dims", list(itertools.permutations(range(4)))[::5], ids=str)
+def test_dim_orders(dims: tuple[int, ...]) -> None:
+    """An input of another dim order than the output's, of the same, and one that broadcasts."""
+    a = numbers((3, 4, 5, 6), torch.float32)
+    b = numbers(tuple((3, 4, 5, 6)[d] for d in dims), torch.float32, 2).permute(
+        [dims.index(d) for d in range(4)]
+    )
+    expected = torch.empty_strided(a.shape, b.stride()).copy_(a * b)
+    check("aten::mul.out", expected, a, b)
+    check("aten::mul.out", a * b, a, b)
+    check("aten::mul.out", torch.empty_like(b).copy_(b * 2), b, torch.tensor(2.0))
+
+
+def test_ranks_of_operands() -> None:
+    """0-d tensors and numbers do not widen the type of a tensor of their kind."""
+    half = numbers((7,), torch.float16)
+    check(
+        "aten::mul.out",
+        half * torch.tensor(2.0, dtype=torch.float64),
+        half,
+        torch.tensor(2.0, dtype=torch.float64),
+    )
+    byte = numbers((7,), torch.uint8)
+    check("aten::add.out", byte + torch.tensor(3), byte, torch.tensor(3), 1)
+    check("aten::add.Scalar_out", byte + 2.5, byte, 2.5, 1)
+    check("aten::mul.Scalar_out", byte * 2, byte, 2)
+    check("aten::eq.Scalar_out", byte == 3, byte, 3)
+
+
+def test_alpha() -> None:
+    a, b = numbers((33,), torch.float32), numbers((33,), torch.float32, 1)
+    check("aten::add.out", torch.add(a, b, alpha=0.5), a, b, 0.5)
+    check("aten::sub.out", torch.sub(a, b, alpha=3), a, b, 3)
+    check("aten::sub.Scalar_out", torch.sub(a, 2.0, alpha=3), a, 2.0, 3)
+    check("aten::rsub.Scalar_out", torch.rsub(a, 2.0, alpha=3), a, 2.0, 3)
+    whole = numbers((33,), torch.int32)
+    check("aten::add.out", torch.add(whole, whole, alpha=2), whole, whole, 2)
+    with pytest.raises(RuntimeError, match="alpha"):
+        _native.call_kernel("aten::add.out", whole, whole, 0.5, torch.empty(33, dtype=torch.int32))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8], ids=str
+)
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+def test_division(dtype: torch.dtype, mode: str | None) -> None:
+    a, b = numbers((200,), dtype, 1), numbers((200,), dtype, 2)
+    if not dtype.is_floating_point:
+        b = b + (b == 0).to(dtype)
+    else:
+        b[:3] = 0
+    check("aten::div.out_mode", torch.div(a, b, rounding_mode=mode), a, b, mode)
+    check("aten::div.Scalar_mode_out", torch.div(a, 3, rounding_mode=mode), a, 3, mode)
+    check("aten::fmod.Scalar_out", torch.fmod(a, 3), a, 3)
+    check("aten::remainder.Scalar_out", torch.remainder(a, 3), a, 3)
+
+
+@pytest.mark.parametrize(
+    "name", ["div.out_mode", "remainder.Tensor_out", "fmod.Tensor_out", "floor_divide.out"]
+)
+def test_whole_numbers_divided_by_zero_are_an_error(name: str) -> None:
+    a, b = torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1])
+    mode = ["floor"] if name == "div.out_mode" else []
+    with pytest.raises(RuntimeError, match="divided by zero"):
+        _native.call_kernel(f"aten::{name}", a, b, *mode, torch.empty(3, dtype=torch.int64))
+
+
+def test_most_negative_number_divided_by_minus_one_does_not_trap() -> None:
+    a = torch.tensor([torch.iinfo(torch.int64).min, 6])
+    run("aten::floor_divide.out", a, torch.tensor([-1, -1]), like=[a])
+    run("aten::remainder.Tensor_out", a, torch.tensor([-1, -1]), like=[a])
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.5, -0.5, -1, -2, 1.7])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.int32, torch.uint8], ids=str
+)
+def test_pow(exponent: float, dtype: torch.dtype) -> None:
+    x = numbers((100,), dtype, low=0.1, high=5)
+    if not dtype.is_floating_point and isinstance(exponent, int) and exponent < 0:
+        pytest.skip("eager refuses")
+    check("aten::pow.Tensor_Scalar_out", torch.pow(x, exponent), x, exponent)
+    if dtype.is_floating_point:
+        check("aten::pow.Scalar_out", torch.pow(1.5, x), 1.5, x)
+        check("aten::pow.Tensor_Tensor_out", torch.pow(x, x), x, x)
+
+
+def test_bits() -> None:
+    a, b = numbers((50,), torch.int32), numbers((50,), torch.int32, 2).abs()
+    for name in ("bitwise_left_shift", "bitwise_right_shift"):
+        check(f"aten::{name}.Tensor_out", getattr(torch, name)(a, b), a, b)
+        check(f"aten::{name}.Tensor_Scalar_out", getattr(torch, name)(a, 3), a, 3)
+    for x in (a, a.to(torch.uint8), a > 0):
+        check("aten::bitwise_not.out", torch.bitwise_not(x), x)
+        check("aten::bitwise_and.Scalar_out", torch.bitwise_and(x, 1), x, 1)
+    with pytest.raises(RuntimeError, match="no meaning"):
+        _native.call_kernel("aten::bitwise_and.Tensor_out", a.float(), a.float(), torch.empty(50))
+
+
+def test_clamps() -> None:
+    x = torch.cat([numbers((300,), torch.float32), torch.tensor(SPECIAL)])
+    check("aten::clamp.out", x.clamp(-1, 2), x, -1, 2)
+    check("aten::clamp.out", x.clamp(min=0.5), x, 0.5, None)
+    check("aten::clamp.out", x.clamp(max=0.5), x, None, 0.5)
+    check("aten::clamp.out", x.clamp(2, 1), x, 2, 1)
+    bound = torch.tensor(0.25)
+    check("aten::clamp.Tensor_out", torch.clamp(x, bound, None), x, bound, None)
+    check("aten::hardtanh.out", torch.nn.functional.hardtanh(x, 0, 6), x, 0, 6)
+    check("aten::leaky_relu.out", torch.nn.functional.leaky_relu(x, 0.1), x, 0.1)
+    check("aten::elu.out", torch.nn.functional.elu(x, 1.5), x, 1.5, 1, 1)
+    whole = numbers((30,), torch.int64)
+    check("aten::clamp.out", whole.clamp(-3, 5), whole, -3, 5)
+    check("aten::clamp.out", whole.clamp(-3.5, 5), whole, -3.5, 5)
+    with pytest.raises(RuntimeError, match="neither"):
+        _native.call_kernel("aten::clamp.out", x, None, None, x.clone())
+
+
+def test_masks() -> None:
+    x, mask = numbers((4, 70), torch.float32), numbers((70,), torch.bool)
+    check("aten::masked_fill.Scalar_out", x.masked_fill(mask, -1e9), x, mask, -1e9)
+    check("aten::logit.out", torch.logit(x.sigmoid()), x.sigmoid(), None)
+    check("aten::logit.out", torch.logit(x, eps=0.1), x, 0.1)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + WHOLE, ids=str)
+def test_conversions(dtype: torch.dtype) -> None:
+    for other in FLOATS + WHOLE:
+        x = numbers((3, 100), dtype, low=0, high=100)
+        check("aten::_to_copy.out", x.to(other), x, False, None)
+        check(
+            "aten::copy.out",
+            torch.zeros(3, 100, dtype=other).copy_(x[0]),
+            torch.zeros(3, 100, dtype=other),
+            x[0],
+            False,
+        )
+    x = numbers((4, 5, 6), dtype)
+    check(
+        "dim_order_ops::_to_dim_order_copy.out",
+        x.float().permute(2, 0, 1).contiguous().permute(1, 2, 0),
+        x,
+        False,
+        None,
+    )
+    check(
+        "dim_order_ops::_clone_dim_order.out",
+        x.permute(2, 0, 1).contiguous().permute(1, 2, 0),
+        x,
+        False,
+        [1, 2, 0],
+    )
+
+
+def test_half_precision_conversion_is_exact() -> None:
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16)
+    for dtype in (torch.float16, torch.bfloat16):
+        x = bits.view(dtype)
+        check("aten::_to_copy.out", x.float(), x, False, None)
+        x = torch.cat([x.float() * 1.00048828125, torch.tensor(SPECIAL)])
+        (output,) = run("aten::_to_copy.out", x, False, None, like=[x.to(dtype)])
+        assert torch.equal(output.nan_to_num(7), x.to(dtype).nan_to_num(7))
+
+
+def test_in_place_calls() -> None:
+    x, y = numbers((700,), torch.float32), numbers((700,), torch.float32, 2)
+    expected = x + y
+    _native.call_kernel("aten::add.out", x, y, 1, x)
+    assert torch.equal(x, expected)
+    half = x.half()
+    expected = half * 2
+    _native.call_kernel("aten::mul.Scalar_out", half, 2, half)
+    assert torch.equal(half, expected)
+
+
+def test_fills() -> None:
+    for dtype in FLOATS + WHOLE:
+        check("aten::full.out", torch.full((3, 4), 1, dtype=dtype), [3, 4], 1)
+        check("aten::full_like.out", torch.full((3, 4), 1, dtype=dtype), torch.zeros(3, 4), True, None)
+        check("aten::zeros.out", torch.zeros(5, dtype=dtype), [5])
+        check("aten::scalar_tensor.out", torch.tensor(3.0).to(dtype), 3.0)
+        if dtype != torch.bool:
+            check("aten::arange.start_out", torch.arange(2, 90, 3, dtype=dtype), 2, 90, 3)
+    check("aten::full.out", torch.full((3,), -math.inf), [3], -math.inf)
+    check("aten::arange.out", torch.arange(0.0, 3.5), 3.5)
+    check("aten::arange.start_out", torch.arange(1.0, -2.0, -0.25), 1.0, -2.0, -0.25)
+    check("aten::fill.Scalar_out", torch.full((3,), 7), torch.zeros(3), 7)
+    check("aten::fill.Tensor_out", torch.full((3,), 7), torch.zeros(3), torch.tensor(7.0).long())
+    x = torch.zeros(2, 3)
+    _native.call_kernel("aten::copy_", x, torch.tensor([1, 2, 3]), False)
+    assert torch.equal(x, torch.tensor([[1.0, 2, 3]] * 2))
+
+
+def test_outputs_are_resized_to_the_broadcast_sizes() -> None:
+    sizes = _native.call_kernel("aten::add.out", torch.ones(2, 1), torch.ones(1, 3), 1, torch.empty(4, 4))
+    assert tuple(sizes[0]) == (2, 3)
+    with pytest.raises(RuntimeError, match="broadcast"):
+        _native.call_kernel("aten::add.out", torch.ones(2), torch.ones(3), 1, torch.empty(3))
+    with pytest.raises(RuntimeError, match="room"):
+        _native.call_kernel("aten::add.out", torch.ones(9), torch.ones(9), 1, torch.empty(3))
+    with pytest.raises(RuntimeError, match="cast"):
+        _native.call_kernel(
+            "aten::add.out", torch.ones(3), torch.ones(3), 1, torch.empty(3, dtype=torch.int32)
+        )

@@ -1,0 +1,644 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The family of reductions: reduce.def says how two numbers become one; here is how a tensor is walked,
+// either along runs of reduced elements or along runs of kept ones, and summed in blocks so that errors do
+// not pile up.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "torchette/kernels/dims.h"
+#include "torchette/kernels/elementwise.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+// --- Folding
+// ------------------------------------------------------------------------------------------------------------
+
+/// Folds `n` numbers into *acc, which is a double for float and double and an int64_t for int64_t.
+using FoldRun = void (*)(void* acc, const void* x, size_t n);
+/// acc[i] = fold(acc[i], x[i]); both of the compute type.
+using FoldRows = void (*)(void* acc, const void* x, size_t n);
+/// The wide accumulators fold the narrow ones, which start again.
+using Flush = void (*)(void* wide, void* narrow, size_t n);
+/// Both start.
+using Start = void (*)(void* wide, void* narrow, size_t n);
+
+struct Fold {
+  FoldRun run[3];
+  FoldRows rows[3];
+  Flush flush[3];
+  Start start[3];
+};
+
+template <typename T>
+static TORCHETTE_INLINE T lowest() {
+  return std::is_floating_point_v<T> ? static_cast<T>(-__builtin_inf()) : std::numeric_limits<T>::lowest();
+}
+template <typename T>
+static TORCHETTE_INLINE T highest() {
+  return std::is_floating_point_v<T> ? static_cast<T>(__builtin_inf()) : std::numeric_limits<T>::max();
+}
+template <typename T>
+static TORCHETTE_INLINE T one() {
+  return static_cast<T>(1);
+}
+template <typename T>
+using Wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
+
+/// Numbers that are folded in the compute type before they go to a wide accumulator.
+constexpr size_t kBlock = 1024;
+constexpr size_t kBlockRows = 64;
+
+template <typename Op, typename T>
+static void fold_run(void* acc, const void* data, size_t n) {
+  const T* x = static_cast<const T*>(data);
+  Wide<T> total = *static_cast<Wide<T>*>(acc);
+  constexpr size_t kWays = 32;  // independent chains, which the compiler makes vectors of
+  while (n >= kWays) {
+    const size_t m = n < kBlock ? n / kWays * kWays : kBlock;
+    T way[kWays];
+    for (size_t k = 0; k < kWays; ++k) way[k] = x[k];
+    for (size_t i = kWays; i < m; i += kWays)
+      for (size_t k = 0; k < kWays; ++k) way[k] = Op::of(way[k], x[i + k]);
+    for (size_t half = kWays / 2; half > 0; half /= 2)
+      for (size_t k = 0; k < half; ++k) way[k] = Op::of(way[k], way[k + half]);
+    total = Op::of(total, static_cast<Wide<T>>(way[0]));
+    x += m;
+    n -= m;
+  }
+  for (size_t i = 0; i < n; ++i) total = Op::of(total, static_cast<Wide<T>>(x[i]));
+  *static_cast<Wide<T>*>(acc) = total;
+}
+template <typename Op, typename T>
+static void fold_rows(void* acc, const void* data, size_t n) {
+  T* __restrict a = static_cast<T*>(acc);
+  const T* __restrict x = static_cast<const T*>(data);
+  for (size_t i = 0; i < n; ++i) a[i] = Op::of(a[i], x[i]);
+}
+template <typename Op, typename T>
+static void flush(void* wide, void* narrow, size_t n) {
+  Wide<T>* w = static_cast<Wide<T>*>(wide);
+  T* a = static_cast<T*>(narrow);
+  for (size_t i = 0; i < n; ++i) {
+    w[i] = Op::of(w[i], static_cast<Wide<T>>(a[i]));
+    a[i] = Op::template start<T>();
+  }
+}
+template <typename Op, typename T>
+static void start(void* wide, void* narrow, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    static_cast<Wide<T>*>(wide)[i] = Op::template start<Wide<T>>();
+    static_cast<T*>(narrow)[i] = Op::template start<T>();
+  }
+}
+
+template <typename Op>
+static constexpr Fold fold_of() {
+  return {{&fold_run<Op, float>, &fold_run<Op, double>, &fold_run<Op, int64_t>},
+          {&fold_rows<Op, float>, &fold_rows<Op, double>, &fold_rows<Op, int64_t>},
+          {&flush<Op, float>, &flush<Op, double>, &flush<Op, int64_t>},
+          {&start<Op, float>, &start<Op, double>, &start<Op, int64_t>}};
+}
+#define REDUCE(name, first, expression)      \
+  struct name##_op {                         \
+    template <typename T>                    \
+    static TORCHETTE_INLINE T start() {      \
+      return static_cast<T>(first);          \
+    }                                        \
+    template <typename T>                    \
+    static TORCHETTE_INLINE T of(T a, T x) { \
+      return expression;                     \
+    }                                        \
+  };                                         \
+  static constexpr Fold name##_fold = fold_of<name##_op>();
+#include "torchette/kernels/reduce.def"
+#undef REDUCE
+
+// --- Walking
+// --------------------------------------------------------------------------------------------------------------
+
+/// Up to kMaxDim loops from the largest stride to the smallest, neighbours merged.
+struct Nest {
+  size_t dim = 0;
+  size_t size[kMaxDim];
+  ptrdiff_t from[kMaxDim];
+  ptrdiff_t to[kMaxDim];
+
+  void add(size_t n, ptrdiff_t from_stride, ptrdiff_t to_stride) {
+    size_t place = dim++;
+    for (; place > 0 && from[place - 1] < from_stride; --place) {
+      size[place] = size[place - 1];
+      from[place] = from[place - 1];
+      to[place] = to[place - 1];
+    }
+    size[place] = n;
+    from[place] = from_stride;
+    to[place] = to_stride;
+  }
+  void merge() {
+    size_t kept = 0;
+    for (size_t d = 0; d < dim; ++d) {
+      if (size[d] == 1) continue;
+      const auto n = static_cast<ptrdiff_t>(size[d]);
+      if (kept > 0 && from[kept - 1] == from[d] * n && to[kept - 1] == to[d] * n) {
+        size[kept - 1] *= size[d];
+      } else {
+        size[kept++] = size[d];
+      }
+      from[kept - 1] = from[d];
+      to[kept - 1] = to[d];
+    }
+    dim = kept;
+    if (dim == 0) {
+      size[0] = 1;
+      from[0] = to[0] = 1;
+      dim = 1;
+    }
+  }
+};
+
+/// Steps through all loops of `nest` but the innermost.
+struct Rows {
+  explicit Rows(const Nest& n) : nest(n) {}
+  bool next() {
+    for (size_t d = nest.dim - 1; d-- > 0;) {
+      from += nest.from[d];
+      to += nest.to[d];
+      if (++at[d] < nest.size[d]) return true;
+      from -= static_cast<ptrdiff_t>(at[d]) * nest.from[d];
+      to -= static_cast<ptrdiff_t>(at[d]) * nest.to[d];
+      at[d] = 0;
+    }
+    return false;
+  }
+  const Nest& nest;
+  size_t at[kMaxDim] = {};
+  ptrdiff_t from = 0;
+  ptrdiff_t to = 0;
+};
+
+/// The loops over kept and over reduced elements; `count` of the latter per result.
+struct Plan {
+  Nest kept;
+  Nest reduced;
+  int64_t count = 1;
+};
+
+/// Resizes `out`; `dims` empty means all of them.
+static Error plan_reduction(const Tensor& x, uint32_t dims, bool keeps, const Tensor& out, Plan& plan) {
+  const auto rank = static_cast<size_t>(x.dim());
+  SizesType sizes[kMaxDim];
+  size_t dim = 0;
+  for (size_t d = 0; d < rank; ++d) {
+    const bool reduced = (dims >> d & 1u) != 0;
+    if (!reduced || keeps) sizes[dim++] = reduced ? 1 : x.sizes()[d];
+  }
+  TORCHETTE_TRY(resize_tensor(out, {sizes, dim}));
+  size_t place = 0;
+  for (size_t d = 0; d < rank; ++d) {
+    const auto size = static_cast<size_t>(x.sizes()[d]);
+    if ((dims >> d & 1u) != 0) {
+      plan.reduced.add(size, x.strides()[d], 0);
+      plan.count *= x.sizes()[d];
+      if (keeps) ++place;
+    } else {
+      plan.kept.add(size, x.strides()[d], out.strides()[place++]);
+    }
+  }
+  plan.kept.merge();
+  plan.reduced.merge();
+  return Error::Ok;
+}
+/// The set of all dimensions of `x`, or of those in the list where it is given and not empty.
+static Error named_dims(const Tensor& x, const Optional<Span<const int64_t>>& dims, uint32_t& set) {
+  const auto rank = static_cast<size_t>(x.dim());
+  if (!dims.has_value() || dims->empty()) {
+    set = ~0u;
+    return Error::Ok;
+  }
+  return wrap_dims(*dims, rank, set);
+}
+static Error check_types(const Tensor& x, const Tensor& out) {
+  TORCHETTE_CHECK(is_real(x.scalar_type()) && is_real(out.scalar_type()), InvalidType,
+                  "a reduction from type %d to type %d", static_cast<int>(x.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
+  return Error::Ok;
+}
+
+/// Folds the reduced elements of every result, in compute type `compute`; a floating result is multiplied by
+/// `scale`.
+static void reduce(const Plan& plan, const Fold& fold, Compute compute, double scale, const Tensor& x,
+                   const Tensor& out) {
+  if (out.numel() == 0) return;
+  alignas(64) char loaded[kChunk * 8], narrow[kChunk * 8], wide[kChunk * 8];
+  const Compute result = compute == kI64 ? kI64 : kF64;
+  const Convert load = load_as(x.scalar_type(), compute), store = store_as(result, out.scalar_type());
+  const bool same = x.scalar_type() == scalar_type_of(compute);
+  const auto element = x.element_size(), out_element = out.element_size();
+  const char* data = static_cast<const char*>(x.const_data_ptr());
+  char* target = static_cast<char*>(out.mutable_data_ptr());
+  const auto finish = [=](void* values, size_t n, char* to, ptrdiff_t stride) {
+    if (result == kF64 && scale != 1)
+      for (size_t i = 0; i < n; ++i) static_cast<double*>(values)[i] *= scale;
+    if (stride == 1) return store(values, 1, to, n);
+    for (size_t i = 0; i < n; ++i)
+      store(static_cast<char*>(values) + 8 * i, 1, to + static_cast<ptrdiff_t>(i) * stride * out_element, 1);
+  };
+  const size_t reduced_last = plan.reduced.dim - 1, kept_last = plan.kept.dim - 1;
+  const size_t run = plan.reduced.size[reduced_last], kept_run = plan.kept.size[kept_last];
+  const ptrdiff_t step = plan.reduced.from[reduced_last], kept_step = plan.kept.from[kept_last];
+  const ptrdiff_t to_step = plan.kept.to[kept_last];
+  Rows kept(plan.kept);
+  if (step != 1 && kept_step == 1 && kept_run > 1 && plan.count > 0) {
+    // Neighbours are kept: fold whole rows, some hundred results at a time.
+    do {
+      for (size_t j = 0, n; j < kept_run; j += n) {
+        n = kept_run - j < kChunk ? kept_run - j : kChunk;
+        fold.start[compute](wide, narrow, n);
+        size_t rows = 0;
+        Rows reduced(plan.reduced);
+        do {
+          for (size_t i = 0; i < run; ++i) {
+            const char* row = data + (kept.from + reduced.from + static_cast<ptrdiff_t>(i) * step +
+                                      static_cast<ptrdiff_t>(j)) *
+                                         element;
+            if (!same) load(row, 1, loaded, n);
+            fold.rows[compute](narrow, same ? row : loaded, n);
+            if (++rows % kBlockRows == 0) fold.flush[compute](wide, narrow, n);
+          }
+        } while (reduced.next());
+        fold.flush[compute](wide, narrow, n);
+        finish(wide, n, target + (kept.to + static_cast<ptrdiff_t>(j) * to_step) * out_element, to_step);
+      }
+    } while (kept.next());
+    return;
+  }
+  do {
+    for (size_t j = 0; j < kept_run; ++j) {
+      fold.start[compute](wide, narrow, 1);
+      if (plan.count > 0) {
+        Rows reduced(plan.reduced);
+        do {
+          const char* row =
+              data + (kept.from + static_cast<ptrdiff_t>(j) * kept_step + reduced.from) * element;
+          if (same && step == 1) {
+            fold.run[compute](wide, row, run);
+            continue;
+          }
+          for (size_t i = 0, n; i < run; i += n) {
+            n = run - i < kChunk ? run - i : kChunk;
+            load(row + static_cast<ptrdiff_t>(i) * step * element, step, loaded, n);
+            fold.run[compute](wide, loaded, n);
+          }
+        } while (reduced.next());
+      }
+      finish(wide, 1, target + (kept.to + static_cast<ptrdiff_t>(j) * to_step) * out_element, 1);
+    }
+  } while (kept.next());
+}
+
+// --- Sums and their like
+// ----------------------------------------------------------------------------------------------------
+
+using Dims = Optional<Span<const int64_t>>;
+
+/// Elements are cast to the result's type first, as torch does.
+static Error sum_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold& fold, bool divides,
+                      const Tensor& out) {
+  TORCHETTE_TRY(check_types(x, out));
+  uint32_t set;
+  TORCHETTE_TRY(named_dims(x, dims, set));
+  Plan plan;
+  TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
+  TORCHETTE_CHECK(!divides || is_floating(out.scalar_type()), InvalidType, "a mean of type %d",
+                  static_cast<int>(out.scalar_type()));
+  const double scale = divides ? 1.0 / static_cast<double>(plan.count) : 1.0;
+  reduce(plan, fold, compute_type(out.scalar_type()), scale, x, out);
+  return Error::Ok;
+}
+static Error sum_out(Context&, const Tensor& x, Dims dims, bool keeps, Optional<int64_t>, Tensor& out) {
+  return sum_dims(x, dims, keeps, sum_fold, false, out);
+}
+static Error mean_out(Context&, const Tensor& x, Dims dims, bool keeps, Optional<int64_t>, Tensor& out) {
+  return sum_dims(x, dims, keeps, sum_fold, true, out);
+}
+static Error mean_all_out(Context&, const Tensor& x, Optional<int64_t>, Tensor& out) {
+  return sum_dims(x, {}, false, sum_fold, true, out);
+}
+static Error prod_out(Context&, const Tensor& x, Optional<int64_t>, Tensor& out) {
+  return sum_dims(x, {}, false, prod_fold, false, out);
+}
+static Error prod_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Optional<int64_t>,
+                          Tensor& out) {
+  return sum_dims(x, Dims(Span<const int64_t>(&dim, 1)), keeps, prod_fold, false, out);
+}
+
+// --- Extremes
+// ---------------------------------------------------------------------------------------------------------------
+
+static Error extreme_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold& fold,
+                          const Tensor& out) {
+  TORCHETTE_TRY(check_types(x, out));
+  TORCHETTE_TRY(same_type(x, out));
+  uint32_t set;
+  TORCHETTE_TRY(named_dims(x, dims, set));
+  Plan plan;
+  TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
+  TORCHETTE_CHECK(plan.count > 0 || out.numel() == 0, InvalidArgument,
+                  "nothing has no largest or smallest element");
+  reduce(plan, fold, compute_type(x.scalar_type()), 1, x, out);
+  return Error::Ok;
+}
+static Error amax_out(Context&, const Tensor& x, Span<const int64_t> dims, bool keeps, Tensor& out) {
+  return extreme_dims(x, dims, keeps, largest_fold, out);
+}
+static Error amin_out(Context&, const Tensor& x, Span<const int64_t> dims, bool keeps, Tensor& out) {
+  return extreme_dims(x, dims, keeps, smallest_fold, out);
+}
+static Error max_all_out(Context&, const Tensor& x, Tensor& out) {
+  return extreme_dims(x, {}, false, largest_fold, out);
+}
+static Error min_all_out(Context&, const Tensor& x, Tensor& out) {
+  return extreme_dims(x, {}, false, smallest_fold, out);
+}
+
+/// Of `n` numbers, the place of the first one that none exceeds (`sign` 1) or undercuts (-1), the first NaN
+/// before all; goes on from `best` at `place`, where place is not negative.
+template <typename T>
+static void scan(const void* data, size_t n, int sign, int64_t first, T& best, int64_t& place) {
+  const T* x = static_cast<const T*>(data);
+  for (size_t i = 0; i < n; ++i) {
+    if (place >= 0 && best != best) return;
+    if (place < 0 || x[i] != x[i] || (sign > 0 ? x[i] > best : x[i] < best)) {
+      best = x[i];
+      place = first + static_cast<int64_t>(i);
+    }
+  }
+}
+/// `values` may be absent. Both outputs are of the same sizes. `dims` is a single dimension or all.
+static Error find_extremes(const Tensor& x, uint32_t dims, bool keeps, int sign, const Tensor* values,
+                           const Tensor& places) {
+  TORCHETTE_TRY(check_types(x, places));
+  TORCHETTE_CHECK(places.scalar_type() == ScalarType::Long && is_contiguous(x), InvalidType,
+                  "places of type %d, or an input that is not contiguous",
+                  static_cast<int>(places.scalar_type()));
+  Plan plan;
+  TORCHETTE_TRY(plan_reduction(x, dims, keeps, places, plan));
+  if (values != nullptr) {
+    TORCHETTE_TRY(same_type(x, *values));
+    TORCHETTE_TRY(resize_tensor(*values, places.sizes()));
+    TORCHETTE_CHECK(is_contiguous(*values), NotSupported, "an output is not contiguous");
+  }
+  TORCHETTE_CHECK(is_contiguous(places), NotSupported, "an output is not contiguous");
+  if (places.numel() == 0) return Error::Ok;
+  TORCHETTE_CHECK(plan.count > 0, InvalidArgument, "nothing has no largest or smallest element");
+  const Compute compute = compute_type(x.scalar_type());
+  const Convert load = load_as(x.scalar_type(), compute);
+  const auto element = x.element_size();
+  alignas(64) char loaded[kChunk * 8];
+  const size_t last = plan.kept.dim - 1;
+  Rows kept(plan.kept);
+  do {
+    for (size_t j = 0; j < plan.kept.size[last]; ++j) {
+      const char* row = static_cast<const char*>(x.const_data_ptr()) +
+                        (kept.from + static_cast<ptrdiff_t>(j) * plan.kept.from[last]) * element;
+      const ptrdiff_t to = kept.to + static_cast<ptrdiff_t>(j) * plan.kept.to[last];
+      float f = 0;
+      double d = 0;
+      int64_t whole = 0, place = -1;
+      const auto count = static_cast<size_t>(plan.count);
+      for (size_t i = 0, n; i < count; i += n) {
+        n = count - i < kChunk ? count - i : kChunk;
+        load(row + static_cast<ptrdiff_t>(i) * plan.reduced.from[0] * element, plan.reduced.from[0], loaded,
+             n);
+        if (compute == kF32)
+          scan(loaded, n, sign, static_cast<int64_t>(i), f, place);
+        else if (compute == kF64)
+          scan(loaded, n, sign, static_cast<int64_t>(i), d, place);
+        else
+          scan(loaded, n, sign, static_cast<int64_t>(i), whole, place);
+      }
+      places.mutable_data_ptr<int64_t>()[to] = place;
+      if (values != nullptr)
+        memcpy(static_cast<char*>(values->mutable_data_ptr()) + to * element,
+               row + static_cast<ptrdiff_t>(place) * plan.reduced.from[0] * element,
+               static_cast<size_t>(element));
+    }
+  } while (kept.next());
+  return Error::Ok;
+}
+static Error max_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Tensor& values, Tensor& places) {
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  return find_extremes(x, 1u << dim, keeps, 1, &values, places);
+}
+static Error min_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Tensor& values, Tensor& places) {
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  return find_extremes(x, 1u << dim, keeps, -1, &values, places);
+}
+static Error arg_extreme(const Tensor& x, const Optional<int64_t>& dim, bool keeps, int sign,
+                         const Tensor& out) {
+  int64_t d = dim.value_or(0);
+  TORCHETTE_TRY(wrap_dim(d, static_cast<size_t>(x.dim())));
+  return find_extremes(x, dim.has_value() ? 1u << d : ~0u, keeps, sign, nullptr, out);
+}
+static Error argmax_out(Context&, const Tensor& x, Optional<int64_t> dim, bool keeps, Tensor& out) {
+  return arg_extreme(x, dim, keeps, 1, out);
+}
+static Error argmin_out(Context&, const Tensor& x, Optional<int64_t> dim, bool keeps, Tensor& out) {
+  return arg_extreme(x, dim, keeps, -1, out);
+}
+
+// --- any and all
+// ---------------------------------------------------------------------------------------------------------------
+
+static Error logic_dims(const Tensor& x, uint32_t dims, bool keeps, const Fold& fold, const Tensor& out) {
+  TORCHETTE_TRY(check_types(x, out));
+  Plan plan;
+  TORCHETTE_TRY(plan_reduction(x, dims, keeps, out, plan));
+  if (x.scalar_type() == ScalarType::Bool && out.scalar_type() == ScalarType::Bool && plan.reduced.dim == 1 &&
+      plan.reduced.from[0] == 1 && plan.count > 0 && out.numel() > 0) {
+    // rows of bytes: look for the one byte that decides
+    const bool decisive = &fold == &any_fold;
+    const size_t last = plan.kept.dim - 1;
+    Rows kept(plan.kept);
+    do {
+      for (size_t j = 0; j < plan.kept.size[last]; ++j) {
+        const char* row =
+            x.const_data_ptr<char>() + kept.from + static_cast<ptrdiff_t>(j) * plan.kept.from[last];
+        const bool found = memchr(row, decisive ? 1 : 0, static_cast<size_t>(plan.count)) != nullptr;
+        out.mutable_data_ptr<bool>()[kept.to + static_cast<ptrdiff_t>(j) * plan.kept.to[last]] =
+            found == decisive;
+      }
+    } while (kept.next());
+    return Error::Ok;
+  }
+  reduce(plan, fold, compute_type(x.scalar_type()), 1, x, out);
+  return Error::Ok;
+}
+#define TORCHETTE_LOGIC(name)                                                                    \
+  static Error name##_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Tensor& out) { \
+    TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));                                  \
+    return logic_dims(x, 1u << dim, keeps, name##_fold, out);                                    \
+  }                                                                                              \
+  static Error name##_dims_out(Context&, const Tensor& x, Dims dims, bool keeps, Tensor& out) {  \
+    uint32_t set;                                                                                \
+    TORCHETTE_TRY(named_dims(x, dims, set));                                                     \
+    return logic_dims(x, set, keeps, name##_fold, out);                                          \
+  }                                                                                              \
+  static Error name##_all_out(Context&, const Tensor& x, Tensor& out) {                          \
+    return logic_dims(x, ~0u, false, name##_fold, out);                                          \
+  }
+TORCHETTE_LOGIC(any)
+TORCHETTE_LOGIC(all)
+#undef TORCHETTE_LOGIC
+
+// --- Variance
+// --------------------------------------------------------------------------------------------------------------------
+
+/// Two passes in double precision. `mean` and `root` may be absent or false.
+static Error variance(const Tensor& x, const Dims& dims, double correction, bool keeps, bool root,
+                      const Tensor& out, const Tensor* mean) {
+  TORCHETTE_TRY(check_types(x, out));
+  TORCHETTE_CHECK(is_floating(x.scalar_type()) && is_floating(out.scalar_type()), InvalidType,
+                  "a variance of whole numbers");
+  uint32_t set;
+  TORCHETTE_TRY(named_dims(x, dims, set));
+  Plan plan;
+  TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
+  if (mean != nullptr) {
+    TORCHETTE_TRY(resize_tensor(*mean, out.sizes()));
+    TORCHETTE_CHECK(same_dim_order(*mean, out), NotSupported, "the two outputs have different dim orders");
+  }
+  if (out.numel() == 0) return Error::Ok;
+  const Convert load = load_as(x.scalar_type(), kF64);
+  const auto element = x.element_size();
+  alignas(64) double loaded[kChunk];
+  const size_t last = plan.kept.dim - 1, reduced_last = plan.reduced.dim - 1;
+  const size_t run = plan.reduced.size[reduced_last];
+  const ptrdiff_t step = plan.reduced.from[reduced_last];
+  const auto count = static_cast<double>(plan.count);
+  const double divisor = count - correction > 0 ? count - correction : 0;
+  Rows kept(plan.kept);
+  do {
+    for (size_t j = 0; j < plan.kept.size[last]; ++j) {
+      const ptrdiff_t from = kept.from + static_cast<ptrdiff_t>(j) * plan.kept.from[last];
+      const ptrdiff_t to = kept.to + static_cast<ptrdiff_t>(j) * plan.kept.to[last];
+      double center = 0, sum = 0;
+      for (int pass = 0; pass < 2; ++pass) {
+        sum = 0;
+        if (plan.count > 0) {
+          Rows reduced(plan.reduced);
+          do {
+            for (size_t i = 0, n; i < run; i += n) {
+              n = run - i < kChunk ? run - i : kChunk;
+              load(static_cast<const char*>(x.const_data_ptr()) +
+                       (from + reduced.from + static_cast<ptrdiff_t>(i) * step) * element,
+                   step, loaded, n);
+              if (pass == 1)
+                for (size_t k = 0; k < n; ++k) loaded[k] = (loaded[k] - center) * (loaded[k] - center);
+              fold_run<sum_op, double>(&sum, loaded, n);
+            }
+          } while (reduced.next());
+        }
+        if (pass == 0) center = sum / count;
+      }
+      const double result = root ? std::sqrt(sum / divisor) : sum / divisor;
+      store_as(kF64, out.scalar_type())(
+          &result, 1, static_cast<char*>(out.mutable_data_ptr()) + to * out.element_size(), 1);
+      if (mean != nullptr)
+        store_as(kF64, mean->scalar_type())(
+            &center, 1, static_cast<char*>(mean->mutable_data_ptr()) + to * mean->element_size(), 1);
+    }
+  } while (kept.next());
+  return Error::Ok;
+}
+static double correction_of(const Optional<Scalar>& correction) {
+  return correction.has_value() ? correction->to_double() : 1;
+}
+static Error var_correction_out(Context&, const Tensor& x, Dims dims, Optional<Scalar> correction, bool keeps,
+                                Tensor& out) {
+  return variance(x, dims, correction_of(correction), keeps, false, out, nullptr);
+}
+static Error var_out(Context&, const Tensor& x, Dims dims, bool unbiased, bool keeps, Tensor& out) {
+  return variance(x, dims, unbiased ? 1 : 0, keeps, false, out, nullptr);
+}
+static Error std_correction_out(Context&, const Tensor& x, Dims dims, Optional<Scalar> correction, bool keeps,
+                                Tensor& out) {
+  return variance(x, dims, correction_of(correction), keeps, true, out, nullptr);
+}
+static Error var_mean_correction_out(Context&, const Tensor& x, Dims dims, Optional<Scalar> correction,
+                                     bool keeps, Tensor& out, Tensor& mean) {
+  return variance(x, dims, correction_of(correction), keeps, false, out, &mean);
+}
+
+// --- Running sums
+// -----------------------------------------------------------------------------------------------------------------
+
+static Error cumsum_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t>, Tensor& out) {
+  TORCHETTE_TRY(check_types(x, out));
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  if (x.numel() == 0) return Error::Ok;
+  Nest kept;
+  for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
+    if (d != static_cast<size_t>(dim))
+      kept.add(static_cast<size_t>(x.sizes()[d]), x.strides()[d], out.strides()[d]);
+  kept.add(1, 0, 0);  // the loop that Rows leaves out
+  const size_t count = x.dim() == 0 ? 1 : static_cast<size_t>(x.sizes()[static_cast<size_t>(dim)]);
+  const ptrdiff_t from_step = x.dim() == 0 ? 1 : x.strides()[static_cast<size_t>(dim)];
+  const ptrdiff_t to_step = x.dim() == 0 ? 1 : out.strides()[static_cast<size_t>(dim)];
+  const Compute compute = compute_type(out.scalar_type()), wide = compute == kI64 ? kI64 : kF64;
+  const Convert load = load_as(x.scalar_type(), wide), store = store_as(wide, out.scalar_type());
+  Rows rows(kept);
+  do {
+    double sum = 0;
+    int64_t whole = 0;
+    const char* from = static_cast<const char*>(x.const_data_ptr()) + rows.from * x.element_size();
+    char* to = static_cast<char*>(out.mutable_data_ptr()) + rows.to * out.element_size();
+    alignas(64) char buffer[kChunk * 8];
+    for (size_t i = 0, n; i < count; i += n) {
+      n = count - i < kChunk ? count - i : kChunk;
+      load(from + static_cast<ptrdiff_t>(i) * from_step * x.element_size(), from_step, buffer, n);
+      for (size_t k = 0; k < n; ++k) {
+        if (wide == kI64)
+          reinterpret_cast<int64_t*>(buffer)[k] = whole += reinterpret_cast<int64_t*>(buffer)[k];
+        else
+          reinterpret_cast<double*>(buffer)[k] = sum += reinterpret_cast<double*>(buffer)[k];
+      }
+      for (size_t k = 0; k < n; ++k)
+        store(buffer + 8 * k, 1, to + static_cast<ptrdiff_t>(i + k) * to_step * out.element_size(), 1);
+    }
+  } while (rows.next());
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(reductions,                                                                  //
+                  TORCHETTE_KERNEL("aten::sum.IntList_out", sum_out),                          //
+                  TORCHETTE_KERNEL("aten::mean.out", mean_out),                                //
+                  TORCHETTE_KERNEL("aten::mean.dtype_out", mean_all_out),                      //
+                  TORCHETTE_KERNEL("aten::prod.out", prod_out),                                //
+                  TORCHETTE_KERNEL("aten::prod.int_out", prod_dim_out),                        //
+                  TORCHETTE_KERNEL("aten::amax.out", amax_out),                                //
+                  TORCHETTE_KERNEL("aten::amin.out", amin_out),                                //
+                  TORCHETTE_KERNEL("aten::max.unary_out", max_all_out),                        //
+                  TORCHETTE_KERNEL("aten::min.unary_out", min_all_out),                        //
+                  TORCHETTE_KERNEL("aten::max.dim_max", max_dim_out),                          //
+                  TORCHETTE_KERNEL("aten::min.dim_min", min_dim_out),                          //
+                  TORCHETTE_KERNEL("aten::argmax.out", argmax_out),                            //
+                  TORCHETTE_KERNEL("aten::argmin.out", argmin_out),                            //
+                  TORCHETTE_KERNEL("aten::any.out", any_dim_out),                              //
+                  TORCHETTE_KERNEL("aten::any.dims_out", any_dims_out),                        //
+                  TORCHETTE_KERNEL("aten::any.all_out", any_all_out),                          //
+                  TORCHETTE_KERNEL("aten::all.out", all_dim_out),                              //
+                  TORCHETTE_KERNEL("aten::all.dims_out", all_dims_out),                        //
+                  TORCHETTE_KERNEL("aten::all.all_out", all_all_out),                          //
+                  TORCHETTE_KERNEL("aten::var.out", var_out),                                  //
+                  TORCHETTE_KERNEL("aten::var.correction_out", var_correction_out),            //
+                  TORCHETTE_KERNEL("aten::std.correction_out", std_correction_out),            //
+                  TORCHETTE_KERNEL("aten::var_mean.correction_out", var_mean_correction_out),  //
+                  TORCHETTE_KERNEL("aten::cumsum.out", cumsum_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
