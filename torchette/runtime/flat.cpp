@@ -5,101 +5,95 @@
 
 namespace torchette::flat {
 
-Table::Table(Reader* reader, size_t position) {
-  const uint8_t* p = reader->at(position, 4);
-  if (p == nullptr) return;
-  // the vtable stands at `position` minus a signed number
-  const auto back = Reader::load<int32_t>(p);
-  const int64_t vtable = static_cast<int64_t>(position) - back;
-  const uint8_t* v = vtable < 0 ? nullptr : reader->at(static_cast<size_t>(vtable), 4);
-  const uint16_t vtable_size = v == nullptr ? 0 : Reader::load<uint16_t>(v);
-  const uint16_t size = v == nullptr ? 0 : Reader::load<uint16_t>(v + 2);
-  if (vtable_size < 4 || size < 4 || reader->at(static_cast<size_t>(vtable), vtable_size) == nullptr ||
-      reader->at(position, size) == nullptr) {
-    reader->fail();
-    return;
+size_t Reader::check_table(size_t position) {
+  // the vtable stands at `position` minus a signed number, and starts with its own size and the table's
+  const uint8_t* p = at(position, 4);
+  const int64_t vtable = p == nullptr ? -1 : static_cast<int64_t>(position) - load<int32_t>(p);
+  const uint8_t* v = vtable < 0 ? nullptr : at(static_cast<size_t>(vtable), 4);
+  if (v != nullptr) {
+    const uint16_t vtable_size = load<uint16_t>(v), size = load<uint16_t>(v + 2);
+    if (vtable_size >= 4 && size >= 4 && at(static_cast<size_t>(vtable), vtable_size) != nullptr &&
+        at(position, size) != nullptr)
+      return position;
   }
-  reader_ = reader;
-  position_ = position;
-  vtable_ = v;
-  vtable_size_ = vtable_size;
-  size_ = size;
+  fail();
+  return 0;
 }
 
-Table Table::root(Reader* reader) {
-  const uint8_t* p = reader->at(0, 4);
-  return p == nullptr ? Table() : Table(reader, Reader::load<uint32_t>(p));
-}
-
-const uint8_t* Table::field(uint16_t slot, size_t bytes) const {
-  if (reader_ == nullptr || slot + 2 > vtable_size_) return nullptr;
-  const uint16_t offset = Reader::load<uint16_t>(vtable_ + slot);
+const uint8_t* Reader::field(size_t table, uint16_t slot, size_t bytes) {
+  if (table == 0) return nullptr;
+  const uint8_t* p = data_ + table;
+  const uint8_t* vtable = p - load<int32_t>(p);
+  if (slot + 2 > load<uint16_t>(vtable)) return nullptr;
+  const uint16_t offset = load<uint16_t>(vtable + slot);
   if (offset == 0) return nullptr;
-  if (offset < 4 || offset + bytes > size_) {
-    reader_->fail();
+  if (offset < 4 || offset + bytes > load<uint16_t>(vtable + 2)) {
+    fail();
     return nullptr;
   }
-  return reader_->data() + position_ + offset;
+  return p + offset;
 }
 
-size_t Table::follow(uint16_t slot) const {
-  const uint8_t* p = field(slot, 4);
+size_t Reader::follow(size_t table, uint16_t slot) {
+  const uint8_t* p = field(table, slot, 4);
   if (p == nullptr) return 0;
-  const size_t here = static_cast<size_t>(p - reader_->data());
-  const size_t offset = Reader::load<uint32_t>(p);
-  return offset != 0 && reader_->at(here, 4) != nullptr && offset <= reader_->size() - here
-             ? here + offset
-             : (reader_->fail(), 0);
+  const auto here = static_cast<size_t>(p - data_);
+  const size_t offset = load<uint32_t>(p);
+  if (offset != 0 && offset <= size_ - here) return here + offset;
+  fail();
+  return 0;
 }
 
-Table Table::table(uint16_t slot) const {
-  const size_t target = follow(slot);
-  return target == 0 ? Table() : Table(reader_, target);
+size_t Reader::table(size_t table, uint16_t slot) {
+  const size_t target = follow(table, slot);
+  return target == 0 ? 0 : check_table(target);
 }
 
-Span<const uint8_t> Table::items(uint16_t slot, size_t item_size) const {
-  const size_t target = follow(slot);
-  const uint8_t* p = target == 0 ? nullptr : reader_->at(target, 4);
-  if (p == nullptr) return {};
-  const size_t count = Reader::load<uint32_t>(p);
-  p += 4;
-  const size_t room = reader_->size() - target - 4;
-  if (count > room / item_size || (count != 0 && reinterpret_cast<uintptr_t>(p) % item_size != 0)) {
-    reader_->fail();
-    return {};
+size_t Reader::vector(size_t table, uint16_t slot, size_t item_size) {
+  const size_t target = follow(table, slot);
+  const uint8_t* p = target == 0 ? nullptr : at(target, 4);
+  if (p == nullptr) return 0;
+  const size_t count = load<uint32_t>(p);
+  const bool aligned = reinterpret_cast<uintptr_t>(p + 4) % item_size == 0;
+  if (count <= (size_ - target - 4) / item_size && (aligned || count == 0)) return target;
+  fail();
+  return 0;
+}
+
+size_t Reader::element(size_t vector, size_t index) {
+  if (vector == 0) return 0;
+  const uint8_t* p = data_ + vector;
+  if (index < load<uint32_t>(p)) {
+    const size_t here = vector + 4 + 4 * index;
+    const size_t offset = load<uint32_t>(data_ + here);
+    if (offset <= size_ - here) return check_table(here + offset);
   }
-  return {p, count};
+  fail();
+  return 0;
 }
 
-Tables Table::tables(uint16_t slot) const {
-  const Span<const uint8_t> offsets = items(slot, 4);
-  return {reader_, offsets.data(), offsets.size()};
+uint64_t Reader::number(size_t table, uint16_t slot, size_t bytes) {
+  uint64_t value = 0;
+  const uint8_t* p = field(table, slot, bytes);
+  if (p != nullptr) memcpy(&value, p, bytes);
+  return value;
 }
 
-Table Tables::operator[](size_t i) const {
-  if (i >= size_) {
-    if (reader_ != nullptr) reader_->fail();
-    return {};
-  }
-  const uint8_t* p = items_ + 4 * i;
-  const size_t here = static_cast<size_t>(p - reader_->data());
-  const size_t offset = Reader::load<uint32_t>(p);
-  if (offset > reader_->size() - here) {
-    reader_->fail();
-    return {};
-  }
-  return Table(reader_, here + offset);
+Span<const uint8_t> Reader::items(size_t table, uint16_t slot, size_t item_size) {
+  const size_t position = vector(table, slot, item_size);
+  if (position == 0) return {};
+  return {data_ + position + 4, load<uint32_t>(data_ + position)};
 }
 
-Span<const char> Table::string(uint16_t slot) const {
-  const Span<const uint8_t> bytes = items(slot, 1);
-  if (bytes.data() == nullptr) return {"", 0};
-  const uint8_t* end = reader_->at(static_cast<size_t>(bytes.end() - reader_->data()), 1);
-  if (end == nullptr || *end != 0) {
-    reader_->fail();
-    return {"", 0};
+Span<const char> Reader::string(size_t table, uint16_t slot) {
+  const size_t position = vector(table, slot, 1);
+  if (position != 0) {
+    const size_t length = load<uint32_t>(data_ + position);
+    const uint8_t* end = at(position + 4 + length, 1);
+    if (end != nullptr && *end == 0) return {reinterpret_cast<const char*>(data_ + position + 4), length};
+    fail();
   }
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return {"", 0};
 }
 
 }  // namespace torchette::flat

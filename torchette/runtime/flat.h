@@ -37,6 +37,21 @@ class Reader {
   }
 
  private:
+  friend class Table;
+  friend class Tables;
+
+  // Tables and vectors by position, 0 being the absent one, and all in registers: a method of the two classes
+  // below is one call of these.
+  size_t check_table(size_t position);
+  const uint8_t* field(size_t table, uint16_t slot, size_t bytes);
+  size_t follow(size_t table, uint16_t slot);
+  size_t table(size_t table, uint16_t slot);
+  size_t vector(size_t table, uint16_t slot, size_t item_size);
+  size_t element(size_t vector, size_t index);
+  Span<const uint8_t> items(size_t table, uint16_t slot, size_t item_size);
+  Span<const char> string(size_t table, uint16_t slot);
+  uint64_t number(size_t table, uint16_t slot, size_t bytes);
+
   const uint8_t* data_;
   size_t size_;
   bool ok_ = true;
@@ -47,55 +62,61 @@ class Tables;
 /// A table, or the absent table, whose fields are all absent. Slots are the constants of the schema's header.
 class Table {
  public:
-  Table() = default;
-  Table(Reader* reader, size_t position);
-  static Table root(Reader* reader);
+  TORCHETTE_INLINE static Table at(Reader* reader, size_t position) {
+    return {reader, reader->check_table(position)};
+  }
+  TORCHETTE_INLINE static Table root(Reader* reader) {
+    const uint8_t* p = reader->at(0, 4);
+    return at(reader, p == nullptr ? 0 : Reader::load<uint32_t>(p));
+  }
 
-  bool present() const { return reader_ != nullptr; }
-  size_t position() const { return position_; }
+  TORCHETTE_INLINE bool present() const { return position_ != 0; }
+  TORCHETTE_INLINE size_t position() const { return position_; }
 
   template <typename T>
-  T get(uint16_t slot, T absent = T()) const {
-    const uint8_t* p = field(slot, sizeof(T));
-    return p == nullptr ? absent : Reader::load<T>(p);
+  TORCHETTE_INLINE T get(uint16_t slot) const {
+    const uint64_t bits = reader_->number(position_, slot, sizeof(T));
+    T value;
+    memcpy(&value, &bits, sizeof(T));  // little-endian, as the file
+    return value;
   }
-  Table table(uint16_t slot) const;
+  TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->table(position_, slot)}; }
   Tables tables(uint16_t slot) const;
   /// Numbers in place; their address must be a multiple of their size.
   template <typename T>
-  Span<const T> vector(uint16_t slot) const {
-    const Span<const uint8_t> bytes = items(slot, sizeof(T));
+  TORCHETTE_INLINE Span<const T> vector(uint16_t slot) const {
+    const Span<const uint8_t> bytes = reader_->items(position_, slot, sizeof(T));
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size()};
   }
-  /// The text without its terminating zero, which is there.
-  Span<const char> string(uint16_t slot) const;
+  /// The text without its terminating zero, which is there; "" where it is absent.
+  TORCHETTE_INLINE Span<const char> string(uint16_t slot) const { return reader_->string(position_, slot); }
 
  private:
-  const uint8_t* field(uint16_t slot, size_t bytes) const;
-  size_t follow(uint16_t slot) const;
-  /// Address and number of a vector's elements of `item_size` bytes each.
-  Span<const uint8_t> items(uint16_t slot, size_t item_size) const;
   friend class Tables;
+  TORCHETTE_INLINE Table(Reader* reader, size_t position) : reader_(reader), position_(position) {}
 
-  Reader* reader_ = nullptr;
-  size_t position_ = 0;
-  const uint8_t* vtable_ = nullptr;
-  uint16_t vtable_size_ = 0;
-  uint16_t size_ = 0;
+  Reader* reader_;
+  size_t position_;
 };
 
 /// A vector of tables.
 class Tables {
  public:
-  Tables() = default;
-  Tables(Reader* reader, const uint8_t* items, size_t size) : reader_(reader), items_(items), size_(size) {}
-  size_t size() const { return size_; }
-  Table operator[](size_t i) const;
+  TORCHETTE_INLINE size_t size() const {
+    return position_ == 0 ? 0 : Reader::load<uint32_t>(reader_->data() + position_);
+  }
+  TORCHETTE_INLINE Table operator[](size_t i) const { return {reader_, reader_->element(position_, i)}; }
 
  private:
-  Reader* reader_ = nullptr;
-  const uint8_t* items_ = nullptr;
-  size_t size_ = 0;
+  friend class Table;
+  TORCHETTE_INLINE Tables(Reader* reader, size_t position) : reader_(reader), position_(position) {}
+
+  Reader* reader_;
+  size_t position_;
 };
+
+TORCHETTE_INLINE Tables Table::tables(uint16_t slot) const {
+  return {reader_, reader_->vector(position_, slot, 4)};
+}
 
 }  // namespace torchette::flat

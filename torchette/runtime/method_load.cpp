@@ -57,7 +57,8 @@ class Method::Loading {
       : m_(method),
         program_(program),
         reader_(reader),
-        plan_(&reader, method.plan_),
+        plan_(Table::at(&reader, method.plan_)),
+        records_(plan_.tables(schema::ExecutionPlan::kValues)),
         arena_(*method.memory_->method_allocator()),
         list_budget_(16 * reader.size()) {}
 
@@ -109,7 +110,6 @@ class Method::Loading {
   // ------------------------------------------------------------------------------------------------------
 
   Error signature() {
-    records_ = plan_.tables(schema::ExecutionPlan::kValues);
     m_.inputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kInputs);
     m_.outputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kOutputs);
     TORCHETTE_CHECK(plan_.present() && reader_.ok(), InvalidProgram,
@@ -579,9 +579,9 @@ class Method::Loading {
   const Program& program_;
   Reader& reader_;
   Table plan_;
+  Tables records_;  // of the values
   MemoryAllocator& arena_;
   size_t list_budget_;
-  Tables records_;
   Span<const Kernel*> kernels_;
   Control ignored_;  // what the first pass over the instructions makes
 };
@@ -606,7 +606,7 @@ Error Method::load_state() {
   for (size_t i = 0; i < extents_.size(); ++i)
     if (extents_[i] != 0) memset(memory_->planned_memory()->buffers()[i].data(), 0, extents_[i]);
   Reader reader = program_->reader();
-  const Tables records = Table(&reader, plan_).tables(schema::ExecutionPlan::kValues);
+  const Tables records = Table::at(&reader, plan_).tables(schema::ExecutionPlan::kValues);
   for (size_t i = 0; i < values_.size(); ++i) {
     if ((flags_[i] & kInitialised) == 0) continue;
     const Table record = records[i].table(schema::EValue::kVal);
@@ -628,7 +628,7 @@ Error Method::reset() {
 
 Result<Tensor> Method::get_attribute(const char* name) const {
   Reader reader = program_->reader();
-  const Tables records = Table(&reader, plan_).tables(schema::ExecutionPlan::kValues);
+  const Tables records = Table::at(&reader, plan_).tables(schema::ExecutionPlan::kValues);
   for (size_t i = 0; i < values_.size(); ++i) {
     if (!values_[i].is_tensor()) continue;
     const Table extra = records[i].table(schema::EValue::kVal).table(schema::Tensor::kExtraTensorInfo);
@@ -642,7 +642,7 @@ Result<Tensor> Method::get_attribute(const char* name) const {
 Error Method::explain(Error error) const {
 #if TORCHETTE_LOG_LEVEL >= 2
   Reader reader = program_->reader();
-  const Table plan(&reader, plan_);
+  const Table plan = Table::at(&reader, plan_);
   const Tables chains = plan.tables(schema::ExecutionPlan::kChains);
   size_t at = next_ - 1;
   for (size_t c = 0; c < chains.size(); ++c) {

@@ -58,7 +58,7 @@ Result<Table> signature_value(Reader& reader, const Table& plan, uint16_t slot, 
 struct Plan {
   Reader reader;
   Table table;
-  Plan(const Reader& bytes, size_t position) : reader(bytes), table(&reader, position) {}
+  Plan(const Reader& bytes, size_t position) : reader(bytes), table(Table::at(&reader, position)) {}
   Plan(const Plan&) = delete;
 };
 
