@@ -7,12 +7,12 @@ namespace {
 
 KernelRegistration* registrations = nullptr;
 
+/// Names of a file may hold anything, zeros too.
 bool is_called(const char* full_name, Span<const char> name, Span<const char> overload) {
-  if (strncmp(full_name, name.data(), name.size()) != 0) return false;
-  full_name += name.size();
-  if (overload.empty()) return *full_name == 0;
-  return *full_name == '.' && strncmp(full_name + 1, overload.data(), overload.size()) == 0 &&
-         full_name[1 + overload.size()] == 0;
+  const size_t dot = overload.empty() ? 0 : 1;
+  return strlen(full_name) == name.size() + dot + overload.size() &&
+         memcmp(full_name, name.data(), name.size()) == 0 && (dot == 0 || full_name[name.size()] == '.') &&
+         memcmp(full_name + name.size() + dot, overload.data(), overload.size()) == 0;
 }
 
 const Kernel* find_in(Kernels kernels, Span<const char> name, Span<const char> overload) {
@@ -31,7 +31,9 @@ const Kernel* find_kernel(Span<const char> name, Span<const char> overload) {
   return nullptr;
 }
 
-const Kernel* find_kernel(const char* full_name) { return find_kernel({full_name, strlen(full_name)}, {}); }
+const Kernel* find_kernel(const char* full_name) {
+  return find_kernel({full_name, strlen(full_name)}, {"", 0});
+}
 
 Error register_kernels(KernelRegistration& registration) {
   for (size_t i = 0; i < registration.kernels.size(); ++i) {
@@ -39,9 +41,9 @@ Error register_kernels(KernelRegistration& registration) {
     TORCHETTE_CHECK(kernel.name != nullptr && kernel.function != nullptr && kernel.signature != nullptr,
                     InvalidArgument, "kernel %zu has no name, function or signature", i);
     const Span<const char> name(kernel.name, strlen(kernel.name));
-    TORCHETTE_CHECK(
-        find_kernel(kernel.name) == nullptr && find_in({registration.kernels.data(), i}, name, {}) == nullptr,
-        RegistrationAlreadyRegistered, "there is a kernel %s already", kernel.name);
+    TORCHETTE_CHECK(find_kernel(kernel.name) == nullptr &&
+                        find_in({registration.kernels.data(), i}, name, {"", 0}) == nullptr,
+                    RegistrationAlreadyRegistered, "there is a kernel %s already", kernel.name);
   }
   registration.next = registrations;
   registrations = &registration;

@@ -41,7 +41,7 @@ bool accepts(char code, Tag tag) {
     case 'L':
       return tag == Tag::ListTensor;
     case 'O':
-      return tag == Tag::ListOptionalTensor || tag == Tag::ListTensor;
+      return tag == Tag::ListOptionalTensor;  // not the other: both would gather into one place
     default:
       return false;
   }
@@ -181,8 +181,7 @@ class Method::Loading {
         }
         case Types::TensorList: {
           const Span<const int32_t> items = record.vector<int32_t>(schema::TensorList::kItems);
-          // room for the optional kind, since a kernel may take either
-          TORCHETTE_TRY(boxed(Tag::ListTensor, items.data(), items.size(), sizeof(Optional<Tensor>), &value));
+          TORCHETTE_TRY(boxed(Tag::ListTensor, items.data(), items.size(), sizeof(Tensor), &value));
           break;
         }
         case Types::OptionalTensorList: {
@@ -451,10 +450,10 @@ class Method::Loading {
       }
       const Value& value = m_.value(index);
       // a slot that is written while executing may hold any number, whatever it holds now
-      const bool dynamic = (m_.flags(index) & kWritten) != 0 && is_number(value);
-      const bool none = value.is_none() && (optional || dynamic || *code == 'v');
-      TORCHETTE_CHECK(none || accepts(*code, value.tag()) || (dynamic && accepts(*code, Tag::Int)),
-                      InvalidProgram, "argument %zu of %s is of kind %u, it takes (%s)", i, kernel.name,
+      const bool dynamic = (m_.flags(index) & kWritten) != 0 && is_number(value) && accepts(*code, Tag::Int);
+      const bool none = value.is_none() && (optional || *code == 'v');
+      TORCHETTE_CHECK(none || dynamic || accepts(*code, value.tag()), InvalidProgram,
+                      "argument %zu of %s is of kind %u, it takes (%s)", i, kernel.name,
                       static_cast<unsigned>(value.tag()), kernel.signature);
       if (value.tag() == Tag::ListTensor || value.tag() == Tag::ListOptionalTensor) {
         const BoxedList& list = *value.boxed_list();

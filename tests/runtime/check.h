@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The whole test framework: CHECK(condition) prints what does not hold and is counted; main() lists the
+// groups.
+#pragma once
+
+#include <cstdio>
+
+inline int failures = 0;
+inline int checks = 0;
+
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    ++checks;                                                              \
+    if (!(condition)) {                                                    \
+      ++failures;                                                          \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+    }                                                                      \
+  } while (0)
+
+void memory_tests();
+void tensor_tests();
+void flat_tests();
+void platform_tests();
+void registry_tests();
+void program_tests(const char* path);

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/runtime/flat.h"
+
+#include <initializer_list>
+
+#include "check.h"
+
+using namespace torchette;
+using flat::Reader;
+using flat::Table;
+
+namespace {
+
+// Root at 20: {a: int32 = 7 at +4, b: vector [1, 2] at +8, c: string at +12}; vtable at 8.
+struct alignas(8) Bytes {
+  uint8_t data[64] = {20, 0, 0, 0, 0,   0,   0, 0, 10, 0, 16, 0, 4,  0, 8, 0, 12, 0, 0, 0,  // root, vtable
+                      12, 0, 0, 0, 7,   0,   0, 0, 8,  0, 0,  0, 16, 0, 0, 0,               // table
+                      2,  0, 0, 0, 1,   0,   0, 0, 2,  0, 0,  0,                            // vector at 36
+                      2,  0, 0, 0, 'h', 'i', 0};                                            // string at 48
+};
+constexpr uint16_t kA = 4, kB = 6, kC = 8, kAbsent = 10;
+
+void reads() {
+  Bytes bytes;
+  Reader reader(bytes.data, 55);
+  const Table root = Table::root(&reader);
+  CHECK(root.present());
+  CHECK(root.get<int32_t>(kA) == 7);
+  CHECK(root.get<int32_t>(kAbsent) == 0);
+  CHECK(root.vector<int32_t>(kB).size() == 2 && root.vector<int32_t>(kB)[1] == 2);
+  CHECK(root.string(kC).size() == 2 && root.string(kC)[1] == 'i');
+  CHECK(root.string(kAbsent).data()[0] == 0);
+  CHECK(!root.table(kAbsent).present());
+  CHECK(root.table(kAbsent).tables(kA).size() == 0);
+  CHECK(root.tables(kAbsent)[3].get<int>(kA) == 0);
+  CHECK(reader.ok());
+}
+
+void every_byte_cut() {
+  // whatever is cut off or changed: nothing outside is read (which the sanitizer sees), and what is wrong is
+  // known
+  for (size_t size = 0; size < 55; ++size) {
+    Bytes bytes;
+    auto* exact = new uint8_t[size + 8];
+    uint8_t* start = exact + (8 - reinterpret_cast<uintptr_t>(exact) % 8) % 8;
+    memcpy(start, bytes.data, size);
+    Reader reader(start, size);
+    const Table root = Table::root(&reader);
+    root.get<int32_t>(kA);
+    root.vector<int32_t>(kB);
+    root.string(kC);
+    CHECK(!reader.ok());
+    delete[] exact;
+  }
+}
+
+void every_byte_changed() {
+  for (size_t at = 0; at < 55; ++at) {
+    for (int change = 1; change < 256; ++change) {
+      Bytes bytes;
+      bytes.data[at] = static_cast<uint8_t>(bytes.data[at] + change);
+      Reader reader(bytes.data, 55);
+      const Table root = Table::root(&reader);
+      for (uint16_t slot : {kA, kB, kC, kAbsent}) {
+        root.get<uint64_t>(slot);
+        root.table(slot).table(slot);
+        root.tables(slot)[1].string(slot);
+        int64_t sum = 0;
+        for (int32_t n : root.vector<int32_t>(slot)) sum += n;
+        for (int64_t n : root.vector<int64_t>(slot)) sum ^= n;
+        for (char c : root.string(slot)) sum += c;
+        static volatile int64_t sink;
+        sink = sum;
+      }
+      ++checks;
+    }
+  }
+}
+
+void misaligned() {
+  alignas(8) uint8_t data[64];
+  Bytes bytes;
+  memcpy(data + 1, bytes.data, 55);
+  Reader reader(data + 1, 55);
+  CHECK(Table::root(&reader).get<int32_t>(kA) == 7);  // single numbers may stand anywhere
+  CHECK(Table::root(&reader).vector<int32_t>(kB).empty() && !reader.ok());
+}
+
+}  // namespace
+
+void flat_tests() {
+  reads();
+  every_byte_cut();
+  every_byte_changed();
+  misaligned();
+}

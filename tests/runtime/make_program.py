@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Writes a .pte file that has one of everything: each kind of value and instruction, constants, initial data, dynamic
+# sizes, a tensor in the caller's memory and a view of it. The C++ tests load, execute and mutate it.
+#
+# Its method "forward" on x: float32[n <= 4, 3] and flag: bool returns
+#   0: x + weight                     planned, weight = [1, 2, 3]
+#   1: x * 2 where flag holds, else x * 3, in the caller's memory
+#   2: n as an int
+#   3: the state, 10 + the number of executions, float32[1]
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+from torchette.format import pte
+
+FLOAT, LONG, BOOL = pte.ScalarType.FLOAT, pte.ScalarType.LONG, pte.ScalarType.BOOL
+BOUND = pte.TensorShapeDynamism.DYNAMIC_BOUND
+
+
+class Builder:
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.operators: list[Any] = []
+        self.instructions: list[Any] = []
+
+    def value(self, record: Any) -> int:
+        self.values.append(pte.EValue(record))
+        return len(self.values) - 1
+
+    def tensor(
+        self, sizes: list[int], at: int | None = None, data: int = 0, dtype: Any = FLOAT, **more: Any
+    ) -> int:
+        allocation = None if at is None else pte.AllocationDetails(1, at, 0)
+        return self.value(
+            pte.Tensor(
+                scalar_type=dtype,
+                sizes=sizes,
+                dim_order=bytes(range(len(sizes))),
+                data_buffer_idx=data,
+                allocation_info=allocation,
+                **more,
+            )
+        )
+
+    def ints(self, *numbers: int) -> int:
+        return self.value(pte.IntList([self.value(pte.Int(n)) for n in numbers]))
+
+    def call(self, name: str, overload: str, *args: int) -> None:
+        operator = pte.Operator(name, overload)
+        if operator not in self.operators:
+            self.operators.append(operator)
+        self.do(pte.KernelCall(self.operators.index(operator), list(args)))
+
+    def do(self, record: Any) -> None:
+        self.instructions.append(pte.Instruction(record))
+
+
+def build() -> bytes:
+    b = Builder()
+    x = b.tensor([4, 3], shape_dynamism=BOUND)
+    flag = b.value(pte.Bool(True))
+    weight = b.tensor([3], data=1)
+    total = b.tensor([4, 3], at=0, shape_dynamism=BOUND)
+    scaled = b.tensor([4, 3], shape_dynamism=BOUND)
+    n = b.value(pte.Int(0))
+    state_info = pte.ExtraTensorInfo(mutable_data_segments_idx=0, fully_qualified_name="state")
+    state = b.tensor([1], at=64, data=1, extra_tensor_info=state_info)
+    one, two, three = (b.value(pte.Double(v)) for v in (1.0, 2.0, 3.0))
+    view = b.tensor([12], shape_dynamism=BOUND)
+    flat = b.tensor([12], at=128, shape_dynamism=BOUND)
+    size = b.value(pte.IntList([b.value(pte.Int(-1))]))
+    zero = b.value(pte.Int(0))
+    none = b.value(pte.Null())
+    factor = b.value(pte.Double(0.0))
+    mode = b.value(pte.String("none"))
+    doubles, bools = b.value(pte.DoubleList([0.5, 2.0])), b.value(pte.BoolList([True, False]))
+    tensors = b.value(pte.TensorList([x, total]))
+    optional = b.value(pte.OptionalTensorList([-1, weight]))
+    counts = b.tensor([2], at=192, dtype=LONG)
+    both = b.tensor([24], at=256, shape_dynamism=BOUND)
+
+    b.call("test::add", "out", x, weight, one, total, total)  # 0
+    b.call("test::size", "int", x, zero, n)
+    b.call("executorch_prim::et_view", "default", x, size, view)
+    b.call("test::copy", "out", view, flat, flat)
+    b.do(pte.MoveCall(three, factor))
+    b.do(pte.JumpFalseCall(flag, 7))
+    b.do(pte.MoveCall(two, factor))
+    b.call("test::scale", "out", x, factor, scaled, scaled)  # 7
+    b.call("test::add", "out", state, state, none, state, state)  # none: adds 1 to the first
+    b.call("test::lists", "out", size, doubles, bools, tensors, optional, mode, counts, counts)
+    b.call("test::cat", "out", tensors, zero, both, both)
+    b.do(pte.FreeCall(flat))
+
+    plan = pte.ExecutionPlan(
+        name="forward",
+        container_meta_type=pte.ContainerMetadata("", ""),
+        values=b.values,
+        inputs=[x, flag],
+        outputs=[total, scaled, n, state],
+        chains=[pte.Chain(inputs=[], outputs=[], instructions=b.instructions)],
+        operators=b.operators,
+        delegates=[],
+        non_const_buffer_sizes=[0, 512],
+    )
+    program = pte.Program(version=0, execution_plan=[plan])
+    return bytes(
+        pte.write(program, [b"", struct.pack("<3f", 1, 2, 3)], mutable_data=[b"", struct.pack("<f", 10)])
+    )
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(build())

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A program is opened, asked, loaded from caller-given memory, executed and stepped; wrong inputs are
+// refused; and through each loader it is the same.
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/file_data_loader.h"
+#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/mmap_data_loader.h"
+#include "torchette/runtime/method.h"
+
+using namespace torchette;
+
+namespace {
+
+struct Memory {
+  alignas(64) uint8_t method_pool[8192];
+  alignas(64) uint8_t planned_pool[512];
+  alignas(64) uint8_t temp_pool[256];
+  Span<uint8_t> planned_span{planned_pool, sizeof(planned_pool)};
+  MemoryAllocator method{sizeof(method_pool), method_pool};
+  MemoryAllocator temp{sizeof(temp_pool), temp_pool};
+  HierarchicalAllocator planned{{&planned_span, 1}};
+  MemoryManager manager{&method, &planned, &temp};
+  Memory() { memset(planned_pool, 0xAB, sizeof(planned_pool)); }
+};
+
+/// float32[rows, 3] with elements 0, 1, 2 ...
+struct Input {
+  float data[64];
+  SizesType sizes[2];
+  StridesType strides[2] = {3, 1};
+  DimOrderType order[2] = {0, 1};
+  TensorImpl impl;
+  explicit Input(int rows, int columns = 3, ScalarType type = ScalarType::Float) : sizes{rows, columns} {
+    strides[0] = columns;
+    for (int i = 0; i < 64; ++i) data[i] = static_cast<float>(i);
+    impl = {data, sizes, strides, order, 64, rows * columns, 2, type, TensorShapeDynamism::STATIC};
+  }
+  Value value() { return Value(Tensor(&impl)); }
+};
+
+void meta(const Program& program) {
+  CHECK(program.num_methods() == 1);
+  CHECK(strcmp(*program.get_method_name(0), "forward") == 0);
+  CHECK(!program.get_method_name(1).ok());
+  CHECK(program.method_meta("backward").error() == Error::InvalidArgument);
+  const Result<MethodMeta> found = program.method_meta("forward");
+  const MethodMeta& meta = *found;
+  CHECK(strcmp(meta.name(), "forward") == 0);
+  CHECK(meta.num_inputs() == 2 && meta.num_outputs() == 4);
+  CHECK(*meta.input_tag(0) == Tag::Tensor && *meta.input_tag(1) == Tag::Bool);
+  CHECK(!meta.input_tag(2).ok());
+  CHECK(meta.input_tensor_meta(1).error() == Error::InvalidArgument);
+  const Result<TensorInfo> x = meta.input_tensor_meta(0);
+  CHECK(x->sizes().size() == 2 && x->sizes()[0] == 4 && x->scalar_type() == ScalarType::Float);
+  CHECK(!x->is_memory_planned() && x->nbytes() == 48);
+  CHECK(meta.output_tensor_meta(0)->is_memory_planned() && !meta.output_tensor_meta(1)->is_memory_planned());
+  CHECK(meta.num_attributes() == 0);  // the state has a name, but it is an output
+  CHECK(meta.num_memory_planned_buffers() == 1 && *meta.memory_planned_buffer_size(0) == 512);
+  CHECK(!meta.memory_planned_buffer_size(1).ok());
+  CHECK(meta.num_backends() == 0 && !meta.uses_backend("First") && !meta.get_backend_name(0).ok());
+  CHECK(meta.num_instructions() == 12);
+}
+
+void execute(const Program& program) {
+  Memory memory;
+  Result<Method> loaded = program.load_method("forward", &memory.manager);
+  CHECK(loaded.ok());
+  if (!loaded.ok()) return;
+  Method& method = *loaded;
+  CHECK(method.inputs_size() == 2 && method.outputs_size() == 4);
+  CHECK(method.execute() == Error::InvalidState);  // no input yet
+  Input x(2);
+  CHECK(method.set_input(x.value(), 0) == Error::Ok);
+  CHECK(method.execute() == Error::InvalidState);  // output 1 has no memory yet
+  float scaled[12];
+  CHECK(method.set_output_data_ptr(scaled, sizeof(scaled), 0) == Error::NotSupported);
+  CHECK(method.set_output_data_ptr(scaled, 8, 1) == Error::InvalidArgument);
+  CHECK(method.set_output_data_ptr(reinterpret_cast<char*>(scaled) + 1, sizeof(scaled), 1) ==
+        Error::InvalidArgument);
+  CHECK(method.set_output_data_ptr(scaled, sizeof(scaled), 2) == Error::InvalidArgument);
+  CHECK(method.set_output_data_ptr(scaled, sizeof(scaled), 4) == Error::InvalidArgument);
+  CHECK(method.set_output_data_ptr(scaled, sizeof(scaled), 1) == Error::Ok);
+  for (int round = 1; round <= 3; ++round) {
+    CHECK(method.execute() == Error::Ok);
+    const Tensor total = method.get_output(0).to_tensor();
+    CHECK(total.size(0) == 2 && total.const_data_ptr<float>()[4] == 4 + 2);
+    CHECK(method.get_output(1).to_tensor().const_data_ptr() == scaled && scaled[5] == 10);
+    CHECK(method.get_output(2).is_int() && method.get_output(2).to_int() == 2);
+    CHECK(method.get_output(3).to_tensor().const_data_ptr<float>()[0] == 10.0f + static_cast<float>(round));
+    CHECK(method.get_output(4).is_none());
+  }
+  CHECK(memory.temp.used_size() == 0);
+  CHECK(method.reset() == Error::Ok);
+  CHECK(method.get_attribute("state")->const_data_ptr<float>()[0] == 10.0f);
+  CHECK(method.get_attribute("other").error() == Error::NotFound);
+
+  // the other branch, with other sizes, instruction by instruction
+  Input four(4);
+  const Value both[] = {four.value(), Value(false)};
+  CHECK(method.set_inputs(both) == Error::Ok);
+  CHECK(method.set_inputs({both, 1}) == Error::InvalidArgument);
+  int steps = 0;
+  Error error = Error::Ok;
+  while ((error = method.step()) == Error::Ok) ++steps;
+  CHECK(error == Error::EndOfMethod && steps == 11 && method.in_progress());
+  CHECK(method.reset_execution() == Error::Ok && !method.in_progress());
+  CHECK(scaled[11] == 33 && method.get_output(2).to_int() == 4);
+}
+
+void refused_inputs(const Program& program) {
+  Memory memory;
+  Result<Method> loaded = program.load_method("forward", &memory.manager);
+  Method& method = *loaded;
+  Input fits(4), rows(5), columns(2, 8), type(2, 3, ScalarType::Int), gaps(2), order(2), negative(2);
+  CHECK(method.set_input(fits.value(), 0) == Error::Ok);
+  CHECK(method.set_input(fits.value(), 2) == Error::InvalidArgument);
+  CHECK(method.set_input(rows.value(), 0) == Error::InvalidArgument);
+  // no more elements than the largest input, but one dimension is beyond its own bound
+  CHECK(method.set_input(Input(1, 4).value(), 0) == Error::InvalidArgument);
+  CHECK(method.set_input(columns.value(), 0) == Error::InvalidArgument);
+  CHECK(method.set_input(type.value(), 0) == Error::InvalidArgument);
+  CHECK(method.set_input(Value(int64_t{1}), 0) == Error::InvalidArgument);
+  CHECK(method.set_input(Value(), 0) == Error::InvalidArgument);
+  gaps.strides[0] = 4;
+  CHECK(method.set_input(gaps.value(), 0) == Error::InvalidArgument);
+  order.strides[0] = 1, order.strides[1] = 2;
+  CHECK(method.set_input(order.value(), 0) == Error::InvalidArgument);
+  negative.sizes[0] = -1;
+  CHECK(method.set_input(negative.value(), 0) == Error::InvalidArgument);
+  fits.impl.data = nullptr;
+  CHECK(method.set_input(fits.value(), 0) == Error::InvalidArgument);
+  fits.impl.dim = 1;
+  CHECK(method.set_input(fits.value(), 0) == Error::InvalidArgument);
+  CHECK(method.set_input(Value(int64_t{1}), 1) == Error::InvalidArgument);
+  CHECK(method.set_input(Value(true), 1) == Error::Ok);
+}
+
+void too_little_memory(const Program& program) {
+  size_t needed = 0;
+  {
+    Memory memory;
+    CHECK(program.load_method("forward", &memory.manager).ok());
+    needed = memory.method.used_size();
+  }
+  for (size_t size = 0; size < needed; ++size) {
+    Memory memory;
+    MemoryAllocator small(size, memory.method_pool);
+    MemoryManager manager(&small, &memory.planned, &memory.temp);
+    CHECK(program.load_method("forward", &manager).error() == Error::MemoryAllocationFailed);
+  }
+  Memory memory;
+  MemoryManager unplanned(&memory.method);
+  CHECK(program.load_method("forward", &unplanned).error() == Error::InvalidArgument);
+  MemoryManager nothing(nullptr);
+  CHECK(program.load_method("forward", &nothing).error() == Error::InvalidArgument);
+  CHECK(program.load_method("forward", nullptr).error() == Error::InvalidArgument);
+  // without scratch memory the kernel that wants some fails, and says so
+  memory.method.reset();
+  MemoryManager no_temp(&memory.method, &memory.planned);
+  Result<Method> method = program.load_method("forward", &no_temp);
+  Input x(2);
+  float out[12];
+  CHECK(method->set_input(x.value(), 0) == Error::Ok && method->set_output_data_ptr(out, 48, 1) == Error::Ok);
+  CHECK(method->execute() == Error::MemoryAllocationFailed);
+}
+
+void header(const std::vector<char>& bytes) {
+  using Status = Program::HeaderStatus;
+  CHECK(Program::check_header(bytes.data(), bytes.size()) == Status::CompatibleVersion);
+  CHECK(Program::check_header(bytes.data(), Program::kMinHeadBytes - 1) == Status::ShortData);
+  std::vector<char> other = bytes;
+  other[6] = '9';
+  CHECK(Program::check_header(other.data(), other.size()) == Status::IncompatibleVersion);
+  other[4] = 'X';
+  CHECK(Program::check_header(other.data(), other.size()) == Status::NotPresent);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    extension::BufferDataLoader loader(bytes.data(), size);
+    // a file that ends inside of its last padding still has all that counts
+    CHECK(!Program::load(&loader).ok() || size + 128 > bytes.size());
+  }
+}
+
+/// What a user writes to load a protected model.
+struct XorLoader final : DataLoader {
+  std::vector<char> bytes;
+  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {
+    if (offset > bytes.size() || size > bytes.size() - offset) return Error::InvalidArgument;
+    char* copy = new char[size];
+    const Error error = load_into(offset, size, info, copy);
+    FreeableBuffer result(copy, size, [](void*, void* p, size_t) { delete[] static_cast<char*>(p); });
+    if (error != Error::Ok) return error;
+    return result;
+  }
+  Error load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const override {
+    for (size_t i = 0; i < size; ++i)
+      static_cast<char*>(buffer)[i] = static_cast<char>(bytes[offset + i] ^ 0x5A);
+    return Error::Ok;
+  }
+  Result<size_t> size() const override { return bytes.size(); }
+};
+
+}  // namespace
+
+void program_tests(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  header(bytes);
+
+  extension::BufferDataLoader buffer(bytes.data(), bytes.size());
+  const Result<Program> program = Program::load(&buffer, Program::Verification::InternalConsistency);
+  CHECK(program.ok());
+  if (!program.ok()) return;
+  meta(*program);
+  execute(*program);
+  refused_inputs(*program);
+  too_little_memory(*program);
+
+  const Result<extension::MmapDataLoader> mapped = extension::MmapDataLoader::from(path);
+  const Result<extension::FileDataLoader> read = extension::FileDataLoader::from(path);
+  XorLoader hidden;
+  for (char c : bytes) hidden.bytes.push_back(static_cast<char>(c ^ 0x5A));
+  CHECK(mapped.ok() && read.ok());
+  const DataLoader* const loaders[] = {&*mapped, &*read, &hidden};
+  for (const DataLoader* loader : loaders) {
+    const Result<Program> same = Program::load(const_cast<DataLoader*>(loader));
+    CHECK(same.ok());
+    if (same.ok()) execute(*same);
+    CHECK(!loader->load(bytes.size(), 1, {DataLoader::SegmentInfo::Type::Program}).ok());
+    CHECK(!loader->load(SIZE_MAX, 2, {DataLoader::SegmentInfo::Type::Program}).ok());
+  }
+  CHECK(extension::MmapDataLoader::from("/nowhere").error() == Error::AccessFailed);
+  CHECK(extension::FileDataLoader::from("/nowhere").error() == Error::AccessFailed);
+  CHECK(extension::FileDataLoader::from("/").error() == Error::AccessFailed);
+  CHECK(extension::FileDataLoader::from(path, 3).error() == Error::InvalidArgument);
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cstring>
+
+#include "check.h"
+#include "test_kernels.h"
+#include "torchette/runtime/backend.h"
+#include "torchette/runtime/kernel_registry.h"
+
+using namespace torchette;
+
+namespace torchette {
+
+Span<const Kernels> kernel_table() { return test_table(); }
+
+}  // namespace torchette
+
+namespace {
+
+Error nothing(Context&, const Tensor&, Optional<int64_t>, Span<const double>, Tensor&) { return Error::Ok; }
+
+struct NullBackend final : BackendInterface {
+  bool is_available() const override { return true; }
+  Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer*, Span<const CompileSpec>) const override {
+    return Error::NotSupported;
+  }
+  Error execute(BackendExecutionContext&, DelegateHandle*, Span<Value*>) const override { return Error::Ok; }
+};
+
+}  // namespace
+
+void registry_tests() {
+  CHECK(find_kernel("test::add.out") != nullptr);
+  CHECK(find_kernel({"test::add", 9}, {"out", 3}) == find_kernel("test::add.out"));
+  CHECK(find_kernel({"test::add", 9}, {"ou", 2}) == nullptr);
+  CHECK(find_kernel({"test::add.out", 13}, {"", 0}) != nullptr);
+  CHECK(find_kernel("test::add") == nullptr);
+  CHECK(find_kernel("") == nullptr);
+  CHECK(strcmp(find_kernel("test::add.out")->signature, "TT?st") == 0);
+
+  static constexpr Kernel kMore[] = {TORCHETTE_KERNEL("more::nothing", nothing)};
+  static KernelRegistration more{kMore};
+  CHECK(find_kernel("more::nothing") == nullptr);
+  CHECK(register_kernels(more) == Error::Ok);
+  CHECK(strcmp(find_kernel("more::nothing")->signature, "T?iDt") == 0);
+  KernelRegistration again{kMore};
+  CHECK(register_kernels(again) == Error::RegistrationAlreadyRegistered);
+  static constexpr Kernel kTwice[] = {TORCHETTE_KERNEL("twice::x", nothing),
+                                      TORCHETTE_KERNEL("twice::x", nothing)};
+  KernelRegistration twice{kTwice};
+  CHECK(register_kernels(twice) == Error::RegistrationAlreadyRegistered);
+  CHECK(find_kernel("twice::x") == nullptr);
+
+  static NullBackend object;
+  static Backend first{"First", &object}, second{"Second", &object}, nameless{nullptr, &object};
+  CHECK(register_backend(first) == Error::Ok);
+  CHECK(register_backend(second) == Error::Ok);
+  CHECK(register_backend(first) == Error::RegistrationAlreadyRegistered);
+  CHECK(register_backend(nameless) == Error::InvalidArgument);
+  CHECK(get_num_registered_backends() == 2);
+  CHECK(get_backend_class("First") == &object && get_backend_class("Third") == nullptr);
+  CHECK(get_backend_name(1).ok() && !get_backend_name(2).ok());
+}
