@@ -1,2 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compiler's passes, one per file: each takes an ExportedProgram, edits it in place and returns it.
+# The compiler's passes, one per file: each takes an ExportedProgram, edits it in place and returns it. The names that
+# ExecuTorch's users import from here resolve on first use.
+"""Passes; `torchette.exir.pipeline` says in which order they run."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchette.exir.passes.plan_memory import MemoryPlanningPass
+    from torchette.exir.passes.to_out_variants import ToOutVarPass
+
+_LAZY = {
+    "MemoryPlanningPass": "torchette.exir.passes.plan_memory",
+    "ToOutVarPass": "torchette.exir.passes.to_out_variants",
+}
+
+__all__ = ["MemoryPlanningPass", "ToOutVarPass"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'torchette.exir.passes' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

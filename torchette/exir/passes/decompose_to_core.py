@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram, default_decompositions
@@ -22,16 +24,23 @@ def decompose_to_core(
     program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = ()
 ) -> ExportedProgram:
     """Rewrite every operator into core ATen ones, except those to preserve; mutations become outputs."""
-    table = default_decompositions()
-    attention = aten.scaled_dot_product_attention.default
-    table[attention] = _attention(table[attention])
-    table[aten.linalg_vector_norm.default] = torch._refs.linalg.vector_norm
+    table = dict(_table(len(torch._C._dispatch_get_all_op_names())))
     for op in (*KEPT, *preserve):
         table.pop(op, None)
     with warnings.catch_warnings():
         # torch warns of a call that torch itself makes.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         return program.run_decompositions(table)
+
+
+@functools.cache
+def _table(operators: int) -> dict[Any, Callable]:
+    """Torch's table and ours. Reading torch's costs tens of milliseconds: once for as long as no operator is added."""
+    table = dict(default_decompositions().items())
+    attention = aten.scaled_dot_product_attention.default
+    table[attention] = _attention(table[attention])
+    table[aten.linalg_vector_norm.default] = torch._refs.linalg.vector_norm
+    return table
 
 
 def _attention(fallback: Callable) -> Callable:

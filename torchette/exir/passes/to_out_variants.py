@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from torch.export import ExportedProgram
 
@@ -15,6 +16,31 @@ from torchette.exir.graph import calls, place
 
 def to_out_variants(program: ExportedProgram) -> ExportedProgram:
     """Retarget each call to its out variant; all operators that have none are reported together."""
+    missing = _retarget(program)
+    if missing:
+        raise ops.missing_out_variants(missing)
+    return program
+
+
+class ToOutVarPass:
+    """The same as an object, by ExecuTorch's name.
+
+    Args:
+        ignore_to_out_var_failure: leave operators without an out variant as they are.
+    """
+
+    def __init__(self, ignore_to_out_var_failure: bool = False) -> None:
+        self.ignore_to_out_var_failure = ignore_to_out_var_failure
+
+    def __call__(self, program: ExportedProgram) -> ExportedProgram:
+        """Edit and return the program."""
+        if not self.ignore_to_out_var_failure:
+            return to_out_variants(program)
+        _retarget(program)
+        return program
+
+
+def _retarget(program: ExportedProgram) -> list[tuple[Any, str]]:
     missing = []
     for node in calls(program):
         if (
@@ -34,6 +60,4 @@ def to_out_variants(program: ExportedProgram) -> ExportedProgram:
             taken = {argument.name for argument in out._schema.arguments}
             node.kwargs = {name: value for name, value in node.kwargs.items() if name in taken}
         node.target = out
-    if missing:
-        raise ops.missing_out_variants(missing)
-    return program
+    return missing
