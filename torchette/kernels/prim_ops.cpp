@@ -184,7 +184,7 @@ static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
   }
 }
 
-/// `out` becomes a reading of x's own bytes.
+/// `out` becomes a reading of x's own bytes; where it has memory of its own, the bytes go there.
 static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tensor& out) {
   TORCHETTE_TRY(same_type(x, out));
   TORCHETTE_CHECK(wanted.size() <= kMaxDim, InvalidArgument, "a view has more than 16 dimensions");
@@ -211,7 +211,14 @@ static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tens
   TORCHETTE_CHECK(known == x.numel(), InvalidArgument, "%d elements cannot be viewed as %d",
                   static_cast<int>(x.numel()), static_cast<int>(known));
   TORCHETTE_TRY(resize_tensor(out, {sizes, wanted.size()}));
-  out.unsafe_impl()->data = x.mutable_data_ptr();
+  bool same_layout = same_dim_order(x, out);
+  for (ptrdiff_t d = 0; same_layout && d < x.dim(); ++d) same_layout = x.size(d) == out.size(d);
+  TORCHETTE_CHECK(same_layout || (is_contiguous(x) && is_contiguous(out)), NotSupported,
+                  "elements that are not in row-major order cannot be viewed");
+  if (out.const_data_ptr() == nullptr)
+    out.unsafe_impl()->data = x.mutable_data_ptr();
+  else if (out.const_data_ptr() != x.const_data_ptr() && x.numel() > 0)
+    memmove(out.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());
   return Error::Ok;
 }
 

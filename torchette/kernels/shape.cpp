@@ -503,6 +503,160 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
   return Error::Ok;
 }
 
+// --- Strides of their own
+// ----------------------------------------------------------------------------------------------
+
+/// Gives `out` the nest's sizes and moves into it. The nest holds sizes and the source's strides.
+static Error gather_nest(Move& nest, const Tensor& x, ptrdiff_t from, const Tensor& out) {
+  TORCHETTE_TRY(same_type(x, out));
+  Sizes sizes;
+  for (size_t d = 0; d < nest.dim; ++d) TORCHETTE_TRY(sizes.push(static_cast<int64_t>(nest.size[d])));
+  TORCHETTE_TRY(resize(out, sizes));
+  for (size_t d = 0; d < nest.dim; ++d) nest.to[d] = out.strides()[d];
+  move_elements(nest, out, 0, x, out.numel() == 0 ? 0 : from);
+  return Error::Ok;
+}
+
+static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted,
+                                 Span<const int64_t> strides, Optional<int64_t> offset, Tensor& out) {
+  TORCHETTE_CHECK(wanted.size() == strides.size() && wanted.size() <= kMaxDim, InvalidArgument,
+                  "%zu sizes and %zu strides", wanted.size(), strides.size());
+  const int64_t first = offset.value_or(0);
+  TORCHETTE_CHECK(first >= 0 && first <= INT32_MAX, InvalidArgument, "a view begins at %lld",
+                  static_cast<long long>(first));
+  int64_t last = first;
+  bool empty = false;
+  Move nest;
+  for (size_t d = 0; d < wanted.size(); ++d) {
+    TORCHETTE_CHECK(wanted[d] >= 0 && wanted[d] <= INT32_MAX && strides[d] >= 0 && strides[d] <= INT32_MAX,
+                    InvalidArgument, "a size or a stride is negative or too large");
+    nest.add(static_cast<size_t>(wanted[d]), 0, static_cast<ptrdiff_t>(strides[d]));
+    empty = empty || wanted[d] == 0;
+    last += (wanted[d] - 1) * strides[d];
+  }
+  TORCHETTE_CHECK(empty || last < x.numel(), InvalidArgument, "element %lld of a tensor of %d",
+                  static_cast<long long>(last), static_cast<int>(x.numel()));
+  return gather_nest(nest, x, static_cast<ptrdiff_t>(first), out);
+}
+
+static Error diagonal_copy_out(Context&, const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2,
+                               Tensor& out) {
+  const auto rank = static_cast<size_t>(x.dim());
+  TORCHETTE_TRY(wrap_dim(dim1, rank));
+  TORCHETTE_TRY(wrap_dim(dim2, rank));
+  TORCHETTE_CHECK(dim1 != dim2 && rank > 1, InvalidArgument, "a diagonal takes two dimensions");
+  const auto a = static_cast<size_t>(dim1), b = static_cast<size_t>(dim2);
+  const int64_t rows = x.sizes()[a], columns = x.sizes()[b];
+  int64_t length = 0;
+  ptrdiff_t from = 0;
+  if (offset > -rows && offset < columns) {
+    const int64_t row = offset < 0 ? -offset : 0, column = offset > 0 ? offset : 0;
+    length = rows - row < columns - column ? rows - row : columns - column;
+    from = static_cast<ptrdiff_t>(row) * x.strides()[a] + static_cast<ptrdiff_t>(column) * x.strides()[b];
+  }
+  Move nest;
+  for (size_t d = 0; d < rank; ++d)
+    if (d != a && d != b) nest.add(size_of(x, d), 0, x.strides()[d]);
+  nest.add(static_cast<size_t>(length), 0, static_cast<ptrdiff_t>(x.strides()[a]) + x.strides()[b]);
+  return gather_nest(nest, x, from, out);
+}
+
+static Error unfold_copy_out(Context&, const Tensor& x, int64_t dim, int64_t size, int64_t step,
+                             Tensor& out) {
+  const auto rank = static_cast<size_t>(x.dim());
+  TORCHETTE_TRY(wrap_dim(dim, rank));
+  const int64_t n = rank == 0 ? 1 : x.sizes()[static_cast<size_t>(dim)];
+  TORCHETTE_CHECK(size >= 0 && size <= n && step > 0, InvalidArgument,
+                  "windows of %lld every %lld in a size of %lld", static_cast<long long>(size),
+                  static_cast<long long>(step), static_cast<long long>(n));
+  // beyond the size, every step leaves the first window alone
+  const auto stride = static_cast<ptrdiff_t>(step > n ? n + 1 : step);
+  Move nest;
+  for (size_t d = 0; d < rank; ++d) {
+    if (d == static_cast<size_t>(dim))
+      nest.add(static_cast<size_t>((n - size) / stride + 1), 0, x.strides()[d] * stride);
+    else
+      nest.add(size_of(x, d), 0, x.strides()[d]);
+  }
+  nest.add(static_cast<size_t>(size), 0, rank == 0 ? 0 : x.strides()[static_cast<size_t>(dim)]);
+  return gather_nest(nest, x, 0, out);
+}
+
+/// Keeps the columns of each row from `offset` beyond the diagonal on, or up to there.
+static Error triangle(const Tensor& x, int64_t offset, bool upper, const Tensor& out) {
+  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "a triangle of a tensor of %d dimensions",
+                  static_cast<int>(x.dim()));
+  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(assign(x, out));
+  if (out.numel() == 0) return Error::Ok;
+  const auto r = static_cast<size_t>(x.dim()) - 2;
+  const int64_t rows = x.sizes()[r], columns = x.sizes()[r + 1];
+  offset = offset < -rows ? -rows - 1 : offset > columns ? columns + 1 : offset;
+  static constexpr uint64_t kZero[2] = {};
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t edge = row + offset + (upper ? 0 : 1);
+    const int64_t middle = edge < 0 ? 0 : edge > columns ? columns : edge;
+    const int64_t first = upper ? 0 : middle, last = upper ? middle : columns;
+    Move nest;
+    for (size_t d = 0; d < r; ++d) nest.add(size_of(out, d), out.strides()[d], 0);
+    nest.add(static_cast<size_t>(last - first), out.strides()[r + 1], 0);
+    const ptrdiff_t to = static_cast<ptrdiff_t>(row) * out.strides()[r] +
+                         (first == last ? 0 : static_cast<ptrdiff_t>(first) * out.strides()[r + 1]);
+    move(nest, static_cast<char*>(out.mutable_data_ptr()) + to * out.element_size(), kZero,
+         static_cast<size_t>(out.element_size()));
+  }
+  return Error::Ok;
+}
+static Error tril_out(Context&, const Tensor& x, int64_t offset, Tensor& out) {
+  return triangle(x, offset, false, out);
+}
+static Error triu_out(Context&, const Tensor& x, int64_t offset, Tensor& out) {
+  return triangle(x, offset, true, out);
+}
+
+/// Channel (c * f + i) * f + j at (y, x) of the deep side is channel c at (y * f + i, x * f + j) of the wide
+/// one.
+static Error shuffle_pixels(const Tensor& x, int64_t factor, bool widens, const Tensor& out) {
+  TORCHETTE_CHECK(x.dim() >= 3 && factor > 0 && factor < 1 << 15, InvalidArgument,
+                  "pixels of %d dimensions shuffled by %lld", static_cast<int>(x.dim()),
+                  static_cast<long long>(factor));
+  TORCHETTE_TRY(same_type(x, out));
+  const size_t c = static_cast<size_t>(x.dim()) - 3;
+  const auto f = static_cast<SizesType>(factor);
+  const SizesType deep_channels = x.sizes()[c], height = x.sizes()[c + 1], width = x.sizes()[c + 2];
+  TORCHETTE_CHECK(widens ? deep_channels % (f * f) == 0 : height % f == 0 && width % f == 0, InvalidArgument,
+                  "%d channels of %d by %d cannot be shuffled by %d", deep_channels, height, width, f);
+  Sizes sizes(x);
+  sizes.dim = c;
+  const auto scaled = [&](int64_t n, int64_t by, bool up) { return sizes.push(up ? n * by : n / by); };
+  TORCHETTE_TRY(scaled(deep_channels, factor * factor, !widens));
+  TORCHETTE_TRY(scaled(height, factor, widens));
+  TORCHETTE_TRY(scaled(width, factor, widens));
+  TORCHETTE_TRY(resize(out, sizes));
+  const Tensor& deep = widens ? x : out;
+  const Tensor& wide = widens ? out : x;
+  Move nest;
+  const auto add = [&](size_t n, ptrdiff_t deep_stride, ptrdiff_t wide_stride) {
+    nest.add(n, widens ? wide_stride : deep_stride, widens ? deep_stride : wide_stride);
+  };
+  for (size_t d = 0; d < c; ++d) add(size_of(x, d), deep.strides()[d], wide.strides()[d]);
+  const ptrdiff_t step = deep.strides()[c];
+  add(size_of(wide, c), step * f * f, wide.strides()[c]);
+  add(size_of(deep, c + 1), deep.strides()[c + 1], static_cast<ptrdiff_t>(wide.strides()[c + 1]) * f);
+  add(static_cast<size_t>(f), step * f, wide.strides()[c + 1]);
+  add(size_of(deep, c + 2), deep.strides()[c + 2], static_cast<ptrdiff_t>(wide.strides()[c + 2]) * f);
+  add(static_cast<size_t>(f), step, wide.strides()[c + 2]);
+  move_elements(nest, out, 0, x, 0);
+  return Error::Ok;
+}
+static Error pixel_shuffle_out(Context&, const Tensor& x, int64_t factor, Tensor& out) {
+  return shuffle_pixels(x, factor, true, out);
+}
+static Error pixel_unshuffle_out(Context&, const Tensor& x, int64_t factor, Tensor& out) {
+  return shuffle_pixels(x, factor, false, out);
+}
+
 TORCHETTE_KERNELS(shape,                                                                           //
                   TORCHETTE_KERNEL("aten::permute_copy.out", permute_copy_out),                    //
                   TORCHETTE_KERNEL("aten::transpose_copy.int_out", transpose_copy_out),            //
@@ -526,7 +680,14 @@ TORCHETTE_KERNELS(shape,                                                        
                   TORCHETTE_KERNEL("aten::repeat.out", repeat_out),                                //
                   TORCHETTE_KERNEL("aten::constant_pad_nd.out", constant_pad_nd_out),              //
                   TORCHETTE_KERNEL("aten::flip.out", flip_out),                                    //
-                  TORCHETTE_KERNEL("aten::roll.out", roll_out))
+                  TORCHETTE_KERNEL("aten::roll.out", roll_out),                                    //
+                  TORCHETTE_KERNEL("aten::as_strided_copy.out", as_strided_copy_out),              //
+                  TORCHETTE_KERNEL("aten::diagonal_copy.out", diagonal_copy_out),                  //
+                  TORCHETTE_KERNEL("aten::unfold_copy.out", unfold_copy_out),                      //
+                  TORCHETTE_KERNEL("aten::tril.out", tril_out),                                    //
+                  TORCHETTE_KERNEL("aten::triu.out", triu_out),                                    //
+                  TORCHETTE_KERNEL("aten::pixel_shuffle.out", pixel_shuffle_out),                  //
+                  TORCHETTE_KERNEL("aten::pixel_unshuffle.out", pixel_unshuffle_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

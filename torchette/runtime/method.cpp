@@ -199,6 +199,9 @@ Error Method::run_control(const Control& control, Context& context) {
   switch (control.kind) {
     case Control::Kind::CheckedKernel:
       TORCHETTE_TRY(check_backed(control));
+      // a view that an earlier turn of a loop made would be written through
+      if (control.defines_last)
+        value(control.arguments[control.arguments.size() - 1]).to_tensor().unsafe_impl()->data = nullptr;
       return control.function(context, {values_.data(), control.arguments.data()});
     case Control::Kind::Move:
       return move(control.a, control.b);
