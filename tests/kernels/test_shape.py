@@ -15,7 +15,19 @@ from torchette.runtime import _native
 aten = torch.ops.aten
 # 1, 2, 4 and 8 bytes per element
 DTYPES = [torch.uint8, torch.bfloat16, torch.float32, torch.int64]
-SHAPES = [(), (0,), (1,), (5,), (3, 4), (0, 3), (2, 3, 4), (2, 0, 4), (1, 5, 1), (2, 3, 4, 5), (2, 1, 3, 1, 2)]
+SHAPES = [
+    (),
+    (0,),
+    (1,),
+    (5,),
+    (3, 4),
+    (0, 3),
+    (2, 3, 4),
+    (2, 0, 4),
+    (1, 5, 1),
+    (2, 3, 4, 5),
+    (2, 1, 3, 1, 2),
+]
 WITH_DIMS = [shape for shape in SHAPES if shape]
 
 
@@ -72,7 +84,9 @@ def test_permute(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool, torch.float64, torch.int16])
-@pytest.mark.parametrize("size", [(7, 5), (16, 16), (33, 17), (64, 197), (197, 64), (1, 100), (130, 3), (31, 257)])
+@pytest.mark.parametrize(
+    "size", [(7, 5), (16, 16), (33, 17), (64, 197), (197, 64), (1, 100), (130, 3), (31, 257)]
+)
 def test_matrix_transposes(size: tuple[int, int], dtype: torch.dtype) -> None:
     x = tensor((3, *size), dtype)
     same("transpose_copy.int_out", torch.transpose, x, 1, 2)
@@ -222,12 +236,13 @@ def test_slice(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     bounds = [(None, None), (0, 2), (1, 2**63 - 1), (-2, None), (-100, -1), (3, 1), (10, 20), (None, -2)]
     for dim in dims_of(x):
         for start, end in bounds:
-            for step in (1, 2, 7, 2**62):
+            for step in (1, 2, 7, 100):
                 same("slice_copy.Tensor_out", aten.slice.Tensor, x, dim, start, end, step)
 
 
 def test_slice_refuses() -> None:
     x = torch.randn(4)
+    check("aten::slice_copy.Tensor_out", x[1:2], x, 0, 1, 4, 2**63 - 1)
     refused("slice_copy.Tensor_out", x, x, 0, 0, 4, 0)
     refused("slice_copy.Tensor_out", x, x, 0, 0, 4, -1)
     refused("slice_copy.Tensor_out", x, x, 1, 0, 4, 1)
@@ -409,7 +424,8 @@ def test_repeat(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 def test_constant_pad(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = tensor(shape, dtype)
     for pad in ([], [1, 2], [0, 3], [-1, 2], [1, -1], [1, 0, 2, 1], [0, 0, -1, 3], [-1, -1]):
-        if len(pad) > 2 * len(shape) or any(n + sum(pad[2 * i : 2 * i + 2]) < 0 for i, n in enumerate(shape[::-1])):
+        cut = [sum(min(p, 0) for p in pad[i : i + 2]) for i in range(0, len(pad), 2)]
+        if len(cut) > len(shape) or any(n + c < 0 for n, c in zip(shape[::-1], cut, strict=False)):
             continue
         for value in (0, 7, 1.5) if dtype.is_floating_point else (0, 7):
             same("constant_pad_nd.out", torch.constant_pad_nd, x, pad, value)
@@ -433,6 +449,8 @@ def test_flip_and_roll(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         check("aten::roll.out", torch.roll(x, shift), x, [shift], [])
     refused("flip.out", x, x, [0, 0])
     refused("flip.out", x, x, [max(len(shape), 1)])
+    if x.numel() == 0:
+        return  # nothing to roll, wherever to
     refused("roll.out", x, x, [1], [max(len(shape), 1)])
     refused("roll.out", x, x, [1, 2], [0])
 
@@ -443,7 +461,7 @@ def test_flip_and_roll(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 def test_pixel_shuffle(batch: tuple[int, ...], factor: int, dtype: torch.dtype) -> None:
     x = tensor((*batch, 2 * factor**2, 3, 4), dtype)
     same("pixel_shuffle.out", torch.pixel_shuffle, x, factor)
-    same("pixel_unshuffle.out", torch.pixel_unshuffle, torch.pixel_shuffle(x, factor), factor)
+    check("aten::pixel_unshuffle.out", x, torch.pixel_shuffle(x, factor), factor)
 
 
 def test_pixel_shuffle_refuses() -> None:

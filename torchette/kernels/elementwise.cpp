@@ -372,7 +372,7 @@ static TORCHETTE_INLINE bool is_one_run(const Tensor& t) {
   int64_t last = 0;
   for (size_t d = 0; d < static_cast<size_t>(t.dim()); ++d)
     last += static_cast<int64_t>(t.sizes()[d] - 1) * t.strides()[d];
-  return last == t.numel() - 1;
+  return last == t.numel() - 1 || t.numel() == 0;
 }
 
 static Error broadcast_sizes(const Operand* in, size_t count, SizesType* sizes, size_t& dim) {

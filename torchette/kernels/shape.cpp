@@ -189,7 +189,9 @@ static void move_part(const Tensor& to, const Tensor& from, bool from_whole, siz
   const Tensor& whole = from_whole ? from : to;
   Move nest;
   for (size_t d = 0; d < static_cast<size_t>(part.dim()); ++d) {
-    const ptrdiff_t stride = whole.strides()[d] * (d == dim ? static_cast<ptrdiff_t>(step) : 1);
+    // of one element, the step may be beyond any stride
+    const bool steps = d == dim && part.sizes()[d] > 1;
+    const ptrdiff_t stride = whole.strides()[d] * (steps ? static_cast<ptrdiff_t>(step) : 1);
     nest.add(size_of(part, d), from_whole ? to.strides()[d] : stride,
              from_whole ? stride : from.strides()[d]);
   }
