@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# `torchette compile`, `run`, `bench`: a model's way over the command line.
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torchette.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def net(folder: Path, capsys: Capture) -> Path:
+    assert main(["compile", "model.py:Net", "-o", "net.pte"]) == 0
+    capsys.readouterr()
+    return folder / "net.pte"
+
+
+def test_compile_check_and_run(folder: Path, capsys: Capture) -> None:
+    assert main(["compile", "model.py:Net", "--check"]) == 0
+    assert "net.pte" in capsys.readouterr().out
+    assert main(["run", "net.pte", "--json"]) == 0
+    (output,) = json.loads(capsys.readouterr().out).values()
+    assert output["shape"] == [1, 2] and output["dtype"] == "float32"
+
+
+def test_compile_facts_as_json(folder: Path, capsys: Capture) -> None:
+    assert main(["compile", "model.py:build", "-o", "b.pte", "--check", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["bytes"] == (folder / "b.pte").stat().st_size
+    assert facts["planned_bytes"] >= facts["lower_bound_bytes"]
+    assert facts["largest_difference"] < 1e-5
+
+
+def test_saved_program_gives_the_same_file(folder: Path) -> None:
+    sys.path.insert(0, str(folder))
+    namespace: dict[str, type] = {}
+    exec((folder / "model.py").read_text(), namespace)
+    net = namespace["Net"]().eval()
+    torch.export.save(torch.export.export(net, net.example_inputs), folder / "saved.pt2")
+    assert main(["compile", "saved.pt2", "--check"]) == 0
+    assert main(["compile", "model.py:Net"]) == 0
+    assert main(["inspect", "saved.pte"]) == main(["inspect", "net.pte"]) == 0
+
+
+def test_until_prints_the_graph_and_dump_writes_all_of_them(folder: Path, capsys: Capture) -> None:
+    assert main(["compile", "model.py:Net", "--until", "edge", "--dump", "graphs"]) == 0
+    assert "aten.relu.default" in capsys.readouterr().out
+    assert any("edge" in path.name for path in (folder / "graphs").iterdir())
+    assert not (folder / "net.pte").exists()
+
+
+def test_list_prints_the_pipeline(capsys: Capture) -> None:
+    assert main(["compile", "--list"]) == 0
+    text = capsys.readouterr().out
+    assert "fold_batch_norm" in text and "edge" in text
+
+
+def test_check_fails_where_the_results_differ(folder: Path, capsys: Capture) -> None:
+    (folder / "chance.py").write_text(
+        "import torch\n"
+        "calls = 0\n"
+        "class Chance(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        global calls\n"
+        "        calls += 1\n"
+        "        return x + calls\n"
+    )
+    assert main(["compile", "chance.py:Chance", "--inputs", "2", "--check"]) == 1
+    assert "differs from eager" in capsys.readouterr().err
+
+
+def test_training_mode_is_a_failed_check(folder: Path, capsys: Capture) -> None:
+    assert main(["compile", "model.py:train"]) == 1
+    error = capsys.readouterr().err
+    assert "training mode" in error.splitlines()[0] and "eval()" in error
+
+
+def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
+    assert main(["compile", "model.py:Branches"]) == 1
+    error = capsys.readouterr().err
+    assert "torch.cond" in error and "model.py:" in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compile"], "which model?"),
+        (["compile", "model.py:Net", "-o", "no/such/folder/net.pte"], "no such folder"),
+        (["compile", "model.py:Net", "--until", "lunch"], "the stages are capture"),
+        (["run", "none.pte"], "none.pte"),
+        (["run", "model.py"], "pte"),
+        (["run", "net.pte", "--method", "backward"], "it has forward"),
+        (["run", "net.pte", "--inputs", "1x4", "--inputs", "1x4"], "takes 1 inputs"),
+        (["run", "net.pte", "--output", "scores.txt"], ".npz or .npy"),
+        (["bench", "net.pte", "-n", "0"], "at least one"),
+    ],
+)
+def test_mistakes_are_explained_in_the_first_line(
+    net: Path, arguments: list[str], message: str, capsys: Capture
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error.splitlines()[0] and "Traceback" not in error
+
+
+@pytest.mark.parametrize("shape", ["1x5", "4", "1x4:int64"])
+def test_inputs_that_do_not_fit_are_refused(net: Path, shape: str, capsys: Capture) -> None:
+    assert main(["run", "net.pte", "--inputs", shape]) == 2
+    error = capsys.readouterr().err
+    assert "input" in error.splitlines()[0] and "Traceback" not in error
+
+
+def test_run_takes_and_writes_arrays(net: Path) -> None:
+    x = np.array([[0.5, 0.0, -1.0, 2.0]], np.float32)
+    np.save("x.npy", x)
+    assert main(["run", "net.pte", "--inputs", "x.npy", "--output", "y.npz"]) == 0
+    assert main(["run", "net.pte", "--inputs", "x.npy", "--output", "y.npy"]) == 0
+    namespace: dict[str, type] = {}
+    exec((net.parent / "model.py").read_text(), namespace)
+    with torch.inference_mode():
+        expected = namespace["Net"]()(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(np.load("y.npy"), expected, rtol=1e-4, atol=1e-5)
+    with np.load("y.npz") as saved:
+        np.testing.assert_allclose(saved[saved.files[0]], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bench_reports_each_phase(net: Path, capsys: Capture) -> None:
+    assert main(["bench", "net.pte", "-n", "5", "--warm-up", "1", "--json"]) == 0
+    phases = json.loads(capsys.readouterr().out)
+    assert {name: phase["count"] for name, phase in phases.items()} == {"load": 10, "first run": 1, "run": 5}
+    assert all(0 < phase["min"] <= phase["p50"] <= phase["p90"] for phase in phases.values())
+    assert main(["bench", "net.pte", "-n", "5"]) == 0
+    assert "p90" in capsys.readouterr().out
+
+
+def test_ops_lists_kernels_and_coverage(capsys: Capture) -> None:
+    assert main(["ops", "relu", "--json"]) == 0
+    assert "aten::relu.out" in {row["kernel"] for row in json.loads(capsys.readouterr().out)}
+    assert main(["ops", "--dialect", "core"]) == 0
+    printed = capsys.readouterr()
+    assert "aten::relu" in printed.out and "Core ATen operators run" in printed.err
+
+
+def test_without_torch_compile_says_what_to_install(folder: Path) -> None:
+    code = "import sys; sys.modules['torch'] = None; from torchette.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "compile", "model.py:Net"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "torchette compile: compiling needs torch, which is not installed; try: pip install 'torchette[export]'\n"
+    )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: this checkout. Out: a wheel, installed where numpy is all there is, runs a model; importing stays cheap.
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Modules that `import torchette` may load beyond a bare interpreter's; importlib and typing take most of them.
+IMPORT_BUDGET = 60
+
+RUN = """
+import sys
+import numpy as np
+import torchette
+import torchette.runtime
+model, inputs, outputs = sys.argv[1:]
+arrays = np.load(inputs)
+result = torchette.load(model)(*(arrays[name] for name in arrays.files))
+np.save(outputs, result)
+assert "torch" not in sys.modules
+print(torchette.__file__)
+"""
+
+
+def python(*arguments: str | Path) -> str:
+    done = subprocess.run(
+        [*map(str, arguments)], capture_output=True, text=True, cwd=ROOT.anchor, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built in ./dev's own build folder, where the compiled objects already lie."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = (
+        f"build-dir={ROOT / 'build' / 'dev'}"
+        if (ROOT / "build" / "dev").exists()
+        else "build-dir=build/wheel"
+    )
+    python(
+        *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", folder),
+        *("-C", build),
+    )
+    return next(folder.glob("*.whl"))
+
+
+def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "torchette/schema/program.fbs" in names
+    assert "torchette/runtime/method.h" in names
+    assert "torchette/runtime/kernel.h" in names
+    assert len([name for name in names if re.match(r"torchette/runtime/_native.*\.so$", name)]) == 1
+    strange = [name for name in names if not re.search(r"\.(py|fbs|h|def|so|md)$|dist-info/", name)]
+    assert not strange
+
+
+def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import torchette
+
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten()).eval()
+    image = torch.randn(1, 3, 8, 8)
+    torchette.compile(module, (image,)).save(tmp_path / "model.pte")
+    np.savez(tmp_path / "inputs.npz", image.numpy())
+
+    python(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    bare = tmp_path / "venv" / "bin" / "python"
+    site = Path(python(bare, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    python(sys.executable, "-m", "pip", "--python", bare, "install", "--no-deps", "--no-index", wheel)
+    for part in Path(np.__file__).parents[1].glob("numpy*"):
+        (site / part.name).symlink_to(part)
+    assert "ModuleNotFoundError" in python(
+        bare, "-c", "try: import torch\nexcept ModuleNotFoundError as e: print(repr(e))"
+    )
+
+    script = tmp_path / "run.py"
+    script.write_text(RUN)
+    output = tmp_path / "output.npy"
+    where = python(bare, script, tmp_path / "model.pte", tmp_path / "inputs.npz", output)
+    assert str(site) in where, "the installed package must have run, not the checkout"
+    with torch.inference_mode():
+        expected = module(image).numpy()
+    np.testing.assert_allclose(np.load(output), expected, rtol=1e-4, atol=1e-5)
+    assert "native module" in python(tmp_path / "venv" / "bin" / "torchette", "doctor")
+
+
+def test_import_is_cheap() -> None:
+    code = (
+        "import sys; bare = len(sys.modules); import torchette; print(len(sys.modules) - bare, *sys.modules)"
+    )
+    count, *modules = python(
+        sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"
+    ).split()
+    assert int(count) <= IMPORT_BUDGET
+    assert not {"numpy", "torch", "rich"} & set(modules)
+
+
+def test_one_torch_everywhere() -> None:
+    """The pinned torch stands in four places, each of which must be read alone; they agree."""
+    from tests.conftest import PINNED_TORCH
+    from torchette.cli.doctor import TORCH
+
+    assert f'readonly TORCH="torch=={PINNED_TORCH}"' in (ROOT / "dev").read_text()
+    assert f'"torch=={PINNED_TORCH}"' in (ROOT / "pyproject.toml").read_text()
+    assert PINNED_TORCH.startswith(TORCH + ".")
