@@ -44,7 +44,7 @@ class Emitted:
         self.output = emit_program(methods, **kwargs)
         self.bytes = bytes(pte.write(self.output.program, self.output.constants, self.output.mutable_data))
         self.file = pte.read(self.bytes)
-        self._module = None
+        self._runtimes = None
 
     def plan(self, name="forward"):
         return next(plan for plan in self.file.program.execution_plan if plan.name == name)
@@ -62,11 +62,43 @@ class Emitted:
         return self.plan(name).values[index].val
 
     def run(self, *inputs, name="forward"):
-        """The flat outputs of one execution; state is kept from call to call."""
-        if self._module is None:
-            portable = pytest.importorskip("executorch.extension.pybindings.portable_lib")
-            self._module = portable._load_for_executorch_from_buffer(self.bytes)
-        return self._module.run_method(name, tuple(inputs))
+        """The flat outputs of one execution, the same from every runtime that is here; state is kept between calls."""
+        if self._runtimes is None:
+            self._runtimes = [
+                runtime for runtime in (_executorch(self.bytes), _torchette(self.bytes)) if runtime
+            ]
+        if not self._runtimes:
+            pytest.skip("neither ExecuTorch's runtime nor ours is here")
+        first, *others = [runtime(name, inputs) for runtime in self._runtimes]
+        for other in others:
+            torch.testing.assert_close(other, first, rtol=1e-4, atol=1e-5)
+        return first
+
+
+def _executorch(data):
+    try:
+        from executorch.extension.pybindings import portable_lib
+    except ImportError:
+        return None
+    return portable_lib._load_for_executorch_from_buffer(data).run_method
+
+
+def _torchette(data):
+    try:
+        from torchette.runtime import Runtime
+
+        program = Runtime.get().load_program(data)
+    except ImportError:
+        return None
+    methods = {}
+
+    def run(name, inputs):
+        if name not in methods:
+            methods[name] = program.load_method(name)
+        outputs = methods[name].execute(inputs)
+        return [torch.from_dlpack(value) if hasattr(value, "__dlpack__") else value for value in outputs]
+
+    return run
 
 
 def check(module, args, kwargs=None, dynamic_shapes=None, planning=None, others=()):
@@ -311,6 +343,22 @@ def test_arithmetic_on_shapes():
         return x[1:] * (rows - 1), x.new_zeros(rows + 3), rows % 3, rows // 2
 
     check(forward, (torch.randn(5),), dynamic_shapes=({0: n},), others=[(torch.randn(k),) for k in (3, 12)])
+
+
+def test_sums_of_many_lengths():
+    dims = [torch.export.Dim(f"n{i}", min=2, max=9) for i in range(3)]
+
+    def forward(x, y, z):
+        return x.new_zeros(torch.sym_sum([x.shape[0], y.shape[0], z.shape[0]])), x + 1
+
+    args = tuple(torch.randn(n) for n in (3, 4, 5))
+    emitted = check(
+        forward,
+        args,
+        dynamic_shapes=tuple({0: d} for d in dims),
+        others=[tuple(torch.randn(n) for n in (9, 2, 9))],
+    )
+    assert [name for name, _ in emitted.calls()].count("executorch_prim::add.Scalar") == 2
 
 
 def test_numbers_that_are_not_finite():

@@ -221,7 +221,7 @@ _PRIMITIVES: dict[Any, str] = {
     operator.truediv: "truediv", operator.mod: "mod", operator.neg: "neg", operator.eq: "eq", operator.gt: "gt",
     operator.lt: "lt", operator.ge: "ge", operator.le: "le", round: "round", torch.sym_float: "sym_float",
     torch.sym_int: "sym_int", torch.sym_max: "sym_max", torch.sym_min: "sym_min", torch.sym_not: "sym_not",
-    torch.sym_ite: "sym_ite", math.ceil: "ceil", math.trunc: "trunc",
+    torch.sym_ite: "sym_ite", operator.not_: "sym_not", torch.sym_sum: "add", math.ceil: "ceil", math.trunc: "trunc",
 }  # fmt: skip
 
 
@@ -417,11 +417,19 @@ class _MethodEmitter:
             return
         if node.kwargs:
             raise _Unsupported("arguments by name of a function on numbers")
+        name = (f"executorch_prim::{_PRIMITIVES[node.target]}", "Scalar")
+        if node.target is torch.sym_sum:
+            total, *terms = (self._argument(term, "") for term in node.args[0])
+            for term in terms:
+                result = self._value(_scalar_record(value))
+                self._instruction(name, [total, term, result], node, 0)
+                total = result
+            self._of_node[node] = total
+            return
         arguments = [self._argument(argument, "") for argument in node.args]
         result = self._value(_scalar_record(value))
         self._of_node[node] = result
-        name = _PRIMITIVES[node.target]
-        self._instruction((f"executorch_prim::{name}", "Scalar"), [*arguments, result], node, 0)
+        self._instruction(name, [*arguments, result], node, 0)
 
     def _is_alias(self, node: Node) -> bool:
         """Whether the plan lets this node share its source's bytes."""
