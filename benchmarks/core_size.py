@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the sources of the runtime's core. Out: bytes of text, data and bss per object, against the budget below.
-# `./dev size` prints it, tests/runtime/test_core_size.py holds it.
+# In: the sources of the runtime's core. Out: bytes of code and memory per object, and of what the smallest useful
+# program links of them, against the budget. `./dev size` prints it, tests/runtime/test_core_size.py holds it.
 """What the core costs in a firmware image: compiled for size, without log messages, unwind tables or symbols."""
 
 from __future__ import annotations
@@ -14,82 +14,106 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FLAGS = [
-    "-std=c++17",
-    "-Os",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fno-threadsafe-statics",
-    "-fno-unwind-tables",
-    "-fno-asynchronous-unwind-tables",
-    "-ffunction-sections",
-    "-fdata-sections",
-    "-DTORCHETTE_LOG_LEVEL=0",
-    "-DNDEBUG",
-]
-# Bytes of the whole core on x86-64, verification included; static memory is what it has in data and bss.
+FLAGS = (
+    *("-std=c++17", "-Os", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-unwind-tables"),
+    *("-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections"),
+    *("-DTORCHETTE_LOG_LEVEL=0", "-DNDEBUG"),
+)
+# Bytes on x86-64, of what the smallest program links: code, verification included; and memory that is always taken.
 TEXT_BUDGET, STATIC_BUDGET = 16 * 1024, 256
-# These are not the core: the Python module, and the platform, which a board brings along.
-OUTSIDE = ("python", "platform_")
+# These are not the core: the Python module, and the platforms but for the one without an operating system.
+OUTSIDE = ("python.cpp", "platform_posix.cpp")
 
 
 class Size(NamedTuple):
-    """Bytes of one object file; text includes constants."""
+    """Bytes of an object or a program: code, constants, memory with a first value, zeroed memory."""
 
     name: str
     text: int
+    rodata: int
     data: int
     bss: int
 
+    @classmethod
+    def of(cls, path: Path) -> Size:
+        """The size of an object file or program, summed over its sections by kind."""
+        table = subprocess.run(["size", "-A", path], check=True, capture_output=True, text=True).stdout
+        found = dict.fromkeys(("text", "rodata", "data", "bss"), 0)
+        for line in table.splitlines():
+            name, _, rest = line.removeprefix(".").partition(" ")
+            kind = name.split(".")[0]
+            if kind in found:
+                found[kind] += int(rest.split()[0])
+        return cls(path.stem, **found)
 
-def core_sources() -> list[Path]:
-    return [
-        path
-        for path in sorted((ROOT / "torchette" / "runtime").glob("*.cpp"))
-        if not path.name.startswith(OUTSIDE)
-    ]
+    def minus(self, other: Size) -> Size:
+        """This, less what the other one costs as well."""
+        return Size(self.name, *(a - b for a, b in zip(self[1:], other[1:])))
 
 
-def measure(compiler: str = "c++", size: str = "size") -> list[Size]:
-    """Compiles each source of the core for size and reads its object.
+class Measured(NamedTuple):
+    """Each object of the core, and what the smallest program links of them."""
+
+    objects: list[Size]
+    linked: Size
+
+
+def measure() -> Measured:
+    """Compiles the core for size, links the smallest program with it, and reads the results.
 
     Raises:
-        subprocess.CalledProcessError: a source does not compile.
+        subprocess.CalledProcessError: a source does not compile or link.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        generated = Path(folder, "torchette", "schema")
-        generated.mkdir(parents=True)
-        for schema in sorted((ROOT / "torchette" / "schema").glob("*.fbs")):
-            header = generated / f"{schema.stem}.h"
-            script = ROOT / "torchette" / "format" / "schema.py"
-            subprocess.run([sys.executable, script, schema, "--cpp", header], check=True)
-        objects = []
-        for source in core_sources():
-            objects.append(Path(folder, f"{source.stem}.o"))
-            subprocess.run(
-                [compiler, *FLAGS, f"-I{ROOT}", f"-I{folder}", "-c", source, "-o", objects[-1]], check=True
-            )
-        table = subprocess.run([size, *objects], check=True, capture_output=True, text=True).stdout
-    rows = [line.split() for line in table.splitlines()[1:]]
-    return [Size(Path(row[5]).stem, *map(int, row[:3])) for row in rows]
+    sources = sorted((ROOT / "torchette" / "runtime").glob("*.cpp"))
+    sources = [source for source in sources if source.name not in OUTSIDE]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _make_headers(folder / "torchette" / "schema")
+        objects = [_compile(source, folder) for source in sources]
+        (folder / "nothing.cpp").write_text("int main() {}\n")
+        nothing = _link([_compile(folder / "nothing.cpp", folder)], folder / "nothing")
+        smallest = _link(
+            [*objects, _compile(ROOT / "benchmarks" / "smallest.cpp", folder)], folder / "smallest"
+        )
+        return Measured([Size.of(path) for path in objects], Size.of(smallest).minus(Size.of(nothing)))
 
 
-def total(sizes: list[Size]) -> Size:
-    return Size("core", *(sum(size[i] for size in sizes) for i in (1, 2, 3)))
+def _make_headers(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    script = ROOT / "torchette" / "format" / "schema.py"
+    for schema in sorted((ROOT / "torchette" / "schema").glob("*.fbs")):
+        subprocess.run([sys.executable, script, schema, "--cpp", folder / f"{schema.stem}.h"], check=True)
+
+
+def _compile(source: Path, folder: Path) -> Path:
+    result = folder / f"{source.stem}.o"
+    compiler = os.environ.get("CXX", "c++")
+    subprocess.run([compiler, *FLAGS, f"-I{ROOT}", f"-I{folder}", "-c", source, "-o", result], check=True)
+    return result
+
+
+def _link(objects: list[Path], result: Path) -> Path:
+    subprocess.run([os.environ.get("CXX", "c++"), *objects, "-Wl,--gc-sections", "-o", result], check=True)
+    return result
+
+
+def fits(linked: Size) -> bool:
+    """Whether the smallest program is within the budget."""
+    return linked.text <= TEXT_BUDGET and linked.data + linked.bss <= STATIC_BUDGET
 
 
 def main() -> int:
     argparse.ArgumentParser(prog="./dev size", description=__doc__).parse_args()
-    sizes = measure(os.environ.get("CXX", "c++"))
-    whole = total(sizes)
-    print(f"{'object':24}{'text':>8}{'data':>8}{'bss':>8}")
-    for size in [*sorted(sizes, key=lambda size: -size.text), whole]:
-        print(f"{size.name:24}{size.text:8,}{size.data:8,}{size.bss:8,}")
-    print(f"{'budget':24}{TEXT_BUDGET:8,}{'':8}{STATIC_BUDGET:8,}  (data and bss together)")
-    fits = whole.text <= TEXT_BUDGET and whole.data + whole.bss <= STATIC_BUDGET
-    if not fits:
+    objects, linked = measure()
+    print(f"{'object':24}" + "".join(f"{column:>10}" for column in Size._fields[1:]))
+    for size in [*sorted(objects, key=lambda size: -size.text), linked]:
+        if size is linked:
+            print(f"\nof these, the smallest useful program links ({linked.name}.cpp)")
+        print(f"{size.name:24}" + "".join(f"{count:10,}" for count in size[1:]))
+    print(f"{'budget':24}{TEXT_BUDGET:10,}{'':20}{STATIC_BUDGET:10,}  (data and bss together)")
+    if not fits(linked):
         print("over budget", file=sys.stderr)
-    return 0 if fits else 1
+    return 0 if fits(linked) else 1
 
 
 if __name__ == "__main__":
