@@ -12,7 +12,6 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 // --- The arithmetic that elementwise.def speaks of: float fast, double by the C library, int64_t
-// ----------------
 
 #define TORCHETTE_FAST(f)                                       \
   static TORCHETTE_INLINE float f(float x) { return f##_f(x); } \
@@ -148,7 +147,6 @@ static TORCHETTE_INLINE int64_t shifted_right(int64_t a, int64_t b) {
 }
 
 // --- Chunks
-// -----------------------------------------------------------------------------------------------------
 
 /// Says that equal indices are the only overlap of input and output, so that in-place calls are vectorised
 /// too.
@@ -165,10 +163,9 @@ static void chunk(const void* const* in, void* out, size_t n) {
   const T* c = static_cast<const T*>(Op::kArity > 2 ? in[2] : in[0]);
   const T* d = static_cast<const T*>(Op::kArity > 3 ? in[3] : in[0]);
   R* y = static_cast<R*>(out);
-  // Only single precision is worth vector code of its own; the statement keeps the loop as it is.
   TORCHETTE_IVDEP
   for (size_t i = 0; i < n; ++i) {
-    if constexpr (!std::is_same_v<T, float>) asm("" :::);
+    vectorize_float_only<T>();
     y[i] = static_cast<R>(Op::of(a[i], b[i], c[i], d[i]));
   }
 }
@@ -268,7 +265,6 @@ TORCHETTE_OP(shift_right, 2, Same, false, true, false, false, shifted_right(a, b
 #undef PART
 
 // --- Conversion between the types of tensors and the three compute types
-// ------------------------------------------
 
 template <typename To, typename From>
 static TORCHETTE_INLINE To convert(From x) {
@@ -291,12 +287,21 @@ static void convert_run(const void* src, ptrdiff_t stride, void* dst, size_t n) 
   To* to = static_cast<To*>(dst);
   if (stride == 1) {
     TORCHETTE_IVDEP
-    for (size_t i = 0; i < n; ++i) to[i] = convert<To>(from[i]);
+    for (size_t i = 0; i < n; ++i) {
+      vectorize_float_only<From, To>();
+      to[i] = convert<To>(from[i]);
+    }
   } else if (stride == 0) {
     const To value = convert<To>(*from);
-    for (size_t i = 0; i < n; ++i) to[i] = value;
+    for (size_t i = 0; i < n; ++i) {
+      vectorize_float_only<From, To>();
+      to[i] = value;
+    }
   } else {
-    for (size_t i = 0; i < n; ++i) to[i] = convert<To>(from[static_cast<ptrdiff_t>(i) * stride]);
+    for (size_t i = 0; i < n; ++i) {
+      vectorize_float_only<>();
+      to[i] = convert<To>(from[static_cast<ptrdiff_t>(i) * stride]);
+    }
   }
 }
 #define TORCHETTE_REAL_TYPES(X) \
@@ -316,7 +321,6 @@ Convert load_as(ScalarType from, Compute to) { return kLoad[row_of(from)][to]; }
 Convert store_as(Compute from, ScalarType to) { return kStore[row_of(to)][from]; }
 
 // --- Types
-// ----------------------------------------------------------------------------------------------------------
 
 /// Undefined is the neutral element.
 static ScalarType promote(ScalarType a, ScalarType b) {
@@ -358,7 +362,6 @@ ScalarType promote_operands(const Operand* in, size_t count) {
 }
 
 // --- The driver
-// -----------------------------------------------------------------------------------------------------
 
 /// Same sizes, same place of every element.
 static TORCHETTE_INLINE bool same_geometry(const Tensor& a, const Tensor& b) {
@@ -660,7 +663,6 @@ Error fill(const Tensor& out, const Scalar& value) {
 }
 
 // --- Kernels
-// --------------------------------------------------------------------------------------------------------
 
 #define FLOAT(name, expression) \
   static Error name##_out(Context&, const Tensor& x, Tensor& out) { return run(name##_parts, out, x); }

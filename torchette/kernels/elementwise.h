@@ -3,6 +3,8 @@
 // operator is a loop over a chunk of numbers in one of three compute types; everything else is here, once.
 #pragma once
 
+#include <type_traits>
+
 #include "torchette/runtime/kernel.h"
 
 namespace torchette {
@@ -12,6 +14,13 @@ namespace TORCHETTE_ISA {
 /// run.
 constexpr size_t kChunk = 256;
 constexpr size_t kMaxOperands = 4;
+
+/// In a loop: vector code for it pays only where one of the types is float; else the loop stays as small as
+/// it is.
+template <typename... T>
+TORCHETTE_INLINE void vectorize_float_only() {
+  if constexpr (!(std::is_same_v<T, float> || ...)) asm("");
+}
 
 /// The types that kernels compute in.
 enum Compute { kF32, kF64, kI64 };

@@ -14,7 +14,6 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 // --- Folding
-// ------------------------------------------------------------------------------------------------------------
 
 /// Folds `n` numbers into *acc, which is a double for float and double and an int64_t for int64_t.
 using FoldRun = void (*)(void* acc, const void* x, size_t n);
@@ -55,7 +54,8 @@ template <typename Op, typename T>
 static void fold_run(void* acc, const void* data, size_t n) {
   const T* x = static_cast<const T*>(data);
   Wide<T> total = *static_cast<Wide<T>*>(acc);
-  constexpr size_t kWays = 32;  // independent chains, which the compiler makes vectors of
+  // independent chains, which the compiler makes vectors of
+  constexpr size_t kWays = std::is_same_v<T, float> ? 32 : 4;
   while (n >= kWays) {
     const size_t m = n < kBlock ? n / kWays * kWays : kBlock;
     T way[kWays];
@@ -75,13 +75,17 @@ template <typename Op, typename T>
 static void fold_rows(void* acc, const void* data, size_t n) {
   T* __restrict a = static_cast<T*>(acc);
   const T* __restrict x = static_cast<const T*>(data);
-  for (size_t i = 0; i < n; ++i) a[i] = Op::of(a[i], x[i]);
+  for (size_t i = 0; i < n; ++i) {
+    vectorize_float_only<T>();
+    a[i] = Op::of(a[i], x[i]);
+  }
 }
 template <typename Op, typename T>
 static void flush(void* wide, void* narrow, size_t n) {
   Wide<T>* w = static_cast<Wide<T>*>(wide);
   T* a = static_cast<T*>(narrow);
   for (size_t i = 0; i < n; ++i) {
+    vectorize_float_only<>();
     w[i] = Op::of(w[i], static_cast<Wide<T>>(a[i]));
     a[i] = Op::template start<T>();
   }
@@ -89,6 +93,7 @@ static void flush(void* wide, void* narrow, size_t n) {
 template <typename Op, typename T>
 static void start(void* wide, void* narrow, size_t n) {
   for (size_t i = 0; i < n; ++i) {
+    vectorize_float_only<>();
     static_cast<Wide<T>*>(wide)[i] = Op::template start<Wide<T>>();
     static_cast<T*>(narrow)[i] = Op::template start<T>();
   }
@@ -117,7 +122,6 @@ static constexpr Fold fold_of() {
 #undef REDUCE
 
 // --- Walking
-// --------------------------------------------------------------------------------------------------------------
 
 /// Up to kMaxDim loops from the largest stride to the smallest, neighbours merged.
 struct Nest {
@@ -300,7 +304,6 @@ static void reduce(const Plan& plan, const Fold& fold, Compute compute, double s
 }
 
 // --- Sums and their like
-// ----------------------------------------------------------------------------------------------------
 
 using Dims = Optional<Span<const int64_t>>;
 
@@ -336,7 +339,6 @@ static Error prod_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Op
 }
 
 // --- Extremes
-// ---------------------------------------------------------------------------------------------------------------
 
 static Error extreme_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold& fold,
                           const Tensor& out) {
@@ -451,7 +453,6 @@ static Error argmin_out(Context&, const Tensor& x, Optional<int64_t> dim, bool k
 }
 
 // --- any and all
-// ---------------------------------------------------------------------------------------------------------------
 
 static Error logic_dims(const Tensor& x, uint32_t dims, bool keeps, const Fold& fold, const Tensor& out) {
   TORCHETTE_TRY(check_types(x, out));
@@ -495,7 +496,6 @@ TORCHETTE_LOGIC(all)
 #undef TORCHETTE_LOGIC
 
 // --- Variance
-// --------------------------------------------------------------------------------------------------------------------
 
 /// Two passes in double precision. `mean` and `root` may be absent or false.
 static Error variance(const Tensor& x, const Dims& dims, double correction, bool keeps, bool root,
@@ -574,7 +574,6 @@ static Error var_mean_correction_out(Context&, const Tensor& x, Dims dims, Optio
 }
 
 // --- Running sums
-// -----------------------------------------------------------------------------------------------------------------
 
 static Error cumsum_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t>, Tensor& out) {
   TORCHETTE_TRY(check_types(x, out));

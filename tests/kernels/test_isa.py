@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernels are compiled once per instruction-set level. A function that several levels define under one name would be
+# merged by the linker, and a CPU could be given instructions that it lacks: so each level's code has its own names.
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LEVELS = ("v1", "v3", "v4")
+
+
+def objects(level: str) -> list[Path]:
+    builds = ROOT.glob(f"build/**/torchette_kernels_{level}.dir/torchette/kernels/*.cpp.o")
+    newest: dict[str, Path] = {}
+    for path in sorted(builds, key=lambda p: p.stat().st_mtime):
+        newest[path.name] = path
+    return list(newest.values())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_code_is_shared_between_levels(level: str) -> None:
+    files = objects(level)
+    if not files or shutil.which("nm") is None:
+        pytest.skip("no objects of this level here, or no nm to read them")
+    # A to Z, v, w: what other files can see; code only, data is the same for every CPU
+    listing = subprocess.run(["nm", "-C", "-A", *files], capture_output=True, text=True, check=True).stdout
+    shared = [
+        line
+        for line in listing.splitlines()
+        if line.split()[-2:]
+        and (fields := line.split(maxsplit=2))[1] in "TWi"
+        and f"torchette::{level}::" not in line
+        for _ in [fields]
+    ]
+    assert not shared, "\n".join(shared[:20])
+
+
+def test_the_levels_agree() -> None:
+    """What is left of the last bit apart, every level computes the same; each runs in its own process."""
+    script = (
+        "import torch; from torchette.runtime import _native as n; torch.manual_seed(0)\n"
+        "x = torch.randn(999); y = torch.empty(999); s = torch.empty(())\n"
+        "n.call_kernel('aten::gelu.out', x, 'none', y); n.call_kernel('aten::sum.IntList_out', y, None, False, None, s)\n"
+        "print(float(s))"
+    )
+    results = []
+    for level in LEVELS:
+        environment = dict(os.environ, TORCHETTE_ISA=level, PYTHONPATH=str(ROOT))
+        run = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        results.append(float(run.stdout))
+    assert max(results) - min(results) < 1e-4

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The kernel table against torch's schemas: a name that torch does not know, or an argument in another place or of
+# another type, fails here before it crashes in C++.
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchette.exir import ops  # noqa: F401  declares the dim order operators
+from torchette.runtime import _native
+
+OPERATORS = dict(_native.operators())
+CODES = {
+    "Tensor": "T", "number": "s", "int": "i", "SymInt": "i", "ScalarType": "i", "MemoryFormat": "i", "Layout": "i",
+    "float": "d", "bool": "b", "str": "S", "List[int]": "I", "List[SymInt]": "I", "List[float]": "D",
+    "List[bool]": "B", "List[Tensor]": "L", "List[Optional[Tensor]]": "O",
+}  # fmt: skip
+NAMESPACES = {"dim_order_ops": "torchette_dim_order"}
+# What torch has no schema for.
+OTHERS = {
+    "dim_order_ops::_empty_dim_order.out": "I?It",
+    "executorch_prim::et_view.default": "TIt",
+    "executorch_prim::et_copy_index.tensor": "tTi",
+}
+
+
+def code_of(argument: torch.Argument) -> str:
+    kind = str(argument.type)
+    optional = kind.startswith("Optional[")
+    if optional:
+        kind = kind.removeprefix("Optional[").removesuffix("]")
+    code = CODES[kind]
+    if code == "T" and argument.alias_info is not None and argument.alias_info.is_write:
+        return "t"
+    return "?" * optional + code
+
+
+def signature_of(schema: torch.FunctionSchema) -> str:
+    codes = "".join(code_of(argument) for argument in schema.arguments)
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    return codes if writes else codes + "v" * len(schema.returns)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in OPERATORS if not n.startswith("executorch_prim::") and n not in OTHERS]
+)
+def test_signature_is_the_schema(name: str) -> None:
+    namespace, _, rest = name.partition("::")
+    operator, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, NAMESPACES.get(namespace, namespace)), operator)
+    op = getattr(packet, overload or "default")
+    assert OPERATORS[name] == signature_of(op._schema), op._schema
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in OPERATORS if n.startswith("executorch_prim::") and n not in OTHERS]
+)
+def test_operators_on_numbers_take_numbers_and_give_one(name: str) -> None:
+    assert set(OPERATORS[name][:-1]) == {"s"} and OPERATORS[name][-1] == "v"
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_signature_of_the_formats_own_operators(name: str) -> None:
+    assert OPERATORS[name] == OTHERS[name]
+
+
+def test_names_are_unique() -> None:
+    names = [name for name, _ in _native.operators()]
+    assert len(names) == len(set(names))
+
+
+def test_every_operator_of_the_peer_that_we_have_takes_the_same_arguments() -> None:
+    """Files of ExecuTorch name operators by the same names: how much of its set is here is counted, not required."""
+    portable = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    theirs = set(portable._get_operator_names())
+    assert len(theirs & set(OPERATORS)) >= 180
