@@ -155,6 +155,22 @@ def test_dtypes(dtype: torch.dtype) -> None:
         conv(x, (torch.randn(4, 3, 3, 3) * 2).to(dtype), None, 2, 1, transposed=True)
 
 
+@pytest.mark.parametrize("channels", [(32, 32), (33, 47), (64, 40)])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_square_kernels_of_many_channels(channels: tuple[int, int], padding: int) -> None:
+    c, o = channels
+    for h, w in [(13, 13), (14, 14), (15, 40), (28, 29), (37, 31), (12, 80)]:
+        conv(torch.randn(2, c, h, w), torch.randn(o, c, 3, 3), torch.randn(o), 1, padding)
+    conv(torch.randn(1, 2 * c, 20, 20), torch.randn(2 * o, c, 3, 3), None, 1, padding, groups=2)
+
+
+@pytest.mark.parametrize("special", [float("nan"), float("inf"), float("-inf"), 3e38])
+def test_special_values_in_many_channels(special: float) -> None:
+    x, w = torch.randn(1, 40, 16, 33), torch.randn(33, 40, 3, 3)
+    x[0, 7, 5, 6], x[0, 39, 15, 32] = special, special
+    conv(x, w, torch.randn(33), 1, 1)
+
+
 def test_channels_last() -> None:
     x = torch.randn(2, 8, 9, 10).to(memory_format=torch.channels_last)
     w = torch.randn(6, 8, 3, 3).to(memory_format=torch.channels_last)

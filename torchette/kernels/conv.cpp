@@ -2,6 +2,7 @@
 // aten::convolution: 1x1 as a matrix product on the image itself, depthwise directly, everything else as a
 // matrix product whose right side is fetched from the image panel by panel (never the whole im2col matrix).
 #include "torchette/kernels/gemm.h"
+#include "torchette/kernels/winograd.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -165,6 +166,35 @@ static Error conv_by_columns(Context& context, const Conv& conv, const float* in
         source.first_row += depth;
       } while (source.first_row < k);
     }
+  }
+  return Error::Ok;
+}
+
+/// `done` stays false where the method does not apply, and where the definition has to be followed to the
+/// letter.
+static Error conv_by_winograd(Context& context, const Conv& conv, const float* input, const float* weight,
+                              const float* bias, float* out, bool& done) {
+  for (int d = 0; d < 3; ++d)
+    if (conv.transposed || conv.kernel[d] != (d == 0 ? 1 : 3) || conv.stride[d] != 1 ||
+        conv.dilation[d] != 1 || (d == 0 && (conv.in[0] != 1 || conv.padding[0] != 0)))
+      return Error::Ok;
+  const Winograd winograd = {conv.in_channels, conv.out_channels, conv.in[1],      conv.in[2],
+                             conv.out[1],      conv.out[2],       conv.padding[1], conv.padding[2]};
+  if (!winograd.pays()) return Error::Ok;
+  GemmScratch scratch(context);
+  float* panels = scratch.panels();
+  const size_t floats = winograd.weight_floats() + winograd.scratch_floats();
+  auto* memory = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
+  if (panels == nullptr || memory == nullptr) return Error::Ok;
+  const size_t in_image = conv.in_channels * conv.in_plane(),
+               out_image = conv.out_channels * conv.out_plane();
+  done = true;
+  for (size_t g = 0; g < conv.groups && done; ++g) {
+    winograd.transform_weight(weight + g * conv.out_channels * conv.in_channels * 9, memory);
+    for (size_t b = 0; b < conv.batch && done; ++b)
+      done = winograd.run(input + (b * conv.groups + g) * in_image, memory,
+                          bias != nullptr ? bias + g * conv.out_channels : nullptr,
+                          out + (b * conv.groups + g) * out_image, memory + winograd.weight_floats(), panels);
   }
   return Error::Ok;
 }
@@ -481,7 +511,9 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
       conv_depthwise(conv, x, w, b, y);
       return Error::Ok;
     }
-    return conv_by_columns(context, conv, x, w, b, y);
+    bool done = false;
+    TORCHETTE_TRY(conv_by_winograd(context, conv, x, w, b, y, done));
+    return done ? Error::Ok : conv_by_columns(context, conv, x, w, b, y);
   }
   switch (type) {
     case ScalarType::Float:

@@ -362,6 +362,11 @@ static ptrdiff_t fetch_matrix(const PanelSource& self, size_t k0, size_t depth, 
   return static_cast<ptrdiff_t>(width);
 }
 
+void gemm_of_rows(const Product& product, const float* b, ptrdiff_t b_row, float* panels) {
+  const MatrixSource source = {{fetch_matrix}, {b, b_row, 1}, true};
+  gemm_panels(product, source, panels);
+}
+
 /// dst[m][k] contiguous from any strides.
 static void pack_rows(Matrix a, size_t m, size_t k, float* dst) {
   for (size_t i = 0; i < m; ++i) {

@@ -87,6 +87,8 @@ struct Product {
 
 /// C (+)= A B. `panels` is GemmScratch::panels().
 void gemm_panels(const Product& product, const PanelSource& source, float* panels);
+/// C (+)= A B where B's rows are contiguous, `b_row` apart and near enough to be read in place.
+void gemm_of_rows(const Product& product, const float* b, ptrdiff_t b_row, float* panels);
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

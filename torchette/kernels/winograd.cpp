@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Winograd's F(2x2, 3x3): tiles of 4x4 inputs and the filters are transformed, multiplied place by place (16
+// matrix products over the channels), and transformed back to 2x2 outputs. The matrices are those of Lavin
+// and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015).
+#include "torchette/kernels/winograd.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// Tiles that are worked on together: their 16 x channels floats stay near.
+constexpr size_t kTilesAtOnce = 7 * 16;
+
+static size_t tiles_in(ptrdiff_t outputs) { return static_cast<size_t>((outputs + 1) / 2); }
+
+/// Floats between the rows of a matrix of `tiles` columns: whole vectors.
+static size_t row_of(size_t tiles) { return (tiles + kLanes - 1) / kLanes * kLanes; }
+
+bool Winograd::pays() const {
+  constexpr size_t kMostWeights = size_t{1} << 20;
+  const size_t tiles = tiles_in(out_height) * tiles_in(out_width);
+  return kLanes >= 8 && in_channels >= 32 && out_channels >= 32 && tiles >= 40 &&
+         weight_floats() <= kMostWeights;
+}
+
+size_t Winograd::scratch_floats() const {
+  const size_t tiles = tiles_in(out_height) * tiles_in(out_width);
+  return 16 * (in_channels + out_channels) * row_of(tiles < kTilesAtOnce ? tiles : kTilesAtOnce);
+}
+
+void Winograd::transform_weight(const float* weight, float* to) const {
+  const size_t place = in_channels * out_channels;
+  for (size_t o = 0; o < out_channels; ++o) {
+    for (size_t c = 0; c < in_channels; c += kLanes) {
+      const size_t lanes = in_channels - c < kLanes ? in_channels - c : kLanes;
+      const float* from = weight + (o * in_channels + c) * 9;
+      float turned[9][kLanes] = {};
+      for (size_t i = 0; i < lanes; ++i)
+        for (size_t t = 0; t < 9; ++t) turned[t][i] = from[i * 9 + t];
+      // G g, then (G g) G^T
+      Vec half[4][3];
+#pragma GCC unroll 3
+      for (int x = 0; x < 3; ++x) {
+        const Vec a = load(turned[x]), b = load(turned[3 + x]), d = load(turned[6 + x]);
+        half[0][x] = a;
+        half[1][x] = 0.5f * ((a + d) + b);
+        half[2][x] = 0.5f * ((a + d) - b);
+        half[3][x] = d;
+      }
+      float* at = to + o * in_channels + c;
+#pragma GCC unroll 4
+      for (int y = 0; y < 4; ++y) {
+        const Vec a = half[y][0], b = half[y][1], d = half[y][2];
+        const Vec row[4] = {a, 0.5f * ((a + d) + b), 0.5f * ((a + d) - b), d};
+#pragma GCC unroll 4
+        for (int x = 0; x < 4; ++x) store_partial(at + static_cast<size_t>(y * 4 + x) * place, row[x], lanes);
+      }
+    }
+  }
+}
+
+/// Tiles [first, first + count) cut where a row of tiles ends and at kLanes; calls body(tile, y, x, lanes).
+template <typename Body>
+static TORCHETTE_INLINE void for_tiles(size_t first, size_t count, size_t per_row, const Body& body) {
+  for (size_t t = 0; t < count;) {
+    const size_t y = (first + t) / per_row, x = (first + t) % per_row;
+    size_t lanes = per_row - x < count - t ? per_row - x : count - t;
+    if (lanes > kLanes) lanes = kLanes;
+    body(t, static_cast<ptrdiff_t>(y), static_cast<ptrdiff_t>(x), lanes);
+    t += lanes;
+  }
+}
+
+bool Winograd::run(const float* image, const float* transformed_weight, const float* bias, float* out,
+                   float* scratch, float* panels) const {
+  const size_t per_row = tiles_in(out_width), tiles = tiles_in(out_height) * per_row;
+  const size_t in_plane = static_cast<size_t>(in_height * in_width);
+  const size_t out_plane = static_cast<size_t>(out_height * out_width);
+  VecInt strange = {};
+  for (size_t first = 0; first < tiles; first += kTilesAtOnce) {
+    const size_t count = tiles - first < kTilesAtOnce ? tiles - first : kTilesAtOnce;
+    const size_t row = row_of(count);
+    const size_t in_place = in_channels * row, out_place = out_channels * row;
+    float* inputs = scratch;                    // [16][in_channels][row]
+    float* products = scratch + 16 * in_place;  // [16][out_channels][row]
+
+    for_tiles(first, count, per_row, [&](size_t t, ptrdiff_t y, ptrdiff_t x, size_t lanes) {
+      const ptrdiff_t iy = 2 * y - pad_y, ix = 2 * x - pad_x;
+      const uint32_t bits = inside_bits(ix, in_width), shifted = inside_bits(ix + 2, in_width);
+      const LaneMask mask[4] = {lane_mask(bits), lane_mask(bits >> kLanes), lane_mask(shifted),
+                                lane_mask(shifted >> kLanes)};
+      for (size_t c = 0; c < in_channels; ++c) {
+        Vec d[4][4];
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+          if (iy + r < 0 || iy + r >= in_height) {
+            for (int j = 0; j < 4; ++j) d[r][j] = Vec{};
+            continue;
+          }
+          const float* p = image + c * in_plane + (iy + r) * in_width + ix;
+          deinterleave(load_masked(p, mask[0]), load_masked(p + kLanes, mask[1]), d[r][0], d[r][1]);
+          deinterleave(load_masked(p + 2, mask[2]), load_masked(p + 2 + kLanes, mask[3]), d[r][2], d[r][3]);
+        }
+        // B^T d, then (B^T d) B
+        Vec half[4][4];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          half[0][j] = d[0][j] - d[2][j];
+          half[1][j] = d[1][j] + d[2][j];
+          half[2][j] = d[2][j] - d[1][j];
+          half[3][j] = d[1][j] - d[3][j];
+        }
+        float* to = inputs + c * row + t;
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          const Vec v[4] = {half[i][0] - half[i][2], half[i][1] + half[i][2], half[i][2] - half[i][1],
+                            half[i][1] - half[i][3]};
+#pragma GCC unroll 4
+          for (int j = 0; j < 4; ++j)
+            store_partial(to + static_cast<size_t>(i * 4 + j) * in_place, v[j], lanes);
+        }
+      }
+    });
+
+    for (size_t place = 0; place < 16; ++place)
+      gemm_of_rows({out_channels, count, in_channels, transformed_weight + place * in_channels * out_channels,
+                    static_cast<ptrdiff_t>(in_channels), products + place * out_place,
+                    static_cast<ptrdiff_t>(row), nullptr, nullptr, false},
+                   inputs + place * in_place, static_cast<ptrdiff_t>(row), panels);
+
+    for_tiles(first, count, per_row, [&](size_t t, ptrdiff_t y, ptrdiff_t x, size_t lanes) {
+      const ptrdiff_t columns = out_width - 2 * x < static_cast<ptrdiff_t>(2 * lanes)
+                                    ? out_width - 2 * x
+                                    : static_cast<ptrdiff_t>(2 * lanes);
+      const bool two_rows = 2 * y + 1 < out_height;
+      for (size_t o = 0; o < out_channels; ++o) {
+        const float* from = products + o * row + t;
+        const Vec start = broadcast(bias != nullptr ? bias[o] : 0.0f);
+        // A^T m, then (A^T m) A
+        Vec half[2][4];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          const Vec m0 = load_partial(from + static_cast<size_t>(j) * out_place, lanes);
+          const Vec m1 = load_partial(from + static_cast<size_t>(4 + j) * out_place, lanes);
+          const Vec m2 = load_partial(from + static_cast<size_t>(8 + j) * out_place, lanes);
+          const Vec m3 = load_partial(from + static_cast<size_t>(12 + j) * out_place, lanes);
+          half[0][j] = (m0 + m1) + m2;
+          half[1][j] = (m1 - m2) - m3;
+        }
+        float* to = out + o * out_plane + static_cast<size_t>(2 * y * out_width + 2 * x);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+          const Vec even = (half[i][0] + half[i][1]) + half[i][2] + start;
+          const Vec odd = (half[i][1] - half[i][2]) - half[i][3] + start;
+          strange |= ((even - even) != 0.0f) | ((odd - odd) != 0.0f);
+          if (i == 1 && !two_rows) break;
+          Vec low, high;
+          interleave(even, odd, low, high);
+          float* line = to + i * out_width;
+          if (columns >= kLanes)
+            store(line, low);
+          else
+            store_partial(line, low, static_cast<size_t>(columns));
+          if (columns > kLanes) store_partial(line + kLanes, high, static_cast<size_t>(columns - kLanes));
+        }
+      }
+    });
+  }
+  int32_t any = 0;
+  for (int i = 0; i < kLanes; ++i) any |= strange[i];
+  return any == 0;
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
