@@ -5,6 +5,7 @@
 
 #include "torchette/kernels/dims.h"
 #include "torchette/kernels/elementwise.h"
+#include "torchette/kernels/places.h"
 #include "torchette/kernels/strided.h"
 
 namespace torchette {
@@ -25,28 +26,6 @@ static TORCHETTE_INLINE Error check_index(int64_t i, int64_t size) {
                   static_cast<long long>(i), static_cast<long long>(size));
   return Error::Ok;
 }
-
-/// Coordinates that count through `rank` sizes, the last dimension fastest, carrying offsets of strided
-/// tensors along.
-template <size_t kTensors>
-struct Walk {
-  size_t rank = 0;
-  size_t size[kMaxDim];
-  size_t at[kMaxDim] = {};
-  ptrdiff_t stride[kTensors][kMaxDim];
-  ptrdiff_t offset[kTensors] = {};
-
-  /// False after the last place.
-  TORCHETTE_INLINE bool next() {
-    for (size_t d = rank; d-- > 0;) {
-      for (size_t t = 0; t < kTensors; ++t) offset[t] += stride[t][d];
-      if (++at[d] < size[d]) return true;
-      for (size_t t = 0; t < kTensors; ++t) offset[t] -= static_cast<ptrdiff_t>(at[d]) * stride[t][d];
-      at[d] = 0;
-    }
-    return false;
-  }
-};
 
 // --- Whole rows
 // ----------------------------------------------------------------------------------------------------------
@@ -101,10 +80,17 @@ static Error embedding_out(Context&, const Tensor& weight, const Tensor& index, 
 }
 static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tensor& index, Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  TORCHETTE_CHECK(x.dim() > 0 && index.dim() <= 1, InvalidArgument, "indices have %d dimensions",
+  TORCHETTE_CHECK(index.dim() <= 1, InvalidArgument, "indices have %d dimensions",
                   static_cast<int>(index.dim()));
   TORCHETTE_TRY(check_index_type(index));
   TORCHETTE_TRY(same_type(x, out));
+  if (x.dim() == 0) {
+    TORCHETTE_CHECK(index.numel() == 1, InvalidArgument, "%d indices for a tensor without dimensions",
+                    static_cast<int>(index.numel()));
+    TORCHETTE_TRY(check_index(index_at(index, 0), 1));
+    TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+    return assign(x, out);
+  }
   SizesType sizes[kMaxDim];
   for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d) sizes[d] = x.sizes()[d];
   sizes[dim] = static_cast<SizesType>(index.numel());
@@ -280,27 +266,82 @@ static Error scatter_value_out(Context&, const Tensor& x, int64_t dim, const Ten
 
 /// x[indices]: where each dimension of the result comes from.
 struct Indexing {
-  const Tensor* index[kMaxDim];  // per dimension of x, or null
-  size_t rank = 0;               // of x
-  size_t indexed = 0;            // dimensions with an index
-  SizesType places[kMaxDim];     // the sizes that the indices broadcast to
+  Tensor index[kMaxDim];  // per dimension of x
+  bool has_index[kMaxDim] = {};
+  TensorImpl from_mask[kMaxDim];  // of the indices that stand for a mask
+  SizesType count[kMaxDim];
+  StridesType one = 1;
+  size_t rank = 0;            // of x
+  size_t indexed = 0;         // dimensions with an index
+  SizesType places[kMaxDim];  // the sizes that the indices broadcast to
   size_t place_dims = 0;
   SizesType size[kMaxDim];  // of the result
   size_t dim = 0;
   size_t first_place = 0;  // where the dimensions of the indices stand in the result
 };
 
-static Error plan_indexing(const Tensor& x, Span<const Optional<Tensor>> indices, Indexing& plan) {
+/// A mask over dimensions `d` and following becomes one list of coordinates for each of these.
+static Error index_by_mask(Context& context, const Tensor& x, const Tensor& mask, size_t d, Indexing& plan) {
+  static constexpr DimOrderType kOrder[] = {0};
+  const auto rank = static_cast<size_t>(mask.dim());
+  TORCHETTE_CHECK(rank > 0 && rank <= plan.rank - d, InvalidArgument,
+                  "a mask of %zu dimensions for a tensor of %zu, from dimension %zu on", rank, plan.rank, d);
+  for (size_t i = 0; i < rank; ++i)
+    TORCHETTE_CHECK(mask.sizes()[i] == x.sizes()[d + i], InvalidArgument,
+                    "a mask of size %d for dimension %zu of size %d", mask.sizes()[i], d + i,
+                    x.sizes()[d + i]);
+  const ptrdiff_t count = count_places(mask);
+  int64_t* coordinates = nullptr;
+  if (count > 0) {
+    coordinates = static_cast<int64_t*>(
+        context.allocate_temp(rank * static_cast<size_t>(count) * sizeof(int64_t), alignof(int64_t)));
+    TORCHETTE_CHECK(coordinates != nullptr, MemoryAllocationFailed, "no room for the %td places of a mask",
+                    count);
+    list_places(mask, coordinates, 1, count);
+  }
+  for (size_t i = 0; i < rank; ++i) {
+    plan.count[d + i] = static_cast<SizesType>(count);
+    plan.from_mask[d + i] = {
+        coordinates == nullptr ? nullptr : coordinates + static_cast<ptrdiff_t>(i) * count,
+        &plan.count[d + i],
+        &plan.one,
+        kOrder,
+        static_cast<size_t>(count),
+        static_cast<int32_t>(count),
+        1,
+        ScalarType::Long,
+        TensorShapeDynamism::STATIC};
+    plan.index[d + i] = Tensor(&plan.from_mask[d + i]);
+    plan.has_index[d + i] = true;
+  }
+  return Error::Ok;
+}
+
+static Error plan_indexing(Context& context, const Tensor& x, Span<const Optional<Tensor>> indices,
+                           Indexing& plan) {
   plan.rank = static_cast<size_t>(x.dim());
-  TORCHETTE_CHECK(indices.size() <= plan.rank, InvalidArgument, "%zu indices for %zu dimensions",
-                  indices.size(), plan.rank);
+  size_t next = 0;
+  for (const Optional<Tensor>& index : indices) {
+    const bool masks = index.has_value() &&
+                       (index->scalar_type() == ScalarType::Bool || index->scalar_type() == ScalarType::Byte);
+    TORCHETTE_CHECK(next < plan.rank, InvalidArgument, "too many indices for %zu dimensions", plan.rank);
+    if (masks) {
+      TORCHETTE_TRY(index_by_mask(context, x, *index, next, plan));
+      next += static_cast<size_t>(index->dim());
+      continue;
+    }
+    if (index.has_value()) {
+      TORCHETTE_TRY(check_index_type(*index));
+      plan.index[next] = *index;
+      plan.has_index[next] = true;
+    }
+    ++next;
+  }
   bool adjacent = true;
   size_t first = plan.rank, last = plan.rank;
   for (size_t d = 0; d < plan.rank; ++d) {
-    plan.index[d] = d < indices.size() && indices[d].has_value() ? &indices[d].value() : nullptr;
-    if (plan.index[d] == nullptr) continue;
-    const Tensor& index = *plan.index[d];
-    TORCHETTE_TRY(check_index_type(index));
+    if (!plan.has_index[d]) continue;
+    const Tensor& index = plan.index[d];
     if (plan.indexed++ == 0)
       first = d;
     else if (last + 1 != d)
@@ -331,7 +372,7 @@ static Error plan_indexing(const Tensor& x, Span<const Optional<Tensor>> indices
   if (!adjacent) put_places();
   for (size_t d = 0; d < plan.rank; ++d) {
     if (adjacent && d == first) put_places();
-    if (plan.index[d] == nullptr) plan.size[plan.dim++] = x.sizes()[d];
+    if (!plan.has_index[d]) plan.size[plan.dim++] = x.sizes()[d];
   }
   return Error::Ok;
 }
@@ -357,7 +398,7 @@ static Error apply_places(const Indexing& plan, const Tensor& x, const StridesTy
   Move nest;
   size_t place = 0;
   for (size_t d = 0; d < plan.rank; ++d) {
-    if (plan.index[d] != nullptr) continue;
+    if (plan.has_index[d]) continue;
     if (place == plan.first_place) place += plan.place_dims;
     const ptrdiff_t value = value_strides[place++], own = x.strides()[d];
     nest.add(static_cast<size_t>(x.sizes()[d]), from_x ? value : own, from_x ? own : value);
@@ -373,8 +414,8 @@ static Error apply_places(const Indexing& plan, const Tensor& x, const StridesTy
   do {
     ptrdiff_t at = 0;
     for (size_t d = 0; d < plan.rank; ++d) {
-      if (plan.index[d] == nullptr) continue;
-      const Tensor& index = *plan.index[d];
+      if (!plan.has_index[d]) continue;
+      const Tensor& index = plan.index[d];
       ptrdiff_t offset = 0;
       const auto n = static_cast<size_t>(index.dim());
       for (size_t i = 0; i < n; ++i)
@@ -396,10 +437,11 @@ static Error apply_places(const Indexing& plan, const Tensor& x, const StridesTy
   return Error::Ok;
 }
 
-static Error index_tensor_out(Context&, const Tensor& x, Span<const Optional<Tensor>> indices, Tensor& out) {
+static Error index_tensor_out(Context& context, const Tensor& x, Span<const Optional<Tensor>> indices,
+                              Tensor& out) {
   Indexing plan;
   TORCHETTE_TRY(same_type(x, out));
-  TORCHETTE_TRY(plan_indexing(x, indices, plan));
+  TORCHETTE_TRY(plan_indexing(context, x, indices, plan));
   TORCHETTE_TRY(resize_tensor(out, {plan.size, plan.dim}));
   return apply_places(plan, x, out.strides().data(), true, nullptr,
                       static_cast<char*>(out.mutable_data_ptr()),
@@ -407,11 +449,11 @@ static Error index_tensor_out(Context&, const Tensor& x, Span<const Optional<Ten
 }
 
 /// Writes into `out`, which holds what is to be kept.
-static Error put(const Tensor& out, Span<const Optional<Tensor>> indices, const Tensor& values,
-                 bool accumulate) {
+static Error put(Context& context, const Tensor& out, Span<const Optional<Tensor>> indices,
+                 const Tensor& values, bool accumulate) {
   Indexing plan;
   TORCHETTE_TRY(same_type(values, out));
-  TORCHETTE_TRY(plan_indexing(out, indices, plan));
+  TORCHETTE_TRY(plan_indexing(context, out, indices, plan));
   const auto rank = static_cast<size_t>(values.dim());
   TORCHETTE_CHECK(rank <= plan.dim, InvalidArgument, "values of %zu dimensions for %zu places", rank,
                   plan.dim);
@@ -428,16 +470,16 @@ static Error put(const Tensor& out, Span<const Optional<Tensor>> indices, const 
   return apply_places(plan, out, strides, false, apply, static_cast<char*>(out.mutable_data_ptr()),
                       static_cast<const char*>(values.const_data_ptr()));
 }
-static Error index_put_out(Context&, const Tensor& x, Span<const Optional<Tensor>> indices,
+static Error index_put_out(Context& context, const Tensor& x, Span<const Optional<Tensor>> indices,
                            const Tensor& values, bool accumulate, Tensor& out) {
   TORCHETTE_TRY(same_type(x, out));
   TORCHETTE_TRY(resize_tensor(out, x.sizes()));
   TORCHETTE_TRY(assign(x, out));  // nothing where the output is the input's own memory
-  return put(out, indices, values, accumulate);
+  return put(context, out, indices, values, accumulate);
 }
-static Error index_put_(Context&, Tensor& x, Span<const Optional<Tensor>> indices, const Tensor& values,
-                        bool accumulate) {
-  return put(x, indices, values, accumulate);
+static Error index_put_(Context& context, Tensor& x, Span<const Optional<Tensor>> indices,
+                        const Tensor& values, bool accumulate) {
+  return put(context, x, indices, values, accumulate);
 }
 
 TORCHETTE_KERNELS(indexing,                                                        //

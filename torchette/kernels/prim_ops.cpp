@@ -160,6 +160,12 @@ static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
     case ScalarType::Int:
       out = Value(static_cast<int64_t>(*x.const_data_ptr<int32_t>()));
       return Error::Ok;
+    case ScalarType::UInt16:
+      out = Value(static_cast<int64_t>(*x.const_data_ptr<uint16_t>()));
+      return Error::Ok;
+    case ScalarType::UInt32:
+      out = Value(static_cast<int64_t>(*x.const_data_ptr<uint32_t>()));
+      return Error::Ok;
     case ScalarType::Long:
       out = Value(*x.const_data_ptr<int64_t>());
       return Error::Ok;
@@ -222,7 +228,7 @@ static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tens
   return Error::Ok;
 }
 
-/// `to` grows to index + 1 slices, of which the last becomes `from`.
+/// `to` grows to index + 1 slices, if it may grow; that slice becomes `from`.
 static Error et_copy_index(Context&, Tensor& to, const Tensor& from, int64_t index) {
   TORCHETTE_TRY(same_type(from, to));
   TORCHETTE_CHECK(index >= 0 && index < INT32_MAX && to.dim() == from.dim() + 1, InvalidArgument,
@@ -234,7 +240,11 @@ static Error et_copy_index(Context&, Tensor& to, const Tensor& from, int64_t ind
     TORCHETTE_CHECK(from.sizes()[d] == to.sizes()[d + 1], InvalidArgument, "a slice does not fit its place");
     sizes[d + 1] = from.sizes()[d];
   }
-  TORCHETTE_TRY(resize_tensor(to, {sizes, static_cast<size_t>(to.dim())}));
+  if (to.shape_dynamism() == TensorShapeDynamism::STATIC)
+    TORCHETTE_CHECK(index < to.sizes()[0], InvalidArgument, "index %lld is beyond the size %lld",
+                    static_cast<long long>(index), static_cast<long long>(to.sizes()[0]));
+  else
+    TORCHETTE_TRY(resize_tensor(to, {sizes, static_cast<size_t>(to.dim())}));
   TORCHETTE_CHECK(is_contiguous(from) && is_contiguous(to), NotSupported, "a slice is not contiguous");
   if (from.numel() > 0)
     memcpy(static_cast<char*>(to.mutable_data_ptr()) + static_cast<size_t>(index) * from.nbytes(),

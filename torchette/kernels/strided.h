@@ -40,5 +40,27 @@ void move_simplified(const Move& nest, void* to, const void* from, size_t elemen
 /// places must not overlap.
 void move(Move nest, void* to, const void* from, size_t element);
 
+/// Coordinates that count through `rank` sizes, the last dimension fastest, carrying offsets of strided
+/// tensors along.
+template <size_t kTensors>
+struct Walk {
+  size_t rank = 0;
+  size_t size[kMaxDim];
+  size_t at[kMaxDim] = {};
+  ptrdiff_t stride[kTensors][kMaxDim];
+  ptrdiff_t offset[kTensors] = {};
+
+  /// False after the last place.
+  TORCHETTE_INLINE bool next() {
+    for (size_t d = rank; d-- > 0;) {
+      for (size_t t = 0; t < kTensors; ++t) offset[t] += stride[t][d];
+      if (++at[d] < size[d]) return true;
+      for (size_t t = 0; t < kTensors; ++t) offset[t] -= static_cast<ptrdiff_t>(at[d]) * stride[t][d];
+      at[d] = 0;
+    }
+    return false;
+  }
+};
+
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -16,6 +16,7 @@
   X(pool)                     \
   X(prim_ops)                 \
   X(reductions)               \
+  X(selection)                \
   X(shape)                    \
   X(softmaxes)
 
