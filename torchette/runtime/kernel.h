@@ -26,10 +26,7 @@ class Context {
 
   /// Scratch memory that is valid until the kernel returns; null when the temp allocator cannot give `size`
   /// bytes (the kernel then returns Error::MemoryAllocationFailed).
-  TORCHETTE_INLINE void* allocate_temp(size_t size, size_t alignment = 64) {
-    temp_used_ = true;
-    return temp_allocator_ == nullptr ? nullptr : temp_allocator_->allocate(size, alignment);
-  }
+  void* allocate_temp(size_t size, size_t alignment = 64);
   /// Takes all scratch memory back; called by the method after each instruction.
   TORCHETTE_INLINE void reset_temp() {
     if (__builtin_expect(temp_used_ && temp_allocator_ != nullptr, 0)) temp_allocator_->reset();

@@ -7,9 +7,6 @@
 
 namespace torchette {
 
-// Not in the header: kernels of every instruction-set level would bring a copy each, for the linker to merge.
-void* MemoryAllocator::allocate(size_t size, size_t alignment) { return bump(size, alignment); }
-
 void* MemoryAllocator::bump(size_t size, size_t alignment) {
   if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
     TORCHETTE_LOG(Error, "alignment %zu is not a power of two", alignment);

@@ -25,7 +25,7 @@ class MemoryAllocator {
   MemoryAllocator& operator=(const MemoryAllocator&) = delete;
 
   /// `size` bytes at a multiple of `alignment` (a power of two), or null when they do not fit.
-  virtual void* allocate(size_t size, size_t alignment = kDefaultAlignment);
+  virtual void* allocate(size_t size, size_t alignment = kDefaultAlignment) { return bump(size, alignment); }
   /// Forgets all that was handed out.
   virtual void reset() { current_ = begin_; }
 
