@@ -109,7 +109,7 @@ class _Evaluator(Interpreter):
 
 
 def _results(program: ExportedProgram, values: dict[Node, Any]) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for value, spec in zip(outputs(program), program.graph_signature.output_specs, strict=True):
         user = spec.kind is OutputKind.USER_OUTPUT
         what = (

@@ -51,6 +51,17 @@ ASSERTIONS: frozenset[Any] = frozenset(
 )  # fmt: skip
 
 
+# Not in torch's core set, but kept: `linear` reads its weight as it is stored, and for the others every runtime of
+# this format has a kernel where a decomposition would be slower or does not exist.
+EXTRAS: frozenset[OpOverload] = frozenset(
+    {
+        aten.linear.default, aten.masked_select.default, aten.unfold.default, aten.bitwise_left_shift.Tensor,
+        aten.bitwise_left_shift.Tensor_Scalar, aten.bitwise_right_shift.Tensor,
+        aten.bitwise_right_shift.Tensor_Scalar,
+    }
+)  # fmt: skip
+
+
 def is_operator(target: Any) -> bool:
     """A single overload of a registered operator, the only kind of tensor call that a graph may hold."""
     return isinstance(target, OpOverload)
@@ -358,23 +369,19 @@ def _implement(name: str) -> Callable[[Callable], Callable]:
 
 @_implement("_to_dim_order_copy")
 def _to_dim_order_copy(
-    self, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, dim_order=None
-):
+    self: torch.Tensor, *, dtype: Any = None, dim_order: Any = None, **_: Any
+) -> torch.Tensor:
     return _copied(self, dtype, dim_order)
 
 
-@_implement("_to_dim_order_copy.out")
-def _to_dim_order_copy_out(self, *, non_blocking=False, dim_order=None, out):
-    return out.copy_(self)
-
-
 @_implement("_clone_dim_order")
-def _clone_dim_order(self, *, non_blocking=False, dim_order=None):
+def _clone_dim_order(self: torch.Tensor, *, dim_order: Any = None, **_: Any) -> torch.Tensor:
     return _copied(self, None, dim_order)
 
 
+@_implement("_to_dim_order_copy.out")
 @_implement("_clone_dim_order.out")
-def _clone_dim_order_out(self, *, non_blocking=False, dim_order=None, out):
+def _copied_out(self: torch.Tensor, *, out: torch.Tensor, **_: Any) -> torch.Tensor:
     return out.copy_(self)
 
 

@@ -211,10 +211,10 @@ class ExportPass(PassBase):
             raise PassError(f"{node.name}: a graph calls operators only, not a {node.op}")
         target = node.target
         if target is operator.getitem:
-            return self.call_getitem(*args, meta)
+            return self.call_getitem(args[0], args[1], meta)
         if ops.is_higher_order(target):
             name = getattr(target, "__name__", "")
-            known = {
+            known: dict[str, Callable[..., ProxyValue]] = {
                 "cond": self.call_cond,
                 "map_impl": self.call_map,
                 "while_loop": self.call_while,

@@ -14,11 +14,11 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from torchette.errors import PassError, TorchetteError
-from torchette.exir import dialects
+from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
 from torchette.exir.graph import copy_program, node_text, sync_signature
 from torchette.exir.passes.copy_views import copy_views
-from torchette.exir.passes.decompose_to_core import KEPT, decompose_to_core
+from torchette.exir.passes.decompose_to_core import decompose_to_core
 from torchette.exir.passes.eliminate_views import eliminate_views
 from torchette.exir.passes.fold_batch_norm import fold_batch_norm
 from torchette.exir.passes.fold_constants import fold_constants
@@ -216,7 +216,7 @@ class Pipeline:
                 if reference is not None:
                     reference = reference.compare(program, stage.name, name)
             if options.verify:
-                allow = (*options.preserve_ops, *options.allow, *KEPT)
+                allow = (*options.preserve_ops, *options.allow, *ops.EXTRAS)
                 dialects.verify(program, stage.dialect, allow if stage.name != "exec" else ())
             if stage.name == options.until:
                 break

@@ -63,6 +63,35 @@ def test_grouped_heads_equal_eager():
     torch.testing.assert_close(results(program, (Q, k, v))[0], attention(Q, k, v), rtol=1e-4, atol=1e-5)
 
 
+FLOATS, INTS = torch.randn(3, 8), torch.randint(0, 9, (3, 4))
+EDGES = torch.tensor([-0.5, 0.0, 0.0, 1.0])
+OURS = {
+    "max": (lambda x: x.max(), (FLOATS,)),
+    "min": (lambda x: x.min(), (FLOATS,)),
+    "exp2": (torch.exp2, (FLOATS,)),
+    "hypot": (torch.hypot, (FLOATS, FLOATS)),
+    "round": (lambda x: x.round(decimals=2), (FLOATS,)),
+    "norm": (torch.nn.functional.normalize, (FLOATS,)),
+    "bucketize": (lambda x: torch.bucketize(x, EDGES), (EDGES.repeat(2),)),
+    "bucketize_right": (lambda x: torch.bucketize(x, EDGES, right=True, out_int32=True), (EDGES.repeat(2),)),
+    "shifts": (lambda i: (i << 2, i >> 1), (INTS,)),
+    "bilinear": (torch.nn.Bilinear(8, 8, 5), (FLOATS, FLOATS)),
+    "adaptive_max_pool": (
+        lambda x: torch.nn.functional.adaptive_max_pool2d(x, 2),
+        (torch.randn(1, 2, 4, 6),),
+    ),
+    "rrelu": (lambda x: torch.nn.functional.rrelu(x), (FLOATS,)),
+    "unfold": (lambda x: x.unfold(1, 3, 2), (FLOATS,)),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_decompositions_of_ours_equal_eager(name):
+    function, inputs = OURS[name]
+    program, _ = lower(function, inputs)  # compared with eager after every pass
+    assert called(program)
+
+
 def test_mutation_becomes_functional():
     program, _ = lower(lambda x: x.clone().add_(1).mul_(x), (torch.randn(3),), "core")
     assert not any("_." in name for name in called(program))

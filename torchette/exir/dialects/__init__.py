@@ -240,8 +240,8 @@ def _edge(target: Any) -> bool:
 
 
 def _is_extra(op: torch._ops.OpOverload) -> bool:
-    # Not in torch's core set, but better whole: linear reads its weight as it is stored; copies stand for views.
-    return op is aten.linear.default or ops.is_copying(op)
+    # Copies stand for views, which edge does not have.
+    return op in ops.EXTRAS or ops.is_copying(op)
 
 
 def _exec(target: Any) -> bool:
@@ -468,7 +468,7 @@ def _deterministic(node: Node) -> str | None:
 def _inference(node: Node) -> str | None:
     if node.op != "call_function" or node.target not in _TRAINING:
         return None
-    if node.target is aten._native_batch_norm_legit.default and not ops.argument(node, "training"):
+    if ops.argument(node, "training", True) is False:
         return None
     return f"{_target(node)} is what a layer in training mode does"
 
@@ -702,11 +702,13 @@ def page() -> str:
         "This page is printed from `torchette/exir/dialects/__init__.py`: `python -m torchette.exir.dialects`.",
     ]
     rules: dict[str, tuple[str, str, list[str]]] = {}
+    checks: tuple[Check | ProgramCheck, ...]
     for dialect in DIALECTS.values():
         code, _, remedy = dialect.refusal
         lines += ["", f"## {dialect.name}", "", dialect.sentence]
         rules[code] = (f"Calls have the targets that {dialect.name} accepts.", remedy, [dialect.name])
-        for check in (*dialect.checks, *dialect.program_checks):
+        checks = (*dialect.checks, *dialect.program_checks)
+        for check in checks:
             rules.setdefault(check.code, (check.sentence, check.remedy, []))[2].append(dialect.name)
     lines += ["", "## Rules", "", "| code | rule | in | what to try |", "|---|---|---|---|"]
     for code, (sentence, remedy, names) in rules.items():

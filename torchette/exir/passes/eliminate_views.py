@@ -143,8 +143,10 @@ def _chunk_offset(node: Node, before: torch.Tensor, after: torch.Tensor) -> int 
 def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], results: set[Node]) -> None:
     """Along the outermost dimension, the parts of a split are runs of bytes: take them one by one."""
     source = node.args[0]
-    before = source.meta.get("val") if isinstance(source, Node) else None
-    if not _plain(before) or not _static(before) or not all(u.target is operator.getitem for u in node.users):
+    if not isinstance(source, Node) or not _plain(source.meta.get("val")):
+        return
+    before: torch.Tensor = source.meta["val"]
+    if not _static(before) or not all(u.target is operator.getitem for u in node.users):
         return
     if _root(source) in inputs or _root(source) in results or any(user in results for user in node.users):
         return
@@ -160,9 +162,7 @@ def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], re
         starts.append(starts[-1] + (1 if unbind else part.shape[dim]))
     for user in list(node.users):
         index = user.args[1]
-        if unbind:
-            target, args = aten.select_copy.int, (source, dim, index)
-        else:
-            target, args = aten.slice_copy.Tensor, (source, dim, starts[index], starts[index + 1])
+        target: Any = aten.select_copy.int if unbind else aten.slice_copy.Tensor
+        args = (source, dim, index) if unbind else (source, dim, starts[index], starts[index + 1])
         replace(program, user, call(user, target, args, val=user.meta["val"], like=user))
     node.graph.erase_node(node)

@@ -23,7 +23,7 @@ def fuse_linear(program: ExportedProgram) -> ExportedProgram:
             (None, node.args) if node.target is aten.mm.default else (node.args[0], node.args[1:])
         )
         weight = _transpose_source(transposed)
-        if weight not in stored or node.kwargs:
+        if weight is None or weight not in stored or node.kwargs:
             continue
         if bias is not None and (
             not isinstance(bias, Node) or bias.meta["val"].shape != weight.meta["val"].shape[:1]

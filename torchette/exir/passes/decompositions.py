@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What torch has no decomposition for, or a wasteful one, written with core operators. Data of decompose_to_core.
+"""Decompositions of ours, beside those of torch."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def attention(fallback: Callable) -> Callable:
+    """Attention in few operators: torch's own spends six on every score matrix to find rows that are wholly masked,
+    but which rows those are follows from the mask, which all layers share."""
+
+    def decomposed(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if dropout_p or (is_causal and attn_mask is not None) or not query.is_floating_point():
+            return fallback(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        if enable_gqa:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.transpose(
+            -2, -1
+        )
+        if is_causal:
+            attn_mask = torch.ones(
+                query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device
+            ).tril()
+        dead = None
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = torch.where(attn_mask, scores, -math.inf)
+            dead = None if is_causal else attn_mask.any(-1, keepdim=True).logical_not()
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+            dead = (attn_mask > -math.inf).any(-1, keepdim=True).logical_not()
+        result = torch.softmax(scores, -1) @ value
+        return result if dead is None else torch.where(dead, 0.0, result)
+
+    return decomposed
+
+
+def _bucketize(
+    input: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
+) -> torch.Tensor:
+    below = boundaries <= input.unsqueeze(-1) if right else boundaries < input.unsqueeze(-1)
+    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def _round(x: torch.Tensor, *, decimals: int) -> torch.Tensor:
+    scale = 10.0**decimals
+    return torch.round(x * scale) / scale
+
+
+def _trilinear(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor,
+    expand_a: Sequence[int], expand_b: Sequence[int], expand_c: Sequence[int], sum_dims: Sequence[int],
+    unroll_dim: int = 1,
+) -> torch.Tensor:  # fmt: skip
+    def expanded(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+        return functools.reduce(torch.unsqueeze, sorted(dims), x)
+
+    product = expanded(a, expand_a) * expanded(b, expand_b) * expanded(c, expand_c)
+    return product.sum(list(sum_dims)) if sum_dims else product
+
+
+def _adaptive_max_pool2d(x: torch.Tensor, output_size: Sequence[int]) -> Any:
+    height, width = x.shape[-2:]
+    if height % output_size[0] or width % output_size[1]:
+        return NotImplemented
+    window = [height // output_size[0], width // output_size[1]]
+    return aten.max_pool2d_with_indices(x, window, window)
+
+
+def _rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+           generator: Any = None) -> Any:  # fmt: skip
+    return NotImplemented if training else (torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise)
+
+
+TABLE: dict[Any, Callable] = {
+    aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
+    aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
+    aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
+    aten.exp2.default: lambda x: torch.pow(2.0, x),
+    aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
+    aten.bucketize.Tensor: _bucketize,
+    aten.round.decimals: _round,
+    aten._trilinear.default: _trilinear,
+    aten.adaptive_max_pool2d.default: _adaptive_max_pool2d,
+    aten.rrelu_with_noise_functional.default: _rrelu,
+    aten.__lshift__.Scalar: torch.bitwise_left_shift,
+    aten.__lshift__.Tensor: torch.bitwise_left_shift,
+    aten.__rshift__.Scalar: torch.bitwise_right_shift,
+    aten.__rshift__.Tensor: torch.bitwise_right_shift,
+}
