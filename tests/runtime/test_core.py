@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The C++ core: its own tests and mutated files under sanitizers; its objects ask for no heap, exceptions or start-up code.
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUNTIME = ROOT / "torchette/runtime"
+CXX = os.environ.get("CXX", "g++")
+
+# What a C library without heap and files has, and what every compiler may call by itself.
+ALLOWED = {"memcpy", "memmove", "memset", "memcmp", "strlen", "strcmp", "strncmp"}
+
+pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="no C++ compiler")
+
+
+def run(*command: str | Path, **more) -> str:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **more)
+    assert done.returncode == 0, (
+        f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def sanitized() -> Path:
+    """The build folder of the C++ tests; kept between runs, so that only what has changed is compiled."""
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake")
+    build = ROOT / "build" / "sanitize"
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    options = ["PYTHON=OFF", "TESTS=ON"]
+    run(
+        *(
+            "cmake",
+            "-S",
+            ROOT,
+            "-B",
+            build,
+            *generator,
+            "-DCMAKE_BUILD_TYPE=Debug",
+            "-DCMAKE_CXX_FLAGS_DEBUG=-O1",
+        ),
+        *(f"-DTORCHETTE_BUILD_{option}" for option in options),
+        *("-DTORCHETTE_SANITIZE=ON", f"-DPython_EXECUTABLE={sys.executable}"),
+    )
+    run("cmake", "--build", build, "--target", "torchette_core_tests", "--target", "torchette_mutate")
+    return build
+
+
+@pytest.mark.xdist_group("sanitized")
+def test_cpp(sanitized: Path) -> None:
+    output = run(sanitized / "torchette_core_tests", sanitized / "one_of_everything.pte")
+    assert re.search(r"\d{3,} checks, 0 failures", output)
+
+
+@pytest.mark.xdist_group("sanitized")
+def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path) -> None:
+    output = run(sanitized / "torchette_mutate", sanitized / "one_of_everything.pte", "50000", "7")
+    outcomes = dict(re.findall(r"(\d+) ([a-z ]+)", output)[::-1])
+    counts = {name: int(count) for count, name in outcomes.items()}
+    # all four ends are reached, or the test proves little
+    assert min(counts[name] for name in ("not opened", "not loaded", "failed", "ran")) > 100, counts
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The core compiled as for a microcontroller: for size, without logging, on the platform layer without libc."""
+    folder = tmp_path_factory.mktemp("objects")
+    run(
+        *(sys.executable, ROOT / "torchette/format/schema.py", ROOT / "torchette/schema/program.fbs"),
+        *("--cpp", folder / "torchette/schema/program.h"),
+    )
+    skipped = re.compile(r"python|platform_(?!minimal)")
+    sources = [path for path in sorted(RUNTIME.glob("*.cpp")) if not skipped.match(path.stem)]
+
+    def compiled(source: Path) -> Path:
+        target = folder / f"{source.stem}.o"
+        run(
+            *(CXX, "-std=c++17", "-Os", "-DTORCHETTE_LOG_LEVEL=0", "-fno-exceptions", "-fno-rtti"),
+            *(
+                "-fno-asynchronous-unwind-tables",
+                "-fno-threadsafe-statics",
+                "-ffunction-sections",
+                "-fdata-sections",
+            ),
+            *("-Wall", "-Wextra", "-Werror", "-I", ROOT, "-I", folder, "-c", source, "-o", target),
+        )
+        return target
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(compiled, sources))
+
+
+def test_objects_need_no_heap_and_no_cpp_library(objects: list[Path]) -> None:
+    defined: set[str] = set()
+    needed: set[str] = set()
+    for line in run("nm", *objects).splitlines():
+        if match := re.match(r"[0-9a-f ]{16} (\w) (\S+)", line):
+            kind, name = match.groups()
+            (needed if kind in "Uw" else defined).add(name)
+    foreign = needed - defined - {"_GLOBAL_OFFSET_TABLE_"}
+    foreign = {name for name in foreign if "kernel_table" not in name}  # the kernels' side
+    assert foreign <= ALLOWED, sorted(foreign - ALLOWED)
+    assert not [name for name in defined | needed if name.startswith(("_ZTI", "_ZTS", "__cxa"))]
+    sections = run("objdump", "-h", *objects)
+    assert ".init_array" not in sections and ".ctors" not in sections
+
+
+def test_objects_without_logging_hold_no_messages(objects: list[Path]) -> None:
+    for path in objects:
+        assert b"not inside" not in path.read_bytes()
