@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Interop with ExecuTorch 1.5.1, both ways and without a delegate: its runtime runs what our compiler writes, ours runs
+# what its compiler writes, and `inspect` reads both.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.models import artifacts
+from tests.models.artifacts import each_model
+
+pytest.importorskip("executorch", reason="the peer is not installed")
+
+
+@each_model
+def test_peer_runtime_runs_our_file(name: str) -> None:
+    artifacts.assert_equal_to_eager(_run_peer(artifacts.our_file(name), artifacts.args(name)), name)
+
+
+@each_model
+def test_peer_runtime_runs_our_zero_copy_file(name: str) -> None:
+    """`torchette.compile` leaves inputs and outputs out of the plan."""
+    artifacts.assert_equal_to_eager(_run_peer(bytes(artifacts.compiled(name)), artifacts.args(name)), name)
+
+
+@each_model
+def test_our_runtime_runs_the_peers_file(name: str) -> None:
+    artifacts.assert_equal_to_eager(_run_ours(artifacts.peer_file(name), artifacts.args(name)), name)
+
+
+@each_model
+def test_our_runtime_runs_our_file(name: str) -> None:
+    """The same file that the peer ran above."""
+    artifacts.assert_equal_to_eager(_run_ours(artifacts.our_file(name), artifacts.args(name)), name)
+
+
+@pytest.mark.xdist_group("llama")
+@pytest.mark.parametrize("file", ["ours", "peer"])
+@pytest.mark.parametrize("runtime", ["ours", "peer"])
+def test_state_lives_on_between_calls(file: str, runtime: str) -> None:
+    contents = (artifacts.our_file if file == "ours" else artifacts.peer_file)("llama")
+    method = (_our_method if runtime == "ours" else _peer_method)(contents)
+    decoder = artifacts.fresh_module("llama")
+    for position, token in enumerate([1, 2041, 732, 293, 75]):
+        step = torch.tensor([[token]]), torch.tensor([position])
+        with torch.no_grad():
+            expected = decoder(*step)
+        torch.testing.assert_close(
+            torch.as_tensor(method.execute(step)[0]), expected, rtol=artifacts.RTOL, atol=artifacts.ATOL
+        )
+
+
+@each_model
+@pytest.mark.parametrize("compiler", ["ours", "peer"])
+def test_inspect_reads_both(name: str, compiler: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    from torchette import cli
+
+    path = tmp_path / "model.pte"
+    path.write_bytes((artifacts.our_file if compiler == "ours" else artifacts.peer_file)(name))
+    assert cli.main(["inspect", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (method,) = report["methods"]
+    assert method["name"] == "forward"
+    signature = [f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" for a in artifacts.args(name)]
+    assert [entry["text"] for entry in method["inputs"]] == signature
+    assert method["instructions"]
+    assert cli.main(["inspect", str(path)]) == 0
+    assert "forward" in capsys.readouterr().out
+
+
+def test_both_runtimes_name_the_same_operators() -> None:
+    """What the peer's runtime has under a name, our compiler may emit only under that name."""
+    from executorch.extension.pybindings.portable_lib import _get_operator_names
+
+    from torchette.format import pte
+
+    emitted = {
+        f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+        for name in ("mobilenet_v3_small", "minilm", "llama", "gru")
+        for operator in pte.read(artifacts.our_file(name)).program.execution_plan[0].operators
+    }
+    assert emitted <= set(_get_operator_names())
+
+
+def _run_ours(contents: bytes, args: tuple[torch.Tensor, ...]) -> Any:
+    (output,) = _our_method(contents).execute(args)
+    return output
+
+
+def _run_peer(contents: bytes, args: tuple[torch.Tensor, ...]) -> Any:
+    (output,) = _peer_method(contents).execute(args)
+    return output
+
+
+def _our_method(contents: bytes) -> Any:
+    from torchette.runtime import Runtime
+
+    return Runtime.get().load_program(contents).load_method("forward")
+
+
+# The peer's method does not keep its program alive, nor the program its bytes.
+_alive: list[Any] = []
+
+
+def _peer_method(contents: bytes) -> Any:
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(contents)
+    _alive[:] = [contents, program]
+    return program.load_method("forward")

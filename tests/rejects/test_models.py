@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Models that must be refused ahead of time. Each test shows the message: what is wrong, the user's line, what to try.
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchette
+from torchette import cli
+from torchette.errors import CompileError, DialectError, ExportError, MissingKernelError, TrainModeError
+
+HERE = Path(__file__).name
+
+
+def line_of(function: object, text: str) -> str:
+    """`file:line` of the line of a function that holds a text."""
+    lines, start = inspect.getsourcelines(function)  # type: ignore[arg-type]
+    return f"{HERE}:{start + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+class Exotic(torch.nn.Module):
+    """Calls two operators that no kernel exists for, and one that has one."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        determinant = torch.linalg.det(x)
+        values = torch.linalg.eigvalsh(x)
+        return determinant + 1, values
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+
+class Normalized(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(3)
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(self.norm(x))
+
+
+# Both have an out variant, so that keeping them whole leads up to the kernels, and none is ever likely to have one.
+KEPT = [torch.ops.aten._linalg_det.default, torch.ops.aten._linalg_eigh.default]
+
+
+def test_operators_that_fit_no_dialect_are_all_listed_with_the_users_lines() -> None:
+    with pytest.raises(DialectError) as caught:
+        torchette.compile(Exotic().eval(), (torch.eye(3),))
+    assert len(caught.value.violations) == 2
+    assert_names_both(str(caught.value))
+
+
+def test_missing_kernels_are_all_listed_with_the_users_lines() -> None:
+    with pytest.raises(MissingKernelError) as caught:
+        torchette.compile(Exotic().eval(), (torch.eye(3),), preserve_ops=KEPT)
+    assert caught.value.operators == ("aten::_linalg_det.result", "aten::_linalg_eigh.eigenvalues")
+    assert_names_both(str(caught.value))
+
+
+def assert_names_both(message: str) -> None:
+    assert "_linalg_det" in message and "_linalg_eigh" in message
+    assert line_of(Exotic.forward, "linalg.det") in message
+    assert line_of(Exotic.forward, "linalg.eigvalsh") in message
+
+
+def test_train_mode_model() -> None:
+    with pytest.raises(TrainModeError, match=r"\.eval\(\)") as caught:
+        torchette.compile(Normalized().train(), (torch.ones(1, 3, 4, 4),))
+    assert "norm" in str(caught.value) and "drop" in str(caught.value)  # which submodules
+    assert torchette.compile(Normalized().eval(), (torch.ones(1, 3, 4, 4),)) is not None
+
+
+def test_graph_break() -> None:
+    with pytest.raises(ExportError) as caught:
+        torchette.compile(Branching().eval(), (torch.ones(3),))
+    message = str(caught.value)
+    assert line_of(Branching.forward, "if x.sum()") in message
+    assert "torch.cond" in message
+    assert len(message.splitlines()) < 20, "the first screen must hold it"
+
+
+def test_wrong_arguments_for_the_module() -> None:
+    with pytest.raises(CompileError, match="forward"):
+        torchette.compile(Branching().eval(), (torch.ones(3), torch.ones(3)))
+
+
+def test_not_a_module() -> None:
+    with pytest.raises((CompileError, TypeError), match=r"nn\.Module"):
+        torchette.compile(lambda x: x, (torch.ones(3),))  # type: ignore[arg-type]
+
+
+def test_command_line_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "import torch\n"
+        "class Mine(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return torch.linalg.det(x)\n"
+        "model = Mine().eval()\n"
+        "model.example_inputs = (torch.eye(3),)\n"
+    )
+    assert cli.main(["compile", f"{source}:model", "-o", str(tmp_path / "mine.pte")]) == 1
+    message = capsys.readouterr().err
+    assert "linalg_det" in message and "mine.py:4" in message
+    assert "Traceback" not in message
