@@ -3,12 +3,17 @@
 
 import dataclasses
 import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from graphs import ConvNet, Counter, called, export
+from graphs import ConvNet, Counter, called, export, results
 from torch import nn
 
+from torchette import exir
 from torchette.errors import InputTypeError, TorchetteError, UnsupportedError
 from torchette.exir import (
     EdgeCompileConfig,
@@ -187,3 +192,52 @@ def test_wrong_types_are_named(wrong):
         isinstance(caught.value, (TypeError, TorchetteError))
         and "torch.export.export" in caught.value.hints[0]
     )
+
+
+def test_programs_survive_being_saved(tmp_path):
+    exported = export(ConvNet(), (X,))
+    edge = to_edge(exported).exported_program()
+    for name, program in (("captured", exported), ("edge", edge)):
+        exir.save(program, tmp_path / f"{name}.pt2")
+        loaded = exir.load(tmp_path / f"{name}.pt2")
+        exir.verify(loaded, "autograd_safe" if name == "captured" else "edge")
+        again = to_edge(loaded)
+        assert called(again.exported_program()) == called(edge)
+        torch.testing.assert_close(results(again.exported_program(), (X,)), results(edge, (X,)))
+        assert operators(again.to_executorch()) == operators(to_edge(exported).to_executorch())
+
+
+def test_same_bytes_in_another_process():
+    code = (
+        "import sys, torch; sys.path[:0] = sys.argv[1:]\n"
+        "from graphs import export\n"
+        "from torchette.exir import to_edge\n"
+        "torch.manual_seed(0)\n"
+        "layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)\n"
+        "import hashlib\n"
+        "data = to_edge(export(layer, (torch.randn(1, 3, 8),))).to_executorch().buffer\n"
+        "print(hashlib.sha256(data).hexdigest())"
+    )
+    here = Path(__file__).parent
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code, str(here), str(here.parents[1])],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1] and len(runs[0].strip()) == 64
+
+
+def test_control_flow_says_that_it_is_not_there_yet():
+    class Cond(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
+
+    edge = to_edge(export(Cond(), (X,)))
+    with pytest.raises(UnsupportedError, match="control flow is not there yet") as caught:
+        edge.to_executorch()
+    assert caught.value.where[0].startswith(f"cond: {__file__}:") and "torch.where" in caught.value.hints[0]

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch.export import ExportedProgram, ExportGraphSignature
+    from torch.export import ExportedProgram, ExportGraphSignature, load, save
 
     from torchette.exir.dialects import verify
     from torchette.exir.program import (
@@ -30,6 +30,8 @@ _LAZY = {
     "verify": "torchette.exir.dialects",
     "ExportedProgram": "torch.export",
     "ExportGraphSignature": "torch.export",
+    "load": "torch.export",
+    "save": "torch.export",
 }
 
 __all__ = [
@@ -39,6 +41,8 @@ __all__ = [
     "ExecutorchProgramManager",
     "ExportGraphSignature",
     "ExportedProgram",
+    "load",
+    "save",
     "to_edge",
     "to_edge_transform_and_lower",
     "verify",

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torchette.errors import PassError, TorchetteError
 from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
-from torchette.exir.graph import copy_program, node_text, sync_signature
+from torchette.exir.graph import calls, copy_program, node_text, sync_signature
 from torchette.exir.passes.copy_views import copy_views
 from torchette.exir.passes.decompose_to_core import decompose_to_core
 from torchette.exir.passes.eliminate_views import eliminate_views
@@ -201,6 +201,11 @@ class Pipeline:
         """
         options, report = options or Options(), report if report is not None else Report()
         program = copy_program(program)
+        # A program that is at Edge already may be compiled again: its copies are accepted as they come.
+        targets = (node.target for node in calls(program))
+        given = tuple(
+            {target: None for target in targets if ops.is_operator(target) and ops.is_copying(target)}
+        )
         inputs = options.example_inputs or program.example_inputs
         reference = Reference(program, inputs) if options.check_passes and inputs is not None else None
         for stage in self.stages:
@@ -216,7 +221,7 @@ class Pipeline:
                 if reference is not None:
                     reference = reference.compare(program, stage.name, name)
             if options.verify:
-                allow = (*options.preserve_ops, *options.allow, *ops.EXTRAS)
+                allow = (*options.preserve_ops, *options.allow, *ops.EXTRAS, *given)
                 dialects.verify(program, stage.dialect, allow if stage.name != "exec" else ())
             if stage.name == options.until:
                 break

@@ -18,8 +18,8 @@ from torch.export import ExportedProgram
 from torchette.errors import InputTypeError, UnsupportedError
 from torchette.exir import dialects
 from torchette.exir.emit import EmitterOutput, emit_program
-from torchette.exir.graph import place, placeholders, shape_text
-from torchette.exir.ops import is_operator, kernel_name
+from torchette.exir.graph import calls, place, placeholders, shape_text
+from torchette.exir.ops import is_higher_order, is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.pipeline import PIPELINE, Options, Pipeline, Report, Stage
@@ -290,6 +290,7 @@ class EdgeProgramManager:
         options.check_passes |= config.check_passes
         options.extra_passes = {"user": [adapt(run) for run in flatten(config.passes)]}
         options.__post_init__()
+        _refuse_control_flow(self._programs)
         programs, reports, planners = {}, {}, []
         for name, program in self._programs.items():
             planner = config.memory_planning_pass
@@ -314,6 +315,23 @@ class EdgeProgramManager:
     def __repr__(self) -> str:
         return _describe(
             self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())]
+        )
+
+
+def _refuse_control_flow(programs: Mapping[str, ExportedProgram]) -> None:
+    found = {
+        f"{getattr(node.target, '__name__', node.target)}: {place(node)}": None
+        for program in programs.values()
+        for node in calls(program)
+        if is_higher_order(node.target)
+    }
+    if found:
+        raise UnsupportedError(
+            "control flow is not there yet: the model calls torch.cond, map, while_loop or the like",
+            where=found,
+            hints=[
+                "torch.where(condition, a, b) computes both and chooses; loops of fixed length unroll in Python"
+            ],
         )
 
 

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import ops
-from torchette.exir.graph import add_constant, calls, note
+from torchette.exir.graph import add_constant, calls, graph_modules, note
 
 _NUMBERS = (bool, int, float)
 
@@ -27,6 +27,8 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
         return made[key]
 
     main = set(program.graph.nodes)
+    for module in graph_modules(program):
+        module.meta["is_branch"] = module is not program.graph_module
     for node in calls(program):
         # A branch of control flow cannot reach the main graph's constants: numbers stay numbers there.
         if not ops.is_operator(node.target) or node not in main:
