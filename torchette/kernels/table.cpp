@@ -13,12 +13,14 @@
   X(indexing)                 \
   X(matmul)                   \
   X(norm)                     \
+  X(paddings)                 \
   X(pool)                     \
   X(prim_ops)                 \
   X(reductions)               \
   X(selection)                \
   X(shape)                    \
-  X(softmaxes)
+  X(softmaxes)                \
+  X(sorting)
 
 namespace torchette {
 

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// topk and sort: the elements of every line become keys of 64 bits in the order of their type, so one heap
+// serves all types. Equal elements keep their order; NaN is above all numbers.
+#include <cstring>
+
+#include "torchette/kernels/dims.h"
+#include "torchette/kernels/elementwise.h"
+#include "torchette/kernels/strided.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+namespace {
+
+constexpr uint64_t kSign = uint64_t{1} << 63;
+
+struct Entry {
+  uint64_t key;
+  int64_t index;
+  /// Whether this one comes first in the result: larger keys do, and of equal ones the earlier.
+  TORCHETTE_INLINE bool before(const Entry& other) const {
+    return key != other.key ? key > other.key : index < other.index;
+  }
+};
+
+uint64_t key_of(double value) {
+  if (value != value) return ~uint64_t{0};
+  value += 0.0;  // both zeros are equal
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
+
+/// Unsigned integers in the order of the elements, of any type that is_real().
+uint64_t key_at(const char* p, ScalarType type) {
+  const auto read = [p](auto value) {
+    memcpy(&value, p, sizeof(value));
+    return value;
+  };
+  switch (type) {
+    case ScalarType::Byte:
+    case ScalarType::Bool:
+      return read(uint8_t{}) ^ kSign;
+    case ScalarType::Char:
+      return static_cast<uint64_t>(int64_t{read(int8_t{})}) ^ kSign;
+    case ScalarType::Short:
+      return static_cast<uint64_t>(int64_t{read(int16_t{})}) ^ kSign;
+    case ScalarType::Int:
+      return static_cast<uint64_t>(int64_t{read(int32_t{})}) ^ kSign;
+    case ScalarType::Long:
+      return read(uint64_t{}) ^ kSign;
+    case ScalarType::Half:
+      return key_of(static_cast<float>(read(Half{})));
+    case ScalarType::BFloat16:
+      return key_of(static_cast<float>(read(BFloat16{})));
+    case ScalarType::Float:
+      return key_of(read(float{}));
+    default:
+      return key_of(read(double{}));
+  }
+}
+
+/// Puts `entry` at the root of a heap whose root comes last in the result.
+void sift_down(Entry* heap, size_t count, Entry entry) {
+  size_t at = 0;
+  for (;;) {
+    size_t child = 2 * at + 1;
+    if (child >= count) break;
+    if (child + 1 < count && heap[child].before(heap[child + 1])) ++child;
+    if (!entry.before(heap[child])) break;
+    heap[at] = heap[child];
+    at = child;
+  }
+  heap[at] = entry;
+}
+
+void sift_up(Entry* heap, size_t at, Entry entry) {
+  while (at > 0 && heap[(at - 1) / 2].before(entry)) {
+    heap[at] = heap[(at - 1) / 2];
+    at = (at - 1) / 2;
+  }
+  heap[at] = entry;
+}
+
+/// The `k` largest or smallest elements of every line along `dim`, in order.
+Error sort_lines(Context& context, const Tensor& x, int64_t k, int64_t dim, bool largest,
+                 const Tensor& values, const Tensor& indices) {
+  const auto rank = static_cast<size_t>(x.dim());
+  TORCHETTE_TRY(wrap_dim(dim, rank));
+  TORCHETTE_TRY(same_type(x, values));
+  TORCHETTE_CHECK(is_real(x.scalar_type()) && indices.scalar_type() == ScalarType::Long, InvalidType,
+                  "elements of type %d are sorted, their indices are of type %d",
+                  static_cast<int>(x.scalar_type()), static_cast<int>(indices.scalar_type()));
+  const auto along = static_cast<size_t>(dim);
+  const int64_t n = rank == 0 ? 1 : x.sizes()[along];
+  TORCHETTE_CHECK(k >= 0 && k <= n, InvalidArgument, "%lld elements of a size of %lld",
+                  static_cast<long long>(k), static_cast<long long>(n));
+  SizesType sizes[kMaxDim];
+  Walk<3> walk;
+  walk.rank = rank;
+  for (size_t d = 0; d < rank; ++d) sizes[d] = d == along ? static_cast<SizesType>(k) : x.sizes()[d];
+  TORCHETTE_TRY(resize_tensor(values, {sizes, rank}));
+  TORCHETTE_TRY(resize_tensor(indices, {sizes, rank}));
+  if (values.numel() == 0) return Error::Ok;
+  const ptrdiff_t element = x.element_size();
+  for (size_t d = 0; d < rank; ++d) {
+    walk.size[d] = d == along ? 1 : static_cast<size_t>(sizes[d]);
+    walk.stride[0][d] = x.strides()[d];
+    walk.stride[1][d] = values.strides()[d];
+    walk.stride[2][d] = indices.strides()[d];
+  }
+  const auto step = [&](const Tensor& t) { return rank == 0 ? ptrdiff_t{0} : ptrdiff_t{t.strides()[along]}; };
+  const ptrdiff_t x_step = step(x) * element, value_step = step(values) * element, index_step = step(indices);
+  const auto room = static_cast<size_t>(k);
+  auto* heap = static_cast<Entry*>(context.allocate_temp(room * sizeof(Entry), alignof(Entry)));
+  TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "no room to sort %zu elements", room);
+  const uint64_t turn = largest ? 0 : ~uint64_t{0};
+  do {
+    const char* from = static_cast<const char*>(x.const_data_ptr()) + walk.offset[0] * element;
+    size_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const Entry entry = {key_at(from + static_cast<ptrdiff_t>(i) * x_step, x.scalar_type()) ^ turn, i};
+      if (count < room) {
+        sift_up(heap, count, entry);
+        ++count;
+      } else if (entry.before(heap[0])) {
+        sift_down(heap, count, entry);
+      }
+    }
+    char* to = static_cast<char*>(values.mutable_data_ptr()) + walk.offset[1] * element;
+    int64_t* places = indices.mutable_data_ptr<int64_t>() + walk.offset[2];
+    while (count > 0) {
+      const int64_t i = heap[0].index;
+      --count;
+      if (count > 0) sift_down(heap, count, heap[count]);
+      const auto place = static_cast<ptrdiff_t>(count);
+      memcpy(to + place * value_step, from + static_cast<ptrdiff_t>(i) * x_step,
+             static_cast<size_t>(element));
+      places[place * index_step] = i;
+    }
+  } while (walk.next());
+  return Error::Ok;
+}
+
+}  // namespace
+
+static Error topk_values(Context& context, const Tensor& x, int64_t k, int64_t dim, bool largest, bool,
+                         Tensor& values, Tensor& indices) {
+  return sort_lines(context, x, k, dim, largest, values, indices);
+}
+static Error sort_values(Context& context, const Tensor& x, int64_t dim, bool descending, Tensor& values,
+                         Tensor& indices) {
+  int64_t along = dim;
+  TORCHETTE_TRY(wrap_dim(along, static_cast<size_t>(x.dim())));
+  const int64_t n = x.dim() == 0 ? 1 : x.sizes()[static_cast<size_t>(along)];
+  return sort_lines(context, x, n, dim, descending, values, indices);
+}
+static Error sort_values_stable(Context& context, const Tensor& x, Optional<bool>, int64_t dim,
+                                bool descending, Tensor& values, Tensor& indices) {
+  return sort_values(context, x, dim, descending, values, indices);
+}
+
+TORCHETTE_KERNELS(sorting,                                             //
+                  TORCHETTE_KERNEL("aten::topk.values", topk_values),  //
+                  TORCHETTE_KERNEL("aten::sort.values", sort_values),  //
+                  TORCHETTE_KERNEL("aten::sort.values_stable", sort_values_stable))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
