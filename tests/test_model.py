@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The callable model: structures, names, several methods, saving; on models from the compiler.
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torchette  # noqa: E402
+from torchette.errors import InputError, ModelNotFoundError, RuntimeLoadError  # noqa: E402
+
+
+class Nest(torch.nn.Module):
+    def forward(self, image: Any, pair: Any, *, scale: Any) -> dict[str, Any]:
+        return {"sum": image + pair[0], "rest": (pair[1]["h"] * scale, [image - 1], None)}
+
+
+class Double(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 2
+
+
+def arguments() -> tuple[tuple, dict]:
+    return (torch.randn(2, 3), (torch.randn(2, 3), {"h": torch.randn(4)})), {"scale": torch.randn(4)}
+
+
+@pytest.fixture(scope="module")
+def nest() -> torchette.Model:
+    args, kwargs = arguments()
+    return torchette.compile(Nest().eval(), args, kwargs)
+
+
+def test_structures_come_back(nest: torchette.Model, tmp_path: Path) -> None:
+    nest.save(tmp_path / "nest.pte")
+    args, kwargs = arguments()
+    expected = Nest()(*args, **kwargs)
+    for model in (nest, torchette.load(tmp_path / "nest.pte"), torchette.load(bytes(nest))):
+        actual = model(*args, **kwargs)
+        assert list(actual) == ["sum", "rest"] and type(actual["rest"]) is tuple and actual["rest"][2] is None
+        torch.testing.assert_close(actual, expected)
+    numpy = nest(
+        args[0].numpy(), (args[1][0].numpy(), {"h": args[1][1]["h"].numpy()}), scale=kwargs["scale"].numpy()
+    )
+    assert isinstance(numpy["sum"], np.ndarray) and np.allclose(numpy["sum"], expected["sum"])
+
+
+def test_arguments_by_name(nest: torchette.Model) -> None:
+    args, kwargs = arguments()
+    expected = Nest()(*args, **kwargs)["sum"]
+    model = torchette.compile(Double().eval(), (torch.ones(3),))
+    assert torch.equal(model(x=torch.ones(3)), 2 * torch.ones(3))
+    assert torch.equal(nest(*args, **kwargs)["sum"], expected)
+
+
+def test_refused_arguments(nest: torchette.Model) -> None:
+    (image, pair), kwargs = arguments()
+    for args, given, words in [
+        ((image,), kwargs, "takes 2 positional arguments, 1"),
+        ((image, pair), {}, "needs the argument 'scale'"),
+        ((image, pair), {**kwargs, "middle": image}, "no argument 'middle'"),
+        ((image, image), kwargs, "must be a tuple, not Tensor"),
+        ((image, (pair[0], {"g": image})), kwargs, r"\['h'\] missing.*\['g'\] unknown"),
+        ((image, (pair[0], {"h": image})), kwargs, r"\[1\]\['h'\].*\(2, 3\).*\(4,\)"),
+        ((image, pair), {"scale": torch.ones(4, dtype=torch.int64)}, r"scale.*int64.*float32"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            nest(*args, **given)
+
+
+def test_methods_by_name() -> None:
+    model = torchette.compile(
+        {"double": (Double().eval(), (torch.ones(3),)), "nest": (Nest().eval(), *arguments())}
+    )
+    assert list(model.methods) == ["double", "nest"] and "double" in dir(model)
+    assert torch.equal(model.double(torch.ones(3)), 2 * torch.ones(3))
+    with pytest.raises(RuntimeLoadError, match="no method 'forward'"):
+        model(torch.ones(3))
+    with pytest.raises(AttributeError, match=r"'triple'.*double, nest"):
+        _ = model.triple
+    contents = bytes(model)
+    assert torch.equal(torchette.load(contents, method="double")(torch.ones(3)), 2 * torch.ones(3))
+    with pytest.raises(RuntimeLoadError, match=r"'triple'.*double, nest"):
+        torchette.load(contents, method="triple")
+
+
+def test_representation(nest: torchette.Model, tmp_path: Path) -> None:
+    path = tmp_path / "nest.pte"
+    nest.save(path)
+    text = repr(torchette.load(path))
+    for part in ("nest.pte", "kB", "image: float32[2, 3]", "['h']: float32[4]", "scale: float32[4]", "arena"):
+        assert part in text
+    assert "0x" not in text and "nest" not in repr(nest).lower()
+
+
+def test_save_replaces_whole_or_not_at_all(nest: torchette.Model, tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "model.pte"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        nest.save(path)
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["model.pte"]
+    monkeypatch.undo()
+    assert nest.save(path) == path
+    assert path.read_bytes() == bytes(nest) and os.listdir(tmp_path) == ["model.pte"]
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_a_mapped_model_survives_its_files_replacement(tmp_path: Path) -> None:
+    path = tmp_path / "model.pte"
+    torchette.compile(Double().eval(), (torch.ones(3),)).save(path)
+    model = torchette.load(path)
+    model.save(path)  # onto itself
+    torchette.compile(Double().eval(), (torch.ones(5),)).save(path)
+    assert torch.equal(model(torch.ones(3)), 2 * torch.ones(3))
+    path.unlink()
+    assert torch.equal(model(torch.ones(3)), 2 * torch.ones(3))
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="nowhere"):
+        torchette.load(tmp_path / "nowhere.pte")

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Structures that torch flattens come back from its text form, with torch at hand and without.
+
+from __future__ import annotations
+
+import collections
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchette import pytree
+from torchette.errors import FormatError, InputError
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+STRUCTURES = [
+    1,
+    None,
+    (),
+    (1,),
+    [1, (2, [3])],
+    {"b": 1, "a": (2, {"c": [3]})},
+    {3: 1, "x": 2},
+    collections.OrderedDict([("z", 1), ("y", [2])]),
+    collections.defaultdict(list, {"k": [1, 2]}),
+    collections.deque([1, 2]),
+    ((1, 2), {"flag": True}),
+]
+
+
+@pytest.mark.parametrize("value", STRUCTURES, ids=repr)
+def test_what_torch_writes_is_read(value: Any) -> None:
+    torch_pytree = pytest.importorskip("torch.utils._pytree")
+    leaves, spec = torch_pytree.tree_flatten(value)
+    tree = pytree.decode(torch_pytree.treespec_dumps(spec))
+    assert tree is not None and tree.num_leaves == len(leaves)
+    flat: list[Any] = []
+    pytree.flatten(tree, value, "args", flat)
+    assert flat == leaves
+    again = pytree.unflatten(tree, leaves)
+    assert again == value
+    assert len(list(pytree.names(tree))) == len(leaves)
+
+
+def test_classes_that_torch_knows_come_back_as_they_were() -> None:
+    torch_pytree = pytest.importorskip("torch.utils._pytree")
+    transformers = pytest.importorskip("transformers.modeling_outputs")
+    output = transformers.BaseModelOutput(last_hidden_state=1, attentions=2)
+    leaves, spec = torch_pytree.tree_flatten(output)
+    tree = pytree.decode(torch_pytree.treespec_dumps(spec))
+    assert tree is not None
+    again = pytree.unflatten(tree, leaves)
+    assert type(again) is type(output) and again.attentions == 2
+
+
+OUTPUT = {
+    "type": "some.module.Output",
+    "context": '["logits", "state"]',
+    "children_spec": [{"type": None, "context": None, "children_spec": []}] * 2,
+}
+
+
+def test_classes_that_nobody_knows_become_dicts() -> None:
+    tree = pytree.decode(json.dumps([1, OUTPUT]))
+    assert tree is not None
+    assert pytree.unflatten(tree, [1, 2]) == {"logits": 1, "state": 2}
+    assert list(pytree.names(tree, "out")) == ["out.logits", "out.state"]
+
+
+def test_torch_is_not_imported() -> None:
+    script = f"""
+import json, sys
+sys.modules["torch"] = None
+from torchette import pytree
+tree = pytree.decode({json.dumps([1, OUTPUT])!r})
+assert pytree.unflatten(tree, [1, 2]) == {{"logits": 1, "state": 2}}
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[1])
+
+
+def test_nothing_is_no_tree() -> None:
+    assert pytree.decode("") is None
+
+
+LEAF = {"type": None, "context": None, "children_spec": []}
+
+
+def nested(depth: int) -> dict:
+    record = LEAF
+    for _ in range(depth):
+        record = {"type": "builtins.tuple", "context": "null", "children_spec": [record]}
+    return record
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "3",
+        "[1]",
+        "[2, {}]",
+        "[1, {}]",
+        '[1, "x"]',
+        json.dumps([1, {"type": "builtins.dict", "context": '["a"]', "children_spec": []}]),
+        json.dumps([1, {"type": "builtins.dict", "context": "7", "children_spec": [LEAF]}]),
+        json.dumps([1, {"type": "collections.defaultdict", "context": "[]", "children_spec": [LEAF]}]),
+        json.dumps([1, nested(100)]),
+        "[" * 100000,
+    ],
+)
+def test_damaged_text_is_refused(text: str) -> None:
+    with pytest.raises(FormatError, match="tree"):
+        pytree.decode(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (1, "args must be a tuple, not int"),
+        ((1,), "args must have 2 members, not 1"),
+        ((1, 2), r"args\[1\] must be a dict"),
+        ((1, {"a": 1}), r"args\[1\] must have the keys \['a', 'b'\], \['b'\] missing"),
+        ((1, {"a": 1, "b": 2, "c": 3}), r"\['c'\] unknown"),
+    ],
+)
+def test_other_structures_are_refused(value: Any, words: str) -> None:
+    dictionary = {"type": "builtins.dict", "context": '["a", "b"]', "children_spec": [LEAF, LEAF]}
+    pair = {"type": "builtins.tuple", "context": "null", "children_spec": [LEAF, dictionary]}
+    tree = pytree.decode(json.dumps([1, pair]))
+    assert tree is not None
+    with pytest.raises(InputError, match=words):
+        pytree.flatten(tree, value, "args", [])
+    with pytest.raises(FormatError, match="3 leaves for 1"):
+        pytree.unflatten(tree, [1])
