@@ -86,6 +86,18 @@ def test_the_pass_that_raises_is_named():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+def test_the_pass_that_breaks_the_graph_is_named():
+    def use_before_definition(graph_module):
+        first, *_, last = [n for n in graph_module.graph.nodes if n.op == "call_function"]
+        last.append(first)
+
+    with pytest.raises(
+        PassError, match="pass use_before_definition of stage optimize left a broken program"
+    ) as caught:
+        lower(ConvNet(), (X,), extra_passes={"optimize": [adapt(use_before_definition)]})
+    assert caught.value.code == "pass-broke-program"
+
+
 def test_a_pass_that_leaves_the_dialect_is_caught_by_the_gate():
     def add_view(graph_module):
         relu = next(n for n in graph_module.graph.nodes if n.op == "call_function")

@@ -218,6 +218,8 @@ class Pipeline:
                 program = self._run_pass(program, stage, run, name, options, report)
                 if options.dump is not None:
                     _dump(options.dump, len(report.records), stage.name, name, program)
+                if options.check_passes:
+                    _lint(program, stage.name, name)
                 if reference is not None:
                     reference = reference.compare(program, stage.name, name)
             if options.verify:
@@ -270,6 +272,19 @@ PIPELINE = Pipeline()
 def pass_name(run: Pass) -> str:
     """The name of a pass in reports and messages."""
     return getattr(run, "__name__", None) or type(run).__name__
+
+
+def _lint(program: ExportedProgram, stage: str, name: str) -> None:
+    broken = [text for check in dialects.WHOLE for _, text in check.run(program)]
+    if broken:
+        failure = PassError(
+            f"pass {name} of stage {stage} left a broken program: {broken[0]}",
+            where=broken[1:],
+            hints=["graph, signature and stored tensors must agree; edit through torchette.exir.graph"],
+            code="pass-broke-program",
+        )
+        failure.pass_name = name
+        raise failure
 
 
 def _sentence(run: Pass) -> str:
