@@ -8,6 +8,10 @@
 #include "torchette/kernels/strided.h"
 #include "torchette/kernels/vecmath.h"
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 namespace torchette {
 namespace TORCHETTE_ISA {
 
@@ -165,7 +169,7 @@ static void chunk(const void* const* in, void* out, size_t n) {
   R* y = static_cast<R*>(out);
   TORCHETTE_IVDEP
   for (size_t i = 0; i < n; ++i) {
-    vectorize_float_only<T>();
+    if constexpr (!std::is_same_v<T, uint8_t>) vectorize_float_only<T>();
     y[i] = static_cast<R>(Op::of(a[i], b[i], c[i], d[i]));
   }
 }
@@ -185,18 +189,22 @@ static TORCHETTE_INLINE void angles(const float* x, float* y, size_t n, Fast fas
 /// The chunk of an operator for a compute type, or null where it has no meaning.
 template <typename Op, typename T, bool exists>
 struct ChunkOf {
-  using R = std::conditional_t<Op::kResult == Result::Bool, bool, T>;
+  using R = std::conditional_t<Op::kResult == Result::Bool || std::is_same_v<T, uint8_t>, bool, T>;
   static constexpr Chunk value = &chunk<Op, T, R>;
 };
 template <typename Op, typename T>
 struct ChunkOf<Op, T, false> {
   static constexpr Chunk value = nullptr;
 };
+/// Logic on bools needs no conversion: bytes that are 0 or 1 give such bytes.
+template <typename Op>
+static constexpr bool kIsLogic = Op::kIntegers && (Op::kResult == Result::Bool || !Op::kFloats);
 template <typename Op>
 static constexpr Elementwise elementwise_of(bool selects = false, bool divides = false) {
   return {ChunkOf<Op, float, Op::kFloats>::value,
           ChunkOf<Op, double, Op::kFloats>::value,
           ChunkOf<Op, int64_t, Op::kIntegers>::value,
+          ChunkOf<Op, uint8_t, kIsLogic<Op>>::value,
           Op::kArity,
           Op::kResult,
           selects,
@@ -286,6 +294,15 @@ static void convert_run(const void* src, ptrdiff_t stride, void* dst, size_t n) 
   const From* from = static_cast<const From*>(src);
   To* to = static_cast<To*>(dst);
   if (stride == 1) {
+#ifdef __F16C__
+    for (; std::is_same_v<From, Half> && std::is_same_v<To, float> && n >= 8; from += 8, to += 8, n -= 8)
+      _mm256_storeu_ps(reinterpret_cast<float*>(to),
+                       _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+    for (; std::is_same_v<From, float> && std::is_same_v<To, Half> && n >= 8; from += 8, to += 8, n -= 8)
+      _mm_storeu_si128(
+          reinterpret_cast<__m128i*>(to),
+          _mm256_cvtps_ph(_mm256_loadu_ps(reinterpret_cast<const float*>(from)), _MM_FROUND_TO_NEAREST_INT));
+#endif
     TORCHETTE_IVDEP
     for (size_t i = 0; i < n; ++i) {
       vectorize_float_only<From, To>();
@@ -407,6 +424,7 @@ struct Stream {
   bool constant;   // one number for all elements, already in the buffer
   bool linear;     // element i of the walk is element i of the memory
   char* buffer;
+  const char* spread;  // the number that fills the whole buffer, where the innermost stride is 0
   ptrdiff_t stride[kMaxDim];
 };
 
@@ -487,6 +505,7 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
   for (size_t k = 0; k < op.arity; ++k) {
     Stream& s = streams[k];
     s.buffer = buffers[k];
+    s.spread = nullptr;
     s.constant = true;
     s.linear = true;
     ptrdiff_t dense = 1;
@@ -536,7 +555,7 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
     if (chunked && n > kChunk) n = kChunk;
     const void* from[kMaxOperands];
     for (size_t k = 0; k < op.arity; ++k) {
-      const Stream& s = streams[k];
+      Stream& s = streams[k];
       from[k] = s.buffer;
       if (s.constant) continue;
       if (s.linear) {
@@ -545,12 +564,19 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
           from[k] = p;
         else
           s.load(p, 1, s.buffer, n);
-      } else if (long_rows && s.same_type && s.stride[loops.dim - 1] == 1) {
+      } else if (long_rows &&
+                 (s.stride[loops.dim - 1] == 0 || (s.same_type && s.stride[loops.dim - 1] == 1))) {
         ptrdiff_t offset = 0;
         size_t rest = i;
         for (size_t d = loops.dim; d-- > 0; rest /= loops.size[d])
           offset += static_cast<ptrdiff_t>(rest % loops.size[d]) * s.stride[d];
-        from[k] = s.data + offset * static_cast<ptrdiff_t>(s.element);
+        const char* p = s.data + offset * static_cast<ptrdiff_t>(s.element);
+        if (s.stride[loops.dim - 1] == 1) {
+          from[k] = p;
+        } else if (s.spread != p) {
+          s.load(p, 0, s.buffer, kChunk < row ? kChunk : row);
+          s.spread = p;
+        }
       } else {
         gather(s, loops, bytes, i, n);
       }
@@ -579,17 +605,18 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
 }
 
 Error run_elementwise(const Elementwise& op, const Operand* in, const Tensor& out) {
-  // What most calls are: floats of one geometry.
-  if (op.f32 != nullptr && !op.selects) {
-    const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : ScalarType::Float;
-    bool plain = out.scalar_type() == result && is_one_run(out);
+  // What most calls are: floats, or bools, of one geometry.
+  const ScalarType first = in[0].is_tensor ? in[0].tensor.scalar_type() : ScalarType::Undefined;
+  const Chunk direct = first == ScalarType::Float ? op.f32 : first == ScalarType::Bool ? op.bools : nullptr;
+  if (direct != nullptr && !op.selects) {
+    bool plain =
+        out.scalar_type() == (op.result == Result::Bool ? ScalarType::Bool : first) && is_one_run(out);
     for (size_t k = 0; plain && k < op.arity; ++k)
-      plain = in[k].is_tensor && in[k].tensor.scalar_type() == ScalarType::Float &&
-              same_geometry(in[k].tensor, out);
+      plain = in[k].is_tensor && in[k].tensor.scalar_type() == first && same_geometry(in[k].tensor, out);
     if (plain) {
       const void* from[kMaxOperands];
       for (size_t k = 0; k < op.arity; ++k) from[k] = in[k].tensor.const_data_ptr();
-      op.f32(from, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+      direct(from, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
       return Error::Ok;
     }
   }

@@ -68,6 +68,18 @@ static void fold_run(void* acc, const void* data, size_t n) {
     x += m;
     n -= m;
   }
+  constexpr size_t kFew = 8;
+  if (std::is_same_v<T, float> && n >= kFew) {
+    T way[kFew];
+    for (size_t k = 0; k < kFew; ++k) way[k] = x[k];
+    size_t i = kFew;
+    for (; i + kFew <= n; i += kFew)
+      for (size_t k = 0; k < kFew; ++k) way[k] = Op::of(way[k], x[i + k]);
+    for (size_t k = 1; k < kFew; ++k) way[0] = Op::of(way[0], way[k]);
+    total = Op::of(total, static_cast<Wide<T>>(way[0]));
+    x += i;
+    n -= i;
+  }
   for (size_t i = 0; i < n; ++i) total = Op::of(total, static_cast<Wide<T>>(x[i]));
   *static_cast<Wide<T>*>(acc) = total;
 }
@@ -165,7 +177,9 @@ struct Nest {
 
 /// Steps through all loops of `nest` but the innermost.
 struct Rows {
-  explicit Rows(const Nest& n) : nest(n) {}
+  explicit Rows(const Nest& n) : nest(n) {
+    for (size_t d = 0; d + 1 < n.dim; ++d) at[d] = 0;
+  }
   bool next() {
     for (size_t d = nest.dim - 1; d-- > 0;) {
       from += nest.from[d];
@@ -178,7 +192,7 @@ struct Rows {
     return false;
   }
   const Nest& nest;
-  size_t at[kMaxDim] = {};
+  size_t at[kMaxDim];
   ptrdiff_t from = 0;
   ptrdiff_t to = 0;
 };
@@ -280,25 +294,27 @@ static void reduce(const Plan& plan, const Fold& fold, Compute compute, double s
     return;
   }
   do {
-    for (size_t j = 0; j < kept_run; ++j) {
-      fold.start[compute](wide, narrow, 1);
-      if (plan.count > 0) {
+    for (size_t j = 0, n; j < kept_run; j += n) {
+      n = kept_run - j < kChunk ? kept_run - j : kChunk;
+      fold.start[compute](wide, narrow, n);
+      for (size_t k = 0; k < n && plan.count > 0; ++k) {
+        void* const acc = wide + 8 * k;
         Rows reduced(plan.reduced);
         do {
           const char* row =
-              data + (kept.from + static_cast<ptrdiff_t>(j) * kept_step + reduced.from) * element;
+              data + (kept.from + static_cast<ptrdiff_t>(j + k) * kept_step + reduced.from) * element;
           if (same && step == 1) {
-            fold.run[compute](wide, row, run);
+            fold.run[compute](acc, row, run);
             continue;
           }
-          for (size_t i = 0, n; i < run; i += n) {
-            n = run - i < kChunk ? run - i : kChunk;
-            load(row + static_cast<ptrdiff_t>(i) * step * element, step, loaded, n);
-            fold.run[compute](wide, loaded, n);
+          for (size_t i = 0, m; i < run; i += m) {
+            m = run - i < kChunk ? run - i : kChunk;
+            load(row + static_cast<ptrdiff_t>(i) * step * element, step, loaded, m);
+            fold.run[compute](acc, loaded, m);
           }
         } while (reduced.next());
       }
-      finish(wide, 1, target + (kept.to + static_cast<ptrdiff_t>(j) * to_step) * out_element, 1);
+      finish(wide, n, target + (kept.to + static_cast<ptrdiff_t>(j) * to_step) * out_element, to_step);
     }
   } while (kept.next());
 }
