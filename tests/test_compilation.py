@@ -96,6 +96,20 @@ def test_options_reach_the_pipeline(tmp_path):
     assert bytes(model) == model.program.buffer
 
 
+def test_verify_compares_with_what_was_captured():
+    model = torchette.compile(Structured().eval(), ({"value": X},), {"shift": torch.ones(4)})
+    assert 0 <= model.verify() < 1e-5
+
+    def relu_to_neg(graph_module):
+        for node in graph_module.graph.nodes:
+            if node.target is torch.ops.aten.relu.default:
+                node.target = torch.ops.aten.neg.default
+
+    with pytest.raises(errors.CompileError, match="'forward': output 0 differs by up to") as caught:
+        torchette.compile(nn.ReLU(), (X,), passes=[relu_to_neg]).verify()
+    assert caught.value.code == "results-differ"
+
+
 def test_a_wrong_pass_is_named():
     def relu_to_neg(graph_module):
         for node in graph_module.graph.nodes:

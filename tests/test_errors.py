@@ -2,6 +2,8 @@
 # Every exception: its text, its code, its built-in parent, and that the drawn tree is the true one.
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +41,12 @@ def test_each_is_drawn_with_its_code_and_survives_pickling(kind):
 
 def test_codes_are_distinct():
     assert len({kind.code for kind in ALL}) == len(ALL)
+
+
+def test_every_code_is_documented():
+    root = Path(__file__).parents[1]
+    pages = "".join((root / "docs" / page).read_text() for page in ("errors.md", "dialects.md"))
+    used = {kind.code for kind in ALL}
+    for source in (root / "torchette").rglob("*.py"):
+        used |= set(re.findall(r'code="([a-z-]+)"', source.read_text()))
+    assert not {code for code in used if f"`{code}`" not in pages}

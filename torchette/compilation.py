@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from torchette import runtime
 from torchette.errors import (
+    CompileError,
     DialectError,
     ExportError,
     InputTypeError,
@@ -24,6 +26,7 @@ from torchette.errors import (
     TorchetteError,
     TrainModeError,
 )
+from torchette.exir.check import evaluate, user_results
 from torchette.exir.passes.plan_memory import MemoryPlanningPass
 from torchette.exir.pipeline import Report
 from torchette.exir.program import (
@@ -44,9 +47,46 @@ class CompiledModel(Model):
         program: the `ExecutorchProgramManager` with graphs, plan and records of the file.
     """
 
-    def __init__(self, program: ExecutorchProgramManager) -> None:
+    def __init__(
+        self, program: ExecutorchProgramManager, captured: Mapping[str, ExportedProgram] | None = None
+    ) -> None:
         super().__init__(program.buffer)
         self.program = program
+        self._captured = dict(captured or {})
+
+    def verify(self, rtol: float = 1e-4, atol: float = 1e-5) -> float:
+        """Run every method on its example inputs, here and as it was captured, and compare.
+
+        Returns:
+            The largest absolute difference between any two elements.
+
+        Raises:
+            CompileError: code "results-differ"; names method and output.
+        """
+        largest = 0.0
+        for name, captured in self._captured.items():
+            if captured.example_inputs is None:
+                continue
+            args, kwargs = captured.example_inputs
+            expected = user_results(captured, evaluate(captured, args, kwargs))
+            method = self.methods[name]
+            method.reset()
+            given = pytree.tree_leaves(method(*args, **kwargs))
+            method.reset()
+            pairs = zip(pytree.tree_leaves(expected), given, strict=True)
+            for index, (theirs, ours) in enumerate(pairs):
+                if not isinstance(theirs, torch.Tensor):
+                    continue
+                ours = torch.as_tensor(ours)
+                difference = (ours.double() - theirs.double()).abs().max().item() if theirs.numel() else 0.0
+                largest = max(largest, difference)
+                if not torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True):
+                    raise CompileError(
+                        f"method {name!r}: output {index} differs by up to {difference:.3g} from the captured program's",
+                        hints=["compile with check_passes=True, which names a pass that changes the result"],
+                        code="results-differ",
+                    )
+        return largest
 
     @property
     def planned_bytes(self) -> int:
@@ -130,7 +170,7 @@ def compile(
     except DialectError as error:
         raise _as_train_mode(error) or error from None
     _check_kernels(program)
-    return CompiledModel(program)
+    return CompiledModel(program, programs)
 
 
 def _methods(module: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> dict[str, tuple]:

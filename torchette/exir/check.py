@@ -119,6 +119,11 @@ def _results(program: ExportedProgram, values: dict[Node, Any]) -> dict[str, Any
     return found
 
 
+def user_results(program: ExportedProgram, values: dict[Node, Any]) -> list[Any]:
+    """Of the values that `evaluate` found, those that the program returns to its user."""
+    return [value for what, value in _results(program, values).items() if what.startswith("output")]
+
+
 def _difference(before: Any, after: Any) -> str | None:
     if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
         if before.shape != after.shape or before.dtype != after.dtype:
