@@ -367,8 +367,8 @@ static void conv_depthwise(const Conv& conv, const float* input, const float* we
 // --- Any dtype, any memory order ---
 
 template <typename T, typename Sum>
-static void conv_strided(const Conv& conv, const Tensor& input, const Tensor& weight,
-                         const Optional<Tensor>& bias, const Tensor& out) {
+[[gnu::cold]] static void conv_strided(const Conv& conv, const Tensor& input, const Tensor& weight,
+                                       const Optional<Tensor>& bias, const Tensor& out) {
   // Spatial strides, missing dimensions in front.
   ptrdiff_t in_step[3] = {}, out_step[3] = {}, w_step[3] = {};
   const ptrdiff_t spatial = input.dim() - 2;

@@ -29,7 +29,8 @@ struct Summand {
 
 /// `T` as stored, `Sum` as summed up.
 template <typename T, typename Sum>
-static void product(size_t m, size_t n, size_t k, View a, View b, View c, const Summand& extra) {
+[[gnu::cold]] static void product(size_t m, size_t n, size_t k, View a, View b, View c,
+                                  const Summand& extra) {
   const auto number = [](const Scalar& s) {
     if constexpr (static_cast<Sum>(0.5) != 0)
       return static_cast<Sum>(s.to_double());

@@ -89,8 +89,9 @@ struct Plane {
   T& at(ptrdiff_t y, ptrdiff_t x) const { return data[y * row + x * col]; }
 };
 
-/// Calls `body` with a value of the type of a dtype that can be pooled.
-template <typename Body>
+/// Calls `body` with a value of the type of a dtype that can be pooled: floating, int64, and if `kNarrow` the
+/// smaller integers, which have maxima but no means.
+template <bool kNarrow, typename Body>
 static Error for_pooled(ScalarType type, const Body& body) {
   switch (type) {
     case ScalarType::Float:
@@ -108,21 +109,28 @@ static Error for_pooled(ScalarType type, const Body& body) {
     case ScalarType::Long:
       body(int64_t());
       return Error::Ok;
-    case ScalarType::Int:
-      body(int32_t());
-      return Error::Ok;
-    case ScalarType::Short:
-      body(int16_t());
-      return Error::Ok;
-    case ScalarType::Char:
-      body(int8_t());
-      return Error::Ok;
-    case ScalarType::Byte:
-      body(uint8_t());
-      return Error::Ok;
     default:
-      TORCHETTE_CHECK(false, InvalidType, "no pooling of dtype %d", static_cast<int>(type));
+      break;
   }
+  if constexpr (kNarrow) {
+    switch (type) {
+      case ScalarType::Int:
+        body(int32_t());
+        return Error::Ok;
+      case ScalarType::Short:
+        body(int16_t());
+        return Error::Ok;
+      case ScalarType::Char:
+        body(int8_t());
+        return Error::Ok;
+      case ScalarType::Byte:
+        body(uint8_t());
+        return Error::Ok;
+      default:
+        break;
+    }
+  }
+  TORCHETTE_CHECK(false, InvalidType, "no pooling of dtype %d", static_cast<int>(type));
 }
 
 // --- Maxima ---
@@ -133,8 +141,8 @@ static ptrdiff_t first_inside(ptrdiff_t start, ptrdiff_t dilation) {
 }
 
 template <typename T>
-static void max_pool_plane(const Pool& pool, const Plane<T>& in, const Plane<T>& out,
-                           const Plane<int64_t>& indices) {
+[[gnu::cold]] static void max_pool_plane(const Pool& pool, const Plane<T>& in, const Plane<T>& out,
+                                         const Plane<int64_t>& indices) {
   for (ptrdiff_t y = 0; y < pool.out[0]; ++y) {
     for (ptrdiff_t x = 0; x < pool.out[1]; ++x) {
       const ptrdiff_t y0 = y * pool.stride[0] - pool.padding[0], x0 = x * pool.stride[1] - pool.padding[1];
@@ -217,7 +225,7 @@ static Error max_pool2d_with_indices_out(Context&, const Tensor& self, Span<cons
                     InvalidArgument, "max_pool2d: a window lies outside of the input");
   const bool rows = self.scalar_type() == ScalarType::Float && pool.stride[1] <= 2 && is_contiguous(self) &&
                     is_contiguous(out) && is_contiguous(indices);
-  return for_pooled(self.scalar_type(), [&](auto t) {
+  return for_pooled<true>(self.scalar_type(), [&](auto t) {
     using T = decltype(t);
     for (size_t i = 0; i < pool.batch * pool.channels; ++i) {
       const Plane<T> from(self, i, pool.channels), to(out, i, pool.channels);
@@ -255,8 +263,8 @@ struct SumType<int64_t> {
 
 /// Sum over [y0, y1) x [x0, x1).
 template <typename T>
-static typename SumType<T>::Type window_sum(const Plane<T>& in, ptrdiff_t y0, ptrdiff_t y1, ptrdiff_t x0,
-                                            ptrdiff_t x1) {
+[[gnu::noinline]] static typename SumType<T>::Type window_sum(const Plane<T>& in, ptrdiff_t y0, ptrdiff_t y1,
+                                                              ptrdiff_t x0, ptrdiff_t x1) {
   typename SumType<T>::Type sum = 0;
   if constexpr (kScalarType<T> == ScalarType::Float) {
     // Whole rows of a contiguous image are one run.
@@ -290,12 +298,10 @@ static Error avg_pool2d_out(Context&, const Tensor& self, Span<const int64_t> ke
   TORCHETTE_TRY(describe(self, kernel_size, stride, padding, {one, 1}, ceil_mode, pool));
   TORCHETTE_CHECK(out.scalar_type() == self.scalar_type(), InvalidType, "avg_pool2d of dtype %d into %d",
                   static_cast<int>(self.scalar_type()), static_cast<int>(out.scalar_type()));
-  TORCHETTE_CHECK(is_floating(self.scalar_type()) || self.scalar_type() == ScalarType::Long, InvalidType,
-                  "no avg_pool2d of dtype %d", static_cast<int>(self.scalar_type()));
   TORCHETTE_CHECK(!divisor_override.has_value() || *divisor_override != 0, InvalidArgument,
                   "avg_pool2d: the divisor must not be 0");
   TORCHETTE_TRY(resize_output(self, pool, out));
-  return for_pooled(self.scalar_type(), [&](auto t) {
+  return for_pooled<false>(self.scalar_type(), [&](auto t) {
     using T = decltype(t);
     using Sum = typename SumType<T>::Type;
     for (size_t i = 0; i < pool.batch * pool.channels; ++i) {
@@ -333,7 +339,7 @@ static Error adaptive_avg_pool2d_out(Context&, const Tensor& self, Span<const in
                   "adaptive_avg_pool2d of dtype %d into %d", static_cast<int>(self.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   TORCHETTE_TRY(resize_output(self, pool, out));
-  return for_pooled(self.scalar_type(), [&](auto t) {
+  return for_pooled<false>(self.scalar_type(), [&](auto t) {
     using T = decltype(t);
     using Sum = typename SumType<T>::Type;
     const auto begin = [&](int d, ptrdiff_t o) { return o * pool.in[d] / pool.out[d]; };

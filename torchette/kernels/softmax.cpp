@@ -79,7 +79,7 @@ static void softmax_columns(const float* x, float* y, size_t n, ptrdiff_t step, 
 }
 
 template <bool kLog, typename T, typename Math>
-static void softmax_strided(const T* x, T* y, size_t n, ptrdiff_t x_step, ptrdiff_t y_step) {
+[[gnu::cold]] static void softmax_strided(const T* x, T* y, size_t n, ptrdiff_t x_step, ptrdiff_t y_step) {
   const auto value = [&](size_t i) { return static_cast<Math>(x[static_cast<ptrdiff_t>(i) * x_step]); };
   Math top = value(0);
   for (size_t i = 1; i < n; ++i) top = value(i) > top ? value(i) : top;
@@ -93,7 +93,7 @@ static void softmax_strided(const T* x, T* y, size_t n, ptrdiff_t x_step, ptrdif
 
 /// All rows along `dim` of tensors of any strides.
 template <bool kLog, typename T, typename Math>
-static void softmax_any(const Tensor& self, const Tensor& out, ptrdiff_t dim) {
+[[gnu::cold]] static void softmax_any(const Tensor& self, const Tensor& out, ptrdiff_t dim) {
   const ptrdiff_t d = self.dim();
   const size_t n = d == 0 ? 1 : static_cast<size_t>(self.size(dim));
   for (size_t row = 0; row < static_cast<size_t>(self.numel()) / n; ++row) {
