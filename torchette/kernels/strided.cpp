@@ -16,12 +16,28 @@ struct Element16 {
   uint64_t halves[2];
 };
 
+/// `rows` runs of `bytes`. Short ones are copied here: a call of memcpy would cost as much as the copy.
+void move_runs(char* to, ptrdiff_t to_step, const char* from, ptrdiff_t from_step, size_t rows,
+               size_t bytes) {
+  constexpr size_t kWide = 32, kNarrow = 16, kLong = 512;
+  if (bytes < kNarrow || bytes > kLong) {
+    for (size_t row = 0; row < rows; ++row, to += to_step, from += from_step) memcpy(to, from, bytes);
+    return;
+  }
+  for (size_t row = 0; row < rows; ++row, to += to_step, from += from_step) {
+    size_t i = 0;
+    for (; i + kWide <= bytes; i += kWide) memcpy(to + i, from + i, kWide);
+    // the rest, together with bytes that are there already
+    if (i == bytes) continue;
+    if (bytes - i > kNarrow) memcpy(to + i, from + i, kNarrow);
+    memcpy(to + bytes - kNarrow, from + bytes - kNarrow, kNarrow);
+  }
+}
+
 /// One row: `n` elements, strides in elements.
 template <typename T>
 void move_row(T* to, ptrdiff_t to_stride, const T* from, ptrdiff_t from_stride, size_t n) {
-  if (to_stride == 1 && from_stride == 1) {
-    memcpy(to, from, n * sizeof(T));
-  } else if (to_stride == 1 && from_stride == 0) {
+  if (to_stride == 1 && from_stride == 0) {
     const T value = *from;
     for (size_t i = 0; i < n; ++i) to[i] = value;
   } else {
@@ -30,10 +46,34 @@ void move_row(T* to, ptrdiff_t to_stride, const T* from, ptrdiff_t from_stride, 
   }
 }
 
+/// The elements of three planes, as images have them: from interleaved to apart, and back.
+template <typename T>
+void take_apart(T* __restrict to, ptrdiff_t to_row, const T* __restrict from, size_t columns) {
+  T* __restrict to1 = to + to_row;
+  T* __restrict to2 = to1 + to_row;
+  for (size_t j = 0; j < columns; ++j) {
+    to[j] = from[3 * j];
+    to1[j] = from[3 * j + 1];
+    to2[j] = from[3 * j + 2];
+  }
+}
+template <typename T>
+void interleave(T* __restrict to, const T* __restrict from, ptrdiff_t from_row, size_t rows) {
+  const T* __restrict from1 = from + from_row;
+  const T* __restrict from2 = from1 + from_row;
+  for (size_t i = 0; i < rows; ++i) {
+    to[3 * i] = from[i];
+    to[3 * i + 1] = from1[i];
+    to[3 * i + 2] = from2[i];
+  }
+}
+
 /// to[i * to_row + j] = from[j * from_row + i] for i < rows, j < columns.
 template <typename T>
 void transpose_plane(T* to, ptrdiff_t to_row, const T* from, ptrdiff_t from_row, size_t rows,
                      size_t columns) {
+  if (rows == 3 && from_row == 3) return take_apart(to, to_row, from, columns);
+  if (columns == 3 && to_row == 3) return interleave(to, from, from_row, rows);
   constexpr size_t kBlock = 32;  // a block of either side stays in the L1 cache
   for (size_t i0 = 0; i0 < rows; i0 += kBlock) {
     const size_t i1 = i0 + kBlock < rows ? i0 + kBlock : rows;
@@ -64,6 +104,28 @@ void transpose_plane(T* to, ptrdiff_t to_row, const T* from, ptrdiff_t from_row,
         for (size_t j = j0; j < j1; ++j)
           to[static_cast<ptrdiff_t>(i) * to_row + static_cast<ptrdiff_t>(j)] =
               from[static_cast<ptrdiff_t>(j) * from_row + static_cast<ptrdiff_t>(i)];
+    }
+  }
+}
+
+/// A nest whose innermost dimension is a run on both sides, so that its elements are bytes.
+void move_nest_of_runs(const Move& nest, char* to, const char* from, size_t element) {
+  const size_t inner = nest.dim - 1, outer = inner > 0 ? inner - 1 : 0;
+  const auto width = static_cast<ptrdiff_t>(element);
+  const size_t rows = inner > 0 ? nest.size[outer] : 1;
+  size_t at[Move::kMaxLoops] = {};
+  for (;;) {
+    move_runs(to, nest.to[outer] * width, from, nest.from[outer] * width, rows, nest.size[inner] * element);
+    size_t d = outer;
+    for (;;) {
+      if (d == 0) return;
+      --d;
+      to += nest.to[d] * width;
+      from += nest.from[d] * width;
+      if (++at[d] < nest.size[d]) break;
+      to -= static_cast<ptrdiff_t>(at[d]) * nest.to[d] * width;
+      from -= static_cast<ptrdiff_t>(at[d]) * nest.from[d] * width;
+      at[d] = 0;
     }
   }
 }
@@ -136,6 +198,8 @@ void move(Move nest, void* to, const void* from, size_t element) {
 }
 
 void move_simplified(const Move& nest, void* to, const void* from, size_t element) {
+  if (nest.to[nest.dim - 1] == 1 && nest.from[nest.dim - 1] == 1)
+    return move_nest_of_runs(nest, static_cast<char*>(to), static_cast<const char*>(from), element);
   switch (element) {
     case 1:
       return move_nest(nest, static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from));
