@@ -285,6 +285,23 @@ def test_masks_refuse() -> None:
     refused("masked_scatter.out", x, x, mask, torch.randn(12).long())
 
 
+def test_outputs_in_their_inputs_memory() -> None:
+    """A hostile program can plan them so: what is written turns zeros into more to write."""
+    memory = torch.zeros(64, dtype=torch.uint8)
+    memory[[0, 15]] = 1
+    x = torch.full((16,), 1, dtype=torch.uint8)
+    _native.call_kernel("aten::masked_select.out", x, memory[:16].view(torch.bool), memory[1:3])
+    assert not memory[16:].any()
+    memory = torch.zeros(64, dtype=torch.int64)
+    memory[[6, 7]] = 1
+    _native.call_kernel("aten::nonzero.out", memory[:8], memory[7:9].unsqueeze(1))
+    assert not memory[9:].any()
+    memory = torch.zeros(64, dtype=torch.int64)
+    memory[:3] = torch.tensor([0, 4, 0])
+    _native.call_kernel("aten::repeat_interleave.Tensor_out", memory[:3], None, memory[2:6])
+    assert not memory[6:].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_repeat_interleave(dtype: torch.dtype) -> None:
     for repeats in ([], [0], [3], [2, 0, 1, 4]):

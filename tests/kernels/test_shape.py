@@ -223,6 +223,8 @@ def test_as_strided() -> None:
     refused("as_strided_copy.out", out, x, [2, 3], [5, 1], -1)
     refused("as_strided_copy.out", out, x, [2, 3], [-5, 1], 10)
     refused("as_strided_copy.out", out, x, [2, 3], [2**62, 1], 0)
+    deep = torch.empty(1, 1, 1, 1)
+    refused("as_strided_copy.out", deep, x, [2**31 - 1] * 4, [2**31 - 1] * 4, 0)
     refused("as_strided_copy.out", out, x, [2], [5, 1], 0)
 
 
@@ -274,7 +276,7 @@ def test_split_and_unbind(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = tensor(shape, dtype)
     for given, dim in itertools.product(layouts(x), dims_of(x)):
         n = x.shape[dim]
-        for size in (1, 2, 3, 100):
+        for size in (1, 2, 3, 100, 2**63 - 1):
             run_list("split_copy.Tensor_out", list(torch.split(x, size, dim)), given, size, dim)
         sizes = [n // 2, 0, n - n // 2]
         run_list("split_with_sizes_copy.out", list(torch.split(x, sizes, dim)), given, sizes, dim)

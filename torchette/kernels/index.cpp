@@ -297,7 +297,7 @@ static Error index_by_mask(Context& context, const Tensor& x, const Tensor& mask
         context.allocate_temp(rank * static_cast<size_t>(count) * sizeof(int64_t), alignof(int64_t)));
     TORCHETTE_CHECK(coordinates != nullptr, MemoryAllocationFailed, "no room for the %td places of a mask",
                     count);
-    list_places(mask, coordinates, 1, count);
+    list_places(mask, count, coordinates, 1, count);
   }
   for (size_t i = 0; i < rank; ++i) {
     plan.count[d + i] = static_cast<SizesType>(count);

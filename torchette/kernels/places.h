@@ -10,9 +10,9 @@ namespace TORCHETTE_ISA {
 /// How many elements of `t` are not zero.
 ptrdiff_t count_places(const Tensor& t);
 
-/// Coordinate `d` of the i-th element that is not zero, in row-major order, goes to
+/// Coordinate `d` of the i-th of `count` elements that are not zero, in row-major order, goes to
 /// out[i * place_step + d * dim_step].
-void list_places(const Tensor& t, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step);
+void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step);
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

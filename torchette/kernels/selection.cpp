@@ -49,8 +49,9 @@ ptrdiff_t count_places(const Tensor& t) {
   return count;
 }
 
-void list_places(const Tensor& t, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step) {
-  if (t.numel() == 0) return;
+// A program can plan an output into its input's memory; what is written must not make it write more.
+void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step) {
+  if (count == 0) return;
   const NotZero not_zero(t);
   Walk<1> walk = walk_over(t);
   do {
@@ -58,15 +59,18 @@ void list_places(const Tensor& t, int64_t* out, ptrdiff_t place_step, ptrdiff_t 
     for (size_t d = 0; d < walk.rank; ++d)
       out[static_cast<ptrdiff_t>(d) * dim_step] = static_cast<int64_t>(walk.at[d]);
     out += place_step;
-  } while (walk.next());
+    --count;
+  } while (count > 0 && walk.next());
 }
 
 static Error nonzero_out(Context&, const Tensor& x, Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long, InvalidType, "places are of type %d, not int64",
                   static_cast<int>(out.scalar_type()));
-  const SizesType sizes[] = {static_cast<SizesType>(count_places(x)), static_cast<SizesType>(x.dim())};
+  const ptrdiff_t count = count_places(x);
+  const SizesType sizes[] = {static_cast<SizesType>(count), static_cast<SizesType>(x.dim())};
   TORCHETTE_TRY(resize_tensor(out, sizes));
-  if (out.numel() > 0) list_places(x, out.mutable_data_ptr<int64_t>(), out.strides()[0], out.strides()[1]);
+  if (out.numel() > 0)
+    list_places(x, count, out.mutable_data_ptr<int64_t>(), out.strides()[0], out.strides()[1]);
   return Error::Ok;
 }
 
@@ -131,7 +135,8 @@ static Error masked_select_out(Context&, const Tensor& x, const Tensor& mask, Te
     if (chosen[walk.offset[1]] == 0) continue;
     memcpy(to, from + walk.offset[0], element);
     to += element;
-  } while (walk.next());
+    --count;
+  } while (count > 0 && walk.next());
   return Error::Ok;
 }
 
@@ -187,7 +192,7 @@ static Error repeat_interleave_out(Context&, const Tensor& repeats, Optional<int
   TORCHETTE_TRY(resize_tensor(out, sizes));
   ptrdiff_t place = 0;
   for (ptrdiff_t i = 0; i < repeats.numel(); ++i)
-    for (int64_t k = at(i); k > 0; --k, ++place) {
+    for (int64_t k = at(i); k > 0 && place < total; --k, ++place) {
       if (wide)
         out.mutable_data_ptr<int64_t>()[place] = i;
       else

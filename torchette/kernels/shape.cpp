@@ -281,7 +281,8 @@ static Error split_copy_out(Context&, const Tensor& x, int64_t size, int64_t dim
   const int64_t total = x.sizes()[static_cast<size_t>(dim)];
   TORCHETTE_CHECK(size > 0 || (size == 0 && total == 0), InvalidArgument, "a split into parts of %d",
                   static_cast<int>(size));
-  const int64_t parts = size == 0 || total == 0 ? 1 : (total + size - 1) / size;
+  if (size > total) size = total;
+  const int64_t parts = size == 0 ? 1 : (total + size - 1) / size;
   TORCHETTE_CHECK(out.size() == static_cast<size_t>(parts), InvalidArgument,
                   "split gives %d tensors, not %zu", static_cast<int>(parts), out.size());
   for (int64_t i = 0; i < parts; ++i) {
@@ -534,7 +535,8 @@ static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> 
                     InvalidArgument, "a size or a stride is negative or too large");
     nest.add(static_cast<size_t>(wanted[d]), 0, static_cast<ptrdiff_t>(strides[d]));
     empty = empty || wanted[d] == 0;
-    last += (wanted[d] - 1) * strides[d];
+    // beyond what a tensor can hold it need not be exact, but must not overflow
+    if (last <= INT32_MAX && wanted[d] > 0) last += (wanted[d] - 1) * strides[d];
   }
   TORCHETTE_CHECK(empty || last < x.numel(), InvalidArgument, "element %lld of a tensor of %d",
                   static_cast<long long>(last), static_cast<int>(x.numel()));
