@@ -141,9 +141,10 @@ class Method::Loading {
 
   Error values() {
     for (size_t i = 0; i < records_.size(); ++i) {
-      const Table record = records_[i].table(schema::EValue::kVal);
+      const Table entry = records_[i];
+      const Table record = entry.table(schema::EValue::kVal);
       Value& value = m_.values_[i];
-      switch (records_[i].get<Types>(schema::EValue::kValType)) {
+      switch (entry.get<Types>(schema::EValue::kValType)) {
         case Types::NONE:
         case Types::Null:
           break;
@@ -262,21 +263,30 @@ class Method::Loading {
     const size_t rank = info.sizes_.size();
     TensorImpl* impl;
     TORCHETTE_TRY(allocate(&impl));
-    Span<int32_t> numbers;  // strides, and sizes where they change
-    const bool is_static = info.dynamism_ == TensorShapeDynamism::STATIC;
-    TORCHETTE_TRY(allocate(is_static ? rank : 2 * rank, &numbers));
-    impl->strides = numbers.data();
-    impl->sizes = const_cast<SizesType*>(info.sizes_.data());  // never written where they are static
-    if (!is_static) {
-      impl->sizes = numbers.data() + rank;
+    if (info.dynamism_ == TensorShapeDynamism::STATIC) {
+      // never written, so sizes stand in the file and equal neighbours share their strides
+      impl->sizes = const_cast<SizesType*>(info.sizes_.data());
+      if (last_static_ == nullptr || !same_layout(*last_static_, info)) {
+        Span<StridesType> strides;
+        TORCHETTE_TRY(allocate(rank, &strides));
+        (void)dense_strides(info.sizes_, info.dim_order_.data(), strides.data()).ok();
+        impl->strides = strides.data();
+      } else {
+        impl->strides = last_static_->strides;
+      }
+      last_static_ = impl;
+    } else {
+      Span<SizesType> numbers;
+      TORCHETTE_TRY(allocate(2 * rank, &numbers));
+      impl->sizes = numbers.data();
+      impl->strides = numbers.data() + rank;
       for (size_t d = 0; d < rank; ++d) impl->sizes[d] = info.sizes_[d];
+      (void)dense_strides(info.sizes_, info.dim_order_.data(), impl->strides).ok();
     }
-    const Result<int32_t> numel = dense_strides(info.sizes_, info.dim_order_.data(), impl->strides);
-    if (!numel.ok()) return numel.error();
     impl->data = nullptr;
     impl->dim_order = info.dim_order_.data();
-    impl->capacity = static_cast<size_t>(*numel);
-    impl->numel = *numel;
+    impl->capacity = static_cast<size_t>(info.numel_);
+    impl->numel = info.numel_;
     impl->dim = static_cast<uint8_t>(rank);
     impl->type = info.type_;
     impl->dynamism = info.dynamism_;
@@ -312,6 +322,12 @@ class Method::Loading {
                     "the bytes of tensor %zu are not aligned", index);
     m_.values_[index] = Value(Tensor(impl));
     return Error::Ok;
+  }
+
+  static bool same_layout(const TensorImpl& a, const TensorInfo& b) {
+    const size_t rank = b.sizes_.size();
+    return a.dim == rank && (rank == 0 || (memcmp(a.sizes, b.sizes_.data(), rank * sizeof(SizesType)) == 0 &&
+                                           memcmp(a.dim_order, b.dim_order_.data(), rank) == 0));
   }
 
   Error planned(const Table& allocation, size_t nbytes, void** address) {
@@ -361,14 +377,16 @@ class Method::Loading {
     }
     TORCHETTE_TRY(intact("chain", 0));
     TORCHETTE_TRY(allocate(count, &m_.instructions_));
-    // what instructions write must be known before what they read is judged
-    for (const bool marking : {true, false}) {
+    // a slot may be read before the instruction that writes it, in file order: then all are judged once more
+    for (int pass = 0; pass < 2; ++pass) {
+      unsure_ = false;
       size_t at = 0;
       for (size_t c = 0; c < chains.size(); ++c) {
         const Tables records = chains[c].tables(schema::Chain::kInstructions);
         const size_t start = at;
         for (size_t i = 0; i < records.size(); ++i, ++at) {
-          const Error error = instruction(records[i], marking, start, records.size(), &m_.instructions_[at]);
+          const Error error =
+              instruction(records[i], pass == 0, start, records.size(), &m_.instructions_[at]);
           if (error != Error::Ok) {
             TORCHETTE_LOG(Error, "instruction %zu is refused", at);
             return error;
@@ -376,11 +394,12 @@ class Method::Loading {
           TORCHETTE_TRY(intact("instruction", at));
         }
       }
+      if (!unsure_) break;
     }
     return Error::Ok;
   }
 
-  Error instruction(const Table& record, bool marking, size_t start, size_t count, Instruction* out) {
+  Error instruction(const Table& record, bool first, size_t start, size_t count, Instruction* out) {
     const Table args = record.table(schema::Instruction::kInstrArgs);
     switch (record.get<schema::InstructionArguments>(schema::Instruction::kInstrArgsType)) {
       case schema::InstructionArguments::KernelCall: {
@@ -388,11 +407,11 @@ class Method::Loading {
         TORCHETTE_CHECK(op >= 0 && static_cast<size_t>(op) < kernels_.size(), InvalidProgram,
                         "operator %d is called, there are %zu", static_cast<int>(op), kernels_.size());
         const Span<const int32_t> indices = args.vector<int32_t>(schema::KernelCall::kArgs);
-        return kernel_call(*kernels_[static_cast<size_t>(op)], indices, marking, out);
+        return kernel_call(*kernels_[static_cast<size_t>(op)], indices, first, out);
       }
       case schema::InstructionArguments::MoveCall:
         return move(args.get<int32_t>(schema::MoveCall::kMoveFrom),
-                    args.get<int32_t>(schema::MoveCall::kMoveTo), marking, out);
+                    args.get<int32_t>(schema::MoveCall::kMoveTo), out);
       case schema::InstructionArguments::JumpFalseCall: {
         const auto condition = args.get<int32_t>(schema::JumpFalseCall::kCondValueIndex);
         const auto target = args.get<int32_t>(schema::JumpFalseCall::kDestinationInstruction);
@@ -405,7 +424,7 @@ class Method::Loading {
         TORCHETTE_CHECK(target >= 0 && static_cast<size_t>(target) <= count, InvalidProgram,
                         "a jump leads to instruction %d of %zu", static_cast<int>(target), count);
         Control* control;
-        TORCHETTE_TRY(make_control(Control::Kind::JumpFalse, marking, &control, out));
+        TORCHETTE_TRY(make_control(Control::Kind::JumpFalse, &control, out));
         control->a = condition;
         control->b = static_cast<int32_t>(start) + target;
         return Error::Ok;
@@ -413,26 +432,24 @@ class Method::Loading {
       case schema::InstructionArguments::FreeCall: {
         TORCHETTE_TRY(in_range(args.get<int32_t>(schema::FreeCall::kValueIndex)));
         Control* control;
-        return make_control(Control::Kind::Free, marking, &control, out);
+        return make_control(Control::Kind::Free, &control, out);
       }
       case schema::InstructionArguments::DelegateCall:
-        return delegate_call(args, marking, out);
+        return delegate_call(args, out);
       default:
         TORCHETTE_LOG(Error, "an instruction is of a kind that this runtime does not know");
         return Error::NotSupported;
     }
   }
 
-  Error make_control(Control::Kind kind, bool marking, Control** control, Instruction* out) {
-    *control = &ignored_;
-    if (marking) return Error::Ok;
+  Error make_control(Control::Kind kind, Control** control, Instruction* out) {
     TORCHETTE_TRY(allocate(control));
     **control = {kind, false, 0, 0, nullptr, {}, {}};
     *out = {nullptr, *control};
     return Error::Ok;
   }
 
-  Error kernel_call(const Kernel& kernel, Span<const int32_t> indices, bool marking, Instruction* out) {
+  Error kernel_call(const Kernel& kernel, Span<const int32_t> indices, bool first, Instruction* out) {
     bool unbacked = false, defines_last = false;
     size_t i = 0;
     for (const char* code = kernel.signature; *code != 0; ++code, ++i) {
@@ -444,17 +461,17 @@ class Method::Loading {
       TORCHETTE_TRY(in_range(index));
       const bool last = code[1] == 0;
       const bool writes = *code == 't' || *code == 'v' || (*code == 'L' && last);
-      if (marking) {
-        m_.flags(index) |= *code == 't' ? kWritten : *code == 'v' ? kUsed | kWritten : kUsed;
-        continue;
-      }
+      uint8_t& flags = m_.flags(index);
+      flags |= *code == 't' ? kWritten : *code == 'v' ? kUsed | kWritten : kUsed;
       const Value& value = m_.value(index);
-      // a slot that is written while executing may hold any number, whatever it holds now
-      const bool dynamic = (m_.flags(index) & kWritten) != 0 && is_number(value) && accepts(*code, Tag::Int);
-      const bool none = value.is_none() && (optional || *code == 'v');
-      TORCHETTE_CHECK(none || dynamic || accepts(*code, value.tag()), InvalidProgram,
-                      "argument %zu of %s is of kind %u, it takes (%s)", i, kernel.name,
-                      static_cast<unsigned>(value.tag()), kernel.signature);
+      if (!accepts(*code, value.tag()) && !(value.is_none() && (optional || *code == 'v'))) {
+        // a slot that is written while executing may hold any number, whatever it holds now
+        const bool number = is_number(value) && accepts(*code, Tag::Int);
+        unsure_ |= number;
+        TORCHETTE_CHECK(number && (first || (flags & kWritten) != 0), InvalidProgram,
+                        "argument %zu of %s is of kind %u, it takes (%s)", i, kernel.name,
+                        static_cast<unsigned>(value.tag()), kernel.signature);
+      }
       if (value.tag() == Tag::ListTensor || value.tag() == Tag::ListOptionalTensor) {
         const BoxedList& list = *value.boxed_list();
         const auto* items = static_cast<const int32_t*>(list.indices);
@@ -465,7 +482,7 @@ class Method::Loading {
           if (writes) TORCHETTE_TRY(writable(kernel, items[k]));
         }
       } else if (value.is_tensor()) {
-        const bool is_unbacked = (m_.flags(index) & kUnbacked) != 0;
+        const bool is_unbacked = (flags & kUnbacked) != 0;
         unbacked |= is_unbacked;
         if (is_unbacked && writes && last && strcmp(kernel.name, kViewKernel) == 0) {
           defines_last = true;
@@ -474,11 +491,10 @@ class Method::Loading {
         }
       }
     }
-    if (marking) return Error::Ok;
     *out = {kernel.function, indices.data()};
     if (!unbacked) return Error::Ok;
     Control* control;
-    TORCHETTE_TRY(make_control(Control::Kind::CheckedKernel, marking, &control, out));
+    TORCHETTE_TRY(make_control(Control::Kind::CheckedKernel, &control, out));
     control->function = kernel.function;
     control->arguments = {indices.data(), i};
     control->defines_last = defines_last;
@@ -493,7 +509,7 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  Error move(int32_t from, int32_t to, bool marking, Instruction* out) {
+  Error move(int32_t from, int32_t to, Instruction* out) {
     TORCHETTE_TRY(in_range(from));
     TORCHETTE_TRY(in_range(to));
     m_.flags(from) |= kUsed;
@@ -506,29 +522,29 @@ class Method::Loading {
     TORCHETTE_CHECK(numbers || tensors, InvalidProgram, "value %d is moved to %d, which is of another kind",
                     static_cast<int>(from), static_cast<int>(to));
     Control* control;
-    TORCHETTE_TRY(make_control(Control::Kind::Move, marking, &control, out));
+    TORCHETTE_TRY(make_control(Control::Kind::Move, &control, out));
     control->a = from;
     control->b = to;
     return Error::Ok;
   }
 
-  Error delegate_call(const Table& args, bool marking, Instruction* out) {
+  Error delegate_call(const Table& args, Instruction* out) {
     const auto index = args.get<int32_t>(schema::DelegateCall::kDelegateIndex);
     const size_t count = plan_.tables(schema::ExecutionPlan::kDelegates).size();
     TORCHETTE_CHECK(index >= 0 && static_cast<size_t>(index) < count, InvalidProgram,
                     "delegate %d is called, there are %zu", static_cast<int>(index), count);
     const Span<const int32_t> indices = args.vector<int32_t>(schema::DelegateCall::kArgs);
     Control* control;
-    TORCHETTE_TRY(make_control(Control::Kind::Delegate, marking, &control, out));
+    TORCHETTE_TRY(make_control(Control::Kind::Delegate, &control, out));
     TORCHETTE_TRY(spend(indices.size()));
     Span<Value*> values;
-    if (!marking) TORCHETTE_TRY(allocate(indices.size(), &values));
+    TORCHETTE_TRY(allocate(indices.size(), &values));
     for (size_t i = 0; i < indices.size(); ++i) {
       TORCHETTE_TRY(in_range(indices[i]));
       m_.flags(indices[i]) |= kUsed | kWritten;
       TORCHETTE_CHECK((m_.flags(indices[i]) & kUnbacked) == 0, InvalidProgram,
                       "argument %zu of a delegate has no memory", i);
-      if (!marking) values[i] = &m_.value(indices[i]);
+      values[i] = &m_.value(indices[i]);
     }
     control->a = index;
     control->delegate_arguments = values;
@@ -582,7 +598,8 @@ class Method::Loading {
   MemoryAllocator& arena_;
   size_t list_budget_;
   Span<const Kernel*> kernels_;
-  Control ignored_;  // what the first pass over the instructions makes
+  const TensorImpl* last_static_ = nullptr;
+  bool unsure_ = false;  // whether the verdict on an argument depends on instructions that come later
 };
 
 Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager) const {
