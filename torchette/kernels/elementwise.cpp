@@ -501,6 +501,8 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
     for (size_t k = 0; k < op.arity; ++k) streams[k].stride[0] = 0;
   }
 
+  const auto total = static_cast<size_t>(out.numel());
+  const size_t spread = total < kChunk ? total : kChunk;  // of an operand that is one number
   bool chunked = converts_out, by_rows = false;
   for (size_t k = 0; k < op.arity; ++k) {
     Stream& s = streams[k];
@@ -520,20 +522,19 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
       s.element = element_size(type);
       s.load = kLoad[row_of(type)][compute];
       s.same_type = type == scalar_type_of(compute);
-      if (s.constant) s.load(s.data, 0, s.buffer, kChunk);
+      if (s.constant) s.load(s.data, 0, s.buffer, spread);
     } else {
       const double wide = in[k].scalar.to_double();
       const int64_t whole = in[k].scalar.to_int();
       if (compute == kI64)
-        convert_run<int64_t, int64_t>(&whole, 0, s.buffer, kChunk);
+        convert_run<int64_t, int64_t>(&whole, 0, s.buffer, spread);
       else
-        kLoad[row_of(ScalarType::Double)][compute](&wide, 0, s.buffer, kChunk);
+        kLoad[row_of(ScalarType::Double)][compute](&wide, 0, s.buffer, spread);
     }
     if (s.constant || !s.same_type) chunked = true;
     if (!s.constant && !s.linear) by_rows = true;
   }
 
-  const auto total = static_cast<size_t>(out.numel());
   const size_t row = loops.size[loops.dim - 1];
   const bool long_rows = row >= kChunk / 4;
   char* const to = static_cast<char*>(out.mutable_data_ptr());
