@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: every Markdown page of the tree. Out: its code runs, its commands exist, its links lead somewhere.
-# Python blocks of a page run in order in one namespace; `torchette ...` lines of shell blocks run as commands, in a
-# folder that holds what a page's reader would have; blocks in no language are pictures and output.
+# Python blocks of a page run in order in one namespace, C++ blocks compile; `torchette ...` lines of shell blocks run
+# as commands, in a folder that holds what a page's reader would have; blocks in no language are pictures and output.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -87,6 +88,17 @@ def test_python_blocks_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyP
     for block in blocks(page):
         if block.language == "python":
             exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", with_language("cpp"), ids=page_id)
+def test_cpp_blocks_compile(page: Path) -> None:
+    compiler = [os.environ.get("CXX", "c++"), "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", f"-I{ROOT}"]
+    for block in blocks(page):
+        if block.language == "cpp":
+            done = subprocess.run(
+                [*compiler, "-x", "c++", "-"], input=block.text, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{page.relative_to(ROOT)}:{block.line}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", with_language("sh", "bash"), ids=page_id)
