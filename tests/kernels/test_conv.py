@@ -203,3 +203,13 @@ def test_impossible_shapes_are_refused() -> None:
     ]:
         with pytest.raises(RuntimeError, match=message):
             check(NAME, out, x, weight, bias, one, [0, 0], one, False, [0, 0], 1)
+
+
+def test_sizes_that_do_not_fit_32_bits_are_refused() -> None:
+    # 2^32 + 1 groups of one channel each would pass for one channel where sizes are cut to 32 bits.
+    x, w, out = torch.empty(1, 0, 3), torch.empty(0, 1, 1), torch.empty(1, 1, 3)
+    with pytest.raises(RuntimeError, match="groups"):
+        check(NAME, out, x, w, None, [1], [0], [1], True, [0], 2**32 + 1)
+    x, w, out = torch.randn(1, 1, 3), torch.randn(1, 1, 1), torch.empty(1, 1, 1)
+    with pytest.raises(RuntimeError, match="does not fit"):
+        check(NAME, out, x, w, None, [2**31 - 1], [0], [1], True, [2**31 - 1], 1)

@@ -449,9 +449,10 @@ static Error describe(const Tensor& input, const Tensor& weight, const Optional<
   TORCHETTE_TRY(spread(dilation, spatial, 1, 1, "dilation", conv.dilation));
   ptrdiff_t extra[3] = {};
   if (transposed) TORCHETTE_TRY(spread(output_padding, spatial, 0, 0, "output_padding", extra));
-  TORCHETTE_CHECK(groups >= 1 && input.size(1) % groups == 0 && weight.size(0) % groups == 0, InvalidArgument,
-                  "convolution of %d channels by %d filters in %lld groups", static_cast<int>(input.size(1)),
-                  static_cast<int>(weight.size(0)), static_cast<long long>(groups));
+  TORCHETTE_CHECK(
+      groups >= 1 && groups <= INT32_MAX && input.size(1) % groups == 0 && weight.size(0) % groups == 0,
+      InvalidArgument, "convolution of %d channels by %d filters in %lld groups",
+      static_cast<int>(input.size(1)), static_cast<int>(weight.size(0)), static_cast<long long>(groups));
   conv.batch = static_cast<size_t>(input.size(0));
   conv.groups = static_cast<size_t>(groups);
   conv.in_channels = static_cast<size_t>(input.size(1) / groups);
@@ -460,6 +461,8 @@ static Error describe(const Tensor& input, const Tensor& weight, const Optional<
                   "convolution's weight is for %d channels, the input has %d",
                   static_cast<int>(weight.size(transposed ? 0 : 1)), static_cast<int>(expected));
   conv.out_channels = static_cast<size_t>(transposed ? weight.size(1) : weight.size(0) / groups);
+  TORCHETTE_CHECK(conv.groups * conv.out_channels <= INT32_MAX, InvalidArgument,
+                  "convolution to %zu channels", conv.groups * conv.out_channels);
   TORCHETTE_CHECK(
       !bias.has_value() || (bias->dim() == 1 && bias->scalar_type() == input.scalar_type() &&
                             static_cast<size_t>(bias->size(0)) == conv.groups * conv.out_channels),
@@ -471,7 +474,7 @@ static Error describe(const Tensor& input, const Tensor& weight, const Optional<
     const ptrdiff_t reach = conv.dilation[d] * (conv.kernel[d] - 1) + 1;
     conv.out[d] = transposed ? (conv.in[d] - 1) * conv.stride[d] - 2 * conv.padding[d] + reach + extra[d]
                              : (conv.in[d] + 2 * conv.padding[d] - reach) / conv.stride[d] + 1;
-    TORCHETTE_CHECK(conv.kernel[d] >= 1 && conv.out[d] >= 1 &&
+    TORCHETTE_CHECK(conv.kernel[d] >= 1 && conv.out[d] >= 1 && conv.out[d] <= INT32_MAX &&
                         conv.in[d] + 2 * conv.padding[d] >= (transposed ? 1 : reach),
                     InvalidArgument,
                     "convolution: a kernel that spans %d does not fit an input of %d with padding %d",

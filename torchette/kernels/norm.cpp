@@ -182,7 +182,7 @@ static Error native_group_norm_out(Context&, const Tensor& input, Optional<Tenso
                                    Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
   TORCHETTE_CHECK(batch >= 0 && channels >= 0 && plane >= 0 && batch <= INT32_MAX && channels <= INT32_MAX &&
-                      plane <= INT32_MAX && groups >= 1 && channels % groups == 0 &&
+                      plane <= INT32_MAX && groups >= 1 && groups <= INT32_MAX && channels % groups == 0 &&
                       batch * channels <= INT32_MAX && batch * channels * plane == input.numel(),
                   InvalidArgument, "group_norm of %d elements as %lld x %lld x %lld in %lld groups",
                   static_cast<int>(input.numel()), static_cast<long long>(batch),

@@ -57,7 +57,8 @@ static Error describe(const Tensor& self, Span<const int64_t> kernel, Span<const
     pool.out[d] = (steps >= 0 ? steps / pool.stride[d] : -1) + 1;
     // The last window must start inside the input or its left padding.
     if (ceil_mode && (pool.out[d] - 1) * pool.stride[d] >= pool.in[d] + pool.padding[d]) --pool.out[d];
-    TORCHETTE_CHECK(pool.out[d] >= 1, InvalidArgument, "pooling: the output would be empty");
+    TORCHETTE_CHECK(pool.out[d] >= 1 && pool.out[d] <= INT32_MAX, InvalidArgument,
+                    "pooling: the output would be empty or too large");
   }
   return Error::Ok;
 }
