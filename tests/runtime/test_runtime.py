@@ -148,6 +148,23 @@ def test_all_missing_kernels_are_named() -> None:
         load(contents)
 
 
+def test_a_missing_backend_is_named() -> None:
+    plan = pte.ExecutionPlan(
+        name="forward",
+        values=[pte.EValue(tensor([2]))],
+        inputs=[0],
+        outputs=[0],
+        chains=[pte.Chain(instructions=[pte.Instruction(pte.DelegateCall(0, [0, 0]))])],
+        delegates=[pte.BackendDelegate("FancyBackend", pte.BackendDelegateDataReference(index=0), [])],
+        non_const_buffer_sizes=[0],
+    )
+    contents = bytes(pte.write(pte.Program(version=0, execution_plan=[plan]), delegate_data=[b"blob"]))
+    loaded = Runtime.get().load_program(contents)
+    assert loaded.metadata("forward").backend_names == ["FancyBackend"]
+    with pytest.raises(RuntimeLoadError, match=r"FancyBackend.*not registered"):
+        loaded.load_method("forward")
+
+
 def test_metadata() -> None:
     loaded = Runtime.get().load_program(sum_program([2, 3], plan=True))
     meta = loaded.metadata("forward")
