@@ -27,8 +27,7 @@ static TORCHETTE_INLINE Error check_index(int64_t i, int64_t size) {
   return Error::Ok;
 }
 
-// --- Whole rows
-// ----------------------------------------------------------------------------------------------------------
+// --- Whole rows ----------------------------------------------------------------------------------
 
 /// out = x with the elements `index` along `dim`; `out` has its sizes.
 static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const Tensor& out, size_t out_dim,
@@ -98,8 +97,7 @@ static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tens
   return select_rows(x, static_cast<size_t>(dim), index, out, static_cast<size_t>(dim), 1);
 }
 
-// --- Single elements along one dimension
-// -----------------------------------------------------------------------------------
+// --- Single elements along one dimension ---------------------------------------------------------
 
 /// Moves or adds `n` elements: to[at[i]] from from[of[i]].
 using Apply = void (*)(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n);
@@ -261,8 +259,7 @@ static Error scatter_value_out(Context&, const Tensor& x, int64_t dim, const Ten
                        &bits);
 }
 
-// --- index and index_put
-// -----------------------------------------------------------------------------------------------------
+// --- index and index_put -------------------------------------------------------------------------
 
 /// x[indices]: where each dimension of the result comes from.
 struct Indexing {

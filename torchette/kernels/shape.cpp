@@ -41,8 +41,7 @@ static void move_elements(const Move& nest, const Tensor& to, ptrdiff_t to_offse
        static_cast<const char*>(from.const_data_ptr()) + from_offset * element, static_cast<size_t>(element));
 }
 
-// --- Other readings of the same elements
-// -----------------------------------------------------------------------------
+// --- Other readings of the same elements ---------------------------------------------------------
 
 static Error permute_copy_out(Context&, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
@@ -164,8 +163,7 @@ static Error expand_copy_out(Context&, const Tensor& x, Span<const int64_t> want
   return assign(x, out);
 }
 
-// --- Parts
-// -------------------------------------------------------------------------------------------------------------
+// --- Parts ---------------------------------------------------------------------------------------
 
 /// The bounds that Python's slices have: from the end where negative, cut where beyond.
 static Error slice_bounds(int64_t size, Optional<int64_t> start, Optional<int64_t> end, int64_t step,
@@ -326,8 +324,7 @@ static Error select_scatter_out(Context&, const Tensor& x, const Tensor& part, i
   return assign(part, place.tensor());
 }
 
-// --- Concatenation and repetition
-// --------------------------------------------------------------------------------------
+// --- Concatenation and repetition ----------------------------------------------------------------
 
 static Error cat_out(Context&, Span<const Tensor> parts, int64_t dim, Tensor& out) {
   // one-dimensional tensors without elements may stand anywhere
@@ -443,8 +440,7 @@ static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> 
   return Error::Ok;
 }
 
-// --- Reordering
-// --------------------------------------------------------------------------------------------------------
+// --- Reordering ----------------------------------------------------------------------------------
 
 static Error flip_out(Context&, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
   uint32_t named;
@@ -506,8 +502,7 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
   return Error::Ok;
 }
 
-// --- Strides of their own
-// ----------------------------------------------------------------------------------------------
+// --- Strides of their own ------------------------------------------------------------------------
 
 /// Gives `out` the nest's sizes and moves into it. The nest holds sizes and the source's strides.
 static Error gather_nest(Move& nest, const Tensor& x, ptrdiff_t from, const Tensor& out) {
