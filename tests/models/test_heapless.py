@@ -17,7 +17,8 @@ from tests.models.artifacts import each_model
 BUILD = Path(__file__).parents[2] / "build" / "dev"
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("cmake") is None or not (BUILD / "CMakeCache.txt").exists(), reason="not built by ./dev setup"
+    shutil.which("cmake") is None or not (BUILD / "CMakeCache.txt").exists(),
+    reason="not built by ./dev setup",
 )
 
 
