@@ -42,25 +42,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("models", nargs="*", help="names of models; all by default")
     parser.add_argument("--quick", action="store_true", help="one round of each instead of several")
+    parser.add_argument(
+        "--cpu",
+        action="store_true",
+        help="load and latency in CPU instead of wall seconds, for a busy machine",
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where the figures go")
     parser.add_argument("--measure", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.measure:
-        json.dump(measure(options.measure, options.quick), sys.stdout)
+        json.dump(measure(options.measure, options.quick, options.cpu), sys.stdout)
         return 0
 
     from rich.console import Console
 
     from tests.models import zoo
 
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=130)
     unknown = set(options.models) - set(zoo.names())
     if unknown:
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(zoo.names())}")
     figures: dict[str, dict[str, float]] = {}
     for name in options.models or zoo.names():
         with console.status(f"{name} ..."):
-            result, error = _measure_apart(name, options.quick)
+            result, error = _measure_apart(name, options.quick, options.cpu)
         if result is None:
             console.print(f"[red]{name} failed:[/] {error}", highlight=False)
         else:
@@ -73,9 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if len(figures) == len(options.models or zoo.names()) else 1
 
 
-def _measure_apart(name: str, quick: bool) -> tuple[dict[str, float] | None, str]:
+def _measure_apart(name: str, quick: bool, cpu: bool) -> tuple[dict[str, float] | None, str]:
     """Runs `measure` in a process of its own; returns its figures, or None and the reason."""
-    command = [sys.executable, "-m", "benchmarks.models", "--measure", name] + ["--quick"] * quick
+    command = [sys.executable, "-m", "benchmarks.models", "--measure", name]
+    command += ["--quick"] * quick + ["--cpu"] * cpu
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -83,8 +89,9 @@ def _measure_apart(name: str, quick: bool) -> tuple[dict[str, float] | None, str
     return json.loads(done.stdout.splitlines()[-1]), ""
 
 
-def measure(name: str, quick: bool) -> dict[str, float]:
+def measure(name: str, quick: bool, cpu_clock: bool = False) -> dict[str, float]:
     """All figures of one model: seconds (medians over the rounds) and bytes."""
+    clock = time.process_time if cpu_clock else time.perf_counter
     start = time.perf_counter()
     import torch
     from executorch.exir import to_edge as peer_to_edge
@@ -144,7 +151,7 @@ def measure(name: str, quick: bool) -> dict[str, float]:
         def load_ours() -> Any:
             return Runtime.get().load_program(our_path).load_method("forward")
 
-        load = _interleave({"load_ours": load_ours, "load_peer": load_peer}, rounds=2 if quick else 7)
+        load = _interleave({"load_ours": load_ours, "load_peer": load_peer}, 2 if quick else 7, clock)
         our_method, peer_method = load_ours(), load_peer()
         latency = _interleave(
             {
@@ -152,7 +159,8 @@ def measure(name: str, quick: bool) -> dict[str, float]:
                 "latency_eager": lambda: module(*args),
                 "latency_peer": lambda: peer_method.execute(args),
             },
-            rounds=2 if quick else 7,
+            2 if quick else 7,
+            clock,
         )
 
     return {
@@ -168,17 +176,19 @@ def measure(name: str, quick: bool) -> dict[str, float]:
     }
 
 
-def _interleave(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median wall seconds of each call over the rounds; in each round the calls take turns.
+def _interleave(
+    calls: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Median seconds of each call over the rounds; in each round the calls take turns.
 
     A call that takes seconds (the peer's without a delegate) sits out the later rounds.
     """
     repetitions, turns = {}, {}
     for name, call in calls.items():
         call()
-        begin = time.perf_counter()
+        begin = clock()
         call()
-        once = time.perf_counter() - begin
+        once = max(clock() - begin, 1e-7)
         repetitions[name] = max(1, round(TURN_SECONDS / once))
         turns[name] = min(rounds, max(1, round(PATIENCE_SECONDS / once)))
     seconds: dict[str, list[float]] = {name: [] for name in calls}
@@ -188,10 +198,10 @@ def _interleave(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, f
         for name, call in calls.items():
             if turn >= turns[name]:
                 continue
-            begin = time.perf_counter()
+            begin = clock()
             for _ in range(repetitions[name]):
                 call()
-            seconds[name].append((time.perf_counter() - begin) / repetitions[name])
+            seconds[name].append((clock() - begin) / repetitions[name])
     gc.enable()
     return {name: statistics.median(values) for name, values in seconds.items()}
 
@@ -237,7 +247,7 @@ def _print_tables(console: Any, figures: dict[str, dict[str, float]]) -> None:
             f"{f['compile_ours']:.2f} | {f['compile_peer']:.2f}",
             f"{1e3 * f['load_ours']:.2f} | {1e3 * f['load_peer']:.2f}",
             " | ".join(f"{1e3 * f[k]:.3g}" for k in ("latency_ours", "latency_peer", "latency_eager")),
-            " | ".join(f"{f[k] / 1024:,.0f}" for k in ("arena_ours", "arena_peer", "arena_bound")),
+            " | ".join(f"{f[k] / 1024:,.4g}" for k in ("arena_ours", "arena_peer", "arena_bound")),
             " | ".join(f"{f[k] / 1024:,.0f}" for k in ("file_ours", "file_peer")),
         )
     console.print(values)
