@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from tests.models import zoo
 
-    console = Console() if sys.stdout.isatty() else Console(width=130)
+    console = Console() if sys.stdout.isatty() else Console(width=150)
     unknown = set(options.models) - set(zoo.names())
     if unknown:
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(zoo.names())}")
@@ -220,7 +220,7 @@ def _print_tables(console: Any, figures: dict[str, dict[str, float]]) -> None:
 
     order = sorted(figures, key=worst, reverse=True)
     ratios = Table(title="Ratios: less is better; red is over the bar", title_justify="left")
-    ratios.add_column("model")
+    ratios.add_column("model", no_wrap=True)
     for title, _, _, bar in RATIOS:
         ratios.add_column(f"{title}\n(bar {bar:g})", justify="right")
     for name in order:
@@ -236,9 +236,9 @@ def _print_tables(console: Any, figures: dict[str, dict[str, float]]) -> None:
     console.print(ratios)
 
     values = Table(title="Figures: ours | the peer | eager or bound", title_justify="left")
-    values.add_column("model")
+    values.add_column("model", no_wrap=True)
     for title in ("export CPU s", "compile CPU s", "load ms", "latency ms", "arena KB", "file KB"):
-        values.add_column(title, justify="right")
+        values.add_column(title, justify="right", no_wrap=True)
     for name in order:
         f = figures[name]
         values.add_row(
@@ -246,11 +246,16 @@ def _print_tables(console: Any, figures: dict[str, dict[str, float]]) -> None:
             f"{f['export']:.2f}",
             f"{f['compile_ours']:.2f} | {f['compile_peer']:.2f}",
             f"{1e3 * f['load_ours']:.2f} | {1e3 * f['load_peer']:.2f}",
-            " | ".join(f"{1e3 * f[k]:.3g}" for k in ("latency_ours", "latency_peer", "latency_eager")),
-            " | ".join(f"{f[k] / 1024:,.4g}" for k in ("arena_ours", "arena_peer", "arena_bound")),
+            " | ".join(_short(1e3 * f[k]) for k in ("latency_ours", "latency_peer", "latency_eager")),
+            " | ".join(_short(f[k] / 1024) for k in ("arena_ours", "arena_peer", "arena_bound")),
             " | ".join(f"{f[k] / 1024:,.0f}" for k in ("file_ours", "file_peer")),
         )
     console.print(values)
+
+
+def _short(value: float) -> str:
+    """A number in three digits or more, never with an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":
