@@ -15,11 +15,13 @@
 
 using namespace torchette;
 
+#ifndef TORCHETTE_REAL_KERNELS  // else the library's, and the file is a model
 namespace torchette {
 
 Span<const Kernels> kernel_table() { return test_table(); }
 
 }  // namespace torchette
+#endif
 
 namespace {
 
@@ -54,15 +56,20 @@ Outcome try_program(const uint8_t* data, size_t size) {
   Result<Method> method = program->load_method(*name, &manager);
   if (!method.ok()) return Outcome::NotLoaded;
 
-  float x[12] = {};
-  SizesType sizes[] = {2, 3};
-  StridesType strides[] = {3, 1};
-  DimOrderType order[] = {0, 1};
-  TensorImpl impl = {x, sizes, strides, order, 6, 6, 2, ScalarType::Float, TensorShapeDynamism::STATIC};
-  for (size_t i = 0; i < method->inputs_size(); ++i) {
-    if (method->set_input(Value(Tensor(&impl)), i) != Error::Ok &&
-        method->set_input(Value(false), i) != Error::Ok)
-      return Outcome::Failed;
+  // each input as large as the method takes it, in memory of its own
+  std::vector<std::vector<uint64_t>> inputs(method->inputs_size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Value value = method->get_input(i);
+    TensorImpl impl;
+    if (value.is_tensor()) {
+      impl = *value.to_tensor().unsafe_impl();
+      const size_t bytes = static_cast<size_t>(impl.numel) * element_size(impl.type);
+      if (bytes > kLargestArena) return Outcome::Failed;
+      inputs[i].resize((bytes + 7) / 8);
+      impl.data = inputs[i].data();
+      value = Value(Tensor(&impl));
+    }
+    if (method->set_input(value, i) != Error::Ok) return Outcome::Failed;
   }
   std::vector<std::vector<uint64_t>> outputs(method->outputs_size());
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -274,9 +274,17 @@ TORCHETTE_OP(shift_right, 2, Same, false, true, false, false, shifted_right(a, b
 
 // --- Conversion between the types of tensors and the three compute types
 
+/// A bool of a tensor, whose byte may be anything when the file is hostile: to read that as bool is
+/// undefined.
+struct Truth {
+  uint8_t byte;
+};
+
 template <typename To, typename From>
 static TORCHETTE_INLINE To convert(From x) {
-  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
+  if constexpr (std::is_same_v<From, Truth>) {
+    return static_cast<To>(x.byte != 0);
+  } else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
     return convert<To>(static_cast<float>(x));
   } else if constexpr (std::is_same_v<To, bool>) {
     return x != 0;
@@ -321,12 +329,12 @@ static void convert_run(const void* src, ptrdiff_t stride, void* dst, size_t n) 
     }
   }
 }
-#define TORCHETTE_REAL_TYPES(X) \
-  X(uint8_t) X(int8_t) X(int16_t) X(int32_t) X(int64_t) X(Half) X(float) X(double) X(bool) X(BFloat16)
+#define TORCHETTE_REAL_TYPES(X, Bool) \
+  X(uint8_t) X(int8_t) X(int16_t) X(int32_t) X(int64_t) X(Half) X(float) X(double) X(Bool) X(BFloat16)
 #define TORCHETTE_LOAD(T) {&convert_run<T, float>, &convert_run<T, double>, &convert_run<T, int64_t>},
 #define TORCHETTE_STORE(T) {&convert_run<float, T>, &convert_run<double, T>, &convert_run<int64_t, T>},
-static constexpr Convert kLoad[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_LOAD)};
-static constexpr Convert kStore[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_STORE)};
+static constexpr Convert kLoad[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_LOAD, Truth)};
+static constexpr Convert kStore[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_STORE, bool)};
 #undef TORCHETTE_LOAD
 #undef TORCHETTE_STORE
 

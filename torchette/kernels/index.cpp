@@ -58,7 +58,7 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
     const char* from = static_cast<const char*>(x.const_data_ptr()) +
                        static_cast<ptrdiff_t>(i) * x.strides()[dim] * static_cast<ptrdiff_t>(element);
     if (one_run)
-      memcpy(to, from, run);
+      memmove(to, from, run);
     else
       move_simplified(nest, to, from, element);
   } while (walk.next());

@@ -133,7 +133,7 @@ static Error masked_select_out(Context&, const Tensor& x, const Tensor& mask, Te
   char* to = static_cast<char*>(out.mutable_data_ptr());
   do {
     if (chosen[walk.offset[1]] == 0) continue;
-    memcpy(to, from + walk.offset[0], element);
+    memmove(to, from + walk.offset[0], element);
     to += element;
     --count;
   } while (count > 0 && walk.next());

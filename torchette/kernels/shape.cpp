@@ -83,7 +83,7 @@ static Error reshape(const Tensor& x, const Sizes& sizes, const Tensor& out) {
                   static_cast<int>(x.numel()), static_cast<int>(out.numel()));
   if (is_contiguous(x) && is_contiguous(out)) {
     if (x.const_data_ptr() != out.const_data_ptr() && x.numel() > 0)
-      memcpy(out.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());
+      memmove(out.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());
     return Error::Ok;
   }
   // One of them has another dim order: walk both in row-major order, an element at a time.
@@ -97,7 +97,7 @@ static Error reshape(const Tensor& x, const Sizes& sizes, const Tensor& out) {
         at += rest % t.sizes()[d] * t.strides()[d];
       return at * t.element_size();
     };
-    memcpy(to + offset(out), from + offset(x), element);
+    memmove(to + offset(out), from + offset(x), element);
   }
   return Error::Ok;
 }

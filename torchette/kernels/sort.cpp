@@ -134,7 +134,7 @@ Error sort_lines(Context& context, const Tensor& x, int64_t k, int64_t dim, bool
       --count;
       if (count > 0) sift_down(heap, count, heap[count]);
       const auto place = static_cast<ptrdiff_t>(count);
-      memcpy(to + place * value_step, from + static_cast<ptrdiff_t>(i) * x_step,
+      memmove(to + place * value_step, from + static_cast<ptrdiff_t>(i) * x_step,
              static_cast<size_t>(element));
       places[place * index_step] = i;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The one routine behind every operator that only moves elements: runs become memcpy, permutes become
-// transposes of small squares that stay in registers and cache.
+// The one routine behind every operator that only moves elements: runs become moves of whole runs, permutes
+// become transposes of small squares that stay in registers and cache.
 #include "torchette/kernels/strided.h"
 
 #include <cstring>
@@ -16,21 +16,22 @@ struct Element16 {
   uint64_t halves[2];
 };
 
-/// `rows` runs of `bytes`. Short ones are copied here: a call of memcpy would cost as much as the copy.
+/// `rows` runs of `bytes`. Short ones are copied here: a call would cost as much as the copy. Never memcpy: a
+/// hostile file may let the two places overlap, which must spoil no more than the result.
 void move_runs(char* to, ptrdiff_t to_step, const char* from, ptrdiff_t from_step, size_t rows,
                size_t bytes) {
   constexpr size_t kWide = 32, kNarrow = 16, kLong = 512;
   if (bytes < kNarrow || bytes > kLong) {
-    for (size_t row = 0; row < rows; ++row, to += to_step, from += from_step) memcpy(to, from, bytes);
+    for (size_t row = 0; row < rows; ++row, to += to_step, from += from_step) memmove(to, from, bytes);
     return;
   }
   for (size_t row = 0; row < rows; ++row, to += to_step, from += from_step) {
     size_t i = 0;
-    for (; i + kWide <= bytes; i += kWide) memcpy(to + i, from + i, kWide);
+    for (; i + kWide <= bytes; i += kWide) memmove(to + i, from + i, kWide);
     // the rest, together with bytes that are there already
     if (i == bytes) continue;
-    if (bytes - i > kNarrow) memcpy(to + i, from + i, kNarrow);
-    memcpy(to + bytes - kNarrow, from + bytes - kNarrow, kNarrow);
+    if (bytes - i > kNarrow) memmove(to + i, from + i, kNarrow);
+    memmove(to + bytes - kNarrow, from + bytes - kNarrow, kNarrow);
   }
 }
 

@@ -75,10 +75,19 @@ TORCHETTE_INLINE V reduce_by_ln2(V x, Integers<V>& n) {
   const V whole = shifted - magic;
   return (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
 }
+/// `n` where a float's exponent stands. Anything may come for NaN, which scalars must not shift into their
+/// sign.
+TORCHETTE_INLINE int32_t as_exponent(float, int32_t n) {
+  return static_cast<int32_t>(static_cast<uint32_t>(n) << 23);
+}
+template <typename V>
+TORCHETTE_INLINE Integers<V> as_exponent(V, Integers<V> n) {
+  return n << 23;
+}
 /// 2^n for -126 <= n <= 127.
 template <typename V>
 TORCHETTE_INLINE V power_of_two(Integers<V> n) {
-  return from_bits<V>((n + 127) << 23);
+  return from_bits<V>(as_exponent(V{}, n + 127));
 }
 
 template <typename V>

@@ -24,6 +24,11 @@ enum class Tag : uint32_t {
 
 class Value;
 
+/// Toward zero; what no int64_t holds (NaN too) becomes the least one, as on x86-64, and not undefined.
+TORCHETTE_INLINE int64_t truncate(double d) {
+  return d >= -0x1p63 && d < 0x1p63 ? static_cast<int64_t>(d) : INT64_MIN;
+}
+
 /// A number that remembers which kind it was. `is_integral()` does not include bool.
 class Scalar {
  public:
@@ -36,7 +41,7 @@ class Scalar {
   TORCHETTE_INLINE bool is_integral() const { return tag_ == Tag::Int; }
   TORCHETTE_INLINE bool is_bool() const { return tag_ == Tag::Bool; }
   TORCHETTE_INLINE double to_double() const { return is_floating() ? d_ : static_cast<double>(i_); }
-  TORCHETTE_INLINE int64_t to_int() const { return is_floating() ? static_cast<int64_t>(d_) : i_; }
+  TORCHETTE_INLINE int64_t to_int() const { return is_floating() ? truncate(d_) : i_; }
   TORCHETTE_INLINE bool to_bool() const { return is_floating() ? d_ != 0 : i_ != 0; }
 
  private:
@@ -83,9 +88,7 @@ class Value {
   TORCHETTE_INLINE bool is_scalar() const { return is_int() || is_double() || is_bool(); }
 
   // The tag has been checked (at load against the kernel's signature) before one of these is called.
-  TORCHETTE_INLINE int64_t to_int() const {
-    return tag_ == Tag::Double ? static_cast<int64_t>(payload_.d) : payload_.i;
-  }
+  TORCHETTE_INLINE int64_t to_int() const { return tag_ == Tag::Double ? truncate(payload_.d) : payload_.i; }
   TORCHETTE_INLINE double to_double() const {
     return tag_ == Tag::Double ? payload_.d : static_cast<double>(payload_.i);
   }

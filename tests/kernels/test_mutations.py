@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Small models that use most kernels, compiled by both compilers, mutated ten thousands of times and run by the real
+# kernels under sanitizers: whatever the file says, no kernel reads or writes outside of its tensors.
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "sanitize"
+MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "5000"))
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("sanitized"),
+    pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake"),
+]
+
+
+def images(x: Tensor, w: Tensor, d: Tensor, t: Tensor) -> Tensor:
+    x = F.relu6(F.conv2d(x, w, stride=2, padding=1))
+    x = F.conv2d(x, d, padding=1, groups=x.shape[1])
+    x = F.batch_norm(x, x.mean((0, 2, 3)), torch.ones(4) + x.var((0, 2, 3)), training=False)
+    x = F.max_pool2d(x, 2) + F.avg_pool2d(x, 2)
+    x = F.hardswish(F.conv_transpose2d(x, t, stride=2))
+    return F.pad(F.adaptive_avg_pool2d(x, 1), (1, 2, 0, 1), value=0.5)
+
+
+def attention(x: Tensor, w: Tensor, mask: Tensor) -> Tensor:
+    y = F.layer_norm(x, (8,))
+    q, k, v = F.linear(y, w).view(1, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    y = x + y.transpose(1, 2).reshape(1, 5, 8)
+    return torch.cat([F.gelu(y), F.silu(y), torch.tanh(y)], -1)[:, 1:, ::2].contiguous()
+
+
+def indices(table: Tensor, i: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    e = F.embedding(i, table)
+    x = x.index_put((i,), torch.ones(4, 3))
+    return e, x.gather(0, i.unsqueeze(1)), x.index_select(1, i[:2]), x[i, 1], x.scatter_add(0, i.unsqueeze(1), x)
+
+
+def numbers(a: Tensor, b: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+    c = torch.where(a > b, a, b * 2).clamp(-1, 1) / 3
+    return (
+        c.sum(1), c.amax(0), c.argmax(1), c.var(1), c.cumsum(0), a.pow(2).rsqrt(), (n % 3).float(), n // 2 + n,
+        c.any(1), torch.stack([a, b]).flip(0).repeat(1, 2, 1), c.split([1, 2])[1], torch.softmax(c, -1), a.exp().log(),
+        torch.full_like(n, 3), n.to(torch.uint8), torch.topk(a, 2)[0],
+    )  # fmt: skip
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor):
+        return self.function(*args)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(3, 4, batch_first=True)
+        self.register_buffer("state", torch.full((1, 1, 4), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, state = self.cell(x, self.state)
+        self.state.copy_(state)
+        return y
+
+
+MODELS: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
+    "images": (
+        Function(images),
+        (torch.ones(1, 3, 9, 8), torch.ones(4, 3, 3, 3), torch.ones(4, 1, 3, 3), torch.ones(4, 2, 2, 2)),
+    ),
+    "attention": (Function(attention), (torch.ones(1, 5, 8), torch.ones(24, 8), torch.ones(5, 5) > 0)),
+    "indices": (Function(indices), (torch.ones(6, 3), torch.tensor([0, 1, 2, 0]), torch.ones(4, 3))),
+    "numbers": (
+        Function(numbers),
+        (torch.ones(3, 4), torch.zeros(3, 4), torch.arange(12).reshape(3, 4)),
+    ),
+    "recurrent": (Recurrent().requires_grad_(False), (torch.ones(1, 2, 3),)),
+}
+
+
+@pytest.fixture(scope="module")
+def mutate() -> Path:
+    """The program, built with sanitizers in the folder of the core's own tests."""
+    configure = [
+        *("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1"),
+        *("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_TESTS=ON", "-DTORCHETTE_SANITIZE=ON"),
+        *("-DTORCHETTE_ONE_LEVEL=ON", f"-DPython_EXECUTABLE={sys.executable}"),
+    ]  # fmt: skip
+    for command in (configure, ["cmake", "--build", BUILD, "--target", "torchette_mutate_models"]):
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return BUILD / "torchette_mutate_models"
+
+
+@pytest.mark.parametrize("compiler", ["torchette", "executorch"])
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_stay_inside_of_their_tensors(name: str, compiler: str, mutate: Path, tmp_path: Path) -> None:
+    exir = pytest.importorskip(f"{compiler}.exir")
+    module, args = MODELS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(module.eval(), args)
+        contents = exir.to_edge(program).to_executorch().buffer
+    path = tmp_path / f"{name}.pte"
+    path.write_bytes(contents)
+    done = subprocess.run([mutate, path, str(MUTATIONS), "11"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
