@@ -48,7 +48,13 @@ def attention(x: Tensor, w: Tensor, mask: Tensor) -> Tensor:
 def indices(table: Tensor, i: Tensor, x: Tensor) -> tuple[Tensor, ...]:
     e = F.embedding(i, table)
     x = x.index_put((i,), torch.ones(4, 3))
-    return e, x.gather(0, i.unsqueeze(1)), x.index_select(1, i[:2]), x[i, 1], x.scatter_add(0, i.unsqueeze(1), x)
+    return (
+        e,
+        x.gather(0, i.unsqueeze(1)),
+        x.index_select(1, i[:2]),
+        x[i, 1],
+        x.scatter_add(0, i.unsqueeze(1), x),
+    )
 
 
 def numbers(a: Tensor, b: Tensor, n: Tensor) -> tuple[Tensor, ...]:
