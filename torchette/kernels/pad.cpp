@@ -69,12 +69,12 @@ Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mi
     for (int64_t i = 0; i < sizes[last]; ++i) {
       if (runs && i == inner) {
         memmove(to + inner * element, from + edge[last].at(inner) * element,
-               static_cast<size_t>((inner_end - inner) * element));
+                static_cast<size_t>((inner_end - inner) * element));
         i = inner_end;
         if (i == sizes[last]) break;
       }
       memmove(to + static_cast<ptrdiff_t>(i) * to_step,
-             from + static_cast<ptrdiff_t>(edge[last].at(i)) * from_step, static_cast<size_t>(element));
+              from + static_cast<ptrdiff_t>(edge[last].at(i)) * from_step, static_cast<size_t>(element));
     }
   } while (rows.next());
   return Error::Ok;

@@ -248,7 +248,7 @@ static Error et_copy_index(Context&, Tensor& to, const Tensor& from, int64_t ind
   TORCHETTE_CHECK(is_contiguous(from) && is_contiguous(to), NotSupported, "a slice is not contiguous");
   if (from.numel() > 0)
     memmove(static_cast<char*>(to.mutable_data_ptr()) + static_cast<size_t>(index) * from.nbytes(),
-           from.const_data_ptr(), from.nbytes());
+            from.const_data_ptr(), from.nbytes());
   return Error::Ok;
 }
 

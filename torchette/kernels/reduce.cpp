@@ -441,8 +441,8 @@ static Error find_extremes(const Tensor& x, uint32_t dims, bool keeps, int sign,
       places.mutable_data_ptr<int64_t>()[to] = place;
       if (values != nullptr)
         memmove(static_cast<char*>(values->mutable_data_ptr()) + to * element,
-               row + static_cast<ptrdiff_t>(place) * plan.reduced.from[0] * element,
-               static_cast<size_t>(element));
+                row + static_cast<ptrdiff_t>(place) * plan.reduced.from[0] * element,
+                static_cast<size_t>(element));
     }
   } while (kept.next());
   return Error::Ok;

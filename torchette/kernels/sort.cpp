@@ -135,7 +135,7 @@ Error sort_lines(Context& context, const Tensor& x, int64_t k, int64_t dim, bool
       if (count > 0) sift_down(heap, count, heap[count]);
       const auto place = static_cast<ptrdiff_t>(count);
       memmove(to + place * value_step, from + static_cast<ptrdiff_t>(i) * x_step,
-             static_cast<size_t>(element));
+              static_cast<size_t>(element));
       places[place * index_step] = i;
     }
   } while (walk.next());
