@@ -109,6 +109,7 @@ def keyword_spotting() -> Built:
 
 
 @_model
+@torch.enable_grad()  # trained here, whoever asks for it
 def digits() -> Built:
     images, labels = digits_data(held_back=False)
     module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
