@@ -3,6 +3,8 @@
 
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,10 @@ def test_every_code_is_documented():
     for source in (root / "torchette").rglob("*.py"):
         used |= set(re.findall(r'code="([a-z-]+)"', source.read_text()))
     assert not {code for code in used if f"`{code}`" not in pages}
+
+
+def test_compiling_without_torch_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; import torchette; torchette.compile"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "torchette.compile needs torch, which is not installed" in done.stderr
+    assert "pip install 'torchette[export]'" in done.stderr

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from torchette.errors import TorchetteError
+from torchette.errors import MissingPackageError, TorchetteError
 
 if TYPE_CHECKING:
     from torchette.compilation import compile
@@ -42,7 +42,16 @@ def __getattr__(name: str) -> Any:
             f"module 'torchette' has no attribute {name!r}; public names: {', '.join(__all__)}"
         )
     module_name, attribute = _LAZY[name]
-    module = importlib.import_module(module_name)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "torchette"):
+            raise
+        raise MissingPackageError(
+            f"torchette.{name} needs {package}, which is not installed",
+            hints=["pip install 'torchette[export]'"],
+        ) from error
     value = module if attribute is None else getattr(module, attribute)
     globals()[name] = value
     return value

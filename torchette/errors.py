@@ -14,6 +14,7 @@
     |  |- PlanError (RuntimeError)                  plan-failed          memory cannot be planned
     |  |- EmitError (RuntimeError)                  emit-failed          a graph has no form in the file
     |  `- UnsupportedError (NotImplementedError)    unsupported          understood, but not built yet
+    |- MissingPackageError (ImportError)            missing-package      a package that this needs is not installed
     |- FormatError (ValueError)                     bad-file             a file is not what it says it is
     |- ModelNotFoundError (FileNotFoundError)       no-such-file         there is no file at that path
     |- InputError (ValueError)                      bad-input            a value does not fit the method
@@ -140,6 +141,12 @@ class UnsupportedError(CompileError, NotImplementedError):
     """A feature that is understood and named, but not there yet."""
 
     code = "unsupported"
+
+
+class MissingPackageError(TorchetteError, ImportError):
+    """A package that only the compiler needs is not installed."""
+
+    code = "missing-package"
 
 
 class FormatError(TorchetteError, ValueError):
