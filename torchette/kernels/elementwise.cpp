@@ -3,6 +3,7 @@
 #include "torchette/kernels/elementwise.h"
 
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "torchette/kernels/strided.h"
@@ -291,7 +292,11 @@ static TORCHETTE_INLINE To convert(From x) {
   } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
     return To(static_cast<float>(x));
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < 4) {
-    return static_cast<To>(static_cast<int32_t>(x));  // wraps around as eager's does
+    return static_cast<To>(convert<int32_t>(x));  // wraps around as eager's does
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    // What does not fit, NaN too, becomes the least one, as eager's does on x86-64, and not undefined.
+    constexpr From kBound = sizeof(To) == 4 ? static_cast<From>(0x1p31) : static_cast<From>(0x1p63);
+    return x >= -kBound && x < kBound ? static_cast<To>(x) : std::numeric_limits<To>::min();
   } else {
     return static_cast<To>(x);
   }
