@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from graphs import Function
 from torch import nn
 
 from torchette.errors import PlanError
@@ -24,17 +25,6 @@ from torchette.exir.passes.plan_memory import (
 )
 from torchette.exir.pipeline import PIPELINE, Options
 from torchette.exir.tensor import TensorShapeDynamism, TensorSpec
-
-
-class Function(nn.Module):
-    """A module out of a function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def lower(module, *args, dynamic_shapes=None, options=None):

@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.exir.graphs import Function
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "sanitize"
@@ -64,15 +65,6 @@ def numbers(a: Tensor, b: Tensor, n: Tensor) -> tuple[Tensor, ...]:
         c.any(1), torch.stack([a, b]).flip(0).repeat(1, 2, 1), c.split([1, 2])[1], torch.softmax(c, -1), a.exp().log(),
         torch.full_like(n, 3), n.to(torch.uint8), torch.topk(a, 2)[0],
     )  # fmt: skip
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor):
-        return self.function(*args)
 
 
 class Recurrent(nn.Module):

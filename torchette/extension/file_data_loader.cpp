@@ -3,12 +3,12 @@
 #include "torchette/extension/file_data_loader.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "torchette/extension/open_file.h"
 #include "torchette/runtime/platform.h"
 
 namespace torchette::extension {
@@ -18,15 +18,10 @@ Result<FileDataLoader> FileDataLoader::from(const char* path, size_t alignment) 
     TORCHETTE_LOG(Error, "alignment %zu is not a power of two up to 4096", alignment);
     return Error::InvalidArgument;
   }
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  struct stat status{};
-  if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    TORCHETTE_LOG(Error, "%s cannot be opened: %s", path,
-                  file < 0 ? strerror(errno) : "it is not a regular file");
-    if (file >= 0) close(file);
-    return Error::AccessFailed;
-  }
-  return FileDataLoader(file, static_cast<size_t>(status.st_size), alignment);
+  size_t size;
+  const int file = open_regular_file(path, &size);
+  if (file < 0) return Error::AccessFailed;
+  return FileDataLoader(file, size, alignment);
 }
 
 FileDataLoader::~FileDataLoader() {

@@ -4,26 +4,20 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "torchette/extension/open_file.h"
 #include "torchette/runtime/platform.h"
 
 namespace torchette::extension {
 
 Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) {
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  struct stat status{};
-  if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    TORCHETTE_LOG(Error, "%s cannot be opened: %s", path,
-                  file < 0 ? strerror(errno) : "it is not a regular file");
-    if (file >= 0) close(file);
-    return Error::AccessFailed;
-  }
-  const auto size = static_cast<size_t>(status.st_size);
+  size_t size;
+  const int file = open_regular_file(path, &size);
+  if (file < 0) return Error::AccessFailed;
   // an empty file cannot be mapped; it is no program either, which Program::load says better
   void* data = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   close(file);

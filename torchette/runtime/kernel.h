@@ -50,9 +50,13 @@ struct Args {
 using OpFunction = Error (*)(Context&, Args);
 
 /// `signature` spells the parameters, one code each; the loader holds every argument against it:
-/// T const Tensor&   t Tensor& (output)   s Scalar   i int64_t   d double   b bool   S string (Span<const
-/// char>) I int list   D double list   B bool list   L tensor list (const)   O list of optional tensors   ?X
-/// an optional X
+///   T  const Tensor&        I  list of int64_t
+///   t  Tensor&, an output   D  list of double
+///   s  Scalar               B  list of bool
+///   i  int64_t              L  list of tensors; in the last place the outputs
+///   d  double               O  list of optional tensors
+///   b  bool                 v  Value&, a number's slot that the kernel writes
+///   S  string               ?X an optional X
 struct Kernel {
   const char* name;  // "aten::add.out"
   OpFunction function;

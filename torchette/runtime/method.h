@@ -32,11 +32,11 @@ class Method {
   /// InvalidArgument; the message names the input and both sides.
   Error set_input(const Value& value, size_t index);
   Error set_inputs(Span<const Value> values);
+  /// Whether output `index` is a tensor that set_output_data_ptr() takes memory for.
+  bool output_needs_memory(size_t index) const;
   /// Makes output `index` write to `buffer` of `size` bytes, which must hold the output at its upper bound.
   /// Errors: InvalidArgument, NotSupported (the output's memory is planned, is a constant's or an input's:
   /// copy it instead).
-  /// Whether output `index` is a tensor that set_output_data_ptr() takes memory for.
-  bool output_needs_memory(size_t index) const;
   Error set_output_data_ptr(void* buffer, size_t size, size_t index);
   /// Valid until the next execution; empty where there is no such output.
   const Value& get_output(size_t index) const;
