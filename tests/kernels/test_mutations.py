@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -17,16 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.exir.graphs import Function
+from tests.kernels.sanitized import build
 
-ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build" / "sanitize"
 MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "5000"))
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("sanitized"),
-    pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sanitized")]
 
 
 def images(x: Tensor, w: Tensor, d: Tensor, t: Tensor) -> Tensor:
@@ -96,16 +89,7 @@ MODELS: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
 
 @pytest.fixture(scope="module")
 def mutate() -> Path:
-    """The program, built with sanitizers in the folder of the core's own tests."""
-    configure = [
-        *("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1"),
-        *("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_TESTS=ON", "-DTORCHETTE_SANITIZE=ON"),
-        *("-DTORCHETTE_ONE_LEVEL=ON", f"-DPython_EXECUTABLE={sys.executable}"),
-    ]  # fmt: skip
-    for command in (configure, ["cmake", "--build", BUILD, "--target", "torchette_mutate_models"]):
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return BUILD / "torchette_mutate_models"
+    return build("torchette_mutate_models")
 
 
 @pytest.mark.parametrize("compiler", ["torchette", "executorch"])

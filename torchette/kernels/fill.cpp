@@ -26,7 +26,7 @@ static Error full_out(Context&, Span<const int64_t> sizes, const Scalar& value, 
 }
 static Error zeros_out(Context&, Span<const int64_t> sizes, Tensor& out) {
   TORCHETTE_TRY(resize(out, sizes));
-  memset(out.mutable_data_ptr(), 0, out.nbytes());
+  if (out.nbytes() != 0) memset(out.mutable_data_ptr(), 0, out.nbytes());
   return Error::Ok;
 }
 static Error ones_out(Context& context, Span<const int64_t> sizes, Tensor& out) {

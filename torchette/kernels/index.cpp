@@ -112,6 +112,11 @@ static void add_elements(void* to, const ptrdiff_t* at, const void* from, const 
     static_cast<T*>(to)[at[i]] =
         static_cast<T>(static_cast<T*>(to)[at[i]] + static_cast<const T*>(from)[of[i]]);
 }
+static void add_bools(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
+  for (size_t i = 0; i < n; ++i)  // any byte may stand for true
+    static_cast<uint8_t*>(to)[at[i]] =
+        (static_cast<uint8_t*>(to)[at[i]] | static_cast<const uint8_t*>(from)[of[i]]) != 0;
+}
 static Error copy_of_type(ScalarType type, Apply& apply) {
   switch (element_size(type)) {
     case 1:
@@ -159,7 +164,7 @@ static Error addition_of_type(ScalarType type, Apply& apply) {
       apply = &add_elements<double>;
       return Error::Ok;
     case ScalarType::Bool:
-      apply = &add_elements<bool>;
+      apply = &add_bools;
       return Error::Ok;
     default:
       TORCHETTE_LOG(Error, "elements of type %d cannot be added up", static_cast<int>(type));

@@ -93,6 +93,7 @@ Error sort_lines(Context& context, const Tensor& x, int64_t k, int64_t dim, bool
                   static_cast<int>(x.scalar_type()), static_cast<int>(indices.scalar_type()));
   const auto along = static_cast<size_t>(dim);
   const int64_t n = rank == 0 ? 1 : x.sizes()[along];
+  if (rank == 0 && k == 0) k = 1;  // as torch: the one number there is
   TORCHETTE_CHECK(k >= 0 && k <= n, InvalidArgument, "%lld elements of a size of %lld",
                   static_cast<long long>(k), static_cast<long long>(n));
   SizesType sizes[kMaxDim];
