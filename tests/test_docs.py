@@ -124,9 +124,12 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as code hosts make them."""
-    headings = re.findall(r"^#+ +(.+)$", page.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """The anchors of a page's headings, as code hosts make them, and those that it sets itself."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ +(.+)$", text, re.M)
+    return set(re.findall(r'<a id="([\w-]+)"></a>', text)) | {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -160,7 +163,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 def test_the_error_page_names_every_code() -> None:
     text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    documented = dict(re.findall(r"^\| `([\w-]+)` \| `(\w+)`", text, re.M))
+    documented = dict(re.findall(r"^\| <a id=\"[\w-]+\"></a>`([\w-]+)` \| `(\w+)`", text, re.M))
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     classes = {kind.code: kind.__name__ for kind in kinds}
     assert documented.items() >= classes.items()

@@ -46,7 +46,9 @@ PYTHON: dict[str, tuple[str, ...]] = {
         for name in floor
     },
     "torchette.exir": ("torchette.errors", *COMPILER),
+    "torchette.capture": ("torchette.errors",),
     "torchette.compilation": (
+        "torchette.capture",
         "torchette.errors",
         "torchette.exir",
         *COMPILER,

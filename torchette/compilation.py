@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,12 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from torchette import runtime
+from torchette.capture import as_train_mode, capture
 from torchette.errors import (
     CompileError,
     DialectError,
-    ExportError,
     InputTypeError,
     MissingKernelError,
-    TorchetteError,
-    TrainModeError,
 )
 from torchette.exir.check import evaluate, user_results
 from torchette.exir.passes.plan_memory import MemoryPlanningPass
@@ -168,7 +164,7 @@ def compile(
             dump=Path(dump) if dump is not None else None,
         )
     except DialectError as error:
-        raise _as_train_mode(error) or error from None
+        raise as_train_mode(error) or error from None
     _check_kernels(program)
     return CompiledModel(program, programs)
 
@@ -192,130 +188,9 @@ def _export(name: str, given: tuple, progress: Progress | None) -> ExportedProgr
     module, args, kwargs, dynamic_shapes = given
     if isinstance(module, ExportedProgram):
         return module
-    if not isinstance(module, torch.nn.Module):
-        raise InputTypeError(
-            f"expected a torch.nn.Module or an ExportedProgram, not {type(module).__name__}",
-            hints=["for a function f, wrap it: class F(torch.nn.Module): def forward(self, x): return f(x)"],
-        )
-    if isinstance(args, torch.Tensor):
-        raise InputTypeError(
-            "args is a tensor, it must be a tuple of the module's positional arguments",
-            hints=["torchette.compile(module, (x,))"],
-        )
-    _refuse_train_mode(module)
     if progress is not None:
         progress("export", "torch.export")
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            return torch.export.export(
-                module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
-            )
-    except TorchetteError:
-        raise
-    except Exception as error:
-        raise _export_error(error, name) from error
-
-
-# ---- training mode ----
-
-
-def _refuse_train_mode(module: torch.nn.Module) -> None:
-    found = [
-        f"{path or '(the module itself)'}: {type(part).__name__}"
-        for path, part in module.named_modules()
-        if part.training and _depends_on_mode(part)
-    ]
-    if found:
-        raise _train_mode(f"{len(found)} of its modules behave differently there", found)
-
-
-def _depends_on_mode(part: torch.nn.Module) -> bool:
-    nn = torch.nn
-    if isinstance(part, (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)):
-        return bool(part.track_running_stats)
-    if isinstance(part, nn.modules.dropout._DropoutNd):
-        return part.p > 0
-    if isinstance(part, (nn.RNNBase, nn.MultiheadAttention)):
-        return part.dropout > 0
-    return isinstance(part, nn.RReLU)
-
-
-def _train_mode(reason: str, where: Sequence[str]) -> TrainModeError:
-    return TrainModeError(
-        f"the model is in training mode: {reason}, so it would not compute what it does in use",
-        where=where,
-        hints=["call model.eval() before compiling"],
-    )
-
-
-def _as_train_mode(error: DialectError) -> TrainModeError | None:
-    """Training mode that no module admits to (dropout called as a function) shows in the graph."""
-    if not error.violations or any(violation.code != "train-mode" for violation in error.violations):
-        return None
-    places = list(dict.fromkeys(violation.place for violation in error.violations))
-    return _train_mode(f"{len(places)} of its lines draw random numbers or update statistics", places)
-
-
-# ---- failures of torch.export ----
-
-
-def _export_error(error: Exception, name: str) -> ExportError:
-    text = str(error)
-    kind, hints = _diagnose(error, text)
-    first_line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    method = "" if name == "forward" else f" (method {name!r})"
-    return ExportError(
-        f"torch.export cannot capture the model{method}: {kind}\n{type(error).__name__}: {first_line.strip()}",
-        where=_users_lines(error),
-        hints=hints,
-    )
-
-
-def _diagnose(error: Exception, text: str) -> tuple[str, list[str]]:
-    """(what is wrong in the user's terms, remedies)."""
-    kind = type(error).__name__
-    if "data-dependent" in text or kind in ("GuardOnDataDependentSymNode", "PendingUnbackedSymbolNotFound"):
-        return "control flow depends on the values of a tensor, which are known at run time only", [
-            "for a choice between two computations: torch.cond(condition, if_true, if_false, (x,))",
-            "for a choice between two values: torch.where(condition, a, b)",
-            "for a number that is known to be in a range: torch._check(n <= 128) after n = x.item()",
-        ]
-    if "Constraints violated" in text or "dynamic_shapes" in text or "dynamic shape" in text:
-        fixes = text[text.index("Suggested fixes") :].strip() if "Suggested fixes" in text else ""
-        hints = [f"torch suggests:\n{fixes}"] if fixes else []
-        return "the model does not allow these dynamic shapes", [
-            *hints,
-            'give each dynamic dimension a range that the model supports: Dim("n", min=2, max=128), or leave it fixed',
-        ]
-    if "numpy" in text.lower() or "tolist" in text:
-        return "a tensor leaves PyTorch (numpy, tolist)", ["compute with torch operators instead of numpy's"]
-    if kind == "Unsupported" or "graph break" in text.lower():
-        return "a Python construct has no place in a graph", [
-            "move prints, I/O and calls of other libraries out of forward",
-            "register a Python function as an operator with torch.library.custom_op",
-        ]
-    if isinstance(error, TypeError) and ("positional argument" in text or "unexpected keyword" in text):
-        return "the example inputs do not fit forward", [
-            "args is a tuple of positional arguments, kwargs a dict"
-        ]
-    return "it fails while it is traced with the example inputs", [
-        "call module(*args, **kwargs) itself: if that fails too, the cause is in the model or the inputs",
-        "torch.export.draft_export(module, args, kwargs) lists what stands in the way",
-    ]
-
-
-def _users_lines(error: BaseException) -> list[str]:
-    """The lines of the user's code that the error passed through, the innermost first."""
-    ours = str(Path(__file__).parent)
-    lines = []
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        foreign = "/torch/" in frame.filename or frame.filename.startswith(("<", ours))
-        if not foreign and "contextlib.py" not in frame.filename:
-            lines.append(f"{frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}")
-    # Below the model's own frames lie those of whoever called compile.
-    model = [line for line in lines if ", in <module>" not in line]
-    return (model or lines)[:3]
+    return capture(module, args, kwargs, dynamic_shapes, name)
 
 
 # ---- kernels ----

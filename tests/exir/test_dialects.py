@@ -149,6 +149,11 @@ def _():
     return p, "core_aten"
 
 
+@broken_by("reshaped-in-place")
+def _():
+    return export(lambda x: x.t_() + 1, (torch.randn(4, 3),)), "autograd_safe"
+
+
 @broken_by("train-mode")
 def _():
     p = at("core")

@@ -53,6 +53,18 @@ class ReadBeforeWrite(torch.nn.Module):
         return before + self.history.sum(0)
 
 
+class Learning(torch.nn.Module):
+    """A parameter that the model itself changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.add_(x)
+        return x * self.weight
+
+
 class Window(torch.nn.Module):
     """A sliding window: the buffer's new value is made from its own old one, moved."""
 
@@ -83,6 +95,7 @@ CASES = [
     (ReadBeforeWrite(), lambda i: (torch.full((1, 4), float(i + 1)), torch.tensor([i % 3]))),
     (Window(), lambda i: (torch.tensor([float(i)]),)),
     (Handed(), lambda i: (torch.full((3,), float(i)),)),
+    (Learning().requires_grad_(False), lambda i: (torch.full((3,), float(i)),)),
 ]
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import torchette
 from torchette import errors
-from torchette.compilation import _export
+from torchette.capture import capture
 from torchette.exir import to_edge
 
 X = torch.randn(4, 3)
@@ -101,7 +101,7 @@ CAPTURE = {
 def test_what_torch_export_cannot_capture(function):
     shapes, reason, hint = CAPTURE[function]
     error = refused(
-        lambda: _export("forward", (Model(function).eval(), (X,), None, shapes), None), errors.ExportError
+        lambda: capture(Model(function).eval(), (X,), None, shapes, "forward"), errors.ExportError
     )
     text = str(error)
     assert text.startswith("torch.export cannot capture the model: ") and reason in text.splitlines()[0]
@@ -111,14 +111,16 @@ def test_what_torch_export_cannot_capture(function):
 
 
 def test_dynamic_shapes_that_the_model_does_not_allow():
-    given = (Model(fixed_length).eval(), (X,), None, {"args": ({0: torch.export.Dim("n", max=8)},)})
-    error = refused(lambda: _export("encode", given, None), errors.ExportError)
+    shapes = {"args": ({0: torch.export.Dim("n", max=8)},)}
+    error = refused(
+        lambda: capture(Model(fixed_length).eval(), (X,), None, shapes, "encode"), errors.ExportError
+    )
     assert "(method 'encode'): the model does not allow these dynamic shapes" in str(error)
 
 
 def test_example_inputs_that_do_not_fit():
     error = refused(
-        lambda: _export("forward", (nn.Linear(3, 2).eval(), (X, X), None, None), None), errors.ExportError
+        lambda: capture(nn.Linear(3, 2).eval(), (X, X), None, None, "forward"), errors.ExportError
     )
     assert "the example inputs do not fit forward" in str(error)
 

@@ -591,7 +591,10 @@ def _constant_method(name: str, value: Any, constants: _Store) -> Any:
             try:
                 record = _scalar_record(_plain(leaf, ""))
             except _Unsupported as problem:
-                raise EmitError(f"constant method {name!r} cannot return {problem}") from None
+                raise EmitError(
+                    f"constant method {name!r} cannot return {problem}",
+                    hints=["return tensors, numbers, strings, None, or tuples, lists and dicts of them"],
+                ) from None
         values.append(pte.EValue(record))
     return pte.ExecutionPlan(
         name=name,
@@ -623,4 +626,8 @@ def _error(problems: list[tuple[str, Node, str]]) -> EmitError:
     return EmitError(
         f"{len(problems)} node{many} no form in the file",
         where=[f"{method}, {node.name}: {text}\n{place(node)}" for method, node, text in problems],
+        hints=[
+            "rewrite these lines with other operators or dtypes",
+            "compile with check_passes=True: if a pass left the graph so, it is named",
+        ],
     )

@@ -284,6 +284,10 @@ def place(node: Node) -> str:
     if theirs:
         frame = theirs[-1]
         return f"{frame['file']}:{frame['line']}, in {frame['function']}: {frame['code'].strip()}"
+    if node.op == "placeholder":
+        # An input has no line of its own; where it is first used, the user will recognise it.
+        used = next((user for user in node.users if isinstance(user.meta.get("stack_trace"), str)), None)
+        return f"{node.name}, first used at {place(used)}" if used is not None else f"input {node.name}"
     modules = node.meta.get("nn_module_stack")
     if modules:
         path, kind = list(modules.values())[-1]

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from torchette.errors import PassError, TorchetteError
+from torchette.errors import InputTypeError, PassError, TorchetteError
 from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
@@ -158,6 +158,12 @@ class Options:
 
     def __post_init__(self) -> None:
         self.disable_passes = frozenset(self.disable_passes)
+        for op in (*self.preserve_ops, *self.allow):
+            if not ops.is_operator(op):
+                raise InputTypeError(
+                    f"an operator to keep must be one of torch.ops, with its overload, not {op!r}",
+                    hints=["torch.ops.aten.relu.default, for example; registered ones likewise"],
+                )
         unknown = self.disable_passes - OPTIONAL
         if unknown:
             raise PassError(

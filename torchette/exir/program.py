@@ -163,7 +163,10 @@ def _to_edge(
     named = _named(programs)
     clash = sorted(set(named) & set(constant_methods or ()))
     if clash:
-        raise InputTypeError(f"{', '.join(clash)}: both a method and a constant method")
+        raise InputTypeError(
+            f"{', '.join(clash)}: both a method and a constant method",
+            hints=["give the constant another name"],
+        )
     options = _options(config, **hooks)
     lowered, reports = {}, {}
     for name, program in named.items():

@@ -372,6 +372,15 @@ def _dtype(node: Node) -> str | None:
     return None
 
 
+def _reshaped_in_place(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target) or not node.args:
+        return None
+    given = node.args[0]
+    if torch.Tag.inplace_view not in node.target.tags or not isinstance(given, Node):  # type: ignore[union-attr]
+        return None
+    return f"{_target(node)} changes the shape of {given.name}" if given.op == "placeholder" else None
+
+
 def _rank(node: Node) -> str | None:
     for tensor in _tensors(node):
         if tensor.dim() > MAX_RANK:
@@ -610,7 +619,15 @@ AUTOGRAD_SAFE = Dialect(
         "is not a registered operator",
         "register it with torch.library.custom_op, or rewrite it",
     ),
-    COMMON,
+    (
+        *COMMON,
+        Check(
+            "reshaped-in-place",
+            "Inputs, parameters and buffers keep their shapes.",
+            "make a new tensor: x.t() for x.t_(), x.reshape(...) for x.resize_(...)",
+            _reshaped_in_place,
+        ),
+    ),
     WHOLE,
 )
 ATEN = Dialect(
@@ -713,7 +730,7 @@ def page() -> str:
     lines += ["", "## Rules", "", "| code | rule | in | what to try |", "|---|---|---|---|"]
     for code, (sentence, remedy, names) in rules.items():
         where = "all" if len(names) == len(DIALECTS) else ", ".join(names)
-        lines.append(f"| `{code}` | {sentence} | {where} | {remedy} |")
+        lines.append(f'| <a id="{code}"></a>`{code}` | {sentence} | {where} | {remedy} |')
     names = core_operators()
     lines += ["", f"## The {len(names)} core ATen operators", "", ", ".join(f"`{name}`" for name in names)]
     extras = edge_extras()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram, default_decompositions
+from torch.export.graph_signature import InputKind, OutputKind
 
 from torchette.exir.passes import decompositions
 
@@ -32,7 +33,21 @@ def decompose_to_core(
         # torch warns of a call that torch itself makes.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         with _no_garbage_collection():
-            return program.run_decompositions(table)
+            program = program.run_decompositions(table)
+    _parameters_as_state(program)
+    return program
+
+
+def _parameters_as_state(program: ExportedProgram) -> None:
+    """A parameter that the model itself changes is state like any buffer."""
+    signature = program.graph_signature
+    changed = [spec for spec in signature.output_specs if spec.kind is OutputKind.PARAMETER_MUTATION]
+    for spec in changed:
+        spec.kind = OutputKind.BUFFER_MUTATION
+    targets = {spec.target for spec in changed}
+    for given in signature.input_specs:
+        if given.kind is InputKind.PARAMETER and given.target in targets:
+            given.kind, given.persistent = InputKind.BUFFER, True
 
 
 @contextlib.contextmanager

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The corpus of models that cannot be compiled, one for each cause that users meet. Whatever the cause, the message names
+# a line of the user's, the code leads to a documented entry, and there is something to try.
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import torchette
+from torchette import errors
+
+ROOT = Path(__file__).parents[2]
+X = torch.linspace(-1, 1, 12).reshape(4, 3)
+N = torch.export.Dim("n", min=2, max=8)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that such tensors are deprecated
+    QUANTIZED = torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
+
+
+class Case(NamedTuple):
+    """A model that fails: its class, the arguments of `compile`, the code, and words of the message."""
+
+    model: type[nn.Module]
+    code: str
+    words: tuple[str, ...]
+    given: dict[str, Any]
+
+
+CORPUS: list[Case] = []
+
+
+def fails(code: str, *words: str, **given: Any):
+    """Enter a model into the corpus. The line of it that is at fault ends in `# here`."""
+
+    def enter(model: type[nn.Module]) -> type[nn.Module]:
+        CORPUS.append(Case(model, code, words, given))
+        return model
+
+    return enter
+
+
+# ---- what torch.export cannot capture ----
+
+
+@fails("export-failed", "control flow depends on the values of a tensor", "torch.cond(")
+class BranchOnAValue(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:  # here
+            return x * 2
+        return x
+
+
+@fails("export-failed", "control flow depends on the values of a tensor")
+class LoopUntilAValue(nn.Module):
+    def forward(self, x):
+        while x.max() < 10:  # here
+            x = x * 2
+        return x
+
+
+@fails("export-failed", "control flow depends on the values of a tensor", "torch._check(")
+class LoopCountedByAValue(nn.Module):
+    def forward(self, x):
+        for _ in range(int(x.max())):  # here
+            x = x * 2
+        return x
+
+
+@fails("export-failed", "control flow depends on the values of a tensor")
+class NumberToPython(nn.Module):
+    def forward(self, x):
+        return x * math.sqrt(x.sum())  # here
+
+
+@fails("export-failed", "a tensor leaves PyTorch", "torch operators instead of numpy's")
+class ThroughNumpy(nn.Module):
+    def forward(self, x):
+        return torch.from_numpy(np.sin(x.numpy()))  # here
+
+
+@fails("export-failed", "a tensor leaves PyTorch", "custom_op")
+class ReadsThePointer(nn.Module):
+    def forward(self, x):
+        return x + x.data_ptr()  # here
+
+
+@fails("export-failed", "the shape of a result depends on the values", "linalg_lstsq")
+class ShapeFromValues(nn.Module):
+    def forward(self, x):
+        return torch.linalg.lstsq(x, x).solution  # here
+
+
+@fails("export-failed", "it fails while it is traced", "same reduction dim", "draft_export")
+class ShapesThatDoNotFit(nn.Module):
+    def forward(self, x):
+        return x @ x  # here
+
+
+@fails("export-failed", "it fails while it is traced", "ValueError: expected an image")
+class RaisesItself(nn.Module):
+    def forward(self, x):
+        raise ValueError("expected an image")  # here
+
+
+@fails("export-failed", "it fails while it is traced", "AssertionError: one at a time")
+class AssertsItself(nn.Module):
+    def forward(self, x):
+        assert x.shape[0] == 1, "one at a time"  # here
+        return x
+
+
+@fails("export-failed", "it fails while it is traced", "no attribute 'scale'")
+class LacksAnAttribute(nn.Module):
+    def forward(self, x):
+        return self.scale * x  # here
+
+
+@fails("export-failed", "it fails while it is traced", "RecursionError")
+class CallsItself(nn.Module):
+    def forward(self, x):
+        return self.forward(x)  # here
+
+
+@fails("export-failed", "it asks for gradients", "torch.func.grad")
+class TakesAGradient(nn.Module):
+    def forward(self, x):
+        x = x.requires_grad_()
+        return torch.autograd.grad((x * x).sum(), x)[0]  # here
+
+
+@fails("export-failed", "not on the CPU", "module.cpu()")
+class OnAnotherDevice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, device="meta"))
+
+    def forward(self, x):
+        return x + self.weight  # here
+
+
+@fails("export-failed", "a branch or body of its control flow", "the same shapes and dtypes")
+class BranchesOfTwoShapes(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x[0] * 2, (x,))  # here
+
+
+# ---- operators of the user's own ----
+
+
+@torch.library.custom_op("corpus::shapeless", mutates_args=())
+def shapeless(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@torch.library.custom_op("corpus::outless", mutates_args=())
+def outless(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@outless.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@fails("export-failed", "an operator that is not registered", "'corpus' object has no attribute 'nothing'")
+class UnregisteredOperator(nn.Module):
+    def forward(self, x):
+        return torch.ops.corpus.nothing(x)  # here
+
+
+@fails("export-failed", "does not say what shape its result has", "register_fake")
+class OperatorWithoutAShape(nn.Module):
+    def forward(self, x):
+        return shapeless(x)  # here
+
+
+@fails("missing-out-variant", "corpus.outless", 'library.define("outless.out(')
+class OperatorWithoutAnOutVariant(nn.Module):
+    def forward(self, x):
+        return outless(x)  # here
+
+
+# ---- operators that have no place ----
+
+
+@fails("not-core", "linalg_eig", "no decomposition", args=(torch.eye(3),))
+class NotCore(nn.Module):
+    def forward(self, x):
+        return torch.linalg.eigvals(x).real  # here
+
+
+# It has an out variant, so that keeping it whole leads up to the kernels, and is never likely to have one there.
+@fails(
+    "missing-kernel",
+    "aten::_linalg_det.result",
+    "torchette ops",
+    args=(torch.eye(3),),
+    preserve_ops=[torch.ops.aten._linalg_det.default],
+)
+class WithoutAKernel(nn.Module):
+    def forward(self, x):
+        return torch.linalg.det(x)  # here
+
+
+@fails("random", "aten.rand.default draws random numbers", "pass random values in as inputs")
+class DrawsNumbers(nn.Module):
+    def forward(self, x):
+        return x + torch.rand(3)  # here
+
+
+@fails("train-mode", "model.eval()")
+class DropsInForward(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.5, training=True)  # here
+
+
+@fails("train-mode", "norm: BatchNorm1d", "drop: Dropout", "2 of its modules", "model.eval()", train=True)
+class InTrainingMode(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.drop = nn.BatchNorm1d(3), nn.Dropout()
+
+    def forward(self, x):  # here
+        return self.drop(self.norm(x))
+
+
+# ---- tensors that the runtime does not have ----
+
+
+@fails("unsupported-dtype", "torch.float8_e4m3fn", "cast to a supported dtype")
+class Float8(nn.Module):
+    def forward(self, x):
+        return x.to(torch.float8_e4m3fn).to(torch.float32)  # here
+
+
+@fails("unsupported-dtype", "torch.uint32")
+class Unsigned(nn.Module):
+    def forward(self, x):
+        return x.to(torch.uint32)  # here
+
+
+@fails("not-dense", "torch.sparse_coo", ".to_dense()")
+class Sparse(nn.Module):
+    def forward(self, x):
+        return torch.sparse.mm(x.to_sparse(), x.T)  # here
+
+
+@fails("not-dense", "x is torch.sparse_coo", "x, first used at", args=(X.to_sparse(),))
+class SparseInput(nn.Module):
+    def forward(self, x):
+        return x * 2  # here
+
+
+@fails("not-core", "quantize_per_tensor", "dequantize")
+class Quantized(nn.Module):
+    def forward(self, x):
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()  # here
+
+
+@fails(
+    "export-failed",
+    "a quantized or nested tensor",
+    "x.dequantize()",
+    args=(QUANTIZED,),
+)
+class QuantizedInput(nn.Module):
+    def forward(self, x):  # here
+        return x.dequantize()
+
+
+@fails("rank-limit", "18 dimensions", "16", "flatten some")
+class TooManyDimensions(nn.Module):
+    def forward(self, x):
+        return x.reshape((4, 3) + (1,) * 16) + 1  # here
+
+
+@fails("reshaped-in-place", "aten.t_.default changes the shape of x", "x.t()")
+class TurnsItsInput(nn.Module):
+    def forward(self, x):
+        x.t_()  # here
+        return x + 1
+
+
+# ---- inputs and outputs ----
+
+
+class Thing:
+    """No container that anything knows."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+@fails("export-failed", "forward returns something", "Thing", "register_dataclass")
+class ReturnsAnObject(nn.Module):
+    def forward(self, x):  # here
+        return Thing(x)
+
+
+@fails("export-failed", "an example input is neither a tensor", "Thing", args=(Thing(X),))
+class TakesAnObject(nn.Module):
+    def forward(self, thing):  # here
+        return thing.x
+
+
+@fails("export-failed", "an example input is neither a tensor", "torch.from_numpy", args=(X.numpy(),))
+class TakesAnArray(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+@fails("export-failed", "the example inputs do not fit forward", "too many", args=(X, X))
+class TooManyInputs(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+@fails("export-failed", "the example inputs do not fit forward", "missing a required argument: 'x'", args=())
+class TooFewInputs(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+@fails("export-failed", "the example inputs do not fit forward", "'y'", kwargs={"y": X})
+class UnknownInput(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+@fails("bad-input-type", "args is a tensor", "torchette.compile(module, (x,))", args=X)
+class InputsNotInATuple(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+# ---- dynamic shapes ----
+
+
+@fails("export-failed", "does not allow these dynamic shapes", "['y']", dynamic_shapes={"y": {0: N}})
+class UnknownDynamicInput(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+@fails("export-failed", "does not allow these dynamic shapes", dynamic_shapes={"x": {5: N}})
+class NoSuchDimension(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+@fails("export-failed", "does not allow these dynamic shapes", "'batch'", dynamic_shapes={"x": {0: "batch"}})
+class NotADimension(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+@fails(
+    "export-failed",
+    "does not allow these dynamic shapes",
+    "4 not in range [2, 3]",
+    dynamic_shapes={"x": {0: torch.export.Dim("n", min=2, max=3)}},
+)
+class ExampleOutOfRange(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
+@fails("export-failed", "n as dynamic", "constant (4)", "torch suggests: n = 4", dynamic_shapes={"x": {0: N}})
+class FixedByTheModel(nn.Module):
+    def forward(self, x):  # here
+        return x.view(4, 3) + 1
+
+
+@fails("export-failed", "torch suggests: n = Dim('n', min=4, max=8)", dynamic_shapes={"x": {0: N}})
+class BranchOnAShape(nn.Module):
+    def forward(self, x):  # here
+        return x * 2 if x.shape[0] > 3 else x
+
+
+def fault(model: type[nn.Module]) -> tuple[int, str]:
+    """(number, text) of the line of a model that is marked as the one at fault."""
+    lines, start = inspect.getsourcelines(model)
+    offset = next(i for i, line in enumerate(lines) if line.endswith("# here\n"))
+    return start + offset, lines[offset].strip()
+
+
+def documented_codes() -> set[str]:
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("errors.md", "dialects.md"))
+    return set(re.findall(r'^\| <a id="([\w-]+)"></a>`\1`', pages, re.M))
+
+
+def test_the_corpus_is_broad():
+    assert len(CORPUS) >= 40 and len({case.code for case in CORPUS}) >= 10
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.model.__name__)
+def test_the_message_names_the_line_the_code_and_a_remedy(case):
+    given = {"args": (X,), **case.given}
+    model = case.model().train(given.pop("train", False))
+    with pytest.raises(errors.TorchetteError) as caught:
+        torchette.compile(model, **given)
+    error, message = caught.value, str(caught.value)
+    assert vars(errors)[type(error).__name__] is type(error)  # public
+    assert error.code == case.code
+    assert error.code in documented_codes()
+    number, text = fault(case.model)
+    assert f"{__file__}:{number}, in forward: {text.partition('  #')[0]}" in message, message
+    assert error.hints and all(error.hints)
+    assert not [word for word in case.words if word not in message], message
+    assert len(message.splitlines()) <= 40 and max(map(len, message.splitlines()[:2])) < 500
+
+
+class ManyFaults(nn.Module):
+    def forward(self, x):
+        a = torch.linalg.eigvals(x).real
+        b = torch.multinomial(x.abs(), 1)
+        c = torch.linalg.cholesky(x)
+        return a, b, c
+
+
+def test_all_faults_of_a_stage_are_reported_together():
+    with pytest.raises(errors.DialectError) as caught:
+        torchette.compile(ManyFaults().eval(), (torch.eye(3),))
+    lines, start = inspect.getsourcelines(ManyFaults.forward)
+    for offset in (1, 2, 3):
+        assert f"{__file__}:{start + offset}, in forward: {lines[offset].strip()}" in str(caught.value)
+
+
+# ---- arguments of compile, which are on no line of a model ----
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        ({"module": lambda x: x}, "bad-input-type", ["nn.Module", "function"]),
+        ({"module": {"a": nn.ReLU()}}, "bad-input-type", ["each brings its own example inputs"]),
+        ({"constant_methods": {"config": object()}}, "emit-failed", ["constant method 'config'"]),
+        ({"constant_methods": {"forward": 3}}, "bad-input-type", ["forward", "constant method"]),
+        ({"passes": [3]}, "not-a-pass", ["3 is not a pass"]),
+        ({"disable_passes": ["all"]}, "unknown-pass", ["all", "fold_constants"]),
+        ({"preserve_ops": ["aten::relu"]}, "bad-input-type", ["'aten::relu'", "torch.ops.aten.relu.default"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_arguments_of_compile(given, code, words):
+    with pytest.raises(errors.TorchetteError) as caught:
+        torchette.compile(**{"module": nn.ReLU().eval(), "args": (X,), **given})
+    assert caught.value.code == code in documented_codes()
+    assert caught.value.hints
+    assert not [word for word in words if word not in str(caught.value)], str(caught.value)

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A module and example inputs come in, what torch.export captures of them goes out. What torch.export refuses, and it
+# refuses in its own terms, is said here in the user's: what is wrong, on which of their lines, what to try.
+"""`capture`: torch.export for inference, with failures that say what to do."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+
+from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
+
+
+def capture(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    name: str,
+) -> ExportedProgram:
+    """Capture a module's computation as a graph.
+
+    Args:
+        module: in eval mode.
+        args, kwargs, dynamic_shapes: as for `torchette.compile`.
+        name: the method that it becomes, for messages.
+
+    Raises:
+        InputTypeError: the arguments are not of the types that are asked for.
+        TrainModeError: the module, or a part of it, is in training mode.
+        ExportError: `torch.export` refuses it.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise InputTypeError(
+            f"expected a torch.nn.Module or an ExportedProgram, not {type(module).__name__}",
+            hints=["for a function f, wrap it: class F(torch.nn.Module): def forward(self, x): return f(x)"],
+        )
+    if not isinstance(args, (tuple, list)):
+        raise InputTypeError(
+            f"args is a {'tensor' if isinstance(args, torch.Tensor) else type(args).__name__}, "
+            "it must be a tuple of the module's positional arguments",
+            where=_definition(module),
+            hints=["torchette.compile(module, (x,))", "arguments by name are a dict: kwargs={'x': x}"],
+        )
+    _refuse_train_mode(module)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            return torch.export.export(
+                module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
+            )
+    except TorchetteError:
+        raise
+    except Exception as error:
+        raise _export_error(error, module, name, dynamic_shapes is not None) from error
+
+
+# ---- training mode ----
+
+
+def _refuse_train_mode(module: torch.nn.Module) -> None:
+    found = [
+        f"{path or '(the module itself)'}: {type(part).__name__}"
+        for path, part in module.named_modules()
+        if part.training and _depends_on_mode(part)
+    ]
+    if found:
+        raise _train_mode(
+            f"{len(found)} of its modules behave differently there", [*found, *_definition(module)]
+        )
+
+
+def _depends_on_mode(part: torch.nn.Module) -> bool:
+    nn = torch.nn
+    if isinstance(part, (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)):
+        return bool(part.track_running_stats)
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return part.p > 0
+    if isinstance(part, (nn.RNNBase, nn.MultiheadAttention)):
+        return part.dropout > 0
+    return isinstance(part, nn.RReLU)
+
+
+def _train_mode(reason: str, where: Sequence[str]) -> TrainModeError:
+    return TrainModeError(
+        f"the model is in training mode: {reason}, so it would not compute what it does in use",
+        where=where,
+        hints=["call model.eval() before compiling"],
+    )
+
+
+def as_train_mode(error: DialectError) -> TrainModeError | None:
+    """Training mode that no module admits to (dropout called as a function) shows in the graph."""
+    if not error.violations or any(violation.code != "train-mode" for violation in error.violations):
+        return None
+    places = list(dict.fromkeys(violation.place for violation in error.violations))
+    return _train_mode(f"{len(places)} of its lines draw random numbers or update statistics", places)
+
+
+# ---- failures of torch.export ----
+
+
+class _Diagnosis(NamedTuple):
+    """What a failure of torch.export means: the first whose pattern is found in `Type: text` counts."""
+
+    pattern: str
+    reason: str
+    hints: tuple[str, ...]
+
+
+_DIAGNOSES = (
+    _Diagnosis(
+        r"DynamicOutputShapeException",
+        "the shape of a result depends on the values of a tensor, and nothing says how large it can get",
+        ("keep a fixed shape and a mask: torch.where(mask, x, 0) instead of x[mask]",),
+    ),
+    _Diagnosis(
+        r"data-dependent|GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound",
+        "control flow depends on the values of a tensor, which are known at run time only",
+        (
+            "for a choice between two computations: torch.cond(condition, if_true, if_false, (x,))",
+            "for a choice between two values: torch.where(condition, a, b)",
+            "for a number that is known to be in a range: torch._check(n <= 128) after n = x.item()",
+        ),
+    ),
+    _Diagnosis(
+        r"Unsupported input type",
+        "an example input is neither a tensor or number nor a container of those",
+        (
+            "for a numpy array: torch.from_numpy(array)",
+            "for a dataclass: torch.export.register_dataclass(TheClass), once, before compiling",
+        ),
+    ),
+    _Diagnosis(
+        r"quantized nyi|NestedInt|NestedTensor",
+        "an example input is a quantized or nested tensor, and the runtime's tensors are plain and dense",
+        ("for a quantized tensor: x.dequantize()", "for a nested tensor: torch.nested.to_padded_tensor(x, 0.0)"),
+    ),
+    _Diagnosis(
+        r"in output, which is not a known type",
+        "forward returns something that is neither a tensor or number nor a container of those",
+        (
+            "return tensors, numbers, tuples, lists or dicts of them",
+            "for a dataclass: torch.export.register_dataclass(TheClass), once, before compiling",
+        ),
+    ),
+    _Diagnosis(
+        r"Constraints violated|ConstraintViolationError|dynamic_shapes|dynamic shape",
+        "the model does not allow these dynamic shapes",
+        (
+            'give each dynamic dimension a range that the model supports: Dim("n", min=2, max=128), or leave it fixed',
+            "name every argument of forward in dynamic_shapes, with None for one whose shape is fixed",
+        ),
+    ),
+    _Diagnosis(
+        r"no fake impl registered",
+        "a custom operator does not say what shape its result has",
+        ("@operator.register_fake\ndef _(x):\n    return torch.empty_like(x)",),
+    ),
+    _Diagnosis(
+        r"'_OpNamespace' .* has no attribute",
+        "the model calls an operator that is not registered",
+        (
+            "import the module that registers it before compiling",
+            "register a Python function as an operator with torch.library.custom_op",
+        ),
+    ),
+    _Diagnosis(
+        r"same device|cuda devices|CUDA|FakeTensorDeviceMismatch",
+        "a part of the model or of its inputs is not on the CPU",
+        ("move both before compiling: module.cpu(), x.cpu()", "ask for no device in forward: zeros_like(x), x.new_zeros(...)"),
+    ),
+    _Diagnosis(
+        r"ScriptModule",
+        "it is a TorchScript module, whose Python is gone",
+        ("compile the nn.Module that it was made from",),
+    ),
+    _Diagnosis(
+        r"(?i)numpy|tolist|data pointer|data_ptr",
+        "a tensor leaves PyTorch (numpy, tolist, data_ptr)",
+        ("compute with torch operators instead of numpy's", "register a Python function as an operator with torch.library.custom_op"),
+    ),
+    _Diagnosis(
+        r"higher order operator|in torch\.cond|call_function (cond|while_loop|scan|map)|TorchRuntimeError",
+        "a branch or body of its control flow cannot be captured",
+        ("branches return new tensors of the same shapes and dtypes, and neither return their inputs nor change them",),
+    ),
+    _Diagnosis(
+        r"Unsupported|(?i:graph break)",
+        "a Python construct has no place in a graph",
+        (
+            "move prints, I/O and calls of other libraries out of forward",
+            "register a Python function as an operator with torch.library.custom_op",
+        ),
+    ),
+    _Diagnosis(
+        r"TypeError: .*(positional argument|unexpected keyword|missing a required argument)",
+        "the example inputs do not fit forward",
+        ("args is a tuple of positional arguments, kwargs a dict",),
+    ),
+    _Diagnosis(
+        r"does not require grad|requires_grad",
+        "it asks for gradients, which are not recorded here",
+        ("write the derivative out, or take it with torch.func.grad",),
+    ),
+)  # fmt: skip
+_UNKNOWN = _Diagnosis(
+    "",
+    "it fails while it is traced with the example inputs",
+    (
+        "call module(*args, **kwargs) itself: if that fails too, the cause is in the model or the inputs",
+        "torch.export.draft_export(module, args, kwargs) lists what stands in the way",
+    ),
+)
+
+
+def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic: bool) -> ExportError:
+    text, kind = str(error), type(error).__name__
+    where = _users_lines(error)
+    found = next((known for known in _DIAGNOSES if re.search(known.pattern, f"{kind}: {text}")), None)
+    if found is None:
+        # What fails above the model's own lines, and has to do with dynamic shapes, is their description.
+        shapes = next(known for known in _DIAGNOSES if "dynamic_shapes" in known.pattern)
+        found = shapes if dynamic and not where else _UNKNOWN
+    said, torchs_hints = _what_torch_says(error)
+    method = "" if name == "forward" else f" (method {name!r})"
+    return ExportError(
+        f"torch.export cannot capture the model{method}: {found.reason}\n{kind}: {said}",
+        where=where or _definition(module),
+        hints=[*torchs_hints, *found.hints],
+    )
+
+
+def _what_torch_says(error: Exception) -> tuple[str, list[str]]:
+    """(torch's own words in one line, what it suggests)."""
+    text = str(error).partition("\nThe error above occurred when calling torch.export")[0]
+    hints = []
+    if "Suggested fixes" in text:
+        text, _, fixes = text.partition("Suggested fixes:")
+        hints.append(f"torch suggests: {'; '.join(fixes.split(chr(10))).strip('; ')}")
+    explained = re.search(r"Explanation: (.*)", text)
+    if explained:
+        hints += [hint for hint in re.findall(r"Hint: (.*)", text) if hint.startswith("Replace")]
+        return explained[1].partition(" Found in <")[0], hints
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = lines[0] if lines else type(error).__name__
+    if "Constraints violated" in first:
+        first = " ".join(
+            [first.partition(" For more information")[0], *(line for line in lines if line.startswith("- "))]
+        )
+    return first, hints
+
+
+_NOT_THEIRS = tuple(
+    str(Path(path).resolve())
+    for path in (sysconfig.get_path("stdlib"), Path(torch.__file__).parent, Path(__file__).parent)
+)
+
+
+def _users_lines(error: BaseException) -> list[str]:
+    """The lines of the user's code that the error passed through, the innermost first."""
+    lines = []
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = str(Path(frame.filename).resolve())
+        library = path.startswith(_NOT_THEIRS) and "site-packages" not in path.removeprefix(_NOT_THEIRS[0])
+        if library or path.startswith(_NOT_THEIRS[1:]) or frame.filename.startswith("<") or "/sympy/" in path:
+            continue
+        lines.append(f"{frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}")
+    return list(dict.fromkeys(lines))[:3]
+
+
+def _definition(module: torch.nn.Module) -> list[str]:
+    """Where the module's forward begins: the place of a fault that is not on one of its lines."""
+    try:
+        forward = inspect.unwrap(type(module).forward)
+        lines, start = inspect.getsourcelines(forward)
+        path = inspect.getsourcefile(forward)
+    except (
+        OSError,
+        TypeError,
+        AttributeError,
+    ):  # typed into an interpreter, made by a program, or TorchScript
+        return []
+    if str(path).startswith(_NOT_THEIRS[1]):
+        return []  # a layer of torch's own
+    offset = next((i for i, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
+    return [f"{path}:{start + offset}, in {forward.__name__}: {lines[offset].strip()}"]
