@@ -59,6 +59,7 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert "torchette/schema/program.fbs" in names
     assert "torchette/runtime/method.h" in names
     assert "torchette/runtime/kernel.h" in names
+    assert "torchette/extension/compat/executorch/runtime/executor/program.h" in names
     assert len([name for name in names if re.match(r"torchette/runtime/_native.*\.so$", name)]) == 1
     strange = [name for name in names if not re.search(r"\.(py|fbs|h|def|so|md)$|dist-info/", name)]
     assert not strange

@@ -41,6 +41,12 @@ class Method {
   /// Valid until the next execution; empty where there is no such output.
   const Value& get_output(size_t index) const;
   const Value& get_input(size_t index) const;
+  /// All of them; what `values` has room for beyond them becomes None. Error: InvalidArgument (no room).
+  Error get_outputs(Value* values, size_t count) const {
+    if (count < outputs_size()) return Error::InvalidArgument;
+    for (size_t i = 0; i < count; ++i) values[i] = i < outputs_size() ? get_output(i) : Value();
+    return Error::Ok;
+  }
   /// Whether some instruction writes to input `index`, a tensor.
   bool writes_input(size_t index) const;
   /// The tensor of that name (a mutable buffer). Error: NotFound.

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 /// Kernels are compiled once per instruction-set level; a function that the linker could merge across levels
 /// must be inlined, or a CPU could be given instructions that it lacks. tests/kernels/test_isa.py checks the
@@ -21,8 +23,13 @@ class Span {
   TORCHETTE_INLINE constexpr Span(T* data, size_t size) : data_(data), size_(size) {}
   template <size_t N>
   TORCHETTE_INLINE constexpr Span(T (&array)[N]) : data_(array), size_(N) {}  // NOLINT
-  /// Span<T> converts to Span<const T>.
-  TORCHETTE_INLINE constexpr operator Span<const T>() const { return {data_, size_}; }  // NOLINT
+  /// From what has data() and size(), such as std::vector, std::array and, for a Span<const T>, Span<T>.
+  template <typename C,
+            typename = std::enable_if_t<!std::is_same_v<std::decay_t<C>, Span> &&
+                                        std::is_convertible_v<decltype(std::declval<C&>().data()), T*>>,
+            typename = decltype(std::declval<C&>().size())>
+  TORCHETTE_INLINE constexpr Span(C&& container)  // NOLINT
+      : data_(container.data()), size_(container.size()) {}
 
   TORCHETTE_INLINE constexpr T* data() const { return data_; }
   TORCHETTE_INLINE constexpr size_t size() const { return size_; }
@@ -30,6 +37,8 @@ class Span {
   TORCHETTE_INLINE constexpr T* begin() const { return data_; }
   TORCHETTE_INLINE constexpr T* end() const { return data_ + size_; }
   TORCHETTE_INLINE constexpr T& operator[](size_t i) const { return data_[i]; }
+  TORCHETTE_INLINE constexpr T& front() const { return data_[0]; }
+  TORCHETTE_INLINE constexpr T& back() const { return data_[size_ - 1]; }
 
  private:
   T* data_;

@@ -37,6 +37,10 @@ struct TensorImpl {
 
 class Tensor {
  public:
+  using SizesType = torchette::SizesType;
+  using StridesType = torchette::StridesType;
+  using DimOrderType = torchette::DimOrderType;
+
   TORCHETTE_INLINE Tensor() : impl_(nullptr) {}
   TORCHETTE_INLINE explicit Tensor(TensorImpl* impl) : impl_(impl) {}
 
@@ -67,6 +71,13 @@ class Tensor {
   TORCHETTE_INLINE T* mutable_data_ptr() const {
     return static_cast<T*>(impl_->data);
   }
+  // at::Tensor's older spellings
+  TORCHETTE_INLINE void* data_ptr() const { return impl_->data; }
+  template <typename T>
+  TORCHETTE_INLINE T* data_ptr() const {
+    return static_cast<T*>(impl_->data);
+  }
+  TORCHETTE_INLINE TensorImpl* unsafeGetTensorImpl() const { return impl_; }
   TORCHETTE_INLINE TensorImpl* unsafe_impl() const { return impl_; }
 
  private:

@@ -2,6 +2,9 @@
 // Value: one slot of a method's value table (ExecuTorch's EValue): a tag and a payload of 8 bytes.
 #pragma once
 
+#include <type_traits>
+
+#include "torchette/runtime/platform.h"
 #include "torchette/runtime/tensor.h"
 
 namespace torchette {
@@ -44,6 +47,17 @@ class Scalar {
   TORCHETTE_INLINE int64_t to_int() const { return is_floating() ? truncate(d_) : i_; }
   TORCHETTE_INLINE bool to_bool() const { return is_floating() ? d_ != 0 : i_ != 0; }
 
+  // at::Scalar's spelling
+  TORCHETTE_INLINE bool isFloatingPoint() const { return is_floating(); }
+  TORCHETTE_INLINE bool isIntegral(bool include_bool) const {
+    return is_integral() || (include_bool && is_bool());
+  }
+  TORCHETTE_INLINE bool isBoolean() const { return is_bool(); }
+  template <typename T>
+  TORCHETTE_INLINE T to() const {
+    return is_floating() ? static_cast<T>(d_) : static_cast<T>(i_);
+  }
+
  private:
   Tag tag_;
   union {
@@ -71,11 +85,20 @@ struct PlainList {
 
 class Value {
  public:
-  TORCHETTE_INLINE constexpr Value() : payload_{0}, tag_(Tag::None) {}
-  TORCHETTE_INLINE Value(int64_t v) : tag_(Tag::Int) { payload_.i = v; }                       // NOLINT
-  TORCHETTE_INLINE Value(double v) : tag_(Tag::Double) { payload_.d = v; }                     // NOLINT
-  TORCHETTE_INLINE Value(bool v) : tag_(Tag::Bool) { payload_.i = v ? 1 : 0; }                 // NOLINT
-  TORCHETTE_INLINE Value(Tensor t) : tag_(Tag::Tensor) { payload_.tensor = t.unsafe_impl(); }  // NOLINT
+  TORCHETTE_INLINE constexpr Value() : tag_(Tag::None) {}
+  TORCHETTE_INLINE Value(int64_t v) : tag_(Tag::Int) { payload_.i = v; }         // NOLINT
+  TORCHETTE_INLINE Value(double v) : tag_(Tag::Double) { payload_.d = v; }       // NOLINT
+  TORCHETTE_INLINE Value(bool v) : tag_(Tag::Bool) { payload_.i = v ? 1 : 0; }   // NOLINT
+  TORCHETTE_INLINE Value(Tensor t) : tag_(Tag::Tensor) { payload_.tensor = t; }  // NOLINT
+  TORCHETTE_INLINE Value(Scalar s)                                               // NOLINT
+      : Value(s.is_floating() ? Value(s.to_double())
+              : s.is_bool()   ? Value(s.to_bool())
+                              : Value(s.to_int())) {}
+  /// From a smart pointer to a tensor, which stays the owner; a null pointer is None.
+  template <typename P, typename = std::enable_if_t<std::is_same_v<typename P::element_type, Tensor>>>
+  TORCHETTE_INLINE Value(const P& pointer) : Value() {  // NOLINT
+    if (pointer) *this = Value(*pointer);
+  }
   TORCHETTE_INLINE Value(Tag tag, BoxedList* list) : tag_(tag) { payload_.boxed = list; }
   TORCHETTE_INLINE Value(Tag tag, PlainList* list) : tag_(tag) { payload_.plain = list; }
 
@@ -93,7 +116,7 @@ class Value {
     return tag_ == Tag::Double ? payload_.d : static_cast<double>(payload_.i);
   }
   TORCHETTE_INLINE bool to_bool() const { return payload_.i != 0; }
-  TORCHETTE_INLINE Tensor to_tensor() const { return Tensor(payload_.tensor); }
+  TORCHETTE_INLINE Tensor to_tensor() const { return payload_.tensor; }
   TORCHETTE_INLINE Scalar to_scalar() const {
     return tag_ == Tag::Double ? Scalar(payload_.d)
            : tag_ == Tag::Bool ? Scalar(payload_.i != 0)
@@ -132,16 +155,64 @@ class Value {
     }
     return {out, list.size};
   }
+  // EValue's spelling: isInt() asks, toInt() wants that kind and aborts with a message where it is another,
+  // tryToInt() is InvalidType there.
+#define TORCHETTE_EVALUE(Name, Type, kTag, read)                                   \
+  TORCHETTE_INLINE bool is##Name() const { return tag_ == Tag::kTag; }             \
+  TORCHETTE_INLINE Type to##Name() const {                                         \
+    expect(Tag::kTag);                                                             \
+    return read();                                                                 \
+  }                                                                                \
+  Result<std::remove_const_t<std::remove_reference_t<Type>>> tryTo##Name() const { \
+    if (tag_ != Tag::kTag) return Error::InvalidType;                              \
+    return read();                                                                 \
+  }
+  TORCHETTE_EVALUE(Int, int64_t, Int, to_int)
+  TORCHETTE_EVALUE(Double, double, Double, to_double)
+  TORCHETTE_EVALUE(Bool, bool, Bool, to_bool)
+  TORCHETTE_EVALUE(Tensor, const torchette::Tensor&, Tensor, tensor)
+  TORCHETTE_EVALUE(IntList, Span<const int64_t>, ListInt, to_int_list)
+  TORCHETTE_EVALUE(DoubleList, Span<const double>, ListDouble, to_double_list)
+  TORCHETTE_EVALUE(BoolList, Span<const bool>, ListBool, to_bool_list)
+  TORCHETTE_EVALUE(TensorList, Span<const torchette::Tensor>, ListTensor, to_tensor_list)
+  TORCHETTE_EVALUE(ListOptionalTensor, Span<const Optional<torchette::Tensor>>, ListOptionalTensor,
+                   to_optional_tensor_list)
+#undef TORCHETTE_EVALUE
+  TORCHETTE_INLINE bool isNone() const { return is_none(); }
+  TORCHETTE_INLINE bool isScalar() const { return is_scalar(); }
+  TORCHETTE_INLINE bool isString() const { return tag_ == Tag::String; }
+  TORCHETTE_INLINE torchette::Tensor& toTensor() {
+    expect(Tag::Tensor);
+    return payload_.tensor;
+  }
+  TORCHETTE_INLINE Scalar toScalar() const {
+    if (!is_scalar()) expect(Tag::Int);
+    return to_scalar();
+  }
+  Result<Scalar> tryToScalar() const {
+    if (!is_scalar()) return Error::InvalidType;
+    return to_scalar();
+  }
+
   TORCHETTE_INLINE const PlainList* plain_list() const { return payload_.plain; }
   TORCHETTE_INLINE const BoxedList* boxed_list() const { return payload_.boxed; }
 
  private:
+  TORCHETTE_INLINE const torchette::Tensor& tensor() const { return payload_.tensor; }
+  TORCHETTE_INLINE void expect(Tag wanted) const {
+    if (tag_ == wanted) return;
+    TORCHETTE_LOG(Fatal, "a value of kind %u is asked for one of kind %u", static_cast<unsigned>(tag_),
+                  static_cast<unsigned>(wanted));
+    torchette_pal_abort();
+  }
+
   union Payload {
     int64_t i;
     double d;
-    TensorImpl* tensor;
+    Tensor tensor;
     BoxedList* boxed;
     PlainList* plain;
+    TORCHETTE_INLINE constexpr Payload() : i(0) {}
   } payload_;
   Tag tag_;
 };

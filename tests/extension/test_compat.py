@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# ExecuTorch's C++ spelling: a program and a kernel that are written for its headers compile against ours and run; every
+# header of the table can be included by itself.
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.extension.conftest import ROOT, run
+
+COMPAT = ROOT / "torchette" / "extension" / "compat"
+CXX = os.environ.get("CXX", "c++")
+Build = Callable[[str], Path]
+
+
+def test_a_program_for_executorch_runs_a_model(built: Build, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torchette.exir import to_edge
+
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.GELU(), torch.nn.Linear(4, 3)).eval()
+    program = to_edge(torch.export.export(module, (torch.ones(2, 6),))).to_executorch()
+    program.save(str(tmp_path / "model.pte"))
+    printed = run(built("torchette_tutorial"), tmp_path / "model.pte").stdout
+    expected = module(torch.ones(2, 6)).detach().numpy().ravel()
+    np.testing.assert_allclose([float(line) for line in printed.split()], expected, rtol=1e-5, atol=1e-6)
+    # its errors are values and messages, its checks end it
+    assert "no program: 0x23" in run(built("torchette_tutorial"), __file__, status=1).stderr
+    assert "no loader: 0x22" in run(built("torchette_tutorial"), tmp_path / "none", status=-6).stderr
+    # and what ExecuTorch's own compiler writes runs as well
+    theirs = pytest.importorskip("executorch.exir")
+    peer = theirs.to_edge(torch.export.export(module, (torch.ones(2, 6),))).to_executorch()
+    (tmp_path / "peer.pte").write_bytes(peer.buffer)
+    printed = run(built("torchette_tutorial"), tmp_path / "peer.pte", "forward").stdout
+    np.testing.assert_allclose([float(line) for line in printed.split()], expected, rtol=1e-5, atol=1e-6)
+
+
+SCALED = "3 5 7 13.5 16.5 19.5 2 3 4 5 6 7 1 "
+
+
+def test_a_kernel_for_executorch_runs_on_our_tensors(built: Build) -> None:
+    assert run(built("torchette_call_kernel")).stdout == SCALED
+
+
+@pytest.mark.slow
+def test_the_same_kernel_runs_on_torch_s_tensors(built: Build, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    home = Path(torch.__file__).parent
+    if not (home / "include" / "ATen" / "ATen.h").exists():
+        pytest.skip("this torch comes without headers")
+    built("torchette_call_kernel")  # the libraries and the compatibility folder
+    run(
+        *(CXX, "-std=c++20", "-O0", "-DTORCHETTE_ATEN", "-I", headers(tmp_path), "-I", ROOT),
+        *("-isystem", home / "include", ROOT / "tests/extension/call_kernel.cpp", "-o", tmp_path / "aten"),
+        *(f"-L{ROOT / 'build/dev'}", "-ltorchette_core", "-ltorchette_kernels", "-ltorchette_core"),
+        *(f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu", "-lc10"),
+    )
+    assert run(tmp_path / "aten").stdout == SCALED
+
+
+def headers(folder: Path) -> Path:
+    run("cmake", f"-DDESTINATION={folder}", "-P", COMPAT / "executorch.cmake")
+    return folder
+
+
+def test_every_header_stands_by_itself(tmp_path: Path) -> None:
+    if shutil.which(CXX) is None or shutil.which("cmake") is None:
+        pytest.skip("no compiler or no cmake")
+    found = sorted(path.relative_to(tmp_path).as_posix() for path in headers(tmp_path).rglob("*.h"))
+    assert len(found) > 30 and "executorch/runtime/executor/program.h" in found
+    lines = [(tmp_path / name).read_text().count("\n") for name in found]
+    assert set(lines) == {3}, "a header of the compatibility folder only leads elsewhere"
+    # each target once; all of them in one file, whatever the order
+    targets = {(tmp_path / name).read_text(): name for name in found}
+    for includes in ([*reversed(found)], *([name] for name in targets.values())):
+        text = "".join(f"#include <{name}>\n" for name in includes)
+        done = subprocess.run(
+            [
+                CXX,
+                "-std=c++17",
+                "-fsyntax-only",
+                "-Werror",
+                "-Wall",
+                f"-I{tmp_path}",
+                f"-I{ROOT}",
+                "-xc++",
+                "-",
+            ],
+            input=text,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{includes}\n{done.stderr[-3000:]}"

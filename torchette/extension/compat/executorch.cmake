@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The compatibility folder: ExecuTorch's headers, each of three lines that lead to ours. One line per header below: its
+# place under executorch/, and what it includes. By itself: cmake -DDESTINATION=<folder> -P executorch.cmake
+
+set(torchette_compat
+  runtime/backend/backend_execution_context.h    compat/runtime.h
+  runtime/backend/backend_init_context.h         compat/runtime.h
+  runtime/backend/interface.h                    compat/runtime.h
+  runtime/core/array_ref.h                       compat/runtime.h
+  runtime/core/data_loader.h                     compat/runtime.h
+  runtime/core/error.h                           compat/runtime.h
+  runtime/core/evalue.h                          compat/runtime.h
+  runtime/core/exec_aten/exec_aten.h             compat/runtime.h
+  runtime/core/exec_aten/util/scalar_type_util.h compat/kernel.h
+  runtime/core/exec_aten/util/tensor_util.h      compat/kernel.h
+  runtime/core/freeable_buffer.h                 compat/runtime.h
+  runtime/core/hierarchical_allocator.h          compat/runtime.h
+  runtime/core/memory_allocator.h                compat/runtime.h
+  runtime/core/result.h                          compat/runtime.h
+  runtime/core/span.h                            compat/runtime.h
+  runtime/core/tag.h                             compat/runtime.h
+  runtime/core/tensor_shape_dynamism.h           compat/runtime.h
+  runtime/executor/memory_manager.h              compat/runtime.h
+  runtime/executor/method.h                      compat/runtime.h
+  runtime/executor/method_meta.h                 compat/runtime.h
+  runtime/executor/program.h                     compat/runtime.h
+  runtime/kernel/kernel_includes.h               compat/kernel.h
+  runtime/kernel/kernel_runtime_context.h        compat/kernel.h
+  runtime/kernel/operator_registry.h             compat/kernel.h
+  runtime/platform/assert.h                      compat/runtime.h
+  runtime/platform/compiler.h                    compat/runtime.h
+  runtime/platform/log.h                         compat/runtime.h
+  runtime/platform/platform.h                    compat/runtime.h
+  runtime/platform/runtime.h                     compat/runtime.h
+  runtime/platform/types.h                       compat/runtime.h
+  extension/data_loader/buffer_data_loader.h     buffer_data_loader.h
+  extension/data_loader/file_data_loader.h       file_data_loader.h
+  extension/data_loader/mmap_data_loader.h       mmap_data_loader.h
+  extension/kernel_util/make_boxed_from_unboxed_functor.h compat/kernel.h
+  extension/memory_allocator/malloc_memory_allocator.h    malloc_memory_allocator.h
+)
+
+# Writes the folder `executorch` into `destination`, which goes on the include path; what is right already keeps its time.
+function(torchette_write_compat destination)
+  list(LENGTH torchette_compat count)
+  math(EXPR last "${count} - 1")
+  foreach(i RANGE 0 ${last} 2)
+    math(EXPR j "${i} + 1")
+    list(GET torchette_compat ${i} theirs)
+    list(GET torchette_compat ${j} ours)
+    set(text "#pragma once\n#include \"torchette/extension/compat/runtime.h\"\n#include \"torchette/extension/${ours}\"\n")
+    set(path ${destination}/executorch/${theirs})
+    set(there "")
+    if(EXISTS ${path})
+      file(READ ${path} there)
+    endif()
+    if(NOT there STREQUAL text)
+      file(WRITE ${path} "${text}")
+    endif()
+  endforeach()
+endfunction()
+
+if(CMAKE_SCRIPT_MODE_FILE AND DEFINED DESTINATION)
+  torchette_write_compat(${DESTINATION})
+endif()
