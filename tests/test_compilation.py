@@ -37,6 +37,68 @@ def test_the_shortest_program(tmp_path):
     assert model.planned_bytes >= model.lower_bound_bytes >= 0
 
 
+def test_one_line_on_the_command_line(tmp_path):
+    line = "import torchette,torch; c=torchette.compile(torch.nn.Linear(4,2),(torch.ones(1,4),)); c.save('l.pte'); print(c(torch.ones(1,4)))"
+    line = line.replace("torch;", "torch; torch.manual_seed(3);")
+    done = subprocess.run(
+        [sys.executable, "-c", line], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    torch.manual_seed(3)
+    with torch.no_grad():
+        assert done.stdout.strip() == str(nn.Linear(4, 2)(torch.ones(1, 4)))
+    assert (tmp_path / "l.pte").exists()
+
+
+def test_targets():
+    assert torchette.compile(nn.ReLU(), (X,), target="cpu", quantize=None)(X).equal(X.relu())
+    with pytest.raises(errors.InputError, match="there is no target 'tpu'") as caught:
+        torchette.compile(nn.ReLU(), (X,), target="tpu")
+    assert "known targets: cpu" in str(caught.value)
+
+
+class WithoutTorchao:
+    """No torchao is to be found."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torchao":
+            raise ImportError(f"No module named {name!r}")
+
+
+def test_quantize_without_torchao(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchao"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [WithoutTorchao(), *sys.meta_path])
+    with pytest.raises(errors.MissingPackageError, match="needs torchao") as caught:
+        torchette.compile(nn.ReLU(), (X,), quantize=object())
+    assert caught.value.hints == ("pip install torchao",)
+
+
+def test_quantize_names_the_kernels_that_are_missing():
+    pt2e = pytest.importorskip("torchao.quantization.pt2e.quantizer")
+    from torchao.quantization.pt2e import MinMaxObserver
+
+    spec = pt2e.QuantizationSpec(torch.int8, MinMaxObserver, -128, 127, torch.per_tensor_symmetric)
+
+    class EveryRelu(pt2e.Quantizer):
+        def annotate(self, model):
+            for node in model.graph.nodes:
+                if node.target is torch.ops.aten.relu.default:
+                    node.meta["quantization_annotation"] = pt2e.QuantizationAnnotation(
+                        {node.args[0]: spec}, output_qspec=spec, _annotated=True
+                    )
+            return model
+
+        def validate(self, model):
+            pass
+
+    with pytest.raises(errors.InputTypeError, match="must be one of torchao's quantizers, not str"):
+        torchette.compile(nn.ReLU(), (X,), quantize="int8")
+    with pytest.raises(errors.UnsupportedError, match="quantized models do not run yet") as caught:
+        torchette.compile(nn.ReLU(), (X,), quantize=EveryRelu())
+    assert "quantized_decomposed.quantize_per_tensor" in str(caught.value)
+    assert "quantized_decomposed.dequantize_per_tensor" in str(caught.value) and caught.value.hints
+
+
 def test_structures_and_keywords_come_back():
     module, x, shift = Structured().eval(), {"value": X}, torch.ones(4)
     model = torchette.compile(module, (x,), {"shift": shift})

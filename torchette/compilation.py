@@ -19,8 +19,12 @@ from torchette.capture import as_train_mode, capture
 from torchette.errors import (
     CompileError,
     DialectError,
+    InputError,
     InputTypeError,
     MissingKernelError,
+    MissingOutVariantError,
+    MissingPackageError,
+    UnsupportedError,
 )
 from torchette.exir.check import evaluate, user_results
 from torchette.exir.passes.plan_memory import MemoryPlanningPass
@@ -34,6 +38,9 @@ from torchette.exir.program import (
 from torchette.model import Model
 
 Progress = Callable[[str, str], None]
+
+# What a model can be compiled for: the kernels of this package, on the processor that they are built for.
+TARGETS = ("cpu",)
 
 
 class CompiledModel(Model):
@@ -105,6 +112,8 @@ def compile(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     *,
+    target: str = "cpu",
+    quantize: Any = None,
     constant_methods: Mapping[str, Any] | None = None,
     passes: Any = (),
     preserve_ops: Sequence[Any] = (),
@@ -122,6 +131,9 @@ def compile(
             The first two become the method "forward". Nothing of it is changed.
         args, kwargs: example inputs; their dtypes, ranks and, but for dynamic dimensions, shapes are fixed.
         dynamic_shapes: as for `torch.export.export`; dynamic dimensions need an upper bound, `Dim("n", max=128)`.
+        target: where the model is to run; one of `TARGETS`.
+        quantize: a quantizer of torchao's (`torchao.quantization.pt2e.quantizer.Quantizer`); the model is observed on
+            the example inputs and converted. Refused for now, since the runtime has no quantized kernels.
         constant_methods: method name -> value that the method returns.
         passes: your own passes, run on the Edge dialect; see docs/add-a-pass.md.
         preserve_ops: operators that are not decomposed.
@@ -140,9 +152,13 @@ def compile(
         ExportError: `torch.export` cannot capture it; names the line of the model and a remedy.
         DialectError: an operator has no place in the compiler's dialects; lists all of them.
         MissingKernelError: the runtime lacks kernels; lists all of them with the lines that need them.
+        InputError: there is no such target.
+        UnsupportedError: a quantized model needs kernels that the runtime lacks.
     """
+    if target not in TARGETS:
+        raise InputError(f"there is no target {target!r}", hints=[f"known targets: {', '.join(TARGETS)}"])
     programs = {
-        name: _export(name, given, progress)
+        name: _export(name, given, quantize, progress)
         for name, given in _methods(module, args, kwargs, dynamic_shapes).items()
     }
     edge_config = EdgeCompileConfig(
@@ -163,9 +179,11 @@ def compile(
             progress=progress,
             dump=Path(dump) if dump is not None else None,
         )
+        _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
-    _check_kernels(program)
+    except (MissingOutVariantError, MissingKernelError) as error:
+        raise _as_unquantizable(error) or error from None
     return CompiledModel(program, programs)
 
 
@@ -184,13 +202,57 @@ def _methods(module: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> dict[s
     return methods
 
 
-def _export(name: str, given: tuple, progress: Progress | None) -> ExportedProgram:
+def _export(name: str, given: tuple, quantizer: Any, progress: Progress | None) -> ExportedProgram:
     module, args, kwargs, dynamic_shapes = given
     if isinstance(module, ExportedProgram):
-        return module
-    if progress is not None:
-        progress("export", "torch.export")
-    return capture(module, args, kwargs, dynamic_shapes, name)
+        program = module
+    else:
+        if progress is not None:
+            progress("export", "torch.export")
+        program = capture(module, args, kwargs, dynamic_shapes, name)
+    return program if quantizer is None else _quantized(name, program, quantizer, dynamic_shapes)
+
+
+# ---- quantization ----
+
+
+def _quantized(name: str, program: ExportedProgram, quantizer: Any, dynamic_shapes: Any) -> ExportedProgram:
+    """Annotate, observe on the example inputs, convert: torchao does all of it."""
+    try:
+        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+        from torchao.quantization.pt2e.quantizer import Quantizer
+    except ImportError as error:
+        raise MissingPackageError(
+            "quantize= needs torchao, which is not installed", hints=["pip install torchao"]
+        ) from error
+    if not isinstance(quantizer, Quantizer):
+        raise InputTypeError(
+            f"quantize must be one of torchao's quantizers, not {type(quantizer).__name__}",
+            hints=["an instance of a class that derives from torchao.quantization.pt2e.quantizer.Quantizer"],
+        )
+    if program.example_inputs is None:
+        raise InputError(
+            f"method {name!r} has no example inputs to observe", hints=["export it with example inputs"]
+        )
+    args, kwargs = program.example_inputs
+    with torch.no_grad():
+        observed = prepare_pt2e(program.module(), quantizer)
+        observed(*args, **kwargs)
+        return capture(convert_pt2e(observed), args, kwargs, dynamic_shapes, name)
+
+
+def _as_unquantizable(error: MissingOutVariantError | MissingKernelError) -> UnsupportedError | None:
+    missing = [name for name in error.operators if name.startswith("quantized_decomposed")]
+    if not missing:
+        return None
+    return UnsupportedError(
+        f"quantized models do not run yet: the runtime has no kernels for {', '.join(missing)}",
+        where=error.where,
+        hints=[
+            "leave quantize out: the model runs in floating point",
+            "add the kernels: docs/add-a-kernel.md",
+        ],
+    )
 
 
 # ---- kernels ----
