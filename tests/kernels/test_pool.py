@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.kernels.kernel_call import check
+from torchette.runtime import _native
 
 aten = torch.ops.aten
 SIZES = [(5, 5), (7, 8), (12, 33), (16, 40)]
@@ -112,3 +113,78 @@ def test_bad_arguments_are_refused() -> None:
     ]:
         with pytest.raises(RuntimeError, match=message):
             check("aten::max_pool2d_with_indices.out", out, x, kernel, [1, 1], padding, [1, 1], False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_volumes(dtype: torch.dtype, ceil_mode: bool) -> None:
+    x = (torch.randn(2, 3, 6, 7, 35) * 9).to(dtype)
+    for stride in ([1, 1, 1], [2, 3, 2]):
+        arguments = ([3, 2, 3], stride, [1, 0, 1], [1, 2, 1], ceil_mode)
+        expected = aten.max_pool3d_with_indices(x, *arguments)
+        check("aten::max_pool3d_with_indices.out", expected, x, *arguments)
+        check("aten::max_pool3d_with_indices.out", [t[0] for t in expected], x[0], *arguments)
+        if dtype in (torch.float32, torch.float64):  # what eager has
+            means = ([3, 2, 3], stride, [1, 0, 1], ceil_mode, False)
+            check("aten::avg_pool3d.out", aten.avg_pool3d(x, *means), x, *means, None)
+    if dtype.is_floating_point:
+        for size in ([1, 1, 1], [3, 7, 4]):
+            check("aten::_adaptive_avg_pool3d.out", aten._adaptive_avg_pool3d(x, size), x, size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_adaptive_maxima_and_rows(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 3, 7, 35).to(dtype)
+    for size in ([1, 1], [3, 4], [7, 35]):
+        check("aten::adaptive_max_pool2d.out", aten.adaptive_max_pool2d(x, size), x, size)
+        volume = x[:, None].expand(2, 4, 3, 7, 35).contiguous()
+        check(
+            "aten::adaptive_max_pool3d.out", aten.adaptive_max_pool3d(volume, [2, *size]), volume, [2, *size]
+        )
+    rows = x[0]
+    check("aten::adaptive_avg_pool1d.out", aten.adaptive_avg_pool1d(rows, [4]), rows, [4])
+    check("aten::avg_pool1d.out", aten.avg_pool1d(rows, [3], [2], [1], True), rows, [3], [2], [1], True, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [True, False])
+def test_gradients(dtype: torch.dtype, batch: bool) -> None:
+    x = torch.randn(2, 3, 7, 9).to(dtype)
+    x = x if batch else x[0]
+    windows = ([3, 2], [2, 2], [1, 0])
+    pooled, indices = aten.max_pool2d_with_indices(x, *windows)
+    grad = torch.randn_like(pooled)
+    check(
+        "aten::max_pool2d_with_indices_backward.grad_input",
+        aten.max_pool2d_with_indices_backward(grad, x, *windows, [1, 1], False, indices),
+        *(grad, x, *windows, [1, 1], False, indices),
+    )
+    for counts, divisor in ((True, None), (False, None), (True, 5)):
+        means = (*windows, False, counts, divisor)
+        check(
+            "aten::avg_pool2d_backward.grad_input", aten.avg_pool2d_backward(grad, x, *means), grad, x, *means
+        )
+    grad = torch.randn_like(aten._adaptive_avg_pool2d(x, [3, 4]))
+    expected = aten._adaptive_avg_pool2d_backward(grad, x)
+    check("aten::_adaptive_avg_pool2d_backward.out", expected, grad, x)
+
+
+def test_an_index_beyond_the_input_is_refused() -> None:
+    x, grad = torch.randn(1, 1, 4, 4), torch.randn(1, 1, 2, 2)
+    indices = torch.tensor([[[[0, 3], [99, 1]]]])
+    with pytest.raises(RuntimeError, match="index 99 of 16"):
+        _native.call_kernel(
+            "aten::max_pool2d_with_indices_backward.grad_input",
+            *(grad, x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices, torch.empty(1, 1, 4, 4)),
+        )
+
+
+@pytest.mark.parametrize("channels", [1, 3, 16, 37])
+def test_channels_innermost(channels: int) -> None:
+    x = torch.randn(2, channels, 9, 11).to(memory_format=torch.channels_last)
+    for ceil_mode in (False, True):
+        max_pool(x, [3, 2], [2, 1], [1, 1], [1, 1], ceil_mode)
+        means = ([3, 2], [2, 1], [1, 1], ceil_mode, False)
+        check("aten::avg_pool2d.out", aten.avg_pool2d(x, *means), x, *means, None)
+    check("aten::_adaptive_avg_pool2d.out", aten._adaptive_avg_pool2d(x, [1, 1]), x, [1, 1])
+    check("aten::_adaptive_avg_pool2d.out", aten._adaptive_avg_pool2d(x, [4, 5]), x, [4, 5])

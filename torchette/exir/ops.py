@@ -51,13 +51,19 @@ ASSERTIONS: frozenset[Any] = frozenset(
 )  # fmt: skip
 
 
-# Not in torch's core set, but kept: `linear` reads its weight as it is stored, and for the others every runtime of
-# this format has a kernel where a decomposition would be slower or does not exist.
+# Not in torch's core set, but kept: `linear` reads its weight as it is stored, and for the others there is a kernel
+# where a decomposition would be slower or does not exist.
 EXTRAS: frozenset[OpOverload] = frozenset(
     {
         aten.linear.default, aten.masked_select.default, aten.unfold.default, aten.bitwise_left_shift.Tensor,
         aten.bitwise_left_shift.Tensor_Scalar, aten.bitwise_right_shift.Tensor,
-        aten.bitwise_right_shift.Tensor_Scalar,
+        aten.bitwise_right_shift.Tensor_Scalar, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default,
+        aten.upsample_nearest1d.default, aten.upsample_nearest3d.default, aten._upsample_nearest_exact1d.default,
+        aten._upsample_nearest_exact2d.default, aten._upsample_nearest_exact3d.default,
+        aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default,
+        aten.upsample_bicubic2d.default, aten._upsample_bilinear2d_aa.default, aten._upsample_bicubic2d_aa.default,
+        aten.grid_sampler_3d.default, aten.scatter.reduce, aten.scatter.value_reduce, aten.index_reduce.default,
+        aten._embedding_bag_forward_only.default,
     }
 )  # fmt: skip
 

@@ -17,6 +17,8 @@
   X(pool)                     \
   X(prim_ops)                 \
   X(reductions)               \
+  X(resampling)               \
+  X(scattering)               \
   X(selection)                \
   X(shape)                    \
   X(softmaxes)                \

@@ -16,6 +16,7 @@ import torch
 from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind
 
+from torchette.exir import ops
 from torchette.exir.passes import decompositions
 
 aten = torch.ops.aten
@@ -25,9 +26,8 @@ def decompose_to_core(
     program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = ()
 ) -> ExportedProgram:
     """Rewrite every operator into core ATen ones, except those to preserve; mutations become outputs."""
-    # Linear stays: it reads its weight as the model stores it, [out, in], where addmm would want a transposed copy.
     table = dict(_table(len(torch._C._dispatch_get_all_op_names())))
-    for op in (aten.linear.default, *preserve):
+    for op in (*ops.EXTRAS, *preserve):
         table.pop(op, None)
     with warnings.catch_warnings():
         # torch warns of a call that torch itself makes.

@@ -93,7 +93,30 @@ def _rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: fl
     return NotImplemented if training else (torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise)
 
 
+def _upsample(op: torch._ops.OpOverload) -> Callable:
+    """From the overload that takes a list of scales, and has no out variant, to the one that takes each apart."""
+    dimensions = sum(argument.name.startswith("scales") for argument in op._schema.arguments)
+
+    def decomposed(input: torch.Tensor, output_size: Sequence[int] | None, *rest: Any) -> torch.Tensor:
+        *aligned, scales = rest
+        if output_size is None:
+            output_size = [torch.sym_int(n * scale) for n, scale in zip(input.shape[2:], scales, strict=True)]
+        return op(input, output_size, *aligned, *(scales or [None] * dimensions))
+
+    return decomposed
+
+
+_UPSAMPLE = {
+    packet.vec: _upsample(packet.default)
+    for packet in (
+        aten.upsample_nearest1d, aten.upsample_nearest3d, aten._upsample_nearest_exact1d,
+        aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d, aten.upsample_linear1d,
+        aten.upsample_trilinear3d, aten.upsample_bicubic2d, aten._upsample_bilinear2d_aa, aten._upsample_bicubic2d_aa,
+    )
+}  # fmt: skip
+
 TABLE: dict[Any, Callable] = {
+    **_UPSAMPLE,
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),

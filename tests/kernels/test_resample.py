@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# upsample_* and grid_sampler_* against eager: modes, dtypes, layouts, scales, places outside of the image.
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.kernels.kernel_call import check
+from torchette.runtime import _native
+
+aten = torch.ops.aten
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+SIZES = [(7, 9), (14, 18), (3, 4), (20, 5), (1, 1)]
+
+
+def upsample(name: str, x: torch.Tensor, *arguments: Any) -> None:
+    check(f"aten::{name}.out", getattr(aten, name)(x, *arguments), x, *arguments)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8])
+def test_nearest(size: tuple[int, int], dtype: torch.dtype) -> None:
+    x = (torch.randn(2, 3, 7, 9) * 20).abs().to(dtype)
+    for name in ("upsample_nearest2d", "_upsample_nearest_exact2d"):
+        upsample(name, x, list(size), None, None)
+        upsample(name, x.to(memory_format=torch.channels_last), list(size), None, None)
+    upsample("upsample_nearest1d", x[0], [size[0]], None)
+    upsample("_upsample_nearest_exact1d", x[0], [size[0]], None)
+    upsample("upsample_nearest3d", x[None], [5, *size], None, None, None)
+    upsample("_upsample_nearest_exact3d", x[None], [5, *size], None, None, None)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_linear_and_cubic(size: tuple[int, int], align: bool, dtype: torch.dtype) -> None:
+    x = torch.randn(2, 3, 7, 9).to(dtype)
+    for name in (
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa",
+    ):
+        if "aa" in name and dtype in (torch.float16, torch.bfloat16):
+            continue  # eager has none
+        upsample(name, x, list(size), align, None, None)
+        upsample(name, x.to(memory_format=torch.channels_last), list(size), align, None, None)
+    upsample("upsample_linear1d", x[0], [size[0]], align, None)
+    upsample("upsample_trilinear3d", x[None], [4, *size], align, None, None, None)
+
+
+def test_given_scales_count_and_not_the_sizes() -> None:
+    x = torch.randn(1, 2, 7, 9)
+    for name in ("upsample_bilinear2d", "upsample_bicubic2d"):
+        upsample(name, x, [11, 13], False, 1.6, 1.5)
+    upsample("upsample_nearest2d", x, [11, 13], 1.6, 1.5)
+    for scales in ([1.6, 1.5], [0.5, 2.0]):
+        expected = aten.upsample_bilinear2d.vec(x, None, False, scales)
+        check("aten::upsample_bilinear2d.vec_out", expected, x, None, False, scales)
+        check(
+            "aten::upsample_nearest2d.vec_out", aten.upsample_nearest2d.vec(x, None, scales), x, None, scales
+        )
+    expected = aten.upsample_bilinear2d.vec(x, [5, 6], True, None)
+    check("aten::upsample_bilinear2d.vec_out", expected, x, [5, 6], True, None)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_grid_sampler(dtype: torch.dtype, mode: int, padding: int) -> None:
+    for align in (False, True):
+        x = torch.randn(2, 3, 6, 5).to(dtype)
+        grid = (torch.rand(2, 4, 7, 2) * 4 - 2).to(dtype)
+        arguments = (mode, padding, align)
+        wide = torch.promote_types(dtype, torch.float32)
+        # Eager works out places in the 16 bits; here they are as exact as those of float32.
+        expected = aten.grid_sampler_2d(x.to(wide), grid.to(wide), *arguments).to(dtype)
+        check("aten::grid_sampler_2d.out", expected, x, grid, *arguments)
+        if mode < 2 and dtype in (torch.float32, torch.float64):
+            volume, places = (
+                torch.randn(1, 2, 3, 4, 5).to(dtype),
+                (torch.rand(1, 2, 3, 4, 3) * 4 - 2).to(dtype),
+            )
+            expected = aten.grid_sampler_3d(volume, places, *arguments)
+            check("aten::grid_sampler_3d.out", expected, volume, places, *arguments)
+
+
+def test_grid_sampler_of_nan_and_infinity() -> None:
+    x = torch.randn(1, 1, 4, 4)
+    grid = torch.tensor([[[[float("nan"), 0.0], [float("inf"), 0.0], [0.0, -float("inf")], [1e30, 0.0]]]])
+    for mode in (0, 1, 2):
+        check(
+            "aten::grid_sampler_2d.out",
+            aten.grid_sampler_2d(x, grid, mode, 0, False),
+            x,
+            grid,
+            mode,
+            0,
+            False,
+        )
+
+
+def test_bad_arguments_are_refused() -> None:
+    x = torch.randn(1, 2, 4, 4)
+    for call in (
+        ("aten::upsample_nearest2d.out", x, [0, 4], None, None, torch.empty(1, 2, 1, 4)),
+        ("aten::upsample_nearest2d.out", x, [4], None, None, torch.empty(1, 2, 4, 4)),
+        ("aten::upsample_bilinear2d.out", x[0], [4, 4], False, None, None, torch.empty(1, 2, 4, 4)),
+        ("aten::upsample_bilinear2d.vec_out", x, None, False, None, torch.empty(1, 2, 4, 4)),
+        ("aten::grid_sampler_2d.out", x, torch.zeros(1, 3, 3, 3), 0, 0, False, torch.empty(1, 2, 3, 3)),
+        ("aten::grid_sampler_2d.out", x, torch.zeros(1, 3, 3, 2), 3, 0, False, torch.empty(1, 2, 3, 3)),
+    ):
+        with pytest.raises(RuntimeError):
+            _native.call_kernel(*call)

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Images of another size (upsample_*) and read at given places (grid_sampler_*). An image is resized one
+// dimension after another; each element of the result is a weighted sum of a few elements, which a table
+// names.
+#include <cmath>
+#include <cstring>
+
+#include "torchette/kernels/dense.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+namespace {
+
+enum class Filter : uint8_t { Nearest, NearestExact, Linear, Cubic, LinearAntialiased, CubicAntialiased };
+
+/// Keys' cubic convolution at distance `x`.
+template <typename T>
+T cubic(T x, T a) {
+  x = std::fabs(x);
+  if (x >= 2) return 0;
+  return x >= 1 ? (((x - 5) * x + 8) * x - 4) * a : ((a + 2) * x - (a + 3)) * x * x + 1;  // NaN stays
+}
+
+/// Of each of `out` elements along a dimension the `taps` elements that it is made of, and their weights.
+template <typename T>
+struct Taps {
+  size_t taps;
+  int32_t* index;
+  T* weight;
+
+  Error make(Context& context, Filter filter, bool align_corners, ptrdiff_t in, ptrdiff_t out, double scale) {
+    // Steps of the source per element of the result.
+    const bool nearest = filter == Filter::Nearest || filter == Filter::NearestExact;
+    const float narrow_step =
+        scale > 0 ? static_cast<float>(1.0 / scale) : static_cast<float>(in) / static_cast<float>(out);
+    T step = scale > 0 ? static_cast<T>(1.0 / scale) : static_cast<T>(in) / static_cast<T>(out);
+    if (align_corners && !nearest) step = out > 1 ? static_cast<T>(in - 1) / static_cast<T>(out - 1) : T(0);
+    const bool spreads = filter == Filter::LinearAntialiased || filter == Filter::CubicAntialiased;
+    const T half = filter == Filter::CubicAntialiased ? T(2) : T(1);
+    const T support = step >= 1 ? half * step : half;
+    TORCHETTE_CHECK(!spreads || support < static_cast<T>(1 << 20), InvalidArgument,
+                    "an image is made smaller by more than can be");
+    taps = nearest                    ? 1
+           : filter == Filter::Linear ? 2
+           : filter == Filter::Cubic  ? 4
+                                      : 2 * static_cast<size_t>(std::ceil(support)) + 1;
+    const size_t count = static_cast<size_t>(out) * taps;
+    index = static_cast<int32_t*>(context.allocate_temp(count * sizeof(int32_t)));
+    weight = static_cast<T*>(context.allocate_temp(count * sizeof(T)));
+    TORCHETTE_CHECK(index != nullptr && weight != nullptr, MemoryAllocationFailed,
+                    "no scratch memory to resize an image");
+    const auto inside = [in](double i) { return static_cast<int32_t>(i < 0 ? 0 : i > in - 1 ? in - 1 : i); };
+    for (ptrdiff_t o = 0; o < out; ++o) {
+      int32_t* i = index + static_cast<size_t>(o) * taps;
+      T* w = weight + static_cast<size_t>(o) * taps;
+      if (nearest) {
+        const auto place = static_cast<float>(o);
+        w[0] = 1;
+        i[0] = filter == Filter::NearestExact ? inside(std::floor((place + 0.5f) * narrow_step))
+               : in == out                    ? static_cast<int32_t>(o)
+               : out == 2 * in                ? static_cast<int32_t>(o / 2)
+                                              : inside(std::floor(place * narrow_step));
+        continue;
+      }
+      if (spreads) {
+        const T center = step * (static_cast<T>(o) + T(0.5)), inverse = step >= 1 ? 1 / step : T(1);
+        const T low = center - support + T(0.5), high = center + support + T(0.5);
+        const auto first = static_cast<ptrdiff_t>(low > 0 ? low : 0);
+        const ptrdiff_t end = high < static_cast<T>(in) ? static_cast<ptrdiff_t>(high) : in;
+        T total = 0;
+        for (size_t k = 0; k < taps; ++k) {
+          const ptrdiff_t at = first + static_cast<ptrdiff_t>(k);
+          const T x = (static_cast<T>(at) - center + T(0.5)) * inverse;
+          const T f = filter == Filter::CubicAntialiased ? cubic(x, T(-0.5)) : 1 - std::fabs(x);
+          i[k] = inside(static_cast<double>(at));
+          w[k] = at < end && (f > 0 || filter == Filter::CubicAntialiased) ? f : T(0);
+          total += w[k];
+        }
+        for (size_t k = 0; k < taps; ++k) w[k] /= total;
+        continue;
+      }
+      T place = align_corners ? step * static_cast<T>(o) : step * (static_cast<T>(o) + T(0.5)) - T(0.5);
+      if (filter == Filter::Linear && place < 0) place = 0;
+      const T whole = std::floor(place), part = place - whole;
+      if (filter == Filter::Linear) {
+        i[0] = inside(static_cast<double>(whole));
+        i[1] = inside(static_cast<double>(whole) + 1);
+        w[1] = part < 1 ? part : T(1);
+        w[0] = 1 - w[1];
+        continue;
+      }
+      for (int k = 0; k < 4; ++k) {
+        i[k] = inside(static_cast<double>(whole) - 1 + k);
+        w[k] = cubic(static_cast<T>(k - 1) - part, T(-0.75));
+      }
+    }
+    return Error::Ok;
+  }
+};
+
+/// to[a, o, b] = sum over k of weight[o, k] from[a, index[o, k], b], for `in` and `out` elements along the
+/// middle.
+template <typename T>
+void resize_middle(const Taps<T>& taps, size_t outer, ptrdiff_t in, ptrdiff_t out, size_t inner,
+                   const T* from, T* to) {
+  const size_t n = taps.taps;
+  for (size_t a = 0; a < outer; ++a, from += static_cast<size_t>(in) * inner)
+    for (size_t o = 0; o < static_cast<size_t>(out); ++o, to += inner) {
+      const int32_t* index = taps.index + o * n;
+      const T* weight = taps.weight + o * n;
+      if (n == 1) {
+        if (inner == 1)
+          *to = from[index[0]];
+        else
+          memcpy(to, from + static_cast<size_t>(index[0]) * inner, inner * sizeof(T));
+        continue;
+      }
+      if (inner == 1) {
+        T sum = weight[0] * from[index[0]];
+        for (size_t k = 1; k < n; ++k) sum += weight[k] * from[index[k]];
+        *to = sum;
+        continue;
+      }
+      const T *first = from + static_cast<size_t>(index[0]) * inner,
+              *second = from + static_cast<size_t>(index[1]) * inner;
+      for (size_t b = 0; b < inner; ++b) to[b] = weight[0] * first[b] + weight[1] * second[b];
+      for (size_t k = 2; k < n; ++k) {
+        const T* more = from + static_cast<size_t>(index[k]) * inner;
+        for (size_t b = 0; b < inner; ++b) to[b] += weight[k] * more[b];
+      }
+    }
+}
+
+using Sizes = Span<const int64_t>;
+using Scales = Span<const double>;
+
+/// Resizes the last `spatial` dimensions of `x` to `sizes`; a scale of 0 means that the sizes say it.
+Error upsample(Context& context, const char* name, Filter filter, bool align_corners, const Tensor& x,
+               Sizes wanted, const double* scales, const Tensor& out) {
+  const size_t spatial = wanted.size();
+  TORCHETTE_CHECK(static_cast<size_t>(x.dim()) == spatial + 2, InvalidArgument,
+                  "%s: an input of %d dimensions and %zu sizes", name, static_cast<int>(x.dim()), spatial);
+  TORCHETTE_CHECK(x.scalar_type() == out.scalar_type(), InvalidType, "%s: elements of type %d into type %d",
+                  name, static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
+  SizesType sizes[5] = {x.sizes()[0], x.sizes()[1]};
+  for (size_t d = 0; d < spatial; ++d) {
+    TORCHETTE_CHECK(wanted[d] > 0 && wanted[d] <= INT32_MAX && x.sizes()[2 + d] > 0, InvalidArgument,
+                    "%s: from a size of %d to %lld", name, x.sizes()[2 + d],
+                    static_cast<long long>(wanted[d]));
+    sizes[2 + d] = static_cast<SizesType>(wanted[d]);
+  }
+  TORCHETTE_TRY(resize_tensor(out, {sizes, spatial + 2}));
+  if (out.numel() == 0) return Error::Ok;
+  const bool whole = !is_floating(x.scalar_type());
+  TORCHETTE_CHECK(!whole || x.scalar_type() == ScalarType::Byte, InvalidType, "%s: no images of type %d",
+                  name, static_cast<int>(x.scalar_type()));
+  const auto body = [&](auto t) {
+    using T = decltype(t);
+    // Channels that lie innermost stay there: each is then part of what lies behind the resized dimension.
+    const auto last_is_channel = [&](const Tensor& image) {
+      return image.scalar_type() == kScalarType<T> && image.dim_order()[spatial + 1] == 1 && sizes[1] > 1;
+    };
+    const bool innermost = spatial == 2 && last_is_channel(x) && last_is_channel(out);
+    Dense from, to;
+    const T* source = x.const_data_ptr<T>();
+    T* target = out.mutable_data_ptr<T>();
+    if (!innermost) {
+      TORCHETTE_TRY(from.read(context, x, kScalarType<T>));
+      TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
+      source = from.data<T>();
+      target = to.data<T>();
+    }
+    Taps<T> taps[3];
+    size_t largest = 0, size = innermost ? static_cast<size_t>(sizes[1]) : 1;
+    const size_t channels = size;
+    for (size_t d = 0; d < spatial; ++d) size *= static_cast<size_t>(x.sizes()[2 + d]);
+    const size_t in_image = size;
+    // The last dimension first; what the steps but the last give lies in one of two buffers.
+    for (size_t d = spatial; d-- > 0;) {
+      TORCHETTE_TRY(taps[d].make(context, filter, align_corners, x.sizes()[2 + d], sizes[2 + d], scales[d]));
+      size = size / static_cast<size_t>(x.sizes()[2 + d]) * static_cast<size_t>(sizes[2 + d]);
+      if (d > 0 && size > largest) largest = size;
+    }
+    const size_t out_image = size;
+    T* buffer = nullptr;
+    if (largest > 0) {
+      buffer = static_cast<T*>(context.allocate_temp(2 * largest * sizeof(T)));
+      TORCHETTE_CHECK(buffer != nullptr, MemoryAllocationFailed, "%s: no scratch memory", name);
+    }
+    const size_t images = static_cast<size_t>(sizes[0]) * (innermost ? 1 : static_cast<size_t>(sizes[1]));
+    for (size_t i = 0; i < images; ++i) {
+      const T* step_from = source + i * in_image;
+      size_t inner = channels, outer = in_image / channels;
+      for (size_t d = spatial; d-- > 0;) {
+        const auto in = static_cast<size_t>(x.sizes()[2 + d]);
+        outer /= in;
+        T* step_to = d == 0 ? target + i * out_image : buffer + (d % 2) * largest;
+        resize_middle(taps[d], outer, static_cast<ptrdiff_t>(in), sizes[2 + d], inner, step_from, step_to);
+        inner *= static_cast<size_t>(sizes[2 + d]);
+        step_from = step_to;
+      }
+      if (whole)
+        for (size_t k = 0; k < out_image; ++k) {
+          T& value = target[i * out_image + k];
+          value = value <= 0 ? 0 : value >= 255 ? 255 : std::nearbyint(value);
+        }
+    }
+    return innermost ? Error::Ok : to.finish();
+  };
+  return x.scalar_type() == ScalarType::Double ? body(double()) : body(float());
+}
+
+/// The sizes that a list of scales asks for, where there is no list of sizes.
+Error sizes_of(const Tensor& x, const Optional<Sizes>& sizes, const Optional<Scales>& scales, size_t spatial,
+               int64_t* wanted, double* given) {
+  TORCHETTE_CHECK(sizes.has_value() != scales.has_value() &&
+                      (sizes.has_value() ? sizes->size() : scales->size()) == spatial &&
+                      static_cast<size_t>(x.dim()) == spatial + 2,
+                  InvalidArgument, "upsample: either output_size or scale_factors has to have %zu entries",
+                  spatial);
+  for (size_t d = 0; d < spatial; ++d) {
+    given[d] = scales.has_value() ? (*scales)[d] : 0;
+    wanted[d] = sizes.has_value() ? (*sizes)[d] : truncate(static_cast<double>(x.sizes()[2 + d]) * given[d]);
+  }
+  return Error::Ok;
+}
+Error check_count(Sizes sizes, size_t spatial) {
+  TORCHETTE_CHECK(sizes.size() == spatial, InvalidArgument, "upsample: %zu sizes of %zu", sizes.size(),
+                  spatial);
+  return Error::Ok;
+}
+
+using Scale = Optional<double>;
+
+template <Filter kFilter>
+Error upsample1d_out(Context& context, const Tensor& x, Sizes sizes, Scale scale, Tensor& out) {
+  TORCHETTE_TRY(check_count(sizes, 1));
+  const double scales[] = {scale.value_or(0)};
+  return upsample(context, "upsample_nearest1d", kFilter, false, x, sizes, scales, out);
+}
+template <Filter kFilter>
+Error upsample2d_out(Context& context, const Tensor& x, Sizes sizes, Scale h, Scale w, Tensor& out) {
+  TORCHETTE_TRY(check_count(sizes, 2));
+  const double scales[] = {h.value_or(0), w.value_or(0)};
+  return upsample(context, "upsample_nearest2d", kFilter, false, x, sizes, scales, out);
+}
+template <Filter kFilter>
+Error upsample3d_out(Context& context, const Tensor& x, Sizes sizes, Scale d, Scale h, Scale w, Tensor& out) {
+  TORCHETTE_TRY(check_count(sizes, 3));
+  const double scales[] = {d.value_or(0), h.value_or(0), w.value_or(0)};
+  return upsample(context, "upsample_nearest3d", kFilter, false, x, sizes, scales, out);
+}
+Error upsample_linear1d_out(Context& context, const Tensor& x, Sizes sizes, bool align, Scale w,
+                            Tensor& out) {
+  TORCHETTE_TRY(check_count(sizes, 1));
+  const double scales[] = {w.value_or(0)};
+  return upsample(context, "upsample_linear1d", Filter::Linear, align, x, sizes, scales, out);
+}
+template <Filter kFilter>
+Error upsample_planes_out(Context& context, const Tensor& x, Sizes sizes, bool align, Scale h, Scale w,
+                          Tensor& out) {
+  TORCHETTE_TRY(check_count(sizes, 2));
+  const double scales[] = {h.value_or(0), w.value_or(0)};
+  return upsample(context, "upsample_bilinear2d or bicubic2d", kFilter, align, x, sizes, scales, out);
+}
+Error upsample_trilinear3d_out(Context& context, const Tensor& x, Sizes sizes, bool align, Scale d, Scale h,
+                               Scale w, Tensor& out) {
+  TORCHETTE_TRY(check_count(sizes, 3));
+  const double scales[] = {d.value_or(0), h.value_or(0), w.value_or(0)};
+  return upsample(context, "upsample_trilinear3d", Filter::Linear, align, x, sizes, scales, out);
+}
+Error upsample_nearest2d_vec_out(Context& context, const Tensor& x, Optional<Sizes> sizes,
+                                 Optional<Scales> scales, Tensor& out) {
+  int64_t wanted[2];
+  double given[2];
+  TORCHETTE_TRY(sizes_of(x, sizes, scales, 2, wanted, given));
+  return upsample(context, "upsample_nearest2d", Filter::Nearest, false, x, {wanted, 2}, given, out);
+}
+Error upsample_bilinear2d_vec_out(Context& context, const Tensor& x, Optional<Sizes> sizes, bool align,
+                                  Optional<Scales> scales, Tensor& out) {
+  int64_t wanted[2];
+  double given[2];
+  TORCHETTE_TRY(sizes_of(x, sizes, scales, 2, wanted, given));
+  return upsample(context, "upsample_bilinear2d", Filter::Linear, align, x, {wanted, 2}, given, out);
+}
+
+// --- Reading at given places
+
+enum class Beyond : uint8_t { Zeros, Border, Reflection };
+
+/// Moves a place along a dimension of `size` elements into it, unless what lies beyond is zero.
+template <typename T>
+T moved_inside(T x, ptrdiff_t size, Beyond beyond, bool align_corners) {
+  if (beyond == Beyond::Zeros) return x;
+  const T last = static_cast<T>(size - 1);
+  if (beyond == Beyond::Reflection) {
+    const T low = align_corners ? T(0) : T(-0.5), span = align_corners ? last : static_cast<T>(size);
+    if (span == 0) return 0;
+    x = std::fabs(x - low);
+    const T rest = std::fmod(x, span);
+    x = std::fmod(std::floor(x / span), T(2)) == 0 ? rest + low : span - rest + low;
+  }
+  return x > 0 ? (x < last ? x : last) : T(0);
+}
+
+template <size_t kSpatial>
+Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding,
+                       bool align_corners, Tensor& out) {
+  constexpr const char* kName = kSpatial == 2 ? "grid_sampler_2d" : "grid_sampler_3d";
+  constexpr size_t kRank = kSpatial + 2;
+  TORCHETTE_CHECK(x.dim() == kRank && grid.dim() == kRank && x.sizes()[0] == grid.sizes()[0] &&
+                      grid.sizes()[kRank - 1] == kSpatial,
+                  InvalidArgument, "%s: an input of %d and a grid of %d dimensions do not fit", kName,
+                  static_cast<int>(x.dim()), static_cast<int>(grid.dim()));
+  TORCHETTE_CHECK(x.scalar_type() == grid.scalar_type() && x.scalar_type() == out.scalar_type(), InvalidType,
+                  "%s: input, grid and output are of types %d, %d and %d", kName,
+                  static_cast<int>(x.scalar_type()), static_cast<int>(grid.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
+  TORCHETTE_CHECK(mode >= 0 && mode <= (kSpatial == 2 ? 2 : 1) && padding >= 0 && padding <= 2,
+                  InvalidArgument, "%s: interpolation mode %lld, padding mode %lld", kName,
+                  static_cast<long long>(mode), static_cast<long long>(padding));
+  SizesType sizes[kRank] = {x.sizes()[0], x.sizes()[1]};
+  size_t in_plane = 1, out_plane = 1;
+  for (size_t d = 0; d < kSpatial; ++d) {
+    sizes[2 + d] = grid.sizes()[1 + d];
+    TORCHETTE_CHECK(x.sizes()[2 + d] > 0, InvalidArgument, "%s: an image without elements", kName);
+    in_plane *= static_cast<size_t>(x.sizes()[2 + d]);
+    out_plane *= static_cast<size_t>(sizes[2 + d]);
+  }
+  TORCHETTE_TRY(resize_tensor(out, {sizes, kRank}));
+  const auto beyond = static_cast<Beyond>(padding);
+  const auto channels = static_cast<size_t>(sizes[1]);
+  return for_compute<false>(x.scalar_type(), kName, [&](auto t) {
+    using T = decltype(t);
+    Dense image, places, result;
+    TORCHETTE_TRY(image.read(context, x, kScalarType<T>));
+    TORCHETTE_TRY(places.read(context, grid, kScalarType<T>));
+    TORCHETTE_TRY(result.open(context, out, kScalarType<T>));
+    // Along each dimension an element of the result is made of so many elements.
+    const size_t taps = mode == 0 ? 2 : mode == 1 ? 1 : 4;
+    const T* place = places.data<T>();
+    for (size_t n = 0; n < static_cast<size_t>(sizes[0]); ++n) {
+      const T* from = image.data<T>() + n * channels * in_plane;
+      T* to = result.data<T>() + n * channels * out_plane;
+      for (size_t p = 0; p < out_plane; ++p, place += kSpatial) {
+        ptrdiff_t offset[16] = {0};
+        T weight[16] = {1};
+        size_t count = 1;
+        for (size_t d = 0; d < kSpatial; ++d) {
+          const ptrdiff_t size = x.sizes()[2 + d];
+          const T given = place[kSpatial - 1 - d];  // the last dimension comes first in the grid
+          T at = align_corners ? (given + 1) / 2 * static_cast<T>(size - 1)
+                               : ((given + 1) * static_cast<T>(size) - 1) / 2;
+          if (mode != 2) at = moved_inside(at, size, beyond, align_corners);
+          const T whole = mode == 1 ? std::nearbyint(at) : std::floor(at), part = at - whole;
+          ptrdiff_t next[16];
+          T share[16];
+          size_t found = 0;
+          for (size_t k = 0; k < taps; ++k) {
+            T tap = whole + static_cast<T>(k) - (mode == 2 ? 1 : 0);
+            const T w = mode == 0   ? (k == 0 ? 1 - part : part)
+                        : mode == 1 ? T(1)
+                                    : cubic(static_cast<T>(k) - 1 - part, T(-0.75));
+            if (mode == 2) tap = moved_inside(tap, size, beyond, align_corners);
+            if (part != part && mode != 1) tap = 0;  // no place: what is read there is not a number
+            if (!(tap >= 0 && tap < static_cast<T>(size))) continue;  // zeros lie there
+            for (size_t i = 0; i < count; ++i, ++found) {
+              next[found] = offset[i] * size + static_cast<ptrdiff_t>(tap);
+              share[found] = weight[i] * w;
+            }
+          }
+          count = found;
+          for (size_t i = 0; i < count; ++i) {
+            offset[i] = next[i];
+            weight[i] = share[i];
+          }
+        }
+        for (size_t c = 0; c < channels; ++c) {
+          T sum = 0;
+          for (size_t i = 0; i < count; ++i)
+            sum += weight[i] * from[c * in_plane + static_cast<size_t>(offset[i])];
+          to[c * out_plane + p] = sum;
+        }
+      }
+    }
+    return result.finish();
+  });
+}
+
+}  // namespace
+
+TORCHETTE_KERNELS(
+    resampling,                                                                                             //
+    TORCHETTE_KERNEL("aten::upsample_nearest1d.out", upsample1d_out<Filter::Nearest>),                      //
+    TORCHETTE_KERNEL("aten::upsample_nearest2d.out", upsample2d_out<Filter::Nearest>),                      //
+    TORCHETTE_KERNEL("aten::upsample_nearest3d.out", upsample3d_out<Filter::Nearest>),                      //
+    TORCHETTE_KERNEL("aten::_upsample_nearest_exact1d.out", upsample1d_out<Filter::NearestExact>),          //
+    TORCHETTE_KERNEL("aten::_upsample_nearest_exact2d.out", upsample2d_out<Filter::NearestExact>),          //
+    TORCHETTE_KERNEL("aten::_upsample_nearest_exact3d.out", upsample3d_out<Filter::NearestExact>),          //
+    TORCHETTE_KERNEL("aten::upsample_linear1d.out", upsample_linear1d_out),                                 //
+    TORCHETTE_KERNEL("aten::upsample_bilinear2d.out", upsample_planes_out<Filter::Linear>),                 //
+    TORCHETTE_KERNEL("aten::upsample_trilinear3d.out", upsample_trilinear3d_out),                           //
+    TORCHETTE_KERNEL("aten::upsample_bicubic2d.out", upsample_planes_out<Filter::Cubic>),                   //
+    TORCHETTE_KERNEL("aten::_upsample_bilinear2d_aa.out", upsample_planes_out<Filter::LinearAntialiased>),  //
+    TORCHETTE_KERNEL("aten::_upsample_bicubic2d_aa.out", upsample_planes_out<Filter::CubicAntialiased>),    //
+    TORCHETTE_KERNEL("aten::upsample_nearest2d.vec_out", upsample_nearest2d_vec_out),                       //
+    TORCHETTE_KERNEL("aten::upsample_bilinear2d.vec_out", upsample_bilinear2d_vec_out),                     //
+    TORCHETTE_KERNEL("aten::grid_sampler_2d.out", grid_sampler_out<2>),                                     //
+    TORCHETTE_KERNEL("aten::grid_sampler_3d.out", grid_sampler_out<3>))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

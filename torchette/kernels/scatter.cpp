@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators that fold several numbers into one place, which a tensor of indices or a sliding window names:
+// scatter_reduce, index_reduce, embedding bags, the gradient of an embedding, col2im.
+#include <limits>
+#include <type_traits>
+
+#include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
+#include "torchette/kernels/strided.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+namespace {
+
+enum class Folding : uint8_t { Sum, Product, Mean, Largest, Smallest };
+
+bool equal(Span<const char> s, const char* text) {
+  size_t i = 0;
+  while (i < s.size() && text[i] != 0 && s[i] == text[i]) ++i;
+  return i == s.size() && text[i] == 0;
+}
+Error folding_of(Span<const char> name, Folding& folding) {
+  if (equal(name, "sum") || equal(name, "add"))
+    folding = Folding::Sum;
+  else if (equal(name, "prod") || equal(name, "multiply"))
+    folding = Folding::Product;
+  else if (equal(name, "mean"))
+    folding = Folding::Mean;
+  else if (equal(name, "amax"))
+    folding = Folding::Largest;
+  else if (equal(name, "amin"))
+    folding = Folding::Smallest;
+  else
+    TORCHETTE_CHECK(false, InvalidArgument, "scatter: reduce is none of sum, prod, mean, amax, amin");
+  return Error::Ok;
+}
+
+/// Whole numbers wrap around.
+template <typename T>
+T folded(Folding folding, T a, T x) {
+  using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
+  switch (folding) {
+    case Folding::Product:
+      return static_cast<T>(static_cast<Sum>(a) * static_cast<Sum>(x));
+    case Folding::Largest:
+      return x > a || x != x ? x : a;
+    case Folding::Smallest:
+      return x < a || x != x ? x : a;
+    default:
+      return static_cast<T>(static_cast<Sum>(a) + static_cast<Sum>(x));
+  }
+}
+template <typename T>
+T first_of(Folding folding) {
+  constexpr bool kWhole = std::is_integral_v<T>;
+  switch (folding) {
+    case Folding::Product:
+      return 1;
+    case Folding::Largest:
+      return kWhole ? std::numeric_limits<T>::lowest() : -std::numeric_limits<T>::infinity();
+    case Folding::Smallest:
+      return kWhole ? std::numeric_limits<T>::max() : std::numeric_limits<T>::infinity();
+    default:
+      return 0;
+  }
+}
+
+Error check_index_type(const Tensor& index, const char* name) {
+  TORCHETTE_CHECK(index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int,
+                  InvalidType, "%s: indices are of type %d, not whole numbers", name,
+                  static_cast<int>(index.scalar_type()));
+  return Error::Ok;
+}
+
+/// What is folded into where: `rank` sizes, strides of the row-major indices and of the source over them.
+struct Places {
+  size_t rank;
+  SizesType sizes[kMaxDim];
+  ptrdiff_t index[kMaxDim], source[kMaxDim];
+};
+
+/// out = self, with each source element folded in at its own coordinates but for `dim`, where its index says.
+/// A null `source` is the number `value`.
+Error fold_into(Context& context, const char* name, const Tensor& self, size_t dim, const Tensor& indices,
+                const Tensor* source, const Scalar& value, const Places& places, Folding folding,
+                bool include_self, const Tensor& out) {
+  TORCHETTE_CHECK(out.scalar_type() == self.scalar_type() &&
+                      (source == nullptr || source->scalar_type() == self.scalar_type()),
+                  InvalidType, "%s: self, source and out must be of one type, self's is %d", name,
+                  static_cast<int>(self.scalar_type()));
+  TORCHETTE_TRY(check_index_type(indices, name));
+  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
+  return for_compute<true>(self.scalar_type(), name, [&](auto t) {
+    using T = decltype(t);
+    Dense at, from, to;
+    TORCHETTE_TRY(at.read(context, indices, ScalarType::Long));
+    if (source != nullptr) TORCHETTE_TRY(from.read(context, *source, kScalarType<T>));
+    TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
+    Dense kept;
+    TORCHETTE_TRY(kept.read(context, self, kScalarType<T>));
+    T* const result = to.data<T>();
+    const auto total = static_cast<size_t>(out.numel());
+    if (kept.data<T>() != result)
+      for (size_t i = 0; i < total; ++i) result[i] = kept.data<T>()[i];
+    int32_t* counts = nullptr;
+    if (folding == Folding::Mean && total > 0) {
+      counts = static_cast<int32_t*>(context.allocate_temp(total * sizeof(int32_t)));
+      TORCHETTE_CHECK(counts != nullptr, MemoryAllocationFailed, "%s: no scratch memory to count", name);
+      for (size_t i = 0; i < total; ++i) counts[i] = include_self ? 1 : 0;
+    }
+    Walk<3> walk;
+    walk.rank = places.rank;
+    ptrdiff_t step = 1, along = 0;
+    for (size_t d = places.rank; d-- > 0;) {
+      if (places.sizes[d] == 0) return to.finish();
+      walk.size[d] = static_cast<size_t>(places.sizes[d]);
+      walk.stride[0][d] = places.index[d];
+      walk.stride[1][d] = places.source[d];
+      walk.stride[2][d] = d == dim ? 0 : step;
+      if (d == dim) along = step;
+      step *= self.sizes()[d];
+    }
+    const int64_t size = places.rank > 0 ? self.sizes()[dim] : 1;
+    const T number =
+        std::is_integral_v<T> ? static_cast<T>(value.to_int()) : static_cast<T>(value.to_double());
+    // The first time over the places forgets what is not included.
+    for (int pass = include_self ? 1 : 0; pass < 2; ++pass) {
+      Walk<3> w = walk;
+      do {
+        const int64_t i = at.data<int64_t>()[w.offset[0]];
+        TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "%s: index %lld is beyond the size %lld", name,
+                        static_cast<long long>(i), static_cast<long long>(size));
+        const ptrdiff_t place = w.offset[2] + static_cast<ptrdiff_t>(i) * along;
+        if (pass == 0) {
+          result[place] = first_of<T>(folding);
+          continue;
+        }
+        result[place] =
+            folded(folding, result[place], source == nullptr ? number : from.data<T>()[w.offset[1]]);
+        if (counts != nullptr) ++counts[place];
+      } while (w.next());
+    }
+    if (counts != nullptr) {
+      for (size_t i = 0; i < total; ++i) {
+        if (counts[i] < 2) continue;
+        const T n = static_cast<T>(counts[i]);
+        T mean = result[i] / n;
+        if (std::is_integral_v<T> && mean * n > result[i]) mean -= 1;  // toward minus infinity
+        result[i] = mean;
+      }
+    }
+    return to.finish();
+  });
+}
+
+/// Strides of row-major `sizes`.
+void row_major(Span<const SizesType> sizes, ptrdiff_t* strides) {
+  ptrdiff_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= sizes[d];
+  }
+}
+
+Error scatter_folding(Context& context, const char* name, const Tensor& self, int64_t dim,
+                      const Tensor& index, const Tensor* source, const Scalar& value, Span<const char> reduce,
+                      bool include_self, const Tensor& out) {
+  const auto rank = static_cast<size_t>(self.dim());
+  TORCHETTE_TRY(wrap_dim(dim, rank));
+  Folding folding;
+  TORCHETTE_TRY(folding_of(reduce, folding));
+  Places places;
+  places.rank = rank;
+  // A tensor without dimensions stands for one element.
+  const bool points = rank == 0 && index.dim() <= 1 && index.numel() <= 1;
+  TORCHETTE_CHECK(points || (index.dim() == self.dim() && (source == nullptr || source->dim() == self.dim())),
+                  InvalidArgument, "%s: self has %zu dimensions, index has %d", name, rank,
+                  static_cast<int>(index.dim()));
+  row_major(index.sizes(), places.index);
+  if (source != nullptr) row_major(source->sizes(), places.source);
+  if (points && index.numel() == 0) {
+    places.rank = 1;
+    places.sizes[0] = 0;
+  }
+  for (size_t d = 0; d < rank; ++d) {
+    places.sizes[d] = index.sizes()[d];
+    if (source == nullptr) places.source[d] = 0;
+    TORCHETTE_CHECK((d == static_cast<size_t>(dim) || index.sizes()[d] <= self.sizes()[d]) &&
+                        (source == nullptr || index.sizes()[d] <= source->sizes()[d]),
+                    InvalidArgument, "%s: there are more indices than elements in dimension %zu", name, d);
+  }
+  return fold_into(context, name, self, static_cast<size_t>(dim), index, source, value, places, folding,
+                   include_self, out);
+}
+
+Error scatter_reduce_two_out(Context& context, const Tensor& self, int64_t dim, const Tensor& index,
+                             const Tensor& source, Span<const char> reduce, bool include_self, Tensor& out) {
+  return scatter_folding(context, "scatter_reduce", self, dim, index, &source, {}, reduce, include_self, out);
+}
+Error scatter_reduce_out(Context& context, const Tensor& self, int64_t dim, const Tensor& index,
+                         const Tensor& source, Span<const char> reduce, Tensor& out) {
+  return scatter_folding(context, "scatter", self, dim, index, &source, {}, reduce, true, out);
+}
+Error scatter_value_reduce_out(Context& context, const Tensor& self, int64_t dim, const Tensor& index,
+                               const Scalar& value, Span<const char> reduce, Tensor& out) {
+  return scatter_folding(context, "scatter", self, dim, index, nullptr, value, reduce, true, out);
+}
+Error index_reduce_out(Context& context, const Tensor& self, int64_t dim, const Tensor& index,
+                       const Tensor& source, Span<const char> reduce, bool include_self, Tensor& out) {
+  const auto rank = static_cast<size_t>(self.dim());
+  TORCHETTE_TRY(wrap_dim(dim, rank));
+  Folding folding;
+  TORCHETTE_TRY(folding_of(reduce, folding));
+  TORCHETTE_CHECK(index.dim() <= 1 && source.dim() == self.dim(), InvalidArgument,
+                  "index_reduce: an index of %d dimensions, a source of %d for self's %zu",
+                  static_cast<int>(index.dim()), static_cast<int>(source.dim()), rank);
+  Places places;
+  places.rank = rank;
+  row_major(source.sizes(), places.source);
+  for (size_t d = 0; d < rank; ++d) {
+    const bool along = d == static_cast<size_t>(dim);
+    places.sizes[d] = source.sizes()[d];
+    places.index[d] = along ? 1 : 0;
+    TORCHETTE_CHECK(source.sizes()[d] == (along ? index.numel() : self.sizes()[d]), InvalidArgument,
+                    "index_reduce: the source's size %d in dimension %zu does not fit", source.sizes()[d], d);
+  }
+  TORCHETTE_CHECK(rank > 0 || index.numel() == 1, InvalidArgument, "index_reduce: %d indices for one element",
+                  static_cast<int>(index.numel()));
+  return fold_into(context, "index_reduce", self, static_cast<size_t>(dim), index, &source, {}, places,
+                   folding, include_self, out);
+}
+
+// --- Embeddings
+
+Error embedding_dense_backward_out(Context& context, const Tensor& grad, const Tensor& indices,
+                                   int64_t num_weights, int64_t padding_idx, bool scales, Tensor& out) {
+  constexpr const char* kName = "embedding_dense_backward";
+  TORCHETTE_TRY(check_index_type(indices, kName));
+  const auto rank = static_cast<size_t>(indices.dim());
+  TORCHETTE_CHECK(static_cast<size_t>(grad.dim()) == rank + 1 && num_weights >= 0 && num_weights <= INT32_MAX,
+                  InvalidArgument, "%s: a gradient of %d dimensions for %zu of the indices", kName,
+                  static_cast<int>(grad.dim()), rank);
+  for (size_t d = 0; d < rank; ++d)
+    TORCHETTE_CHECK(grad.sizes()[d] == indices.sizes()[d], InvalidArgument,
+                    "%s: size %d of the gradient's dimension %zu is not that of the indices, %d", kName,
+                    grad.sizes()[d], d, indices.sizes()[d]);
+  TORCHETTE_TRY(same_type(grad, out));
+  const auto width = static_cast<size_t>(grad.sizes()[rank]);
+  const SizesType sizes[] = {static_cast<SizesType>(num_weights), grad.sizes()[rank]};
+  TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
+  return for_compute<false>(grad.scalar_type(), kName, [&](auto t) {
+    using T = decltype(t);
+    Dense from, at, to;
+    TORCHETTE_TRY(from.read(context, grad, kScalarType<T>));
+    TORCHETTE_TRY(at.read(context, indices, ScalarType::Long));
+    TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
+    const int64_t* index = at.data<int64_t>();
+    const auto count = static_cast<size_t>(indices.numel());
+    for (ptrdiff_t i = 0; i < out.numel(); ++i) to.data<T>()[i] = 0;
+    int32_t* uses = nullptr;
+    if (scales) {
+      uses = static_cast<int32_t*>(
+          context.allocate_temp(static_cast<size_t>(num_weights) * sizeof(int32_t) + 1));
+      TORCHETTE_CHECK(uses != nullptr, MemoryAllocationFailed, "%s: no scratch memory to count", kName);
+      for (int64_t i = 0; i < num_weights; ++i) uses[i] = 0;
+    }
+    for (int pass = scales ? 0 : 1; pass < 2; ++pass)
+      for (size_t i = 0; i < count; ++i) {
+        if (index[i] == padding_idx) continue;
+        TORCHETTE_CHECK(index[i] >= 0 && index[i] < num_weights, InvalidArgument,
+                        "%s: index %lld of %lld weights", kName, static_cast<long long>(index[i]),
+                        static_cast<long long>(num_weights));
+        if (pass == 0) {
+          ++uses[index[i]];
+          continue;
+        }
+        const T share = scales ? T(1) / static_cast<T>(uses[index[i]]) : T(1);
+        T* row = to.data<T>() + static_cast<size_t>(index[i]) * width;
+        const T* add = from.data<T>() + i * width;
+        for (size_t j = 0; j < width; ++j) row[j] += add[j] * share;
+      }
+    return to.finish();
+  });
+}
+
+/// `out` gets the sums, means or maxima (mode 0, 1, 2) of bags of rows of the weight. What else is given is
+/// for training; of it, what the outputs have room for is filled in.
+Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& indices, const Tensor& offsets,
+                        bool, int64_t mode, bool, Optional<Tensor> per_sample_weights,
+                        bool include_last_offset, int64_t padding_idx, Tensor& out, Tensor& offset2bag,
+                        Tensor& bag_size, Tensor& max_indices) {
+  constexpr const char* kName = "_embedding_bag";
+  TORCHETTE_TRY(check_index_type(indices, kName));
+  TORCHETTE_TRY(check_index_type(offsets, kName));
+  TORCHETTE_TRY(same_type(weight, out));
+  TORCHETTE_CHECK(weight.dim() == 2 && indices.dim() == 1 && offsets.dim() == 1 && mode >= 0 && mode <= 2,
+                  InvalidArgument, "%s: weight, indices and offsets of %d, %d and %d dimensions, mode %lld",
+                  kName, static_cast<int>(weight.dim()), static_cast<int>(indices.dim()),
+                  static_cast<int>(offsets.dim()), static_cast<long long>(mode));
+  TORCHETTE_CHECK(!include_last_offset || offsets.numel() > 0, InvalidArgument, "%s: no last offset", kName);
+  TORCHETTE_CHECK(
+      !per_sample_weights.has_value() || (mode == 0 && per_sample_weights->numel() == indices.numel() &&
+                                          per_sample_weights->scalar_type() == weight.scalar_type()),
+      InvalidArgument, "%s: weights per sample need mode sum, one for each index, of the weight's type",
+      kName);
+  const ptrdiff_t bags = offsets.numel() - (include_last_offset ? 1 : 0), count = indices.numel();
+  const auto width = static_cast<size_t>(weight.sizes()[1]);
+  const SizesType sizes[] = {static_cast<SizesType>(bags), weight.sizes()[1]};
+  TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
+  for (const Tensor* extra : {&offset2bag, &bag_size, &max_indices}) {
+    TORCHETTE_TRY(check_index_type(*extra, kName));
+    TORCHETTE_TRY(fill(*extra, Scalar(int64_t{0})));
+  }
+  const auto put = [](const Tensor& t, ptrdiff_t i, ptrdiff_t value) {
+    if (i >= t.numel()) return;
+    if (t.scalar_type() == ScalarType::Long)
+      t.mutable_data_ptr<int64_t>()[i] = value;
+    else
+      t.mutable_data_ptr<int32_t>()[i] = static_cast<int32_t>(value);
+  };
+  return for_compute<false>(weight.scalar_type(), kName, [&](auto t) {
+    using T = decltype(t);
+    Dense rows, at, starts, scales, to;
+    TORCHETTE_TRY(rows.read(context, weight, kScalarType<T>));
+    TORCHETTE_TRY(at.read(context, indices, ScalarType::Long));
+    TORCHETTE_TRY(starts.read(context, offsets, ScalarType::Long));
+    if (per_sample_weights.has_value())
+      TORCHETTE_TRY(scales.read(context, *per_sample_weights, kScalarType<T>));
+    TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
+    const int64_t* start = starts.data<int64_t>();
+    for (ptrdiff_t bag = 0; bag < bags; ++bag) {
+      const int64_t begin = start[bag], end = bag + 1 < offsets.numel() ? start[bag + 1] : count;
+      TORCHETTE_CHECK(begin >= 0 && begin <= end && end <= count, InvalidArgument,
+                      "%s: bag %td has the indices %lld to %lld of %td", kName, bag,
+                      static_cast<long long>(begin), static_cast<long long>(end), count);
+      T* y = to.data<T>() + static_cast<size_t>(bag) * width;
+      for (size_t j = 0; j < width; ++j) y[j] = 0;
+      ptrdiff_t used = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        put(offset2bag, static_cast<ptrdiff_t>(i), bag);
+        const int64_t index = at.data<int64_t>()[i];
+        TORCHETTE_CHECK(index >= 0 && index < weight.sizes()[0], InvalidArgument,
+                        "%s: index %lld is beyond the size %d", kName, static_cast<long long>(index),
+                        weight.sizes()[0]);
+        if (index == padding_idx) continue;
+        const T* x = rows.data<T>() + static_cast<size_t>(index) * width;
+        const T scale = per_sample_weights.has_value() ? scales.data<T>()[i] : T(1);
+        for (size_t j = 0; j < width; ++j) {
+          if (mode != 2) {
+            y[j] += x[j] * scale;
+          } else if (used == 0 || x[j] > y[j]) {
+            y[j] = x[j];
+            put(max_indices, bag * static_cast<ptrdiff_t>(width) + static_cast<ptrdiff_t>(j),
+                static_cast<ptrdiff_t>(index));
+          }
+        }
+        ++used;
+      }
+      if (mode == 1 && used > 0)
+        for (size_t j = 0; j < width; ++j) y[j] /= static_cast<T>(used);
+      put(bag_size, bag, used);
+      if (mode != 2) put(max_indices, bag, mode == 0 ? 0 : used);
+    }
+    return to.finish();
+  });
+}
+
+// --- Windows
+
+/// The columns of an image's windows become the image again; where windows overlap they are added up.
+Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> output_size,
+                 Span<const int64_t> kernel, Span<const int64_t> dilation, Span<const int64_t> padding,
+                 Span<const int64_t> stride, Tensor& out) {
+  const auto rank = static_cast<size_t>(self.dim());
+  TORCHETTE_CHECK((rank == 2 || rank == 3) && output_size.size() == 2 && kernel.size() == 2 &&
+                      dilation.size() == 2 && padding.size() == 2 && stride.size() == 2,
+                  InvalidArgument, "col2im: columns of %zu dimensions, or lists that are not of two", rank);
+  TORCHETTE_TRY(same_type(self, out));
+  ptrdiff_t places[2];
+  for (size_t d = 0; d < 2; ++d) {
+    constexpr int64_t kMost = INT32_MAX / 4;
+    TORCHETTE_CHECK(kernel[d] > 0 && dilation[d] > 0 && stride[d] > 0 && padding[d] >= 0 &&
+                        output_size[d] > 0 && kernel[d] < 32768 && dilation[d] < 32768 && stride[d] < kMost &&
+                        padding[d] < kMost && output_size[d] < kMost,
+                    InvalidArgument, "col2im: a kernel, stride, dilation, padding or size out of range");
+    const int64_t room = output_size[d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
+    TORCHETTE_CHECK(room >= 0, InvalidArgument, "col2im: the kernel does not fit the image");
+    places[d] = static_cast<ptrdiff_t>(room / stride[d] + 1);
+  }
+  const ptrdiff_t taps = static_cast<ptrdiff_t>(kernel[0] * kernel[1]);
+  const ptrdiff_t rows = self.sizes()[rank - 2], columns = self.sizes()[rank - 1];
+  TORCHETTE_CHECK(rows % taps == 0 && columns == places[0] * places[1], InvalidArgument,
+                  "col2im: %td rows and %td columns for windows of %td and %td places", rows, columns, taps,
+                  places[0] * places[1]);
+  SizesType sizes[4];
+  size_t dim = 0;
+  if (rank == 3) sizes[dim++] = self.sizes()[0];
+  sizes[dim++] = static_cast<SizesType>(rows / taps);
+  sizes[dim++] = static_cast<SizesType>(output_size[0]);
+  sizes[dim++] = static_cast<SizesType>(output_size[1]);
+  TORCHETTE_TRY(resize_tensor(out, {sizes, dim}));
+  return for_compute<true>(self.scalar_type(), "col2im", [&](auto t) {
+    using T = decltype(t);
+    Dense from, to;
+    TORCHETTE_TRY(from.read(context, self, kScalarType<T>));
+    TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
+    for (ptrdiff_t i = 0; i < out.numel(); ++i) to.data<T>()[i] = 0;
+    const T* x = from.data<T>();
+    const auto height = static_cast<ptrdiff_t>(output_size[0]),
+               width = static_cast<ptrdiff_t>(output_size[1]);
+    const ptrdiff_t planes = (rank == 3 ? self.sizes()[0] : 1) * (rows / taps);
+    for (ptrdiff_t plane = 0; plane < planes; ++plane) {
+      T* image = to.data<T>() + plane * height * width;
+      for (int64_t ky = 0; ky < kernel[0]; ++ky)
+        for (int64_t kx = 0; kx < kernel[1]; ++kx)
+          for (ptrdiff_t oy = 0; oy < places[0]; ++oy) {
+            const auto y = oy * static_cast<ptrdiff_t>(stride[0]) +
+                           static_cast<ptrdiff_t>(ky * dilation[0] - padding[0]);
+            for (ptrdiff_t ox = 0; ox < places[1]; ++ox, ++x) {
+              const auto at = ox * static_cast<ptrdiff_t>(stride[1]) +
+                              static_cast<ptrdiff_t>(kx * dilation[1] - padding[1]);
+              if (y >= 0 && y < height && at >= 0 && at < width)
+                image[y * width + at] = folded(Folding::Sum, image[y * width + at], *x);
+            }
+          }
+    }
+    return to.finish();
+  });
+}
+
+}  // namespace
+
+TORCHETTE_KERNELS(scattering,                                                                            //
+                  TORCHETTE_KERNEL("aten::scatter_reduce.two_out", scatter_reduce_two_out),              //
+                  TORCHETTE_KERNEL("aten::scatter.reduce_out", scatter_reduce_out),                      //
+                  TORCHETTE_KERNEL("aten::scatter.value_reduce_out", scatter_value_reduce_out),          //
+                  TORCHETTE_KERNEL("aten::index_reduce.out", index_reduce_out),                          //
+                  TORCHETTE_KERNEL("aten::embedding_dense_backward.out", embedding_dense_backward_out),  //
+                  TORCHETTE_KERNEL("aten::_embedding_bag.out", embedding_bag_out),                       //
+                  TORCHETTE_KERNEL("aten::_embedding_bag_forward_only.out", embedding_bag_out),          //
+                  TORCHETTE_KERNEL("aten::col2im.out", col2im_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
