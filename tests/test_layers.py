@@ -33,7 +33,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.errors": (),
     "torchette.pytree": ("torchette.errors",),
     "torchette.format": ("torchette.errors",),
-    "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree"),
+    "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree", "torchette.runtime"),
     "torchette.runtime": ("torchette.errors",),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
     **{

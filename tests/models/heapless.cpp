@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Runs a program from static memory alone: from opening it to its outputs every call of malloc ends the
-// process. Usage: heapless MODEL.pte INPUTS OUTPUTS, the latter two files of raw bytes, tensor after tensor.
+// process. Usage: heapless MODEL.pte INPUTS OUTPUTS METHOD TEMP PLANNED...: files of raw bytes, tensor after
+// tensor, and the bytes of the method allocator, the temp allocator and each planned buffer.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,7 @@ using namespace torchette;
 
 namespace {
 
+constexpr int kMostBuffers = 4;
 bool armed = false;  // from now on nothing may be allocated
 alignas(64) uint8_t file_pool[128 << 20], input_pool[4 << 20], method_pool[8 << 20],
     planned_pool[64 << 20], temp_pool[32 << 20], output_pool[4 << 20];
@@ -56,25 +58,21 @@ void free(void* data) {
 }
 }
 
-static Error run(size_t file_size, size_t* output_size) {
+static Error run(size_t file_size, Span<const size_t> sizes, size_t* output_size) {
   extension::BufferDataLoader loader(file_pool, file_size);
   Result<Program> program = Program::load(&loader, Program::Verification::InternalConsistency);
   if (!program.ok()) return program.error();
-  Result<MethodMeta> meta = program->method_meta("forward");
-  if (!meta.ok()) return meta.error();
 
-  Span<uint8_t> buffers[4];
+  Span<uint8_t> buffers[kMostBuffers];
   size_t used = 0;
-  if (meta->num_memory_planned_buffers() > 4) return Error::NotSupported;
-  for (size_t i = 0; i < meta->num_memory_planned_buffers(); ++i) {
-    Result<int64_t> size = meta->memory_planned_buffer_size(i);
-    if (!size.ok()) return size.error();
-    buffers[i] = {planned_pool + used, static_cast<size_t>(*size)};
-    used += (static_cast<size_t>(*size) + 63) / 64 * 64;
-    if (used > sizeof(planned_pool)) return Error::MemoryAllocationFailed;
+  for (size_t i = 2; i < sizes.size(); ++i) {
+    buffers[i - 2] = {planned_pool + used, sizes[i]};
+    used += (sizes[i] + 63) / 64 * 64;
   }
-  MemoryAllocator method_memory(sizeof(method_pool), method_pool), temp_memory(sizeof(temp_pool), temp_pool);
-  HierarchicalAllocator planned_memory({buffers, meta->num_memory_planned_buffers()});
+  if (sizes[0] > sizeof(method_pool) || sizes[1] > sizeof(temp_pool) || used > sizeof(planned_pool))
+    return Error::InvalidArgument;
+  MemoryAllocator method_memory(sizes[0], method_pool), temp_memory(sizes[1], temp_pool);
+  HierarchicalAllocator planned_memory({buffers, sizes.size() - 2});
   MemoryManager memory(&method_memory, &planned_memory, &temp_memory);
   Result<Method> method = program->load_method("forward", &memory);
   if (!method.ok()) return method.error();
@@ -97,12 +95,16 @@ static Error run(size_t file_size, size_t* output_size) {
   return Error::Ok;
 }
 
-int main(int, char** argv) {
+int main(int argc, char** argv) {
+  size_t sizes[2 + kMostBuffers];
+  const int count = argc - 4;
+  if (count < 2 || count > 2 + kMostBuffers) return 2;
+  for (int i = 0; i < count; ++i) sizes[i] = strtoull(argv[4 + i], nullptr, 10);
   const size_t file_size = read_file(argv[1], file_pool, sizeof(file_pool));
   read_file(argv[2], input_pool, sizeof(input_pool));
   size_t output_size = 0;
   armed = true;
-  const Error error = run(file_size, &output_size);
+  const Error error = run(file_size, {sizes, static_cast<size_t>(count)}, &output_size);
   armed = false;
   if (error != Error::Ok) {
     fprintf(stderr, "heapless: error 0x%x\n", static_cast<unsigned>(error));

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C++ runtime runs every reference model from static memory: a program in which malloc ends the process gives eager's
-# answer.
+# The C++ runtime runs every reference model from static memory of exactly the billed size: a program in which malloc
+# ends the process gives eager's answer, and with a byte less of any pool an error that names the size.
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from tests.models import artifacts
 from tests.models.artifacts import each_model
+from torchette.devtools.memory import Bill, bills
 
 BUILD = Path(__file__).parents[2] / "build" / "dev"
 
@@ -36,23 +37,65 @@ def heapless() -> Path:
     return BUILD / "torchette_heapless"
 
 
-def _run(program: Path, file: bytes, inputs: list[np.ndarray], folder: Path) -> bytes:
-    (folder / "model.pte").write_bytes(file)
-    (folder / "inputs").write_bytes(b"".join(array.tobytes() for array in inputs))
-    done = subprocess.run(
-        [program, folder / "model.pte", folder / "inputs", folder / "outputs"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return (folder / "outputs").read_bytes()
+class Heapless:
+    """The program with a model's file and inputs; called with the sizes of the pools."""
+
+    def __init__(self, program: Path, file: bytes, inputs: list[np.ndarray], folder: Path) -> None:
+        self._command = [program, folder / "model.pte", folder / "inputs", folder / "outputs"]
+        self._command[1].write_bytes(file)
+        self._command[2].write_bytes(b"".join(array.tobytes() for array in inputs))
+
+    def __call__(self, method: int, temp: int, *planned: int) -> tuple[bytes, str]:
+        """The outputs and the messages; no outputs where the program fails."""
+        command = [*self._command, *map(str, (method, temp, *planned))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode in (0, 1), done.stderr
+        return (self._command[3].read_bytes() if done.returncode == 0 else b"", done.stderr)
+
+
+def _prepared(name: str, heapless: Path, folder: Path) -> tuple[Heapless, Bill]:
+    file = artifacts.our_file(name)
+    (bill,) = bills(file)
+    return Heapless(heapless, file, [tensor.numpy() for tensor in artifacts.args(name)], folder), bill
 
 
 @each_model
-def test_runs_without_a_heap(name: str, heapless: Path, tmp_path: Path) -> None:
-    inputs = [tensor.numpy() for tensor in artifacts.args(name)]
-    output = np.frombuffer(_run(heapless, artifacts.our_file(name), inputs, tmp_path), np.float32)
-    artifacts.assert_equal_to_eager(output.reshape(artifacts.eager(name).shape).copy(), name)
+def test_the_billed_bytes_are_enough_and_one_less_is_not(name: str, heapless: Path, tmp_path: Path) -> None:
+    run, bill = _prepared(name, heapless, tmp_path)
+    assert bill.temp is not None and not bill.temp.unknown
+    method, most, least = bill.method, bill.temp.most, bill.temp.least
+    for temp in {most, least}:
+        output, messages = run(method, temp, *bill.planned)
+        assert output, messages
+        expected = artifacts.eager(name)
+        result = np.frombuffer(output, np.float32).reshape(expected.shape).copy()
+        artifacts.assert_equal_to_eager(result, name)
+
+    # torchette/devtools/memory.py and method_load.cpp must agree on every allocation
+    output, messages = run(method - 1, most, *bill.planned)
+    assert not output and f"needs at least {method}\n" in messages, messages
+    if least:
+        output, messages = run(method, least - 1, *bill.planned)
+        assert not output and f"needs at least {least}\n" in messages, messages
+        assert f"instruction {bill.temp.instruction} " in messages
+    for index, size in enumerate(bill.planned):
+        planned = [*bill.planned[:index], size - 1, *bill.planned[index + 1 :]]
+        output, messages = run(method, most, *planned)
+        assert not output and f"planned buffer {index} has {size - 1} bytes, the method needs {size}" in messages
+
+
+def test_what_may_be_refused_is_refused_with_a_byte_less(heapless: Path, tmp_path: Path) -> None:
+    run, bill = _prepared("resnet18", heapless, tmp_path)
+    if bill.temp is None or bill.temp.least == bill.temp.most:
+        pytest.skip("on this CPU no kernel has a slower way that needs less")
+    _, messages = run(bill.method, bill.temp.most, *bill.planned)
+    assert "too small" not in messages
+    output, messages = run(bill.method, bill.temp.most - 1, *bill.planned)
+    assert output and f"needs at least {bill.temp.most}\n" in messages
 
 
 def test_faults_are_errors_without_a_heap(heapless: Path, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="error 0x23"):
-        _run(heapless, artifacts.our_file("digits")[:-5000], [], tmp_path)
+    run, bill = _prepared("digits", heapless, tmp_path)
+    (tmp_path / "model.pte").write_bytes(artifacts.our_file("digits")[:-5000])
+    output, messages = run(bill.method, 0, *bill.planned)
+    assert not output and "error 0x23" in messages

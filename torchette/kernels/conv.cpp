@@ -181,11 +181,11 @@ static Error conv_by_winograd(Context& context, const Conv& conv, const float* i
   const Winograd winograd = {conv.in_channels, conv.out_channels, conv.in[1],      conv.in[2],
                              conv.out[1],      conv.out[2],       conv.padding[1], conv.padding[2]};
   if (!winograd.pays()) return Error::Ok;
-  GemmScratch scratch(context);
-  float* panels = scratch.panels();
-  const size_t floats = winograd.weight_floats() + winograd.scratch_floats();
-  auto* memory = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
-  if (panels == nullptr || memory == nullptr) return Error::Ok;
+  // one request, so that nothing is held where it is refused
+  const size_t floats = GemmScratch::kPanelsFloats + winograd.weight_floats() + winograd.scratch_floats();
+  auto* panels = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
+  if (panels == nullptr) return Error::Ok;
+  float* memory = panels + GemmScratch::kPanelsFloats;
   const size_t in_image = conv.in_channels * conv.in_plane(),
                out_image = conv.out_channels * conv.out_plane();
   done = true;

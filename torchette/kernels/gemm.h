@@ -44,12 +44,13 @@ class GemmScratch {
   explicit GemmScratch(Context& context) : context_(context), panels_(nullptr), rows_(nullptr) {}
   /// Room for panels of B and for the columns behind them, or null.
   float* panels() {
-    return panels_ != nullptr ? panels_ : panels_ = take(kPanelFloats + (kMaxTail + kLanes) * kMaxDepth);
+    return panels_ != nullptr ? panels_ : panels_ = take(kPanelsFloats);
   }
   /// kBlockRows x kMaxDepth floats, or null.
   float* rows() { return rows_ != nullptr ? rows_ : rows_ = take(kBlockRows * kMaxDepth); }
 
   static constexpr size_t kBlockRows = 8 * kMaxRows;
+  static constexpr size_t kPanelsFloats = kPanelFloats + (kMaxTail + kLanes) * kMaxDepth;
 
  private:
   float* take(size_t count) { return static_cast<float*>(context_.allocate_temp(count * sizeof(float))); }

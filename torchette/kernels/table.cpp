@@ -37,11 +37,11 @@ std::atomic<bool> table_is_ready{false};
 
 // Copied on first use: a table filled at link time would need the other files' sizes, one filled at start a
 // static constructor. Threads that race write the same values.
-#define TORCHETTE_PUT(family) table[i++] = family;
+#define TORCHETTE_PUT(family) to[i++] = family;
 #define TORCHETTE_LEVEL(level)          \
   namespace level {                     \
   TORCHETTE_FAMILIES(TORCHETTE_DECLARE) \
-  static void fill() {                  \
+  static void fill(Kernels* to) {       \
     size_t i = 0;                       \
     TORCHETTE_FAMILIES(TORCHETTE_PUT)   \
   }                                     \
@@ -69,29 +69,42 @@ static int cpu_level() {
   return level;
 }
 
-static void fill() {
-  const int level = cpu_level();
+static void fill(int level, Kernels* to) {
   if (level == 4)
-    v4::fill();
+    v4::fill(to);
   else if (level == 3)
-    v3::fill();
+    v3::fill(to);
   else
-    v1::fill();
+    v1::fill(to);
 }
 
 const char* kernel_isa() {
   const int level = cpu_level();
   return level == 4 ? "v4" : level == 3 ? "v3" : "v1";
 }
+
+Span<const Kernels> kernel_table_of(const char* isa, Span<Kernels> room) {
+  const int level = isa[0] == 'v' && isa[1] != 0 && isa[2] == 0 ? isa[1] - '0' : 0;
+  if ((level != 1 && level != 3 && level != 4) || level > cpu_level() || room.size() < kFamilies) return {};
+  fill(level, room.data());
+  return {room.data(), kFamilies};
+}
 #else
 TORCHETTE_LEVEL(baseline)
-static void fill() { baseline::fill(); }
+static int cpu_level() { return 0; }
+static void fill(int, Kernels* to) { baseline::fill(to); }
 const char* kernel_isa() { return "baseline"; }
+
+Span<const Kernels> kernel_table_of(const char* isa, Span<Kernels> room) {
+  if (strcmp(isa, "baseline") != 0 || room.size() < kFamilies) return {};
+  fill(0, room.data());
+  return {room.data(), kFamilies};
+}
 #endif
 
 Span<const Kernels> kernel_table() {
   if (!table_is_ready.load(std::memory_order_acquire)) {
-    fill();
+    fill(cpu_level(), table);
     table_is_ready.store(true, std::memory_order_release);
   }
   return {table, kFamilies};

@@ -399,6 +399,32 @@ def operator_names() -> set[str]:
     return {name for name, _ in _module().operators()}
 
 
+def kernel_level() -> str:
+    """The instruction-set level of the kernels that run here: v1, v3 or v4 of x86-64, elsewhere baseline."""
+    return _module().isa()
+
+
+def kernel_levels() -> list[str]:
+    """The levels that this build has kernels for and that this CPU runs, the best first."""
+    return _module().levels()
+
+
+def scratch_bytes(name: str, arguments: Sequence[Any], level: str) -> tuple[int, int] | None:
+    """Temporary memory of one kernel call, found by making it.
+
+    Args:
+        name: the operator, such as ``aten::mm.out``.
+        arguments: those of the kernel, outputs included. Tensors are (dtype number, sizes, dim order): they are made up,
+            of zeros, or all true where they are bools. Numbers, strings, None and lists as they are.
+        level: one of `kernel_levels()`.
+
+    Returns:
+        Bytes with which no request for memory is refused, and the least bytes with which the kernel succeeds; None where
+        there is no such kernel or the call fails.
+    """
+    return _module().scratch_bytes(name, arguments, level)
+
+
 class Runtime:
     """The runtime of this process; `Runtime.get()` has it."""
 

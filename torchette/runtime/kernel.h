@@ -72,6 +72,9 @@ Span<const Kernels> kernel_table();
 /// The instruction-set level that the table's kernels were compiled for: v1, v3 or v4 of x86-64, else
 /// baseline.
 const char* kernel_isa();
+/// The kernels of one level of this build, put into `room`; empty where there is no such level, this CPU does
+/// not run it, or `room` is too small. For tools: what runs is kernel_table().
+Span<const Kernels> kernel_table_of(const char* isa, Span<Kernels> room);
 
 template <typename T>
 struct From;

@@ -51,6 +51,7 @@ bool is_number(const Value& v) { return v.is_none() || v.is_scalar(); }
 
 }  // namespace
 
+/// What is allocated here, torchette/devtools/memory.py counts ahead of time: a change of one is a change of both.
 class Method::Loading {
  public:
   Loading(Method& method, const Program& program, Reader& reader)
@@ -125,6 +126,7 @@ class Method::Loading {
     const HierarchicalAllocator* planned = m_.memory_->planned_memory();
     TORCHETTE_TRY(allocate(planned == nullptr ? 0 : planned->buffers().size(), &m_.extents_));
     for (size_t& extent : m_.extents_) extent = 0;
+    TORCHETTE_TRY(planned_sizes());
     Span<Input> inputs;
     TORCHETTE_TRY(allocate(m_.inputs_.size(), &inputs));
     m_.input_state_ = inputs.data();
@@ -135,6 +137,18 @@ class Method::Loading {
     for (int32_t i : m_.outputs_) {
       TORCHETTE_TRY(in_range(i));
       m_.flags(i) |= kOutput;
+    }
+    return Error::Ok;
+  }
+
+  /// The buffers are as large as the file says, so that a small one is named with what it needs.
+  Error planned_sizes() const {
+    const Span<const int64_t> sizes = plan_.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes);
+    for (size_t id = 1; id < sizes.size(); ++id) {
+      const size_t given = id <= m_.extents_.size() ? m_.memory_->planned_memory()->buffers()[id - 1].size() : 0;
+      TORCHETTE_CHECK(static_cast<uint64_t>(sizes[id]) <= given, MemoryAllocationFailed,
+                      "planned buffer %zu has %zu bytes, the method needs %lld", id - 1, given,
+                      static_cast<long long>(sizes[id]));
     }
     return Error::Ok;
   }
@@ -377,7 +391,8 @@ class Method::Loading {
     }
     TORCHETTE_TRY(intact("chain", 0));
     TORCHETTE_TRY(allocate(count, &m_.instructions_));
-    // a slot may be read before the instruction that writes it, in file order: then all are judged once more
+    // a slot may be read before the instruction that writes it, in file order: then kernel calls are judged
+    // once more
     for (int pass = 0; pass < 2; ++pass) {
       unsure_ = false;
       size_t at = 0;
@@ -401,7 +416,9 @@ class Method::Loading {
 
   Error instruction(const Table& record, bool first, size_t start, size_t count, Instruction* out) {
     const Table args = record.table(schema::Instruction::kInstrArgs);
-    switch (record.get<schema::InstructionArguments>(schema::Instruction::kInstrArgsType)) {
+    const auto kind = record.get<schema::InstructionArguments>(schema::Instruction::kInstrArgsType);
+    if (!first && kind != schema::InstructionArguments::KernelCall) return Error::Ok;
+    switch (kind) {
       case schema::InstructionArguments::KernelCall: {
         const auto op = args.get<int32_t>(schema::KernelCall::kOpIndex);
         TORCHETTE_CHECK(op >= 0 && static_cast<size_t>(op) < kernels_.size(), InvalidProgram,
@@ -491,6 +508,7 @@ class Method::Loading {
         }
       }
     }
+    if (!first) return Error::Ok;
     *out = {kernel.function, indices.data()};
     if (!unbacked) return Error::Ok;
     Control* control;

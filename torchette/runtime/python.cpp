@@ -730,7 +730,35 @@ class CallTable {
     return static_cast<int32_t>(values_.size() - 1);
   }
 
+  /// (dtype number, sizes, dim order): zeros, or all true where it is a mask.
+  Value made_up(const nb::tuple& description) {
+    Storage& s = storage_.emplace_back();
+    s.impl.type = static_cast<ScalarType>(nb::cast<int>(description[0]));
+    const auto sizes = nb::cast<nb::tuple>(description[1]), order = nb::cast<nb::tuple>(description[2]);
+    if (sizes.size() > kMaxDim || order.size() != sizes.size()) throw nb::value_error("not a tensor's shape");
+    s.impl.dim = static_cast<uint8_t>(sizes.size());
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      s.sizes[d] = nb::cast<SizesType>(sizes[d]);
+      s.dim_order[d] = nb::cast<DimOrderType>(order[d]);
+    }
+    const Result<int32_t> numel = dense_strides({s.sizes, sizes.size()}, s.dim_order, s.strides);
+    if (!numel.ok()) throw nb::value_error("a tensor is too large");
+    const size_t size = static_cast<size_t>(*numel) * element_size(s.impl.type);
+    s.memory.reset(calloc(size + 1, 1));
+    if (s.memory == nullptr) throw std::bad_alloc();
+    if (s.impl.type == ScalarType::Bool) memset(s.memory.get(), 1, size);
+    s.impl.data = s.memory.get();
+    s.impl.sizes = s.sizes;
+    s.impl.strides = s.strides;
+    s.impl.dim_order = s.dim_order;
+    s.impl.capacity = static_cast<size_t>(*numel);
+    s.impl.numel = *numel;
+    s.impl.dynamism = TensorShapeDynamism::DYNAMIC_BOUND;
+    return Tensor(&s.impl);
+  }
+
   Value tensor(nb::handle object) {
+    if (PyTuple_Check(object.ptr())) return made_up(nb::borrow<nb::tuple>(object));
     auto array = nb::cast<nb::ndarray<nb::ro>>(object);
     const size_t dim = array.ndim();
     if (dim > kMaxDim) throw nb::value_error("a tensor has more than 16 dimensions");
@@ -838,6 +866,7 @@ class CallTable {
     StridesType strides[kMaxDim];
     DimOrderType dim_order[kMaxDim];
     nb::ndarray<nb::ro> array;
+    Memory memory;
   };
   struct List {
     PlainList plain;
@@ -852,31 +881,46 @@ class CallTable {
   std::deque<List> lists_;
 };
 
+/// The arguments of one call, converted, in the first places of `table`, so that prim operators' slots can be
+/// read back by position.
+struct Call {
+  Call(const Kernel& kernel, const nb::tuple& arguments) : table(room_for(arguments)) {
+    const size_t count = nb::len(arguments);
+    for (size_t i = 0; i < count; ++i) table.add(Value());
+    const char* code = kernel.signature;
+    for (size_t i = 0; *code != 0; ++i) {
+      const bool optional = *code == '?';
+      if (optional) ++code;
+      if (i >= count) throw nb::type_error((std::string(kernel.name) + " takes " + kernel.signature).c_str());
+      const nb::object argument = arguments[i];
+      if (!(optional && argument.is_none())) table.values()[i] = table.convert(*code, argument);
+      index.push_back(static_cast<int32_t>(i));
+      is_output.push_back(*code == 't' || *code == 'v');
+      ++code;
+    }
+  }
+  static size_t room_for(const nb::tuple& arguments) {
+    size_t room = nb::len(arguments);
+    for (nb::handle argument : arguments)
+      if (PySequence_Check(argument.ptr()) && !PyUnicode_Check(argument.ptr()) &&
+          nb::hasattr(argument, "__iter__") && !nb::hasattr(argument, "__dlpack__"))
+        room += nb::len(argument);
+    return room;
+  }
+  Args args() { return {table.values(), index.data()}; }
+
+  CallTable table;
+  std::vector<int32_t> index;
+  std::vector<bool> is_output;
+};
+
 /// Runs a kernel `repeats` times; `seconds`, where not null, gets the time that they took together.
 nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, double* seconds) {
   const Kernel* kernel = find_kernel(name);
   if (kernel == nullptr) throw nb::key_error(name);
-  size_t room = arguments.size();
-  for (nb::handle argument : arguments)
-    if (PySequence_Check(argument.ptr()) && !PyUnicode_Check(argument.ptr()) &&
-        nb::hasattr(argument, "__iter__") && !nb::hasattr(argument, "__dlpack__"))
-      room += nb::len(argument);
-  CallTable table(room);
-  // arguments take the first places so that prim operators' slots can be read back by position
-  for (size_t i = 0; i < arguments.size(); ++i) table.add(Value());
-  std::vector<int32_t> index;
-  std::vector<bool> is_output;
-  const char* code = kernel->signature;
-  for (size_t i = 0; *code != 0; ++i) {
-    const bool optional = *code == '?';
-    if (optional) ++code;
-    if (i >= arguments.size())
-      throw nb::type_error((std::string(name) + " takes " + kernel->signature).c_str());
-    if (!(optional && arguments[i].is_none())) table.values()[i] = table.convert(*code, arguments[i]);
-    index.push_back(static_cast<int32_t>(i));
-    is_output.push_back(*code == 't' || *code == 'v');
-    ++code;
-  }
+  Call call(*kernel, arguments);
+  CallTable& table = call.table;
+  const std::vector<int32_t>& index = call.index;
   if (index.size() != arguments.size())
     throw nb::type_error((std::string(name) + " takes " + kernel->signature).c_str());
   extension::MallocMemoryAllocator temp;
@@ -885,7 +929,7 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
   Error error = Error::Ok;
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < repeats && error == Error::Ok; ++i) {
-    error = kernel->function(context, {table.values(), index.data()});
+    error = kernel->function(context, call.args());
     temp.reset();
   }
   if (seconds != nullptr)
@@ -897,7 +941,7 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
   }
   nb::list results;
   for (size_t i = 0; i < index.size(); ++i)
-    if (is_output[i]) {
+    if (call.is_output[i]) {
       const Value& value = table.values()[i];
       results.append(value.is_tensor() ? tuple_of(value.to_tensor().sizes()) : value_to_python(value));
     }
@@ -917,6 +961,67 @@ nb::list operator_names() {
   for (const Kernels& family : kernel_table())
     for (const Kernel& kernel : family) names.append(nb::make_tuple(kernel.name, kernel.signature));
   return names;
+}
+
+/// Scratch memory as on a device with a pool of `limit` bytes that starts at a multiple of any alignment.
+class MeasuringAllocator final : public MemoryAllocator {
+ public:
+  explicit MeasuringAllocator(size_t limit) : MemoryAllocator(0, nullptr), limit_(limit) {}
+
+  void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
+    const size_t start = (used_ + alignment - 1) / alignment * alignment;
+    if (size > limit_ || start > limit_ - size) {
+      wanted_ = start + size;
+      return nullptr;
+    }
+    used_ = start + size;
+    return memory_.allocate(size, alignment);
+  }
+
+  size_t used() const { return used_; }
+  /// What the pool must hold for the last request that was refused.
+  size_t wanted() const { return wanted_; }
+
+ private:
+  extension::MallocMemoryAllocator memory_;
+  size_t limit_, used_ = 0, wanted_ = 0;
+};
+
+nb::list kernel_levels() {
+  Kernels room[64];
+  nb::list levels;
+  for (const char* level : {"v4", "v3", "v1", "baseline"})
+    if (!kernel_table_of(level, {room, 64}).empty()) levels.append(level);
+  return levels;
+}
+
+/// (bytes with which no request is refused, least bytes with which the kernel succeeds), or None where there
+/// is no such kernel or it fails for another reason than memory.
+nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const char* level) {
+  Kernels room[64];
+  const Kernel* kernel = nullptr;
+  for (const Kernels& family : kernel_table_of(level, {room, 64}))
+    for (const Kernel& candidate : family)
+      if (strcmp(candidate.name, name) == 0) kernel = &candidate;
+  if (kernel == nullptr) return nb::none();
+  Call call(*kernel, nb::tuple(arguments));
+  const auto run = [&](MeasuringAllocator& memory) {
+    Context context(&memory);
+    const Error error = kernel->function(context, call.args());
+    take_log();
+    return error;
+  };
+  MeasuringAllocator unlimited(SIZE_MAX / 4);
+  if (run(unlimited) != Error::Ok) return nb::none();
+  size_t least = 0;
+  while (least < unlimited.used()) {
+    MeasuringAllocator limited(least);
+    const Error error = run(limited);
+    if (error == Error::Ok) break;
+    if (error != Error::MemoryAllocationFailed || limited.wanted() <= least) return nb::none();
+    least = limited.wanted();
+  }
+  return nb::make_tuple(unlimited.used(), least);
 }
 
 Program::Verification verification(bool verify) {
@@ -981,6 +1086,11 @@ NB_MODULE(_native, m) {
     return names;
   });
   m.def("isa", &kernel_isa, "the instruction-set level of the kernels: v1, v3, v4 or baseline");
+  m.def("levels", &kernel_levels, "the levels that this build has and this CPU runs, the best first");
+  m.def("scratch_bytes", &scratch_bytes, nb::arg("name"), nb::arg("arguments"), nb::arg("level"),
+        "Runs one kernel of a level, tensors given as (dtype number, sizes, dim order) and more arguments than\n"
+        "its signature has left out. (bytes of scratch memory with which no request is refused, least bytes\n"
+        "with which it succeeds), or None where it fails.");
   m.def("operators", &operator_names, "(name, signature) of every kernel in the table");
   m.def("call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"),
         "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The memory bill: its structures are the C++ ones on 32 and 64 bits, lifetimes and pictures are what a small plan says.
+# That the runtime takes exactly the billed bytes is held in tests/models/test_heapless.py.
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchette
+from torchette.devtools import arena_picture
+from torchette.devtools.inspect import describe
+from torchette.devtools.memory import LAYOUTS, TARGETS, Tenant, bills, size_of, target_named, tenants
+from torchette.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+CXX = os.environ.get("CXX", "g++")
+COMPILERS = {
+    "native": (8 if sys.maxsize > 2**32 else 4, [CXX]),
+    "-m32": (4, [CXX, "-m32", "-malign-double"]),
+    "cortex-m4": (4, ["arm-none-eabi-g++", "-mcpu=cortex-m4", "-mthumb"]),
+}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_structures_have_the_sizes_of_the_bill(compiler: str, tmp_path: Path) -> None:
+    pointer, command = COMPILERS[compiler]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]}")
+    if compiler == "-m32":  # where the 32-bit C library is not installed, its headers lack but an empty file
+        (tmp_path / "gnu").mkdir()
+        (tmp_path / "gnu" / "stubs-32.h").touch()
+        machine = subprocess.run([CXX, "-print-multiarch"], capture_output=True, text=True).stdout.strip()
+        for folder in (f"/usr/include/{machine}", *Path(f"/usr/include/{machine}/c++").glob("*")):
+            command = [*command, "-isystem", str(folder)]
+    probe = subprocess.run(
+        [*command, "-I", tmp_path, "-x", "c++", "-fsyntax-only", "-"],
+        input="#include <cstdint>\n#include <utility>\n#include <new>\n#include <cstring>\n",
+        capture_output=True,
+        text=True,
+    )
+    if probe.returncode:
+        pytest.skip(f"{' '.join(map(str, command))} has no C++ headers")
+    checks = "\n".join(
+        f'static_assert(sizeof({name}) == {size} && alignof({name}) == {alignment}, "{name} in LAYOUTS");'
+        for name, layout in LAYOUTS.items()
+        for size, alignment in [size_of(layout, pointer)]
+    )
+    source = f"""
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <utility>
+#define private public  // the method's own structures
+#include "torchette/runtime/method.h"
+using namespace torchette;
+{checks}
+"""
+    done = subprocess.run(
+        [*command, "-std=c++17", "-I", ROOT, "-I", tmp_path, "-x", "c++", "-fsyntax-only", "-"],
+        input=source,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"torchette/devtools/memory.py, LAYOUTS:\n{done.stderr}"
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 16)
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return torch.softmax(self.linear(x), -1) * self.count.sum()
+
+
+@pytest.fixture(scope="module")
+def file() -> bytes:
+    torch.manual_seed(0)
+    return bytes(torchette.compile(Net().eval(), (torch.ones(2, 8),)).program.buffer)
+
+
+def test_a_bill_names_every_memory(file: bytes) -> None:
+    (bill,) = bills(file, "cortex-m4")
+    (wide,) = bills(file, "riscv64", temp=False)
+    assert bill.method_name == "forward" and bill.target == "cortex-m4"
+    assert (bill.lent_inputs, bill.lent_outputs) == (2 * 8 * 4, 2 * 16 * 4)
+    assert bill.constants >= (8 * 16 + 16) * 4
+    assert bill.method < wide.method and wide.temp is None
+    assert bill.temp is None or bill.ram == sum(bill.planned) + bill.method + bill.temp.most
+    assert [name for name, *_ in bill.rows()][:2] == ["planned 1", "method"]
+
+
+def test_a_target_that_nobody_knows_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(InputError, match="no target 'z80'") as caught:
+        target_named("z80")
+    assert all(name in str(caught.value) for name in TARGETS)
+
+
+def test_tensors_live_from_their_first_to_their_last_instruction(file: bytes) -> None:
+    (method,) = describe(file).methods
+    end = len(method.instructions) - 1
+    living = tenants(method)
+    state = [t for t in living if t.maker == "state"]
+    assert [(t.first, t.last) for t in state] == [(0, end)] and state[0].nbytes == 16
+    linear = next(t for t in living if t.maker == "aten::linear.out")
+    users = [i.index for i in method.instructions if linear.value in i.inputs]
+    assert (linear.first, linear.last) == (
+        next(i.index for i in method.instructions if linear.value in i.outputs),
+        max(users),
+    )
+
+
+def test_a_loop_keeps_what_it_shares_with_the_outside() -> None:
+    class Steps(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ((x + 1) * x).sin().cos() @ x
+
+    options = {"plan_inputs_and_outputs": True}
+    (method,) = describe(
+        bytes(torchette.compile(Steps(), (torch.ones(4, 4),), **options).program.buffer)
+    ).methods
+    before = {t.value: (t.first, t.last) for t in tenants(method)}
+    end = len(method.instructions)
+    assert end == 5
+    # a jump from behind the sine back to the product: what crosses its border lives throughout the loop
+    jump = dataclasses.replace(method.instructions[0], index=end, kind="jump_false", inputs=[], outputs=[])
+    jump.destination = 1
+    method.instructions.append(jump)
+    after = {t.value: (t.first, t.last) for t in tenants(method)}
+    for value, (first, last) in before.items():
+        if last == 0:
+            assert after[value] == (first, last)
+        elif first < 1:
+            assert after[value] == (first, end)
+    assert any(first < 1 <= last for first, last in before.values())
+
+
+def test_the_picture_shows_places_and_times() -> None:
+    living = [
+        Tenant(0, "x", 1, 0, 32, 0, 1, "input"),
+        Tenant(1, "y", 1, 32, 32, 1, 3, "aten::neg.out"),
+    ]
+    assert arena_picture.text(living, 64, 4, height=2).splitlines() == [
+        "32 ·bbb",
+        " 0 aa··",
+        "   0  3 instruction",
+    ]
+    root = ElementTree.fromstring(arena_picture.svg("a < b", [("planned 1", living, 64)], 4))
+    titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == 2 and "32 bytes at 32" in str(titles[1])

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file and a target. Out: the exact bytes of every memory that its methods need there, and who lies where when.
+"""How much memory a .pte file needs on a device, to the byte
+
+The runtime takes all its memory from the caller. With pools of the printed sizes a method loads and runs, with a byte
+less it says what is missing. Only the file is read; for temp memory each kernel runs once on zeros.
+
+examples:
+  torchette memory model.pte                                 on this machine
+  torchette memory model.pte --target cortex-m4              on a Cortex-M, with 32-bit pointers and small vectors
+  torchette memory model.pte --tensors                       every tensor in planned memory: place and lifetime
+  torchette memory model.pte --svg memory.svg                the picture of planned memory over time
+  torchette memory model.pte --json | jq '.[0].ram'
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from torchette.cli import DONE
+from torchette.cli._console import print_json, print_table
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="MODEL.pte", help="a compiled model")
+    parser.add_argument(
+        "--target",
+        default="native",
+        help="native (default), cortex-m4 and the like, riscv32, wasm32, aarch64, riscv64, x86-64, x86-64-v3, x86-64-v4",
+    )
+    parser.add_argument("--tensors", action="store_true", help="list the tensors in planned memory")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="draw planned memory over time into this file")
+    parser.add_argument("--json", action="store_true", help="print JSON, tensors included")
+
+
+def run(options: argparse.Namespace) -> int:
+    from torchette.devtools import arena_picture
+    from torchette.devtools.inspect import describe
+    from torchette.devtools.memory import bills, tenants
+    from torchette.format import pte
+
+    file = pte.load_file(options.file)
+    bill_of = {bill.method_name: bill for bill in bills(file, options.target)}
+    methods = describe(file).methods
+    living = {method.name: tenants(method) for method in methods}
+    drawings = {
+        method.name: [
+            (f"planned {i}", [t for t in living[method.name] if t.memory_id == i], size)
+            for i, size in enumerate(bill_of[method.name].planned, 1)
+            if size
+        ]
+        for method in methods
+    }
+    if options.svg:
+        # several methods stand in several files
+        for method in methods:
+            path = options.svg
+            if len(methods) > 1:
+                path = path.with_stem(f"{path.stem}-{method.name}")
+            title = f"{options.file}: {method.name}"
+            path.write_text(arena_picture.svg(title, drawings[method.name], len(method.instructions)))
+    if options.json:
+        print_json(
+            [
+                {**bill_of[name].to_dict(), "tensors": [tenant._asdict() for tenant in tensors]}
+                for name, tensors in living.items()
+            ]
+        )
+        return DONE
+    for number, method in enumerate(methods):
+        if number:
+            print()
+        bill = bill_of[method.name]
+        print_table(
+            ("memory", "bytes", ""), bill.rows(), title=f"{method.name}, {bill.target}: bytes of each memory"
+        )
+        for name, tensors, size in drawings[method.name]:
+            print(f"\n{name} over time")
+            print(arena_picture.text(tensors, size, len(method.instructions)))
+            if options.tensors:
+                print()
+                rows = [
+                    (letter, f"%{t.value} {t.text}", t.nbytes, t.offset, f"{t.first} to {t.last}", t.maker)
+                    for letter, t in zip(arena_picture.letters(tensors), tensors, strict=True)
+                ]
+                print_table(("", "tensor", "bytes", "offset", "lives", "made by"), rows)
+    return DONE

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the tensors of a planned memory, with places and lifetimes. Out: a picture of them, time to the right and addresses
+# upwards, for a terminal or as SVG that needs nothing else.
+"""Pictures of planned memory over time, from `torchette.devtools.memory.tenants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from torchette.devtools.memory import Tenant
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+FREE = "·"
+
+
+def letters(tenants: Sequence[Tenant]) -> list[str]:
+    """The letter of each tensor in `text`: in order, and from the start again where there are more."""
+    return [_LETTERS[i % len(_LETTERS)] for i in range(len(tenants))]
+
+
+def text(tenants: Sequence[Tenant], nbytes: int, steps: int, *, width: int = 72, height: int = 12) -> str:
+    """One memory as lines of letters.
+
+    Args:
+        tenants: the tensors of this memory.
+        nbytes: its size.
+        steps: how many instructions there are.
+        width, height: the most columns (of time) and lines (of addresses).
+    """
+    columns, lines = max(1, min(width, steps)), max(1, min(height, nbytes))
+    grid = [[FREE] * columns for _ in range(lines)]
+    area = [[0] * columns for _ in range(lines)]
+    for letter, tenant in zip(letters(tenants), tenants, strict=True):
+        for line in range(lines):
+            low, high = line * nbytes // lines, (line + 1) * nbytes // lines
+            height_here = min(high, tenant.offset + tenant.nbytes) - max(low, tenant.offset)
+            if height_here <= 0:
+                continue
+            for column in range(columns):
+                start, end = column * steps // columns, (column + 1) * steps // columns
+                width_here = min(end, tenant.last + 1) - max(start, tenant.first)
+                # who has the largest part of a cell gives it its letter
+                if width_here > 0 and height_here * width_here > area[line][column]:
+                    area[line][column] = height_here * width_here
+                    grid[line][column] = letter
+    margin = len(f"{nbytes:,}")
+    drawn = [
+        f"{line * nbytes // lines:>{margin},} {''.join(grid[line])}" for line in range(lines - 1, -1, -1)
+    ]
+    right = str(max(0, steps - 1))
+    axis = "0" + right.rjust(columns - 1) if columns > len(right) else "0"
+    return "\n".join([*drawn, f"{'':>{margin}} {axis} instruction"])
+
+
+def svg(title: str, memories: Sequence[tuple[str, Sequence[Tenant], int]], steps: int) -> str:
+    """All memories of a method, one above the other; each tensor is a box that names itself under the pointer.
+
+    Args:
+        title: a line above the picture.
+        memories: a name, the tensors and the bytes of each memory.
+        steps: how many instructions there are.
+    """
+    width, height, left, top = 960, 360, 110, 48
+    parts: list[str] = []
+    y = top
+    for name, tenants, nbytes in memories:
+        parts.append(f'<text x="{left}" y="{y - 6}">{escape(name)}: {nbytes:,} bytes</text>')
+        parts.append(f'<rect x="{left}" y="{y}" width="{width}" height="{height}" class="arena"/>')
+        x_scale, y_scale = width / max(1, steps), height / max(1, nbytes)
+        for i, tenant in enumerate(tenants):
+            x, w = left + tenant.first * x_scale, (tenant.last + 1 - tenant.first) * x_scale
+            h = tenant.nbytes * y_scale
+            bottom = y + height - tenant.offset * y_scale
+            colour = f"hsl({i * 47 % 360} 55% {65 + i % 3 * 6}%)"
+            about = (
+                f"%{tenant.value} {tenant.text}\n{tenant.nbytes:,} bytes at {tenant.offset:,}\n"
+                f"instructions {tenant.first} to {tenant.last}, made by {tenant.maker}"
+            )
+            parts.append(
+                f'<rect x="{x:.2f}" y="{bottom - h:.2f}" width="{w:.2f}" height="{h:.2f}" fill="{colour}">'
+                f"<title>{escape(about)}</title></rect>"
+            )
+        for share in (0, 0.5, 1):
+            at = y + height - share * height
+            parts.append(f'<text x="{left - 6}" y="{at + 4:.0f}" class="axis">{int(share * nbytes):,}</text>')
+        parts.append(
+            f'<text x="{left}" y="{y + height + 16}">instruction 0 to {max(0, steps - 1)}, time to the right</text>'
+        )
+        y += height + 64
+    style = (
+        "text{font:13px sans-serif;fill:#222}.axis{text-anchor:end}.arena{fill:#f4f4f4;stroke:#999}"
+        "rect:not(.arena){stroke:#333;stroke-width:.4}rect:not(.arena):hover{stroke-width:2}"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 20}" height="{y}">'
+        f"<style>{style}</style>"
+        f'<rect width="100%" height="100%" fill="white" class="page" style="stroke:none"/>'
+        f'<text x="{left}" y="20" style="font-weight:bold">{escape(title)}</text>{"".join(parts)}</svg>\n'
+    )

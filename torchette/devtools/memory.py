@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file and the device that it is for. Out: how many bytes of each memory its methods need there, exact, and
+# which tensor lies where when. Nothing is executed but, where temporary memory is asked for, kernels on zeros.
+"""The memory bill of a .pte file: `bills` gives one for each method.
+
+The runtime takes all memory from the caller, in four pools, so what a method needs can be said ahead of time:
+
+* planned: one pool for each memory id; tensors lie where the compiler's plan put them
+* method: the runtime's own structures, handed out by `torchette/runtime/method_load.cpp` in the order below
+* temp: kernels' scratch memory, given back after each instruction
+* constants: weights, read in place from the file
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchette.devtools.inspect import MethodInfo, TensorInfo
+from torchette.errors import InputError
+from torchette.format import pte
+
+# ---- targets ----
+
+
+class Target(NamedTuple):
+    """A device, as far as memory depends on it: bytes of a pointer, and lanes x registers of the kernels' vectors."""
+
+    name: str
+    pointer: int
+    kernels: str
+
+
+# Which vectors the kernels of a level are written for (torchette/kernels/simd.h).
+_LEVELS = {
+    "v1": "4x16",
+    "v3": "8x16",
+    "v4": "16x32",
+    "baseline": "4x32" if platform.machine() in ("aarch64", "arm64") else "4x16",
+}
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("cortex-m", 4, "4x16"),
+        Target("riscv32", 4, "4x16"),
+        Target("wasm32", 4, "4x16"),
+        Target("aarch64", 8, "4x32"),
+        Target("riscv64", 8, "4x16"),
+        Target("x86-64", 8, "4x16"),
+        Target("x86-64-v3", 8, "8x16"),
+        Target("x86-64-v4", 8, "16x32"),
+    )
+}
+
+
+def target_named(name: str) -> Target:
+    """The target called `name`: one of `TARGETS`, a Cortex-M such as cortex-m4, or "native", this machine.
+
+    Raises:
+        InputError: there is none of that name.
+        NativeModuleError: for "native", the runtime is not built.
+    """
+    if name == "native":
+        from torchette import runtime
+
+        return Target(name, struct.calcsize("P"), _LEVELS[runtime.kernel_level()])
+    known = "cortex-m" if name.startswith("cortex-m") else name
+    if known not in TARGETS:
+        raise InputError(
+            f"there is no target {name!r}", hints=[f"the targets are native, {', '.join(TARGETS)}"]
+        )
+    return TARGETS[known]._replace(name=name)
+
+
+# ---- the method's own memory ----
+
+# The members of the runtime's structures, in order: P a pointer or size_t, otherwise the bytes of a number.
+LAYOUTS = {
+    "Value": "84",
+    "Tensor": "P",
+    "Optional<Tensor>": "1P",
+    "PlainList": "P4",
+    "BoxedList": "PPP4",
+    "TensorImpl": "PPPPP4111",
+    "Method::Input": "P1",
+    "Method::Instruction": "PP",
+    "Method::Control": "1144PPPPP",
+    "Method::Delegate": "PPPPPP",
+    "CompileSpec": "PPP",
+}
+
+
+def size_of(layout: str, pointer: int) -> tuple[int, int]:
+    """Bytes and alignment of a structure where pointers have `pointer` bytes and a number is aligned to its size."""
+    end, greatest = 0, 1
+    for member in layout:
+        size = pointer if member == "P" else int(member)
+        end, greatest = _align(end, size) + size, max(greatest, size)
+    return _align(end, greatest), greatest
+
+
+def _align(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+class _Bump:
+    """The runtime's MemoryAllocator on a pool that starts at a multiple of any alignment."""
+
+    def __init__(self, pointer: int) -> None:
+        self.used = 0
+        self._pointer = pointer
+
+    def raw(self, size: int, alignment: int) -> None:
+        self.used = _align(self.used, alignment) + size
+
+    def take(self, layout: str, count: int = 1) -> None:
+        size, alignment = size_of(LAYOUTS.get(layout, layout), self._pointer)
+        self.raw(count * size, alignment)
+
+
+def method_bytes(plan: Any, pointer: int) -> int:
+    """Bytes of the method allocator that loading takes, without what the backends of delegates take.
+
+    Says in Python what `Method::Loading` does in C++, allocation by allocation; tests/models/test_heapless.py holds one
+    against the other.
+
+    Args:
+        plan: an ExecutionPlan record.
+        pointer: bytes of a pointer, 4 or 8.
+    """
+    memory = _Bump(pointer)
+    memory.take("Value", len(plan.values))
+    memory.take("1", len(plan.values))  # flags
+    memory.take("P", len(plan.non_const_buffer_sizes) - 1 if plan.non_const_buffer_sizes else 0)
+    memory.take("Method::Input", len(plan.inputs))
+    unbacked = set()
+    shared: Any = None  # the last static tensor: an equal neighbour uses its strides
+    for index, value in enumerate(plan.values):
+        record, kind = value.val, type(value.val).__name__
+        if kind in ("String", "DoubleList", "BoolList"):
+            memory.take("PlainList")
+        elif kind in _GATHERED:
+            memory.take("BoxedList")
+            memory.raw(len(record.items) * size_of(_GATHERED[kind], pointer)[0], 8)
+        elif kind == "Tensor":
+            memory.take("TensorImpl")
+            if record.shape_dynamism != pte.TensorShapeDynamism.STATIC:
+                memory.take("4", 2 * len(record.sizes))
+            else:
+                layout = (list(record.sizes), list(record.dim_order))
+                if layout != shared:
+                    memory.take("4", len(record.sizes))
+                shared = layout
+            if not (record.allocation_info or record.data_buffer_idx):
+                unbacked.add(index)
+    unbacked -= {*plan.inputs, *plan.outputs}
+    for index, value in enumerate(plan.values):
+        if type(value.val).__name__ in ("TensorList", "OptionalTensorList") and unbacked & {*value.val.items}:
+            unbacked.add(index)
+    memory.take("P", len(plan.operators))
+    memory.take("Method::Instruction", sum(len(chain.instructions) for chain in plan.chains))
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            call = instruction.instr_args
+            kind = type(call).__name__
+            if kind != "KernelCall" or unbacked & {*call.args}:
+                memory.take("Method::Control")
+            if kind == "DelegateCall":
+                memory.take("P", len(call.args))
+    memory.take("Method::Delegate", len(plan.delegates))
+    for delegate in plan.delegates:
+        memory.take("CompileSpec", len(delegate.compile_specs))
+    return memory.used
+
+
+# What an element of a list becomes when a kernel reads it.
+_GATHERED = {"IntList": "8", "TensorList": LAYOUTS["Tensor"], "OptionalTensorList": LAYOUTS["Optional<Tensor>"]}
+
+
+# ---- kernels' scratch memory ----
+
+
+@dataclass
+class Temp:
+    """Scratch memory of a method's kernels in bytes: the most that one instruction uses at once.
+
+    With `most` no request is refused. Some kernels have a slower way that needs less: `least` is what all of them can
+    do with; with a byte less, `instruction` fails. `unknown` lists the operators whose need depends on more than the
+    file says (numbers computed on the device), or that this build has no kernel for.
+    """
+
+    most: int
+    least: int
+    instruction: int | None
+    unknown: list[str]
+
+
+def temp_bytes(plan: Any, level: str) -> Temp:
+    """Runs every distinct kernel call on zeros, all sizes at their upper bounds and all masks true, and watches.
+
+    Args:
+        plan: an ExecutionPlan record.
+        level: the instruction-set level of the kernels, as `torchette.runtime.kernel_levels` names them.
+    """
+    from torchette import runtime
+
+    result = Temp(0, 0, None, [])
+    seen: dict[str, tuple[int, int] | None] = {}
+    index = -1
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            index += 1
+            call = instruction.instr_args
+            if type(call).__name__ != "KernelCall":
+                continue
+            operator = plan.operators[call.op_index]
+            name = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+            if name.startswith("executorch_prim::"):
+                continue  # numbers and pointers
+            arguments = [_argument(plan.values, value) for value in call.args]
+            key = f"{name}{arguments}"
+            if key not in seen:
+                seen[key] = runtime.scratch_bytes(name, arguments, level)
+            need = seen[key]
+            if need is None:
+                if name not in result.unknown:
+                    result.unknown.append(name)
+                continue
+            result.most = max(result.most, need[0])
+            if need[1] > result.least:
+                result.least, result.instruction = need[1], index
+    return result
+
+
+def _argument(values: list[Any], index: int) -> Any:
+    """A value as `torchette.runtime.scratch_bytes` takes it."""
+    if index == -1:
+        return None
+    record = values[index].val
+    kind = type(record).__name__
+    if kind == "Tensor":
+        return (int(record.scalar_type), tuple(record.sizes), tuple(record.dim_order))
+    if kind == "Null":
+        return None
+    if kind in _GATHERED:
+        return [_argument(values, item) for item in record.items]
+    return next(getattr(record, item.name) for item in dataclasses.fields(record))
+
+
+# ---- the bill ----
+
+
+@dataclass
+class Bill:
+    """The bytes that one method needs on a target. The pools of RAM are `planned`, `method` and `temp`.
+
+    Pools start at multiples of 64 (temp), 16 (planned) and 8 (method). `method` does not count what backends take for
+    themselves, which only they know. `temp` is None where the kernels that the target has do not run on this machine.
+    """
+
+    method_name: str
+    target: str
+    planned: list[int]  # of memory ids 1, 2, ...
+    method: int
+    temp: Temp | None
+    lent_inputs: int  # that the caller's memory is used for, at the upper bounds
+    lent_outputs: int
+    constants: int  # in the file, read in place
+    backends: list[str]
+
+    @property
+    def ram(self) -> int:
+        """Planned, method and temp memory together."""
+        return sum(self.planned) + self.method + (self.temp.most if self.temp else 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The bill as dicts, lists, strings, numbers and None."""
+        return {**dataclasses.asdict(self), "ram": self.ram}
+
+    def rows(self) -> list[tuple[str, int | str, str]]:
+        """What, how many bytes, and a remark."""
+        rows: list[tuple[str, int | str, str]] = [
+            (f"planned {index}", size, "tensors") for index, size in enumerate(self.planned, 1)
+        ]
+        beside = f"and what {', '.join(sorted(set(self.backends)))} takes" if self.backends else ""
+        rows.append(("method", self.method, beside or "the runtime's structures"))
+        if self.temp is None:
+            rows.append(("temp", "unknown", "this machine cannot run the target's kernels"))
+        else:
+            remark = "kernels' scratch memory"
+            if self.temp.least < self.temp.most:
+                remark += f"; runs slower from {self.temp.least:,} bytes on"
+            if self.temp.unknown:
+                remark += f"; without {', '.join(self.temp.unknown)}, whose need is known when they run"
+            rows.append(("temp", self.temp.most, remark))
+        rows.append(("RAM", self.ram, "all of the above" + (" but temp" if self.temp is None else "")))
+        if self.lent_inputs or self.lent_outputs:
+            rows.append(("inputs", self.lent_inputs, "in the caller's own memory"))
+            rows.append(("outputs", self.lent_outputs, "in the caller's own memory"))
+        rows.append(("constants", self.constants, "read in place from the file"))
+        return rows
+
+
+def bills(
+    source: str | Path | bytes | pte.PteFile, target: str = "native", *, temp: bool = True
+) -> list[Bill]:
+    """The bill of each method of a .pte file.
+
+    Args:
+        source: a path, the file's bytes, or a file that has been read.
+        target: see `target_named`.
+        temp: also find the temporary memory, which runs each kernel once on zeros.
+
+    Raises:
+        FormatError, ModelNotFoundError: there is no such program.
+        InputError: there is no such target.
+        NativeModuleError: temp memory or the target "native" is asked for, and the runtime is not built.
+    """
+    if isinstance(source, (str, Path)):
+        source = pte.load_file(source)
+    file = source if isinstance(source, pte.PteFile) else pte.read(source)
+    chosen = target_named(target)
+    return [_bill(plan, chosen, temp) for plan in file.program.execution_plan]
+
+
+def _bill(plan: Any, target: Target, with_temp: bool) -> Bill:
+    tensors = {
+        index: value.val for index, value in enumerate(plan.values) if type(value.val).__name__ == "Tensor"
+    }
+
+    def lent(indices: Iterable[int]) -> int:
+        return sum(
+            pte.tensor_nbytes(tensors[index])
+            for index in set(indices)
+            if index in tensors
+            and not (tensors[index].allocation_info or tensors[index].data_buffer_idx)
+        )
+
+    constants = {
+        record.data_buffer_idx: pte.tensor_nbytes(record)
+        for record in tensors.values()
+        if record.data_buffer_idx and not record.allocation_info
+    }
+    return Bill(
+        method_name=plan.name,
+        target=target.name,
+        planned=list(plan.non_const_buffer_sizes[1:]),
+        method=method_bytes(plan, target.pointer),
+        temp=_temp(plan, target) if with_temp else None,
+        lent_inputs=lent(plan.inputs),
+        lent_outputs=lent(set(plan.outputs) - set(plan.inputs)),
+        constants=sum(constants.values()),
+        backends=[delegate.id for delegate in plan.delegates],
+    )
+
+
+def _temp(plan: Any, target: Target) -> Temp | None:
+    from torchette import runtime
+
+    for level in runtime.kernel_levels():
+        if _LEVELS[level] == target.kernels:
+            return temp_bytes(plan, level)
+    return None
+
+
+# ---- who lives when and where ----
+
+
+class Tenant(NamedTuple):
+    """A tensor in planned memory: bytes [offset, offset + nbytes) of `memory_id` while instructions first..last run."""
+
+    value: int
+    text: str
+    memory_id: int
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+    maker: str  # the operator that writes it first; "input", "state" where that is nobody
+
+
+def _overlap(a: TensorInfo, b: TensorInfo) -> bool:
+    """Whether both lie on a byte of planned memory."""
+    start, other = a.memory_offset or 0, b.memory_offset or 0
+    return a.memory_id == b.memory_id and start < other + b.nbytes and other < start + a.nbytes
+
+
+def tenants(method: MethodInfo) -> list[Tenant]:
+    """The tensors of a method in planned memory, in order of birth. Time counts instructions.
+
+    Inputs live from the start, outputs to the end, and state throughout: what has stored first bytes, or is read though
+    nothing has been written there. A tensor that a loop shares with what lies outside lives as long as the loop.
+    """
+    count = len(method.instructions)
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    maker: dict[int, str] = {}
+    written: list[TensorInfo] = []
+    state: set[int] = set()
+
+    def touch(index: int, time: int, op: str | None = None) -> None:
+        if index < 0:
+            return
+        value = method.values[index]
+        if value.kind in ("tensor_list", "optional_tensor_list"):
+            for item in value.value:
+                touch(item, time, op)
+            return
+        if value.tensor and value.tensor.memory_id is not None:
+            if op is not None and index not in maker:
+                written.append(value.tensor)
+            elif index not in first and not any(_overlap(value.tensor, other) for other in written):
+                state.add(index)
+        first.setdefault(index, time)
+        last[index] = time
+        if op is not None:
+            maker.setdefault(index, op)
+
+    for port in method.inputs:
+        touch(port.index, 0, "input")
+    for item in method.instructions:
+        for index in item.inputs:
+            touch(index, item.index)
+        for index in item.outputs:
+            touch(index, item.index, item.op)
+    for port in method.outputs:
+        touch(port.index, max(0, count - 1))
+    loops = sorted(
+        (item.destination, item.index)
+        for item in method.instructions
+        if item.destination is not None and item.destination <= item.index
+    )
+    result = []
+    for value in method.values:
+        tensor = value.tensor
+        if tensor is None or tensor.memory_id is None or tensor.memory_offset is None:
+            continue
+        begin, end = first.get(value.index, 0), last.get(value.index, 0)
+        if tensor.storage == "initialised" or value.index in state:
+            begin, end = 0, max(0, count - 1)
+            maker[value.index] = "state"
+        for start, stop in loops:
+            if begin <= stop and end >= start and (begin < start or end > stop):
+                begin, end = min(begin, start), max(end, stop)
+        name = tensor.name or ""
+        result.append(
+            Tenant(
+                value.index,
+                f"{name} {tensor}".strip(),
+                tensor.memory_id,
+                tensor.memory_offset,
+                tensor.nbytes,
+                begin,
+                end,
+                maker.get(value.index, ""),
+            )
+        )
+    return sorted(result, key=lambda tenant: (tenant.first, tenant.last, tenant.value))
+
