@@ -81,7 +81,9 @@ def test_the_billed_bytes_are_enough_and_one_less_is_not(name: str, heapless: Pa
     for index, size in enumerate(bill.planned):
         planned = [*bill.planned[:index], size - 1, *bill.planned[index + 1 :]]
         output, messages = run(method, most, *planned)
-        assert not output and f"planned buffer {index} has {size - 1} bytes, the method needs {size}" in messages
+        assert (
+            not output and f"planned buffer {index} has {size - 1} bytes, the method needs {size}" in messages
+        )
 
 
 def test_what_may_be_refused_is_refused_with_a_byte_less(heapless: Path, tmp_path: Path) -> None:

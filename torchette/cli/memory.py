@@ -30,7 +30,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="native (default), cortex-m4 and the like, riscv32, wasm32, aarch64, riscv64, x86-64, x86-64-v3, x86-64-v4",
     )
     parser.add_argument("--tensors", action="store_true", help="list the tensors in planned memory")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="draw planned memory over time into this file")
+    parser.add_argument(
+        "--svg", metavar="FILE", type=Path, help="draw planned memory over time into this file"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, tensors included")
 
 

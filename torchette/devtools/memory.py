@@ -180,7 +180,11 @@ def method_bytes(plan: Any, pointer: int) -> int:
 
 
 # What an element of a list becomes when a kernel reads it.
-_GATHERED = {"IntList": "8", "TensorList": LAYOUTS["Tensor"], "OptionalTensorList": LAYOUTS["Optional<Tensor>"]}
+_GATHERED = {
+    "IntList": "8",
+    "TensorList": LAYOUTS["Tensor"],
+    "OptionalTensorList": LAYOUTS["Optional<Tensor>"],
+}
 
 
 # ---- kernels' scratch memory ----
@@ -338,8 +342,7 @@ def _bill(plan: Any, target: Target, with_temp: bool) -> Bill:
         return sum(
             pte.tensor_nbytes(tensors[index])
             for index in set(indices)
-            if index in tensors
-            and not (tensors[index].allocation_info or tensors[index].data_buffer_idx)
+            if index in tensors and not (tensors[index].allocation_info or tensors[index].data_buffer_idx)
         )
 
     constants = {
@@ -462,4 +465,3 @@ def tenants(method: MethodInfo) -> list[Tenant]:
             )
         )
     return sorted(result, key=lambda tenant: (tenant.first, tenant.last, tenant.value))
-

@@ -43,9 +43,7 @@ class GemmScratch {
  public:
   explicit GemmScratch(Context& context) : context_(context), panels_(nullptr), rows_(nullptr) {}
   /// Room for panels of B and for the columns behind them, or null.
-  float* panels() {
-    return panels_ != nullptr ? panels_ : panels_ = take(kPanelsFloats);
-  }
+  float* panels() { return panels_ != nullptr ? panels_ : panels_ = take(kPanelsFloats); }
   /// kBlockRows x kMaxDepth floats, or null.
   float* rows() { return rows_ != nullptr ? rows_ : rows_ = take(kBlockRows * kMaxDepth); }
 

@@ -16,8 +16,8 @@ void* MemoryAllocator::bump(size_t size, size_t alignment) {
   const size_t room = free_size();
   if (padding > room || size > room - padding) {
     const size_t used = used_size() + padding;
-    TORCHETTE_LOG(Error, "an allocator of %zu bytes is too small: this needs at least %zu", used_size() + room,
-                  size > SIZE_MAX - used ? SIZE_MAX : used + size);
+    TORCHETTE_LOG(Error, "an allocator of %zu bytes is too small: this needs at least %zu",
+                  used_size() + room, size > SIZE_MAX - used ? SIZE_MAX : used + size);
     return nullptr;
   }
   uint8_t* const result = current_ + padding;

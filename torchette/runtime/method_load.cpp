@@ -51,7 +51,8 @@ bool is_number(const Value& v) { return v.is_none() || v.is_scalar(); }
 
 }  // namespace
 
-/// What is allocated here, torchette/devtools/memory.py counts ahead of time: a change of one is a change of both.
+/// What is allocated here, torchette/devtools/memory.py counts ahead of time: a change of one is a change of
+/// both.
 class Method::Loading {
  public:
   Loading(Method& method, const Program& program, Reader& reader)
@@ -143,9 +144,11 @@ class Method::Loading {
 
   /// The buffers are as large as the file says, so that a small one is named with what it needs.
   Error planned_sizes() const {
+    const HierarchicalAllocator* planned = m_.memory_->planned_memory();
+    if (planned == nullptr) return Error::Ok;  // a tensor that is planned then says so
     const Span<const int64_t> sizes = plan_.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes);
     for (size_t id = 1; id < sizes.size(); ++id) {
-      const size_t given = id <= m_.extents_.size() ? m_.memory_->planned_memory()->buffers()[id - 1].size() : 0;
+      const size_t given = id <= planned->buffers().size() ? planned->buffers()[id - 1].size() : 0;
       TORCHETTE_CHECK(static_cast<uint64_t>(sizes[id]) <= given, MemoryAllocationFailed,
                       "planned buffer %zu has %zu bytes, the method needs %lld", id - 1, given,
                       static_cast<long long>(sizes[id]));

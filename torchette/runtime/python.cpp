@@ -1088,7 +1088,8 @@ NB_MODULE(_native, m) {
   m.def("isa", &kernel_isa, "the instruction-set level of the kernels: v1, v3, v4 or baseline");
   m.def("levels", &kernel_levels, "the levels that this build has and this CPU runs, the best first");
   m.def("scratch_bytes", &scratch_bytes, nb::arg("name"), nb::arg("arguments"), nb::arg("level"),
-        "Runs one kernel of a level, tensors given as (dtype number, sizes, dim order) and more arguments than\n"
+        "Runs one kernel of a level, tensors given as (dtype number, sizes, dim order) and more arguments "
+        "than\n"
         "its signature has left out. (bytes of scratch memory with which no request is refused, least bytes\n"
         "with which it succeeds), or None where it fails.");
   m.def("operators", &operator_names, "(name, signature) of every kernel in the table");
