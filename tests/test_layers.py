@@ -18,10 +18,10 @@ COMPILER_FLOORS = (
     ("memory",),
     ("tensor",),
     ("graph", "ops", "interface"),
-    ("dialects", "check"),
+    ("dialects", "check", "partition"),
     ("pass_base", "delegate"),
     ("pass_manager", "memory_planning"),
-    ("passes",),
+    ("passes", "explain", "partitioners"),
     ("emit", "pipeline"),
     ("program",),
 )
@@ -47,6 +47,9 @@ PYTHON: dict[str, tuple[str, ...]] = {
     },
     "torchette.exir": ("torchette.errors", *COMPILER),
     "torchette.capture": ("torchette.errors",),
+    "torchette.compat": (),  # a table of names: what it serves is imported on demand
+    # A backend knows the door of the compiler; the compiler finds it by name.
+    "torchette.backends": ("torchette.errors", *COMPILER, "torchette.runtime"),
     "torchette.compilation": (
         "torchette.capture",
         "torchette.errors",
@@ -58,6 +61,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.runtime",
     ),
     "torchette": (
+        "torchette.compat",
         "torchette.compilation",
         "torchette.errors",
         "torchette.exir",
@@ -81,6 +85,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
 # Modules whose import must not import torch: what runs on numpy alone. Inside a function it is their own business.
 TORCH_FREE = (
     "torchette",
+    "torchette.compat",
     "torchette.errors",
     "torchette.pytree",
     "torchette.format",
@@ -110,14 +115,15 @@ CPP: dict[str, int] = {
     "torchette/kernels/": 7,
     "torchette/runtime/kernel_registry": 7,
     "torchette/runtime/backend": 7,
+    "torchette/backends/": 8,
     "torchette/runtime/program": 8,
     "torchette/runtime/method_meta": 9,
     "torchette/runtime/method": 10,
     "torchette/extension/": 11,
     "torchette/runtime/": 12,  # the Python module, the platforms, method_load.cpp
 }
-# Folders that nobody outside includes from: the core is given its kernels, it does not name them.
-CPP_CLOSED = ("torchette/kernels/",)
+# Folders that nobody outside includes from: the core is given its kernels and backends, it does not name them.
+CPP_CLOSED = ("torchette/kernels/", "torchette/backends/")
 
 
 class Line(NamedTuple):

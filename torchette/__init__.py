@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from torchette import compat
 from torchette.errors import MissingPackageError, TorchetteError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from torchette.model import Model, load
 
 __version__ = "0.1.0"
+
+compat.install()
 
 # Public name -> (module, attribute there); None is the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {

@@ -11,6 +11,7 @@
     |  |- PassError (RuntimeError)                  pass-failed          a pass raised, or changed the result
     |  |- MissingOutVariantError (LookupError)      missing-out-variant  an operator has no out overload
     |  |- MissingKernelError (LookupError)          missing-kernel       the runtime has no such kernel
+    |  |- DelegationError (ValueError)              delegation-failed    a part cannot be given to a backend
     |  |- PlanError (RuntimeError)                  plan-failed          memory cannot be planned
     |  |- EmitError (RuntimeError)                  emit-failed          a graph has no form in the file
     |  `- UnsupportedError (NotImplementedError)    unsupported          understood, but not built yet
@@ -123,6 +124,18 @@ class MissingKernelError(CompileError, LookupError):
 
     code = "missing-kernel"
     operators: tuple[str, ...] = ()
+
+
+class DelegationError(CompileError, ValueError):
+    """A part of the program cannot be given to a backend: unknown name, contradicting tags, a failed preprocess."""
+
+    code = "delegation-failed"
+
+
+class DelegationWarning(UserWarning):
+    """Something expensive stays on the portable kernels although a backend was asked for."""
+
+    code = "left-behind"
 
 
 class PlanError(CompileError, RuntimeError):

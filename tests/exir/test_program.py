@@ -171,12 +171,10 @@ def test_configs_are_heeded():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: to_edge_transform_and_lower(export(nn.ReLU(), (X,)), partitioner=[object()]),
-        lambda: to_edge(export(nn.ReLU(), (X,))).to_backend(object()),
         lambda: to_edge(export(nn.ReLU(), (X,)), generate_etrecord=True),
         lambda: ExecutorchBackendConfig(external_constants=True),
     ],
-    ids=["partitioner", "to_backend", "etrecord", "external"],
+    ids=["etrecord", "external"],
 )
 def test_what_is_not_there_yet_says_so(call):
     with pytest.raises(UnsupportedError, match="not there yet") as caught:

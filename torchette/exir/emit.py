@@ -21,6 +21,7 @@ from torch.fx import Node
 
 from torchette.errors import EmitError
 from torchette.exir import ops
+from torchette.exir.delegate import LoweredBackendModule, NamedDataStore, is_delegate_call
 from torchette.exir.graph import place, placeholders, tensor_of
 from torchette.exir.interface import GraphInterface, specs_of, view_sizes
 from torchette.exir.tensor import TensorSpec
@@ -37,17 +38,21 @@ class EmitterOutput:
         program: a `pte.Program` without its weights.
         constants: one buffer per `Tensor.data_buffer_idx` of constants; [0] is reserved and empty.
         mutable_data: the same for the initial bytes of state; empty if all state starts as zeros.
-        delegate_data: blobs of delegates.
+        delegate_data: blobs of delegates; equal ones stand here once.
+        named_data: blobs that delegates find by name.
         debug_handle_map: method -> instruction -> the `debug_handle` of the node that it came from.
         instruction_id_to_num_outs_map: method -> instruction -> number of tensors that it writes.
+        delegate_map: method -> instruction -> {"name": the backend, "delegate_map": its own debug handles}.
     """
 
     program: Any
     constants: list[Any]
     mutable_data: list[Any]
     delegate_data: list[Any] = field(default_factory=list)
+    named_data: dict[str, Any] = field(default_factory=dict)
     debug_handle_map: dict[str, dict[int, Any]] = field(default_factory=dict)
     instruction_id_to_num_outs_map: dict[str, dict[int, int]] = field(default_factory=dict)
+    delegate_map: dict[str, dict[int, Any]] = field(default_factory=dict)
 
 
 def emit_program(
@@ -73,17 +78,18 @@ def emit_program(
     """
     if isinstance(methods, ExportedProgram):
         methods = {"forward": methods}
-    constants, mutable_data = _Store(), _Store()
-    output = EmitterOutput(None, constants.buffers, mutable_data.buffers)
+    constants, mutable_data, delegates = _Store(), _Store(), _Delegates()
+    output = EmitterOutput(None, constants.buffers, mutable_data.buffers, delegates.blobs)
     plans, problems = [], []
     for name, program in sorted(methods.items()):
         emitter = _MethodEmitter(
-            name, program, constants, mutable_data, emit_stacktrace, emit_mutable_buffer_names
+            name, program, constants, mutable_data, delegates, emit_stacktrace, emit_mutable_buffer_names
         )
         plans.append(emitter.emit())
         problems += emitter.problems
         output.debug_handle_map[name] = emitter.debug_handles
         output.instruction_id_to_num_outs_map[name] = emitter.results_written
+        output.delegate_map[name] = emitter.delegate_map
     if problems:
         raise _error(problems)
     for name, value in sorted((constant_methods or {}).items()):
@@ -92,6 +98,7 @@ def emit_program(
         plans.append(_constant_method(name, value, constants))
     if len(mutable_data.buffers) == 1:
         mutable_data.buffers.clear()
+    output.named_data = delegates.named_data()
     output.program = pte.Program(version=SCHEMA_VERSION, execution_plan=plans)
     return output
 
@@ -137,6 +144,30 @@ class _Store:
         self._by_memory[memory] = index
         self._alive.append(tensor)
         return index
+
+
+class _Delegates:
+    """The blobs of delegates, and what they share by name. Equal blobs are kept once."""
+
+    def __init__(self) -> None:
+        self.blobs: list[bytes] = []
+        self._by_content: dict[bytes, int] = {}
+        self._named = NamedDataStore()
+
+    def add(self, module: LoweredBackendModule) -> int:
+        """The index of a delegate's blob."""
+        if module.named_data_store_output is not None:
+            self._named.merge_named_data_store(module.named_data_store_output)
+        blob = bytes(module.processed_bytes)
+        index = self._by_content.setdefault(blob, len(self.blobs))
+        if index == len(self.blobs):
+            self.blobs.append(blob)
+        return index
+
+    def named_data(self) -> dict[str, Any]:
+        """Key -> bytes; keys of the same bytes have the same object."""
+        found = self._named.get_named_data_store_output()
+        return {key: found.buffers[entry.buffer_index] for key, entry in sorted(found.pte_data.items())}
 
 
 _SCALAR_TYPES = {
@@ -241,6 +272,7 @@ class _MethodEmitter:
         program: ExportedProgram,
         constants: _Store,
         mutable_data: _Store,
+        delegate_data: _Delegates,
         emit_stacktrace: bool,
         emit_mutable_buffer_names: bool,
     ) -> None:
@@ -249,10 +281,13 @@ class _MethodEmitter:
         self.interface = GraphInterface.of(program.graph_module, program.graph_signature)
         self.constants = constants
         self.mutable_data = mutable_data
+        self.delegate_data = delegate_data
         self.emit_mutable_buffer_names = emit_mutable_buffer_names
         self.problems: list[tuple[str, Node, str]] = []
         self.debug_handles: dict[int, Any] = {}
         self.results_written: dict[int, int] = {}
+        self.delegate_map: dict[int, Any] = {}
+        self.delegates: list[Any] = []
         self.stacktrace: list[Any] | None = [] if emit_stacktrace else None
         self.values: list[Any] = []
         self.inputs: list[int] = []
@@ -288,6 +323,7 @@ class _MethodEmitter:
             outputs=outputs,
             chains=[pte.Chain(instructions=self.instructions, stacktrace=self.stacktrace or [])],
             operators=[pte.Operator(name, overload) for name, overload in self._operators],
+            delegates=self.delegates,
             non_const_buffer_sizes=list(self.program.graph_module.meta["non_const_buffer_sizes"]),
         )
 
@@ -337,6 +373,8 @@ class _MethodEmitter:
 
     def _call(self, node: Node) -> None:
         target = node.target
+        if node.op == "get_attr" and all(is_delegate_call(user) for user in node.users):
+            return  # named by the call
         if node.op != "call_function":
             raise _Unsupported(f"{node.op} of {target}")
         if target is operator.getitem:
@@ -348,6 +386,8 @@ class _MethodEmitter:
             self._primitive(node)
         elif isinstance(target, torch._ops.OpOverload):
             self._kernel(node, target)
+        elif is_delegate_call(node):
+            self._delegate(node)
         else:
             raise _Unsupported(f"no form in the file for a call of {getattr(target, '__name__', target)}")
 
@@ -431,6 +471,25 @@ class _MethodEmitter:
         self._of_node[node] = result
         self._instruction(name, [*arguments, result], node, 0)
 
+    def _delegate(self, node: Node) -> None:
+        callee = node.args[0]
+        module = getattr(node.graph.owning_module, str(getattr(callee, "target", "")), None)
+        if not isinstance(module, LoweredBackendModule):
+            raise _Unsupported(f"the delegate {callee} is no LoweredBackendModule")
+        specs = specs_of(node)
+        if None in specs:
+            raise _Unsupported("a delegate's result is no tensor")
+        results = tuple(self._tensor(spec) for spec in specs if spec is not None)
+        self._of_node[node] = results
+        arguments = [self._argument(argument, "") for argument in node.args[1:]]
+        at = len(self.instructions)
+        self.delegate_map[at] = {"name": module.backend_id, "delegate_map": module.meta["debug_handle_map"]}
+        self._append(pte.DelegateCall(len(self.delegates), [*arguments, *results]), node, len(results))
+        # Where the blob lies is filled in when the file is written; the index is that into delegate_data.
+        processed = pte.BackendDelegateDataReference(index=self.delegate_data.add(module))
+        specs_given = [pte.CompileSpec(spec.key, bytes(spec.value)) for spec in module.compile_specs]
+        self.delegates.append(pte.BackendDelegate(module.backend_id, processed, specs_given))
+
     def _is_alias(self, node: Node) -> bool:
         """Whether the plan lets this node share its source's bytes."""
         return any(spec is not None and spec.base is not None for spec in specs_of(node))
@@ -452,9 +511,12 @@ class _MethodEmitter:
         self._instruction(("executorch_prim::et_view", "default"), arguments, node, 1)
 
     def _instruction(self, name: tuple[str, str], arguments: list[int], node: Node, results: int) -> None:
-        at = len(self.instructions)
         index = self._operators.setdefault(name, len(self._operators))
-        self.instructions.append(pte.Instruction(pte.KernelCall(index, arguments)))
+        self._append(pte.KernelCall(index, arguments), node, results)
+
+    def _append(self, call: Any, node: Node, results: int) -> None:
+        at = len(self.instructions)
+        self.instructions.append(pte.Instruction(call))
         handle = node.meta.get("debug_handle")
         if handle is not None:
             self.debug_handles[at] = handle

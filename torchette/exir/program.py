@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -16,13 +17,14 @@ import torch
 from torch.export import ExportedProgram
 
 from torchette.errors import InputTypeError, UnsupportedError
-from torchette.exir import dialects
+from torchette.exir import delegate, dialects, ops
 from torchette.exir.emit import EmitterOutput, emit_program
+from torchette.exir.explain import Delegation, explain, warn
 from torchette.exir.graph import calls, place, placeholders, shape_text
 from torchette.exir.ops import is_higher_order, is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
-from torchette.exir.pipeline import PIPELINE, Options, Pipeline, Report, Stage
+from torchette.exir.pipeline import PIPELINE, Options, PassRecord, Pipeline, Report, Stage
 from torchette.format import pte
 
 
@@ -41,6 +43,7 @@ class EdgeCompileConfig:
         preserve_ops: operators that are not decomposed.
         disable_passes: names of optional passes not to run; `torchette.exir.pipeline.OPTIONAL` lists them.
         check_passes: after every pass, compare the program's results on its example inputs with those before.
+        strict: fail, rather than warn, when partitioners are given and something expensive runs on no backend.
     """
 
     _check_ir_validity: bool = True
@@ -49,6 +52,7 @@ class EdgeCompileConfig:
     preserve_ops: list[torch._ops.OpOverload] = field(default_factory=list)
     disable_passes: Sequence[str] = ()
     check_passes: bool = False
+    strict: bool = False
 
 
 @dataclass
@@ -136,18 +140,86 @@ def to_edge_transform_and_lower(
     compile_config: EdgeCompileConfig | None = None,
     generate_etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Bring exported programs into the Edge dialect and run users' passes on them.
+    """Bring exported programs into the Edge dialect, run users' passes on them, and give to backends what they take.
 
     Args:
         programs: as for `to_edge`.
         transform_passes: passes for all methods, a PassManager, or method name -> passes.
-        partitioner: must be None (or empty) for now: delegation to backends is not there yet.
+        partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
         constant_methods, compile_config, generate_etrecord: as for `to_edge`.
+
+    Raises:
+        DelegationError: a backend cannot take what its partitioner has chosen, or, with `strict` in the configuration,
+            something expensive runs on no backend.
     """
-    if partitioner:
-        raise _no_delegation()
-    edge = _to_edge(programs, constant_methods, compile_config, generate_etrecord)
-    return edge if not transform_passes else edge.transform(transform_passes, compile_config)
+    named = _named(programs)
+    wanted = _by_method(partitioner, named)
+    config = compile_config or EdgeCompileConfig()
+    if wanted:
+        named = {
+            name: _before_decomposition(program, wanted.get(name, [])) for name, program in named.items()
+        }
+        whole = {
+            op: None
+            for name, partitioners in wanted.items()
+            for one in partitioners
+            for op in _kept_whole(one, named[name])
+        }
+        preserved = tuple(op for op in whole if op not in config.preserve_ops)
+        if preserved:
+            config = replace(config, preserve_ops=[*config.preserve_ops, *preserved])
+    edge = _to_edge(named, constant_methods, config, generate_etrecord)
+    if transform_passes:
+        edge = edge.transform(transform_passes, config)
+    if not wanted:
+        return edge
+    edge = edge.to_backend(wanted)
+    if preserved:
+        edge = edge._decompose_the_rest(preserved, compile_config or EdgeCompileConfig())
+    for name in wanted:
+        warn(edge.delegation(name), config.strict)
+    return edge
+
+
+def _by_method(partitioner: Any, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Method name -> partitioners, from whatever form they were given in."""
+    if not partitioner:
+        return {}
+    if not isinstance(partitioner, Mapping):
+        partitioner = dict.fromkeys(methods, partitioner)
+    unknown = sorted(set(partitioner) - set(methods))
+    if unknown:
+        raise InputTypeError(
+            f"a partitioner is given for {', '.join(unknown)}, which is no method",
+            hints=[f"methods: {', '.join(sorted(methods))}"],
+        )
+    found = {
+        name: list(given) if isinstance(given, (list, tuple)) else [given]
+        for name, given in partitioner.items()
+        if given
+    }
+    wrong = [one for given in found.values() for one in given if not isinstance(one, delegate.Partitioner)]
+    if wrong:
+        raise InputTypeError(
+            f"partitioner: expected a Partitioner, not {wrong[0]!r}",
+            hints=["give an instance, such as XnnpackPartitioner()"],
+        )
+    return found
+
+
+def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any]) -> ExportedProgram:
+    for partitioner in partitioners:
+        program = partitioner.transform_for_pre_decomposition(program)
+    return program
+
+
+def _kept_whole(partitioner: Any, program: ExportedProgram) -> list[Any]:
+    """The operators of a program that a partitioner wants not to be decomposed."""
+    operators, wanted = partitioner.ops_to_not_decompose(program)
+    used: dict[Any, list[Any]] = {}
+    for node in calls(program):
+        used.setdefault(node.target, []).append(node)
+    return [op for op in operators if op in used and (wanted is None or any(map(wanted, used[op])))]
 
 
 def _to_edge(
@@ -216,11 +288,9 @@ def _options(config: EdgeCompileConfig, **hooks: Any) -> Options:
     )
 
 
-def _no_delegation() -> UnsupportedError:
-    return UnsupportedError(
-        "delegation to backends is not there yet: partitioner must be None",
-        hints=["leave the partitioner out; the portable kernels are blocked, vectorised and fast"],
-    )
+def _allowed(config: EdgeCompileConfig) -> tuple[Any, ...]:
+    """What a program in the Edge dialect may hold besides its operators."""
+    return (*config.preserve_ops, *config._core_aten_ops_exception_list, *ops.EXTRAS)
 
 
 class EdgeProgramManager:
@@ -278,8 +348,45 @@ class EdgeProgramManager:
         return EdgeProgramManager(programs, self._constant_methods, config, reports=reports)
 
     def to_backend(self, partitioner: Any) -> EdgeProgramManager:
-        """Not there yet."""
-        raise _no_delegation()
+        """Give to backends what their partitioners choose; returns a new manager and leaves this one as it is.
+
+        Args:
+            partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
+
+        Raises:
+            DelegationError: a backend cannot take what its partitioner has chosen.
+        """
+        wanted = _by_method(partitioner, self._programs)
+        programs = dict(self._programs)
+        reports = {name: Report(list(report.records)) for name, report in self._reports.items()}
+        for turn in range(max(map(len, wanted.values()), default=0)):
+            # Methods that have a partitioner at this turn go together: backends may share data between them.
+            now = {name: given[turn] for name, given in wanted.items() if turn < len(given)}
+            start, before = time.perf_counter(), {name: len(programs[name].graph.nodes) for name in now}
+            spec = delegate.MethodProgramsPartitionerSpec({name: programs[name] for name in now}, now)
+            programs |= delegate.to_backend(spec)
+            seconds = (time.perf_counter() - start) / len(now)
+            for name, one in now.items():
+                if self.compile_config._check_ir_validity:
+                    dialects.verify(programs[name], dialects.EDGE, _allowed(self.compile_config))
+                notes = tuple(programs[name].graph_module.meta.pop("notes", ()))
+                size = len(programs[name].graph.nodes)
+                record = PassRecord("delegate", type(one).__name__, seconds, before[name], size, notes)
+                reports[name].records.append(record)
+        return EdgeProgramManager(programs, self._constant_methods, self.compile_config, reports=reports)
+
+    def delegation(self, method_name: str = "forward") -> Delegation:
+        """Where every call of a method runs, what it costs, and why it is not on a backend."""
+        return explain(self.exported_program(method_name))
+
+    def _decompose_the_rest(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
+        """What was kept whole for backends that then did not take it becomes core operators after all."""
+        programs = dict(self._programs)
+        for name, program in programs.items():
+            if any(True for _ in calls(program, *preserved)):
+                pipeline = PIPELINE.select("core", "edge")
+                programs[name] = pipeline.run(program, _options(config), self._reports[name])
+        return EdgeProgramManager(programs, self._constant_methods, config, reports=self._reports)
 
     def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
         """Optimise, plan memory and emit; this manager is left as it is."""
@@ -326,7 +433,7 @@ def _refuse_control_flow(programs: Mapping[str, ExportedProgram]) -> None:
         f"{getattr(node.target, '__name__', node.target)}: {place(node)}": None
         for program in programs.values()
         for node in calls(program)
-        if is_higher_order(node.target)
+        if is_higher_order(node.target) and not delegate.is_delegate_call(node)
     }
     if found:
         raise UnsupportedError(
@@ -387,6 +494,7 @@ class ExecutorchProgramManager:
             output.constants,
             output.mutable_data,
             output.delegate_data,
+            output.named_data,
             segment_alignment=config.segment_alignment,
             constant_tensor_alignment=config.constant_tensor_alignment or 16,
             extract_delegate_segments=config.extract_delegate_segments,
@@ -463,8 +571,8 @@ class ExecutorchProgramManager:
 
     @property
     def delegate_map(self) -> dict[str, dict[int, Any]]:
-        """Method -> instruction -> what a delegate says of it; empty without delegates."""
-        return {name: {} for name in self._programs}
+        """Method -> instruction -> {"name": backend, "delegate_map": its own debug handles}."""
+        return self._output.delegate_map
 
     @property
     def instruction_id_to_num_outs_map(self) -> dict[str, dict[int, int]]:

@@ -381,8 +381,26 @@ class BackendRegistry:
         return _module().backends()
 
     def is_available(self, backend_name: str) -> bool:
-        """Whether that backend is registered."""
-        return backend_name in self.registered_backend_names
+        """Whether that backend is registered and can run on this machine."""
+        return _module().is_backend_available(backend_name)
+
+    def load(self, path: str | os.PathLike) -> str:
+        """Registers the backend in a shared library; returns its name.
+
+        Args:
+            path: a library with ``extern "C" torchette::Backend* torchette_backend()``.
+
+        Raises:
+            RuntimeLoadError: it cannot be loaded, has no such function, or there is a backend of that name already.
+        """
+        native = _module()
+        try:
+            return native.load_backend(os.path.abspath(path))
+        except native.Fault as fault:
+            raise RuntimeLoadError(
+                f"the backend in {os.fspath(path)} cannot be registered: {fault.args[2]}",
+                hints=["`torchette backend new NAME` makes a folder that builds one"],
+            ) from None
 
 
 class OperatorRegistry:

@@ -2,6 +2,7 @@
 // The native half of torchette.runtime: objects of the C++ runtime for Python, arrays without copies where
 // their layout allows it, the lock released while a method runs. Prints nothing; log lines become messages of
 // exceptions.
+#include <dlfcn.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "torchette/extension/backends.h"
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/mmap_data_loader.h"
@@ -1079,6 +1081,27 @@ NB_MODULE(_native, m) {
       .def("reset", &LoadedMethod::reset)
       .def_prop_ro("memory_size", &LoadedMethod::method_memory_size);
 
+  if (const Error error = register_all_backends(); error != Error::Ok) throw runtime_fault(error);
+  m.def(
+      "load_backend",
+      [](const std::string& path) {
+        take_log();
+        void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+        if (library == nullptr) throw Fault{Fault::Kind::Runtime, Error::AccessFailed, dlerror(), 0};
+        using Entry = Backend* (*)();
+        const auto entry = reinterpret_cast<Entry>(dlsym(library, "torchette_backend"));
+        if (entry == nullptr)
+          throw Fault{Fault::Kind::Runtime, Error::NotFound, path + " has no function torchette_backend", 0};
+        Backend* backend = entry();
+        // the library stays loaded: methods may hold its code
+        if (const Error error = register_backend(*backend); error != Error::Ok) throw runtime_fault(error);
+        return text_of(backend->name);
+      },
+      nb::arg("path"));
+  m.def("is_backend_available", [](const std::string& name) {
+    const BackendInterface* backend = get_backend_class(name.c_str());
+    return backend != nullptr && backend->is_available();
+  });
   m.def("backends", [] {
     nb::list names;
     for (size_t i = 0; i < get_num_registered_backends(); ++i)

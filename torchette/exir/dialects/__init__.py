@@ -275,7 +275,8 @@ def _get_attr(node: Node) -> str | None:
         value = getattr(value, part, None)
     if value is None:
         return f"attribute {node.target} is not there"
-    if isinstance(value, (torch.Tensor, GraphModule)):
+    # A module that is not a graph is a delegate's; a graph cannot call any other.
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return None
     return f"attribute {node.target} is a {type(value).__name__}, not a tensor or a subgraph"
 

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What backends ahead of time are asked, given and held to."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.export import export
+
+from torchette.devtools.inspect import describe
+from torchette.errors import DelegationError, DelegationWarning, InputTypeError
+from torchette.exir import EdgeCompileConfig, EdgeProgramManager, to_edge, to_edge_transform_and_lower
+from torchette.exir.delegate import (
+    BackendDetails,
+    CompileSpec,
+    DelegationSpec,
+    LoweredBackendModule,
+    NamedDataStore,
+    Partitioner,
+    PartitionResult,
+    PreprocessResult,
+    executorch_call_delegate,
+    reject,
+    tag_constant_data,
+    tag_mutated_buffer,
+    to_backend,
+)
+from torchette.exir.graph import calls
+from torchette.exir.partitioners import AllNodePartitioner, generate_pattern_op_partitions, get_delegates
+
+
+class ListingBackend(BackendDetails):
+    """Its bytes are the names of the operators."""
+
+    @staticmethod
+    def preprocess(edge_program, compile_specs):
+        names = [str(node.target).removeprefix("aten.") for node in calls(edge_program)]
+        if "sin.default" in names:
+            raise RuntimeError("no sine here")
+        store = NamedDataStore()
+        for key, tensor in {**edge_program.state_dict, **edge_program.constants}.items():
+            store.add_named_data(key, tensor, 64)
+        return PreprocessResult(
+            " ".join(names).encode(), data_store_output=store.get_named_data_store_output()
+        )
+
+
+class Choose(Partitioner):
+    """Takes the operators whose name begins with one of the words."""
+
+    def __init__(self, *words: str, keep: tuple = (), tag_state: bool = False) -> None:
+        super().__init__()
+        self.words, self.keep, self.tag_state = words, keep, tag_state
+
+    def partition(self, exported_program):
+        for node in calls(exported_program):
+            if str(node.target).removeprefix("aten.").startswith(self.words):
+                node.meta["delegation_tag"] = "mine"
+            else:
+                reject(node, f"not one of {self.words}")
+        tag_constant_data(exported_program)
+        if self.tag_state:
+            tag_mutated_buffer(exported_program)
+        spec = DelegationSpec("ListingBackend", [CompileSpec("level", b"\x03")])
+        return PartitionResult(exported_program, {"mine": spec})
+
+    def ops_to_not_decompose(self, ep):
+        return list(self.keep), None
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.scale = torch.nn.Parameter(torch.randn(4))
+
+    def forward(self, x, y):
+        total = x + y
+        scaled = total * self.scale
+        wave = torch.sin(scaled)
+        return self.linear(wave + total), scaled
+
+
+ARGS = (torch.randn(2, 4), torch.randn(2, 4))
+
+
+def _lowered(model: torch.nn.Module, args: tuple, partitioner, **how):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        return to_edge_transform_and_lower(export(model.eval(), args), partitioner=partitioner, **how)
+
+
+def _close(got, wanted) -> None:
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_parts_become_calls_and_the_program_computes_the_same(tmp_path) -> None:
+    model = Model()
+    edge = _lowered(model, ARGS, Choose("add", "mul"))
+    program = edge.exported_program()
+    assert len(get_delegates(program.graph)) == 2
+    assert "scale" not in program.state_dict, "a weight that only the delegate reads goes with it"
+    assert "linear.weight" in program.state_dict
+    _close(program.module()(*ARGS), model(*ARGS))
+    finished = edge.to_executorch()
+    (tmp_path / "m.pte").write_bytes(finished.buffer)
+    method = describe(tmp_path / "m.pte").methods[0]
+    assert [item.backend for item in method.delegates] == ["ListingBackend"] * 2
+    (first, second) = [item for item in method.instructions if item.kind == "delegate"]
+    assert [len(item.inputs) for item in (first, second)] == [2, 2]
+    assert {at: entry["name"] for at, entry in finished.delegate_map["forward"].items()} == {
+        first.index: "ListingBackend",
+        second.index: "ListingBackend",
+    }
+
+
+def test_a_whole_program_becomes_a_module_that_can_be_exported_again() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    edge = to_edge(export(model, ARGS[:1]))
+    lowered = to_backend("ListingBackend", edge.exported_program(), [CompileSpec("a", b"b")])
+    assert isinstance(lowered, LoweredBackendModule)
+    assert lowered.processed_bytes == b"linear.default relu.default"
+    torch.testing.assert_close(lowered(ARGS[0]), model(ARGS[0]))
+
+    class Composite(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lowered = lowered
+
+        def forward(self, x):
+            return self.lowered(x) * 2
+
+    again = to_edge(export(Composite(), ARGS[:1]))
+    (call,) = calls(again.exported_program(), executorch_call_delegate)
+    assert call.meta["val"][0].shape == (2, 4)
+    torch.testing.assert_close(again.exported_program().module()(ARGS[0]), Composite()(ARGS[0]))
+    assert b"linear.default relu.default" in again.to_executorch().buffer
+    alone = EdgeProgramManager(lowered.program()).to_executorch()
+    assert b"linear.default relu.default" in alone.buffer
+
+
+def test_several_partitioners_are_asked_in_order() -> None:
+    edge = _lowered(Model(), ARGS, [Choose("mul"), Choose("add", "mul")])
+    names = [module.processed_bytes for module in edge.exported_program().graph_module.children()]
+    assert b"mul.Tensor" in names
+    assert b"add.Tensor" in names
+
+
+def test_methods_share_named_data_and_equal_blobs(tmp_path) -> None:
+    model = torch.nn.Linear(4, 4).eval()
+    programs = {name: export(model, ARGS[:1]) for name in ("one", "two")}
+    edge = to_edge_transform_and_lower(programs, partitioner=AllNodePartitioner("ListingBackend", []))
+    (tmp_path / "m.pte").write_bytes(edge.to_executorch().buffer)
+    from torchette.format import pte
+
+    file = pte.load_file(tmp_path / "m.pte")
+    assert set(file.named()) == {"weight", "bias"}
+    places = [plan.delegates[0].processed.index for plan in file.program.execution_plan]
+    assert places[0] == places[1]
+
+
+def test_state_goes_along_as_a_whole() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(2))
+
+        def forward(self, x):
+            self.count.add_(x)
+            return self.count * 2
+
+    edge = _lowered(Counter(), (torch.ones(2),), Choose("add", "mul", tag_state=True))
+    program = edge.exported_program()
+    assert not program.graph_signature.buffers_to_mutate
+    (module,) = program.graph_module.children()
+    assert list(module.original_module.graph_signature.buffers_to_mutate.values()) == ["count"]
+    kept = _lowered(Counter(), (torch.ones(2),), Choose("add", "mul")).exported_program()
+    assert list(kept.graph_signature.buffers_to_mutate.values()) == ["count"]
+
+
+def test_operators_are_kept_whole_for_those_who_want_them() -> None:
+    class Norm(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.hardswish(x) + torch.nn.functional.leaky_relu(x)
+
+    op = torch.ops.aten.rms_norm.default
+    model = torch.nn.Sequential(torch.nn.RMSNorm(4)).eval()
+    taken = _lowered(model, ARGS[:1], Choose("rms_norm", keep=(op,))).exported_program()
+    (module,) = taken.graph_module.children()
+    assert module.processed_bytes == b"rms_norm.default"
+    refused = _lowered(model, ARGS[:1], Choose("relu", keep=(op,)))
+    assert not list(calls(refused.exported_program(), op)), "nobody took it, so it is decomposed after all"
+    torch.testing.assert_close(refused.exported_program().module()(ARGS[0]), (model(ARGS[0])))
+    refused.to_executorch()
+
+
+def test_the_report_says_where_all_runs_and_why() -> None:
+    model = Model()
+    with pytest.warns(DelegationWarning, match="aten.linear"):
+        edge = to_edge_transform_and_lower(export(model.eval(), ARGS), partitioner=Choose("add", "mul"))
+    report = edge.delegation()
+    by_op = {item.op: item for item in report.placements}
+    assert by_op["aten.mul.Tensor"].backend == "ListingBackend"
+    assert by_op["aten.linear.default"].reasons == {"Choose": ("not one of ('add', 'mul')",)}
+    assert by_op["aten.linear.default"].macs == 2 * 4 * 4
+    assert sum(item.share for item in report.placements) == pytest.approx(1)
+    assert "test_delegate.py" in str(report)
+    with pytest.raises(DelegationError) as error:
+        config = EdgeCompileConfig(strict=True)
+        to_edge_transform_and_lower(export(model.eval(), ARGS), partitioner=Choose("add"), compile_config=config)
+    assert error.value.code == "not-delegated"
+    assert any("self.linear" in line for line in error.value.where)
+
+
+def test_what_is_wrong_is_named() -> None:
+    program = to_edge(export(Model().eval(), ARGS)).exported_program()
+    with pytest.raises(DelegationError, match="NoSuchBackend") as error:
+        to_backend("NoSuchBackend", program, [])
+    assert error.value.code == "unknown-backend"
+    assert "ListingBackend" in str(error.value)
+    with pytest.raises(DelegationError, match="no sine here") as error:
+        to_backend(program, AllNodePartitioner("ListingBackend", []))
+    assert error.value.code == "preprocess-failed"
+    assert any("torch.sin" in line for line in error.value.where)
+
+    class Forgets(Choose):
+        def partition(self, exported_program):
+            result = super().partition(exported_program)
+            result.partition_tags.clear()
+            return result
+
+    with pytest.raises(DelegationError, match="'mine'") as error:
+        to_backend(program, Forgets("add"))
+    assert error.value.code == "bad-partition"
+    with pytest.raises(InputTypeError, match="Partitioner"):
+        to_edge_transform_and_lower(export(Model().eval(), ARGS), partitioner=Choose)
+    with pytest.raises(InputTypeError, match="decode"):
+        to_edge_transform_and_lower(export(Model().eval(), ARGS), partitioner={"decode": Choose("add")})
+    store = NamedDataStore()
+    store.add_named_data("k", b"1")
+    with pytest.raises(DelegationError, match="'k'"):
+        store.add_named_data("k", b"2")
+    with pytest.raises(TypeError, match="cannot be derived"):
+        type("Nested", (ListingBackend,), {})
+
+
+def test_the_given_program_is_left_as_it_is() -> None:
+    edge = to_edge(export(Model().eval(), ARGS))
+    before = str(edge.exported_program())
+    edge.to_backend(Choose("add", "mul"))
+    assert str(edge.exported_program()) == before
+
+
+def test_patterns_find_their_nodes() -> None:
+    program = to_edge(export(Model().eval(), ARGS)).exported_program()
+
+    class Pattern(torch.nn.Module):
+        def forward(self, a, b):
+            return torch.sin(a) + b
+
+    pattern = to_edge(export(Pattern(), ARGS)).exported_program().graph
+    (group,) = generate_pattern_op_partitions(program.graph_module, patterns=[pattern])
+    assert [node.name for node in group.nodes] == ["sin", "add_1"]

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A backend's partitioner comes in; an AssertionError with the reason goes out where the backend breaks what every
+# backend must keep. The models add and multiply: every backend can do that, or says that it cannot.
+"""The conformance suite: `CHECKS`, each of which is called with a function that makes the backend's partitioner.
+
+>>> @pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+... def test_conformance(check):
+...     check(MyPartitioner)
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import Dim, export
+
+from torchette.errors import DelegationWarning, TorchetteError
+from torchette.exir.delegate import Partitioner, backend
+from torchette.exir.program import (
+    EdgeProgramManager,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+from torchette.runtime import Runtime
+
+MakePartitioner = Callable[[], Partitioner]
+
+
+class Unclaimed(Exception):
+    """The backend does not take what a check is about, which is its right: nothing was checked."""
+
+
+class _Chain(torch.nn.Module):
+    """Additions and multiplications in a row, with a weight."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x + y) * self.weight + x
+
+
+class _Interrupted(torch.nn.Module):
+    """What no single call can replace: a node between two additions must run elsewhere."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = x + y
+        return torch.cumsum(first, 0) + first, first, first * y
+
+
+class _Elementwise(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x + y) * y + x
+
+
+def float32(make: MakePartitioner) -> None:
+    """A chain with a weight runs on the backend, as a whole, and equals eager; every time."""
+    model = _Chain(torch.randn(3, 4)).eval()
+    edge = _lower(model, (torch.randn(3, 4), torch.randn(3, 4)), make)
+    assert len(_backends(edge)) == 1, "a chain must be one call"
+    method = _load(edge.to_executorch())
+    for _ in range(5):
+        _equal(method, model, (torch.randn(3, 4), torch.randn(3, 4)))
+
+
+def whole_numbers(make: MakePartitioner) -> None:
+    """int32 and int64 equal eager exactly, overflow included, or are not claimed."""
+    claimed = False
+    for dtype in (torch.int32, torch.int64):
+        limit = torch.iinfo(dtype).max
+        args = (torch.tensor([1, -5, limit], dtype=dtype), torch.tensor([7, 11, limit], dtype=dtype))
+        edge = _lower(_Elementwise(), args, make, must=False)
+        claimed |= bool(_backends(edge))
+        _equal(_load(edge.to_executorch()), _Elementwise(), args)
+    if not claimed:
+        raise Unclaimed("whole numbers")
+
+
+def cut_where_it_must_be(make: MakePartitioner) -> None:
+    """What lies between two parts of the backend runs outside, and the results are right."""
+    args = (torch.randn(3, 4), torch.randn(3, 4))
+    edge = _lower(_Interrupted(), args, make)
+    _equal(_load(edge.to_executorch()), _Interrupted(), args)
+
+
+def dynamic_shapes(make: MakePartitioner) -> None:
+    """Sizes within the bounds, the bounds included, in any order."""
+    n = Dim("n", min=1, max=16)
+    args = (torch.randn(4, 3), torch.randn(4, 3))
+    edge = _lower(_Elementwise(), args, make, must=False, dynamic_shapes={"x": {0: n}, "y": {0: n}})
+    if not _backends(edge):
+        raise Unclaimed("dynamic shapes")
+    method = _load(edge.to_executorch())
+    for size in (4, 16, 1, 7, 16):
+        _equal(method, _Elementwise(), (torch.randn(size, 3), torch.randn(size, 3)))
+
+
+def several_methods(make: MakePartitioner) -> None:
+    """Methods of one file do not disturb each other."""
+    args = (torch.randn(2, 2), torch.randn(2, 2))
+    models = {"first": _Chain(torch.randn(2, 2)).eval(), "second": _Chain(torch.randn(2, 2)).eval()}
+    programs = {name: export(model, args) for name, model in models.items()}
+    program = _manager(to_edge_transform_and_lower, programs, partitioner=make()).to_executorch()
+    loaded = Runtime.get().load_program(program.buffer)
+    methods = {name: loaded.load_method(name) for name in models}
+    for _ in range(2):
+        for name, model in models.items():
+            _equal(methods[name], model, args)
+
+
+def threads(make: MakePartitioner) -> None:
+    """Methods of one program run in several threads at once."""
+    model = _Chain(torch.randn(64, 64)).eval()
+    args = (torch.randn(64, 64), torch.randn(64, 64))
+    loaded = Runtime.get().load_program(_lower(model, args, make).to_executorch().buffer)
+    wrong: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            method = loaded.load_method("forward")
+            for _ in range(20):
+                mine = (torch.randn(64, 64), torch.randn(64, 64))
+                _equal(method, model, mine)
+        except BaseException as error:
+            wrong.append(error)
+
+    running = [threading.Thread(target=work) for _ in range(4)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    if wrong:
+        raise wrong[0]
+
+
+def missing_at_run_time(make: MakePartitioner) -> None:
+    """Where the backend is absent, loading fails with its name; the process survives."""
+    edge = _lower(_Elementwise(), (torch.randn(2), torch.randn(2)), make)
+    (name,) = set(_backends(edge))
+    absent = "?" + name[1:]
+    data = edge.to_executorch().buffer.replace(name.encode() + b"\0", absent.encode() + b"\0")
+    try:
+        Runtime.get().load_program(data).load_method("forward")
+    except TorchetteError as error:
+        assert absent in str(error), f"the message does not name the backend: {error}"
+    else:
+        raise AssertionError("a method of an unknown backend was loaded")
+
+
+def damaged_bytes(make: MakePartitioner) -> None:
+    """Bytes of another version, cut short or changed anywhere are refused or run; nothing worse."""
+    args = (torch.randn(2, 3), torch.randn(2, 3))
+    edge = _lower(_Chain(torch.randn(2, 3)).eval(), args, make)
+    data = edge.to_executorch().buffer
+    (blob,) = (module.processed_bytes for module in _modules(edge))
+    at = data.index(bytes(blob))
+    dice = random.Random(0)
+    for turn in range(200):
+        changed = bytearray(data)
+        if turn == 0:
+            changed[at : at + len(blob)] = bytes(len(blob))
+        else:
+            for _ in range(dice.randint(1, 4)):
+                changed[at + dice.randrange(len(blob))] = dice.choice(
+                    (0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256))
+                )
+        try:
+            Runtime.get().load_program(bytes(changed)).load_method("forward").execute(list(args))
+        except TorchetteError:
+            continue
+        assert turn > 0, "bytes that are all zero were accepted"
+
+
+def refuses_what_it_cannot_do(make: MakePartitioner) -> None:
+    """A program that the partitioner would not choose makes preprocess raise, not crash."""
+    program = export(torch.nn.GRU(2, 2), (torch.randn(1, 1, 2),))
+    edge = _manager(to_edge_transform_and_lower, program, partitioner=make())
+    assert edge.to_executorch().buffer, "what is not claimed must still compile"
+
+
+CHECKS: tuple[Callable[[MakePartitioner], None], ...] = (
+    float32,
+    whole_numbers,
+    cut_where_it_must_be,
+    dynamic_shapes,
+    several_methods,
+    threads,
+    missing_at_run_time,
+    damaged_bytes,
+    refuses_what_it_cannot_do,
+)
+
+
+def _manager(lower: Callable[..., EdgeProgramManager], *args: Any, **kwargs: Any) -> EdgeProgramManager:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        return lower(*args, **kwargs)
+
+
+def _lower(
+    model: torch.nn.Module, args: tuple, make: MakePartitioner, *, must: bool = True, **how: Any
+) -> EdgeProgramManager:
+    edge = _manager(to_edge_transform_and_lower, export(model, args, **how), partitioner=make())
+    if must and not _backends(edge):
+        raise Unclaimed("addition and multiplication")
+    for name in _backends(edge):
+        assert backend(name).__name__ == name
+    return edge
+
+
+def _modules(edge: EdgeProgramManager) -> list[Any]:
+    module = edge.exported_program().graph_module
+    return [child for child in module.children() if hasattr(child, "processed_bytes")]
+
+
+def _backends(edge: EdgeProgramManager) -> list[str]:
+    return [module.backend_id for module in _modules(edge)]
+
+
+def _load(program: ExecutorchProgramManager) -> Any:
+    return Runtime.get().load_program(program.buffer).load_method("forward")
+
+
+def _equal(method: Any, model: torch.nn.Module, args: tuple) -> None:
+    expected = model(*args)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for got, wanted in zip(method.execute(list(args)), expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), wanted, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A program in the Edge dialect comes in; what this backend can run has a tag afterwards, the rest a reason.
+"""Which nodes go to the backend."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.null.preprocess import DTYPES, OPERATORS, NullBackend, operator_name
+from torchette.exir.delegate import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+    reject,
+    tag_constant_data,
+)
+from torchette.exir.graph import calls, same_shape
+
+
+class NullPartitioner(Partitioner):
+    """Additions and multiplications of two tensors of one shape and dtype."""
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag them, and the weights that only they read."""
+        tags = {}
+        for node in calls(exported_program):
+            reason = _why_not(node)
+            if reason is not None:
+                reject(node, reason)
+                continue
+            # One tag for each shape: all values of a program of this backend have the same.
+            tag = f"null {tuple(node.meta['val'].shape)}"
+            node.meta["delegation_tag"] = tag
+            tags[tag] = DelegationSpec(NullBackend.__name__, [])
+        tag_constant_data(exported_program)
+        return PartitionResult(exported_program, tags)
+
+
+def _why_not(node: Node) -> str | None:
+    if operator_name(node) not in OPERATORS:
+        return "only add and mul"
+    operands, result = node.args[:2], node.meta["val"]
+    if not all(isinstance(operand, Node) for operand in operands):
+        return "an operand is a number"
+    if node.kwargs.get("alpha", 1) != 1:
+        return "alpha is not 1"
+    for operand in operands:
+        value = operand.meta["val"]  # type: ignore[union-attr]
+        if not isinstance(value, torch.Tensor) or value.dtype != result.dtype or value.dtype not in DTYPES:
+            return f"dtype {getattr(value, 'dtype', type(value).__name__)}"
+        if not same_shape(value.shape, result.shape):
+            return "an operand is broadcast"
+        if not value.is_contiguous():
+            return "an operand has another order of dimensions"
+    return None

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A program of additions and multiplications comes in, the bytes that runtime.cpp reads go out.
+"""What the backend makes of a program.
+
+The bytes, all numbers little-endian and of 32 bits unless said otherwise:
+
+    "NUL1", number of values, of inputs, of constants, of instructions, of outputs
+    per value: dtype (ScalarType), elements at its greatest shape
+    per instruction: operation (0 add, 1 mul), left value, right value; its result is the next value
+    per output: value
+    the bytes of the constants, each padded to 8
+
+Values are numbered: first the inputs, then the constants, then the results in order.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.delegate import BackendDetails, CompileSpec, PreprocessResult
+from torchette.exir.graph import calls, constants, outputs, placeholders
+from torchette.exir.tensor import upper_bound
+
+MAGIC = b"NUL1"
+OPERATORS = {"add.Tensor": 0, "mul.Tensor": 1}
+DTYPES = {torch.int32: 3, torch.int64: 4, torch.float32: 6}  # to the file format's ScalarType
+
+
+class NullBackend(BackendDetails):
+    """Additions and multiplications of tensors of one shape."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        """The bytes described above.
+
+        Raises:
+            ValueError: an operator, dtype or option that this backend does not have.
+        """
+        if compile_specs:
+            raise ValueError(f"the null backend has no option {compile_specs[0].key!r}")
+        stored = constants(edge_program)
+        inputs = [node for node in placeholders(edge_program) if node not in stored]
+        values = [*inputs, *stored]
+        instructions: list[tuple[int, ...]] = []
+        handles: dict[int, tuple[int, ...]] = {}
+        for node in calls(edge_program):
+            operation = OPERATORS.get(operator_name(node))
+            if operation is None:
+                raise ValueError(f"{node.target} is no addition or multiplication")
+            left, right = (values.index(operand) for operand in node.args[:2])  # type: ignore[arg-type]
+            handles[len(instructions)] = (node.meta["debug_handle"],)
+            instructions.append((operation, left, right))
+            values.append(node)
+        results = [values.index(node) for node in outputs(edge_program)]
+        parts = [
+            struct.pack(
+                "<4s5I", MAGIC, len(values), len(inputs), len(stored), len(instructions), len(results)
+            ),
+            *(struct.pack("<2I", *_described(node)) for node in values),
+            *(struct.pack("<3I", *instruction) for instruction in instructions),
+            struct.pack(f"<{len(results)}I", *results),
+        ]
+        blob = bytearray(b"".join(parts))
+        for tensor in stored.values():
+            blob += bytes(-len(blob) % 8)
+            blob += tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return PreprocessResult(bytes(blob), debug_handle_map=handles)
+
+
+def operator_name(node: Node) -> str:
+    """The operator without its namespace, such as ``add.Tensor``."""
+    return str(node.target).removeprefix("aten.")
+
+
+def _described(node: Node) -> tuple[int, int]:
+    value = node.meta["val"]
+    sizes = [upper_bound(size) for size in value.shape]
+    if None in sizes:
+        raise ValueError(f"{node.name} has a dimension without an upper bound")
+    return DTYPES[value.dtype], math.prod(sizes)  # type: ignore[arg-type]

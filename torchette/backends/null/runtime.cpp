@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The half of the null backend that runs on the device: the bytes that preprocess.py wrote come in at init,
+// tensors at execute. Nothing in the bytes is believed until it was checked.
+#include <cstring>
+#include <type_traits>
+
+#include "torchette/runtime/backend.h"
+
+namespace torchette {
+namespace {
+
+constexpr char kMagic[] = {'N', 'U', 'L', '1'};
+
+struct Header {
+  char magic[4];
+  uint32_t values, inputs, constants, instructions, outputs;
+};
+struct ValueRecord {
+  uint32_t dtype, capacity;
+};
+struct InstructionRecord {
+  uint32_t operation, left, right;
+};
+
+/// A program, all of it in the method's memory, so that the processed bytes can go after init.
+struct Program {
+  Header header;
+  const ValueRecord* values;
+  const InstructionRecord* instructions;
+  const uint32_t* outputs;
+  void** data;  // of each value: constants and results here, inputs set by each execution
+};
+
+ScalarType dtype_of(const ValueRecord& value) { return static_cast<ScalarType>(value.dtype); }
+
+bool is_supported(uint32_t dtype) {
+  return dtype == static_cast<uint32_t>(ScalarType::Int) ||
+         dtype == static_cast<uint32_t>(ScalarType::Long) ||
+         dtype == static_cast<uint32_t>(ScalarType::Float);
+}
+
+/// Reads the bytes in order; after a read beyond the end nothing more is given.
+class Bytes {
+ public:
+  Bytes(const void* data, size_t size)
+      : at_(static_cast<const uint8_t*>(data)), start_(at_), end_(at_ + size) {}
+
+  /// Copies `count` items to memory that lives as long as the method; null if the bytes or the memory end.
+  template <typename T>
+  T* copy(uint32_t count, MemoryAllocator* memory) {
+    const uint64_t size = uint64_t{count} * sizeof(T);
+    if (size > static_cast<uint64_t>(end_ - at_)) return nullptr;
+    T* items = memory->allocate_list<T>(count);
+    if (items != nullptr && size != 0) memcpy(items, at_, static_cast<size_t>(size));
+    at_ += size;
+    return items;
+  }
+  void align(size_t alignment) {
+    const size_t rest = static_cast<size_t>(at_ - start_) % alignment;
+    const size_t skip = rest == 0 ? 0 : alignment - rest;
+    at_ = skip > static_cast<size_t>(end_ - at_) ? end_ : at_ + skip;
+  }
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* start_;
+  const uint8_t* end_;
+};
+
+template <typename T>
+void run(uint32_t operation, const void* left, const void* right, void* out, ptrdiff_t n) {
+  const T* a = static_cast<const T*>(left);
+  const T* b = static_cast<const T*>(right);
+  T* result = static_cast<T*>(out);
+  using U = std::conditional_t<std::is_integral<T>::value, std::make_unsigned<T>, std::common_type<T>>;
+  using Wide = typename U::type;  // whole numbers wrap around, as torch's do
+  for (ptrdiff_t i = 0; i < n; ++i) {
+    const Wide x = static_cast<Wide>(a[i]), y = static_cast<Wide>(b[i]);
+    result[i] = static_cast<T>(operation == 0 ? x + y : x * y);
+  }
+}
+
+class NullBackend final : public BackendInterface {
+ public:
+  bool is_available() const override { return true; }
+
+  Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
+                               Span<const CompileSpec>) const override {
+    MemoryAllocator* memory = context.get_runtime_allocator();
+    Bytes bytes(processed->data(), processed->size());
+    const Header* header = bytes.copy<Header>(1, memory);
+    if (header == nullptr || memcmp(header->magic, kMagic, sizeof(kMagic)) != 0 ||
+        uint64_t{header->inputs} + header->constants + header->instructions != header->values) {
+      TORCHETTE_LOG(Error, "these are no bytes of the null backend of this version");
+      return Error::DelegateInvalidCompatibility;
+    }
+    const ValueRecord* values = bytes.copy<ValueRecord>(header->values, memory);
+    const InstructionRecord* instructions = bytes.copy<InstructionRecord>(header->instructions, memory);
+    const uint32_t* outputs = bytes.copy<uint32_t>(header->outputs, memory);
+    void** data = memory->allocate_list<void*>(header->values);
+    Program* program = memory->allocate_list<Program>(1);
+    if (values == nullptr || instructions == nullptr || outputs == nullptr || data == nullptr ||
+        program == nullptr) {
+      TORCHETTE_LOG(Error, "the null backend's bytes are cut short, or the method's memory is too small");
+      return Error::MemoryAllocationFailed;
+    }
+    const uint32_t results = header->inputs + header->constants;
+    for (uint32_t i = 0; i < header->values; ++i) {
+      TORCHETTE_CHECK(is_supported(values[i].dtype) && values[i].capacity < (1u << 30),
+                      DelegateInvalidCompatibility, "value %u of the null backend has dtype %u", i,
+                      values[i].dtype);
+      const size_t nbytes = values[i].capacity * element_size(dtype_of(values[i]));
+      if (i < header->inputs) {
+        data[i] = nullptr;
+      } else if (i < results) {
+        bytes.align(8);
+        data[i] = bytes.copy<uint8_t>(static_cast<uint32_t>(nbytes), memory);
+      } else {
+        data[i] = memory->allocate(nbytes, 16);
+      }
+      TORCHETTE_CHECK(i < header->inputs || data[i] != nullptr, MemoryAllocationFailed,
+                      "value %u of the null backend has no memory", i);
+    }
+    for (uint32_t i = 0; i < header->instructions; ++i) {
+      const InstructionRecord& it = instructions[i];
+      TORCHETTE_CHECK(it.operation < 2 && it.left < results + i && it.right < results + i &&
+                          values[it.left].dtype == values[results + i].dtype &&
+                          values[it.right].dtype == values[results + i].dtype,
+                      DelegateInvalidCompatibility, "instruction %u of the null backend is damaged", i);
+    }
+    for (uint32_t i = 0; i < header->outputs; ++i)
+      TORCHETTE_CHECK(outputs[i] < header->values, DelegateInvalidCompatibility,
+                      "output %u of the null backend is damaged", i);
+    *program = {*header, values, instructions, outputs, data};
+    processed->Free();
+    return static_cast<DelegateHandle*>(program);
+  }
+
+  Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<Value*> arguments) const override {
+    const Program& program = *static_cast<const Program*>(handle);
+    const Header& header = program.header;
+    TORCHETTE_CHECK(arguments.size() == size_t{header.inputs} + header.outputs, InvalidArgument,
+                    "the null backend is given %zu arguments, its program has %u inputs and %u outputs",
+                    arguments.size(), header.inputs, header.outputs);
+    if (arguments.size() == 0) return Error::Ok;
+    // All tensors of a program have one shape: that of the first.
+    Tensor shape = arguments[0]->is_tensor() ? arguments[0]->to_tensor() : Tensor();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      TORCHETTE_CHECK(arguments[i]->is_tensor(), InvalidArgument,
+                      "argument %zu of the null backend is no tensor", i);
+      const Tensor tensor = arguments[i]->to_tensor();
+      const bool input = i < header.inputs;
+      const uint32_t value = input ? static_cast<uint32_t>(i) : program.outputs[i - header.inputs];
+      if (!input) TORCHETTE_TRY(resize_tensor(tensor, shape.sizes()));
+      TORCHETTE_CHECK(tensor.scalar_type() == dtype_of(program.values[value]) &&
+                          tensor.numel() == shape.numel() &&
+                          (tensor.numel() == 0 || tensor.const_data_ptr() != nullptr),
+                      InvalidArgument, "argument %zu of the null backend does not fit its program", i);
+      if (input) program.data[i] = tensor.mutable_data_ptr();
+    }
+    const ptrdiff_t n = shape.numel();
+    for (uint32_t i = 0; i < header.values; ++i)
+      TORCHETTE_CHECK(i < header.inputs || n <= ptrdiff_t{program.values[i].capacity}, InvalidArgument,
+                      "value %u of the null backend has %u elements, the inputs have %td", i,
+                      program.values[i].capacity, n);
+    const uint32_t first = header.inputs + header.constants;
+    for (uint32_t i = 0; i < header.instructions; ++i) {
+      const InstructionRecord& it = program.instructions[i];
+      const void *left = program.data[it.left], *right = program.data[it.right];
+      void* out = program.data[first + i];
+      switch (dtype_of(program.values[first + i])) {
+        case ScalarType::Int:
+          run<int32_t>(it.operation, left, right, out, n);
+          break;
+        case ScalarType::Long:
+          run<int64_t>(it.operation, left, right, out, n);
+          break;
+        default:
+          run<float>(it.operation, left, right, out, n);
+      }
+    }
+    for (uint32_t i = 0; i < header.outputs; ++i) {
+      const Tensor out = arguments[header.inputs + i]->to_tensor();
+      if (out.nbytes() != 0) memcpy(out.mutable_data_ptr(), program.data[program.outputs[i]], out.nbytes());
+    }
+    return Error::Ok;
+  }
+};
+
+NullBackend backend;
+
+}  // namespace
+
+Backend null_backend{"NullBackend", &backend};
+
+}  // namespace torchette

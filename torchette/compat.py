@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# ONE table: module paths of ExecuTorch -> where their names live here. An import of `torchette.<their path>` that is no
+# file of ours is served from it.
+"""ExecuTorch's module paths under our root, so that a migration is a change of the import root.
+
+>>> from torchette.exir.backend.partitioner import Partitioner       # is torchette.exir.delegate.Partitioner
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from types import ModuleType
+from typing import Any
+
+_DELEGATE = "torchette.exir.delegate"
+_PARTITIONERS = "torchette.exir.partitioners"
+
+# Path below the root -> name -> our module that has it.
+TABLE: dict[str, dict[str, str]] = {
+    "exir.backend.backend_api": dict.fromkeys(("to_backend", "LoweredBackendModule", "MethodProgramsPartitionerSpec"), _DELEGATE),
+    "exir.backend.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "ExportedProgram", "PreprocessResult"), _DELEGATE),
+    "exir.backend.compile_spec_schema": {"CompileSpec": _DELEGATE},
+    "exir.backend.partitioner": dict.fromkeys(("DelegationSpec", "Partitioner", "PartitionResult"), _DELEGATE),
+    "exir.backend.utils": {
+        "tag_constant_data": _DELEGATE,
+        "tag_mutated_buffer": _DELEGATE,
+        **dict.fromkeys(("DelegateMappingBuilder", "WhyNoPartition", "format_delegated_graph", "get_delegates", "get_non_lowered_nodes", "is_shape_dynamic", "print_delegated_graph"), _PARTITIONERS),
+    },
+    "exir.backend.canonical_partitioners.all_node_partitioner": {"AllNodePartitioner": _PARTITIONERS},
+    "exir.backend.canonical_partitioners.pattern_op_partitioner": {
+        "generate_partitions_from_list_of_nodes": _PARTITIONERS,
+        "generate_pattern_op_partitions": _PARTITIONERS,
+    },
+    "exir.lowered_backend_module": {"LoweredBackendModule": _DELEGATE},
+    "exir._serialize._named_data_store": {
+        "NamedDataStore": _DELEGATE,
+        "NamedDataStoreOutput": _DELEGATE,
+    },
+    # where the delegation interface was in its first releases
+    "backends.backend_api": {"to_backend": _DELEGATE},
+    "backends.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "PreprocessResult"), _DELEGATE),
+    "backends.partitioner": dict.fromkeys(("DelegationSpec", "Partitioner", "PartitionResult"), _DELEGATE),
+}  # fmt: skip
+
+_ROOT = "torchette."
+_PACKAGES = {path.rsplit(".", depth)[0] for path in TABLE for depth in range(1, path.count(".") + 1)}
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Stands last among Python's finders: it is asked only for what is no file of ours."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        name = fullname.removeprefix(_ROOT)
+        if name == fullname or (name not in TABLE and name not in _PACKAGES):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=name in _PACKAGES)
+
+    def exec_module(self, module: ModuleType) -> None:
+        names = TABLE.get(module.__name__.removeprefix(_ROOT), {})
+
+        def lookup(name: str) -> Any:
+            if name not in names:
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            value = getattr(importlib.import_module(names[name]), name)
+            setattr(module, name, value)
+            return value
+
+        module.__doc__ = "ExecuTorch's module path; see torchette.compat."
+        module.__getattr__ = lookup  # type: ignore[method-assign]
+        module.__dir__ = lambda: sorted(names)  # type: ignore[method-assign]
+
+
+def install() -> None:
+    """Serve the table's paths; done when `torchette` is imported, and only once."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -1,0 +1,624 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Edge programs and partitioners come in; the same programs with one call in the place of each part that a backend
+# takes go out. What a backend is ahead of time, and how it is asked. Names are ExecuTorch's.
+"""Delegation: `Partitioner`, `BackendDetails`, `CompileSpec`, `to_backend`.
+
+A partitioner writes a tag on each node that its backend shall run (``node.meta["delegation_tag"]``) and says which
+backend each tag means. Every tag becomes one program (or several, where a node between two tagged ones must run outside,
+see `torchette.exir.partition`), the backend's `preprocess` turns that into bytes, and the graph keeps a call of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+from torch._C import DispatchKey
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
+
+from torchette.errors import DelegationError
+from torchette.exir.graph import (
+    calls,
+    copy_program,
+    drop_unused_constants,
+    graph_modules,
+    note,
+    place,
+    placeholders,
+    tensor_of,
+)
+from torchette.exir.partition import TAG, Piece, pieces, program_of, replace_by_call
+
+# ---- what a backend says ----
+
+
+@dataclass
+class CompileSpec:
+    """An option for a backend: a name and bytes, which also stand in the file and are given to its runtime."""
+
+    key: str
+    value: bytes
+
+
+class DataEntry(NamedTuple):
+    """Where a named blob is: its index in `NamedDataStoreOutput.buffers`, and the alignment that it wants in bytes."""
+
+    buffer_index: int
+    alignment: int
+
+
+@dataclass
+class NamedDataStoreOutput:
+    """Named blobs for one file. `external_data` is file name -> key -> entry, for blobs that go beside the .pte."""
+
+    buffers: list[Any]
+    pte_data: dict[str, DataEntry]
+    external_data: dict[str, dict[str, DataEntry]] = field(default_factory=dict)
+
+
+class NamedDataStore:
+    """Collects blobs that parts of a program share by name. Equal bytes are kept once."""
+
+    def __init__(self) -> None:
+        self._buffers: list[Any] = []
+        self._keys: dict[str, DataEntry] = {}
+        self._by_digest: dict[bytes, int] = {}
+
+    def add_named_data(self, key: str, data: Any, alignment: int | None = 1) -> None:
+        """Add `data` (bytes-like, or a tensor) as `key`.
+
+        Raises:
+            DelegationError: there are other bytes of that name already.
+        """
+        if isinstance(data, torch.Tensor):
+            data = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest = hashlib.sha256(data).digest()
+        index = self._by_digest.setdefault(digest, len(self._buffers))
+        if index == len(self._buffers):
+            self._buffers.append(data)
+        known = self._keys.get(key)
+        if known is not None and known.buffer_index != index:
+            raise DelegationError(
+                f"the named data {key!r} are given twice, with different bytes",
+                hints=["let the key say what the bytes are, for example a hash of them"],
+                code="named-data-differ",
+            )
+        self._keys[key] = DataEntry(index, max(alignment or 1, known.alignment if known else 1))
+
+    def merge_named_data_store(self, other: NamedDataStoreOutput) -> None:
+        """Add all that another store holds."""
+        for key, entry in other.pte_data.items():
+            self.add_named_data(key, other.buffers[entry.buffer_index], entry.alignment)
+
+    def get_named_data_store_output(self) -> NamedDataStoreOutput:
+        """What was collected."""
+        return NamedDataStoreOutput(list(self._buffers), dict(self._keys))
+
+
+@dataclass
+class PreprocessResult:
+    """What a backend makes of a program.
+
+    Attributes:
+        processed_bytes: what its runtime is given when the method is loaded.
+        debug_handle_map: instruction of the backend -> debug handles of the nodes that it came from.
+        data_store_output: blobs that the runtime finds by name, shared with other delegates of the file.
+    """
+
+    processed_bytes: bytes = b""
+    debug_handle_map: dict[Any, tuple[int, ...]] | None = None
+    data_store_output: NamedDataStoreOutput | None = None
+    _delegate_info_meta: Any = None
+
+
+class BackendDetails(ABC):
+    """The half of a backend that works ahead of time. A direct subclass is known by its class's name."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        nested = [b for b in cls.__bases__ if issubclass(b, BackendDetails) and b is not BackendDetails]
+        if nested:
+            raise TypeError(
+                f"{cls.__name__}: a backend cannot be derived from another one ({nested[0].__name__})"
+            )
+
+    @staticmethod
+    @abstractmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        """Turn a program in the Edge dialect, which may be changed, into bytes; raise for what cannot be."""
+
+    @classmethod
+    def preprocess_multimethod(
+        cls,
+        edge_programs: dict[str, list[ExportedProgram]],
+        compile_specs: dict[str, list[list[CompileSpec]]],
+    ) -> dict[str, list[PreprocessResult]]:
+        """All parts of all methods at once, for backends that share data between them. By default one by one."""
+        return {
+            method: [
+                cls.preprocess(part, specs) for part, specs in zip(parts, compile_specs[method], strict=True)
+            ]
+            for method, parts in edge_programs.items()
+        }
+
+
+class DelegationSpec(NamedTuple):
+    """What a tag means."""
+
+    backend_id: str
+    compile_specs: list[CompileSpec]
+
+
+@dataclass
+class PartitionResult:
+    """A program with tags on its nodes, and what each tag means."""
+
+    tagged_exported_program: ExportedProgram
+    partition_tags: dict[str, DelegationSpec]
+
+
+class Partitioner(ABC):
+    """Chooses the nodes that a backend shall run."""
+
+    def __init__(self, spec: Mapping[Any, object] = MappingProxyType({})) -> None:
+        self._spec = spec
+
+    def __call__(self, exported_program: ExportedProgram) -> PartitionResult:
+        """The same as `partition`."""
+        return self.partition(exported_program)
+
+    @property
+    def spec(self) -> Mapping[Any, object]:
+        """Whatever the partitioner was configured with."""
+        return self._spec
+
+    @abstractmethod
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag nodes of a program in the Edge dialect, and change nothing else of it.
+
+        `reject` records why a node is left out.
+        """
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
+        """Operators that the backend wants whole, and a filter: nodes for which it is false are decomposed all the same."""
+        return [], None
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """A change of the ATen program before it is decomposed; `to_edge_transform_and_lower` runs it."""
+        return exported_program
+
+
+def reject(node: Node, reason: str) -> None:
+    """Record why the partitioner that is at work does not take a node; the delegation report prints it."""
+    node.meta.setdefault("rejections", []).append(reason)
+
+
+# ---- the call in the graph ----
+
+
+class _CallDelegate(HigherOrderOperator):
+    """Calls a `LoweredBackendModule`: (module, *inputs) -> tuple of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__("executorch_call_delegate")
+
+    def __call__(self, lowered_module: LoweredBackendModule, *args: Any) -> Any:
+        return super().__call__(lowered_module, *args)
+
+
+executorch_call_delegate = _CallDelegate()
+
+
+def is_delegate_call(node: Node) -> bool:
+    """Whether a node runs on a backend (the peer's operator of that name counts as well)."""
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "executorch_call_delegate"
+
+
+@executorch_call_delegate.py_impl(DispatchKey.CompositeExplicitAutograd)
+def _run(lowered_module: LoweredBackendModule, *args: Any) -> Any:
+    return tuple(pytree.tree_leaves(lowered_module.original_module.module()(*args)))
+
+
+@executorch_call_delegate.py_impl(DispatchKey.Autograd)
+def _without_gradients(lowered_module: LoweredBackendModule, *args: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return executorch_call_delegate(lowered_module, *args)
+
+
+@executorch_call_delegate.py_impl(FakeTensorMode)
+def _fake(mode: FakeTensorMode, lowered_module: LoweredBackendModule, *args: Any) -> Any:
+    program = lowered_module.original_module
+    given = iter(args)
+    inputs = []
+    for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=True):
+        stored = tensor_of(program, spec)
+        inputs.append(
+            mode.from_tensor(stored.detach(), static_shapes=True) if stored is not None else next(given)
+        )
+        del node
+    with mode:
+        results = torch.fx.Interpreter(program.graph_module).run(*inputs, enable_io_processing=False)
+    return tuple(results)[len(program.graph_signature.buffers_to_mutate) :]
+
+
+@executorch_call_delegate.py_impl(ProxyTorchDispatchMode)
+def _trace(mode: ProxyTorchDispatchMode, lowered_module: LoweredBackendModule, *args: Any) -> Any:
+    results = executorch_call_delegate(lowered_module, *args)
+    root = mode.tracer.root
+    name = next((key for key, value in root.named_children() if value is lowered_module), None) or _free_name(
+        root
+    )
+    setattr(root, name, lowered_module)
+    proxies = pytree.tree_map(mode.tracer.unwrap_proxy, args)
+    node = mode.tracer.create_proxy(
+        "call_function",
+        executorch_call_delegate,
+        (mode.tracer.create_proxy("get_attr", name, (), {}), *proxies),
+        {},
+    )
+    return track_tensor_tree(results, node, constant=None, tracer=mode.tracer)
+
+
+@executorch_call_delegate.py_functionalize_impl
+def _functionalize(context: Any, lowered_module: LoweredBackendModule, *args: Any) -> Any:
+    with context.redispatch_to_next():
+        return context.wrap_tensors(executorch_call_delegate(lowered_module, *context.unwrap_tensors(args)))
+
+
+def _free_name(module: torch.nn.Module) -> str:
+    number = 0
+    while hasattr(module, f"lowered_module_{number}"):
+        number += 1
+    return f"lowered_module_{number}"
+
+
+class LoweredBackendModule(torch.nn.Module):
+    """A program that a backend has taken. Called in eager mode, or when exported again, it computes what the original does."""
+
+    def __init__(
+        self,
+        edge_program: ExportedProgram,
+        backend_id: str,
+        processed_bytes: bytes,
+        compile_specs: Sequence[CompileSpec],
+        named_data_store_output: NamedDataStoreOutput | None = None,
+        debug_handle_map: dict[Any, tuple[int, ...]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._original_exported_program = edge_program
+        self._backend_id = backend_id
+        self._processed_bytes = processed_bytes
+        self._compile_specs = list(compile_specs)
+        self._named_data_store_output = named_data_store_output
+        self.meta: dict[str, Any] = {"debug_handle_map": debug_handle_map}
+
+    @property
+    def backend_id(self) -> str:
+        """The backend's registered name."""
+        return self._backend_id
+
+    @property
+    def processed_bytes(self) -> bytes:
+        """What the backend made of the program."""
+        return self._processed_bytes
+
+    @property
+    def compile_specs(self) -> list[CompileSpec]:
+        """The options that the backend was given."""
+        return self._compile_specs
+
+    @property
+    def original_module(self) -> ExportedProgram:
+        """The program in the Edge dialect."""
+        return self._original_exported_program
+
+    @property
+    def named_data_store_output(self) -> NamedDataStoreOutput | None:
+        """The blobs that the backend shares by name."""
+        return self._named_data_store_output
+
+    def __deepcopy__(self, memo: dict) -> LoweredBackendModule:
+        return self  # nothing in it changes
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The results of the original program, in its structure."""
+        spec = self.original_module.call_spec
+        results = executorch_call_delegate(self, *pytree.tree_leaves((args, kwargs)))
+        return pytree.tree_unflatten(list(results), spec.out_spec) if spec.out_spec is not None else results
+
+    def program(self) -> ExportedProgram:
+        """A program that does nothing but call this."""
+        return _as_one_call(self)
+
+
+# ---- finding backends ----
+
+
+def backend(name: str) -> type[BackendDetails]:
+    """The backend of that name: a subclass of `BackendDetails` that is imported, or one in `torchette.backends`.
+
+    Raises:
+        DelegationError: code ``unknown-backend``; names those that there are.
+    """
+    known = {kind.__name__: kind for kind in BackendDetails.__subclasses__()}
+    if name not in known:
+        _import_backends()
+        known = {kind.__name__: kind for kind in BackendDetails.__subclasses__()}
+    if name not in known:
+        raise DelegationError(
+            f"there is no backend {name!r}",
+            hints=[
+                f"backends that there are: {', '.join(sorted(known)) or 'none'}",
+                "import the module with the class that is derived from BackendDetails",
+            ],
+            code="unknown-backend",
+        )
+    return known[name]
+
+
+@functools.cache
+def _import_backends() -> None:
+    """The folders of `torchette.backends`; one whose library is absent says so when it is used."""
+    folder = Path(__file__).parent.parent / "backends"
+    for module in sorted(folder.glob("*/preprocess.py")):
+        importlib.import_module(f"torchette.backends.{module.parent.name}.preprocess")
+
+
+# ---- lowering ----
+
+
+@dataclass
+class MethodProgramsPartitionerSpec:
+    """Method name -> program, and method name -> partitioner, for `to_backend` of several methods at once."""
+
+    method_to_edge_program: Mapping[str, ExportedProgram]
+    method_to_partitioner: Mapping[str, Partitioner]
+
+
+@dataclass
+class _Part:
+    method: str
+    module: torch.fx.GraphModule
+    piece: Piece
+    spec: DelegationSpec
+    program: ExportedProgram
+
+
+@functools.singledispatch
+def to_backend(*args: Any) -> Any:
+    """Lower to a backend; the given programs are left as they are.
+
+    * ``to_backend(backend_id, edge_program, compile_specs)`` gives the whole program to a backend and returns a
+      `LoweredBackendModule`.
+    * ``to_backend(edge_program, partitioner)`` returns the program with calls of what the partitioner has chosen.
+    * ``to_backend(MethodProgramsPartitionerSpec(...))`` does the latter for several methods; returns name -> program.
+
+    Raises:
+        DelegationError: an unknown backend, a partition that contradicts itself, or a backend that cannot take what its
+            partitioner has chosen; with the lines of the model.
+    """
+    raise TypeError(
+        "to_backend takes a backend's name, an ExportedProgram or a MethodProgramsPartitionerSpec"
+    )
+
+
+@to_backend.register
+def _(
+    backend_id: str, edge_program: ExportedProgram, compile_specs: Sequence[CompileSpec] = ()
+) -> LoweredBackendModule:
+    program = copy_program(edge_program)
+    return _preprocess({"forward": [program]}, backend_id, {"forward": [list(compile_specs)]})["forward"][0]
+
+
+@to_backend.register
+def _(edge_program: ExportedProgram, partitioner_instance: Partitioner) -> ExportedProgram:
+    spec = MethodProgramsPartitionerSpec({"forward": edge_program}, {"forward": partitioner_instance})
+    return to_backend(spec)["forward"]
+
+
+@to_backend.register
+def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
+    programs = {
+        name: copy_program(p) for name, p in method_edge_program_partitioners.method_to_edge_program.items()
+    }
+    parts: list[_Part] = []
+    for name, partitioner in method_edge_program_partitioners.method_to_partitioner.items():
+        programs[name] = _partition(programs[name], partitioner)
+        tags = programs[name].graph_module.meta.pop("partition_tags")
+        for module in graph_modules(programs[name]):
+            main = module is programs[name].graph_module
+            for piece in pieces(module, programs[name] if main else None):
+                spec = tags[piece.tag]
+                parts.append(_Part(name, module, piece, spec, program_of(piece, programs[name])))
+    replaced: dict[Node, Node] = {}
+    for backend_id in dict.fromkeys(part.spec.backend_id for part in parts):
+        mine = [part for part in parts if part.spec.backend_id == backend_id]
+        by_method: dict[str, list[_Part]] = {}
+        for part in mine:
+            by_method.setdefault(part.method, []).append(part)
+        lowered = _preprocess(
+            {name: [part.program for part in group] for name, group in by_method.items()},
+            backend_id,
+            {name: [list(part.spec.compile_specs) for part in group] for name, group in by_method.items()},
+        )
+        for name, group in by_method.items():
+            for part, module in zip(group, lowered[name], strict=True):
+                node = replace_by_call(
+                    part.piece, part.module, programs[name], _free_name(part.module), module,
+                    executorch_call_delegate, replaced,
+                )  # fmt: skip
+                _keep_handle(node, part.program)
+                note(programs[name], _summary(part))
+    for program in programs.values():
+        _forget(program)
+        drop_unused_constants(program)
+    return programs
+
+
+def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedProgram:
+    """The program with tags, and what they mean in its graph module's meta."""
+    _number(program)
+    before = len(program.graph.nodes)
+    name = type(partitioner).__name__
+    result = partitioner(program)
+    if not isinstance(result, PartitionResult):
+        raise DelegationError(
+            f"{name} returned a {type(result).__name__}",
+            hints=["return PartitionResult(tagged_exported_program, partition_tags)"],
+            code="bad-partition",
+        )
+    program = result.tagged_exported_program
+    if len(program.graph.nodes) < before:
+        raise DelegationError(
+            f"{name} removed nodes: a partitioner may only tag them",
+            hints=["do it in a pass"],
+            code="bad-partition",
+        )
+    tagged = [node for node in calls(program) if TAG in node.meta]
+    unknown = {node.meta[TAG]: node for node in tagged if node.meta[TAG] not in result.partition_tags}
+    if unknown:
+        raise DelegationError(
+            f"{name} tagged nodes with {', '.join(map(repr, unknown))}, but partition_tags does not say what that means",
+            where=[place(node) for node in unknown.values()],
+            hints=["partition_tags[tag] = DelegationSpec(backend_id, compile_specs)"],
+            code="bad-partition",
+        )
+    for spec in result.partition_tags.values():
+        backend(spec.backend_id)
+    program.graph_module.meta["partition_tags"] = result.partition_tags
+    for node in calls(program):
+        reasons = node.meta.pop("rejections", None)
+        if reasons:
+            # A new dictionary: other copies of the program have their own partitioners.
+            node.meta["not_delegated"] = {**node.meta.get("not_delegated", {}), name: tuple(reasons)}
+    return program
+
+
+def _number(program: ExportedProgram) -> None:
+    """Backends name the nodes that they came from by these numbers."""
+    number = 1 + max((node.meta.get("debug_handle", 0) for node in calls(program)), default=0)
+    for node in calls(program):
+        if "debug_handle" not in node.meta:
+            node.meta["debug_handle"] = number
+            number += 1
+
+
+def _preprocess(
+    programs: dict[str, list[ExportedProgram]], backend_id: str, specs: dict[str, list[list[CompileSpec]]]
+) -> dict[str, list[LoweredBackendModule]]:
+    kind = backend(backend_id)
+    for parts in programs.values():
+        for part in parts:
+            _number(part)
+    try:
+        # The backend may change what it is given; what eager mode and a fallback run must stay.
+        copies = {name: [copy_program(part) for part in parts] for name, parts in programs.items()}
+        results = kind.preprocess_multimethod(copies, specs)
+    except DelegationError:
+        raise
+    except Exception as error:
+        places = {place(node): None for parts in programs.values() for part in parts for node in calls(part)}
+        raise DelegationError(
+            f"the backend {backend_id} cannot compile what it was given: {type(error).__name__}: {error}",
+            where=list(places)[:8],
+            hints=["let its partitioner leave out what the backend cannot do"],
+            code="preprocess-failed",
+        ) from error
+    lowered: dict[str, list[LoweredBackendModule]] = {}
+    for name, parts in programs.items():
+        lowered[name] = []
+        for part, given, result in zip(parts, specs[name], results[name], strict=True):
+            if not isinstance(result, PreprocessResult):
+                raise DelegationError(
+                    f"preprocess of the backend {backend_id} returned a {type(result).__name__}",
+                    hints=["return PreprocessResult(processed_bytes=...)"],
+                    code="preprocess-failed",
+                )
+            module = LoweredBackendModule(
+                part,
+                backend_id,
+                result.processed_bytes,
+                given,
+                result.data_store_output,
+                result.debug_handle_map,
+            )
+            lowered[name].append(module)
+    return lowered
+
+
+def _keep_handle(node: Node, program: ExportedProgram) -> None:
+    handles = [n.meta["debug_handle"] for n in calls(program) if "debug_handle" in n.meta]
+    if handles:
+        node.meta["debug_handle"] = max(handles)
+
+
+def _summary(part: _Part) -> str:
+    text = f"{part.spec.backend_id}: {len(part.piece.nodes)} nodes, tag {part.piece.tag}"
+    return text if part.piece.of == 1 else f"{text}, piece {part.piece.number + 1} of {part.piece.of}"
+
+
+def _forget(program: ExportedProgram) -> None:
+    for module in graph_modules(program):
+        for node in module.graph.nodes:
+            node.meta.pop(TAG, None)
+
+
+def _as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
+    program = copy_program(lowered.original_module)
+    for node in program.graph.nodes:
+        if node.op in ("placeholder", "call_function"):
+            node.meta[TAG] = "all"
+    found = pieces(program.graph_module, program)
+    if len(found) != 1:
+        raise DelegationError(
+            f"the program of {lowered.backend_id} calls nothing, so there is nothing to delegate",
+            code="bad-partition",
+        )
+    replace_by_call(
+        found[0], program.graph_module, program, "lowered_module_0", lowered, executorch_call_delegate, {}
+    )
+    _forget(program)
+    drop_unused_constants(program)
+    return program
+
+
+# ---- what partitioners need ----
+
+
+def tag_constant_data(edge_program: ExportedProgram) -> None:
+    """Give stored tensors that only tagged nodes read to those nodes: they then stand in the backend's bytes.
+
+    A tensor that nodes of several tags read goes to each of them.
+    """
+    mutated = set(edge_program.graph_signature.buffers_to_mutate.values())
+    _tag_stored(edge_program, lambda target: target not in mutated)
+
+
+def tag_mutated_buffer(edge_program: ExportedProgram) -> None:
+    """Give state that only nodes of one tag read and write to them; the backend then keeps it from call to call."""
+    mutated = set(edge_program.graph_signature.buffers_to_mutate.values())
+    _tag_stored(edge_program, lambda target: target in mutated)
+
+
+def _tag_stored(program: ExportedProgram, wanted: Callable[[str], bool]) -> None:
+    for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=True):
+        if spec.target is None or not wanted(spec.target) or tensor_of(program, spec) is None:
+            continue
+        tags = [user.meta.get(TAG) for user in node.users if user.op != "output"]
+        if tags and all(tag is not None for tag in tags):
+            node.meta[TAG] = tags[0]
