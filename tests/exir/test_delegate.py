@@ -210,7 +210,9 @@ def test_the_report_says_where_all_runs_and_why() -> None:
     assert "test_delegate.py" in str(report)
     with pytest.raises(DelegationError) as error:
         config = EdgeCompileConfig(strict=True)
-        to_edge_transform_and_lower(export(model.eval(), ARGS), partitioner=Choose("add"), compile_config=config)
+        to_edge_transform_and_lower(
+            export(model.eval(), ARGS), partitioner=Choose("add"), compile_config=config
+        )
     assert error.value.code == "not-delegated"
     assert any("self.linear" in line for line in error.value.where)
 
