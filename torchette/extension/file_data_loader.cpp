@@ -3,9 +3,12 @@
 #include "torchette/extension/file_data_loader.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
 
 #include "torchette/extension/open_file.h"
@@ -13,15 +16,47 @@
 
 namespace torchette::extension {
 
+namespace {
+
+bool is_alignment(size_t alignment) {
+  if (alignment != 0 && (alignment & (alignment - 1)) == 0 && alignment <= 4096) return true;
+  TORCHETTE_LOG(Error, "alignment %zu is not a power of two up to 4096", alignment);
+  return false;
+}
+
+}  // namespace
+
 Result<FileDataLoader> FileDataLoader::from(const char* path, size_t alignment) {
-  if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > 4096) {
-    TORCHETTE_LOG(Error, "alignment %zu is not a power of two up to 4096", alignment);
-    return Error::InvalidArgument;
-  }
+  if (!is_alignment(alignment)) return Error::InvalidArgument;
   size_t size;
   const int file = open_regular_file(path, &size);
   if (file < 0) return Error::AccessFailed;
   return FileDataLoader(file, size, alignment);
+}
+
+Result<FileDataLoader> FileDataLoader::from_descriptor(int descriptor, size_t alignment) {
+  if (!is_alignment(alignment)) return Error::InvalidArgument;
+  struct stat status{};
+  const int file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    TORCHETTE_LOG(Error, "descriptor %d is not an open file: %s", descriptor,
+                  file < 0 ? strerror(errno) : "it has no size");
+    if (file >= 0) close(file);
+    return Error::AccessFailed;
+  }
+  return FileDataLoader(file, static_cast<size_t>(status.st_size), alignment);
+}
+
+Result<FileDataLoader> FileDataLoader::fromFileDescriptorUri(const char* uri, size_t alignment) {
+  constexpr char kScheme[] = "fd:///";
+  char* end = nullptr;
+  const bool known = strncmp(uri, kScheme, sizeof(kScheme) - 1) == 0;
+  const long descriptor = known ? strtol(uri + sizeof(kScheme) - 1, &end, 10) : -1;
+  if (!known || end == uri + sizeof(kScheme) - 1 || *end != 0 || descriptor < 0 || descriptor > INT_MAX) {
+    TORCHETTE_LOG(Error, "%s is not of the form fd:///12", uri);
+    return Error::InvalidArgument;
+  }
+  return from_descriptor(static_cast<int>(descriptor), alignment);
 }
 
 FileDataLoader::~FileDataLoader() {

@@ -11,6 +11,11 @@ class FileDataLoader final : public DataLoader {
   /// `alignment` is that of the loaded pieces, a power of two. Errors: AccessFailed (cannot be opened or
   /// read), InvalidArgument.
   static Result<FileDataLoader> from(const char* path, size_t alignment = 16);
+  /// Of a file that is open already, for reading and with a position, such as one inside of a phone's
+  /// package. The descriptor is duplicated: the caller may close it. Errors: as above.
+  static Result<FileDataLoader> from_descriptor(int descriptor, size_t alignment = 16);
+  /// The same from text, "fd:///12".
+  static Result<FileDataLoader> fromFileDescriptorUri(const char* uri, size_t alignment = 16);
   FileDataLoader(FileDataLoader&& other) noexcept
       : file_(other.file_), size_(other.size_), alignment_(other.alignment_) {
     other.file_ = -1;
@@ -28,5 +33,8 @@ class FileDataLoader final : public DataLoader {
   size_t size_;
   size_t alignment_;
 };
+
+/// ExecuTorch's name for the loader of an open file.
+using FileDescriptorDataLoader = FileDataLoader;
 
 }  // namespace torchette::extension

@@ -35,9 +35,17 @@ set(torchette_compat
   runtime/platform/types.h                       compat/runtime.h
   extension/data_loader/buffer_data_loader.h     buffer_data_loader.h
   extension/data_loader/file_data_loader.h       file_data_loader.h
+  extension/data_loader/file_descriptor_data_loader.h     file_data_loader.h
   extension/data_loader/mmap_data_loader.h       mmap_data_loader.h
+  extension/data_loader/shared_ptr_data_loader.h shared_ptr_data_loader.h
+  extension/evalue_util/print_evalue.h           print_value.h
   extension/kernel_util/make_boxed_from_unboxed_functor.h compat/kernel.h
   extension/memory_allocator/malloc_memory_allocator.h    malloc_memory_allocator.h
+  extension/module/module.h                      module.h
+  extension/runner_util/inputs.h                 prepare_inputs.h
+  extension/tensor/tensor.h                      tensor_ptr.h
+  extension/tensor/tensor_ptr.h                  tensor_ptr.h
+  extension/tensor/tensor_ptr_maker.h            tensor_ptr.h
 )
 
 # Writes the folder `executorch` into `destination`, which goes on the include path; what is right already keeps its time.

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The conveniences above the core: tensors that own, modules, loaders, printing. Arguments: a .pte file of x
+// -> relu(x
+// @ ones) with methods `forward` (tensors planned) and `twice` (x + x, inputs and outputs unplanned); the
+// same file with every byte xored with 0x5A.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "tests/runtime/check.h"
+#include "torchette/extension/file_data_loader.h"
+#include "torchette/extension/module.h"
+#include "torchette/extension/prepare_inputs.h"
+#include "torchette/extension/print_value.h"
+#include "torchette/extension/shared_ptr_data_loader.h"
+
+using namespace torchette;
+using namespace torchette::extension;
+
+namespace {
+
+std::string text(const Value& value, long edge = 0) {
+  std::ostringstream out;
+  if (edge != 0) out << evalue_edge_items(edge);
+  out << value;
+  return out.str();
+}
+
+// [decrypting loader]
+/// A program that lies on the disk with every byte xored with `key`.
+class XorDataLoader final : public DataLoader {
+ public:
+  XorDataLoader(FileDataLoader&& file, uint8_t key) : file_(std::move(file)), key_(key) {}
+  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {
+    Result<FreeableBuffer> piece = file_.load(offset, size, info);
+    if (piece.ok()) decrypt(const_cast<void*>(piece->data()), size);
+    return piece;
+  }
+  Error load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const override {
+    const Error error = file_.load_into(offset, size, info, buffer);
+    if (error == Error::Ok) decrypt(buffer, size);
+    return error;
+  }
+  Result<size_t> size() const override { return file_.size(); }
+
+ private:
+  void decrypt(void* bytes, size_t size) const {
+    for (size_t i = 0; i < size; ++i) static_cast<uint8_t*>(bytes)[i] ^= key_;
+  }
+  FileDataLoader file_;
+  uint8_t key_;
+};
+// [end]
+
+void tensor_pointers() {
+  const TensorPtr a = make_tensor_ptr({2, 3}, {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f});
+  CHECK(a && a->dim() == 2 && a->numel() == 6 && a->scalar_type() == ScalarType::Float);
+  CHECK(a->strides()[0] == 3 && a->const_data_ptr<float>()[5] == 6);
+  const TensorPtr b =
+      make_tensor_ptr({2, 3}, std::vector<int>{1, 2, 3, 4, 5, 6}, {1, 0}, {}, ScalarType::Half);
+  CHECK(b && b->strides()[0] == 1 && b->strides()[1] == 2 && b->const_data_ptr<Half>()[5] == 6.0f);
+  CHECK(make_tensor_ptr({1, 2, 3})->scalar_type() == ScalarType::Int);
+  CHECK(make_tensor_ptr(2.5)->dim() == 0 && *make_tensor_ptr(2.5)->const_data_ptr<double>() == 2.5);
+  CHECK(make_tensor_ptr({true, false})->scalar_type() == ScalarType::Bool);
+
+  float data[6] = {0, 1, 2, 3, 4, 5};
+  bool freed = false;
+  {
+    const TensorPtr blob = for_blob(data, {2, 3}).strides({1, 2}).deleter([&](void*) { freed = true; });
+    CHECK(blob && blob->dim_order()[0] == 1 && blob->const_data_ptr() == data);
+    const TensorPtr view = make_tensor_ptr(blob, {6});
+    CHECK(view && view->dim() == 1 && view->const_data_ptr() == data);
+    CHECK(!make_tensor_ptr(blob, {7}));
+  }
+  CHECK(freed);
+  CHECK(from_blob(data, {3, 2})->const_data_ptr() == data);
+  // no gaps, no overlaps, no lies about sizes
+  CHECK(!from_blob(data, {2, 2}, {3, 1}) && !from_blob(data, {2, 3}, {1, 1}) && !from_blob(data, {-1}));
+  CHECK(!for_blob(data, {2, 3}).dim_order({0, 0}).make_tensor_ptr());
+  CHECK(!from_blob(data, std::vector<SizesType>(17, 1)) && !from_blob(data, {1 << 30, 1 << 30}));
+  CHECK(!make_tensor_ptr({2, 2}, {1.0f, 2.0f, 3.0f}));
+
+  TensorPtr clone = clone_tensor_ptr(a, ScalarType::Long);
+  CHECK(clone->const_data_ptr<int64_t>()[3] == 4 && clone->const_data_ptr() != a->const_data_ptr());
+  CHECK(resize_tensor_ptr(clone, {1, 4}) == Error::Ok && clone->numel() == 4);
+  CHECK(resize_tensor_ptr(clone, {7, 1}) == Error::MemoryAllocationFailed);
+
+  CHECK(zeros({2, 2})->const_data_ptr<float>()[3] == 0 &&
+        ones({3}, ScalarType::Char)->const_data_ptr<int8_t>()[2] == 1);
+  CHECK(full({2}, Scalar(7.5), ScalarType::Double)->const_data_ptr<double>()[1] == 7.5);
+  CHECK(scalar_tensor(Scalar(int64_t{3}))->dim() == 0);
+  const TensorPtr r = randint_like(b, 5, 8);
+  CHECK(r->scalar_type() == ScalarType::Half && r->strides()[1] == 2);
+  for (int i = 0; i < 6; ++i)
+    CHECK(r->const_data_ptr<Half>()[i] >= 5.0f && r->const_data_ptr<Half>()[i] < 8.0f);
+  const TensorPtr n = randn({1000});
+  float sum = 0;
+  for (int i = 0; i < 1000; ++i) sum += n->const_data_ptr<float>()[i];
+  CHECK(std::fabs(sum) < 200 && empty({0})->numel() == 0 && rand({4})->const_data_ptr<float>()[0] <= 1);
+  CHECK(!randint(3, 3, {1}));
+}
+
+void printing() {
+  CHECK(text(Value(int64_t{5})) == "5" && text(Value(0.5)) == "0.5" && text(Value(true)) == "true");
+  CHECK(text(Value()) == "None");
+  CHECK(text(make_tensor_ptr({2, 2}, {1.0f, 2.5f, 3.0f, 4.0f})) == "tensor(sizes=[2, 2], [1, 2.5, 3, 4])");
+  CHECK(text(make_tensor_ptr({1, 2, 3, 4, 5}), 2) == "tensor(Int, sizes=[5], [1, 2, ..., 4, 5])");
+  CHECK(text(make_tensor_ptr({1, 2, 3, 4}), 2) == "tensor(Int, sizes=[4], [1, 2, 3, 4])");
+  CHECK(text(make_tensor_ptr({true}), -1) == "tensor(Bool, sizes=[1], [true])");
+  PlainList list{"text", 4};
+  CHECK(text(Value(Tag::String, &list)) == "\"text\"");
+}
+
+/// Sums of rows of ones, as the model gives them.
+void runs(Module& module) {
+  float x[6] = {1, 2, 3, 4, 5, 6};
+  Result<std::vector<Value>> result = module.forward(from_blob(x, {2, 3}));
+  CHECK(result.ok());
+  if (!result.ok()) return;
+  CHECK(result->size() == 1 && (*result)[0].isTensor());
+  const Tensor& y = result->at(0).toTensor();
+  CHECK(y.dim() == 2 && y.size(0) == 2 && y.size(1) == 4);
+  CHECK(y.const_data_ptr<float>()[0] == 6 && y.const_data_ptr<float>()[7] == 15);
+}
+
+void modules(const char* path, const char* encrypted) {
+  for (const auto mode :
+       {Module::LoadMode::File, Module::LoadMode::Mmap, Module::LoadMode::MmapUseMlockIgnoreErrors}) {
+    Module module(path, mode);
+    CHECK(!module.is_loaded() && !module.is_method_loaded("forward"));
+    runs(module);
+    CHECK(module.is_loaded() && module.is_method_loaded("forward") && !module.is_method_loaded("twice"));
+  }
+  Module module(path);
+  CHECK(*module.num_methods() == 2 &&
+        *module.method_names() == (std::unordered_set<std::string>{"forward", "twice"}));
+  CHECK(module.method_meta("twice")->num_inputs() == 1 && !module.method_meta("none").ok());
+  CHECK(module.load_method("none") == Error::InvalidArgument &&
+        module.execute("none").error() == Error::InvalidArgument);
+  CHECK(module.forward().error() == Error::InvalidState);  // no input yet
+  runs(module);
+  CHECK(module.forward().ok());  // with the inputs that it has
+  CHECK(module.forward(make_tensor_ptr({2, 3}, {1, 2, 3, 4, 5, 6})).error() == Error::InvalidArgument);
+  CHECK(module.unload_forward() && !module.unload_forward());
+
+  // outputs that the file leaves to the caller are the module's, or the caller's
+  float x[3] = {1, 2, 3}, y[3] = {};
+  const TensorPtr in = from_blob(x, {3}), out = from_blob(y, {3});
+  CHECK(module.get("twice", in)->toTensor().const_data_ptr<float>()[2] == 6);
+  CHECK(module.set_output("twice", out) == Error::Ok && module.set_input("twice", in, 0) == Error::Ok);
+  CHECK(module.execute("twice").ok() && y[2] == 6);
+  CHECK(module.get_output("twice")->toTensor().const_data_ptr() == y &&
+        module.get_outputs("twice")->size() == 1);
+  CHECK(module.get_output("twice", 1).error() == Error::InvalidArgument);
+  CHECK(module.set_output("twice", Value(1.0)) == Error::InvalidType);
+  CHECK(module.set_inputs("twice", {in, in}) == Error::InvalidArgument);
+  CHECK(module.set_outputs("twice", {}) == Error::InvalidArgument);
+
+  // methods that plan into the same memory; two modules over one program
+  Module shared(path, Module::LoadMode::Mmap, nullptr, nullptr, true);
+  runs(shared);
+  CHECK(shared.get("twice", in)->toTensor().const_data_ptr<float>()[0] == 2);
+  runs(shared);
+  Module other(shared.program());
+  runs(other);
+
+  // every loader gives the same
+  std::ifstream file(path, std::ios::binary);
+  auto bytes = std::make_shared<std::vector<char>>(std::istreambuf_iterator<char>(file),
+                                                   std::istreambuf_iterator<char>());
+  Module in_memory(
+      std::make_unique<SharedPtrDataLoader>(std::shared_ptr<void>(bytes, bytes->data()), bytes->size()));
+  bytes.reset();
+  runs(in_memory);
+  const int descriptor = open(path, O_RDONLY);
+  const std::string uri = "fd:///" + std::to_string(descriptor);
+  Result<FileDescriptorDataLoader> opened = FileDescriptorDataLoader::fromFileDescriptorUri(uri.c_str());
+  CHECK(opened.ok());
+  close(descriptor);
+  Module from_descriptor(std::make_unique<FileDescriptorDataLoader>(std::move(*opened)));
+  runs(from_descriptor);
+  CHECK(FileDataLoader::from_descriptor(descriptor).error() == Error::AccessFailed);  // closed
+  for (const char* wrong : {"fd:///", "fd:///x", "12", "fd:///-1", "fd:///99999999999"})
+    CHECK(FileDataLoader::fromFileDescriptorUri(wrong).error() == Error::InvalidArgument);
+  Result<FileDataLoader> secret = FileDataLoader::from(encrypted);
+  Module decrypted(std::make_unique<XorDataLoader>(std::move(*secret), 0x5A));
+  runs(decrypted);
+
+  CHECK(Module(encrypted).load() == Error::InvalidProgram && Module("none").load() == Error::AccessFailed);
+
+  Module prepared(path);
+  const Result<PreparedInputs> inputs = prepare_input_tensors(**prepared.method("forward"));
+  CHECK(inputs.ok() && inputs->size() == 1);
+  CHECK(prepared.forward()->front().toTensor().const_data_ptr<float>()[0] == 3);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  tensor_pointers();
+  printing();
+  modules(argv[1], argv[2]);
+  std::printf("%d checks, %d failures\n", checks, failures);
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Each method with its memory: structures, planned arenas, and outputs that the file leaves to the caller.
+#include "torchette/extension/module.h"
+
+#include <algorithm>
+
+#include "torchette/extension/file_data_loader.h"
+#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/mmap_data_loader.h"
+
+namespace torchette::extension {
+namespace {
+
+constexpr size_t kAlignment = 64;  // what vector instructions like
+
+/// The loader that `from` gives, on the heap.
+template <typename L>
+Error keep(Result<L> loader, std::shared_ptr<DataLoader>* kept) {
+  if (!loader.ok()) return loader.error();
+  *kept = std::make_shared<L>(std::move(*loader));
+  return Error::Ok;
+}
+
+}  // namespace
+
+struct Module::Loaded {
+  MallocMemoryAllocator memory;
+  Arenas arenas;
+  HierarchicalAllocator planned{{}};
+  MemoryManager manager{nullptr};
+  std::unique_ptr<Method> method;
+};
+
+Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<MemoryAllocator> memory_allocator,
+               std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
+    : file_path_(std::move(file_path)),
+      load_mode_(load_mode),
+      memory_allocator_(std::move(memory_allocator)),
+      temp_allocator_(std::move(temp_allocator)),
+      share_memory_arenas_(share_memory_arenas) {
+  if (!temp_allocator_) temp_allocator_ = std::make_shared<MallocMemoryAllocator>();
+}
+
+Module::Module(std::shared_ptr<DataLoader> data_loader, std::shared_ptr<MemoryAllocator> memory_allocator,
+               std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
+    : Module(std::string(), LoadMode::File, std::move(memory_allocator), std::move(temp_allocator),
+             share_memory_arenas) {
+  data_loader_ = std::move(data_loader);
+}
+
+Module::Module(std::shared_ptr<Program> program, std::shared_ptr<MemoryAllocator> memory_allocator,
+               std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
+    : Module(std::string(), LoadMode::File, std::move(memory_allocator), std::move(temp_allocator),
+             share_memory_arenas) {
+  program_ = std::move(program);
+}
+
+Module::~Module() = default;
+
+Error Module::load(Program::Verification verification) {
+  if (program_) return Error::Ok;
+  if (!data_loader_) {
+    using Lock = MmapDataLoader::MlockConfig;
+    const char* path = file_path_.c_str();
+    switch (load_mode_) {
+      case LoadMode::File:
+        TORCHETTE_TRY(keep(FileDataLoader::from(path), &data_loader_));
+        break;
+      case LoadMode::Mmap:
+        TORCHETTE_TRY(keep(MmapDataLoader::from(path), &data_loader_));
+        break;
+      case LoadMode::MmapUseMlock:
+        TORCHETTE_TRY(keep(MmapDataLoader::from(path, Lock::UseMlock), &data_loader_));
+        break;
+      case LoadMode::MmapUseMlockIgnoreErrors:
+        TORCHETTE_TRY(keep(MmapDataLoader::from(path, Lock::UseMlockIgnoreErrors), &data_loader_));
+        break;
+    }
+  }
+  Result<Program> program = Program::load(data_loader_.get(), verification);
+  if (!program.ok()) return program.error();
+  program_ = std::make_shared<Program>(std::move(*program));
+  return Error::Ok;
+}
+
+Result<size_t> Module::num_methods() {
+  TORCHETTE_TRY(load());
+  return program_->num_methods();
+}
+
+Result<std::unordered_set<std::string>> Module::method_names() {
+  TORCHETTE_TRY(load());
+  std::unordered_set<std::string> names;
+  for (size_t i = 0; i < program_->num_methods(); ++i) {
+    const Result<const char*> name = program_->get_method_name(i);
+    if (!name.ok()) return name.error();
+    names.insert(*name);
+  }
+  return names;
+}
+
+Result<MethodMeta> Module::method_meta(const std::string& method_name) {
+  TORCHETTE_TRY(load());
+  return program_->method_meta(method_name.c_str());
+}
+
+Error Module::plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas) {
+  for (size_t id = 0; id < meta.num_memory_planned_buffers(); ++id) {
+    const Result<int64_t> wanted = meta.memory_planned_buffer_size(id);
+    if (!wanted.ok()) return wanted.error();
+    const auto size = static_cast<size_t>(*wanted);
+    auto* bytes = static_cast<uint8_t*>(memory.allocate(size, kAlignment));
+    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for the %zu bytes of arena %zu",
+                    size, id);
+    arenas->push_back({bytes, size});
+  }
+  return Error::Ok;
+}
+
+/// Arenas in which each method of the program finds as much as it plans.
+Error Module::share_arenas() {
+  if (shared_memory_) return Error::Ok;
+  auto memory = std::make_shared<MallocMemoryAllocator>();
+  std::vector<size_t> sizes;
+  for (size_t i = 0; i < program_->num_methods(); ++i) {
+    const Result<const char*> name = program_->get_method_name(i);
+    if (!name.ok()) return name.error();
+    const Result<MethodMeta> meta = program_->method_meta(*name);
+    if (!meta.ok()) return meta.error();
+    sizes.resize(std::max(sizes.size(), meta->num_memory_planned_buffers()));
+    for (size_t id = 0; id < meta->num_memory_planned_buffers(); ++id) {
+      const Result<int64_t> size = meta->memory_planned_buffer_size(id);
+      if (!size.ok()) return size.error();
+      sizes[id] = std::max(sizes[id], static_cast<size_t>(*size));
+    }
+  }
+  for (size_t size : sizes) {
+    auto* bytes = static_cast<uint8_t*>(memory->allocate(size, kAlignment));
+    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for a shared arena of %zu bytes",
+                    size);
+    shared_arenas_.push_back({bytes, size});
+  }
+  shared_memory_ = std::move(memory);
+  return Error::Ok;
+}
+
+Error Module::load_method(const std::string& method_name, HierarchicalAllocator* planned_memory) {
+  if (is_method_loaded(method_name)) return Error::Ok;
+  TORCHETTE_TRY(load());
+  const Result<MethodMeta> meta = program_->method_meta(method_name.c_str());
+  if (!meta.ok()) return meta.error();
+  auto loaded = std::make_unique<Loaded>();
+  if (planned_memory == nullptr) {
+    if (share_memory_arenas_) {
+      TORCHETTE_TRY(share_arenas());
+      loaded->arenas = shared_arenas_;
+    } else {
+      TORCHETTE_TRY(plan(*meta, loaded->memory, &loaded->arenas));
+    }
+    loaded->planned = HierarchicalAllocator(Span<Span<uint8_t>>(loaded->arenas));
+    planned_memory = &loaded->planned;
+  }
+  MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
+  loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get());
+  Result<Method> method = program_->load_method(method_name.c_str(), &loaded->manager);
+  if (!method.ok()) return method.error();
+  loaded->method = std::make_unique<Method>(std::move(*method));
+  for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {
+    if (!loaded->method->output_needs_memory(i)) continue;
+    const Result<TensorInfo> info = meta->output_tensor_meta(i);
+    if (!info.ok()) return info.error();
+    void* bytes = loaded->memory.allocate(info->nbytes(), kAlignment);
+    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for output %zu", i);
+    TORCHETTE_TRY(loaded->method->set_output_data_ptr(bytes, info->nbytes(), i));
+  }
+  methods_.emplace(method_name, std::move(loaded));
+  return Error::Ok;
+}
+
+bool Module::unload_method(const std::string& method_name) { return methods_.erase(method_name) != 0; }
+
+Result<Method*> Module::method(const std::string& method_name) {
+  TORCHETTE_TRY(load_method(method_name));
+  return methods_.at(method_name)->method.get();
+}
+
+Error Module::set_input(const std::string& method_name, const Value& value, size_t index) {
+  const Result<Method*> found = method(method_name);
+  return found.ok() ? (*found)->set_input(value, index) : found.error();
+}
+
+Error Module::set_inputs(const std::string& method_name, const std::vector<Value>& values) {
+  const Result<Method*> found = method(method_name);
+  return found.ok() ? (*found)->set_inputs(values) : found.error();
+}
+
+Error Module::set_output(const std::string& method_name, const Value& value, size_t index) {
+  const Result<Method*> found = method(method_name);
+  if (!found.ok()) return found.error();
+  TORCHETTE_CHECK(value.is_tensor(), InvalidType,
+                  "output %zu is to be written to something that is no tensor", index);
+  const Tensor& tensor = value.toTensor();
+  return (*found)->set_output_data_ptr(tensor.mutable_data_ptr(), tensor.nbytes(), index);
+}
+
+Error Module::set_outputs(const std::string& method_name, const std::vector<Value>& values) {
+  const Result<Method*> found = method(method_name);
+  if (!found.ok()) return found.error();
+  TORCHETTE_CHECK(values.size() == (*found)->outputs_size(), InvalidArgument,
+                  "the method has %zu outputs, %zu are given", (*found)->outputs_size(), values.size());
+  for (size_t i = 0; i < values.size(); ++i) TORCHETTE_TRY(set_output(method_name, values[i], i));
+  return Error::Ok;
+}
+
+Result<std::vector<Value>> Module::execute(const std::string& method_name, const std::vector<Value>& inputs) {
+  const Result<Method*> found = method(method_name);
+  if (!found.ok()) return found.error();
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!inputs[i].is_none()) TORCHETTE_TRY((*found)->set_input(inputs[i], i));
+  TORCHETTE_TRY((*found)->execute());
+  return get_outputs(method_name);
+}
+
+Result<Value> Module::get(const std::string& method_name, const std::vector<Value>& inputs) {
+  Result<std::vector<Value>> outputs = execute(method_name, inputs);
+  if (!outputs.ok()) return outputs.error();
+  TORCHETTE_CHECK(!outputs->empty(), InvalidArgument, "%s has no outputs", method_name.c_str());
+  return outputs->front();
+}
+
+Result<std::vector<Value>> Module::get_outputs(const std::string& method_name) {
+  const Result<Method*> found = method(method_name);
+  if (!found.ok()) return found.error();
+  std::vector<Value> outputs((*found)->outputs_size());
+  TORCHETTE_TRY((*found)->get_outputs(outputs.data(), outputs.size()));
+  return outputs;
+}
+
+Result<Value> Module::get_output(const std::string& method_name, size_t index) {
+  const Result<Method*> found = method(method_name);
+  if (!found.ok()) return found.error();
+  TORCHETTE_CHECK(index < (*found)->outputs_size(), InvalidArgument,
+                  "%s has %zu outputs, number %zu is asked for", method_name.c_str(),
+                  (*found)->outputs_size(), index);
+  return (*found)->get_output(index);
+}
+
+}  // namespace torchette::extension

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Module: a .pte file as an object with methods. It finds the memory that they need, loads them when they are
+// first called, and keeps them. For machines with a heap.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "torchette/extension/tensor_ptr.h"
+#include "torchette/runtime/method.h"
+
+namespace torchette::extension {
+
+/// Not for use by two threads at once. Values that it returns are tensors in its own memory, valid until the
+/// method's next execution.
+class Module {
+ public:
+  enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors };
+
+  /// Nothing is opened before it is needed. Allocators that are not given grow on the heap. With
+  /// `share_memory_arenas` all methods plan their tensors into the same memory, so that only one is in use at
+  /// a time: a method's outputs and its mutable buffers last until another one runs.
+  explicit Module(std::string file_path, LoadMode load_mode = LoadMode::File,
+                  std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
+                  std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
+                  bool share_memory_arenas = false);
+  explicit Module(std::shared_ptr<DataLoader> data_loader,
+                  std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
+                  std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
+                  bool share_memory_arenas = false);
+  /// Several modules may share a program; its loader must live as long as it.
+  explicit Module(std::shared_ptr<Program> program,
+                  std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
+                  std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
+                  bool share_memory_arenas = false);
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+  ~Module();
+
+  /// Opens the program; all others do so by themselves. Errors: those of the loader and of Program::load().
+  Error load(Program::Verification verification = Program::Verification::Minimal);
+  bool is_loaded() const { return program_ != nullptr; }
+  std::shared_ptr<Program> program() const { return program_; }
+
+  Result<size_t> num_methods();
+  Result<std::unordered_set<std::string>> method_names();
+  Result<MethodMeta> method_meta(const std::string& method_name);
+
+  /// `planned_memory` is used instead of memory of its own. Errors: those of Program::load_method().
+  Error load_method(const std::string& method_name, HierarchicalAllocator* planned_memory = nullptr);
+  Error load_forward(HierarchicalAllocator* planned_memory = nullptr) {
+    return load_method("forward", planned_memory);
+  }
+  /// Gives the method's memory back. Whether there was one.
+  bool unload_method(const std::string& method_name);
+  bool unload_forward() { return unload_method("forward"); }
+  bool is_method_loaded(const std::string& method_name) const { return methods_.count(method_name) != 0; }
+  /// The method itself, loaded; valid until it is unloaded.
+  Result<Method*> method(const std::string& method_name);
+
+  /// Runs a method on these inputs; those that are missing or None are what set_input() gave. Tensors are
+  /// copied, or used in place where the method plans no memory for them: they must stay until it has run.
+  /// Errors: those of Method::set_input() and Method::execute().
+  Result<std::vector<Value>> execute(const std::string& method_name, const std::vector<Value>& inputs);
+  Result<std::vector<Value>> execute(const std::string& method_name, const Value& input) {
+    return execute(method_name, std::vector<Value>{input});
+  }
+  Result<std::vector<Value>> execute(const std::string& method_name) {
+    return execute(method_name, std::vector<Value>{});
+  }
+  Result<std::vector<Value>> forward(const std::vector<Value>& inputs) { return execute("forward", inputs); }
+  Result<std::vector<Value>> forward(const Value& input) { return execute("forward", input); }
+  Result<std::vector<Value>> forward() { return execute("forward"); }
+  /// The first output alone. Error: InvalidArgument (the method has none).
+  Result<Value> get(const std::string& method_name, const std::vector<Value>& inputs = {});
+  Result<Value> get(const std::string& method_name, const Value& input) {
+    return get(method_name, std::vector<Value>{input});
+  }
+
+  Error set_input(const std::string& method_name, const Value& value, size_t index);
+  Error set_input(const Value& value, size_t index) { return set_input("forward", value, index); }
+  Error set_inputs(const std::string& method_name, const std::vector<Value>& values);
+  Error set_inputs(const std::vector<Value>& values) { return set_inputs("forward", values); }
+  /// Makes the output write into the tensor's memory. Errors: those of Method::set_output_data_ptr().
+  Error set_output(const std::string& method_name, const Value& value, size_t index = 0);
+  Error set_output(const Value& value, size_t index = 0) { return set_output("forward", value, index); }
+  Error set_outputs(const std::string& method_name, const std::vector<Value>& values);
+  Error set_outputs(const std::vector<Value>& values) { return set_outputs("forward", values); }
+  Result<std::vector<Value>> get_outputs(const std::string& method_name = "forward");
+  Result<Value> get_output(const std::string& method_name, size_t index = 0);
+  Result<Value> get_output(size_t index = 0) { return get_output("forward", index); }
+
+ private:
+  struct Loaded;
+  using Arenas = std::vector<Span<uint8_t>>;
+
+  Error plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas);
+  Error share_arenas();
+
+  std::string file_path_;
+  LoadMode load_mode_ = LoadMode::File;
+  std::shared_ptr<DataLoader> data_loader_;
+  std::shared_ptr<Program> program_;
+  std::shared_ptr<MemoryAllocator> memory_allocator_;
+  std::shared_ptr<MemoryAllocator> temp_allocator_;
+  bool share_memory_arenas_;
+  std::shared_ptr<MemoryAllocator> shared_memory_;  // of the arenas that all methods share
+  Arenas shared_arenas_;
+  std::unordered_map<std::string, std::unique_ptr<Loaded>> methods_;
+};
+
+}  // namespace torchette::extension

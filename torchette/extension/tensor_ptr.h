@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TensorPtr: a tensor that owns its sizes and, where it was made from elements, its data. For machines with a
+// heap. What cannot be a tensor gives a null pointer and a line in the log that says why.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "torchette/runtime/tensor.h"
+#include "torchette/runtime/value.h"
+
+namespace torchette::extension {
+
+using TensorPtr = std::shared_ptr<Tensor>;
+using Deleter = std::function<void(void*)>;
+
+/// A tensor over the caller's `data`, which `deleter` gets when the last pointer goes. An empty `dim_order`
+/// is the order of the strides, or row-major; empty `strides` are those without gaps.
+TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<DimOrderType> dim_order,
+                          std::vector<StridesType> strides, ScalarType type = ScalarType::Float,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND,
+                          Deleter deleter = nullptr);
+inline TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data,
+                                 ScalarType type = ScalarType::Float,
+                                 TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND,
+                                 Deleter deleter = nullptr) {
+  return make_tensor_ptr(std::move(sizes), data, {}, {}, type, dynamism, std::move(deleter));
+}
+
+/// A tensor that owns `bytes`, the elements of `type`.
+TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::vector<uint8_t> bytes,
+                          std::vector<DimOrderType> dim_order, std::vector<StridesType> strides,
+                          ScalarType type = ScalarType::Float,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
+inline TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::vector<uint8_t> bytes,
+                                 ScalarType type = ScalarType::Float,
+                                 TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return make_tensor_ptr(std::move(sizes), std::move(bytes), {}, {}, type, dynamism);
+}
+
+/// A tensor of `count` elements of `from` at `data`, copied and converted to `type`.
+TensorPtr copy_tensor_ptr(std::vector<SizesType> sizes, const void* data, size_t count, ScalarType from,
+                          std::vector<DimOrderType> dim_order, std::vector<StridesType> strides,
+                          ScalarType type, TensorShapeDynamism dynamism);
+
+/// A tensor of copies of `data`, converted to `type`. (Bytes are what another overload takes.)
+template <typename T, typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined &&
+                                                  !std::is_same_v<T, uint8_t> && !std::is_same_v<T, bool>>>
+TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, const std::vector<T>& data,
+                          std::vector<DimOrderType> dim_order = {}, std::vector<StridesType> strides = {},
+                          ScalarType type = kScalarType<T>,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return copy_tensor_ptr(std::move(sizes), data.data(), data.size(), kScalarType<T>, std::move(dim_order),
+                         std::move(strides), type, dynamism);
+}
+template <typename T = float, typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined>>
+TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::initializer_list<T> data,
+                          std::vector<DimOrderType> dim_order = {}, std::vector<StridesType> strides = {},
+                          ScalarType type = kScalarType<T>,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return copy_tensor_ptr(std::move(sizes), data.begin(), data.size(), kScalarType<T>, std::move(dim_order),
+                         std::move(strides), type, dynamism);
+}
+/// One dimension.
+template <typename T,
+          typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined && !std::is_same_v<T, bool>>>
+TensorPtr make_tensor_ptr(const std::vector<T>& data, ScalarType type = kScalarType<T>,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return copy_tensor_ptr({static_cast<SizesType>(data.size())}, data.data(), data.size(), kScalarType<T>, {},
+                         {}, type, dynamism);
+}
+template <typename T = float, typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined>>
+TensorPtr make_tensor_ptr(std::initializer_list<T> data, ScalarType type = kScalarType<T>,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return copy_tensor_ptr({static_cast<SizesType>(data.size())}, data.begin(), data.size(), kScalarType<T>, {},
+                         {}, type, dynamism);
+}
+/// No dimension.
+template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
+TensorPtr make_tensor_ptr(T value) {
+  return copy_tensor_ptr({}, &value, 1, kScalarType<T>, {}, {}, kScalarType<T>, TensorShapeDynamism::STATIC);
+}
+/// Another tensor over the same data, which stay the other's: with other sizes, which need no more elements.
+TensorPtr make_tensor_ptr(const Tensor& tensor, std::vector<SizesType> sizes = {},
+                          std::vector<DimOrderType> dim_order = {}, std::vector<StridesType> strides = {},
+                          Deleter deleter = nullptr);
+/// The same, keeping the other alive.
+TensorPtr make_tensor_ptr(const TensorPtr& tensor, std::vector<SizesType> sizes = {},
+                          std::vector<DimOrderType> dim_order = {}, std::vector<StridesType> strides = {});
+
+/// A copy with its own data, converted to `type`.
+TensorPtr clone_tensor_ptr(const Tensor& tensor, ScalarType type);
+inline TensorPtr clone_tensor_ptr(const Tensor& tensor) {
+  return clone_tensor_ptr(tensor, tensor.scalar_type());
+}
+inline TensorPtr clone_tensor_ptr(const TensorPtr& tensor) { return clone_tensor_ptr(*tensor); }
+inline TensorPtr clone_tensor_ptr(const TensorPtr& tensor, ScalarType type) {
+  return clone_tensor_ptr(*tensor, type);
+}
+/// Within the elements that it was made with. Errors: those of resize_tensor().
+Error resize_tensor_ptr(TensorPtr& tensor, const std::vector<SizesType>& sizes);
+
+inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, ScalarType type = ScalarType::Float,
+                           TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return make_tensor_ptr(std::move(sizes), data, type, dynamism);
+}
+inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, std::vector<StridesType> strides,
+                           ScalarType type = ScalarType::Float,
+                           TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return make_tensor_ptr(std::move(sizes), data, {}, std::move(strides), type, dynamism);
+}
+inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, ScalarType type, Deleter deleter,
+                           TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return make_tensor_ptr(std::move(sizes), data, type, dynamism, std::move(deleter));
+}
+
+/// for_blob(data, {2, 3}).strides({1, 2}).deleter(free): names what make_tensor_ptr() takes in order.
+class TensorPtrMaker {
+ public:
+  TensorPtrMaker(void* data, std::vector<SizesType> sizes, ScalarType type)
+      : data_(data), sizes_(std::move(sizes)), type_(type) {}
+
+  TensorPtrMaker&& type(ScalarType type) && { return type_ = type, std::move(*this); }
+  TensorPtrMaker&& dim_order(std::vector<DimOrderType> order) && {
+    return dim_order_ = std::move(order), std::move(*this);
+  }
+  TensorPtrMaker&& strides(std::vector<StridesType> strides) && {
+    return strides_ = std::move(strides), std::move(*this);
+  }
+  TensorPtrMaker&& dynamism(TensorShapeDynamism dynamism) && {
+    return dynamism_ = dynamism, std::move(*this);
+  }
+  TensorPtrMaker&& deleter(Deleter deleter) && { return deleter_ = std::move(deleter), std::move(*this); }
+  TensorPtr make_tensor_ptr() && {
+    return extension::make_tensor_ptr(std::move(sizes_), data_, std::move(dim_order_), std::move(strides_),
+                                      type_, dynamism_, std::move(deleter_));
+  }
+  operator TensorPtr() && { return std::move(*this).make_tensor_ptr(); }  // NOLINT
+
+ private:
+  void* data_;
+  std::vector<SizesType> sizes_;
+  std::vector<DimOrderType> dim_order_;
+  std::vector<StridesType> strides_;
+  ScalarType type_;
+  TensorShapeDynamism dynamism_ = TensorShapeDynamism::DYNAMIC_BOUND;
+  Deleter deleter_;
+};
+inline TensorPtrMaker for_blob(void* data, std::vector<SizesType> sizes,
+                               ScalarType type = ScalarType::Float) {
+  return {data, std::move(sizes), type};
+}
+
+/// Zeroed, for there is nothing to win by leaving it undefined.
+TensorPtr empty_strided(std::vector<SizesType> sizes, std::vector<StridesType> strides,
+                        ScalarType type = ScalarType::Float,
+                        TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
+TensorPtr full_strided(std::vector<SizesType> sizes, std::vector<StridesType> strides, Scalar value,
+                       ScalarType type = ScalarType::Float,
+                       TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
+/// Uniform over [0, 1); normal of mean 0 and deviation 1; uniform over the integers [low, high).
+TensorPtr rand_strided(std::vector<SizesType> sizes, std::vector<StridesType> strides,
+                       ScalarType type = ScalarType::Float,
+                       TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
+TensorPtr randn_strided(std::vector<SizesType> sizes, std::vector<StridesType> strides,
+                        ScalarType type = ScalarType::Float,
+                        TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
+TensorPtr randint_strided(int64_t low, int64_t high, std::vector<SizesType> sizes,
+                          std::vector<StridesType> strides, ScalarType type = ScalarType::Int,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
+inline TensorPtr scalar_tensor(Scalar value, ScalarType type = ScalarType::Float) {
+  return full_strided({}, {}, value, type);
+}
+
+// Each of them without gaps, and with the sizes of another tensor.
+inline TensorPtr empty(std::vector<SizesType> sizes, ScalarType type = ScalarType::Float,
+                       TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return empty_strided(std::move(sizes), {}, type, dynamism);
+}
+inline TensorPtr rand(std::vector<SizesType> sizes, ScalarType type = ScalarType::Float,
+                      TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return rand_strided(std::move(sizes), {}, type, dynamism);
+}
+inline TensorPtr randn(std::vector<SizesType> sizes, ScalarType type = ScalarType::Float,
+                       TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return randn_strided(std::move(sizes), {}, type, dynamism);
+}
+inline TensorPtr full(std::vector<SizesType> sizes, Scalar value, ScalarType type = ScalarType::Float,
+                      TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return full_strided(std::move(sizes), {}, value, type, dynamism);
+}
+inline TensorPtr zeros(std::vector<SizesType> sizes, ScalarType type = ScalarType::Float,
+                       TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return full(std::move(sizes), Scalar(int64_t{0}), type, dynamism);
+}
+inline TensorPtr ones(std::vector<SizesType> sizes, ScalarType type = ScalarType::Float,
+                      TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return full(std::move(sizes), Scalar(int64_t{1}), type, dynamism);
+}
+inline TensorPtr randint(int64_t low, int64_t high, std::vector<SizesType> sizes,
+                         ScalarType type = ScalarType::Int,
+                         TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return randint_strided(low, high, std::move(sizes), {}, type, dynamism);
+}
+inline std::vector<SizesType> sizes_of(const TensorPtr& t) { return {t->sizes().begin(), t->sizes().end()}; }
+inline std::vector<StridesType> strides_of(const TensorPtr& t) {
+  return {t->strides().begin(), t->strides().end()};
+}
+/// `type` Undefined is that of `other`.
+inline TensorPtr full_like(const TensorPtr& other, Scalar value, ScalarType type = ScalarType::Undefined) {
+  return full_strided(sizes_of(other), strides_of(other), value,
+                      type == ScalarType::Undefined ? other->scalar_type() : type);
+}
+inline TensorPtr empty_like(const TensorPtr& other, ScalarType type = ScalarType::Undefined) {
+  return full_like(other, Scalar(int64_t{0}), type);
+}
+inline TensorPtr zeros_like(const TensorPtr& other, ScalarType type = ScalarType::Undefined) {
+  return full_like(other, Scalar(int64_t{0}), type);
+}
+inline TensorPtr ones_like(const TensorPtr& other, ScalarType type = ScalarType::Undefined) {
+  return full_like(other, Scalar(int64_t{1}), type);
+}
+inline TensorPtr rand_like(const TensorPtr& other, ScalarType type = ScalarType::Undefined) {
+  return rand_strided(sizes_of(other), strides_of(other),
+                      type == ScalarType::Undefined ? other->scalar_type() : type);
+}
+inline TensorPtr randn_like(const TensorPtr& other, ScalarType type = ScalarType::Undefined) {
+  return randn_strided(sizes_of(other), strides_of(other),
+                       type == ScalarType::Undefined ? other->scalar_type() : type);
+}
+inline TensorPtr randint_like(const TensorPtr& other, int64_t low, int64_t high,
+                              ScalarType type = ScalarType::Undefined) {
+  return randint_strided(low, high, sizes_of(other), strides_of(other),
+                         type == ScalarType::Undefined ? other->scalar_type() : type);
+}
+
+}  // namespace torchette::extension
