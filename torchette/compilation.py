@@ -116,6 +116,8 @@ def compile(
     quantize: Any = None,
     constant_methods: Mapping[str, Any] | None = None,
     passes: Any = (),
+    partitioner: Any = None,
+    portable_fallback: bool = False,
     preserve_ops: Sequence[Any] = (),
     disable_passes: Sequence[str] = (),
     check_passes: bool = False,
@@ -136,6 +138,9 @@ def compile(
             the example inputs and converted. Refused for now, since the runtime has no quantized kernels.
         constant_methods: method name -> value that the method returns.
         passes: your own passes, run on the Edge dialect; see docs/add-a-pass.md.
+        partitioner: what chooses the parts that a backend runs; one or several, or method name -> those. See
+            docs/add-a-backend.md.
+        portable_fallback: with a partitioner: let the file also run where the backend is missing.
         preserve_ops: operators that are not decomposed.
         disable_passes: names of optimisations not to run.
         check_passes: after every pass compare the results on the example inputs, and name the pass that changes them.
@@ -166,6 +171,7 @@ def compile(
     )
     backend_config = ExecutorchBackendConfig(
         passes=passes,
+        portable_fallback=portable_fallback,
         memory_planning_pass=MemoryPlanningPass(
             alloc_graph_input=plan_inputs_and_outputs, alloc_graph_output=plan_inputs_and_outputs
         ),
@@ -176,6 +182,7 @@ def compile(
             constant_methods,
             edge_config,
             backend_config,
+            partitioner,
             progress=progress,
             dump=Path(dump) if dump is not None else None,
         )

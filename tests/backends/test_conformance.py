@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from torchette import runtime
 from torchette.backends import conformance
 from torchette.backends.null import NullPartitioner
+from torchette.format import pte
 from torchette.runtime import Runtime
 
 PARTITIONERS = {"NullBackend": NullPartitioner}
@@ -25,3 +27,7 @@ def test_conformance(name: str, check) -> None:
 
 def test_the_registry_knows_what_was_built() -> None:
     assert "NullBackend" in Runtime.get().backend_registry.registered_backend_names
+
+
+def test_runtime_and_compiler_mean_the_same_second_plan() -> None:
+    assert runtime._PORTABLE == pte.PORTABLE

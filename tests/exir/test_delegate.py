@@ -11,7 +11,13 @@ from torch.export import export
 
 from torchette.devtools.inspect import describe
 from torchette.errors import DelegationError, DelegationWarning, InputTypeError
-from torchette.exir import EdgeCompileConfig, EdgeProgramManager, to_edge, to_edge_transform_and_lower
+from torchette.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    to_edge,
+    to_edge_transform_and_lower,
+)
 from torchette.exir.delegate import (
     BackendDetails,
     CompileSpec,
@@ -29,6 +35,7 @@ from torchette.exir.delegate import (
 )
 from torchette.exir.graph import calls
 from torchette.exir.partitioners import AllNodePartitioner, generate_pattern_op_partitions, get_delegates
+from torchette.format import pte
 
 
 class ListingBackend(BackendDetails):
@@ -154,12 +161,29 @@ def test_methods_share_named_data_and_equal_blobs(tmp_path) -> None:
     programs = {name: export(model, ARGS[:1]) for name in ("one", "two")}
     edge = to_edge_transform_and_lower(programs, partitioner=AllNodePartitioner("ListingBackend", []))
     (tmp_path / "m.pte").write_bytes(edge.to_executorch().buffer)
-    from torchette.format import pte
-
     file = pte.load_file(tmp_path / "m.pte")
     assert set(file.named()) == {"weight", "bias"}
     places = [plan.delegates[0].processed.index for plan in file.program.execution_plan]
     assert places[0] == places[1]
+
+
+def test_a_weight_that_is_also_named_data_stands_in_the_file_once() -> None:
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(256, 256)
+
+        def forward(self, x):
+            return self.linear(x)
+
+    edge = _lowered(Shared(), (torch.randn(1, 256),), AllNodePartitioner("ListingBackend", []))
+    plain = edge.to_executorch().buffer
+    both = edge.to_executorch(ExecutorchBackendConfig(portable_fallback=True)).buffer
+    assert len(both) < 1.03 * len(plain)
+    file = pte.read(both)
+    assert {plan.name for plan in file.program.execution_plan} == {"forward", "forward@portable"}
+    weight = edge.exported_program().graph_module.lowered_module_0.original_module.state_dict["linear.weight"]
+    assert bytes(file.named()["linear.weight"]) == weight.detach().numpy().tobytes()
 
 
 def test_state_goes_along_as_a_whole() -> None:

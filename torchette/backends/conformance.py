@@ -23,6 +23,7 @@ from torchette.errors import DelegationWarning, TorchetteError
 from torchette.exir.delegate import Partitioner, backend
 from torchette.exir.program import (
     EdgeProgramManager,
+    ExecutorchBackendConfig,
     ExecutorchProgramManager,
     to_edge_transform_and_lower,
 )
@@ -153,6 +154,27 @@ def missing_at_run_time(make: MakePartitioner) -> None:
         raise AssertionError("a method of an unknown backend was loaded")
 
 
+def falls_back(make: MakePartitioner) -> None:
+    """Where the backend is absent, a file with a portable plan runs on the kernels, and says so."""
+    args = (torch.randn(2, 3), torch.randn(2, 3))
+    model = _Chain(torch.randn(2, 3)).eval()
+    edge = _lower(model, args, make)
+    (name,) = set(_backends(edge))
+    data = edge.to_executorch(ExecutorchBackendConfig(portable_fallback=True)).buffer
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _equal(Runtime.get().load_program(data).load_method("forward"), model, args)
+    program = Runtime.get().load_program(
+        data.replace(name.encode() + b"\0", b"?" + name[1:].encode() + b"\0")
+    )
+    assert program.method_names == {"forward"}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        method = program.load_method("forward")
+    assert ["portable kernels" in str(warning.message) for warning in said] == [True]
+    _equal(method, model, args)
+
+
 def damaged_bytes(make: MakePartitioner) -> None:
     """Bytes of another version, cut short or changed anywhere are refused or run; nothing worse."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
@@ -192,6 +214,7 @@ CHECKS: tuple[Callable[[MakePartitioner], None], ...] = (
     several_methods,
     threads,
     missing_at_run_time,
+    falls_back,
     damaged_bytes,
     refuses_what_it_cannot_do,
 )

@@ -68,6 +68,8 @@ class ExecutorchBackendConfig:
         constant_tensor_alignment: bytes, a power of two, at which each weight begins; None: 16.
         remove_view_copy: let copies that move nothing share memory.
         emit_mutable_buffer_names: store the names of the model's state.
+        portable_fallback: store for each method with delegates a second plan that needs no backend; the runtime takes
+            it, with a warning, where a backend is missing or refuses.
         disable_passes, check_passes: as in `EdgeCompileConfig`.
 
     The other fields are ExecuTorch's and must keep their defaults for now; a value that would have to do something
@@ -93,6 +95,7 @@ class ExecutorchBackendConfig:
     run_reinplace_pass: bool = False
     enable_non_cpu_memory_planning: bool = True
     reinplace_extra_ops: frozenset[Any] | None = None
+    portable_fallback: bool = False
     disable_passes: Sequence[str] = ()
     check_passes: bool = False
 
@@ -152,6 +155,20 @@ def to_edge_transform_and_lower(
         DelegationError: a backend cannot take what its partitioner has chosen, or, with `strict` in the configuration,
             something expensive runs on no backend.
     """
+    return _transform_and_lower(
+        programs, transform_passes, partitioner, constant_methods, compile_config, generate_etrecord
+    )
+
+
+def _transform_and_lower(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    transform_passes: Any,
+    partitioner: Any,
+    constant_methods: Mapping[str, Any] | None,
+    compile_config: EdgeCompileConfig | None,
+    generate_etrecord: bool,
+    **hooks: Any,
+) -> EdgeProgramManager:
     named = _named(programs)
     wanted = _by_method(partitioner, named)
     config = compile_config or EdgeCompileConfig()
@@ -168,7 +185,7 @@ def to_edge_transform_and_lower(
         preserved = tuple(op for op in whole if op not in config.preserve_ops)
         if preserved:
             config = replace(config, preserve_ops=[*config.preserve_ops, *preserved])
-    edge = _to_edge(named, constant_methods, config, generate_etrecord)
+    edge = _to_edge(named, constant_methods, config, generate_etrecord, **hooks)
     if transform_passes:
         edge = edge.transform(transform_passes, config)
     if not wanted:
@@ -252,10 +269,11 @@ def lower(
     constant_methods: Mapping[str, Any] | None,
     compile_config: EdgeCompileConfig,
     backend_config: ExecutorchBackendConfig,
+    partitioner: Any = None,
     **hooks: Any,
 ) -> ExecutorchProgramManager:
     """All stages at once, as `torchette.compile` runs them; `hooks` are fields of `pipeline.Options`."""
-    edge = _to_edge(programs, constant_methods, compile_config, False, **hooks)
+    edge = _transform_and_lower(programs, None, partitioner, constant_methods, compile_config, False, **hooks)
     return edge._to_executorch(backend_config, **hooks)
 
 
@@ -303,8 +321,10 @@ class EdgeProgramManager:
         compile_config: EdgeCompileConfig | None = None,
         *,
         reports: Mapping[str, Report] | None = None,
+        portable: Mapping[str, ExportedProgram] | None = None,
     ) -> None:
         self._programs = _named(edge_programs)
+        self._portable = dict(portable or {})  # methods with delegates -> as they were before
         self._constant_methods = dict(constant_methods or {})
         self.compile_config = compile_config or EdgeCompileConfig()
         self._reports = {name: (reports or {}).get(name) or Report() for name in self._programs}
@@ -336,7 +356,7 @@ class EdgeProgramManager:
             compile_config: as for `to_edge`.
         """
         config = compile_config or self.compile_config
-        programs, reports = {}, {}
+        programs, reports, portable = {}, {}, {}
         for name, program in self._programs.items():
             given = passes.get(name) if isinstance(passes, Mapping) else passes
             mine = tuple(adapt(run) for run in flatten(given))
@@ -345,7 +365,11 @@ class EdgeProgramManager:
             edge = PIPELINE.select("edge", "edge").stages[0]
             stage = Stage("transform", dialects.EDGE, (*mine, *edge.passes)) if mine else edge
             programs[name] = Pipeline((stage,)).run(program, _options(config), reports[name])
-        return EdgeProgramManager(programs, self._constant_methods, config, reports=reports)
+            if name in self._portable:
+                portable[name] = Pipeline((stage,)).run(self._portable[name], _options(config))
+        return EdgeProgramManager(
+            programs, self._constant_methods, config, reports=reports, portable=portable
+        )
 
     def to_backend(self, partitioner: Any) -> EdgeProgramManager:
         """Give to backends what their partitioners choose; returns a new manager and leaves this one as it is.
@@ -373,7 +397,11 @@ class EdgeProgramManager:
                 size = len(programs[name].graph.nodes)
                 record = PassRecord("delegate", type(one).__name__, seconds, before[name], size, notes)
                 reports[name].records.append(record)
-        return EdgeProgramManager(programs, self._constant_methods, self.compile_config, reports=reports)
+        changed = {name: p for name, p in programs.items() if any(map(delegate.is_delegate_call, calls(p)))}
+        portable = {name: self._portable.get(name, self._programs[name]) for name in changed}
+        return EdgeProgramManager(
+            programs, self._constant_methods, self.compile_config, reports=reports, portable=portable
+        )
 
     def delegation(self, method_name: str = "forward") -> Delegation:
         """Where every call of a method runs, what it costs, and why it is not on a backend."""
@@ -381,12 +409,23 @@ class EdgeProgramManager:
 
     def _decompose_the_rest(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
         """What was kept whole for backends that then did not take it becomes core operators after all."""
-        programs = dict(self._programs)
-        for name, program in programs.items():
-            if any(True for _ in calls(program, *preserved)):
-                pipeline = PIPELINE.select("core", "edge")
-                programs[name] = pipeline.run(program, _options(config), self._reports[name])
-        return EdgeProgramManager(programs, self._constant_methods, config, reports=self._reports)
+        again = PIPELINE.select("core", "edge")
+
+        def decomposed(programs: Mapping[str, ExportedProgram], reports: Mapping[str, Report]) -> dict:
+            return {
+                name: again.run(program, _options(config), reports.get(name))
+                if any(True for _ in calls(program, *preserved))
+                else program
+                for name, program in programs.items()
+            }
+
+        return EdgeProgramManager(
+            decomposed(self._programs, self._reports),
+            self._constant_methods,
+            config,
+            reports=self._reports,
+            portable=decomposed(self._portable, {}),
+        )
 
     def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
         """Optimise, plan memory and emit; this manager is left as it is."""
@@ -402,13 +441,15 @@ class EdgeProgramManager:
         options.__post_init__()
         _refuse_control_flow(self._programs)
         programs, reports, planners = {}, {}, []
-        for name, program in self._programs.items():
+        portable = self._portable if config.portable_fallback else {}
+        fallbacks = {name + pte.PORTABLE: program for name, program in portable.items()}
+        for name, program in {**self._programs, **fallbacks}.items():
             planner = config.memory_planning_pass
             if isinstance(planner, Mapping):
-                planner = planner.get(name) or MemoryPlanningPass()
+                planner = planner.get(name.removesuffix(pte.PORTABLE)) or MemoryPlanningPass()
             if planner not in planners:
                 planners.append(planner)
-            reports[name] = Report(list(self._reports[name].records))
+            reports[name] = Report(list(self._reports[name].records) if name in self._reports else [])
             pipeline = _lowering(planner, config)
             programs[name] = pipeline.run(program, options, reports[name])
         for planner in planners:
@@ -523,7 +564,7 @@ class ExecutorchProgramManager:
     @property
     def methods(self) -> set[str]:
         """The names of the methods that compute."""
-        return set(self._programs)
+        return {name for name in self._programs if not name.endswith(pte.PORTABLE)}
 
     @property
     def config_methods(self) -> set[str]:

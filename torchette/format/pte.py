@@ -8,6 +8,7 @@ The records' classes are those of `torchette/schema/program.fbs`: `pte.Program`,
 
 from __future__ import annotations
 
+import hashlib
 import math
 import mmap
 import struct
@@ -38,6 +39,10 @@ def __getattr__(name: str) -> Any:
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
+
+# Ends the name of a method's second plan, which needs no backend. The runtime takes it where the first cannot be loaded;
+# ExecuTorch's sees one more method.
+PORTABLE = "@portable"
 
 # What the values that a list names may be.
 _MEMBERS = {"IntList": ("Int",), "TensorList": ("Tensor",), "OptionalTensorList": ("Tensor", "Null")}
@@ -179,9 +184,17 @@ def write(
             for plan in program.execution_plan
         ]
     stored: dict[int, int] = {}
+    weights = _digests(constants) if named_data else {}
     for name, blob in (named_data or {}).items():
         if id(blob) not in stored:
-            stored[id(blob)] = segments.add([blob]).segment_index
+            same = weights.get(_digest(blob))
+            if same is None:
+                stored[id(blob)] = segments.add([blob]).segment_index
+            else:
+                # A weight that a delegate and the program both have stands in the file once.
+                start = segments.records[0].offset + program.constant_segment.offsets[same]
+                segments.records.append(SCHEMA.types["DataSegment"](start, _bytes_view(blob).nbytes))
+                stored[id(blob)] = len(segments.records) - 1
         program.named_data.append(SCHEMA.types["NamedData"](name, stored[id(blob)]))
     program.segments = segments.records
 
@@ -191,6 +204,14 @@ def write(
     if not segments.size:
         return Pte((head,), len(head))
     return Pte((head, bytes(base - len(head)), *segments.chunks), base + segments.size)
+
+
+def _digest(blob: Any) -> bytes:
+    return hashlib.sha256(_bytes_view(blob)).digest()
+
+
+def _digests(items: Sequence[Any]) -> dict[bytes, int]:
+    return {_digest(item): index for index, item in enumerate(items) if _bytes_view(item).nbytes}
 
 
 @dataclass

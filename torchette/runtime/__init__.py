@@ -19,6 +19,7 @@ import functools
 import importlib
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -48,6 +49,9 @@ __all__ = [
 
 _log = logging.getLogger("torchette")
 _log.addHandler(logging.NullHandler())  # else Python itself would print what nobody listens to
+
+# Ends the name of a method's second plan, which needs no backend.
+_PORTABLE = "@portable"
 
 # The runtime's error numbers that Python tells apart.
 _INVALID_ARGUMENT, _OPERATOR_MISSING = 0x12, 0x14
@@ -326,10 +330,13 @@ class Program:
     @property
     def method_names(self) -> set[str]:
         """The names of its methods."""
-        return set(self._program.method_names)
+        return {name for name in self._program.method_names if not name.endswith(_PORTABLE)}
 
     def load_method(self, name: str) -> Method:
         """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
+
+        Where a backend is missing or refuses and the program was compiled with `portable_fallback`, the portable kernels
+        run the method, and a RuntimeWarning says so, once.
 
         Raises:
             RuntimeLoadError: there is no such method, or it needs kernels (all of them are named) or backends that are not
@@ -340,7 +347,23 @@ class Program:
         try:
             return Method(self._program.load_method(name), meta)
         except _module().Fault as fault:
-            raise self._error(fault, f"method {name!r} cannot be loaded") from None
+            if not meta.backend_names or name + _PORTABLE not in self._program.method_names:
+                raise self._error(fault, f"method {name!r} cannot be loaded") from None
+            reason = str(fault.args[2]).partition("\n")[0]
+        method = self._load_portable(name)
+        warnings.warn(
+            f"{self._name}: method {name!r} runs on the portable kernels: {reason}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return method
+
+    def _load_portable(self, name: str) -> Method:
+        try:
+            portable = MethodMeta(self._program.describe(name + _PORTABLE))
+            return Method(self._program.load_method(name + _PORTABLE), portable)
+        except _module().Fault as fault:
+            raise self._error(fault, f"the portable plan of method {name!r} cannot be loaded") from None
 
     def metadata(self, method_name: str) -> MethodMeta:
         """What a method takes, gives and needs, without loading it. RuntimeLoadError if there is no such method."""
