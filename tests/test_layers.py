@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMPILER_FLOORS = (
     ("memory",),
     ("tensor",),
+    ("control_flow",),
     ("graph", "ops", "interface"),
     ("dialects", "check", "partition"),
     ("pass_base", "delegate"),

@@ -228,14 +228,3 @@ def test_same_bytes_in_another_process():
         for seed in ("1", "2")
     ]
     assert runs[0] == runs[1] and len(runs[0].strip()) == 64
-
-
-def test_control_flow_says_that_it_is_not_there_yet():
-    class Cond(nn.Module):
-        def forward(self, x):
-            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
-
-    edge = to_edge(export(Cond(), (X,)))
-    with pytest.raises(UnsupportedError, match="control flow is not there yet") as caught:
-        edge.to_executorch()
-    assert caught.value.where[0].startswith(f"cond: {__file__}:") and "torch.where" in caught.value.hints[0]

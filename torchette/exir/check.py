@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
-from torch.fx import Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
 
 from torchette.errors import PassError
+from torchette.exir import control_flow
 from torchette.exir.graph import node_text, outputs, place, placeholders, tensor_of
 
 
@@ -96,6 +98,8 @@ class _Evaluator(Interpreter):
     """Runs out variants, whose out arguments the emitter adds, by the functional operator that they came from."""
 
     def run_node(self, n: Node) -> Any:
+        if control_flow.form(n) is not None:
+            return self._run_control_flow(n)
         functional = n.meta.get("functional")
         if functional is None:
             return super().run_node(n)
@@ -106,6 +110,36 @@ class _Evaluator(Interpreter):
         if "dtype" in schema and schema["dtype"].kwarg_only and isinstance(val, torch.Tensor):
             kwargs.setdefault("dtype", val.dtype)
         return functional(*args, **kwargs)
+
+    def _run_control_flow(self, node: Node) -> tuple:
+        """What torch's own interpreter would do, in any dialect: the branches are evaluated like the graph."""
+
+        def value(given: Any) -> Any:
+            return self.env[given] if isinstance(given, Node) else given
+
+        def run(branch: GraphModule, *groups: list[Any]) -> list[Any]:
+            found = _Evaluator(branch, garbage_collect_values=False).run(
+                *(item for group in groups for item in group)
+            )
+            return pytree.tree_leaves(found)
+
+        graphs, kind = control_flow.branches(node), control_flow.name(node.target)
+        shared = [value(item) for item in control_flow.shared(node)]
+        if kind == "cond":
+            return tuple(run(graphs[0 if value(node.args[0]) else 1], shared))
+        carried = [value(item) for item in control_flow.carried(node)]
+        if kind == "while_loop":
+            # A body in the EXEC dialect may write where its operands lie.
+            carried = [item.clone() if isinstance(item, torch.Tensor) else item for item in carried]
+            while run(graphs[0], carried, shared)[0]:
+                carried = run(graphs[1], carried, shared)
+            return tuple(carried)
+        made: list[list[Any]] = []
+        for slices in zip(*(value(item).unbind() for item in control_flow.sliced(node)), strict=True):
+            results = run(graphs[0], carried, list(slices), shared)
+            carried, rest = results[: len(carried)], results[len(carried) :]
+            made.append(rest)
+        return (*carried, *(torch.stack(parts) for parts in zip(*made, strict=True)))
 
 
 def _results(program: ExportedProgram, values: dict[Node, Any]) -> dict[str, Any]:

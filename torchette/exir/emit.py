@@ -17,15 +17,17 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from torchette.errors import EmitError
-from torchette.exir import ops
+from torchette.exir import control_flow, ops
 from torchette.exir.delegate import LoweredBackendModule, NamedDataStore, is_delegate_call
 from torchette.exir.graph import place, placeholders, tensor_of
 from torchette.exir.interface import GraphInterface, specs_of, view_sizes
 from torchette.exir.tensor import TensorSpec
 from torchette.format import pte
+
+aten = torch.ops.aten
 
 SCHEMA_VERSION = 0
 
@@ -299,15 +301,11 @@ class _MethodEmitter:
 
     def emit(self) -> Any:
         """The method's ExecutionPlan; what cannot be expressed is in `problems` afterwards."""
-        stored = dict(zip(placeholders(self.program), self.program.graph_signature.input_specs, strict=True))
-        outputs: list[int] = []
-        for node in self.program.graph.nodes:
-            if node.op == "output":
-                outputs = self._attempt(self._output, node) or []
-            elif node.op == "placeholder":
-                self._attempt(self._placeholder, node, stored[node])
-            else:
-                self._attempt(self._call, node)
+        signature = self.program.graph_signature
+        for node, stored in zip(placeholders(self.program), signature.input_specs, strict=True):
+            self._attempt(self._placeholder, node, stored)
+        self._graph(self.program.graph_module)
+        outputs = self._attempt(self._output, self.program.graph.output_node()) or []
         if self.program.graph_module.meta.get("non_const_buffer_sizes") is None:
             raise EmitError(
                 f"method {self.name!r} has no memory plan",
@@ -336,6 +334,14 @@ class _MethodEmitter:
             self._of_node[node] = self._scalar(0)
 
     # -- nodes --
+
+    def _graph(self, module: GraphModule) -> None:
+        for node in module.graph.nodes:
+            is_branch = node.op == "get_attr" and isinstance(
+                getattr(module, str(node.target), None), GraphModule
+            )
+            if node.op not in ("placeholder", "output") and not is_branch:
+                self._attempt(self._call, node)
 
     def _placeholder(self, node: Node, stored: Any) -> None:
         if node in self.interface.inputs:
@@ -377,7 +383,11 @@ class _MethodEmitter:
             return  # named by the call
         if node.op != "call_function":
             raise _Unsupported(f"{node.op} of {target}")
-        if target is operator.getitem:
+        if control_flow.name(target) == "cond":
+            self._cond(node)
+        elif control_flow.name(target) == "while_loop":
+            self._while(node)
+        elif target is operator.getitem:
             parts = self._of_node[node.args[0]]
             self._of_node[node] = parts[node.args[1]] if isinstance(parts, tuple) else parts
         elif "alias" in node.meta and self._is_alias(node):
@@ -397,6 +407,69 @@ class _MethodEmitter:
             if not mine or not theirs or mine[0] is None or mine[0].root is not theirs[0]:
                 raise _Unsupported(f"the new value of {buffer.name} is never written back to it")
         return [self._argument(value, "") for value in self.interface.outputs]
+
+    # -- control flow --
+
+    def _cond(self, node: Node) -> None:
+        """Jump over the side that is not taken. Its tensors are computed where the result lies, its numbers moved there."""
+        values = node.meta["val"]
+        results = [
+            self._value(_scalar_record(value)) if spec is None else self._tensor(spec)
+            for value, spec in zip(values, specs_of(node), strict=True)
+        ]
+        operands = [self._argument(value, "") for value in control_flow.shared(node)]
+        if_true, if_false = control_flow.branches(node)
+        to_false = self._jump(self._argument(node.args[0], ""), node)
+        self._move(node, self._branch(if_true, operands), results)
+        to_end = self._jump(self._scalar(False), node)
+        to_false.destination_instruction = len(self.instructions)
+        self._move(node, self._branch(if_false, operands), results)
+        to_end.destination_instruction = len(self.instructions)
+        self._of_node[node] = tuple(results)
+
+    def _while(self, node: Node) -> None:
+        """Jump out where the condition fails, else back behind the body. What is carried has one place throughout."""
+        first = [self._argument(value, "") for value in control_flow.carried(node)]
+        results = [
+            self._value(_scalar_record(value)) if spec is None else self._tensor(spec)
+            for value, spec in zip(node.meta["val"], specs_of(node), strict=True)
+        ]
+        operands = [*results, *(self._argument(value, "") for value in control_flow.shared(node))]
+        condition, body = control_flow.branches(node)
+        self._move(node, first, results)
+        start = len(self.instructions)
+        (goes_on,) = self._branch(condition, operands)
+        to_end = self._jump(goes_on, node)
+        self._move(node, self._branch(body, operands), results)
+        self._jump(self._scalar(False), node).destination_instruction = start
+        to_end.destination_instruction = len(self.instructions)
+        self._of_node[node] = tuple(results)
+
+    def _branch(self, branch: GraphModule, operands: list[int]) -> list[int]:
+        """Emit a branch; the values of its results."""
+        self._of_node.update(zip(control_flow.inputs(branch), operands, strict=True))
+        self._graph(branch)
+        return [self._argument(value, "") for value in control_flow.results(branch)]
+
+    def _jump(self, condition: int, node: Node) -> Any:
+        """A jump where the condition does not hold; its destination is to be set."""
+        record = pte.JumpFalseCall(condition, 0)
+        self._append(record, node)
+        return record
+
+    def _move(self, node: Node, sources: list[int], targets: list[int]) -> None:
+        """Move all values at once; what is where it should be stays."""
+        moves = [
+            (source, target) for source, target in zip(sources, targets, strict=True) if source != target
+        ]
+        overwritten = {target for _, target in moves}
+        for index, (source, target) in enumerate(moves):
+            if source in overwritten:
+                kept = self._value(self.values[source].val)
+                self._append(pte.MoveCall(source, kept), node)
+                moves[index] = (kept, target)
+        for source, target in moves:
+            self._append(pte.MoveCall(source, target), node)
 
     # -- calls --
 
@@ -444,8 +517,12 @@ class _MethodEmitter:
                 arguments.append(self._argument(given, argument.kind, argument.length))
             except _Unsupported as problem:
                 raise _Unsupported(f"argument {argument.name!r} of {op}: {problem}") from None
+        if op is aten.empty.out and isinstance(value, torch.Tensor) and _is_static(value):
+            self._of_node[node] = results[0]  # memory is planned, and nothing has to be written there
+            return
         # After the schema's own arguments come the results, several of them as one list.
-        arguments.append(results[0] if len(results) == 1 else self._value(pte.TensorList(list(results))))
+        if op is not ops.copy_index:
+            arguments.append(results[0] if len(results) == 1 else self._value(pte.TensorList(list(results))))
         tensors = tuple(self._of_spec[spec] for spec in specs if spec is not None)
         self._of_node[node] = tensors if isinstance(node.meta.get("spec"), tuple) else results[0]
         self._instruction(ops.kernel_name(op), arguments, node, len(tensors))
@@ -514,7 +591,7 @@ class _MethodEmitter:
         index = self._operators.setdefault(name, len(self._operators))
         self._append(pte.KernelCall(index, arguments), node, results)
 
-    def _append(self, call: Any, node: Node, results: int) -> None:
+    def _append(self, call: Any, node: Node, results: int = 0) -> None:
         at = len(self.instructions)
         self.instructions.append(pte.Instruction(call))
         handle = node.meta.get("debug_handle")
@@ -583,6 +660,10 @@ class _MethodEmitter:
             places = [-1 if item is None else self._argument(item, "Tensor") for item in items]
             return self._list("OptionalTensorList", places, pte.OptionalTensorList)
         raise _Unsupported(f"a list of {element}")
+
+
+def _is_static(tensor: torch.Tensor) -> bool:
+    return all(isinstance(size, int) for size in tensor.shape)
 
 
 def _plain(given: Any, kind: str) -> bool | int | float | str | None:

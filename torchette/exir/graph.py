@@ -57,12 +57,13 @@ def _copy_module(module: GraphModule) -> GraphModule:
                 node.meta[key] = (copies.get(value[0], value[0]), *value[1:])
             elif isinstance(value, Node):
                 node.meta[key] = copies.get(value, value)
-    children = {
-        name: _copy_module(child) if isinstance(child, GraphModule) else child
-        for name, child in module.named_children()
+    # A branch under two names becomes two: what is done to one must not be done to the other. Unused ones are left.
+    attributes = {
+        name: _copy_module(value) if isinstance(value, GraphModule) else value
+        for name, value in _attributes(module, graph).items()
     }
     # Lazy: Python code is generated only if somebody calls the module, which a compile never does.
-    result = _LazyGraphModule({**children, **_attributes(module, graph)}, graph)
+    result = _LazyGraphModule(attributes, graph)
     result.meta = {**module.meta, "notes": list(module.meta.get("notes", ()))}
     return result
 
@@ -82,6 +83,14 @@ def graph_modules(program: ExportedProgram) -> Iterator[GraphModule]:
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):
             yield module
+
+
+def drop_unused_branches(module: GraphModule) -> None:
+    """Forget the subgraphs that no node of this graph names."""
+    named = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
+    for name, child in list(module.named_children()):
+        if isinstance(child, GraphModule) and name not in named:
+            delattr(module, name)
 
 
 def calls(program: ExportedProgram, *targets: Any) -> Iterator[Node]:

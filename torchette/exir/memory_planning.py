@@ -19,7 +19,7 @@ import torch
 from torch.export.graph_signature import ExportGraphSignature
 
 from torchette.errors import PlanError
-from torchette.exir import memory
+from torchette.exir import control_flow, memory
 from torchette.exir.memory import Interval, Plan
 from torchette.exir.tensor import TensorSpec
 
@@ -218,11 +218,12 @@ class Verifier:
 
     def _planned(self) -> list[TensorSpec]:
         seen: dict[TensorSpec, Any] = {}
-        for node in self.graph_module.graph.nodes:
-            spec = node.meta.get("spec")
-            for each in spec if isinstance(spec, (tuple, list)) else (spec,):
-                if isinstance(each, TensorSpec) and each.base is None and each.mem_offset is not None:
-                    seen[each] = node
+        for module in control_flow.graphs(self.graph_module):
+            for node in module.graph.nodes:
+                spec = node.meta.get("spec")
+                for each in spec if isinstance(spec, (tuple, list)) else (spec,):
+                    if isinstance(each, TensorSpec) and each.base is None and each.mem_offset is not None:
+                        seen[each] = node
         return list(seen)
 
     def verify_storage_reuse(self, allow_lifetime_and_storage_overlap: bool = False) -> int:

@@ -83,6 +83,11 @@ def is_higher_order(target: Any) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def is_delegate(target: Any) -> bool:
+    """The call of a part of the program that a backend runs."""
+    return is_higher_order(target) and target.name() == "executorch_call_delegate"
+
+
 @functools.cache
 def is_view(op: OpOverload) -> bool:
     """The result shares its input's memory, which no operator of the Edge dialect may do."""
@@ -349,7 +354,7 @@ def _writes(item: Any) -> bool:
 
 # ExecuTorch's dim-order operators say where they write by a dim order instead of a memory format. They live in a
 # namespace of their own here, so that a process may also import ExecuTorch, which defines `dim_order_ops` itself.
-_FILE_NAMESPACES = {"torchette_dim_order": "dim_order_ops"}
+_FILE_NAMESPACES = {"torchette_dim_order": "dim_order_ops", "torchette_prim": "executorch_prim"}
 _library = torch.library.Library("torchette_dim_order", "DEF")
 for _schema in (
     "_to_dim_order_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
@@ -391,5 +396,17 @@ def _copied_out(self: torch.Tensor, *, out: torch.Tensor, **_: Any) -> torch.Ten
     return out.copy_(self)
 
 
+# One turn of a map: writes a slice of its result.
+_prim = torch.library.Library("torchette_prim", "DEF")
+_prim.define("et_copy_index.tensor(Tensor(a!) to, Tensor source, SymInt index) -> Tensor(a!)")
+
+
+@torch.library.impl(_prim, "et_copy_index.tensor", "CompositeExplicitAutograd")
+def _copy_index(to: torch.Tensor, source: torch.Tensor, index: int) -> torch.Tensor:
+    to[index] = source
+    return to
+
+
+copy_index: OpOverload = torch.ops.torchette_prim.et_copy_index.tensor
 to_dim_order_copy: OpOverload = torch.ops.torchette_dim_order._to_dim_order_copy.default
 clone_dim_order: OpOverload = torch.ops.torchette_dim_order._clone_dim_order.default

@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 
 from torchette.errors import InputTypeError, PassError, TorchetteError
 from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
+from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.copy_views import copy_views
 from torchette.exir.passes.decompose_to_core import decompose_to_core
 from torchette.exir.passes.eliminate_views import eliminate_views
 from torchette.exir.passes.fold_batch_norm import fold_batch_norm
 from torchette.exir.passes.fold_constants import fold_constants
 from torchette.exir.passes.fuse_linear import fuse_linear
+from torchette.exir.passes.loops_to_while import loops_to_while
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.normalize_memory_formats import normalize_memory_formats
 from torchette.exir.passes.promote_types import promote_types
@@ -81,7 +84,10 @@ STAGES = (
         dialects.EXEC,
         (
             remove_dead_code,
+            loops_to_while,
             eliminate_views,
+            # After the views: what is an alias has no place of its own.
+            bind_branches,
             # After the views: an alias of a buffer that is read late keeps the buffer from being overwritten.
             update_buffers_in_place,
             to_out_variants,
@@ -304,5 +310,10 @@ def _dump(folder: Path, index: int, stage: str, name: str, program: ExportedProg
 
 
 def text(program: ExportedProgram) -> str:
-    """A program as lines, one per node, with what each yields."""
-    return "\n".join(node_text(node) for node in program.graph.nodes) + "\n"
+    """A program as lines, one per node, with what each yields; branches stand below the main graph."""
+    lines = []
+    for path, module in program.graph_module.named_modules():
+        if isinstance(module, GraphModule):
+            lines += [f"{path}:"] if path else []
+            lines += [node_text(node) for node in module.graph.nodes]
+    return "\n".join(lines) + "\n"

@@ -21,7 +21,7 @@ from torchette.exir import delegate, dialects, ops
 from torchette.exir.emit import EmitterOutput, emit_program
 from torchette.exir.explain import Delegation, explain, warn
 from torchette.exir.graph import calls, place, placeholders, shape_text
-from torchette.exir.ops import is_higher_order, is_operator, kernel_name
+from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.pipeline import PIPELINE, Options, PassRecord, Pipeline, Report, Stage
@@ -439,7 +439,6 @@ class EdgeProgramManager:
         options.check_passes |= config.check_passes
         options.extra_passes = {"user": [adapt(run) for run in flatten(config.passes)]}
         options.__post_init__()
-        _refuse_control_flow(self._programs)
         programs, reports, planners = {}, {}, []
         portable = self._portable if config.portable_fallback else {}
         fallbacks = {name + pte.PORTABLE: program for name, program in portable.items()}
@@ -466,23 +465,6 @@ class EdgeProgramManager:
     def __repr__(self) -> str:
         return _describe(
             self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())]
-        )
-
-
-def _refuse_control_flow(programs: Mapping[str, ExportedProgram]) -> None:
-    found = {
-        f"{getattr(node.target, '__name__', node.target)}: {place(node)}": None
-        for program in programs.values()
-        for node in calls(program)
-        if is_higher_order(node.target) and not delegate.is_delegate_call(node)
-    }
-    if found:
-        raise UnsupportedError(
-            "control flow is not there yet: the model calls torch.cond, map, while_loop or the like",
-            where=found,
-            hints=[
-                "torch.where(condition, a, b) computes both and chooses; loops of fixed length unroll in Python"
-            ],
         )
 
 
@@ -597,9 +579,7 @@ class ExecutorchProgramManager:
             return
         for name, program in sorted(self._programs.items()):
             print(f"{name}: {_signature_text(program)}", file=out)
-            for node in program.graph.nodes:
-                if node.op != "call_function":
-                    continue
+            for node in calls(program):
                 mark = (
                     "  (alias)" if "alias" in node.meta else "  (in place)" if "in_place" in node.meta else ""
                 )
@@ -633,9 +613,7 @@ class ExecutorchProgramManager:
             for op in plan.operators
         }
         for program in self._programs.values():
-            for node in program.graph.nodes:
-                if node.op != "call_function":
-                    continue
+            for node in calls(program):
                 if "alias" in node.meta:
                     found.setdefault("executorch_prim::et_view.default", place(node))
                 elif is_operator(node.target):

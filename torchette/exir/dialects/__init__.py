@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._functorch import predispatch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
 from torchette.errors import DialectError
-from torchette.exir import ops
+from torchette.exir import control_flow, ops
 from torchette.exir.graph import graph_modules, node_text, outputs, place, placeholders, shape_text
 from torchette.exir.tensor import upper_bound
 
@@ -202,6 +204,7 @@ _EXPORT_CALLS = frozenset(
         torch.autocast,
         torch.amp.autocast_mode._enter_autocast,
         torch.amp.autocast_mode._exit_autocast,
+        *(function for function in vars(predispatch).values() if inspect.isfunction(function)),  # of vmap
     }
 )
 
@@ -211,7 +214,9 @@ def _captured(target: Any) -> bool:
 
 
 def _core(target: Any) -> bool:
-    if target is operator.getitem or ops.is_symbolic(target) or ops.is_higher_order(target):
+    if target is operator.getitem or ops.is_symbolic(target) or control_flow.name(target):
+        return True
+    if ops.is_delegate(target):
         return True
     if target in _TRAINING:
         # The check "train-mode" says better what is wrong with it.
@@ -248,9 +253,11 @@ def _exec(target: Any) -> bool:
     return (
         target is operator.getitem
         or (ops.is_symbolic(target) and target not in ops.ASSERTIONS)
-        or ops.is_higher_order(target)
+        or control_flow.name(target) in ("cond", "while_loop")
+        or ops.is_delegate(target)
         or ops.is_out_variant(target)
         or target in ALIASES
+        or target is ops.copy_index
     )
 
 
@@ -422,7 +429,7 @@ def _no_memory_format(node: Node) -> str | None:
 
 
 def _no_numbers_for_tensors(node: Node) -> str | None:
-    if node.op != "call_function" or not ops.is_operator(node.target) or not _in_main_graph(node):
+    if node.op != "call_function" or not ops.is_operator(node.target):
         return None
     for where, value in ops.tensor_arguments(node.target, node.args, node.kwargs):  # type: ignore[arg-type]
         if isinstance(value, (bool, int, float)):
@@ -431,18 +438,12 @@ def _no_numbers_for_tensors(node: Node) -> str | None:
 
 
 def _no_scalar_overload(node: Node) -> str | None:
-    if node.op != "call_function" or not ops.is_operator(node.target) or not _in_main_graph(node):
+    if node.op != "call_function" or not ops.is_operator(node.target):
         return None
     twin = ops.tensor_overload(node.target)  # type: ignore[arg-type]
     if twin is not None and len(node.args) > 1 and isinstance(node.args[1], (bool, int, float)):
         return f"{_target(node)} takes the number {node.args[1]} where {twin} takes a tensor"
     return None
-
-
-def _in_main_graph(node: Node) -> bool:
-    # Branches of control flow cannot read the program's constants, so numbers stay numbers there.
-    module = node.graph.owning_module
-    return module is None or not module.meta.get("is_branch", False)
 
 
 def _one_dtype(node: Node) -> str | None:

@@ -13,6 +13,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from torchette.exir import control_flow
 from torchette.exir.graph import call, calls, note, outputs, placeholders, replace, same_size
 
 aten = torch.ops.aten
@@ -31,14 +32,17 @@ _CHUNKS = frozenset({aten.select_copy.int, aten.slice_copy.Tensor})
 
 def eliminate_views(program: ExportedProgram) -> ExportedProgram:
     """Mark as aliases the copies whose result is a run of their source's bytes."""
+    # Those of branches are results and inputs as well: what a branch returns has bytes of its own.
     results, inputs = set(outputs(program)), set(placeholders(program))
+    for module in control_flow.owners(program.graph_module):
+        results.update(control_flow.results(module))
+        inputs.update(control_flow.inputs(module))
     for node in calls(program, *_SPLITS):
-        if node.graph is program.graph:
-            _split_to_chunks(program, node, inputs, results)
+        _split_to_chunks(program, node, inputs, results)
     count = 0
     for node in calls(program, *_RESHAPES, *_PERMUTES, *_CHUNKS):
         # An output is handed to the caller, who may give its memory: it keeps bytes of its own.
-        if node in results or node.graph is not program.graph:
+        if node in results:
             continue
         source, val = node.args[0], node.meta.get("val")
         if not isinstance(source, Node) or not _plain(source.meta.get("val")) or not _plain(val):

@@ -19,6 +19,7 @@ afterwards; both then count as one tensor. That lowers the peak itself, not only
 from __future__ import annotations
 
 import operator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from torchette.errors import PlanError
-from torchette.exir import memory, ops
+from torchette.exir import control_flow, memory, ops
 from torchette.exir.graph import same_shape
 from torchette.exir.interface import GraphInterface, specs_of, storage_source, view_sizes
 from torchette.exir.memory_planning import (
@@ -39,32 +40,77 @@ from torchette.exir.memory_planning import (
     check_plan,
     interval,
 )
-from torchette.exir.tensor import ALIGNMENT, TensorSpec
+from torchette.exir.tensor import ALIGNMENT, TensorShapeDynamism, TensorSpec
 
 # ---- specs ----
 
 
 def assign_specs(program: ExportedProgram) -> ExportedProgram:
     """Give every node that yields a tensor a fresh `meta["spec"]`, made from its `meta["val"]`."""
-    for node in program.graph.nodes:
+    for node in _nodes(program.graph_module):
         node.meta.pop("spec", None)
     assign_missing_specs(program.graph_module, program.graph_signature)
     return program
 
 
+def _nodes(graph_module: GraphModule) -> Iterator[Node]:
+    """The nodes of a graph and of its branches."""
+    for module in control_flow.graphs(graph_module):
+        yield from module.graph.nodes
+
+
 def assign_missing_specs(graph_module: GraphModule, signature: ExportGraphSignature | None) -> None:
     """Give specs to the nodes that have none; those that are there stay, with the memory id a user may have set."""
     constants = GraphInterface.of(graph_module, signature).constants
+    _assign(graph_module, constants, {})
+
+
+def _assign(graph_module: GraphModule, constants: Container[Node], wanted: dict[Any, TensorSpec]) -> None:
+    """Specs for one graph, and for its branches; `wanted` are those of results whose place is given: a node, or a node
+    and the number of one of its results."""
     for node in graph_module.graph.nodes:
         if "spec" in node.meta or node.op not in ("placeholder", "call_function"):
-            continue
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            node.meta["spec"] = _spec(node, value, node in constants)
-        elif isinstance(value, (tuple, list)):
-            node.meta["spec"] = tuple(
-                TensorSpec.from_tensor(item) if isinstance(item, torch.Tensor) else None for item in value
-            )
+            pass
+        elif node in wanted:
+            node.meta["spec"] = wanted[node]
+        elif control_flow.name(node.target) == "while_loop":
+            # What a loop carries lies where its first value does.
+            node.meta["spec"] = tuple(_operand_spec(value) for value in control_flow.carried(node))
+        else:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                node.meta["spec"] = _spec(node, value, node in constants)
+            elif isinstance(value, (tuple, list)):
+                node.meta["spec"] = tuple(
+                    wanted.get((node, index), TensorSpec.from_tensor(item))
+                    if isinstance(item, torch.Tensor)
+                    else None
+                    for index, item in enumerate(value)
+                )
+        if control_flow.form(node) is not None:
+            _assign_branches(node)
+
+
+def _assign_branches(node: Node) -> None:
+    operands = [*control_flow.carried(node), *control_flow.shared(node)]
+    for branch in control_flow.branches(node):
+        for placeholder, operand in zip(control_flow.inputs(branch), operands, strict=True):
+            spec = _operand_spec(operand)
+            if spec is not None:
+                placeholder.meta["spec"] = spec
+        places: dict[Any, TensorSpec] = {}
+        if control_flow.name(node.target) == "cond":
+            for value, spec in zip(control_flow.results(branch), node.meta["spec"], strict=True):
+                if spec is not None:
+                    places[value] = spec
+                    if value.target is operator.getitem:
+                        places[value.args] = spec
+        _assign(branch, (), places)
+
+
+def _operand_spec(value: Any) -> TensorSpec | None:
+    spec = value.meta.get("spec") if isinstance(value, Node) else None
+    return spec if isinstance(spec, TensorSpec) else None
 
 
 def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
@@ -82,7 +128,10 @@ def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
                 return base  # written in place: the very same tensor
             spec.base, spec.base_offset = base, source[1]
             return spec
-    return TensorSpec.from_tensor(value, const=const)
+    spec = TensorSpec.from_tensor(value, const=const)
+    if node.meta.get("grows") and spec.is_static_shape_tensor:
+        spec.shape_dynamism = TensorShapeDynamism.DYNAMIC_BOUND
+    return spec
 
 
 def update_all_tensors_lifetime(
@@ -90,31 +139,34 @@ def update_all_tensors_lifetime(
 ) -> list[TensorSpec]:
     """Set [first, last] on every spec that owns bytes; returns those specs in order of first appearance.
 
-    The scale is the position of a node in the graph. Inputs live from 0, outputs to the end, mutable buffers and
-    inputs that are written to throughout. What shares bytes lives in the lifetime of the spec that owns them.
+    The scale is the order in which the program's steps run, those of branches included: see `control_flow.timeline`.
+    Inputs live from 0, outputs to the end, mutable buffers and inputs that are written to throughout. What shares bytes
+    lives in the lifetime of the spec that owns them. The two sides of a cond never run both, and so follow each other
+    here like anything else. What a loop reads but does not make is needed until its last turn ends.
     """
     interface = GraphInterface.of(graph_module, graph_signature)
+    moments, loops = control_flow.timeline(graph_module)
     first: dict[TensorSpec, int] = {}
     last: dict[TensorSpec, int] = {}
-    end = 0
-    for time, node in enumerate(graph_module.graph.nodes):
-        end = time
-        # Picking one of several results is no use of the others.
-        for source in () if node.target is operator.getitem else node.all_input_nodes:
+    for time, moment in enumerate(moments):
+        for source in moment.reads:
             for spec in specs_of(source):
                 if spec is not None:
-                    last[spec.root] = time
-        for spec in specs_of(node):
+                    root = spec.root
+                    ends = (loops[loop][1] for loop in moment.loops if first.get(root, time) < loops[loop][0])
+                    last[root] = max(last.get(root, time), next(ends, time))
+        for spec in specs_of(moment.node) if moment.writes else ():
             if spec is not None:
-                first.setdefault(spec.root, 0 if node in interface.inputs else time)
-                last[spec.root] = time
+                first.setdefault(spec.root, 0 if moment.node in interface.inputs else time)
+                last[spec.root] = max(last.get(spec.root, time), time)
+    end = len(moments) - 1
     for node in (*interface.mutable_buffers, *(target for _, target in interface.updates)):
         for spec in specs_of(node):
             if spec is not None:
                 first[spec.root], last[spec.root] = 0, end
     for spec, begin in first.items():
         spec.lifetime = [begin, last[spec]]
-    for node in graph_module.graph.nodes:
+    for node in _nodes(graph_module):
         for spec in specs_of(node):
             if spec is not None and spec.base is not None:
                 spec.lifetime = list(spec.root.lifetime)
@@ -253,7 +305,7 @@ class MemoryPlanningPass:
     ) -> None:
         """Let an alias be a copy where the file has no way to say that it shares bytes."""
         outputs = {node for node in interface.outputs if isinstance(node, Node)}
-        for node in graph_module.graph.nodes:
+        for node in _nodes(graph_module):
             spec = node.meta.get("spec")
             if "alias" not in node.meta or not isinstance(spec, TensorSpec) or spec.base is None:
                 continue
@@ -289,10 +341,13 @@ class MemoryPlanningPass:
             for spec in specs_of(node)
             if spec is not None
         } | unplanned
-        for time, node in enumerate(graph_module.graph.nodes):
+        for time, moment in enumerate(control_flow.timeline(graph_module).moments):
+            node = moment.node
             result = node.meta.get("spec")
             if not isinstance(result, TensorSpec) or result.base is not None or result in kept:
                 continue
+            if result.lifetime[0] != time:
+                continue  # the other side of a cond computes it as well, where the operand may still be read
             if (
                 not ops.is_pointwise(node.meta.get("functional", node.target))
                 or storage_source(node) is not None
@@ -323,9 +378,7 @@ class MemoryPlanningPass:
         unbounded = {spec for spec in specs if spec.is_dynamic_unbound_tensor}
         if not unbounded:
             return
-        nodes = [
-            node for node in graph_module.graph.nodes if any(spec in unbounded for spec in specs_of(node))
-        ]
+        nodes = [node for node in _nodes(graph_module) if any(spec in unbounded for spec in specs_of(node))]
         raise PlanError(
             f"{len(nodes)} tensors have a dimension without an upper bound, so no memory can be planned for them",
             where=[
@@ -356,7 +409,7 @@ class MemoryPlanningPass:
 
 def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:
     names: dict[TensorSpec, str] = {}
-    for node in graph_module.graph.nodes:
+    for node in _nodes(graph_module):
         specs = specs_of(node)
         for number, spec in enumerate(specs):
             if spec is not None:
@@ -366,14 +419,14 @@ def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:
 
 def _forget_overwrites(graph_module: GraphModule) -> None:
     """Undo what an earlier plan decided by itself."""
-    for node in graph_module.graph.nodes:
+    for node in _nodes(graph_module):
         spec = node.meta.get("spec")
         if isinstance(spec, TensorSpec) and spec.base is not None and storage_source(node) is None:
             spec.base = None
 
 
 def _place_aliases(graph_module: GraphModule) -> None:
-    for node in graph_module.graph.nodes:
+    for node in _nodes(graph_module):
         for spec in specs_of(node):
             if spec is not None and spec.base is not None:
                 place = spec.root.mem_offset

@@ -8,8 +8,8 @@ import operator
 
 from torch.export import ExportedProgram
 
-from torchette.exir import ops
-from torchette.exir.graph import calls, drop_unused_constants, graph_modules, note
+from torchette.exir import control_flow, ops
+from torchette.exir.graph import calls, drop_unused_branches, drop_unused_constants, graph_modules, note
 
 
 def remove_dead_code(program: ExportedProgram) -> ExportedProgram:
@@ -26,6 +26,7 @@ def remove_dead_code(program: ExportedProgram) -> ExportedProgram:
             if pure and not node.users and node.target not in ops.ASSERTIONS:
                 module.graph.erase_node(node)
                 removed += 1
+        drop_unused_branches(module)
     tensors = drop_unused_constants(program)
     if removed or tensors:
         note(program, f"{removed} calls and {tensors} stored tensors had no reader")
@@ -44,4 +45,4 @@ def remove_assertions(program: ExportedProgram) -> ExportedProgram:
 
 
 def _removable(target: object) -> bool:
-    return ops.is_operator(target) and not ops.is_mutating(target)  # type: ignore[arg-type]
+    return bool(control_flow.name(target)) or (ops.is_operator(target) and not ops.is_mutating(target))  # type: ignore[arg-type]

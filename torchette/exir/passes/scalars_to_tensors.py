@@ -9,8 +9,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.exir import ops
-from torchette.exir.graph import add_constant, calls, graph_modules, note
+from torchette.exir import control_flow, ops
+from torchette.exir.graph import add_constant, calls, note
 
 _NUMBERS = (bool, int, float)
 
@@ -18,20 +18,17 @@ _NUMBERS = (bool, int, float)
 def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
     """Replace numbers by 0-d constants where the schema takes a tensor, in the dtype that torch computes in."""
     made: dict[tuple, Node] = {}
+    callers = control_flow.owners(program.graph_module)
 
     def constant(value: bool | int | float, dtype: torch.dtype, like: Node) -> Node:
         tensor = torch.tensor(value, dtype=dtype)
         key = (dtype, repr(tensor.item()))
         if key not in made:
             made[key] = add_constant(program, "scalar", tensor, like)
-        return made[key]
+        return control_flow.bring_in(made[key], like.graph.owning_module, callers)  # type: ignore[arg-type]
 
-    main = set(program.graph.nodes)
-    for module in graph_modules(program):
-        module.meta["is_branch"] = module is not program.graph_module
     for node in calls(program):
-        # A branch of control flow cannot reach the main graph's constants: numbers stay numbers there.
-        if not ops.is_operator(node.target) or node not in main:
+        if not ops.is_operator(node.target):
             continue
         twin = ops.tensor_overload(node.target)
         if twin is not None and any(isinstance(arg, _NUMBERS) for arg in node.args[1:2]):

@@ -49,6 +49,7 @@ def _retarget(program: ExportedProgram) -> list[tuple[Any, str]]:
             or ops.is_symbolic(node.target)
             or ops.is_higher_order(node.target)
             or ops.is_out_variant(node.target)
+            or node.target is ops.copy_index
         ):
             continue
         out = ops.out_variant(node.target) if ops.is_operator(node.target) else None

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# New values of buffers, which export returns as extra outputs, come in; calls that write into the buffer itself go
-# out: the update itself where nothing reads the old value later, else a copy at the end.
+# New values of buffers, which export returns as extra outputs, and of what loops carry, come in; calls that write into the
+# buffer itself go out: the update itself where nothing reads the old value later, else a copy at the end.
 """Buffers are updated where they lie."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, Node
 
-from torchette.exir import ops
+from torchette.exir import control_flow, ops
 from torchette.exir.graph import (
     buffer_updates,
     call,
+    calls,
     note,
     outputs,
     same_shape,
+    sync_signature,
 )
 
 aten = torch.ops.aten
@@ -27,59 +31,77 @@ _PARTIAL = frozenset({aten.index_put.default, aten.slice_scatter.default, aten.s
 
 
 def update_buffers_in_place(program: ExportedProgram) -> ExportedProgram:
-    """Mark each update of a buffer with meta["in_place"] = (the buffer, 0), with a copy where nothing cheaper is right."""
-    updates = buffer_updates(program)
-    _keep_old_values(program, {buffer for _, value, buffer in updates if value is not buffer})
-    updates = buffer_updates(program)
-    order = {node: index for index, node in enumerate(program.graph.nodes)}
-    in_place = copies = 0
-    taken: set[Node] = set()
-    for spec, value, buffer in updates:
-        if value is buffer:
+    """Write each new value of a buffer, or of what a loop carries, where the old one lies; copy only where that is wrong."""
+    specs = program.graph_signature.output_specs
+    updates = [(specs.index(spec), buffer) for spec, _, buffer in buffer_updates(program)]
+    results = outputs(program)
+    counts = [_update(program.graph, results, updates)]
+    program.graph.output_node().args = (tuple(results),)
+    sync_signature(program)
+    for loop in list(calls(program)):
+        if control_flow.name(loop.target) != "while_loop":
             continue
-        if value not in taken and _can_write_through(program, value, buffer, order):
-            value.meta["in_place"] = (buffer, 0)
-            taken.add(value)
-            in_place += 1
-            continue
-        end = program.graph.output_node()
-        copied = call(end, aten.copy.default, (buffer, value), val=buffer.meta["val"], like=value)
-        copied.meta["in_place"] = (buffer, 0)
-        results = outputs(program)
-        results[program.graph_signature.output_specs.index(spec)] = copied
-        end.args = (tuple(results),)
-        spec.arg = type(spec.arg)(copied.name)
-        copies += 1
-    if updates:
+        body = control_flow.branches(loop)[1]
+        results = control_flow.results(body)
+        carried = [
+            (index, buffer)
+            for index, buffer in enumerate(control_flow.inputs(body)[: len(results)])
+            if isinstance(buffer.meta["val"], torch.Tensor)
+        ]
+        counts.append(_update(body.graph, results, carried))
+        control_flow.set_results(body, results)
+    in_place, copies = (sum(count) for count in zip(*counts, strict=True))
+    if in_place or copies:
         note(program, f"{in_place} buffers updated in place, {copies} copied back")
     return program
 
 
-def _keep_old_values(program: ExportedProgram, mutated: set[Node]) -> None:
+def _update(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -> tuple[int, int]:
+    """Let the results of these numbers be written into these placeholders; (how many in place, how many by a copy)."""
+    _keep_old_values(graph, results, updates)
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    in_place = copies = 0
+    taken: set[Node] = set()
+    for index, buffer in updates:
+        value = results[index]
+        if value is buffer or value.meta.get("in_place") == (buffer, 0):
+            continue
+        if value not in taken and _can_write_through(value, buffer, order, results):
+            value.meta["in_place"] = (buffer, 0)
+            taken.add(value)
+            in_place += 1
+            continue
+        end = graph.output_node()
+        copied = call(end, aten.copy.default, (buffer, value), val=buffer.meta["val"], like=value)
+        copied.meta["in_place"] = (buffer, 0)
+        results[index] = copied
+        copies += 1
+    return in_place, copies
+
+
+def _keep_old_values(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -> None:
     """What is returned, or goes into another buffer, must not change when the buffer that it lies in is written."""
-    end = program.graph.output_node()
-    specs = program.graph_signature.output_specs
-    results = outputs(program)
-    own = {id(spec): buffer for spec, _, buffer in buffer_updates(program)}
-    for index, (value, spec) in enumerate(zip(results, specs, strict=True)):
-        if not isinstance(value, Node) or _root(value) not in mutated or own.get(id(spec)) is value:
+    own = dict(updates)
+    mutated = {buffer for index, buffer in updates if results[index] is not buffer}
+    for index, value in enumerate(results):
+        if not isinstance(value, Node) or _root(value) not in mutated or own.get(index) is value:
+            continue
+        if value.meta.get("in_place") == (own.get(index), 0):
             continue
         kept = call(value.next, aten.clone.default, (value,), val=value.meta["val"], like=value)
         if kept.next.op == "placeholder":
-            next(node for node in program.graph.nodes if node.op != "placeholder").prepend(kept)
+            next(node for node in graph.nodes if node.op != "placeholder").prepend(kept)
         results[index] = kept
-        spec.arg = type(spec.arg)(kept.name)
-    end.args = (tuple(results),)
 
 
-def _can_write_through(program: ExportedProgram, value: Node, buffer: Node, order: dict[Node, int]) -> bool:
+def _can_write_through(value: Node, buffer: Node, order: dict[Node, int], results: list[Any]) -> bool:
     if value.op != "call_function" or not ops.is_operator(value.target) or "alias" in value.meta:
         return False
     new, old = value.meta.get("val"), buffer.meta.get("val")
     if not isinstance(new, torch.Tensor) or new.dtype != old.dtype or not same_shape(new.shape, old.shape):
         return False
     # The result is an output of the method as well: its caller must not see later updates.
-    if outputs(program).count(value) > 1:
+    if results.count(value) > 1:
         return False
     readers = _readers(buffer)
     if any(reader.op == "output" or order[reader] > order[value] for reader in readers):

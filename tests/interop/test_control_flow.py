@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# ExecuTorch's runtime runs our files with control flow, `while_loop` included, which its own compiler refuses.
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.interop.test_interop import _peer_method
+from tests.models import branching
+from tests.models.test_control_flow import assert_equal
+from torchette.exir import to_edge
+
+pytest.importorskip("executorch", reason="the peer is not installed")
+
+
+@pytest.mark.parametrize("name", branching.CASES)
+def test_peer_runtime_takes_every_way(name: str) -> None:
+    module, inputs = branching.build(name)
+    program = to_edge(torch.export.export(module, inputs[0])).to_executorch()
+    method = _peer_method(program.buffer)
+    for given in inputs:
+        assert_equal(list(method.execute(given)), module(*given))

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Calls of map and scan come in, while_loops go out: a counter, the results that grow slice by slice, the carried values.
+# So memory planning and emission know two kinds of control flow, a choice and a loop.
+"""`map` and `scan` are written as `while_loop`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from torchette.errors import UnsupportedError
+from torchette.exir import control_flow, ops
+from torchette.exir.graph import call, drop_unused_branches, fake_mode, note, place, replace, same_size
+
+aten = torch.ops.aten
+
+
+def loops_to_while(program: ExportedProgram) -> ExportedProgram:
+    """Write each map and scan as a while_loop over a counter, which fills its results slice by slice."""
+    count = 0
+    # The innermost first: what stands in a body is copied into the loop's.
+    for module in reversed(list(control_flow.graphs(program.graph_module))):
+        for node in list(module.graph.nodes):
+            if control_flow.name(node.target) in ("map_impl", "scan"):
+                _rewrite(program, module, node)
+                count += 1
+    if count:
+        note(program, f"{count} maps and scans became loops")
+    return program
+
+
+def _rewrite(program: ExportedProgram, module: GraphModule, node: Node) -> None:
+    (function,) = control_flow.branches(node)
+    initial, sequences = control_flow.carried(node), control_flow.sliced(node)
+    count = sequences[0].meta["val"].shape[0]
+    length: Any = count
+    if isinstance(count, torch.SymInt):
+        length = call(node, aten.sym_size.int, (sequences[0], 0), val=count, like=node)
+    counter = _counter(program)
+    vals = list(node.meta["val"])
+    stacked = vals[len(initial) :]
+    results = [_uninitialised(node, val, length, [*initial, *control_flow.shared(node)]) for val in stacked]
+
+    carried = (0, *results, *initial)
+    shared = [*sequences, *control_flow.shared(node), *([length] if isinstance(length, Node) else [])]
+    operands = [
+        counter,
+        *(item.meta["val"] if isinstance(item, Node) else item for item in (*carried[1:], *shared)),
+    ]
+    condition = _condition(operands, length)
+    body = _body(function, node, operands, len(initial), len(results), len(sequences))
+    names = []
+    for kind, branch in (("condition", condition), ("body", body)):
+        names.append(f"{node.name}_{kind}")
+        module.add_submodule(names[-1], branch)
+    with module.graph.inserting_before(node):
+        graphs = tuple(module.graph.get_attr(name) for name in names)
+    args = (*graphs, carried, tuple(shared))
+    loop = call(
+        node,
+        torch.ops.higher_order.while_loop,
+        args,
+        val=(counter, *stacked, *vals[: len(initial)]),
+        like=node,
+    )
+    order = [*range(1 + len(results), 1 + len(vals)), *range(1, 1 + len(results))]
+    for user in list(node.users):
+        index = order[user.args[1]]  # type: ignore[index]
+        replace(program, user, call(user, operator.getitem, (loop, index), val=user.meta["val"], like=user))
+    module.graph.erase_node(node)
+    for attribute in module.graph.find_nodes(op="get_attr"):
+        if not attribute.users:
+            module.graph.erase_node(attribute)
+    drop_unused_branches(module)
+
+
+def _counter(program: ExportedProgram) -> torch.SymInt:
+    mode = fake_mode(program)
+    env = mode.shape_env if mode is not None and mode.shape_env is not None else ShapeEnv()
+    return env.create_unbacked_symint()
+
+
+def _uninitialised(before: Node, val: torch.Tensor, length: Any, sources: Sequence[Any]) -> Node:
+    """Memory for a stacked result. Its first size is the loop's, the others are numbers or sizes of an operand."""
+    rest = (size if isinstance(size, int) else _size_node(before, size, sources) for size in val.shape[1:])
+    sizes: list[Any] = [length, *rest]
+    made = call(before, aten.empty.memory_format, (sizes,), {"dtype": val.dtype}, val=val, like=before)
+    made.meta["grows"] = True  # its first size is the number of slices that it has so far
+    return made
+
+
+def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node:
+    for source in (*sources, *control_flow.sliced(before)):
+        val = source.meta.get("val") if isinstance(source, Node) else None
+        for dim, known in enumerate(val.shape if isinstance(val, torch.Tensor) else ()):
+            if isinstance(known, torch.SymInt) and same_size(known, size):
+                return call(before, aten.sym_size.int, (source, dim), val=size, like=before)
+    raise UnsupportedError(
+        f"a {control_flow.name(before.target).removesuffix('_impl')} yields slices of the size {size}, which is no size "
+        "of its inputs",
+        where=[place(before)],
+        hints=["pad the slices to a fixed size, or to a size that one of the inputs has"],
+    )
+
+
+def _placeholders(graph: Graph, operands: Sequence[Any]) -> list[Node]:
+    nodes = []
+    for number, val in enumerate(operands):
+        node = graph.placeholder(f"arg{number}")
+        node.meta["val"] = val
+        nodes.append(node)
+    return nodes
+
+
+def _condition(operands: Sequence[Any], length: Any) -> GraphModule:
+    graph = Graph()
+    inputs = _placeholders(graph, operands)
+    last = inputs[-1] if isinstance(length, Node) else length
+    more = graph.call_function(operator.lt, (inputs[0], last))
+    more.meta["val"] = operands[0] < (operands[-1] if isinstance(length, Node) else length)
+    graph.output((more,))
+    return _LazyGraphModule({}, graph)
+
+
+def _body(
+    function: GraphModule, node: Node, operands: Sequence[Any], carries: int, results: int, sequences: int
+) -> GraphModule:
+    graph = Graph()
+    counter, *given = _placeholders(graph, operands)
+    stacked, carried, taken = given[:results], given[results : results + carries], given[results + carries :]
+
+    def add(target: Any, args: tuple, val: Any) -> Node:
+        added = graph.call_function(target, args)
+        added.meta = {
+            key: value for key, value in node.meta.items() if key in ("stack_trace", "nn_module_stack")
+        }
+        added.meta["val"] = val
+        return added
+
+    sources = control_flow.inputs(function)
+    slices = sources[carries : carries + sequences]
+    values: dict[Node, Any] = dict(zip(sources[:carries], carried, strict=True))
+    for sequence, taken_slice in zip(taken, slices, strict=False):
+        values[taken_slice] = add(aten.select_copy.int, (sequence, 0, counter), taken_slice.meta["val"])
+    rest = sources[carries + sequences :]
+    values.update(zip(rest, taken[sequences : sequences + len(rest)], strict=True))
+    attributes: dict[str, Any] = {}
+    for inner in function.graph.nodes:
+        if inner.op in ("placeholder", "output"):
+            continue
+        values[inner] = graph.node_copy(inner, values.__getitem__)
+        if inner.op == "get_attr":
+            attributes[str(inner.target)] = getattr(function, str(inner.target))
+    made = [values[value] if isinstance(value, Node) else value for value in control_flow.results(function)]
+    written = []
+    for target, value in zip(stacked, made[carries:], strict=True):
+        written.append(add(ops.copy_index, (target, value, counter), target.meta["val"]))
+        written[-1].meta["in_place"] = (target, 0)
+    following = add(operator.add, (counter, 1), operands[0] + 1)
+    graph.output((following, *written, *made[:carries]))
+    return _LazyGraphModule(attributes, graph)
