@@ -144,7 +144,7 @@ def test_options_reach_the_pipeline(tmp_path):
 
     def relu_to_abs(graph_module):
         for node in graph_module.graph.nodes:
-            if node.target is torch.ops.aten.relu.default:
+            if node.target == torch.ops.aten.relu.default:
                 node.target = torch.ops.aten.abs.default
 
     model = torchette.compile(
@@ -164,7 +164,7 @@ def test_verify_compares_with_what_was_captured():
 
     def relu_to_neg(graph_module):
         for node in graph_module.graph.nodes:
-            if node.target is torch.ops.aten.relu.default:
+            if node.target == torch.ops.aten.relu.default:
                 node.target = torch.ops.aten.neg.default
 
     with pytest.raises(errors.CompileError, match="'forward': output 0 differs by up to") as caught:
@@ -175,7 +175,7 @@ def test_verify_compares_with_what_was_captured():
 def test_a_wrong_pass_is_named():
     def relu_to_neg(graph_module):
         for node in graph_module.graph.nodes:
-            if node.target is torch.ops.aten.relu.default:
+            if node.target == torch.ops.aten.relu.default:
                 node.target = torch.ops.aten.neg.default
 
     with pytest.raises(errors.PassError, match="pass relu_to_neg of stage user changed the result") as caught:

@@ -208,6 +208,22 @@ def _():
     return p, "edge"
 
 
+@broken_by("dtype-not-allowed")
+def _():
+    p = at("edge")
+    call(p, aten.bitwise_not.default, (first(p),), val=first(p).meta["val"])
+    return p, "edge"
+
+
+@broken_by("no-kernel-for-dtype")
+def _():
+    p = at("exec")
+    val = first(p).meta["val"].to(torch.uint16)
+    cast = call(p, aten._to_copy.out, (first(p),), val=val)
+    call(p, aten.clone.out, (cast,), val=val).meta["functional"] = aten.clone.default
+    return p, "exec"
+
+
 @broken_by("rank-limit")
 def _():
     p = at("edge")

@@ -25,7 +25,7 @@ class AddToMul(ExportPass):
 def add_to_mul(graph_module):
     changed = False
     for node in graph_module.graph.nodes:
-        if node.target is torch.ops.aten.add.Tensor:
+        if node.target == torch.ops.aten.add.Tensor:
             node.target, changed = torch.ops.aten.mul.Tensor, True
     return PassResult(graph_module, changed)
 
@@ -64,7 +64,7 @@ def test_new_calls_get_values_and_metadata():
 
     program = adapt(Decompose())(edge())
     assert called(program) == ["add.Tensor", "gt.Scalar", "mul.Tensor", "add.Tensor"]
-    assert [n.meta["val"].dtype for n in program.graph.nodes if n.target is torch.ops.aten.gt.Scalar] == [
+    assert [n.meta["val"].dtype for n in program.graph.nodes if n.target == torch.ops.aten.gt.Scalar] == [
         torch.bool
     ]
     torch.testing.assert_close(results(program, (X, X))[0], (X + X).relu() + X)
@@ -126,13 +126,13 @@ def test_pass_manager_runs_in_order_until_nothing_changes():
 
 def test_values_that_a_pass_leaves_out_are_filled_in():
     def insert(graph_module):
-        relu = next(n for n in graph_module.graph.nodes if n.target is torch.ops.aten.relu.default)
+        relu = next(n for n in graph_module.graph.nodes if n.target == torch.ops.aten.relu.default)
         with graph_module.graph.inserting_after(relu):
             new = graph_module.graph.call_function(torch.ops.aten.abs.default, (relu,))
         relu.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
 
     program = adapt(insert)(edge())
-    node = next(n for n in program.graph.nodes if n.target is torch.ops.aten.abs.default)
+    node = next(n for n in program.graph.nodes if n.target == torch.ops.aten.abs.default)
     assert node.meta["val"].shape == (2, 3) and node.meta["stack_trace"]
 
 

@@ -60,7 +60,7 @@ def test_what_cannot_be_switched_off():
 
 def swap_relu_for_sigmoid(graph_module):
     for node in graph_module.graph.nodes:
-        if node.target is torch.ops.aten.relu.default:
+        if node.target == torch.ops.aten.relu.default:
             node.target = torch.ops.aten.sigmoid.default
 
 

@@ -30,7 +30,7 @@ X = torch.randn(2, 3, 8, 8)
 
 class ReluToSigmoid(ExportPass):
     def call_operator(self, op, args, kwargs, meta):
-        op = torch.ops.aten.sigmoid.default if op is torch.ops.aten.relu.default else op
+        op = torch.ops.aten.sigmoid.default if op == torch.ops.aten.relu.default else op
         return super().call_operator(op, args, kwargs, meta)
 
 

@@ -97,7 +97,7 @@ def is_view(op: OpOverload) -> bool:
 @functools.cache
 def is_mutating(op: OpOverload) -> bool:
     """Writes to one of its arguments: an in-place or an out overload."""
-    return isinstance(op, OpOverload) and any(_writes(argument) for argument in op._schema.arguments)
+    return isinstance(op, OpOverload) and any(writes(argument) for argument in op._schema.arguments)
 
 
 @functools.cache
@@ -105,7 +105,7 @@ def is_out_variant(op: OpOverload) -> bool:
     """Writes its results to keyword-only arguments, and to nothing else."""
     if not isinstance(op, OpOverload):
         return False
-    written = [argument for argument in op._schema.arguments if _writes(argument)]
+    written = [argument for argument in op._schema.arguments if writes(argument)]
     return bool(written) and all(argument.kwarg_only for argument in written)
 
 
@@ -200,7 +200,7 @@ def scalar_overload(op: OpOverload) -> OpOverload | None:
     """The reverse of `tensor_overload`: `mul.Tensor` gives `mul.Scalar`."""
     for name in op.overloadpacket.overloads():
         twin = getattr(op.overloadpacket, name)
-        if "Scalar" in name and tensor_overload(twin) is op:
+        if "Scalar" in name and tensor_overload(twin) == op:
             return twin
     return None
 
@@ -221,8 +221,8 @@ def out_variant(op: OpOverload) -> OpOverload | None:
 
 def _is_out_twin(functional: torch.FunctionSchema, out: torch.FunctionSchema) -> bool:
     wanted = [a for a in functional.arguments if a.name not in IMPLIED_BY_OUT]
-    outs = [a for a in out.arguments if _writes(a)]
-    offered = [a for a in out.arguments if not _writes(a) and a.name not in IMPLIED_BY_OUT]
+    outs = [a for a in out.arguments if writes(a)]
+    offered = [a for a in out.arguments if not writes(a) and a.name not in IMPLIED_BY_OUT]
     if [(a.name, _kind(a)) for a in wanted] != [(a.name, _kind(a)) for a in offered]:
         return False
     returns = [str(r.type) for r in functional.returns]
@@ -238,7 +238,7 @@ def _kind(argument: Any) -> str:
 
 def out_names(op: OpOverload) -> tuple[str, ...]:
     """The names of an out variant's out arguments, in the order of its results."""
-    return tuple(argument.name for argument in op._schema.arguments if _writes(argument))
+    return tuple(argument.name for argument in op._schema.arguments if writes(argument))
 
 
 def tensor_arguments(
@@ -268,25 +268,41 @@ def argument(node: torch.fx.Node, name: str, default: Any = None) -> Any:
 def kernel_name(target: Any) -> tuple[str, str]:
     """(name, overload) under which the file calls the operator: ('aten::add', 'out')."""
     namespace, name = target._schema.name.split("::")
-    return f"{_FILE_NAMESPACES.get(namespace, namespace)}::{name}", target._schema.overload_name
+    return f"{FILE_NAMESPACES.get(namespace, namespace)}::{name}", target._schema.overload_name
 
 
-def registration_snippet(op: OpOverload) -> str:
-    """Python that declares the missing out variant of an operator, ready to paste."""
-    namespace, name = op._schema.name.split("::")
+def out_schema(op: OpOverload) -> str:
+    """The schema, without the namespace, of the out variant that an operator lacks."""
     text = str(op._schema)
     given = _split(text[text.index("(") + 1 : text.rindex(") ->")])
     given = [a for a in given if a.split("=")[0].split()[-1] not in IMPLIED_BY_OUT]
     if "*" not in given:
         given.append("*")
-    count = len(op._schema.returns)
-    outs = ["out"] if count == 1 else [f"out{i}" for i in range(count)]
+    outs = _new_out_names(op)
     lists = [str(r.type) == "List[Tensor]" for r in op._schema.returns]
-    marks = [f"Tensor({chr(97 + i)}!){'[]' if lists[i] else ''}" for i in range(count)]
+    marks = [f"Tensor({chr(97 + i)}!){'[]' if lists[i] else ''}" for i in range(len(outs))]
     declared = ", ".join([*given, *(f"{mark} {out}" for mark, out in zip(marks, outs, strict=True))])
     returned = ", ".join(marks) if not any(lists) else ""
-    returned = returned if count == 1 and not any(lists) else f"({returned})"
-    variant = f"{op._schema.overload_name}_out" if op._schema.overload_name else "out"
+    returned = returned if len(outs) == 1 and not any(lists) else f"({returned})"
+    return f"{_new_out_variant(op)}({declared}) -> {returned}"
+
+
+def _new_out_names(op: OpOverload) -> list[str]:
+    count = len(op._schema.returns)
+    return ["out"] if count == 1 else [f"out{i}" for i in range(count)]
+
+
+def _new_out_variant(op: OpOverload) -> str:
+    name = op._schema.name.partition("::")[2]
+    return f"{name}.{op._schema.overload_name}_out" if op._schema.overload_name else f"{name}.out"
+
+
+def registration_snippet(op: OpOverload) -> str:
+    """Python that declares the missing out variant of an operator, ready to paste."""
+    namespace, name = op._schema.name.split("::")
+    variant, outs = _new_out_variant(op), _new_out_names(op)
+    count = len(outs)
+    lists = [str(r.type) == "List[Tensor]" for r in op._schema.returns]
     parameters, passed = [], []
     for argument in op._schema.arguments:
         if argument.name in IMPLIED_BY_OUT:
@@ -310,9 +326,9 @@ def registration_snippet(op: OpOverload) -> str:
     return "\n".join(
         [
             f'library = torch.library.Library("{namespace}", "FRAGMENT")',
-            f'library.define("{name}.{variant}({declared}) -> {returned}")',
-            f'@torch.library.impl(library, "{name}.{variant}", "CompositeExplicitAutograd")',
-            f"def {name}_{variant}({', '.join(parameters)}):",
+            f'library.define("{out_schema(op)}")',
+            f'@torch.library.impl(library, "{variant}", "CompositeExplicitAutograd")',
+            f"def {variant.replace('.', '_')}({', '.join(parameters)}):",
             *body,
         ]
     )
@@ -348,13 +364,14 @@ def _aliases(item: Any) -> bool:
     return item.alias_info is not None
 
 
-def _writes(item: Any) -> bool:
+def writes(item: Any) -> bool:
+    """Whether a call writes to this argument of a schema."""
     return item.alias_info is not None and item.alias_info.is_write
 
 
 # ExecuTorch's dim-order operators say where they write by a dim order instead of a memory format. They live in a
 # namespace of their own here, so that a process may also import ExecuTorch, which defines `dim_order_ops` itself.
-_FILE_NAMESPACES = {"torchette_dim_order": "dim_order_ops", "torchette_prim": "executorch_prim"}
+FILE_NAMESPACES = {"torchette_dim_order": "dim_order_ops", "torchette_prim": "executorch_prim"}
 _library = torch.library.Library("torchette_dim_order", "DEF")
 for _schema in (
     "_to_dim_order_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "

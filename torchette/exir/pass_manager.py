@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from torchette.errors import PassError
+from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import fake_mode, map_nodes, placeholders, sync_signature
 from torchette.exir.pass_base import PassType
 
@@ -66,7 +67,7 @@ def flatten(passes: Any) -> list[Any]:
 
 
 def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
-    """A user's pass as one of ours.
+    """A user's pass as one of ours. It sees Edge operators, which equal torch's, and may make calls of either.
 
     Accepted: a callable that takes a graph module and returns a `PassResult`, a graph module or None (edited in
     place), among them `ExportPass`; and a callable whose parameter is annotated as an ExportedProgram.
@@ -81,6 +82,7 @@ def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
 
     def adapted(program: ExportedProgram) -> ExportedProgram:
         before = len(placeholders(program))
+        to_edge_operators(program)
         if whole:
             result = run(program)
             program = getattr(result, "exported_program", result) or program
@@ -99,7 +101,7 @@ def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
             )
         sync_signature(program)
         _fill_values(program)
-        return program
+        return to_torch_operators(program)
 
     adapted.__name__ = adapted.__qualname__ = _name(run)
     adapted.__doc__ = run.__doc__

@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 
 from torchette.errors import InputTypeError, UnsupportedError
 from torchette.exir import delegate, dialects, ops
+from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import EmitterOutput, emit_program
 from torchette.exir.explain import Delegation, explain, warn
 from torchette.exir.graph import calls, place, placeholders, shape_text
@@ -323,7 +324,7 @@ class EdgeProgramManager:
         reports: Mapping[str, Report] | None = None,
         portable: Mapping[str, ExportedProgram] | None = None,
     ) -> None:
-        self._programs = _named(edge_programs)
+        self._programs = {name: to_edge_operators(p) for name, p in _named(edge_programs).items()}
         self._portable = dict(portable or {})  # methods with delegates -> as they were before
         self._constant_methods = dict(constant_methods or {})
         self.compile_config = compile_config or EdgeCompileConfig()

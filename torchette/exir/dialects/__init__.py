@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 
 from torchette.errors import DialectError
 from torchette.exir import control_flow, ops
+from torchette.exir.dialects.edge import dtypes
 from torchette.exir.graph import graph_modules, node_text, outputs, place, placeholders, shape_text
 from torchette.exir.tensor import upper_bound
 
@@ -28,7 +29,7 @@ aten = torch.ops.aten
 DTYPES = frozenset(
     {
         torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
-        torch.bool, torch.bfloat16, torch.uint16, torch.complex64,
+        torch.bool, torch.bfloat16, torch.uint16,
     }
 )  # fmt: skip
 MAX_RANK = 16
@@ -328,7 +329,7 @@ def _fits_schema(node: Node) -> str | None:
         return f"{_target(node)} has no argument {', '.join(sorted(unknown))}"
     given = {a.name for a in positional[: len(node.args)]} | set(node.kwargs)
     missing = [
-        a.name for a in declared if a.name not in given and not a.has_default_value() and not ops._writes(a)
+        a.name for a in declared if a.name not in given and not a.has_default_value() and not ops.writes(a)
     ]
     return f"{_target(node)} lacks its argument {', '.join(missing)}" if missing else None
 
@@ -400,7 +401,7 @@ def _natural_order(node: Node) -> str | None:
     if node.op != "call_function":
         return None
     for tensor in _tensors(node):
-        if not tensor.is_contiguous() and node.target is not ops.to_dim_order_copy:
+        if not tensor.is_contiguous() and node.target != ops.to_dim_order_copy:
             return f"{node.name} has strides {tuple(tensor.stride())}, not those of a dense tensor in natural order"
     return None
 
@@ -433,7 +434,8 @@ def _no_numbers_for_tensors(node: Node) -> str | None:
         return None
     for where, value in ops.tensor_arguments(node.target, node.args, node.kwargs):  # type: ignore[arg-type]
         if isinstance(value, (bool, int, float)):
-            return f"argument {where} of {_target(node)} is the number {value}, its schema says a tensor"
+            declared = node.target._schema.arguments[where].name if isinstance(where, int) else where  # type: ignore[union-attr]
+            return f"argument {declared} of {_target(node)} is the number {value}, its schema says a tensor"
     return None
 
 
@@ -447,22 +449,55 @@ def _no_scalar_overload(node: Node) -> str | None:
 
 
 def _one_dtype(node: Node) -> str | None:
-    if node.op != "call_function" or not ops.is_pointwise(node.target) or node.target in _MIXED:  # type: ignore[arg-type]
+    if node.op != "call_function" or not ops.is_operator(node.target):
         return None
-    found = [
-        value.meta["val"].dtype
-        for _, value in ops.tensor_arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
-        if isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
-    ]
-    found = found[1:] if node.target is aten.where.self else found
+    found = [tensor.dtype for tensor in _combined(node)]
     if len(set(found)) > 1:
         return f"{_target(node)} combines {', '.join(str(d).removeprefix('torch.') for d in found)}"
     return None
 
 
-_MIXED = frozenset(
+def _combined(node: Node) -> list[torch.Tensor]:
+    """The tensors of a call that must be of one dtype: operands of a pointwise operator, members of a list."""
+    target: Any = node.target
+    values: list[Any] = []
+    if ops.is_pointwise(target) and target not in MIXED:
+        values = [value for _, value in ops.tensor_arguments(target, node.args, dict(node.kwargs))]
+        values = values[1:] if target == aten.where.self else values
+    for argument, value in zip(target._schema.arguments, node.args, strict=False):
+        if str(argument.type) == "List[Tensor]" and isinstance(value, (list, tuple)):
+            values += value
+    vals = [value.meta.get("val") for value in values if isinstance(value, Node)]
+    return [val for val in vals if isinstance(val, torch.Tensor)]
+
+
+MIXED = frozenset(
     {aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default, aten.copy.default}
 )
+
+
+def _edge_dtypes(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target) or "val" not in node.meta:
+        return None
+    allowed = dtypes.constraint(node.target._schema)  # type: ignore[union-attr]
+    if allowed is None or _one_dtype(node) is not None:
+        return None
+    row = dtypes.row_of(node, node.target)
+    if dtypes.FOREIGN in row:
+        return None  # "unsupported-dtype" says so of the tensor that has it
+    return None if allowed.takes(row) else f"{_target(node)}: {allowed.fault(row)}"
+
+
+def _kernel_dtypes(node: Node) -> str | None:
+    functional = node.meta.get("functional")
+    if functional is None or "alias" in node.meta or node.op != "call_function":
+        return None
+    allowed = dtypes.constraint(functional._schema)
+    # Without any kernel it is the operator that is missing, which is said elsewhere.
+    if allowed is None or not allowed.kernel_rows:
+        return None
+    row = dtypes.row_of(node, functional)
+    return None if allowed.runs(row) else f"no kernel of {_target(node)}: {allowed.fault(row, kernels=True)}"
 
 
 def _deterministic(node: Node) -> str | None:
@@ -679,7 +714,8 @@ EDGE = Dialect(
         *COMMON,
         Check("number-for-tensor", "Tensor arguments are tensors.", "run scalars_to_tensors after the pass that put the number there", _no_numbers_for_tensors),
         Check("scalar-overload", "Tensor overloads are used where there is one.", "call the .Tensor overload with a 0-d tensor", _no_scalar_overload),
-        Check("mixed-dtypes", "Pointwise operators combine tensors of one dtype.", "cast explicitly with .to(dtype)", _one_dtype),
+        Check("mixed-dtypes", "Pointwise operators and lists combine tensors of one dtype.", "cast explicitly with .to(dtype)", _one_dtype),
+        Check("dtype-not-allowed", "Tensors have dtypes that the operator takes.", "cast to one of the dtypes that are listed before that line", _edge_dtypes),
         Check("memory-format", "No operator asks for a memory format.", "run normalize_memory_formats after the pass that put it there", _no_memory_format),
         Check("not-natural-order", "Values are dense, dimensions in natural order.", "run normalize_memory_formats after the pass that made it", _natural_order),
         Check("unsupported-dtype", "Dtypes are among those that the runtime has.", "cast to a supported dtype before that line", _dtype),
@@ -696,6 +732,7 @@ EXEC = Dialect(
     ("not-out-variant", "does not write to memory that it is given", "run to_out_variants after the pass that put it there"),
     (
         *COMMON,
+        Check("no-kernel-for-dtype", "A kernel of the runtime takes the dtypes.", "cast to one of the dtypes that are listed before that line, or add them to the kernel", _kernel_dtypes),
         Check("bad-alias", "An alias lies within what it is an alias of.", PASS_FAULT, _alias),
         Check("bad-in-place", "What is written in place of a buffer has its shape.", PASS_FAULT, _in_place),
         Check("view-without-alias", "A view is an alias.", PASS_FAULT, _view_has_alias),

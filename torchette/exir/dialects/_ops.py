@@ -1,29 +1,100 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's spelling of operators. Its Edge operators wrap torch's; ours are torch's, so the names lead there.
-"""`ops.edge.aten.add.Tensor`, as ExecuTorch's users write it, is `torch.ops.aten.add.Tensor` itself."""
+# ExecuTorch's spelling of operators: `ops.edge.aten.add.Tensor`, `ops.backend.tgt.linear_relu.default`. And the doors:
+# a program's targets are Edge operators where its user sees them, torch's own where the compiler works.
+"""`ops`, `bind_pattern_to_op`, and a program's way into Edge's spelling and out of it."""
 
 from __future__ import annotations
 
-import torch
-from torch._ops import OpOverload
+from collections.abc import Callable
+from typing import Any
 
-EdgeOpOverload = OpOverload
-BackendOpOverload = OpOverload
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.export import ExportedProgram
+
+from torchette.exir import ops as facts
+from torchette.exir.dialects.backend._ops import (
+    BackendOpOverload,
+    BackendOpOverloadPacket,
+    bind_pattern_to_op,
+    dialect_operator,
+)
+from torchette.exir.dialects.edge._ops import EdgeOpOverload, EdgeOpOverloadPacket, torch_operator
+from torchette.exir.graph import calls
+
+
+class _Namespace:
+    """One namespace of operators, `ops.edge.aten`."""
+
+    def __init__(self, name: str, wrap: Callable[[OpOverloadPacket], Any]) -> None:
+        self._name, self._wrap = name, wrap
+
+    def __getattr__(self, name: str) -> Any:
+        packet = getattr(getattr(torch.ops, self._name), name)
+        if not isinstance(packet, OpOverloadPacket):
+            return packet
+        self.__dict__[name] = self._wrap(packet)
+        return self.__dict__[name]
+
+    def __repr__(self) -> str:
+        return f"<operators of {self._name}>"
+
+
+class _Dialect:
+    """All operators as one dialect has them."""
+
+    def __init__(self, name: str, wrap: Callable[[OpOverloadPacket], Any]) -> None:
+        self._name, self._wrap = name, wrap
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        # ExecuTorch's dim-order operators, under the namespace that they have in its files.
+        known = {theirs: ours for ours, theirs in facts.FILE_NAMESPACES.items()}
+        self.__dict__[name] = _Namespace(known.get(name, name), self._wrap)
+        return self.__dict__[name]
+
+    def __repr__(self) -> str:
+        return f"<operators of the {self._name} dialect>"
 
 
 class _Operators:
-    """All namespaces lead to torch's own operators, so `node.target == ops.edge.aten.add.Tensor` just works."""
+    """`ops.edge` and `ops.backend`; any other name is a namespace of torch's own."""
 
-    edge = torch.ops
-    backend = torch.ops
+    edge = _Dialect("edge", EdgeOpOverloadPacket)
+    backend = _Dialect("backend", BackendOpOverloadPacket)
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         return getattr(torch.ops, name)
 
     def __repr__(self) -> str:
-        return "torchette's operators (ops.edge and ops.backend are torch.ops)"
+        return "<operators: edge, backend, and torch's own>"
 
 
 ops = _Operators()
 
-__all__ = ["BackendOpOverload", "EdgeOpOverload", "ops"]
+
+def to_edge_operators(program: ExportedProgram) -> ExportedProgram:
+    """Let a program call Edge operators instead of torch's; in place."""
+    for node in calls(program):
+        if isinstance(node.target, OpOverload) and not isinstance(node.target, EdgeOpOverload):
+            node.target = dialect_operator(node.target)
+    return program
+
+
+def to_torch_operators(program: ExportedProgram) -> ExportedProgram:
+    """Let a program call torch's operators instead of Edge's; in place."""
+    for node in calls(program):
+        if isinstance(node.target, EdgeOpOverload):
+            node.target = torch_operator(node.target)
+    return program
+
+
+__all__ = [
+    "BackendOpOverload",
+    "EdgeOpOverload",
+    "bind_pattern_to_op",
+    "ops",
+    "to_edge_operators",
+    "to_torch_operators",
+]

@@ -5,59 +5,74 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import ops
+from torchette.exir.dialects import MIXED
 from torchette.exir.graph import call, calls, note
 
 aten = torch.ops.aten
 
-# Pointwise, but their tensors are not combined: a condition, a logical value, a source and its destination.
-_NOT_COMBINED = frozenset(
-    {aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default, aten.copy.default}
-)
 # Division of integers happens in floating point.
 _IN_FLOAT = frozenset({aten.div.Tensor, aten.atan2.default})
 
 
 def promote_types(program: ExportedProgram) -> ExportedProgram:
-    """Cast the tensor operands of pointwise operators to the dtype that torch would compute in."""
+    """Cast the operands of pointwise operators and the members of lists to the dtype that torch would compute in."""
     casts: dict[tuple[Node, torch.dtype], Node] = {}
+
+    def cast(value: Any, dtype: torch.dtype, node: Node) -> Any:
+        if not _is_tensor(value) or value.meta["val"].dtype == dtype:
+            return value
+        key = (value, dtype)
+        if key not in casts or casts[key].graph is not node.graph:
+            val = value.meta["val"].to(dtype)
+            casts[key] = call(node, aten._to_copy.default, (value,), {"dtype": dtype}, val=val, like=node)
+        return casts[key]
+
     for node in calls(program):
-        if not ops.is_pointwise(node.target) or node.target in _NOT_COMBINED:
+        if not ops.is_operator(node.target):
+            continue
+        for place, members in _lists(node):
+            tensors = [member for member in members if _is_tensor(member)]
+            if len({tensor.meta["val"].dtype for tensor in tensors}) > 1:
+                dtype = _common_dtype(node, [tensor.meta["val"] for tensor in tensors])
+                node.update_arg(place, [cast(member, dtype, node) for member in members])
+        if not ops.is_pointwise(node.target) or node.target in MIXED:
             continue
         operands = [
             (place, value)
             for place, value in ops.tensor_arguments(node.target, node.args, node.kwargs)
-            if isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
+            if _is_tensor(value)
         ]
         if node.target is aten.where.self:
             operands = operands[1:]
         if len(operands) < 2:
             continue
         dtype = _common_dtype(node, [value.meta["val"] for _, value in operands])
-        for place, value in operands:
-            if value.meta["val"].dtype == dtype:
-                continue
-            key = (value, dtype)
-            if key not in casts or casts[key].graph is not node.graph:
-                casts[key] = call(
-                    node,
-                    aten._to_copy.default,
-                    (value,),
-                    {"dtype": dtype},
-                    val=value.meta["val"].to(dtype),
-                    like=node,
-                )
-            if isinstance(place, int):
-                node.update_arg(place, casts[key])
+        for operand, value in operands:
+            if isinstance(operand, int):
+                node.update_arg(operand, cast(value, dtype, node))
             else:
-                node.update_kwarg(place, casts[key])
+                node.update_kwarg(operand, cast(value, dtype, node))
     if casts:
         note(program, f"{len(casts)} casts made explicit")
     return program
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
+
+
+def _lists(node: Node) -> list[tuple[int, Any]]:
+    """(position, members) of the lists of tensors of a call."""
+    declared = node.target._schema.arguments  # type: ignore[union-attr]
+    pairs = enumerate(zip(declared, node.args, strict=False))
+    return [(place, given) for place, (argument, given) in pairs if str(argument.type) == "List[Tensor]"]
 
 
 def _common_dtype(node: Node, tensors: list[torch.Tensor]) -> torch.dtype:

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# dtypes.txt comes in, which is measured and not written: it says which dtypes eager and the kernels take. Out goes for
+# each operator the set of combinations that its tensors may have.
+"""The dtypes that operators take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.exir import ops
+
+# A dtype in the file, by numpy's letters and one for what numpy lacks.
+DTYPES: dict[str, torch.dtype] = {
+    "?": torch.bool, "B": torch.uint8, "b": torch.int8, "h": torch.int16, "i": torch.int32, "l": torch.int64,
+    "H": torch.uint16, "e": torch.float16, "g": torch.bfloat16, "f": torch.float32, "d": torch.float64,
+}  # fmt: skip
+LETTERS = {dtype: letter for letter, dtype in DTYPES.items()}
+# A tensor that is not given, a list of several dtypes, a dtype that no program holds.
+ABSENT, SEVERAL, FOREIGN = "-", "*", "!"
+
+
+def tensor_names(schema: Any) -> tuple[str, ...]:
+    """The names of a schema's tensors, lists of them included: its arguments, then its results as `__ret_0`."""
+    arguments = (a.name for a in schema.arguments if "Tensor" in str(a.type) and not ops.writes(a))
+    results = (f"__ret_{i}" for i, r in enumerate(schema.returns) if "Tensor" in str(r.type))
+    return (*arguments, *results)
+
+
+class FunctionDtypeConstraint:
+    """The combinations of dtypes that the tensors of an operator may have.
+
+    Attributes:
+        names: what the letters of a row stand for, as `tensor_names` says.
+        rows: the combinations that eager takes: a letter per name, `-` for a tensor that is not given.
+        kernel_rows: those of them that a kernel of the runtime takes, too.
+    """
+
+    def __init__(self, names: tuple[str, ...], rows: Iterable[str], kernel_rows: Iterable[str]) -> None:
+        self.names = names
+        self.kernel_rows = frozenset(kernel_rows)
+        self.rows = frozenset(rows) | self.kernel_rows
+
+    def validate(self, types: Mapping[str, torch.dtype | None]) -> bool:
+        """Whether tensors of these dtypes go together; None, or no entry, for a tensor that is not there."""
+        if any(name not in self.names for name in types):
+            return False
+        row = "".join(_letter(types.get(name)) for name in self.names)
+        return _fits(row, self.rows)
+
+    def takes(self, row: str) -> bool:
+        """Whether eager takes tensors of the dtypes that `row_of` has read from a call."""
+        # The results' dtypes may depend on numbers and words, of which not all were tried.
+        return _fits(self._given(row), frozenset(map(self._given, self.rows)))
+
+    def runs(self, row: str) -> bool:
+        """Whether a kernel takes them, and writes results of those dtypes."""
+        if _fits(row, self.kernel_rows):
+            return True
+        return not _fits(row, self.rows) and _fits(
+            self._given(row), frozenset(map(self._given, self.kernel_rows))
+        )
+
+    def _given(self, row: str) -> str:
+        return row[: sum(not name.startswith("__ret_") for name in self.names)]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: str) -> frozenset[torch.dtype]:
+        """The dtypes that a tensor has in one combination or another; none for a name that is no tensor's."""
+        return self._at(name, self.rows)
+
+    def _at(self, name: str, rows: frozenset[str]) -> frozenset[torch.dtype]:
+        if name not in self.names:
+            return frozenset()
+        at = self.names.index(name)
+        return frozenset(DTYPES[row[at]] for row in rows if row[at] in DTYPES)
+
+    def fault(self, row: str, kernels: bool = False) -> str:
+        """What is wrong with a combination that is not allowed: the tensor, its dtype, and what it might be."""
+        rows = self.kernel_rows if kernels else self.rows
+        for name, letter in zip(self.names, row, strict=True):
+            allowed = self._at(name, rows)
+            if letter in DTYPES and DTYPES[letter] not in allowed and allowed:
+                return f"{_described(name)} is {_text(letter)}; it may be {dtypes_text(allowed)}"
+        given = ", ".join(
+            f"{_described(name)} is {_text(letter)}"
+            for name, letter in zip(self.names, row, strict=True)
+            if letter in DTYPES
+        )
+        # Of the combinations those that differ least from what was given.
+        near = sorted(rows, key=lambda other: (sum(a != b for a, b in zip(row, other, strict=True)), other))[
+            :3
+        ]
+        options = "; or ".join(
+            ", ".join(
+                f"{_described(n)} {_text(letter)}"
+                for n, letter in zip(self.names, other, strict=True)
+                if letter in DTYPES
+            )
+            for other in near
+        )
+        return f"{given}, which do not go together; it may be {options or 'none'}"
+
+    def __repr__(self) -> str:
+        return f"FunctionDtypeConstraint({', '.join(self.names)}: {' '.join(sorted(self.rows))})"
+
+
+def _fits(row: str, rows: frozenset[str]) -> bool:
+    # A tensor that is not given goes with everything, and a list of several dtypes is looked at elsewhere.
+    return row in rows or any(
+        all(a == b or a in (ABSENT, SEVERAL) for a, b in zip(row, other, strict=True)) for other in rows
+    )
+
+
+def _letter(dtype: torch.dtype | None) -> str:
+    return ABSENT if dtype is None else LETTERS.get(dtype, FOREIGN)
+
+
+def _text(letter: str) -> str:
+    return str(DTYPES[letter]).removeprefix("torch.")
+
+
+def _described(name: str) -> str:
+    return f"result {name.removeprefix('__ret_')}" if name.startswith("__ret_") else f"argument {name}"
+
+
+def dtypes_text(dtypes: Iterable[torch.dtype]) -> str:
+    """Dtypes in the order of this file: `bool, int32, float32`."""
+    return ", ".join(_text(letter) for letter, dtype in DTYPES.items() if dtype in set(dtypes))
+
+
+@functools.cache
+def _table() -> dict[str, tuple[list[str], list[str]]]:
+    """Operator -> (combinations that kernels take, those that only eager does)."""
+    found = {}
+    for line in Path(__file__).with_name("dtypes.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, _, rest = line.partition(" = ")
+            kernels, _, eager = rest.partition("/")
+            found[name] = (kernels.split(), eager.split())
+    return found
+
+
+def operators() -> dict[str, bool]:
+    """Operator -> whether its dtypes are known; they are not where no call could be thought of."""
+    return {name: any(rows) for name, rows in _table().items()}
+
+
+@functools.cache
+def constraint_of(name: str, overload: str) -> FunctionDtypeConstraint | None:
+    """The dtypes of the operator of this name and overload; None where they are not known."""
+    rows = _table().get(f"{name}.{overload}" if overload else name)
+    if rows is None or not any(rows):
+        return None
+    namespace, _, short = name.partition("::")
+    schema = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")._schema
+    return FunctionDtypeConstraint(tensor_names(schema), rows[1], rows[0])
+
+
+def constraint(schema: Any) -> FunctionDtypeConstraint | None:
+    """The dtypes of the operator of a schema; None where they are not known."""
+    return constraint_of(schema.name, schema.overload_name)
+
+
+def row_of(node: Node, op: Any) -> str:
+    """The dtypes of a call in a graph, read as one of the functional operator `op`."""
+    return row(op._schema, node.args, node.kwargs, node.meta.get("val"))
+
+
+def row(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: Any) -> str:
+    """The dtypes of a call: a letter per name of `tensor_names`. Values are tensors or nodes that yield them."""
+    letters = []
+    for position, argument in enumerate(schema.arguments):
+        if "Tensor" not in str(argument.type):
+            continue
+        if not argument.kwarg_only and position < len(args):
+            letters.append(_letter_of(args[position]))
+        else:
+            letters.append(_letter_of(kwargs.get(argument.name)))
+    values = results if len(schema.returns) > 1 and isinstance(results, (list, tuple)) else [results]
+    for value, returned in zip(values, schema.returns, strict=False):
+        if "Tensor" in str(returned.type):
+            letters.append(_letter_of(value[:1] if isinstance(value, (list, tuple)) else value))
+    return "".join(letters)
+
+
+def _letter_of(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        found = list(dict.fromkeys(letter for letter in map(_letter_of, value) if letter != ABSENT))
+        # Tensors of a list that differ are combined by the operator: which dtypes then go together is its own affair.
+        return ABSENT if not found else found[0] if len(found) == 1 else SEVERAL
+    val = value.meta.get("val") if isinstance(value, Node) else value
+    return _letter(val.dtype) if isinstance(val, torch.Tensor) else ABSENT
