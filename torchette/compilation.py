@@ -101,6 +101,11 @@ class CompiledModel(Model):
         """Bytes that any memory plan would need at least, for the method with the largest plan."""
         return max(self.program.planned_bytes(name) for name in self.program.methods)[1]
 
+    def arenas(self, method_name: str = "forward") -> dict[str, int]:
+        """Bytes that a method needs of each arena that it was compiled for, by name; empty where none were given."""
+        meta = self.program.exported_program(method_name).graph_module.meta
+        return dict(zip(meta.get("arenas", ()), meta["non_const_buffer_sizes"][1:], strict=False))
+
     def report(self, method_name: str = "forward") -> Report:
         """What each pass of the compiler did; prints as a table."""
         return self.program.report(method_name)
@@ -122,6 +127,7 @@ def compile(
     disable_passes: Sequence[str] = (),
     check_passes: bool = False,
     plan_inputs_and_outputs: bool = False,
+    arenas: Mapping[str, int | str | None] | None = None,
     progress: Progress | None = None,
     dump: str | Path | None = None,
 ) -> CompiledModel:
@@ -146,6 +152,8 @@ def compile(
         check_passes: after every pass compare the results on the example inputs, and name the pass that changes them.
         plan_inputs_and_outputs: give inputs and outputs places in planned memory, into which they are copied, instead
             of using the caller's memory.
+        arenas: the memories of the device, the fastest first: name -> bytes (``65536``, ``"64K"``), or None for as many
+            as it takes. Tensors with the most traffic for their size go to the first. They become memory ids 1, 2, ...
         progress: called with (stage, pass) before each step.
         dump: a folder that receives the graph after every pass, as text.
 
@@ -157,7 +165,8 @@ def compile(
         ExportError: `torch.export` cannot capture it; names the line of the model and a remedy.
         DialectError: an operator has no place in the compiler's dialects; lists all of them.
         MissingKernelError: the runtime lacks kernels; lists all of them with the lines that need them.
-        InputError: there is no such target.
+        PlanError: the tensors do not fit into the arenas; names how many bytes are missing and what would help.
+        InputError: the size of an arena is no number of bytes; there is no such target.
         UnsupportedError: a quantized model needs kernels that the runtime lacks.
     """
     if target not in TARGETS:
@@ -173,7 +182,9 @@ def compile(
         passes=passes,
         portable_fallback=portable_fallback,
         memory_planning_pass=MemoryPlanningPass(
-            alloc_graph_input=plan_inputs_and_outputs, alloc_graph_output=plan_inputs_and_outputs
+            alloc_graph_input=plan_inputs_and_outputs,
+            alloc_graph_output=plan_inputs_and_outputs,
+            arenas=arenas,
         ),
     )
     try:

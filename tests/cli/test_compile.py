@@ -159,3 +159,12 @@ def test_without_torch_compile_says_what_to_install(folder: Path) -> None:
     assert done.stderr == (
         "torchette compile: compiling needs torch, which is not installed; try: pip install 'torchette[export]'\n"
     )
+
+
+def test_arenas_become_memories(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compile", "model.py:Net", "-o", "net.pte", "--arena", "SRAM=64K", "--arena", "DRAM"]
+    assert main([*arguments, "--json"]) == 0
+    (sizes,) = json.loads(capsys.readouterr().out)["arenas"].values()
+    assert list(sizes) == ["SRAM", "DRAM"] and sizes["DRAM"] == 0
+    assert main(["compile", "model.py:Net", "-o", "net.pte", "--arena", "SRAM=8"]) == 1
+    assert "SRAM has 8 bytes" in capsys.readouterr().err

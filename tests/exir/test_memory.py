@@ -147,3 +147,48 @@ def test_the_checker_refuses_misaligned_negative_and_backward_intervals():
         check([Interval(2, 1, 4)], [0], 16)
     with pytest.raises(ValueError, match="offsets"):
         check([Interval(0, 1, 4)], [])
+
+
+# ---- several memories ----
+
+
+@pytest.mark.parametrize(("text", "count"), [("7", 7), ("64K", 65536), ("2 MiB", 2 << 20), ("1gb", 1 << 30)])
+def test_byte_counts_are_read(text: str, count: int) -> None:
+    assert memory.byte_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "K", "-1", "1.5K", "64Q"])
+def test_what_is_no_byte_count_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no number of bytes"):
+        memory.byte_count(text)
+
+
+def test_hot_small_intervals_go_to_the_first_memory() -> None:
+    hot, cold, large = Interval(0, 9, 64), Interval(0, 9, 64), Interval(0, 9, 640)
+    assert memory.place([cold, hot, large], [64, 640, 640], [64, None]) == [1, 0, 1]
+    # what is settled keeps its memory, and its room counts
+    assert memory.place([cold, hot, large], [64, 640, 640], [64, None], given=[0, None, None]) == [0, 1, 1]
+
+
+def test_no_memory_but_the_last_is_overfull() -> None:
+    rng = random.Random(5)
+    for _ in range(200):
+        intervals = []
+        for _ in range(rng.randrange(1, 30)):
+            first = rng.randrange(20)
+            intervals.append(Interval(first, first + rng.randrange(5), rng.randrange(400)))
+        traffic = [interval.size * rng.randrange(1, 9) for interval in intervals]
+        capacities = [rng.randrange(1000), rng.randrange(1000), None]
+        chosen = memory.place(intervals, traffic, capacities)
+        for number, capacity in enumerate(capacities[:-1]):
+            there = [interval for interval, at in zip(intervals, chosen, strict=True) if at == number]
+            assert memory.plan(there).size <= capacity
+            # and nothing is left outside though it alone would have fitted into an empty memory
+            rest = [interval for interval, at in zip(intervals, chosen, strict=True) if at > number]
+            assert there or all(memory.align(i.size, 16) > capacity for i in rest if i.size)
+
+
+def test_everything_fits_where_there_is_a_way_by_size() -> None:
+    # the hot one first would leave no place for the large one
+    intervals = [Interval(0, 9, 64), Interval(0, 9, 128)]
+    assert memory.place(intervals, [6400, 128], [128, 64]) == [1, 0]

@@ -14,6 +14,7 @@ examples:
   torchette compile model.py:Net --until edge                print the graph after a stage
   torchette compile model.py:Net --dump graphs               the graph after every pass, a file each
   torchette compile model.py:Net --disable fold_constants    without one of the optimisations
+  torchette compile model.py:Net --arena SRAM=64K --arena DRAM      hot tensors in 64 KB, the others elsewhere
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dump", metavar="DIR", type=Path, help="write the graph after every pass into this folder"
+    )
+    parser.add_argument(
+        "--arena",
+        action="append",
+        metavar="NAME[=SIZE]",
+        default=[],
+        help="a memory of the device, the fastest first; without a size it has as many bytes as it takes",
     )
     parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
     parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
@@ -103,6 +111,7 @@ def _compile(options: argparse.Namespace) -> int:
             example,
             disable_passes=options.disable,
             check_passes=options.check_passes,
+            arenas=_arenas(options.arena),
             dump=options.dump,
             progress=progress,
         )
@@ -112,6 +121,7 @@ def _compile(options: argparse.Namespace) -> int:
         "bytes": path.stat().st_size,
         "planned_bytes": model.planned_bytes,
         "lower_bound_bytes": model.lower_bound_bytes,
+        "arenas": {name: model.arenas(name) for name in model.program.methods} if options.arena else {},
         "seconds": round(time.perf_counter() - start, 3),
     }
     equal = True
@@ -135,6 +145,11 @@ def _print(facts: dict[str, Any], report: Any) -> None:
     rows = [
         ("file", f"{facts['file']}, {bytes_text(facts['bytes'])}"),
         ("planned memory", f"{planned:,} bytes (at least {bound:,} are needed)"),
+        *(
+            (f"  {arena}", f"{size:,} bytes (memory {number} of {method})")
+            for method, arenas in facts["arenas"].items()
+            for number, (arena, size) in enumerate(arenas.items(), 1)
+        ),
         ("compiled in", f"{facts['seconds']:.2f} s"),
     ]
     if "largest_difference" in facts:
@@ -163,6 +178,12 @@ def _compare(model: Any, original: Any, example: tuple) -> tuple[bool, float]:
         if want.numel():
             largest = max(largest, (have.double() - want.double()).abs().max().item())
     return equal, largest
+
+
+def _arenas(given: list[str]) -> dict[str, str | None]:
+    """``["SRAM=64K", "DRAM"]`` -> ``{"SRAM": "64K", "DRAM": None}``."""
+    pairs = [text.partition("=") for text in given]
+    return {name: size if equals else None for name, equals, size in pairs}
 
 
 def _stem(model: str) -> str:

@@ -12,7 +12,8 @@ bounded by counted work, never by a clock.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -53,6 +54,21 @@ class PlanViolation(PlanError):
     def __init__(self, message: str, pair: tuple[int, int]) -> None:
         super().__init__(message)
         self.pair = pair
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def byte_count(text: str) -> int:
+    """``"64K"`` -> 65536: a number of bytes, or of units of 1024 of them (K, M, G, with or without B or iB).
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{text!r} is no number of bytes, such as 65536, 64K or 2M")
+    return int(match[1]) * _UNITS[match[2].upper()]
 
 
 def align(size: int, alignment: int) -> int:
@@ -181,6 +197,100 @@ def plan(intervals: Sequence[Interval], alignment: int = 16, effort: int = 250_0
     size, name, offsets, order = tried[0]
     found = problem.search([order for *_, order in tried[:2]], size, effort)
     return problem.result(*found) if found else problem.result(offsets, name)
+
+
+def place(
+    intervals: Sequence[Interval],
+    traffic: Sequence[int],
+    capacities: Sequence[int | None],
+    alignment: int = 16,
+    given: Sequence[int | None] | None = None,
+) -> list[int]:
+    """Which of several memories each interval goes to: as much traffic as possible into the first ones.
+
+    Each memory but the last takes, in turn, of what is left the intervals with the most traffic for the room that they
+    take and as long as they take it. Several orders are tried; what fits best counts first, then the traffic.
+
+    Args:
+        intervals: lifetimes and sizes.
+        traffic: bytes that are read and written of each interval.
+        capacities: bytes of each memory, the fastest first; None is as many as it takes.
+        alignment: of every offset, in bytes.
+        given: the memories that are settled already, None for the others.
+
+    Returns:
+        An index into `capacities` for each interval. The last memory takes all that is left, whether it fits or not.
+    """
+    given = given or [None] * len(intervals)
+
+    def heat(i: int) -> float:
+        return traffic[i] / max(1, intervals[i].size * (intervals[i].last - intervals[i].first + 1))
+
+    indices = range(len(intervals))
+    orders = (
+        sorted(indices, key=lambda i: (-heat(i), intervals[i].size, i)),
+        sorted(indices, key=lambda i: (-heat(i), -intervals[i].size, i)),
+        sorted(indices, key=lambda i: (-intervals[i].size, i)),
+    )
+    best: tuple[tuple[int, int], list[int]] | None = None
+    for order in orders:
+        result = list(given)
+        for number, capacity in enumerate(capacities[:-1]):
+            for i in _fill(number, capacity, order, intervals, result, alignment):
+                result[i] = number
+        chosen = [len(capacities) - 1 if number is None else number for number in result]
+        missing = sum(
+            max(0, plan(_of(number, chosen, intervals), alignment, effort=0).size - capacity)
+            for number, capacity in enumerate(capacities)
+            if capacity is not None
+        )
+        cost = (missing, sum(number * moved for number, moved in zip(chosen, traffic, strict=True)))
+        if best is None or cost < best[0]:
+            best = cost, chosen
+    assert best is not None
+    return best[1]
+
+
+def _of(number: int, chosen: Sequence[int | None], intervals: Sequence[Interval]) -> list[Interval]:
+    return [interval for interval, memory in zip(intervals, chosen, strict=True) if memory == number]
+
+
+def _fill(
+    number: int,
+    capacity: int | None,
+    order: Sequence[int],
+    intervals: Sequence[Interval],
+    settled: Sequence[int | None],
+    alignment: int,
+) -> list[int]:
+    """The intervals without a memory that go to memory `number`: those that come first in `order` and fit."""
+    free = [i for i in order if settled[i] is None]
+    if capacity is None:
+        return free
+    there = _of(number, settled, intervals)
+    births = sorted({interval.first for interval in intervals})
+    live = [0] * len(births)
+
+    def span(interval: Interval) -> tuple[int, int]:
+        return bisect_left(births, interval.first), bisect_right(births, interval.last)
+
+    def put(interval: Interval) -> None:
+        start, end = span(interval)
+        for t in range(start, end):
+            live[t] += align(interval.size, alignment)
+
+    for interval in there:
+        put(interval)
+    chosen: list[int] = []
+    for i in free:
+        start, end = span(intervals[i])
+        if max(live[start:end]) + align(intervals[i].size, alignment) <= capacity:
+            put(intervals[i])
+            chosen.append(i)
+    # nearly always a plan meets the bound that was counted with; where not, the coldest ones go elsewhere
+    while chosen and plan([*there, *(intervals[i] for i in chosen)], alignment, effort=0).size > capacity:
+        chosen.pop()
+    return chosen
 
 
 _ORDERS = ("by_size", "by_breadth", "by_lifetime", "by_time")

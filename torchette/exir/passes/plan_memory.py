@@ -19,7 +19,7 @@ afterwards; both then count as one tensor. That lowers the peak itself, not only
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +28,9 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
-from torchette.errors import PlanError
+from torchette.errors import InputError, PlanError
 from torchette.exir import control_flow, memory, ops
-from torchette.exir.graph import same_shape
+from torchette.exir.graph import place, same_shape
 from torchette.exir.interface import GraphInterface, specs_of, storage_source, view_sizes
 from torchette.exir.memory_planning import (
     Algorithm,
@@ -190,9 +190,13 @@ class MemoryPlanningPass:
             after the pass has run on all of them.
         alignment: offsets are multiples of this many bytes.
         overwrite_operands: let pointwise operators write their result over an operand that dies there.
+        arenas: several memories, the fastest first: name -> bytes (``65536``, ``"64K"``), or None for as many as it
+            takes. They become memory ids 1, 2, ... A tensor whose spec has no `mem_id` yet goes to the fastest memory
+            that has room for it, those with the most traffic for their size first.
 
-    Leaves in ``graph_module.meta``: "non_const_buffer_sizes", the bytes of each memory id (0 is reserved), and
-    "memory_bounds", in the same order, the least bytes that any plan would need.
+    Leaves in ``graph_module.meta``: "non_const_buffer_sizes", the bytes of each memory id (0 is reserved),
+    "memory_bounds", in the same order, the least bytes that any plan would need, and, where there are arenas, "arenas",
+    the names of memory ids 1, 2, ...
     """
 
     def __init__(
@@ -206,6 +210,7 @@ class MemoryPlanningPass:
         alignment: int = ALIGNMENT,
         *,
         overwrite_operands: bool = True,
+        arenas: Mapping[str, int | str | None] | None = None,
     ) -> None:
         if share_mutable_buffers and not alloc_mutable_buffers:
             raise ValueError("share_mutable_buffers means nothing unless alloc_mutable_buffers is True")
@@ -217,6 +222,7 @@ class MemoryPlanningPass:
         self.share_mutable_buffers = share_mutable_buffers
         self.alignment = alignment
         self.overwrite_operands = overwrite_operands
+        self.arenas = {name: _capacity(name, size) for name, size in (arenas or {}).items()}
         self._shared: list[tuple[GraphModule, dict[str, TensorSpec], dict[str, TensorSpec]]] = []
 
     def __call__(self, program: ExportedProgram | GraphModule) -> Any:
@@ -233,7 +239,8 @@ class MemoryPlanningPass:
         """Plan one graph; specs that its nodes have already are used, with the memory ids set in them.
 
         Raises:
-            PlanError: a dimension without an upper bound, or a user's algorithm whose plan would corrupt data.
+            PlanError: a dimension without an upper bound, a user's algorithm whose plan would corrupt data, or tensors
+                that do not fit into the arenas (code "does-not-fit"): names how many bytes are missing.
         """
         assign_missing_specs(graph_module, graph_signature)
         _forget_overwrites(graph_module)
@@ -249,6 +256,8 @@ class MemoryPlanningPass:
         for spec in specs:
             spec.mem_offset = spec.mem_obj_id = None
             spec.realign(self.alignment)
+        if self.arenas:
+            self._choose_arenas(graph_module, specs)
 
         bufsizes = self.memory_planning_algo(self.alignment, specs, graph_module, graph_signature, 0)
         if isinstance(bufsizes, MemoryAlgoResult):
@@ -256,6 +265,10 @@ class MemoryPlanningPass:
             bufsizes = bufsizes.bufsizes
         sizes = [0, *bufsizes[1:]] if len(bufsizes) > 1 else [0, 0]
         check_plan(specs, sizes, self.alignment, names, self.allow_lifetime_and_storage_overlap)
+        if self.arenas:
+            sizes += [0] * (1 + len(self.arenas) - len(sizes))
+            graph_module.meta["arenas"] = list(self.arenas)
+            self._refuse_too_large(graph_module, interface, specs, sizes)
 
         _place_aliases(graph_module)
         graph_module.meta["non_const_buffer_sizes"] = sizes
@@ -374,6 +387,73 @@ class MemoryPlanningPass:
                     root.lifetime[1] = result.lifetime[1]
                     break
 
+    def _choose_arenas(self, graph_module: GraphModule, specs: list[TensorSpec]) -> None:
+        """Set the memory id of the specs that have none."""
+        traffic = dict.fromkeys(specs, 0)
+        for node in _nodes(graph_module):
+            if node.op != "call_function" or "alias" in node.meta or node.target is operator.getitem:
+                continue
+            for each in (node, *node.all_input_nodes):
+                for spec in specs_of(each):
+                    if spec is not None and spec.root in traffic:
+                        traffic[spec.root] += spec.nbytes()
+        chosen = memory.place(
+            [interval(spec) for spec in specs],
+            [traffic[spec] for spec in specs],
+            list(self.arenas.values()),
+            self.alignment,
+            [None if spec.mem_id is None else spec.mem_id - 1 for spec in specs],
+        )
+        for spec, number in zip(specs, chosen, strict=True):
+            spec.mem_id = number + 1
+
+    def _refuse_too_large(
+        self,
+        graph_module: GraphModule,
+        interface: GraphInterface,
+        specs: list[TensorSpec],
+        sizes: Sequence[int],
+    ) -> None:
+        for mem_id, (name, capacity) in enumerate(self.arenas.items(), 1):
+            if capacity is None or sizes[mem_id] <= capacity:
+                continue
+            here = [spec for spec in specs if spec.mem_id == mem_id]
+            times = [spec.lifetime[0] for spec in here]
+            live = {
+                time: [spec for spec in here if spec.lifetime[0] <= time <= spec.lifetime[1]]
+                for time in times
+            }
+            peak = max(live, key=lambda time: sum(spec.nbytes() for spec in live[time]))
+            makers = {spec: node for node in reversed([*_nodes(graph_module)]) for spec in specs_of(node)}
+            hints = [f"give {name} {sizes[mem_id]:,} bytes"]
+            ports = [(self.alloc_graph_input, interface.inputs), (self.alloc_graph_output, interface.outputs)]
+            lent = {
+                spec
+                for planned, nodes in ports
+                if planned
+                for node in nodes
+                if isinstance(node, Node)
+                for spec in specs_of(node)
+            }
+            kept = memory.plan([interval(spec) for spec in here if spec not in lent], self.alignment)
+            if kept.size < sizes[mem_id]:
+                hints.append(
+                    f"let the caller lend the memory of inputs and outputs: {kept.size:,} bytes are then needed here"
+                )
+            hints.append(
+                "make smaller what lives at that moment, or give it a memory of its own: mem_id in its spec"
+            )
+            raise PlanError(
+                f"the tensors do not fit: {name} has {capacity:,} bytes, {sizes[mem_id]:,} are needed, "
+                f"{sizes[mem_id] - capacity:,} more. When it is fullest, these live there:",
+                where=[
+                    f"{spec.nbytes():,} bytes: {place(makers[spec])}"
+                    for spec in sorted(live[peak], key=lambda spec: -spec.nbytes())[:8]
+                ],
+                hints=hints,
+                code="does-not-fit",
+            )
+
     def _refuse_unbounded(self, graph_module: GraphModule, specs: list[TensorSpec]) -> None:
         unbounded = {spec for spec in specs if spec.is_dynamic_unbound_tensor}
         if not unbounded:
@@ -405,6 +485,13 @@ class MemoryPlanningPass:
         written = {name: node.meta["spec"] for node, name in interface.mutable_buffers.items()}
         read = {name: node.meta["spec"] for node, name in interface.constants.items() if name in buffers}
         self._shared.append((graph_module, written, read))
+
+
+def _capacity(name: str, size: int | str | None) -> int | None:
+    try:
+        return memory.byte_count(size) if isinstance(size, str) else size
+    except ValueError as error:
+        raise InputError(f"arena {name}: {error}") from None
 
 
 def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Several memories of a device: where tensors go by themselves, by the user's word, and what is said when they do not fit.
+# That the runtime keeps them apart is held in tests/cli/test_embed.py.
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchette
+from torchette.devtools.inspect import describe
+from torchette.devtools.memory import tenants
+from torchette.errors import InputError, PlanError
+from torchette.exir import ExecutorchBackendConfig, to_edge
+from torchette.exir.passes.plan_memory import MemoryPlanningPass
+
+
+class Wide(torch.nn.Module):
+    """A wide tensor that is used once, and narrow ones that are used often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(16, 1024)
+        self.down = torch.nn.Linear(1024, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(self.up(x))
+        for _ in range(3):
+            y = torch.softmax(y, -1) * y
+        return y
+
+
+WIDE, NARROW = 4 * 1024 * 4, 4 * 16 * 4
+ARGS = (torch.randn(4, 16),)
+
+
+def test_what_is_hot_and_small_lies_in_the_fast_memory() -> None:
+    model = torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": "1K", "DRAM": None})
+    assert list(model.arenas()) == ["SRAM", "DRAM"]
+    assert 0 < model.arenas()["SRAM"] <= 1024 and model.arenas()["DRAM"] == WIDE
+    (method,) = describe(bytes(model.program.buffer)).methods
+    assert {t.nbytes for t in tenants(method) if t.memory_id == 2} == {WIDE}
+    assert {t.nbytes for t in tenants(method) if t.memory_id == 1} == {NARROW}
+    assert [buffer.nbytes for buffer in method.planned_buffers] == list(model.arenas().values())
+    torch.testing.assert_close(torch.as_tensor(model(*ARGS)), Wide.forward(model_of(model), *ARGS))
+
+
+def model_of(model: torchette.Model) -> torch.nn.Module:
+    """The module with the weights of the compiled model."""
+    module = Wide().eval()
+    state = model.program.exported_program().state_dict
+    module.load_state_dict({name: state[name] for name in module.state_dict()})
+    return module
+
+
+def test_everything_lies_in_the_fast_memory_where_it_fits() -> None:
+    model = torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": 1 << 20, "DRAM": None})
+    assert model.arenas()["DRAM"] == 0 and model.arenas()["SRAM"] == model.planned_bytes
+
+
+def test_the_user_may_choose_for_single_tensors() -> None:
+    class Choosing(MemoryPlanningPass):
+        """The results of softmax go to the second memory, whatever there is room for."""
+
+        def run(self, graph_module, graph_signature=None):
+            for node in graph_module.graph.nodes:
+                if node.target is torch.ops.aten._softmax.out:
+                    node.meta["spec"].mem_id = 2
+            return super().run(graph_module, graph_signature)
+
+    chosen = Choosing(arenas={"SRAM": "64K", "DRAM": None})
+    config = ExecutorchBackendConfig(memory_planning_pass=chosen)
+    program = to_edge(torch.export.export(Wide().eval(), ARGS)).to_executorch(config)
+    living = tenants(describe(program.buffer).methods[0])
+    assert {t.maker for t in living if t.memory_id == 2} == {"aten::_softmax.out"}
+
+
+def test_what_does_not_fit_is_named_to_the_byte() -> None:
+    with pytest.raises(PlanError) as caught:
+        torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": 256, "DRAM": "8K"})
+    error = caught.value
+    assert error.code == "does-not-fit"
+    assert "DRAM has 8,192 bytes, 16,384 are needed, 8,192 more" in error.message
+    assert "16,384 bytes" in error.where[0] and "self.up(x)" in error.where[0]
+    assert error.hints[0] == "give DRAM 16,384 bytes"
+    # and that is true
+    torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": 256, "DRAM": 16384})
+    with pytest.raises(PlanError, match="1 more"):
+        torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": 256, "DRAM": 16383})
+
+
+def test_lending_inputs_and_outputs_is_offered_where_it_helps() -> None:
+    planned = {"plan_inputs_and_outputs": True}
+    with pytest.raises(PlanError) as caught:
+        torchette.compile(
+            torch.nn.Linear(256, 4).eval(), (torch.ones(64, 256),), arenas={"A": "1K"}, **planned
+        )
+    assert any("lend" in hint and "0 bytes" in hint for hint in caught.value.hints)
+
+
+def test_a_size_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="arena SRAM: 'much' is no number of bytes"):
+        torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": "much"})

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file. Out: C sources with the program and static pools of exactly the size that it needs.
+"""Turn a .pte file into C sources: the program in constant memory, and static pools that fit to the byte
+
+Writes NAME.h and NAME.c, which are C99 and C++17, and NAME.hpp, which makes the runtime's allocators of the pools.
+Weights are read in place; nothing is allocated.
+
+examples:
+  torchette embed net.pte -o generated --target cortex-m4
+  torchette embed net.pte -o generated --section program=.qspi --section planned_1=.dtcm
+  torchette embed net.pte -o generated --temp least          where some kernels have a slower way that needs less
+  torchette embed large.pte -o generated --incbin            the assembler reads the file: quicker for many megabytes
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from torchette.cli import DONE, UsageError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="MODEL.pte", type=Path, help="a compiled model")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="where the files go")
+    parser.add_argument("--name", help="first part of all names (default: the file's)")
+    parser.add_argument("--target", default="native", help="as for torchette memory (default: native)")
+    parser.add_argument(
+        "--temp", default="most", metavar="BYTES", help="bytes of the temp pool, or most (default) or least"
+    )
+    parser.add_argument(
+        "--section",
+        action="append",
+        default=[],
+        metavar="POOL=SECTION",
+        help="where the linker puts program, method, temp, planned_1, ...",
+    )
+    parser.add_argument(
+        "--incbin", action="store_true", help="let the assembler read the program from a file"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from torchette.devtools.embed import embed
+
+    if not options.temp.isdigit() and options.temp not in ("most", "least"):
+        raise UsageError(f"--temp is a number of bytes, most or least, not {options.temp!r}")
+    sections = dict(text.partition("=")[::2] for text in options.section)
+    if not all(sections.values()):
+        raise UsageError("--section is POOL=SECTION, such as planned_1=.dtcm")
+    for path in embed(
+        options.file,
+        options.output,
+        name=options.name,
+        target=options.target,
+        temp=int(options.temp) if options.temp.isdigit() else options.temp,
+        sections=sections,
+        incbin=options.incbin,
+    ):
+        print(path)
+    return DONE

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file and a target. Out: C sources that put the program into constant memory, and static pools of exactly the
+# bytes that its methods need there.
+"""A .pte file as C: `embed` writes NAME.h, NAME.c and NAME.hpp.
+
+The C files are C99 and C++17, and know nothing of the runtime. The .hpp file makes the runtime's allocators of the pools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchette.devtools.memory import Bill, bills
+from torchette.errors import InputError
+from torchette.format import pte
+
+# Where pools and the program start, in bytes.
+ALIGNMENT = {"program": 16, "planned": 16, "method": 16, "temp": 64}
+
+
+def embed(
+    source: str | Path,
+    folder: str | Path,
+    *,
+    name: str | None = None,
+    target: str = "native",
+    temp: str | int = "most",
+    sections: Mapping[str, str] | None = None,
+    incbin: bool = False,
+) -> list[Path]:
+    """Writes the sources of a program.
+
+    Args:
+        source: a .pte file.
+        folder: is made where it is not there.
+        name: of the files and the first part of every symbol; by default that of the .pte file.
+        target: see `torchette.devtools.memory.target_named`.
+        temp: bytes of the temp pool; "most", with which kernels are never refused memory, or "least", with which they
+            still run.
+        sections: pool (program, method, temp, planned_1, planned_2, ...) -> section of the linker script.
+        incbin: let the assembler read the program from a copy of the file, for programs of many megabytes. Needs a GNU
+            assembler for ELF.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        FormatError, ModelNotFoundError: there is no such program.
+        InputError: no such target, a section for a pool that there is not, or the temp memory cannot be found here.
+    """
+    source, folder = Path(source), Path(folder)
+    file = pte.load_file(source)
+    prefix = _identifier(name or source.stem)
+    methods = list(zip(_distinct(file), bills(file, target, temp=not isinstance(temp, int)), strict=True))
+    pools = {"program", "method", "temp"}
+    pools |= {f"planned_{i}" for _, bill in methods for i in range(1, 1 + len(bill.planned))}
+    if unknown := (sections or {}).keys() - pools:
+        raise InputError(
+            f"there is no pool {sorted(unknown)[0]!r}", hints=[f"the pools are {', '.join(sorted(pools))}"]
+        )
+    writer = _Writer(prefix, dict(sections or {}), len(file.buffer))
+    for method, bill in methods:
+        writer.add(method, bill, _temp(bill, temp))
+    about = f"/* {prefix}: a program of Torchette for {target}, written by `torchette embed`. */\n"
+    texts = {f"{prefix}.h": about + writer.header(), f"{prefix}.hpp": about.replace(" */", ", in C++. */")}
+    texts[f"{prefix}.hpp"] += writer.cpp()
+    folder.mkdir(parents=True, exist_ok=True)
+    if incbin:
+        (folder / f"{prefix}.pte").write_bytes(file.buffer)
+        texts[f"{prefix}_program.S"] = writer.assembler()
+        texts[f"{prefix}.c"] = about + writer.source(None)
+    else:
+        texts[f"{prefix}.c"] = about + writer.source(file.buffer)
+    for file_name, text in texts.items():
+        (folder / file_name).write_text(text)
+    return [folder / file_name for file_name in sorted(texts)]
+
+
+def _identifier(text: str) -> str:
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return name if name[:1].isalpha() else f"m{name}"
+
+
+def _distinct(file: pte.PteFile) -> list[str]:
+    """The methods' names as identifiers."""
+    names: list[str] = []
+    for plan in file.program.execution_plan:
+        name = _identifier(plan.name)
+        names.append(f"{name}_{len(names)}" if name in names else name)
+    return names
+
+
+def _temp(bill: Bill, temp: str | int) -> int:
+    if isinstance(temp, int):
+        return temp
+    if bill.temp is None or bill.temp.unknown:
+        reason = (
+            f"this machine cannot run the kernels of {bill.target}"
+            if bill.temp is None
+            else f"that of {', '.join(bill.temp.unknown)} depends on the data"
+        )
+        raise InputError(
+            f"the temp memory of method {bill.method_name!r} is not known: {reason}",
+            hints=["name the bytes of the temp pool: --temp 100000"],
+        )
+    return bill.temp.least if temp == "least" else bill.temp.most
+
+
+class _Writer:
+    """Collects the pools and says them in C."""
+
+    def __init__(self, prefix: str, sections: dict[str, str], program_size: int) -> None:
+        self._prefix = prefix
+        self._sections = sections
+        self._program_size = program_size
+        self._pools: list[tuple[str, str, int, str]] = []  # symbol, pool, bytes, what is added to them
+        self._methods: list[tuple[str, Bill]] = []
+
+    def add(self, method: str, bill: Bill, temp: int) -> None:
+        """The pools of a method."""
+        symbol = f"{self._prefix}_{method}"
+        more = f"{symbol.upper()}_BACKEND_SIZE" if bill.backends else ""
+        self._pools.append((f"{symbol}_method", "method", bill.method, more))
+        self._pools.append((f"{symbol}_temp", "temp", temp, ""))
+        for i, size in enumerate(bill.planned, 1):
+            self._pools.append((f"{symbol}_planned_{i}", f"planned_{i}", size, ""))
+        self._methods.append((method, bill))
+
+    def header(self) -> str:
+        guard = f"{self._prefix.upper()}_H"
+        lines = [f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
+        lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+        lines += ["/* The program. It is used in place, and constants are read from here. */"]
+        lines += self._declaration(f"{self._prefix}_program", self._program_size, "", "const ")
+        for method, bill in self._methods:
+            symbol = f"{self._prefix}_{method}".upper()
+            lines += ["", f"/* The memory of method {method}, to the byte. */"]
+            if bill.backends:
+                lines += [f"#ifndef {symbol}_BACKEND_SIZE"]
+                lines += [f"#define {symbol}_BACKEND_SIZE 0 /* what the method's backends take */", "#endif"]
+            lines += [f"#define {symbol}_PLANNED_COUNT {len(bill.planned)}"]
+            for pool, _, size, more in self._pools:
+                if pool.upper().startswith(f"{symbol}_"):
+                    lines += self._declaration(pool, size, more, "")
+        lines += ["", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
+        return "\n".join(lines)
+
+    def _declaration(self, symbol: str, size: int, more: str, const: str) -> list[str]:
+        value = f"({size} + {more})" if more else str(size)
+        macro = f"{symbol.upper()}_SIZE"
+        return [f"#define {macro} {value}", f"extern {const}uint8_t {symbol}[{_extent(macro, size, more)}];"]
+
+    def source(self, program: memoryview | None) -> str:
+        """The definitions; without those of the program where it is None."""
+        lines = [f'#include "{self._prefix}.h"', ""]
+        lines += ["#if defined(_MSC_VER) && !defined(__clang__)"]
+        lines += ["#define ALIGNED(bytes) __declspec(align(bytes))", "#else"]
+        lines += ["#define ALIGNED(bytes) __attribute__((aligned(bytes)))", "#endif", ""]
+        if program is not None:
+            symbol = f"{self._prefix}_program"
+            lines += [f"{self._attributes('program')}const uint8_t {symbol}[{symbol.upper()}_SIZE] = {{"]
+            lines += [",".join(map(str, program[at : at + 24])) + "," for at in range(0, len(program), 24)]
+            lines += ["};", ""]
+        for symbol, pool, size, more in self._pools:
+            extent = _extent(f"{symbol.upper()}_SIZE", size, more)
+            lines += [f"{self._attributes(pool)}uint8_t {symbol}[{extent}];"]
+        return "\n".join([*lines, ""])
+
+    def _attributes(self, pool: str) -> str:
+        section = self._sections.get(pool)
+        where = f'__attribute__((section("{section}"))) ' if section else ""
+        return f"{where}ALIGNED({ALIGNMENT[pool.partition('_')[0]]}) "
+
+    def assembler(self) -> str:
+        """The program as a file that the assembler reads."""
+        symbol, section = f"{self._prefix}_program", self._sections.get("program", ".rodata")
+        return (
+            f'    .section {section}, "a"\n    .balign {ALIGNMENT["program"]}\n    .global {symbol}\n{symbol}:\n'
+            f'    .incbin "{self._prefix}.pte"\n'
+            '#ifdef __ELF__\n    .section .note.GNU-stack, "", %progbits\n#endif\n'
+        )
+
+    def cpp(self) -> str:
+        """The runtime's objects over the pools."""
+        prefix = self._prefix
+        lines = ["#pragma once", "", f'#include "{prefix}.h"']
+        lines += [
+            '#include "torchette/extension/buffer_data_loader.h"',
+            '#include "torchette/runtime/method.h"',
+        ]
+        lines += [
+            "",
+            f"namespace {prefix} {{",
+            "",
+            "/// The program in constant memory, for Program::load().",
+        ]
+        lines += ["inline torchette::extension::BufferDataLoader program() {"]
+        lines += [f"  return {{{prefix}_program, {prefix.upper()}_PROGRAM_SIZE}};", "}"]
+        for method, bill in self._methods:
+            symbol = f"{prefix}_{method}"
+            spans = ", ".join(
+                f"{{{symbol}_planned_{i}, {symbol.upper()}_PLANNED_{i}_SIZE}}"
+                for i in range(1, 1 + len(bill.planned))
+            )
+            lines += ["", f"/// The memory of method {method}; one at a time may use the pools."]
+            lines += [f"struct {method}_memory {{"]
+            lines += [f"  torchette::Span<uint8_t> buffers[{max(1, len(bill.planned))}] = {{{spans}}};"]
+            for pool in ("method", "temp"):
+                size = f"{symbol.upper()}_{pool.upper()}_SIZE"
+                lines += [f"  torchette::MemoryAllocator {pool}{{{size}, {symbol}_{pool}}};"]
+            lines += [f"  torchette::HierarchicalAllocator planned{{{{buffers, {len(bill.planned)}}}}};"]
+            lines += ["  torchette::MemoryManager manager{&method, &planned, &temp};", "};"]
+        return "\n".join([*lines, "", f"}}  // namespace {prefix}", ""])
+
+
+def _extent(macro: str, size: int, more: str) -> str:
+    """C has no arrays without elements."""
+    return macro if size or more else f"{macro} + 1"
