@@ -418,12 +418,12 @@ class MemoryPlanningPass:
             if capacity is None or sizes[mem_id] <= capacity:
                 continue
             here = [spec for spec in specs if spec.mem_id == mem_id]
-            times = [spec.lifetime[0] for spec in here]
+            spans = {spec: interval(spec) for spec in here}
             live = {
-                time: [spec for spec in here if spec.lifetime[0] <= time <= spec.lifetime[1]]
-                for time in times
+                time: [spec for spec in here if spans[spec].first <= time <= spans[spec].last]
+                for time in {span.first for span in spans.values()}
             }
-            peak = max(live, key=lambda time: sum(spec.nbytes() for spec in live[time]))
+            peak = max(sorted(live), key=lambda time: sum(spec.nbytes() for spec in live[time]))
             makers = {spec: node for node in reversed([*_nodes(graph_module)]) for spec in specs_of(node)}
             hints = [f"give {name} {sizes[mem_id]:,} bytes"]
             ports = [(self.alloc_graph_input, interface.inputs), (self.alloc_graph_output, interface.outputs)]
@@ -435,7 +435,7 @@ class MemoryPlanningPass:
                 if isinstance(node, Node)
                 for spec in specs_of(node)
             }
-            kept = memory.plan([interval(spec) for spec in here if spec not in lent], self.alignment)
+            kept = memory.plan([spans[spec] for spec in here if spec not in lent], self.alignment)
             if kept.size < sizes[mem_id]:
                 hints.append(
                     f"let the caller lend the memory of inputs and outputs: {kept.size:,} bytes are then needed here"
