@@ -64,6 +64,12 @@ EXTRAS: frozenset[OpOverload] = frozenset(
         aten.upsample_bicubic2d.default, aten._upsample_bilinear2d_aa.default, aten._upsample_bicubic2d_aa.default,
         aten.grid_sampler_3d.default, aten.scatter.reduce, aten.scatter.value_reduce, aten.index_reduce.default,
         aten._embedding_bag_forward_only.default,
+        aten.angle.default, aten.copysign.Tensor, aten.digamma.default, aten.erfc.default, aten.erfinv.default,
+        aten.fmax.default, aten.fmin.default, aten.gcd.default, aten.i0.default, aten.igamma.default,
+        aten.igammac.default, aten.lcm.default, aten.lgamma.default, aten.nextafter.default, aten.polygamma.default,
+        aten.signbit.default, aten.special_erfcx.default, aten.special_i0e.default, aten.special_i1.default,
+        aten.special_i1e.default, aten.special_ndtri.default, aten.special_zeta.default, aten.var_mean.correction,
+        aten._conj_physical.default, aten._fft_c2c.default,
     }
 )  # fmt: skip
 

@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // aten::convolution: 1x1 as a matrix product on the image itself, depthwise directly, everything else as a
 // matrix product whose right side is fetched from the image panel by panel (never the whole im2col matrix).
+#include "torchette/kernels/conv.h"
+
 #include "torchette/kernels/gemm.h"
 #include "torchette/kernels/winograd.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
-
-/// One convolution, always with three spatial dimensions (missing ones are of size 1).
-struct Conv {
-  size_t batch, groups;
-  size_t in_channels, out_channels;  // of one group
-  ptrdiff_t in[3], out[3], kernel[3];
-  ptrdiff_t stride[3], padding[3], dilation[3];
-  bool transposed;
-
-  size_t in_plane() const { return static_cast<size_t>(in[0] * in[1] * in[2]); }
-  size_t out_plane() const { return static_cast<size_t>(out[0] * out[1] * out[2]); }
-  size_t taps() const { return static_cast<size_t>(kernel[0] * kernel[1] * kernel[2]); }
-};
 
 /// Source position of output position `o` under tap `t` in spatial dimension `d`, or -1 when there is none.
 TORCHETTE_INLINE ptrdiff_t source(const Conv& conv, int d, ptrdiff_t o, ptrdiff_t t) {
@@ -436,9 +425,10 @@ static Error spread(Span<const int64_t> list, ptrdiff_t spatial, int64_t least, 
   return Error::Ok;
 }
 
-static Error describe(const Tensor& input, const Tensor& weight, const Optional<Tensor>& bias,
-                      Span<const int64_t> stride, Span<const int64_t> padding, Span<const int64_t> dilation,
-                      bool transposed, Span<const int64_t> output_padding, int64_t groups, Conv& conv) {
+Error describe_convolution(const Tensor& input, const Tensor& weight, const Optional<Tensor>& bias,
+                           Span<const int64_t> stride, Span<const int64_t> padding,
+                           Span<const int64_t> dilation, bool transposed, Span<const int64_t> output_padding,
+                           int64_t groups, Conv& conv) {
   const ptrdiff_t spatial = input.dim() - 2;
   TORCHETTE_CHECK(spatial >= 1 && spatial <= 3 && weight.dim() == input.dim(), InvalidArgument,
                   "convolution of a %d-d input with a %d-d weight", static_cast<int>(input.dim()),
@@ -488,8 +478,8 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
                              Span<const int64_t> dilation, bool transposed,
                              Span<const int64_t> output_padding, int64_t groups, Tensor& out) {
   Conv conv;
-  TORCHETTE_TRY(
-      describe(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, conv));
+  TORCHETTE_TRY(describe_convolution(input, weight, bias, stride, padding, dilation, transposed,
+                                     output_padding, groups, conv));
   const ScalarType type = input.scalar_type();
   TORCHETTE_CHECK(weight.scalar_type() == type && out.scalar_type() == type, InvalidType,
                   "convolution of dtypes %d and %d into %d", static_cast<int>(type),

@@ -6,6 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "torchette/kernels/dims.h"
+#include "torchette/kernels/special.h"
 #include "torchette/kernels/strided.h"
 #include "torchette/kernels/vecmath.h"
 
@@ -45,6 +47,8 @@ TORCHETTE_LIBM(cosh)
 TORCHETTE_LIBM(sinh)
 TORCHETTE_LIBM(tan)
 TORCHETTE_LIBM(sqrt)
+TORCHETTE_LIBM(erfc)
+TORCHETTE_LIBM(lgamma)
 #undef TORCHETTE_LIBM
 #define TORCHETTE_WHOLE(name, builtin)                                              \
   static TORCHETTE_INLINE float name(float x) { return __builtin_##builtin##f(x); } \
@@ -72,6 +76,20 @@ static TORCHETTE_INLINE double gelu(double x) { return x * 0.5 * (::erf(x * M_SQ
 static TORCHETTE_INLINE float gelu_tanh(float x) { return gelu_tanh_f(x); }
 static TORCHETTE_INLINE double gelu_tanh(double x) {
   return x * 0.5 * (::tanh(M_2_SQRTPI * M_SQRT1_2 * (x * x * x * 0.044715 + x)) + 1);
+}
+
+/// Special functions are computed in double precision for floats, too.
+template <typename F, typename T, typename... More>
+static TORCHETTE_INLINE T wide(F function, T x, More... more) {
+  return static_cast<T>(function(static_cast<double>(x), more...));
+}
+template <int kOrder>
+static double bessel_i(double x) {
+  return special::bessel_i(kOrder, x);
+}
+template <int kOrder>
+static double scaled_bessel_i(double x) {
+  return special::scaled_bessel_i(kOrder, x);
 }
 
 /// A constant of x's type.
@@ -142,6 +160,29 @@ static TORCHETTE_INLINE int64_t pow(int64_t a, int64_t b) {
 
 static TORCHETTE_INLINE float atan2(float a, float b) { return ::atan2f(a, b); }
 static TORCHETTE_INLINE double atan2(double a, double b) { return ::atan2(a, b); }
+
+static TORCHETTE_INLINE float copysign(float a, float b) { return __builtin_copysignf(a, b); }
+static TORCHETTE_INLINE double copysign(double a, double b) { return __builtin_copysign(a, b); }
+static TORCHETTE_INLINE float nextafter(float a, float b) { return ::nextafterf(a, b); }
+static TORCHETTE_INLINE double nextafter(double a, double b) { return ::nextafter(a, b); }
+static TORCHETTE_INLINE bool signbit(float x) { return __builtin_signbitf(x) != 0; }
+static TORCHETTE_INLINE bool signbit(double x) { return __builtin_signbit(x) != 0; }
+static TORCHETTE_INLINE bool signbit(int64_t x) { return x < 0; }
+static TORCHETTE_INLINE bool signbit(uint8_t) { return false; }
+static TORCHETTE_INLINE int64_t gcd(int64_t a, int64_t b) {
+  while (b != 0) {
+    const int64_t rest = remainder_toward_zero(a, b);
+    a = b;
+    b = rest;
+  }
+  return abs(a);
+}
+static TORCHETTE_INLINE int64_t lcm(int64_t a, int64_t b) {
+  const int64_t divisor = gcd(a, b);
+  if (divisor == 0) return 0;
+  return abs(static_cast<int64_t>(static_cast<uint64_t>(quotient_toward_zero(a, divisor)) *
+                                  static_cast<uint64_t>(b)));
+}
 
 // A shift beyond the width shifts everything out.
 static TORCHETTE_INLINE int64_t shifted_left(int64_t a, int64_t b) {
@@ -245,6 +286,8 @@ static constexpr Elementwise elementwise_of(bool selects = false, bool divides =
 #define SAME(name, expression) TORCHETTE_OP(name, 1, Same, true, true, false, false, expression)
 #define TEST(name, expression) TORCHETTE_OP(name, 1, Bool, true, true, false, false, expression)
 #define BINARY(name, expression) TORCHETTE_OP(name, 2, Same, true, true, false, false, expression)
+#define REAL(name, expression) TORCHETTE_OP(name, 2, Float, true, false, false, false, expression)
+#define WHOLE(name, expression) TORCHETTE_OP(name, 2, Same, false, true, false, false, expression)
 #define LOGICAL(name, expression) TORCHETTE_OP(name, 2, Bool, true, true, false, false, expression)
 #define COMPARE(name, expression) TORCHETTE_OP(name, 2, Bool, true, true, false, false, expression)
 #define BITWISE(name, expression) TORCHETTE_OP(name, 2, Same, false, true, false, false, expression)
@@ -267,6 +310,8 @@ TORCHETTE_OP(shift_right, 2, Same, false, true, false, false, shifted_right(a, b
 #undef SAME
 #undef TEST
 #undef BINARY
+#undef REAL
+#undef WHOLE
 #undef LOGICAL
 #undef COMPARE
 #undef BITWISE
@@ -714,6 +759,8 @@ Error fill(const Tensor& out, const Scalar& value) {
   static Error name##_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) { \
     return run(name##_parts, out, a, b);                                             \
   }
+#define REAL BINARY
+#define WHOLE BINARY
 #define LOGICAL BINARY
 #define COMPARE(name, expression)                                                           \
   BINARY(name, expression)                                                                  \
@@ -735,6 +782,8 @@ static TORCHETTE_INLINE Error run(const Elementwise& op, const Tensor& out, cons
 #undef SAME
 #undef TEST
 #undef BINARY
+#undef REAL
+#undef WHOLE
 #undef LOGICAL
 #undef COMPARE
 #undef BITWISE
@@ -918,11 +967,36 @@ static Error atan2_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) 
   return run(atan2_parts, out, a, b);
 }
 
+static Error copysign_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(copysign_parts, out, a, b);
+}
+static Error polygamma_out(Context&, int64_t n, const Tensor& x, Tensor& out) {
+  TORCHETTE_CHECK(n >= 0, InvalidArgument, "polygamma: a derivative of order %lld",
+                  static_cast<long long>(n));
+  return run(polygamma_parts, out, Scalar(static_cast<double>(n)), x);
+}
+/// The first half along a dimension, times the sigmoid of the second.
+static Error glu_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "glu: a tensor without dimensions");
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  const auto d = static_cast<size_t>(dim);
+  TORCHETTE_CHECK(x.sizes()[d] % 2 == 0 && is_floating(x.scalar_type()), InvalidArgument,
+                  "glu: a size of %d in dimension %zu, type %d", x.sizes()[d], d,
+                  static_cast<int>(x.scalar_type()));
+  View first(x), second(x);
+  first.cut(d, x.sizes()[d] / 2);
+  second.cut(d, x.sizes()[d] / 2);
+  second.advance(d, x.sizes()[d] / 2);
+  return run(glu_parts, out, first.tensor(), second.tensor());
+}
+
 #define FLOAT(name, expression) TORCHETTE_KERNEL("aten::" #name ".out", name##_out),
 #define ANGLE FLOAT
 #define SAME FLOAT
 #define TEST FLOAT
 #define BINARY FLOAT
+#define REAL FLOAT
+#define WHOLE FLOAT
 #define LOGICAL FLOAT
 #define COMPARE(name, expression)                             \
   TORCHETTE_KERNEL("aten::" #name ".Tensor_out", name##_out), \
@@ -964,6 +1038,9 @@ static constexpr Kernel elementwise_kernels[] = {
     TORCHETTE_KERNEL("aten::elu.out", elu_out),
     TORCHETTE_KERNEL("aten::gelu.out", gelu_out),
     TORCHETTE_KERNEL("aten::logit.out", logit_out),
+    TORCHETTE_KERNEL("aten::copysign.Scalar_out", copysign_scalar_out),
+    TORCHETTE_KERNEL("aten::polygamma.out", polygamma_out),
+    TORCHETTE_KERNEL("aten::glu.out", glu_out),
     TORCHETTE_KERNEL("aten::atan2.out", atan2_out)};
 // clang-format on
 extern const Kernels elementwise;

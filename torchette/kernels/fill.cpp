@@ -40,6 +40,10 @@ static Error empty_dim_order_out(Context& context, Span<const int64_t> sizes, Op
                                  Tensor& out) {
   return zeros_out(context, sizes, out);
 }
+static Error empty_strided_out(Context& context, Span<const int64_t> sizes, Span<const int64_t>,
+                               Tensor& out) {
+  return zeros_out(context, sizes, out);
+}
 static Error full_like_out(Context&, const Tensor& like, const Scalar& value, Optional<int64_t>,
                            Tensor& out) {
   TORCHETTE_TRY(resize_tensor(out, like.sizes()));
@@ -146,25 +150,28 @@ static Error copy_out(Context&, const Tensor& to, const Tensor& from, bool, Tens
 }
 static Error copy_(Context&, Tensor& to, const Tensor& from, bool) { return assign(from, to); }
 
-TORCHETTE_KERNELS(fills,                                                                             //
-                  TORCHETTE_KERNEL("aten::full.out", full_out),                                      //
-                  TORCHETTE_KERNEL("aten::zeros.out", zeros_out),                                    //
-                  TORCHETTE_KERNEL("aten::ones.out", ones_out),                                      //
-                  TORCHETTE_KERNEL("aten::empty.out", empty_out),                                    //
-                  TORCHETTE_KERNEL("dim_order_ops::_empty_dim_order.out", empty_dim_order_out),      //
-                  TORCHETTE_KERNEL("aten::full_like.out", full_like_out),                            //
-                  TORCHETTE_KERNEL("aten::zeros_like.out", zeros_like_out),                          //
-                  TORCHETTE_KERNEL("aten::ones_like.out", ones_like_out),                            //
-                  TORCHETTE_KERNEL("aten::fill.Scalar_out", fill_scalar_out),                        //
-                  TORCHETTE_KERNEL("aten::fill.Tensor_out", fill_tensor_out),                        //
-                  TORCHETTE_KERNEL("aten::scalar_tensor.out", scalar_tensor_out),                    //
-                  TORCHETTE_KERNEL("aten::arange.out", arange_out),                                  //
-                  TORCHETTE_KERNEL("aten::arange.start_out", arange_start_out),                      //
-                  TORCHETTE_KERNEL("aten::clone.out", clone_out),                                    //
-                  TORCHETTE_KERNEL("aten::alias_copy.out", alias_copy_out),                          //
-                  TORCHETTE_KERNEL("aten::detach_copy.out", alias_copy_out),                         //
-                  TORCHETTE_KERNEL("aten::lift_fresh_copy.out", alias_copy_out),                     //
-                  TORCHETTE_KERNEL("aten::_to_copy.out", to_copy_out),                               //
+TORCHETTE_KERNELS(fills,                                           //
+                  TORCHETTE_KERNEL("aten::full.out", full_out),    //
+                  TORCHETTE_KERNEL("aten::zeros.out", zeros_out),  //
+                  TORCHETTE_KERNEL("aten::ones.out", ones_out),    //
+                  TORCHETTE_KERNEL("aten::empty.out", empty_out),  //
+                  TORCHETTE_KERNEL("aten::empty_strided.out", empty_strided_out),
+                  TORCHETTE_KERNEL("dim_order_ops::_empty_dim_order.out", empty_dim_order_out),  //
+                  TORCHETTE_KERNEL("aten::full_like.out", full_like_out),                        //
+                  TORCHETTE_KERNEL("aten::zeros_like.out", zeros_like_out),                      //
+                  TORCHETTE_KERNEL("aten::ones_like.out", ones_like_out),                        //
+                  TORCHETTE_KERNEL("aten::fill.Scalar_out", fill_scalar_out),                    //
+                  TORCHETTE_KERNEL("aten::fill.Tensor_out", fill_tensor_out),                    //
+                  TORCHETTE_KERNEL("aten::scalar_tensor.out", scalar_tensor_out),                //
+                  TORCHETTE_KERNEL("aten::arange.out", arange_out),                              //
+                  TORCHETTE_KERNEL("aten::arange.start_out", arange_start_out),                  //
+                  TORCHETTE_KERNEL("aten::clone.out", clone_out),                                //
+                  TORCHETTE_KERNEL("aten::alias_copy.out", alias_copy_out),                      //
+                  TORCHETTE_KERNEL("aten::detach_copy.out", alias_copy_out),                     //
+                  TORCHETTE_KERNEL("aten::lift_fresh_copy.out", alias_copy_out),
+                  TORCHETTE_KERNEL("et_copy::_h2d_copy.out", alias_copy_out),  // the device is the host
+                  TORCHETTE_KERNEL("et_copy::_d2h_copy.out", alias_copy_out),  //
+                  TORCHETTE_KERNEL("aten::_to_copy.out", to_copy_out),         //
                   TORCHETTE_KERNEL("dim_order_ops::_to_dim_order_copy.out", to_dim_order_copy_out),  //
                   TORCHETTE_KERNEL("dim_order_ops::_clone_dim_order.out", to_dim_order_copy_out),    //
                   TORCHETTE_KERNEL("aten::copy.out", copy_out),                                      //

@@ -265,12 +265,12 @@ static Error batch_norm_no_training_out(Context&, const Tensor& input, Optional<
   });
 }
 
-/// The statistics are those of the input itself (what instance norms become).
-static Error batch_norm_no_stats_out(Context&, const Tensor& input, Optional<Tensor> weight,
-                                     Optional<Tensor> bias, bool training, double, double eps, Tensor& out,
-                                     Tensor& mean_out, Tensor& rstd_out) {
+/// The statistics are those of the input itself; the running ones, where there are any, follow them.
+static Error batch_norm_training(const Tensor& input, const Optional<Tensor>& weight,
+                                 const Optional<Tensor>& bias, const Tensor* running_mean,
+                                 const Tensor* running_var, double momentum, double eps, const Tensor& out,
+                                 const Tensor& mean_out, const Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
-  TORCHETTE_CHECK(training, InvalidArgument, "batch_norm without statistics needs training=True");
   Channels shape;
   TORCHETTE_TRY(describe(input, weight, bias, shape));
   const SizesType sizes[] = {static_cast<SizesType>(shape.channels)};
@@ -293,6 +293,15 @@ static Error batch_norm_no_stats_out(Context&, const Tensor& input, Optional<Ten
         mean += difference * share;
         variance += (found.variance - variance + difference * difference * (1 - share)) * share;
       }
+      if (running_mean != nullptr) {
+        const auto follow = [momentum](T& value, Math found) {
+          value = static_cast<T>(static_cast<Math>(value) * static_cast<Math>(1 - momentum) +
+                                 found * static_cast<Math>(momentum));
+        };
+        const auto count = static_cast<Math>(shape.batch * shape.plane);
+        follow(running_mean->mutable_data_ptr<T>()[c], mean);
+        follow(running_var->mutable_data_ptr<T>()[c], variance * count / (count - 1));
+      }
       const Math rstd = Math(1) / std::sqrt(variance + static_cast<Math>(eps));
       mean_out.mutable_data_ptr<T>()[c] = static_cast<T>(mean);
       rstd_out.mutable_data_ptr<T>()[c] = static_cast<T>(rstd);
@@ -305,10 +314,31 @@ static Error batch_norm_no_stats_out(Context&, const Tensor& input, Optional<Ten
   });
 }
 
+static Error batch_norm_no_stats_out(Context&, const Tensor& input, Optional<Tensor> weight,
+                                     Optional<Tensor> bias, bool training, double momentum, double eps,
+                                     Tensor& out, Tensor& mean_out, Tensor& rstd_out) {
+  TORCHETTE_CHECK(training, InvalidArgument, "batch_norm without statistics needs training=True");
+  return batch_norm_training(input, weight, bias, nullptr, nullptr, momentum, eps, out, mean_out, rstd_out);
+}
+static Error batch_norm_out(Context& context, const Tensor& input, Optional<Tensor> weight,
+                            Optional<Tensor> bias, Tensor& running_mean, Tensor& running_var, bool training,
+                            double momentum, double eps, Tensor& out, Tensor& mean_out, Tensor& rstd_out) {
+  if (!training)
+    return batch_norm_no_training_out(context, input, weight, bias, running_mean, running_var, momentum, eps,
+                                      out, mean_out, rstd_out);
+  TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument, "batch_norm wants at least 2 dimensions, not %d",
+                  static_cast<int>(input.dim()));
+  TORCHETTE_TRY(check_parameter(running_mean, input.scalar_type(), input.size(1), "mean"));
+  TORCHETTE_TRY(check_parameter(running_var, input.scalar_type(), input.size(1), "variance"));
+  return batch_norm_training(input, weight, bias, &running_mean, &running_var, momentum, eps, out, mean_out,
+                             rstd_out);
+}
+
 TORCHETTE_KERNELS(norm, TORCHETTE_KERNEL("aten::native_layer_norm.out", native_layer_norm_out),
                   TORCHETTE_KERNEL("aten::native_group_norm.out", native_group_norm_out),
                   TORCHETTE_KERNEL("aten::_native_batch_norm_legit_no_training.out",
                                    batch_norm_no_training_out),
+                  TORCHETTE_KERNEL("aten::_native_batch_norm_legit.out", batch_norm_out),
                   TORCHETTE_KERNEL("aten::_native_batch_norm_legit.no_stats_out", batch_norm_no_stats_out))
 
 }  // namespace TORCHETTE_ISA

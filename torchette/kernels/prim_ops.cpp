@@ -144,6 +144,34 @@ static Error sym_numel(Context&, const Tensor& x, Value& out) {
   out = Value(static_cast<int64_t>(x.numel()));
   return Error::Ok;
 }
+static Error sym_stride(Context&, const Tensor& x, int64_t dim, Value& out) {
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "a tensor without dimensions has no strides");
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  out = Value(static_cast<int64_t>(x.strides()[static_cast<size_t>(dim)]));
+  return Error::Ok;
+}
+/// Every tensor begins where its memory does.
+static Error sym_storage_offset(Context&, const Tensor&, Value& out) {
+  out = Value(int64_t{0});
+  return Error::Ok;
+}
+/// Formats are torch's numbers: 0 row-major, 2 channels innermost, 3 the same of volumes.
+static Error sym_is_contiguous(Context&, const Tensor& x, int64_t format, Value& out) {
+  if (format != 2 && format != 3) {
+    out = Value(is_contiguous(x));
+    return Error::Ok;
+  }
+  bool found = x.dim() == (format == 2 ? 4 : 5);
+  int64_t step = 1;
+  // Of N C D H W, the channels lie innermost and then the others from the last.
+  for (ptrdiff_t i = 0; found && i < x.dim(); ++i) {
+    const auto d = static_cast<size_t>(i == 0 ? 1 : i == x.dim() - 1 ? 0 : x.dim() - i);
+    found = x.sizes()[d] == 1 || x.strides()[d] == step;
+    step *= x.sizes()[d];
+  }
+  out = Value(found);
+  return Error::Ok;
+}
 static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
   TORCHETTE_CHECK(x.numel() == 1, InvalidArgument, "a tensor of %d elements is not a number",
                   static_cast<int>(x.numel()));
@@ -281,7 +309,10 @@ TORCHETTE_KERNELS(prim_ops,                                                     
                   TORCHETTE_KERNEL("executorch_prim::et_view.default", et_view),             //
                   TORCHETTE_KERNEL("executorch_prim::et_copy_index.tensor", et_copy_index),  //
                   TORCHETTE_KERNEL("aten::sym_size.int", sym_size),                          //
-                  TORCHETTE_KERNEL("aten::sym_numel", sym_numel),                            //
+                  TORCHETTE_KERNEL("aten::sym_stride.int", sym_stride),
+                  TORCHETTE_KERNEL("aten::sym_storage_offset", sym_storage_offset),
+                  TORCHETTE_KERNEL("aten::sym_is_contiguous", sym_is_contiguous),
+                  TORCHETTE_KERNEL("aten::sym_numel", sym_numel),  //
                   TORCHETTE_KERNEL("aten::_local_scalar_dense", local_scalar_dense))
 
 }  // namespace TORCHETTE_ISA

@@ -8,21 +8,25 @@
 
 #define TORCHETTE_FAMILIES(X) \
   X(conv)                     \
+  X(distances)                \
   X(elementwise)              \
   X(fills)                    \
+  X(gradients)                \
   X(indexing)                 \
   X(matmul)                   \
   X(norm)                     \
   X(paddings)                 \
   X(pool)                     \
   X(prim_ops)                 \
+  X(randoms)                  \
   X(reductions)               \
   X(resampling)               \
   X(scattering)               \
   X(selection)                \
   X(shape)                    \
   X(softmaxes)                \
-  X(sorting)
+  X(sorting)                  \
+  X(transforms)
 
 namespace torchette {
 

@@ -115,12 +115,79 @@ _UPSAMPLE = {
     )
 }  # fmt: skip
 
+
+def _addmv(
+    x: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    return torch.addmm(x.unsqueeze(-1), matrix, vector.unsqueeze(-1), beta=beta, alpha=alpha).squeeze(-1)
+
+
+def _addbmm(
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    # The sum of the products is one product of the batches side by side.
+    side_by_side = a.permute(1, 0, 2).reshape(a.shape[1], -1)
+    return torch.addmm(x, side_by_side, b.reshape(-1, b.shape[2]), beta=beta, alpha=alpha)
+
+
+def _put(
+    x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    flat = x.reshape(-1).index_put([index.reshape(-1)], source.reshape(-1), accumulate)
+    return flat.reshape(x.shape)
+
+
+def _diagonal_scatter(
+    x: torch.Tensor, source: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    places = torch.arange(source.shape[-1], device=x.device)
+    rows, columns = places + max(-offset, 0), places + max(offset, 0)
+    return (
+        x.movedim((dim1, dim2), (0, 1))
+        .index_put([rows, columns], source.movedim(-1, 0))
+        .movedim((0, 1), (dim1, dim2))
+    )
+
+
+def _as_strided_scatter(
+    x: torch.Tensor,
+    source: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | None = None,
+) -> torch.Tensor:
+    places = torch.arange(x.numel(), device=x.device).as_strided(size, stride, offset or 0)
+    return x.reshape(-1).index_put([places.reshape(-1)], source.reshape(-1)).reshape(x.shape)
+
+
+def _empty(
+    size: Sequence[int], *_: Any, dtype: torch.dtype | None = None, device: Any = None, **__: Any
+) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype, device=device)
+
+
+def _new_empty(
+    x: torch.Tensor, size: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any
+) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype or x.dtype, device=x.device)
+
+
 TABLE: dict[Any, Callable] = {
     **_UPSAMPLE,
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
     aten.exp2.default: lambda x: torch.pow(2.0, x),
+    aten.addmv.default: _addmv,
+    aten.addbmm.default: _addbmm,
+    aten.put.default: _put,
+    aten.diagonal_scatter.default: _diagonal_scatter,
+    aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.empty_permuted.default: _empty,
+    aten.new_empty_strided.default: _new_empty,
+    aten.copysign.Scalar: lambda a, b: torch.copysign(a, torch.full((), b, dtype=torch.float32)),
+    aten.dist.default: lambda a, b, p=2: torch.linalg.vector_norm(a - b, p),
+    aten.ldexp.Tensor: lambda a, b: a * torch.pow(2.0, b),
     aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
     aten.bucketize.Tensor: _bucketize,
     aten.round.decimals: _round,

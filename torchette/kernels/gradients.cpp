@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What training needs of convolutions and norms: convolution_backward, native_layer_norm_backward,
+// native_group_norm_backward. Outputs that the mask does not ask for are left alone.
+#include "torchette/kernels/conv.h"
+#include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+namespace {
+
+/// A gradient: an array of zeros of T, or nothing where it is not asked for.
+template <typename T>
+struct Gradient {
+  T* data = nullptr;
+  Dense dense;
+
+  Error open(Context& context, bool wanted, Span<const SizesType> sizes, ScalarType type, const Tensor& out) {
+    if (!wanted) return Error::Ok;
+    TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "a gradient of type %d where %d is needed",
+                    static_cast<int>(out.scalar_type()), static_cast<int>(type));
+    TORCHETTE_TRY(resize_tensor(out, sizes));
+    TORCHETTE_TRY(dense.open(context, out, kScalarType<T>));
+    data = dense.data<T>();
+    for (ptrdiff_t i = 0; i < out.numel(); ++i) data[i] = 0;
+    return Error::Ok;
+  }
+  Error finish() { return data == nullptr ? Error::Ok : dense.finish(); }
+};
+
+/// The two images that a convolution's weight connects: each element of `small` with the elements of `big`
+/// that lie under its window. Forward, `big` is the input; of a transposed convolution it is the output.
+template <typename T>
+struct Sides {
+  const T *small, *big, *weight;
+  T *small_grad, *big_grad, *weight_grad;  // null where not wanted
+};
+
+template <typename T>
+void connect(const Conv& conv, const Sides<T>& sides) {
+  const bool turned = conv.transposed;
+  const ptrdiff_t* small = turned ? conv.in : conv.out;
+  const ptrdiff_t* big = turned ? conv.out : conv.in;
+  const size_t small_channels = turned ? conv.in_channels : conv.out_channels;
+  const size_t big_channels = turned ? conv.out_channels : conv.in_channels;
+  const size_t small_plane = turned ? conv.in_plane() : conv.out_plane();
+  const size_t big_plane = turned ? conv.out_plane() : conv.in_plane();
+  for (size_t b = 0; b < conv.batch; ++b)
+    for (size_t g = 0; g < conv.groups; ++g)
+      for (size_t sc = 0; sc < small_channels; ++sc) {
+        const size_t small_channel = g * small_channels + sc;
+        const size_t small_at = (b * conv.groups * small_channels + small_channel) * small_plane;
+        for (size_t bc = 0; bc < big_channels; ++bc) {
+          const size_t big_at = ((b * conv.groups + g) * big_channels + bc) * big_plane;
+          size_t tap = (small_channel * big_channels + bc) * conv.taps();
+          for (ptrdiff_t kz = 0; kz < conv.kernel[0]; ++kz)
+            for (ptrdiff_t ky = 0; ky < conv.kernel[1]; ++ky)
+              for (ptrdiff_t kx = 0; kx < conv.kernel[2]; ++kx, ++tap) {
+                const T w = sides.weight[tap];
+                T sum = 0;
+                // The places along the last dimension for which this tap is inside.
+                const ptrdiff_t start = kx * conv.dilation[2] - conv.padding[2], step = conv.stride[2];
+                const ptrdiff_t from = start >= 0 ? 0 : (-start + step - 1) / step;
+                ptrdiff_t to = big[2] > start ? (big[2] - 1 - start) / step + 1 : 0;
+                if (to > small[2]) to = small[2];
+                for (ptrdiff_t z = 0; z < small[0]; ++z) {
+                  const ptrdiff_t bz = z * conv.stride[0] - conv.padding[0] + kz * conv.dilation[0];
+                  if (bz < 0 || bz >= big[0]) continue;
+                  for (ptrdiff_t y = 0; y < small[1]; ++y) {
+                    const ptrdiff_t by = y * conv.stride[1] - conv.padding[1] + ky * conv.dilation[1];
+                    if (by < 0 || by >= big[1]) continue;
+                    const size_t s = small_at + static_cast<size_t>((z * small[1] + y) * small[2]);
+                    const ptrdiff_t a = static_cast<ptrdiff_t>(big_at) + (bz * big[1] + by) * big[2] + start;
+                    if (sides.weight_grad != nullptr)
+                      for (ptrdiff_t x = from; x < to; ++x)
+                        sum += sides.small[s + static_cast<size_t>(x)] * sides.big[a + x * step];
+                    if (sides.big_grad != nullptr)
+                      for (ptrdiff_t x = from; x < to; ++x)
+                        sides.big_grad[a + x * step] += w * sides.small[s + static_cast<size_t>(x)];
+                    if (sides.small_grad != nullptr)
+                      for (ptrdiff_t x = from; x < to; ++x)
+                        sides.small_grad[s + static_cast<size_t>(x)] += w * sides.big[a + x * step];
+                  }
+                }
+                if (sides.weight_grad != nullptr) sides.weight_grad[tap] += sum;
+              }
+        }
+      }
+}
+
+Error convolution_backward_out(Context& context, const Tensor& grad, const Tensor& input,
+                               const Tensor& weight, Optional<Span<const int64_t>>,
+                               Span<const int64_t> stride, Span<const int64_t> padding,
+                               Span<const int64_t> dilation, bool transposed,
+                               Span<const int64_t> output_padding, int64_t groups, Span<const bool> mask,
+                               Tensor& input_out, Tensor& weight_out, Tensor& bias_out) {
+  Conv conv;
+  TORCHETTE_TRY(describe_convolution(input, weight, {}, stride, padding, dilation, transposed, output_padding,
+                                     groups, conv));
+  TORCHETTE_CHECK(mask.size() == 3, InvalidArgument, "convolution_backward: an output_mask of %zu",
+                  mask.size());
+  TORCHETTE_TRY(same_type(grad, input));
+  TORCHETTE_TRY(same_type(weight, input));
+  const auto rank = static_cast<size_t>(input.dim());
+  const auto channels = static_cast<SizesType>(conv.groups * conv.out_channels);
+  bool fits = grad.dim() == input.dim() && grad.sizes()[0] == input.sizes()[0] && grad.sizes()[1] == channels;
+  for (size_t d = 2; fits && d < rank; ++d) fits = grad.sizes()[d] == conv.out[5 - rank + d - 2];
+  TORCHETTE_CHECK(fits, InvalidArgument, "convolution_backward: grad_output has not the convolution's sizes");
+  return for_compute<false>(input.scalar_type(), "convolution_backward", [&](auto t) {
+    using T = decltype(t);
+    Dense g, x, w;
+    TORCHETTE_TRY(g.read(context, grad, kScalarType<T>));
+    TORCHETTE_TRY(x.read(context, input, kScalarType<T>));
+    TORCHETTE_TRY(w.read(context, weight, kScalarType<T>));
+    Gradient<T> of_input, of_weight, of_bias;
+    const ScalarType type = input.scalar_type();
+    TORCHETTE_TRY(of_input.open(context, mask[0], input.sizes(), type, input_out));
+    TORCHETTE_TRY(of_weight.open(context, mask[1], weight.sizes(), type, weight_out));
+    TORCHETTE_TRY(of_bias.open(context, mask[2], {&channels, 1}, type, bias_out));
+    if (transposed)
+      connect<T>(conv, {x.data<T>(), g.data<T>(), w.data<T>(), of_input.data, nullptr, of_weight.data});
+    else
+      connect<T>(conv, {g.data<T>(), x.data<T>(), w.data<T>(), nullptr, of_input.data, of_weight.data});
+    if (of_bias.data != nullptr) {
+      const T* from = g.data<T>();
+      for (size_t row = 0; row < conv.batch * static_cast<size_t>(channels); ++row) {
+        T sum = 0;
+        for (size_t i = 0; i < conv.out_plane(); ++i) sum += *from++;
+        of_bias.data[row % static_cast<size_t>(channels)] += sum;
+      }
+    }
+    TORCHETTE_TRY(of_input.finish());
+    TORCHETTE_TRY(of_weight.finish());
+    return of_bias.finish();
+  });
+}
+
+/// Norms of `rows` rows of `length` elements. Element j of row r has the weight of channel
+/// (r % groups) * (length / run) + j / run.
+struct Norm {
+  size_t rows, length, groups, run;
+  size_t channels() const { return groups * (length / run); }
+};
+
+Error norm_backward(Context& context, const char* name, const Norm& norm, const Tensor& grad,
+                    const Tensor& input, const Tensor& mean, const Tensor& rstd,
+                    const Optional<Tensor>& weight, Span<const SizesType> parameter_sizes,
+                    Span<const bool> mask, const Tensor& input_out, const Tensor& weight_out,
+                    const Tensor& bias_out) {
+  TORCHETTE_CHECK(mask.size() == 3 && grad.numel() == input.numel() &&
+                      static_cast<size_t>(mean.numel()) == norm.rows &&
+                      static_cast<size_t>(rstd.numel()) == norm.rows &&
+                      (!weight.has_value() || static_cast<size_t>(weight->numel()) == norm.channels()),
+                  InvalidArgument, "%s: grad, mean, rstd or weight have not the sizes of the input", name);
+  TORCHETTE_TRY(same_type(grad, input));
+  return for_compute<false>(input.scalar_type(), name, [&](auto t) {
+    using T = decltype(t);
+    Dense g, x, means, rstds, w;
+    TORCHETTE_TRY(g.read(context, grad, kScalarType<T>));
+    TORCHETTE_TRY(x.read(context, input, kScalarType<T>));
+    TORCHETTE_TRY(means.read(context, mean, kScalarType<T>));
+    TORCHETTE_TRY(rstds.read(context, rstd, kScalarType<T>));
+    if (weight.has_value()) TORCHETTE_TRY(w.read(context, *weight, kScalarType<T>));
+    Gradient<T> of_input, of_weight, of_bias;
+    const ScalarType type = input.scalar_type();
+    TORCHETTE_TRY(of_input.open(context, mask[0], input.sizes(), type, input_out));
+    TORCHETTE_TRY(of_weight.open(context, mask[1], parameter_sizes, type, weight_out));
+    TORCHETTE_TRY(of_bias.open(context, mask[2], parameter_sizes, type, bias_out));
+    const T *from = g.data<T>(), *value = x.data<T>();
+    T* to = of_input.data;
+    for (size_t r = 0; r < norm.rows; ++r) {
+      const T center = means.data<T>()[r], scale = rstds.data<T>()[r];
+      const size_t first = r % norm.groups * (norm.length / norm.run);
+      T sum = 0, product = 0;
+      for (size_t j = 0; j < norm.length; ++j) {
+        const size_t channel = first + j / norm.run;
+        const T normal = (value[j] - center) * scale;
+        const T weighted = weight.has_value() ? from[j] * w.data<T>()[channel] : from[j];
+        sum += weighted;
+        product += weighted * normal;
+        if (of_weight.data != nullptr) of_weight.data[channel] += from[j] * normal;
+        if (of_bias.data != nullptr) of_bias.data[channel] += from[j];
+      }
+      sum /= static_cast<T>(norm.length);
+      product /= static_cast<T>(norm.length);
+      for (size_t j = 0; to != nullptr && j < norm.length; ++j) {
+        const T weighted = weight.has_value() ? from[j] * w.data<T>()[first + j / norm.run] : from[j];
+        *to++ = scale * (weighted - sum - (value[j] - center) * scale * product);
+      }
+      from += norm.length;
+      value += norm.length;
+    }
+    TORCHETTE_TRY(of_input.finish());
+    TORCHETTE_TRY(of_weight.finish());
+    return of_bias.finish();
+  });
+}
+
+Error native_layer_norm_backward_out(Context& context, const Tensor& grad, const Tensor& input,
+                                     Span<const int64_t> shape, const Tensor& mean, const Tensor& rstd,
+                                     Optional<Tensor> weight, Optional<Tensor>, Span<const bool> mask,
+                                     Tensor& input_out, Tensor& weight_out, Tensor& bias_out) {
+  const auto rank = static_cast<size_t>(input.dim());
+  SizesType sizes[kMaxDim];
+  size_t length = 1;
+  TORCHETTE_CHECK(shape.size() <= rank, InvalidArgument,
+                  "native_layer_norm_backward: a shape of %zu dimensions", shape.size());
+  for (size_t i = 0; i < shape.size(); ++i) {
+    sizes[i] = input.sizes()[rank - shape.size() + i];
+    TORCHETTE_CHECK(sizes[i] == shape[i], InvalidArgument,
+                    "native_layer_norm_backward: size %d where normalized_shape says %lld", sizes[i],
+                    static_cast<long long>(shape[i]));
+    length *= static_cast<size_t>(sizes[i]);
+  }
+  const Norm norm = {length == 0 ? 0 : static_cast<size_t>(input.numel()) / length, length, 1, 1};
+  return norm_backward(context, "native_layer_norm_backward", norm, grad, input, mean, rstd, weight,
+                       {sizes, shape.size()}, mask, input_out, weight_out, bias_out);
+}
+
+Error native_group_norm_backward_out(Context& context, const Tensor& grad, const Tensor& input,
+                                     const Tensor& mean, const Tensor& rstd, Optional<Tensor> weight,
+                                     int64_t batch, int64_t channels, int64_t plane, int64_t groups,
+                                     Span<const bool> mask, Tensor& input_out, Tensor& weight_out,
+                                     Tensor& bias_out) {
+  constexpr const char* kName = "native_group_norm_backward";
+  TORCHETTE_CHECK(
+      batch >= 0 && channels > 0 && plane > 0 && groups > 0 && channels <= INT32_MAX && batch <= INT32_MAX &&
+          plane <= INT32_MAX && groups <= channels && channels % groups == 0 &&
+          batch * channels <= INT32_MAX && batch * channels * plane == input.numel(),
+      InvalidArgument, "%s: %d elements as %lld x %lld x %lld in %lld groups", kName,
+      static_cast<int>(input.numel()), static_cast<long long>(batch), static_cast<long long>(channels),
+      static_cast<long long>(plane), static_cast<long long>(groups));
+  const Norm norm = {static_cast<size_t>(batch * groups), static_cast<size_t>(channels / groups * plane),
+                     static_cast<size_t>(groups), static_cast<size_t>(plane)};
+  const auto size = static_cast<SizesType>(channels);
+  return norm_backward(context, kName, norm, grad, input, mean, rstd, weight, {&size, 1}, mask, input_out,
+                       weight_out, bias_out);
+}
+
+}  // namespace
+
+TORCHETTE_KERNELS(gradients,                                                                     //
+                  TORCHETTE_KERNEL("aten::convolution_backward.out", convolution_backward_out),  //
+                  TORCHETTE_KERNEL("aten::native_layer_norm_backward.out",                       //
+                                   native_layer_norm_backward_out),                              //
+                  TORCHETTE_KERNEL("aten::native_group_norm_backward.out", native_group_norm_backward_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
