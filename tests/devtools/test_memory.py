@@ -60,7 +60,8 @@ def test_structures_have_the_sizes_of_the_bill(compiler: str, tmp_path: Path) ->
 #include <cstring>
 #include <new>
 #include <utility>
-#define private public  // the method's own structures
+#define private public
+#define protected public  // the method's own structures
 #include "torchette/runtime/method.h"
 using namespace torchette;
 {checks}

@@ -20,6 +20,10 @@ struct alignas(8) Bytes {
 };
 constexpr uint16_t kA = 4, kB = 6, kC = 8, kAbsent = 10;
 
+struct Kind {
+  static constexpr uint8_t kWidths[] = {4, 4, 4, 8};
+};
+
 void reads() {
   Bytes bytes;
   Reader reader(bytes.data, 55);
@@ -34,6 +38,35 @@ void reads() {
   CHECK(root.table(kAbsent).tables(kA).size() == 0);
   CHECK(root.tables(kAbsent)[3].get<int>(kA) == 0);
   CHECK(reader.ok());
+
+  flat::CursorOf<Kind> cursor(reader);
+  for (int round = 0; round < 2; ++round) {
+    cursor.seek(20);
+    CHECK(cursor.present() && cursor.get<int32_t>(kA) == 7 && cursor.vector<int32_t>(kB)[1] == 2);
+    CHECK(cursor.get<uint64_t>(kAbsent) == 0 && cursor.follow(kC) == 48);
+    cursor.seek(0);
+    CHECK(!cursor.present() && cursor.get<int32_t>(kA) == 0 && cursor.vector<int32_t>(kB).empty());
+  }
+  CHECK(reader.ok());
+  cursor.seek(55);
+  CHECK(!cursor.present() && cursor.follow(kC) == 0 && !reader.ok());
+}
+
+/// A cursor sees what a table sees, wherever it was before, or knows that something is wrong.
+void cursor_sees_the_same(uint8_t* data, size_t size) {
+  Reader one(data, size), other(data, size);
+  flat::CursorOf<Kind> cursor(other);
+  for (const size_t position :
+       {size_t{20}, size_t{0}, size_t{36}, size_t{20}, size_t{8}, size - 1, size_t{20}}) {
+    const Table table = Table::at(&one, position);
+    cursor.seek(position);
+    const bool same = table.present() == cursor.present() &&
+                      table.get<int32_t>(kA) == cursor.get<int32_t>(kA) &&
+                      table.vector<int32_t>(kB).data() == cursor.vector<int32_t>(kB).data() &&
+                      table.get<uint64_t>(kAbsent) == cursor.get<uint64_t>(kAbsent);
+    CHECK(same || !other.ok());
+    CHECK(one.ok() || !other.ok());
+  }
 }
 
 void every_byte_cut() {
@@ -50,6 +83,7 @@ void every_byte_cut() {
     root.vector<int32_t>(kB);
     root.string(kC);
     CHECK(!reader.ok());
+    if (size > 36) cursor_sees_the_same(start, size);
     delete[] exact;
   }
 }
@@ -59,6 +93,7 @@ void every_byte_changed() {
     for (int change = 1; change < 256; ++change) {
       Bytes bytes;
       bytes.data[at] = static_cast<uint8_t>(bytes.data[at] + change);
+      cursor_sees_the_same(bytes.data, 55);
       Reader reader(bytes.data, 55);
       const Table root = Table::root(&reader);
       for (uint16_t slot : {kA, kB, kC, kAbsent}) {

@@ -7,6 +7,7 @@
 #   1: x * 2 where flag holds, else x * 3, in the caller's memory
 #   2: n as an int
 #   3: the state, 10 + the number of executions, float32[1]
+# Its method "loop" on limit: int returns the number of turns that a loop has made, which ends when it is the limit.
 
 from __future__ import annotations
 
@@ -58,8 +59,21 @@ class Builder:
     def do(self, record: Any) -> None:
         self.instructions.append(pte.Instruction(record))
 
+    def plan(self, name: str, inputs: list[int], outputs: list[int], planned: int = 0) -> Any:
+        return pte.ExecutionPlan(
+            name=name,
+            container_meta_type=pte.ContainerMetadata("", ""),
+            values=self.values,
+            inputs=inputs,
+            outputs=outputs,
+            chains=[pte.Chain(inputs=[], outputs=[], instructions=self.instructions)],
+            operators=self.operators,
+            delegates=[],
+            non_const_buffer_sizes=[0, planned] if planned else [0],
+        )
 
-def build() -> bytes:
+
+def forward() -> Any:
     b = Builder()
     x = b.tensor([4, 3], shape_dynamism=BOUND)
     flag = b.value(pte.Bool(True))
@@ -96,18 +110,21 @@ def build() -> bytes:
     b.call("test::cat", "out", tensors, zero, both, both)
     b.do(pte.FreeCall(flat))
 
-    plan = pte.ExecutionPlan(
-        name="forward",
-        container_meta_type=pte.ContainerMetadata("", ""),
-        values=b.values,
-        inputs=[x, flag],
-        outputs=[total, scaled, n, state],
-        chains=[pte.Chain(inputs=[], outputs=[], instructions=b.instructions)],
-        operators=b.operators,
-        delegates=[],
-        non_const_buffer_sizes=[0, 512],
-    )
-    program = pte.Program(version=0, execution_plan=[plan])
+    return b.plan("forward", [x, flag], [total, scaled, n, state], planned=512)
+
+
+def loop() -> Any:
+    b = Builder()
+    limit, count, zero = (b.value(pte.Int(0)) for _ in range(3))
+    done = b.value(pte.Bool(False))
+    b.do(pte.MoveCall(zero, count))
+    b.call("test::count", "to", limit, count, done)
+    b.do(pte.JumpFalseCall(done, 1))
+    return b.plan("loop", [limit], [count])
+
+
+def build() -> bytes:
+    program = pte.Program(version=0, execution_plan=[forward(), loop()])
     return bytes(
         pte.write(program, [b"", struct.pack("<3f", 1, 2, 3)], mutable_data=[b"", struct.pack("<f", 10)])
     )

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A program is opened, asked, loaded from caller-given memory, executed and stepped; wrong inputs are
 // refused; and through each loader it is the same.
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -46,9 +48,9 @@ struct Input {
 };
 
 void meta(const Program& program) {
-  CHECK(program.num_methods() == 1);
+  CHECK(program.num_methods() == 2);
   CHECK(strcmp(*program.get_method_name(0), "forward") == 0);
-  CHECK(!program.get_method_name(1).ok());
+  CHECK(!program.get_method_name(2).ok());
   CHECK(program.method_meta("backward").error() == Error::InvalidArgument);
   const Result<MethodMeta> found = program.method_meta("forward");
   const MethodMeta& meta = *found;
@@ -112,6 +114,49 @@ void execute(const Program& program) {
   CHECK(error == Error::EndOfMethod && steps == 11 && method.in_progress());
   CHECK(method.reset_execution() == Error::Ok && !method.in_progress());
   CHECK(scaled[11] == 33 && method.get_output(2).to_int() == 4);
+}
+
+/// A loop ends by itself, by the turns that it is allowed, or by cancel(); then the next execution is as
+/// ever.
+void bounded(const Program& program) {
+  Memory memory;
+  Result<Method> loaded = program.load_method("loop", &memory.manager);
+  CHECK(loaded.ok());
+  if (!loaded.ok()) return;
+  Method& method = *loaded;
+  const auto turns = [&](int64_t limit) {
+    CHECK(method.set_input(Value(limit), 0) == Error::Ok);
+    const Error error = method.execute();
+    return error == Error::Ok ? method.get_output(0).to_int() : -static_cast<int64_t>(error);
+  };
+  constexpr auto kStopped = -static_cast<int64_t>(Error::OutOfResources);
+  CHECK(turns(5) == 5);
+  method.set_max_turns(3);
+  CHECK(turns(5) == kStopped);
+  CHECK(turns(4) == 4);  // the first turn needs no jump
+  method.set_max_turns(0);
+  CHECK(turns(1) == 1 && turns(2) == kStopped);
+  method.set_max_turns(UINT32_MAX);
+  method.cancel();
+  CHECK(turns(1) == kStopped && !method.in_progress());
+  CHECK(turns(1) == 1);
+  method.cancel();
+  CHECK(method.reset_execution() == Error::Ok && turns(1) == 1);
+
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    method.cancel();
+  });
+  CHECK(turns(INT64_MAX) == kStopped);
+  other.join();
+  CHECK(turns(3) == 3);
+
+  CHECK(method.step() == Error::Ok && method.step() == Error::Ok && method.in_progress());
+  method.cancel();
+  CHECK(method.step() == Error::OutOfResources && !method.in_progress());
+  CHECK(turns(2) == 2);
+  Method moved(std::move(method));
+  CHECK(moved.execute() == Error::Ok && moved.get_output(0).to_int() == 2);
 }
 
 void refused_inputs(const Program& program) {
@@ -219,6 +264,7 @@ void program_tests(const char* path) {
   if (!program.ok()) return;
   meta(*program);
   execute(*program);
+  bounded(*program);
   refused_inputs(*program);
   too_little_memory(*program);
 

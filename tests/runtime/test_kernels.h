@@ -39,6 +39,11 @@ inline Error test_size(Context&, const Tensor& a, int64_t dim, Value& out) {
   out = Value(static_cast<int64_t>(a.size(static_cast<ptrdiff_t>(dim))));
   return Error::Ok;
 }
+inline Error test_count(Context&, int64_t limit, Value& count, Value& done) {
+  count = Value(count.to_int() == INT64_MAX ? 0 : count.to_int() + 1);
+  done = Value(count.to_int() >= limit);
+  return Error::Ok;
+}
 inline Error test_copy(Context&, const Tensor& a, Tensor& out) {
   TORCHETTE_CHECK(a.scalar_type() == out.scalar_type(), InvalidArgument, "another dtype");
   TORCHETTE_TRY(resize_tensor(out, a.sizes()));
@@ -96,6 +101,7 @@ inline Error test_view(Context&, const Tensor& a, Span<const int64_t> size, Tens
 
 TORCHETTE_KERNELS(test_family, TORCHETTE_KERNEL("test::add.out", test_add),
                   TORCHETTE_KERNEL("test::size.int", test_size),
+                  TORCHETTE_KERNEL("test::count.to", test_count),
                   TORCHETTE_KERNEL("test::copy.out", test_copy),
                   TORCHETTE_KERNEL("test::scale.out", test_scale),
                   TORCHETTE_KERNEL("test::lists.out", test_lists),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import enum
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
@@ -243,8 +244,8 @@ def _record(name: str, fields: tuple[Field, ...]) -> type:
 
 
 def cpp_header(schema: Schema, source: str) -> str:
-    """The C++ header: per table a struct of vtable byte offsets `kFieldName` and of scalar defaults
-    `kFieldNameDefault`; enums and union tags as `enum class`."""
+    """The C++ header: per table a struct of vtable byte offsets `kFieldName`, of scalar defaults
+    `kFieldNameDefault`, and of the bytes that each vtable entry's field takes; enums and union tags as `enum class`."""
     lines = [
         "// SPDX-License-Identifier: BSD-3-Clause",
         f"// Made from {source} by torchette/format/schema.py; do not edit. Constants named after a field are the byte",
@@ -265,7 +266,10 @@ def cpp_header(schema: Schema, source: str) -> str:
         lines += [f"  {member.name} = {member.value}," for member in tags]
         lines += ["};"]
     for name, fields in schema.tables.items():
+        widths = [str(width) for f in fields for width in _entry_widths(f)]
         lines += ["", f"struct {name} {{"]
+        if widths:
+            lines.append(f"  static constexpr uint8_t kWidths[] = {{{', '.join(widths)}}};")
         for f in fields:
             constant = "k" + "".join(part[:1].upper() + part[1:] for part in f.name.split("_"))
             if f.kind == "union":
@@ -282,6 +286,12 @@ def cpp_header(schema: Schema, source: str) -> str:
         lines += ["};"]
     lines += ["", f"}}  // namespace {schema.namespace.replace('.', '::')}", ""]
     return "\n".join(lines)
+
+
+def _entry_widths(field: Field) -> tuple[int, ...]:
+    if field.kind == "union":
+        return 1, 4
+    return (struct.calcsize("<" + field.code) if field.kind in ("scalar", "enum") else 4,)
 
 
 def main() -> None:

@@ -283,6 +283,12 @@ class Method:
         """Gives buffers that the method updates the values that they had after loading."""
         self._method.reset()
 
+    def cancel(self) -> None:
+        """Ends the call of `execute` that runs in another thread, or else the next one, before its next instruction: that
+        call raises an ExecutionError. Ctrl-C does the same to a call on the main thread, which raises KeyboardInterrupt.
+        """
+        self._method.cancel()
+
     def _error(self, fault: Exception, inputs: Sequence[Any]) -> TorchetteError:
         kind, number, text, index = fault.args
         _log.error("%s: %s", self._meta.name(), text)

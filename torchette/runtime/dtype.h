@@ -54,7 +54,7 @@ TORCHETTE_INLINE constexpr size_t element_size(ScalarType type) {
 /// Whether `p` may be read as elements of `type`.
 TORCHETTE_INLINE bool is_aligned_for(const void* p, ScalarType type) {
   const size_t size = element_size(type);
-  return reinterpret_cast<uintptr_t>(p) % (size > 8 ? 8 : size) == 0;
+  return (reinterpret_cast<uintptr_t>(p) & ((size > 8 ? 8 : size) - 1)) == 0;
 }
 
 TORCHETTE_INLINE constexpr bool is_floating(ScalarType t) {

@@ -6,6 +6,7 @@
 namespace torchette::flat {
 
 size_t Reader::check_table(size_t position) {
+  if (position == 0) return 0;
   // the vtable stands at `position` minus a signed number, and starts with its own size and the table's
   const uint8_t* p = at(position, 4);
   const int64_t vtable = p == nullptr ? -1 : static_cast<int64_t>(position) - load<int32_t>(p);
@@ -18,6 +19,11 @@ size_t Reader::check_table(size_t position) {
   }
   fail();
   return 0;
+}
+
+size_t Reader::root() {
+  const uint8_t* p = at(0, 4);
+  return check_table(p == nullptr ? 0 : load<uint32_t>(p));
 }
 
 const uint8_t* Reader::field(size_t table, uint16_t slot, size_t bytes) {
@@ -44,10 +50,7 @@ size_t Reader::follow(size_t table, uint16_t slot) {
   return 0;
 }
 
-size_t Reader::table(size_t table, uint16_t slot) {
-  const size_t target = follow(table, slot);
-  return target == 0 ? 0 : check_table(target);
-}
+size_t Reader::table(size_t table, uint16_t slot) { return check_table(follow(table, slot)); }
 
 size_t Reader::vector(size_t table, uint16_t slot, size_t item_size) {
   const size_t target = follow(table, slot);
@@ -60,14 +63,9 @@ size_t Reader::vector(size_t table, uint16_t slot, size_t item_size) {
   return 0;
 }
 
-size_t Reader::element(size_t vector, size_t index) {
+size_t Reader::item(size_t vector, size_t index) {
   if (vector == 0) return 0;
-  const uint8_t* p = data_ + vector;
-  if (index < load<uint32_t>(p)) {
-    const size_t here = vector + 4 + 4 * index;
-    const size_t offset = load<uint32_t>(data_ + here);
-    if (offset <= size_ - here) return check_table(here + offset);
-  }
+  if (index < load<uint32_t>(data_ + vector)) return check_table(element(vector, index));
   fail();
   return 0;
 }
@@ -94,6 +92,38 @@ Span<const char> Reader::string(size_t table, uint16_t slot) {
     fail();
   }
   return {"", 0};
+}
+
+Cursor::Cursor(Reader* reader, const uint8_t* widths, size_t count)
+    : reader_(reader), widths_(widths), count_(count) {
+  memset(seen_, 0xff, sizeof(seen_));  // positions and sizes that no table has
+  memset(seen_->entries, 0, sizeof(seen_->entries));
+}
+
+void Cursor::learn(size_t position) {
+  table_ = nullptr;
+  Vtable* const last = known_;
+  known_ = seen_;
+  if (reader_->check_table(position) == 0) return;
+  const uint8_t* table = reader_->data_ + position;
+  const uint8_t* vtable = table - Reader::load<int32_t>(table);
+  const auto at = static_cast<size_t>(vtable - reader_->data_);
+  Vtable* room = seen_ + 1;
+  while (room != seen_ + kVtables && room->position != at) ++room;
+  if (room == seen_ + kVtables) {
+    room = last == seen_ + kVtables - 1 ? seen_ + 1 : last + 1;
+    room->position = SIZE_MAX;
+    const size_t end = Reader::load<uint16_t>(vtable), size = Reader::load<uint16_t>(vtable + 2);
+    for (size_t i = 0; i < count_; ++i) {
+      const uint16_t offset = 6 + 2 * i <= end ? Reader::load<uint16_t>(vtable + 4 + 2 * i) : 0;
+      if (offset != 0 && (offset < 4 || offset + widths_[i] > size)) return reader_->fail();
+      room->entries[i] = offset;
+    }
+    room->position = at;
+    room->table_size = size;
+  }
+  table_ = table;
+  known_ = room;
 }
 
 }  // namespace torchette::flat

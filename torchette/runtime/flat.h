@@ -39,15 +39,25 @@ class Reader {
  private:
   friend class Table;
   friend class Tables;
+  friend class Cursor;
 
   // Tables and vectors by position, 0 being the absent one, and all in registers: a method of the two classes
   // below is one call of these.
+  size_t root();
   size_t check_table(size_t position);
   const uint8_t* field(size_t table, uint16_t slot, size_t bytes);
   size_t follow(size_t table, uint16_t slot);
   size_t table(size_t table, uint16_t slot);
   size_t vector(size_t table, uint16_t slot, size_t item_size);
-  size_t element(size_t vector, size_t index);
+  size_t item(size_t vector, size_t index);
+  /// `index` must be within.
+  size_t element(size_t vector, size_t index) {
+    const size_t here = vector + 4 + 4 * index;
+    const size_t offset = load<uint32_t>(data_ + here);
+    if (offset <= size_ - here) return here + offset;
+    fail();
+    return 0;
+  }
   Span<const uint8_t> items(size_t table, uint16_t slot, size_t item_size);
   Span<const char> string(size_t table, uint16_t slot);
   uint64_t number(size_t table, uint16_t slot, size_t bytes);
@@ -65,10 +75,7 @@ class Table {
   TORCHETTE_INLINE static Table at(Reader* reader, size_t position) {
     return {reader, reader->check_table(position)};
   }
-  TORCHETTE_INLINE static Table root(Reader* reader) {
-    const uint8_t* p = reader->at(0, 4);
-    return at(reader, p == nullptr ? 0 : Reader::load<uint32_t>(p));
-  }
+  TORCHETTE_INLINE static Table root(Reader* reader) { return {reader, reader->root()}; }
 
   TORCHETTE_INLINE bool present() const { return position_ != 0; }
   TORCHETTE_INLINE size_t position() const { return position_; }
@@ -102,13 +109,15 @@ class Table {
 /// A vector of tables.
 class Tables {
  public:
+  TORCHETTE_INLINE Tables() : reader_(nullptr), position_(0) {}
   TORCHETTE_INLINE size_t size() const {
     return position_ == 0 ? 0 : Reader::load<uint32_t>(reader_->data() + position_);
   }
-  TORCHETTE_INLINE Table operator[](size_t i) const { return {reader_, reader_->element(position_, i)}; }
+  TORCHETTE_INLINE Table operator[](size_t i) const { return {reader_, reader_->item(position_, i)}; }
 
  private:
   friend class Table;
+  friend class Cursor;
   TORCHETTE_INLINE Tables(Reader* reader, size_t position) : reader_(reader), position_(position) {}
 
   Reader* reader_;
@@ -118,5 +127,88 @@ class Tables {
 TORCHETTE_INLINE Tables Table::tables(uint16_t slot) const {
   return {reader_, reader_->vector(position_, slot, 4)};
 }
+
+/// Reads tables of one kind one after the other, for the sections that a file has thousands of. Such tables
+/// share few vtables: each is checked once, with the width of its fields, and then a field is one load.
+class Cursor {
+ public:
+  /// The table at `position`, which is not beyond the end; at 0 the absent one.
+  void seek(size_t position) {
+    const uint8_t* p = reader_->data_ + position;
+    if (position != 0 && known_->table_size <= reader_->size_ - position &&
+        position - static_cast<size_t>(Reader::load<int32_t>(p)) == known_->position) {
+      table_ = p;
+    } else {
+      learn(position);
+    }
+  }
+  /// The table that item `i` of `tables`, which must be there, points to.
+  void seek(const Tables& tables, size_t i) { seek(reader_->element(tables.position_, i)); }
+  TORCHETTE_INLINE bool present() const { return table_ != nullptr; }
+
+  template <typename T>
+  TORCHETTE_INLINE T get(uint16_t slot) const {
+    const uint16_t at = entry(slot);
+    return at == 0 ? T{} : Reader::load<T>(table_ + at);
+  }
+  /// Where the object stands that the field points to; 0 where there is none.
+  size_t follow(uint16_t slot) const {
+    const uint16_t at = entry(slot);
+    if (at == 0) return 0;
+    const auto here = static_cast<size_t>(table_ - reader_->data_) + at;
+    const size_t offset = Reader::load<uint32_t>(table_ + at);
+    if (offset != 0 && offset <= reader_->size_ - here) return here + offset;
+    reader_->fail();
+    return 0;
+  }
+  TORCHETTE_INLINE Table table(uint16_t slot) const { return Table::at(reader_, follow(slot)); }
+  /// Numbers in place; their address must be a multiple of their size.
+  template <typename T>
+  TORCHETTE_INLINE Span<const T> vector(uint16_t slot) const {
+    constexpr unsigned kLog2 = sizeof(T) == 8 ? 3 : sizeof(T) == 4 ? 2 : sizeof(T) == 2 ? 1 : 0;
+    const Span<const uint8_t> items = vector_at(follow(slot), kLog2);
+    return {reinterpret_cast<const T*>(items.data()), items.size()};
+  }
+
+ protected:
+  static constexpr size_t kMostFields = 10, kVtables = 4;
+
+  Cursor(Reader* reader, const uint8_t* widths, size_t count);
+
+ private:
+  struct Vtable {
+    size_t position;
+    size_t table_size;
+    uint16_t entries[kMostFields];
+  };
+
+  TORCHETTE_INLINE uint16_t entry(uint16_t slot) const { return known_->entries[slot / 2 - 2]; }
+  void learn(size_t position);
+  Span<const uint8_t> vector_at(size_t target, unsigned log2_size) const {
+    const uint8_t* p = target == 0 ? nullptr : reader_->at(target, 4);
+    if (p == nullptr) return {};
+    const size_t count = Reader::load<uint32_t>(p);
+    const bool aligned = (reinterpret_cast<uintptr_t>(p + 4) & ((size_t{1} << log2_size) - 1)) == 0;
+    if (count <= (reader_->size_ - target - 4) >> log2_size && (aligned || count == 0)) return {p + 4, count};
+    reader_->fail();
+    return {};
+  }
+
+  Reader* reader_;
+  const uint8_t* widths_;
+  size_t count_;
+  const uint8_t* table_ = nullptr;
+  Vtable seen_[kVtables];  // the first one stays that of the absent table
+  Vtable* known_ = seen_;
+};
+
+/// A cursor over the tables that the schema describes under this name.
+template <typename Schema>
+class CursorOf : public Cursor {
+ public:
+  explicit CursorOf(Reader& reader) : Cursor(&reader, Schema::kWidths, sizeof(Schema::kWidths)) {
+    static_assert(sizeof(Schema::kWidths) <= kMostFields);
+  }
+};
 
 }  // namespace torchette::flat

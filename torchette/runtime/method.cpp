@@ -12,20 +12,12 @@ bool is_plain(const Value& value) { return value.is_none() || value.is_scalar();
 
 }  // namespace
 
+// not in the header: a call takes less code than the many zeros
+MethodParts::MethodParts(const Program* program, size_t plan, MemoryManager* memory)
+    : program_(program), plan_(plan), memory_(memory) {}
+
 Method::Method(Method&& other) noexcept
-    : program_(other.program_),
-      plan_(other.plan_),
-      memory_(other.memory_),
-      values_(other.values_),
-      flags_(other.flags_),
-      instructions_(other.instructions_),
-      delegates_(other.delegates_),
-      inputs_(other.inputs_),
-      outputs_(other.outputs_),
-      input_state_(other.input_state_),
-      extents_(other.extents_),
-      next_(other.next_),
-      any_unbacked_(other.any_unbacked_) {
+    : MethodParts(other), end_(other.end_.load(std::memory_order_relaxed)) {
   other.delegates_ = {};
 }
 
@@ -148,7 +140,7 @@ bool Method::writes_input(size_t index) const {
 // --- Execution
 // -----------------------------------------------------------------------------------------------------
 
-Error Method::check_ready() {
+Error Method::start() {
   for (size_t i = 0; i < inputs_.size(); ++i)
     TORCHETTE_CHECK(input_state_[i].bound == nullptr || input_state_[i].set, InvalidState,
                     "input %zu is not set", i);
@@ -163,6 +155,14 @@ Error Method::check_ready() {
     for (size_t i = 0; i < values_.size(); ++i)
       if ((flags_[i] & kUnbacked) != 0) values_[i].to_tensor().unsafe_impl()->data = nullptr;
   }
+  turns_left_ = max_turns_;
+  next_ = 0;
+  return Error::Ok;
+}
+
+Error Method::reset_execution() {
+  next_ = 0;
+  end_.store(instructions_.size(), std::memory_order_relaxed);
   return Error::Ok;
 }
 
@@ -176,20 +176,27 @@ inline Error Method::run(const Instruction& instruction, Context& context) {
 }
 
 Error Method::execute() {
-  TORCHETTE_TRY(check_ready());
+  TORCHETTE_TRY(start());
   Context context(memory_->temp_allocator());
-  next_ = 0;
-  while (next_ < instructions_.size()) {
+  while (next_ < end_.load(std::memory_order_relaxed)) {
     const Error error = run(instructions_[next_++], context);
     if (__builtin_expect(error != Error::Ok, 0)) return explain(error);
   }
-  next_ = 0;
+  return finish();
+}
+
+/// The walk has come to its end, or a cancel() has brought the end to it.
+Error Method::finish() {
+  const bool complete = next_ >= instructions_.size();
+  TORCHETTE_TRY(reset_execution());
+  TORCHETTE_CHECK(complete, OutOfResources, "the execution was cancelled");
   return Error::Ok;
 }
 
 Error Method::step() {
-  if (next_ == 0) TORCHETTE_TRY(check_ready());
-  if (next_ >= instructions_.size()) return Error::EndOfMethod;
+  if (next_ == 0) TORCHETTE_TRY(start());
+  if (next_ >= end_.load(std::memory_order_relaxed))
+    return next_ < instructions_.size() ? finish() : Error::EndOfMethod;
   Context context(memory_->temp_allocator());
   const Error error = run(instructions_[next_++], context);
   return error == Error::Ok ? error : explain(error);
@@ -217,7 +224,14 @@ Error Method::run_control(const Control& control, Context& context) {
       } else {
         holds = condition.to_bool();
       }
-      if (!holds) next_ = static_cast<size_t>(control.b);
+      if (holds) return Error::Ok;
+      const auto target = static_cast<size_t>(control.b);
+      if (target < next_) {
+        TORCHETTE_CHECK(turns_left_ != 0, OutOfResources, "the loops have turned %u times: see set_max_turns",
+                        static_cast<unsigned>(max_turns_));
+        --turns_left_;
+      }
+      next_ = target;
       return Error::Ok;
     }
     case Control::Kind::Free:

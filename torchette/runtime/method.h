@@ -3,6 +3,8 @@
 // with the file is found by load; execute only meets what data can break.
 #pragma once
 
+#include <atomic>
+
 #include "torchette/runtime/backend.h"
 #include "torchette/runtime/kernel.h"
 #include "torchette/runtime/memory.h"
@@ -11,8 +13,65 @@
 
 namespace torchette {
 
+/// What a loaded method consists of: plain data, which moves with one copy.
+class MethodParts {
+ protected:
+  MethodParts(const Program* program, size_t plan, MemoryManager* memory);
+
+  /// What load finds out about each value.
+  enum Flag : uint8_t {
+    kInput = 1,
+    kOutput = 2,
+    kUsed = 4,           // an instruction or a list reads it
+    kWritten = 8,        // an instruction writes it
+    kConstant = 16,      // a tensor whose bytes are the file's
+    kCallerMemory = 32,  // an input or output tensor whose bytes are the caller's
+    kUnbacked = 64,      // a tensor inside of the method that becomes a view while executing
+    kInitialised = 128,  // a planned tensor that starts with stored bytes
+  };
+  /// An instruction that is not just a kernel call.
+  struct Control {
+    enum class Kind : uint8_t { CheckedKernel, Move, JumpFalse, Free, Delegate };
+    Kind kind;
+    bool defines_last;  // CheckedKernel: the last argument is the view that becomes backed
+    int32_t a, b;       // Move: from, to. JumpFalse: condition, next instruction. Delegate: which
+    OpFunction function;
+    Span<const int32_t> arguments;
+    Span<Value*> delegate_arguments;
+  };
+  struct Instruction {
+    OpFunction function;   // null: `argument` is a Control
+    const void* argument;  // indices of values, in place in the file
+  };
+  struct Input {
+    const SizesType* bound;  // in place in the file; null where the input is not a tensor
+    bool set;
+  };
+  struct Delegate {
+    BackendInterface* backend;
+    DelegateHandle* handle;
+    FreeableBuffer processed;
+  };
+
+  const Program* program_;
+  size_t plan_;
+  MemoryManager* memory_;
+  Span<Value> values_;
+  uint8_t* flags_ = nullptr;  // of each value
+  Span<Instruction> instructions_;
+  Span<Delegate> delegates_;
+  Span<const int32_t> inputs_;  // indices of values, in place in the file
+  Span<const int32_t> outputs_;
+  Input* input_state_ = nullptr;
+  Span<size_t> extents_;  // bytes of each planned buffer that tensors lie in
+  size_t next_ = 0;       // instruction
+  bool any_unbacked_ = false;
+  uint32_t max_turns_ = UINT32_MAX;
+  uint32_t turns_left_ = 0;
+};
+
 /// Not for use by two threads at once. Program and memory manager must outlive it.
-class Method {
+class Method : private MethodParts {
  public:
   Method(Method&& other) noexcept;
   Method(const Method&) = delete;
@@ -52,65 +111,37 @@ class Method {
   /// The tensor of that name (a mutable buffer). Error: NotFound.
   Result<Tensor> get_attribute(const char* name) const;
 
-  /// Runs all instructions. Errors: InvalidState (an input or output has no memory yet), those of kernels.
+  /// Runs all instructions. Errors: InvalidState (an input or output has no memory yet), OutOfResources
+  /// (cancelled, or more turns of loops than set_max_turns() allows), those of kernels.
   Error execute();
   /// Runs one instruction. EndOfMethod when none is left.
   Error step();
   bool in_progress() const { return next_ != 0; }
-  /// Forgets a started stepwise execution.
-  Error reset_execution() {
-    next_ = 0;
-    return Error::Ok;
-  }
+  /// Ends the execution that runs, or else the next one, before its next instruction, with OutOfResources;
+  /// the one after that is an ordinary one. The one function of a method that may be called from another
+  /// thread, a signal handler or an interrupt at any time, so that a timer makes a deadline of it. Costs
+  /// nothing where it is not used.
+  void cancel() { end_.store(0, std::memory_order_relaxed); }
+  /// How often one execution may jump back, over all loops: it bounds what a file can make of an execution,
+  /// since between two jumps back each instruction runs once. 2^32 - 1 where it is not set.
+  void set_max_turns(uint32_t turns) { max_turns_ = turns; }
+  /// Forgets a started stepwise execution, and a cancel() that came too late for the last one.
+  Error reset_execution();
   /// Gives mutable buffers the values that they had after load.
   Error reset();
 
  private:
   friend class Program;
 
-  /// What load finds out about each value.
-  enum Flag : uint8_t {
-    kInput = 1,
-    kOutput = 2,
-    kUsed = 4,           // an instruction or a list reads it
-    kWritten = 8,        // an instruction writes it
-    kConstant = 16,      // a tensor whose bytes are the file's
-    kCallerMemory = 32,  // an input or output tensor whose bytes are the caller's
-    kUnbacked = 64,      // a tensor inside of the method that becomes a view while executing
-    kInitialised = 128,  // a planned tensor that starts with stored bytes
-  };
-  /// An instruction that is not just a kernel call.
-  struct Control {
-    enum class Kind : uint8_t { CheckedKernel, Move, JumpFalse, Free, Delegate };
-    Kind kind;
-    bool defines_last;  // CheckedKernel: the last argument is the view that becomes backed
-    int32_t a, b;       // Move: from, to. JumpFalse: condition, next instruction. Delegate: which
-    OpFunction function;
-    Span<const int32_t> arguments;
-    Span<Value*> delegate_arguments;
-  };
-  struct Instruction {
-    OpFunction function;   // null: `argument` is a Control
-    const void* argument;  // indices of values, in place in the file
-  };
-  struct Input {
-    const SizesType* bound;  // in place in the file; null where the input is not a tensor
-    bool set;
-  };
-  struct Delegate {
-    BackendInterface* backend;
-    DelegateHandle* handle;
-    FreeableBuffer processed;
-  };
   class Loading;
 
-  Method(const Program* program, size_t plan, MemoryManager* memory)
-      : program_(program), plan_(plan), memory_(memory) {}
+  using MethodParts::MethodParts;
   static Result<Method> load(const Program* program, size_t plan, MemoryManager* memory);
 
   Value& value(int32_t index) const { return values_[static_cast<size_t>(index)]; }
   uint8_t& flags(int32_t index) const { return flags_[static_cast<size_t>(index)]; }
-  Error check_ready();
+  Error start();
+  Error finish();
   Error run(const Instruction& instruction, Context& context);
   Error run_control(const Control& control, Context& context);
   Error check_backed(const Control& control) const;
@@ -118,19 +149,8 @@ class Method {
   Error explain(Error error) const;
   Error load_state();
 
-  const Program* program_;
-  size_t plan_;
-  MemoryManager* memory_;
-  Span<Value> values_;
-  uint8_t* flags_ = nullptr;  // of each value
-  Span<Instruction> instructions_;
-  Span<Delegate> delegates_;
-  Span<const int32_t> inputs_;  // indices of values, in place in the file
-  Span<const int32_t> outputs_;
-  Input* input_state_ = nullptr;
-  Span<size_t> extents_;  // bytes of each planned buffer that tensors lie in
-  size_t next_ = 0;       // instruction
-  bool any_unbacked_ = false;
+  // where the walk ends: after the last instruction, or at once where it is cancelled
+  std::atomic<size_t> end_{0};
 };
 
 }  // namespace torchette

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Builds a method from its plan in the file. The file is hostile until this has returned Ok: every index,
 // offset, size, type and jump target is checked here, so that nothing of it needs a check while executing.
+#include <initializer_list>
+
 #include "torchette/runtime/kernel_registry.h"
 #include "torchette/runtime/method.h"
 #include "torchette/schema/program.h"
 
 namespace torchette {
 
+using flat::CursorOf;
 using flat::Reader;
 using flat::Table;
 using flat::Tables;
@@ -18,34 +21,51 @@ using Types = schema::KernelTypes;
 /// The one kernel that may give a tensor without memory its bytes.
 constexpr char kViewKernel[] = "executorch_prim::et_view.default";
 
-bool accepts(char code, Tag tag) {
+constexpr uint16_t one_of(std::initializer_list<Tag> tags) {
+  uint16_t set = 0;
+  for (Tag tag : tags) set = static_cast<uint16_t>(set | 1u << static_cast<unsigned>(tag));
+  return set;
+}
+
+/// What a signature's code takes: a bit for each tag.
+constexpr uint16_t tags_of(char code) {
   switch (code) {
     case 'T':
     case 't':
-      return tag == Tag::Tensor;
+      return one_of({Tag::Tensor});
     case 'i':
     case 'b':
-      return tag == Tag::Int || tag == Tag::Bool;
+      return one_of({Tag::Int, Tag::Bool});
     case 'd':
     case 's':
+      return one_of({Tag::Int, Tag::Double, Tag::Bool});
     case 'v':
-      return tag == Tag::Int || tag == Tag::Double || tag == Tag::Bool;
+      return one_of({Tag::None, Tag::Int, Tag::Double, Tag::Bool});
     case 'S':
-      return tag == Tag::String;
+      return one_of({Tag::String});
     case 'I':
-      return tag == Tag::ListInt;
+      return one_of({Tag::ListInt});
     case 'D':
-      return tag == Tag::ListDouble;
+      return one_of({Tag::ListDouble});
     case 'B':
-      return tag == Tag::ListBool;
+      return one_of({Tag::ListBool});
     case 'L':
-      return tag == Tag::ListTensor;
+      return one_of({Tag::ListTensor});
     case 'O':
-      return tag == Tag::ListOptionalTensor;  // not the other: both would gather into one place
+      return one_of({Tag::ListOptionalTensor});  // not the other: both would gather into one place
     default:
-      return false;
+      return 0;
   }
 }
+
+/// By code: the tags that it takes, and above them the flags that an argument under it gets.
+struct Codes {
+  uint32_t of['v' + 1 - 'B'] = {};
+  explicit constexpr Codes(uint32_t read, uint32_t written) {
+    for (char code = 'B'; code <= 'v'; ++code)
+      of[code - 'B'] = tags_of(code) | (code == 't' ? written : code == 'v' ? read | written : read) << 16;
+  }
+};
 
 bool is_number(const Value& v) { return v.is_none() || v.is_scalar(); }
 
@@ -61,6 +81,9 @@ class Method::Loading {
         reader_(reader),
         plan_(Table::at(&reader, method.plan_)),
         records_(plan_.tables(schema::ExecutionPlan::kValues)),
+        entry_(reader),
+        tensor_(reader),
+        allocation_(reader),
         arena_(*method.memory_->method_allocator()),
         list_budget_(16 * reader.size()) {}
 
@@ -75,20 +98,22 @@ class Method::Loading {
   }
 
  private:
+  __attribute__((noinline)) void* room(size_t count, size_t size, size_t alignment) {
+    void* const found = count > SIZE_MAX / size ? nullptr : arena_.allocate(count * size, alignment);
+    if (found == nullptr)
+      TORCHETTE_LOG(Error, "the method allocator has no room for %zu items of %zu bytes", count, size);
+    return found;
+  }
   template <typename T>
   Error allocate(size_t count, Span<T>* out) {
-    T* items = arena_.allocate_list<T>(count);
-    TORCHETTE_CHECK(items != nullptr, MemoryAllocationFailed,
-                    "the method allocator has no %zu items of %zu bytes", count, sizeof(T));
+    auto* const items = static_cast<T*>(room(count, sizeof(T), alignof(T)));
     *out = {items, count};
-    return Error::Ok;
+    return items == nullptr ? Error::MemoryAllocationFailed : Error::Ok;
   }
   template <typename T>
   Error allocate(T** out) {
-    Span<T> one;
-    TORCHETTE_TRY(allocate(1, &one));
-    *out = one.data();
-    return Error::Ok;
+    *out = static_cast<T*>(room(1, sizeof(T), alignof(T)));
+    return *out == nullptr ? Error::MemoryAllocationFailed : Error::Ok;
   }
   /// Shared vectors could make a small file ask for a lot of memory; files that were written in earnest
   /// cannot.
@@ -131,13 +156,14 @@ class Method::Loading {
     Span<Input> inputs;
     TORCHETTE_TRY(allocate(m_.inputs_.size(), &inputs));
     m_.input_state_ = inputs.data();
-    for (int32_t i : m_.inputs_) {
+    TORCHETTE_TRY(mark(m_.inputs_, kInput));
+    return mark(m_.outputs_, kOutput);
+  }
+
+  Error mark(Span<const int32_t> indices, Flag flag) {
+    for (int32_t i : indices) {
       TORCHETTE_TRY(in_range(i));
-      m_.flags(i) |= kInput;
-    }
-    for (int32_t i : m_.outputs_) {
-      TORCHETTE_TRY(in_range(i));
-      m_.flags(i) |= kOutput;
+      m_.flags(i) |= flag;
     }
     return Error::Ok;
   }
@@ -158,73 +184,83 @@ class Method::Loading {
 
   Error values() {
     for (size_t i = 0; i < records_.size(); ++i) {
-      const Table entry = records_[i];
-      const Table record = entry.table(schema::EValue::kVal);
-      Value& value = m_.values_[i];
-      switch (entry.get<Types>(schema::EValue::kValType)) {
-        case Types::NONE:
-        case Types::Null:
-          break;
-        case Types::Int:
-          value = Value(record.get<int64_t>(schema::Int::kIntVal));
-          break;
-        case Types::Bool:
-          value = Value(record.get<uint8_t>(schema::Bool::kBoolVal) != 0);
-          break;
-        case Types::Double:
-          value = Value(record.get<double>(schema::Double::kDoubleVal));
-          break;
-        case Types::String: {
-          const Span<const char> text = record.string(schema::String::kStringVal);
-          TORCHETTE_TRY(plain(Tag::String, text.data(), text.size(), &value));
-          break;
-        }
-        case Types::DoubleList: {
-          const Span<const double> items = record.vector<double>(schema::DoubleList::kItems);
-          TORCHETTE_TRY(plain(Tag::ListDouble, items.data(), items.size(), &value));
-          break;
-        }
-        case Types::BoolList: {
-          const Span<const uint8_t> items = record.vector<uint8_t>(schema::BoolList::kItems);
-          TORCHETTE_TRY(spend(items.size()));
-          for (uint8_t item : items)
-            TORCHETTE_CHECK(item <= 1, InvalidProgram, "value %zu has a bool of %u", i, item);
-          TORCHETTE_TRY(plain(Tag::ListBool, items.data(), items.size(), &value));
-          break;
-        }
-        case Types::IntList: {
-          const Span<const int64_t> items = record.vector<int64_t>(schema::IntList::kItems);
-          TORCHETTE_TRY(boxed(Tag::ListInt, items.data(), items.size(), sizeof(int64_t), &value));
-          break;
-        }
-        case Types::TensorList: {
-          const Span<const int32_t> items = record.vector<int32_t>(schema::TensorList::kItems);
-          TORCHETTE_TRY(boxed(Tag::ListTensor, items.data(), items.size(), sizeof(Tensor), &value));
-          break;
-        }
-        case Types::OptionalTensorList: {
-          const Span<const int32_t> items = record.vector<int32_t>(schema::OptionalTensorList::kItems);
-          TORCHETTE_TRY(
-              boxed(Tag::ListOptionalTensor, items.data(), items.size(), sizeof(Optional<Tensor>), &value));
-          break;
-        }
-        case Types::Tensor:
-          TORCHETTE_TRY(tensor(record, i));
-          break;
-        default:
-          TORCHETTE_LOG(Error, "value %zu is of a kind that this runtime does not know", i);
-          return Error::NotSupported;
+      entry_.seek(records_, i);
+      const auto type = entry_.get<Types>(schema::EValue::kValType);
+      const size_t position = entry_.follow(schema::EValue::kVal);
+      if (type == Types::Tensor) {
+        tensor_.seek(position);
+        TORCHETTE_TRY(tensor(i));
+      } else {
+        TORCHETTE_TRY(other(type, Table::at(&reader_, position), i));
       }
       TORCHETTE_TRY(intact("value", i));
     }
     for (size_t i = 0; i < m_.inputs_.size(); ++i) {
-      const bool is_tensor = m_.value(m_.inputs_[i]).is_tensor();
+      Input& input = m_.input_state_[i];
+      input = {nullptr, false};
+      if (!m_.value(m_.inputs_[i]).is_tensor()) continue;
       const Table record = records_[static_cast<size_t>(m_.inputs_[i])].table(schema::EValue::kVal);
-      m_.input_state_[i] = {is_tensor ? record.vector<int32_t>(schema::Tensor::kSizes).data() : nullptr,
-                            false};
+      input.bound = record.vector<SizesType>(schema::Tensor::kSizes).data();
       // a rank of 0 has no bounds, but it is a tensor all the same
       static constexpr SizesType kNoBounds = 0;
-      if (is_tensor && m_.input_state_[i].bound == nullptr) m_.input_state_[i].bound = &kNoBounds;
+      if (input.bound == nullptr) input.bound = &kNoBounds;
+    }
+    return Error::Ok;
+  }
+
+  /// Value `i`, of the kinds that a file has few of.
+  Error other(Types type, const Table& record, size_t i) {
+    Value& value = m_.values_[i];
+    switch (type) {
+      case Types::NONE:
+      case Types::Null:
+        break;
+      case Types::Int:
+        value = Value(record.get<int64_t>(schema::Int::kIntVal));
+        break;
+      case Types::Bool:
+        value = Value(record.get<uint8_t>(schema::Bool::kBoolVal) != 0);
+        break;
+      case Types::Double:
+        value = Value(record.get<double>(schema::Double::kDoubleVal));
+        break;
+      case Types::String: {
+        const Span<const char> text = record.string(schema::String::kStringVal);
+        TORCHETTE_TRY(plain(Tag::String, text.data(), text.size(), &value));
+        break;
+      }
+      case Types::DoubleList: {
+        const Span<const double> items = record.vector<double>(schema::DoubleList::kItems);
+        TORCHETTE_TRY(plain(Tag::ListDouble, items.data(), items.size(), &value));
+        break;
+      }
+      case Types::BoolList: {
+        const Span<const uint8_t> items = record.vector<uint8_t>(schema::BoolList::kItems);
+        TORCHETTE_TRY(spend(items.size()));
+        for (uint8_t item : items)
+          TORCHETTE_CHECK(item <= 1, InvalidProgram, "value %zu has a bool of %u", i, item);
+        TORCHETTE_TRY(plain(Tag::ListBool, items.data(), items.size(), &value));
+        break;
+      }
+      case Types::IntList: {
+        const Span<const int64_t> items = record.vector<int64_t>(schema::IntList::kItems);
+        TORCHETTE_TRY(boxed(Tag::ListInt, items.data(), items.size(), sizeof(int64_t), &value));
+        break;
+      }
+      case Types::TensorList: {
+        const Span<const int32_t> items = record.vector<int32_t>(schema::TensorList::kItems);
+        TORCHETTE_TRY(boxed(Tag::ListTensor, items.data(), items.size(), sizeof(Tensor), &value));
+        break;
+      }
+      case Types::OptionalTensorList: {
+        const Span<const int32_t> items = record.vector<int32_t>(schema::OptionalTensorList::kItems);
+        TORCHETTE_TRY(
+            boxed(Tag::ListOptionalTensor, items.data(), items.size(), sizeof(Optional<Tensor>), &value));
+        break;
+      }
+      default:
+        TORCHETTE_LOG(Error, "value %zu is of a kind that this runtime does not know", i);
+        return Error::NotSupported;
     }
     return Error::Ok;
   }
@@ -241,9 +277,8 @@ class Method::Loading {
     TORCHETTE_TRY(spend(size));
     BoxedList* list;
     TORCHETTE_TRY(allocate(&list));
-    void* gathered = size <= SIZE_MAX / gathered_size ? arena_.allocate(size * gathered_size, 8) : nullptr;
-    TORCHETTE_CHECK(gathered != nullptr, MemoryAllocationFailed,
-                    "the method allocator has no room for a list of %zu", size);
+    void* gathered = room(size, gathered_size, 8);
+    if (gathered == nullptr) return Error::MemoryAllocationFailed;
     *list = {m_.values_.data(), items, gathered, static_cast<uint32_t>(size)};
     *value = Value(tag, list);
     return Error::Ok;
@@ -273,32 +308,31 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  Error tensor(const Table& record, size_t index) {
-    const Result<TensorInfo> read = TensorInfo::read(reader_, record);
-    if (!read.ok()) return read.error();
-    const TensorInfo& info = *read;
+  /// The tensor under the cursor is value `index`.
+  Error tensor(size_t index) {
+    const bool stays =
+        tensor_.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism) == TensorShapeDynamism::STATIC;
+    TensorInfo& info = last_[stays];
+    bool same_layout;
+    TORCHETTE_TRY(info.read(reader_, tensor_, &same_layout));
+    if (stays && !same_layout) shared_strides_ = nullptr;
     const size_t rank = info.sizes_.size();
     TensorImpl* impl;
     TORCHETTE_TRY(allocate(&impl));
-    if (info.dynamism_ == TensorShapeDynamism::STATIC) {
-      // never written, so sizes stand in the file and equal neighbours share their strides
-      impl->sizes = const_cast<SizesType*>(info.sizes_.data());
-      if (last_static_ == nullptr || !same_layout(*last_static_, info)) {
-        Span<StridesType> strides;
-        TORCHETTE_TRY(allocate(rank, &strides));
-        (void)dense_strides(info.sizes_, info.dim_order_.data(), strides.data()).ok();
-        impl->strides = strides.data();
-      } else {
-        impl->strides = last_static_->strides;
-      }
-      last_static_ = impl;
-    } else {
+    // sizes that stay are never written, so they stand in the file and equal neighbours share their strides
+    impl->sizes = const_cast<SizesType*>(info.sizes_.data());
+    impl->strides = shared_strides_;
+    if (!stays || shared_strides_ == nullptr) {
       Span<SizesType> numbers;
-      TORCHETTE_TRY(allocate(2 * rank, &numbers));
-      impl->sizes = numbers.data();
-      impl->strides = numbers.data() + rank;
-      for (size_t d = 0; d < rank; ++d) impl->sizes[d] = info.sizes_[d];
+      TORCHETTE_TRY(allocate(stays ? rank : 2 * rank, &numbers));
+      impl->strides = numbers.data();
       (void)dense_strides(info.sizes_, info.dim_order_.data(), impl->strides).ok();
+      if (stays) {
+        shared_strides_ = impl->strides;
+      } else {
+        impl->sizes = numbers.data() + rank;
+        for (size_t d = 0; d < rank; ++d) impl->sizes[d] = info.sizes_[d];
+      }
     }
     impl->data = nullptr;
     impl->dim_order = info.dim_order_.data();
@@ -308,21 +342,14 @@ class Method::Loading {
     impl->type = info.type_;
     impl->dynamism = info.dynamism_;
 
-    const auto buffer = record.get<uint32_t>(schema::Tensor::kDataBufferIdx);
-    const Table allocation = record.table(schema::Tensor::kAllocationInfo);
-    const Table extra = record.table(schema::Tensor::kExtraTensorInfo);
-    TORCHETTE_CHECK(
-        extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) == schema::DeviceType::CPU,
-        NotSupported, "tensor %zu lives on another device than the CPU", index);
-    if (extra.get<schema::TensorDataLocation>(schema::ExtraTensorInfo::kLocation) ==
-        schema::TensorDataLocation::EXTERNAL) {
-      TORCHETTE_LOG(Error, "the data of %s are in another file, which is not supported yet",
-                    info.name_.data());
-      return Error::NotSupported;
-    }
+    const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
+    const size_t allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
+    const Table extra = tensor_.table(schema::Tensor::kExtraTensorInfo);
+    if (extra.present()) TORCHETTE_TRY(is_here(extra, index));
     uint8_t& flags = m_.flags_[index];
-    if (allocation.present()) {
-      TORCHETTE_TRY(planned(allocation, info.nbytes_, &impl->data));
+    if (allocation != 0) {
+      allocation_.seek(allocation);
+      TORCHETTE_TRY(planned(info.nbytes_, &impl->data));
       if (buffer != 0) flags |= kInitialised;
     } else if (buffer != 0) {
       const Result<const void*> data = program_.constant(reader_, buffer, info.nbytes_);
@@ -341,17 +368,24 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  static bool same_layout(const TensorImpl& a, const TensorInfo& b) {
-    const size_t rank = b.sizes_.size();
-    return a.dim == rank && (rank == 0 || (memcmp(a.sizes, b.sizes_.data(), rank * sizeof(SizesType)) == 0 &&
-                                           memcmp(a.dim_order, b.dim_order_.data(), rank) == 0));
+  static Error is_here(const Table& extra, size_t index) {
+    TORCHETTE_CHECK(
+        extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) == schema::DeviceType::CPU,
+        NotSupported, "tensor %zu lives on another device than the CPU", index);
+    TORCHETTE_CHECK(extra.get<schema::TensorDataLocation>(schema::ExtraTensorInfo::kLocation) !=
+                        schema::TensorDataLocation::EXTERNAL,
+                    NotSupported, "the data of %s are in another file, which is not supported yet",
+                    extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).data());
+    return Error::Ok;
   }
 
-  Error planned(const Table& allocation, size_t nbytes, void** address) {
-    const auto id = allocation.get<uint32_t>(schema::AllocationDetails::kMemoryId);
+  /// The address of what is planned under the cursor.
+  Error planned(size_t nbytes, void** address) {
+    const auto id = allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryId);
     const uint64_t offset =
-        allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
-        static_cast<uint64_t>(allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
+        allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
+        static_cast<uint64_t>(allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
+    TORCHETTE_TRY(intact("memory", id));
     const HierarchicalAllocator* memory = m_.memory_->planned_memory();
     TORCHETTE_CHECK(memory != nullptr, InvalidArgument, "the method needs planned memory, none is given");
     TORCHETTE_CHECK(id != 0 && offset <= SIZE_MAX, InvalidProgram, "a tensor is planned into memory %u", id);
@@ -372,8 +406,9 @@ class Method::Loading {
     TORCHETTE_TRY(allocate(records.size(), &kernels_));
     bool complete = true;
     for (size_t i = 0; i < records.size(); ++i) {
-      const Span<const char> name = records[i].string(schema::Operator::kName);
-      const Span<const char> overload = records[i].string(schema::Operator::kOverload);
+      const Table record = records[i];
+      const Span<const char> name = record.string(schema::Operator::kName);
+      const Span<const char> overload = record.string(schema::Operator::kOverload);
       TORCHETTE_TRY(intact("operator", i));
       kernels_[i] = find_kernel(name, overload);
       if (kernels_[i] != nullptr) continue;
@@ -394,6 +429,9 @@ class Method::Loading {
     }
     TORCHETTE_TRY(intact("chain", 0));
     TORCHETTE_TRY(allocate(count, &m_.instructions_));
+    m_.end_.store(count, std::memory_order_relaxed);
+    CursorOf<schema::Instruction> record(reader_);
+    CursorOf<schema::KernelCall> call(reader_);
     // a slot may be read before the instruction that writes it, in file order: then kernel calls are judged
     // once more
     for (int pass = 0; pass < 2; ++pass) {
@@ -403,13 +441,22 @@ class Method::Loading {
         const Tables records = chains[c].tables(schema::Chain::kInstructions);
         const size_t start = at;
         for (size_t i = 0; i < records.size(); ++i, ++at) {
-          const Error error =
-              instruction(records[i], pass == 0, start, records.size(), &m_.instructions_[at]);
+          record.seek(records, i);
+          const auto kind = record.get<schema::InstructionArguments>(schema::Instruction::kInstrArgsType);
+          const size_t arguments = record.follow(schema::Instruction::kInstrArgs);
+          Instruction* out = &m_.instructions_[at];
+          Error error = Error::Ok;
+          if (kind == schema::InstructionArguments::KernelCall) {
+            call.seek(arguments);
+            error = kernel_call(call, pass == 0, out);
+          } else if (pass == 0) {
+            error = control(kind, Table::at(&reader_, arguments), start, records.size(), out);
+          }
+          if (error == Error::Ok) error = intact("instruction", at);
           if (error != Error::Ok) {
             TORCHETTE_LOG(Error, "instruction %zu is refused", at);
             return error;
           }
-          TORCHETTE_TRY(intact("instruction", at));
         }
       }
       if (!unsure_) break;
@@ -417,18 +464,9 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  Error instruction(const Table& record, bool first, size_t start, size_t count, Instruction* out) {
-    const Table args = record.table(schema::Instruction::kInstrArgs);
-    const auto kind = record.get<schema::InstructionArguments>(schema::Instruction::kInstrArgsType);
-    if (!first && kind != schema::InstructionArguments::KernelCall) return Error::Ok;
+  Error control(schema::InstructionArguments kind, const Table& args, size_t start, size_t count,
+                Instruction* out) {
     switch (kind) {
-      case schema::InstructionArguments::KernelCall: {
-        const auto op = args.get<int32_t>(schema::KernelCall::kOpIndex);
-        TORCHETTE_CHECK(op >= 0 && static_cast<size_t>(op) < kernels_.size(), InvalidProgram,
-                        "operator %d is called, there are %zu", static_cast<int>(op), kernels_.size());
-        const Span<const int32_t> indices = args.vector<int32_t>(schema::KernelCall::kArgs);
-        return kernel_call(*kernels_[static_cast<size_t>(op)], indices, first, out);
-      }
       case schema::InstructionArguments::MoveCall:
         return move(args.get<int32_t>(schema::MoveCall::kMoveFrom),
                     args.get<int32_t>(schema::MoveCall::kMoveTo), out);
@@ -469,7 +507,15 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  Error kernel_call(const Kernel& kernel, Span<const int32_t> indices, bool first, Instruction* out) {
+  Error kernel_call(const CursorOf<schema::KernelCall>& call, bool first, Instruction* out) {
+    const auto op = call.get<uint32_t>(schema::KernelCall::kOpIndex);
+    TORCHETTE_CHECK(op < kernels_.size(), InvalidProgram, "operator %d is called, there are %zu",
+                    static_cast<int>(op), kernels_.size());
+    const Kernel& kernel = *kernels_[op];
+    const Span<const int32_t> indices = call.vector<int32_t>(schema::KernelCall::kArgs);
+    // a byte that is written may be any byte: locals keep the compiler from asking again
+    const Span<Value> values = m_.values_;
+    uint8_t* const all_flags = m_.flags_;
     bool unbacked = false, defines_last = false;
     size_t i = 0;
     for (const char* code = kernel.signature; *code != 0; ++code, ++i) {
@@ -478,37 +524,38 @@ class Method::Loading {
       TORCHETTE_CHECK(i < indices.size(), InvalidProgram, "%s is called with %zu arguments, it takes (%s)",
                       kernel.name, indices.size(), kernel.signature);
       const int32_t index = indices[i];
-      TORCHETTE_TRY(in_range(index));
-      const bool last = code[1] == 0;
-      const bool writes = *code == 't' || *code == 'v' || (*code == 'L' && last);
-      uint8_t& flags = m_.flags(index);
-      flags |= *code == 't' ? kWritten : *code == 'v' ? kUsed | kWritten : kUsed;
-      const Value& value = m_.value(index);
-      if (!accepts(*code, value.tag()) && !(value.is_none() && (optional || *code == 'v'))) {
-        // a slot that is written while executing may hold any number, whatever it holds now
-        const bool number = is_number(value) && accepts(*code, Tag::Int);
-        unsure_ |= number;
-        TORCHETTE_CHECK(number && (first || (flags & kWritten) != 0), InvalidProgram,
-                        "argument %zu of %s is of kind %u, it takes (%s)", i, kernel.name,
-                        static_cast<unsigned>(value.tag()), kernel.signature);
-      }
-      if (value.tag() == Tag::ListTensor || value.tag() == Tag::ListOptionalTensor) {
+      if (static_cast<uint32_t>(index) >= values.size()) return in_range(index);
+      const Value& value = values[static_cast<size_t>(index)];
+      const uint32_t takes = kCodes.of[*code - 'B'];
+      const uint32_t flags = all_flags[index] | takes >> 16;
+      all_flags[index] = static_cast<uint8_t>(flags);
+      const bool fits = (takes >> static_cast<unsigned>(value.tag()) & 1u) != 0;
+      if (fits && value.is_tensor()) {
+        if ((flags & (kUnbacked | kConstant)) == 0) continue;  // as most
+        const bool is_unbacked = (flags & kUnbacked) != 0;
+        unbacked |= is_unbacked;
+        if (*code == 'T') continue;
+        if (is_unbacked && code[1] == 0 && strcmp(kernel.name, kViewKernel) == 0) {
+          defines_last = true;
+        } else {
+          return writable(kernel, index);
+        }
+      } else if (fits && (*code == 'L' || *code == 'O')) {
         const BoxedList& list = *value.boxed_list();
         const auto* items = static_cast<const int32_t*>(list.indices);
         TORCHETTE_TRY(spend(list.size));
         for (uint32_t k = 0; k < list.size; ++k) {
           if (items[k] < 0) continue;
-          unbacked |= (m_.flags(items[k]) & kUnbacked) != 0;
-          if (writes) TORCHETTE_TRY(writable(kernel, items[k]));
+          unbacked |= (all_flags[items[k]] & kUnbacked) != 0;
+          if (*code == 'L' && code[1] == 0) TORCHETTE_TRY(writable(kernel, items[k]));
         }
-      } else if (value.is_tensor()) {
-        const bool is_unbacked = (flags & kUnbacked) != 0;
-        unbacked |= is_unbacked;
-        if (is_unbacked && writes && last && strcmp(kernel.name, kViewKernel) == 0) {
-          defines_last = true;
-        } else if (writes) {
-          TORCHETTE_TRY(writable(kernel, index));
-        }
+      } else if (!fits && !(optional && value.is_none())) {
+        // a slot that is written while executing may hold any number, whatever it holds now
+        const bool number = is_number(value) && (takes >> static_cast<unsigned>(Tag::Int) & 1u) != 0;
+        unsure_ |= number;
+        TORCHETTE_CHECK(number && (first || (flags & kWritten) != 0), InvalidProgram,
+                        "argument %zu of %s is of kind %u, it takes (%s)", i, kernel.name,
+                        static_cast<unsigned>(value.tag()), kernel.signature);
       }
     }
     if (!first) return Error::Ok;
@@ -578,20 +625,23 @@ class Method::Loading {
     Span<Delegate> all;
     TORCHETTE_TRY(allocate(records.size(), &all));
     for (size_t i = 0; i < records.size(); ++i) {
-      const Span<const char> id = records[i].string(schema::BackendDelegate::kId);
+      const Table record = records[i];
+      const Span<const char> id = record.string(schema::BackendDelegate::kId);
       TORCHETTE_TRY(intact("delegate", i));
       BackendInterface* backend = get_backend_class(id.data());
       TORCHETTE_CHECK(backend != nullptr && backend->is_available(), NotSupported,
                       "the method needs the backend %s, which is not %s", id.data(),
                       backend == nullptr ? "registered" : "available on this device");
-      const Tables options = records[i].tables(schema::BackendDelegate::kCompileSpecs);
+      const Tables options = record.tables(schema::BackendDelegate::kCompileSpecs);
       Span<CompileSpec> specs;
       TORCHETTE_TRY(spend(options.size()));
       TORCHETTE_TRY(allocate(options.size(), &specs));
-      for (size_t k = 0; k < options.size(); ++k)
-        specs[k] = {options[k].string(schema::CompileSpec::kKey).data(),
-                    options[k].vector<uint8_t>(schema::CompileSpec::kValue)};
-      const Table reference = records[i].table(schema::BackendDelegate::kProcessed);
+      for (size_t k = 0; k < options.size(); ++k) {
+        const Table option = options[k];
+        specs[k] = {option.string(schema::CompileSpec::kKey).data(),
+                    option.vector<uint8_t>(schema::CompileSpec::kValue)};
+      }
+      const Table reference = record.table(schema::BackendDelegate::kProcessed);
       TORCHETTE_TRY(intact("delegate", i));
       Result<FreeableBuffer> data = program_.load_delegate_data(reader_, reference, id.data());
       if (!data.ok()) return data.error();
@@ -611,15 +661,21 @@ class Method::Loading {
     return Error::Ok;
   }
 
+  static constexpr Codes kCodes{kUsed, kWritten};
+
   Method& m_;
   const Program& program_;
   Reader& reader_;
   Table plan_;
   Tables records_;  // of the values
+  CursorOf<schema::EValue> entry_;
+  CursorOf<schema::Tensor> tensor_;
+  CursorOf<schema::AllocationDetails> allocation_;
   MemoryAllocator& arena_;
   size_t list_budget_;
   Span<const Kernel*> kernels_;
-  const TensorImpl* last_static_ = nullptr;
+  TensorInfo last_[2];                     // tensors read: one whose sizes may change, one whose sizes stay
+  StridesType* shared_strides_ = nullptr;  // of tensors like the latter
   bool unsure_ = false;  // whether the verdict on an argument depends on instructions that come later
 };
 
@@ -659,7 +715,7 @@ Error Method::load_state() {
 }
 
 Error Method::reset() {
-  next_ = 0;
+  TORCHETTE_TRY(reset_execution());
   return load_state();
 }
 

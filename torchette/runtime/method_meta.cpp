@@ -76,37 +76,55 @@ bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
 
 }  // namespace
 
-Result<TensorInfo> TensorInfo::read(Reader& reader, const Table& tensor) {
-  TensorInfo info;
-  info.sizes_ = tensor.vector<int32_t>(schema::Tensor::kSizes);
-  info.dim_order_ = tensor.vector<uint8_t>(schema::Tensor::kDimOrder);
-  info.type_ = tensor.get<ScalarType>(schema::Tensor::kScalarType);
-  info.dynamism_ = tensor.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism);
-  info.planned_ = tensor.table(schema::Tensor::kAllocationInfo).present();
-  info.name_ =
-      tensor.table(schema::Tensor::kExtraTensorInfo).string(schema::ExtraTensorInfo::kFullyQualifiedName);
+Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor, bool* same_layout) {
+  const auto sizes = tensor.vector<SizesType>(schema::Tensor::kSizes);
+  const auto dim_order = tensor.vector<DimOrderType>(schema::Tensor::kDimOrder);
+  type_ = tensor.get<ScalarType>(schema::Tensor::kScalarType);
+  dynamism_ = tensor.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism);
   TORCHETTE_CHECK(tensor.present() && reader.ok(), InvalidProgram, "a tensor's record is damaged");
-  const size_t rank = info.sizes_.size();
-  TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "a tensor has rank %zu, the most is %zu", rank, kMaxDim);
-  TORCHETTE_CHECK(info.dim_order_.size() == rank, InvalidProgram,
-                  "a tensor of rank %zu has a dim order of %zu", rank, info.dim_order_.size());
-  uint32_t seen = 0;
-  for (uint8_t d : info.dim_order_) seen |= d < rank ? 1u << d : 0;
-  TORCHETTE_CHECK(seen == (1u << rank) - 1, InvalidProgram, "a dim order is not a permutation");
-  const size_t item_size = element_size(info.type_);
+  const size_t rank = sizes.size();
+  TORCHETTE_CHECK(dim_order.size() == rank, InvalidProgram, "a tensor of rank %zu has a dim order of %zu",
+                  rank, dim_order.size());
+  bool same = rank == sizes_.size();
+  for (size_t d = 0; same && d < rank; ++d) same = sizes[d] == sizes_[d] && dim_order[d] == dim_order_[d];
+  *same_layout = same;
+  if (!same) {
+    TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "a tensor has rank %zu, the most is %zu", rank, kMaxDim);
+    uint32_t seen = 0;
+    for (uint8_t d : dim_order) seen |= d < rank ? 1u << d : 0;
+    TORCHETTE_CHECK(seen == (1u << rank) - 1, InvalidProgram, "a dim order is not a permutation");
+    StridesType strides[kMaxDim];
+    const Result<int32_t> numel = dense_strides(sizes, dim_order.data(), strides);
+    TORCHETTE_CHECK(numel.ok(), InvalidProgram, "a tensor's sizes are negative or too large");
+    numel_ = *numel;
+  }
+  sizes_ = sizes;
+  dim_order_ = dim_order;
+  const size_t item_size = element_size(type_);
   TORCHETTE_CHECK(item_size != 0 && tensor.get<int8_t>(schema::Tensor::kLayout) == 0 &&
                       tensor.get<int32_t>(schema::Tensor::kStorageOffset) == 0,
                   NotSupported, "a tensor has dtype %d, or a layout or storage offset other than 0",
-                  static_cast<int>(info.type_));
-  TORCHETTE_CHECK(
-      info.dynamism_ <= TensorShapeDynamism::DYNAMIC_UNBOUND && info.dynamism_ >= TensorShapeDynamism::STATIC,
-      InvalidProgram, "shape dynamism %d is unknown", static_cast<int>(info.dynamism_));
-  StridesType strides[kMaxDim];
-  Result<int32_t> numel = dense_strides(info.sizes_, info.dim_order_.data(), strides);
-  TORCHETTE_CHECK(numel.ok() && static_cast<size_t>(*numel) <= SIZE_MAX / item_size, InvalidProgram,
-                  "a tensor's sizes are negative or too large");
-  info.numel_ = *numel;
-  info.nbytes_ = static_cast<size_t>(*numel) * item_size;
+                  static_cast<int>(type_));
+  TORCHETTE_CHECK(dynamism_ <= TensorShapeDynamism::DYNAMIC_UNBOUND, InvalidProgram,
+                  "shape dynamism %d is unknown", static_cast<int>(dynamism_));
+  const auto numel = static_cast<size_t>(numel_);
+  TORCHETTE_CHECK(numel <= SIZE_MAX / 16 || numel <= SIZE_MAX / item_size, InvalidProgram,
+                  "a tensor's sizes are too large");
+  nbytes_ = numel * item_size;
+  return Error::Ok;
+}
+
+Result<TensorInfo> TensorInfo::of(Reader& reader, const Table& tensor) {
+  flat::CursorOf<schema::Tensor> cursor(reader);
+  cursor.seek(tensor.position());
+  TensorInfo info;
+  bool same_layout;
+  const Error error = info.read(reader, cursor, &same_layout);
+  if (error != Error::Ok) return error;
+  info.planned_ = cursor.follow(schema::Tensor::kAllocationInfo) != 0;
+  info.name_ =
+      cursor.table(schema::Tensor::kExtraTensorInfo).string(schema::ExtraTensorInfo::kFullyQualifiedName);
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "a tensor's record is damaged");
   return info;
 }
 
@@ -144,7 +162,7 @@ Result<TensorInfo> MethodMeta::tensor_of(uint16_t slot, size_t index) const {
   if (!value.ok()) return value.error();
   TORCHETTE_CHECK(value->get<schema::KernelTypes>(schema::EValue::kValType) == schema::KernelTypes::Tensor,
                   InvalidArgument, "number %zu is not a tensor", index);
-  return TensorInfo::read(plan.reader, value->table(schema::EValue::kVal));
+  return TensorInfo::of(plan.reader, value->table(schema::EValue::kVal));
 }
 
 Result<Tag> MethodMeta::input_tag(size_t index) const {
@@ -173,7 +191,7 @@ Result<TensorInfo> MethodMeta::attribute_tensor_meta(size_t index) const {
   const flat::Tables values = plan.table.tables(schema::ExecutionPlan::kValues);
   for (size_t i = 0; i < values.size(); ++i) {
     if (is_attribute(plan, values, i) && index-- == 0)
-      return TensorInfo::read(plan.reader, values[i].table(schema::EValue::kVal));
+      return TensorInfo::of(plan.reader, values[i].table(schema::EValue::kVal));
   }
   return Error::InvalidArgument;
 }

@@ -30,15 +30,18 @@ class TensorInfo {
   friend class Method;
   friend class MethodMeta;
   TensorInfo() = default;
-  /// Reads a Tensor record and checks all of it that needs nothing but the record. Errors: InvalidProgram,
-  /// NotSupported (a type or layout that no tensor of this runtime has).
-  static Result<TensorInfo> read(flat::Reader& reader, const flat::Table& tensor);
+  /// Reads the Tensor record under the cursor and checks all of it that needs nothing but the record. Where
+  /// sizes and order are those that this held before, it says so in `same_layout` and takes the verdict on
+  /// them over. Errors: InvalidProgram, NotSupported (a type or layout that no tensor of this runtime has).
+  Error read(const flat::Reader& reader, const flat::Cursor& tensor, bool* same_layout);
+  /// One tensor by itself.
+  static Result<TensorInfo> of(flat::Reader& reader, const flat::Table& tensor);
 
   Span<const SizesType> sizes_;
   Span<const DimOrderType> dim_order_;
   Span<const char> name_;
   size_t nbytes_ = 0;
-  int32_t numel_ = 0;
+  int32_t numel_ = 1;
   ScalarType type_ = ScalarType::Undefined;
   TensorShapeDynamism dynamism_ = TensorShapeDynamism::STATIC;
   bool planned_ = false;

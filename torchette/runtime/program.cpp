@@ -22,6 +22,11 @@ constexpr size_t kAlignment = 8;  // of what stands in the file
 
 bool is_aligned(const void* p, size_t alignment) { return reinterpret_cast<uintptr_t>(p) % alignment == 0; }
 
+/// Looks at each of `tables` and at the table that it points to.
+void visit(const Reader& reader, const flat::Tables& tables, uint16_t slot) {
+  for (size_t i = 0; i < tables.size() && reader.ok(); ++i) tables[i].table(slot);
+}
+
 }  // namespace
 
 Program::HeaderStatus Program::check_header(const void* data, size_t size) {
@@ -75,10 +80,11 @@ Result<Program> Program::load(DataLoader* loader, Verification verification) {
   Reader reader = program.reader();
   const Table root = Table::root(&reader);
   const flat::Tables segments = root.tables(schema::Program::kSegments);
+  const uint64_t room = *file_size - segment_base;
   for (size_t i = 0; i < segments.size(); ++i) {
-    const auto offset = segments[i].get<uint64_t>(schema::DataSegment::kOffset);
-    const auto size = segments[i].get<uint64_t>(schema::DataSegment::kSize);
-    const uint64_t room = *file_size - segment_base;
+    const Table segment = segments[i];
+    const auto offset = segment.get<uint64_t>(schema::DataSegment::kOffset);
+    const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
     TORCHETTE_CHECK(reader.ok() && offset <= room && size <= room - offset, InvalidProgram,
                     "segment %zu is not inside of the file of %zu bytes: it may be cut short", i, *file_size);
   }
@@ -105,14 +111,10 @@ Error Program::verify() const {
   for (size_t p = 0; p < plans.size() && reader.ok(); ++p) {
     const Table plan = plans[p];
     plan.string(schema::ExecutionPlan::kName);
-    const flat::Tables values = plan.tables(schema::ExecutionPlan::kValues);
-    for (size_t i = 0; i < values.size() && reader.ok(); ++i) values[i].table(schema::EValue::kVal);
+    visit(reader, plan.tables(schema::ExecutionPlan::kValues), schema::EValue::kVal);
     const flat::Tables chains = plan.tables(schema::ExecutionPlan::kChains);
-    for (size_t c = 0; c < chains.size() && reader.ok(); ++c) {
-      const flat::Tables instructions = chains[c].tables(schema::Chain::kInstructions);
-      for (size_t i = 0; i < instructions.size() && reader.ok(); ++i)
-        instructions[i].table(schema::Instruction::kInstrArgs);
-    }
+    for (size_t c = 0; c < chains.size() && reader.ok(); ++c)
+      visit(reader, chains[c].tables(schema::Chain::kInstructions), schema::Instruction::kInstrArgs);
   }
   TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the file is damaged: a method's records are not inside");
   return Error::Ok;
@@ -150,8 +152,9 @@ Result<FreeableBuffer> Program::load_segment(Reader& reader, size_t index, const
   TORCHETTE_CHECK(index < segments.size(), InvalidProgram, "segment %zu is named, there are %zu", index,
                   segments.size());
   // load() has seen that all segments are inside of the file
-  const auto offset = segments[index].get<uint64_t>(schema::DataSegment::kOffset);
-  const auto size = segments[index].get<uint64_t>(schema::DataSegment::kSize);
+  const Table segment = segments[index];
+  const auto offset = segment.get<uint64_t>(schema::DataSegment::kOffset);
+  const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
   return loader_->load(segment_base_ + static_cast<size_t>(offset), static_cast<size_t>(size), info);
 }
 
@@ -188,16 +191,16 @@ Error Program::load_mutable(Reader& reader, uint64_t segments_index, uint32_t in
                   "a tensor starts with data of a mutable segment that is not there");
   const Table part = mutable_segments[static_cast<size_t>(segments_index)];
   const Span<const uint64_t> offsets = part.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
-  const size_t segment = part.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
-  const flat::Tables segments = root.tables(schema::Program::kSegments);
-  TORCHETTE_CHECK(reader.ok() && index < offsets.size() && segment < segments.size(), InvalidProgram,
+  const size_t segment_index = part.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
+  const Table segment = root.tables(schema::Program::kSegments)[segment_index];
+  const auto start = segment.get<uint64_t>(schema::DataSegment::kOffset);
+  const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
+  TORCHETTE_CHECK(reader.ok() && segment.present() && index < offsets.size(), InvalidProgram,
                   "initial data %u is not inside of the file", index);
-  const auto start = segments[segment].get<uint64_t>(schema::DataSegment::kOffset);
-  const auto size = segments[segment].get<uint64_t>(schema::DataSegment::kSize);
   TORCHETTE_CHECK(offsets[index] <= size && nbytes <= size - offsets[index], InvalidProgram,
                   "initial data %u of %zu bytes is not inside of its segment", index, nbytes);
   return loader_->load_into(segment_base_ + static_cast<size_t>(start + offsets[index]), nbytes,
-                            {Segment::Type::Mutable, segment}, buffer);
+                            {Segment::Type::Mutable, segment_index}, buffer);
 }
 
 Result<FreeableBuffer> Program::load_delegate_data(Reader& reader, const Table& reference,

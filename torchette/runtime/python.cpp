@@ -10,7 +10,9 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <deque>
 #include <memory>
@@ -34,6 +36,55 @@ namespace nb = nanobind;
 namespace torchette {
 namespace {
 
+// --- Ctrl-C
+// -----------------------------------------------------------
+
+/// While one lives on Python's main thread, SIGINT cancels the method before Python hears of it. Without, an
+/// endless loop of a model could only be killed. Other handlers, and the want of one, stay as they are.
+class Interruptible {
+ public:
+  explicit Interruptible(Method& method) {
+    static thread_local const bool is_main = PyThread_get_thread_ident() == main_thread;
+    if (!is_main) return;
+    seen_ = false;
+    running_ = &method;
+    struct sigaction ours{};
+    ours.sa_sigaction = handle;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&ours.sa_mask);
+    installed_ = sigaction(SIGINT, &ours, &previous_) == 0;
+  }
+  Interruptible(const Interruptible&) = delete;
+  ~Interruptible() {
+    if (!installed_) return;
+    sigaction(SIGINT, &previous_, nullptr);
+    if (seen_) (void)running_.load()->reset_execution();  // should it have come too late
+    running_ = nullptr;
+  }
+
+  static inline unsigned long main_thread;
+
+ private:
+  static void handle(int number, siginfo_t* info, void* context) {
+    const bool takes_info = (previous_.sa_flags & SA_SIGINFO) != 0;
+    if (!takes_info && previous_.sa_handler == SIG_IGN) return;
+    if (Method* method = running_) method->cancel();
+    seen_ = true;
+    if (takes_info) {
+      previous_.sa_sigaction(number, info, context);
+    } else if (previous_.sa_handler != SIG_DFL) {
+      previous_.sa_handler(number);
+    } else {
+      sigaction(number, &previous_, nullptr);
+      raise(number);
+    }
+  }
+
+  static inline std::atomic<Method*> running_;
+  static inline std::atomic<bool> seen_;
+  static inline struct sigaction previous_;
+  bool installed_ = false;
+};
 // --- Log lines of this thread, until somebody takes them
 // -----------------------------------------------------------
 
@@ -595,9 +646,11 @@ class LoadedMethod {
       nb::gil_scoped_release release;
       const std::lock_guard<std::mutex> lock(mutex_);
       take_log();
+      const Interruptible interruptible(*method_);
       error = run({values.data(), values.size()}, outcomes);
       log = take_log();
     }
+    if (error == Error::OutOfResources && PyErr_CheckSignals() != 0) throw nb::python_error();
     if (error != Error::Ok) throw Fault{Fault::Kind::Runtime, error, log, 0};
     nb::list results;
     for (Outcome& outcome : outcomes) results.append(to_python(outcome, torch));
@@ -612,6 +665,8 @@ class LoadedMethod {
     detach(*tensor, nullptr, outcome);
     return to_python(outcome, torch);
   }
+
+  void cancel() { method_->cancel(); }
 
   void reset() {
     nb::gil_scoped_release release;
@@ -1035,6 +1090,8 @@ NB_MODULE(_native, m) {
   platform.emit_log_message = capture_log_line;
   register_pal(platform);
 
+  Interruptible::main_thread =
+      nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
   fault_type = PyErr_NewException("torchette.runtime._native.Fault", nullptr, nullptr);
   m.attr("Fault") = nb::steal(fault_type);
   Py_INCREF(fault_type);
@@ -1079,6 +1136,7 @@ NB_MODULE(_native, m) {
       .def("execute", &LoadedMethod::execute, nb::arg("inputs"))
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
       .def("reset", &LoadedMethod::reset)
+      .def("cancel", &LoadedMethod::cancel)
       .def_prop_ro("memory_size", &LoadedMethod::method_memory_size);
 
   if (const Error error = register_all_backends(); error != Error::Ok) throw runtime_fault(error);

@@ -3,47 +3,69 @@
 #pragma once
 
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "torchette/runtime/error.h"
 
 namespace torchette {
 
-template <typename T>
-class [[nodiscard]] Result {
- public:
-  using value_type = T;
-
-  Result(Error error)
-      : error_(error == Error::Ok ? Error::Internal : error) {}       // NOLINT: implicit on purpose
-  Result(const T& value) : error_(Error::Ok), value_(value) {}        // NOLINT
-  Result(T&& value) : error_(Error::Ok), value_(std::move(value)) {}  // NOLINT
-  Result(Result&& other) noexcept : error_(other.error_) {
-    if (ok()) new (&value_) T(std::move(other.value_));
-  }
-  Result(const Result&) = delete;
-  Result& operator=(const Result&) = delete;
-  Result& operator=(Result&&) = delete;
-  ~Result() {
-    if (ok()) value_.~T();
-  }
-
-  bool ok() const { return error_ == Error::Ok; }
-  Error error() const { return error_; }
-
-  /// The value. Only to be called when ok().
-  T& get() { return value_; }
-  const T& get() const { return value_; }
-  T& operator*() { return value_; }
-  const T& operator*() const { return value_; }
-  T* operator->() { return &value_; }
-  const T* operator->() const { return &value_; }
-
- private:
+/// What a Result holds. Of a plain T it is plain itself, so that small ones are returned in registers.
+template <typename T, bool kPlain = std::is_trivially_copyable_v<T>>
+struct ResultParts {
   Error error_;
   union {
     T value_;
   };
+
+  explicit ResultParts(Error given) : error_(given) {}
+  explicit ResultParts(const T& given) : error_(Error::Ok), value_(given) {}
+  ResultParts(const ResultParts&) = default;
+};
+
+template <typename T>
+struct ResultParts<T, false> {
+  Error error_;
+  union {
+    T value_;
+  };
+
+  explicit ResultParts(Error given) : error_(given) {}
+  explicit ResultParts(const T& given) : error_(Error::Ok), value_(given) {}
+  explicit ResultParts(T&& given) : error_(Error::Ok), value_(std::move(given)) {}
+  ResultParts(ResultParts&& other) noexcept : error_(other.error_) {
+    if (error_ == Error::Ok) new (&value_) T(std::move(other.value_));
+  }
+  ~ResultParts() {
+    if (error_ == Error::Ok) value_.~T();
+  }
+};
+
+template <typename T>
+class [[nodiscard]] Result : private ResultParts<T> {
+  using Parts = ResultParts<T>;
+
+ public:
+  using value_type = T;
+
+  Result(Error error) : Parts(error == Error::Ok ? Error::Internal : error) {}  // NOLINT: implicit on purpose
+  Result(const T& value) : Parts(value) {}                                      // NOLINT
+  Result(T&& value) : Parts(std::move(value)) {}                                // NOLINT
+  Result(Result&&) noexcept = default;
+  Result(const Result&) = delete;
+  Result& operator=(const Result&) = delete;
+  Result& operator=(Result&&) = delete;
+
+  bool ok() const { return this->error_ == Error::Ok; }
+  Error error() const { return this->error_; }
+
+  /// The value. Only to be called when ok().
+  T& get() { return this->value_; }
+  const T& get() const { return this->value_; }
+  T& operator*() { return this->value_; }
+  const T& operator*() const { return this->value_; }
+  T* operator->() { return &this->value_; }
+  const T* operator->() const { return &this->value_; }
 };
 
 }  // namespace torchette

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A file may hold a loop without end: a call of it can be ended from another thread and with Ctrl-C.
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+from torchette.errors import ExecutionError
+from torchette.format import pte
+from torchette.runtime import Method, Runtime
+
+
+@pytest.fixture
+def endless() -> Method:
+    """Jumps to its only instruction, which is the jump, as long as its input is false."""
+    plan = pte.ExecutionPlan(
+        name="forward",
+        container_meta_type=pte.ContainerMetadata("", ""),
+        values=[pte.EValue(pte.Bool(False))],
+        inputs=[0],
+        chains=[pte.Chain(instructions=[pte.Instruction(pte.JumpFalseCall(0, 0))])],
+        non_const_buffer_sizes=[0],
+    )
+    file = bytes(pte.write(pte.Program(version=0, execution_plan=[plan])))
+    return Runtime.get().load_program(file).load_method("forward")
+
+
+def test_another_thread_cancels(endless: Method) -> None:
+    timer = threading.Timer(0.05, endless.cancel)
+    timer.start()
+    with pytest.raises(ExecutionError, match="cancelled"):
+        endless.execute([False])
+    timer.join()
+    assert endless.execute([True]) == []
+
+
+def test_a_cancel_is_for_one_call(endless: Method) -> None:
+    endless.cancel()
+    with pytest.raises(ExecutionError, match="cancelled"):
+        endless.execute([True])
+    assert endless.execute([True]) == []
+
+
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread"
+)
+def test_ctrl_c(endless: Method) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press() -> None:
+        time.sleep(0.05)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    for _ in range(2):
+        thread = threading.Thread(target=press)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            endless.execute([False])
+        thread.join()
+        assert endless.execute([True]) == []
+
+
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread"
+)
+def test_a_handler_that_goes_on_is_called(endless: Method) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    try:
+        main = threading.main_thread().ident
+        assert main is not None
+        timer = threading.Timer(0.05, lambda: signal.pthread_kill(main, signal.SIGINT))
+        timer.start()
+        with pytest.raises(ExecutionError, match="cancelled"):
+            endless.execute([False])
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+    assert endless.execute([True]) == []
