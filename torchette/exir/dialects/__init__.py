@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 
 from torchette.errors import DialectError
 from torchette.exir import control_flow, ops
+from torchette.exir.dialects._refused import REFUSED
 from torchette.exir.dialects.edge import dtypes
 from torchette.exir.graph import graph_modules, node_text, outputs, place, placeholders, shape_text
 from torchette.exir.tensor import upper_bound
@@ -108,7 +109,8 @@ def violations(
     for module in graph_modules(program):
         for node in module.graph.nodes:
             if node.op == "call_function" and node.target not in allow and not dialect.accepts(node.target):
-                found.append(Violation(refused[0], f"{_target(node)} {refused[1]}", refused[2], node))
+                reason = f": {_reason(node)}" if _reason(node) else ""
+                found.append(Violation(refused[0], f"{_target(node)} {refused[1]}{reason}", refused[2], node))
             for check in dialect.checks:
                 message = check.run(node)
                 if message is not None:
@@ -167,6 +169,11 @@ def core_operators() -> list[str]:
 def edge_extras() -> list[str]:
     """The names of the operators that edge accepts besides the core ones."""
     return [_name(op) for op in ops.all_aten() if _is_extra(op) and not ops.is_core(op)]
+
+
+def _reason(node: Node) -> str:
+    """Why an operator is refused, where that is known."""
+    return REFUSED.get(_name(node.target), "") if ops.is_operator(node.target) else ""  # type: ignore[arg-type]
 
 
 def _name(op: torch._ops.OpOverload) -> str:
@@ -778,5 +785,15 @@ def page() -> str:
         f"## The {len(extras)} operators that edge accepts besides",
         "",
         ", ".join(f"`{n}`" for n in extras),
+    ]
+    lines += [
+        "",
+        f"## The {len(REFUSED)} operators of torch.nn.functional that are refused",
+        "",
+        "Everything else that `torch.nn.functional` calls becomes operators of the two lists above.",
+        "",
+        "| operator | why |",
+        "|---|---|",
+        *(f"| `{name}` | {reason} |" for name, reason in REFUSED.items()),
     ]
     return "\n".join(lines) + "\n"

@@ -172,6 +172,20 @@ def _new_empty(
     return torch.empty(size, dtype=dtype or x.dtype, device=x.device)
 
 
+def _conv_tbc(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int = 0) -> torch.Tensor:
+    # x is [time, batch, channels], the weight [width, channels in, channels out].
+    rows = aten.convolution(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, [1], [pad], [1], False, [0], 1)
+    return rows.permute(2, 0, 1)
+
+
+def _grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> Any:
+    if offs is not None or bias is not None or a.dim() != 3:
+        return NotImplemented
+    return torch.bmm(a, b).to(out_dtype or a.dtype)
+
+
 TABLE: dict[Any, Callable] = {
     **_UPSAMPLE,
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
@@ -192,6 +206,8 @@ TABLE: dict[Any, Callable] = {
     aten.bucketize.Tensor: _bucketize,
     aten.round.decimals: _round,
     aten._trilinear.default: _trilinear,
+    aten.conv_tbc.default: _conv_tbc,
+    aten._grouped_mm.default: _grouped_mm,
     aten.adaptive_max_pool2d.default: _adaptive_max_pool2d,
     aten.rrelu_with_noise_functional.default: _rrelu,
     aten.__lshift__.Scalar: torch.bitwise_left_shift,

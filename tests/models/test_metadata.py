@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# C++, Python and `torchette inspect --json` are three ways to ask one file; they tell the same.
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from tests.models import artifacts
+from tests.models.artifacts import each_model
+from torchette import cli
+from torchette.runtime import MethodMeta, Runtime
+
+BUILD = Path(__file__).parents[2] / "build" / "dev"
+# The runtime's numbers of dtypes, and its tags by the kinds of `inspect`.
+DTYPES = {
+    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
+}  # fmt: skip
+TAGS = {"null": 0, "tensor": 1, "string": 2, "double": 3, "int": 4, "bool": 5}
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cmake") is None or not (BUILD / "CMakeCache.txt").exists(),
+    reason="not built by ./dev setup",
+)
+
+
+@pytest.fixture(scope="module")
+def print_meta() -> Path:
+    """The C++ program; built at most once by each test process, one process at a time."""
+    import fcntl
+
+    with open(BUILD / "print_meta.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = ["cmake", "--build", BUILD, "--target", "torchette_print_meta"]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+    return BUILD / "torchette_print_meta"
+
+
+def port(
+    what, tag, dtype=None, sizes=(), dim_order=(), nbytes=0, planned=False, dynamic=False, name=""
+) -> str:
+    if dtype is None:
+        return f"{what} tag={tag}"
+    numbers = (f"{'' if not part else ','.join(map(str, part)) + ','}" for part in (sizes, dim_order))
+    return (
+        f"{what} tag={tag} dtype={dtype} sizes={next(numbers)} dim_order={next(numbers)} nbytes={nbytes} "
+        f"planned={int(planned)} dynamic={int(dynamic)} name={name}"
+    )
+
+
+def of_python(meta: MethodMeta) -> list[str]:
+    lines = [f"method {meta.name()}"]
+    for what, count, text, tensor_meta in (
+        ("input", meta.num_inputs(), meta.input_text, meta.input_tensor_meta),
+        ("output", meta.num_outputs(), meta.output_text, meta.output_tensor_meta),
+    ):
+        for i in range(count):
+            try:
+                t = tensor_meta(i)
+            except TypeError:
+                kind = {"None": "null", "float": "double", "str": "string"}.get(text(i), text(i))
+                lines.append(port(what, TAGS[kind]))
+                continue
+            rest = (
+                t.dtype(),
+                t.sizes(),
+                t.dim_order,
+                t.nbytes(),
+                t.is_memory_planned(),
+                t.is_dynamic,
+                t.name,
+            )
+            lines.append(port(what, TAGS["tensor"], *rest))
+    lines += [f"planned {size}" for size in meta.planned_sizes]
+    lines += [f"backend {name}" for name in meta.backend_names]
+    return [*lines, f"instructions {meta.num_instructions}"]
+
+
+def of_inspect(method: dict) -> list[str]:
+    lines = [f"method {method['name']}"]
+    for what in ("input", "output"):
+        for each in method[f"{what}s"]:
+            value = method["values"][each["index"]]
+            t = value["tensor"]
+            if t is None:
+                lines.append(port(what, TAGS[value["kind"]]))
+                continue
+            planned, dynamic = t["memory_id"] is not None, t["dynamism"] != "static"
+            rest = (t["sizes"], t["dim_order"], t["nbytes"], planned, dynamic, t["name"] or "")
+            lines.append(port(what, TAGS["tensor"], DTYPES[t["dtype"]], *rest))
+    lines += [f"planned {buffer['nbytes']}" for buffer in method["planned_buffers"]]
+    lines += [f"backend {delegate['backend']}" for delegate in method["delegates"]]
+    return [*lines, f"instructions {len(method['instructions'])}"]
+
+
+def assert_all_tell_the_same(file: Path, print_meta: Path, capsys: pytest.CaptureFixture) -> list[str]:
+    told = subprocess.run([print_meta, file], capture_output=True, text=True, check=True).stdout.splitlines()
+    program = Runtime.get().load_program(file)
+    names = [line.removeprefix("method ") for line in told if line.startswith("method ")]
+    assert set(names) == program.method_names
+    assert [line for name in names for line in of_python(program.metadata(name))] == told
+    assert cli.main(["inspect", str(file), "--json"]) == 0
+    inspected = json.loads(capsys.readouterr().out)
+    assert [line for method in inspected["methods"] for line in of_inspect(method)] == told
+    return told
+
+
+@each_model
+def test_of_the_reference_models(name, print_meta, tmp_path, capsys) -> None:
+    artifacts.compiled(name).save(tmp_path / "model.pte")
+    told = assert_all_tell_the_same(tmp_path / "model.pte", print_meta, capsys)
+    assert sum(line.startswith("input") for line in told) == len(artifacts.args(name))
+
+
+class Everything(nn.Module):
+    """A dynamic input of another order, a number, structures, state, an output that is a plain number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(3))
+
+    def forward(self, images, scale: float, *, mask):
+        self.calls.add_(1)
+        return {
+            "scaled": images["left"] * scale,
+            "parts": (mask.to(torch.int32), 7, None),
+            "calls": self.calls * 1,
+        }
+
+
+def test_of_dynamic_shapes_numbers_structures_and_several_methods(print_meta, tmp_path, capsys) -> None:
+    n = torch.export.Dim("n", min=1, max=5)
+    everything = torch.export.export(
+        Everything().eval(),
+        ({"left": torch.ones(2, 3)}, 2.0),
+        {"mask": torch.ones(3) > 0},
+        dynamic_shapes={"images": {"left": {0: n}}, "scale": None, "mask": None},
+    )
+    model = torchette.compile(
+        {"everything": everything, "relu": (nn.ReLU().eval(), (torch.ones(1, 2, 3, 4),))},
+        constant_methods={"version": 3},
+        plan_inputs_and_outputs=True,
+    )
+    model.save(tmp_path / "model.pte")
+    told = assert_all_tell_the_same(tmp_path / "model.pte", print_meta, capsys)
+    text = "\n".join(told)
+    assert "sizes=5,3, dim_order=0,1, nbytes=60 planned=1 dynamic=1" in text
+    assert "dtype=11" in text and f"output tag={TAGS['int']}" in text and "method version" in text

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The operators that stay what they are when torch.nn.functional is decomposed, are not core, and have no kernel: a
+# model that needs one is refused with the reason here. Published in docs/dialects.md; a test holds it to be complete.
+"""Operator name -> why there is neither a decomposition nor a kernel."""
+
+from __future__ import annotations
+
+_RANDOM = "its result is drawn at random"
+_TRAINING = "it is what a layer in training mode does"
+
+REFUSED: dict[str, str] = {
+    "aten::_native_batch_norm_legit_functional": _TRAINING,
+    "aten::_scaled_mm_v2": "the file format has no 8-bit floating point tensors",
+    "aten::bernoulli.p": _TRAINING,
+    "aten::exponential": _RANDOM,
+    "aten::fractional_max_pool2d": "its regions are drawn at random",
+    "aten::fractional_max_pool3d": "its regions are drawn at random",
+    "aten::native_channel_shuffle": "torch takes no decomposition for it; channel_shuffle computes the same",
+    "aten::rrelu_with_noise_functional": _TRAINING,
+    "torch_nn::_linear_cross_entropy_batch_chunked": "a loss in chunks that save memory in training; write linear and cross_entropy",
+    "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction": "a loss in chunks that save memory in training; write linear and cross_entropy",
+}
