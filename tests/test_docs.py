@@ -113,6 +113,10 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
             place = f"{page.relative_to(ROOT)}:{number}"
             if words[:1] == ["torchette"]:
                 assert cli.main(words[1:]) == 0, f"{place}: {line}"
+            elif words[:1] == ["executor_runner"]:
+                runner = ROOT / "build" / "dev" / "executor_runner"
+                if runner.exists():
+                    subprocess.run([runner, *words[1:]], check=True, capture_output=True)
             elif words[:1] == ["./dev"]:
                 assert re.search(rf"^  {re.escape(words[1])}\b", dev_help, re.M) or words[1] == "--help", (
                     place

@@ -12,6 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.building import BUILD, configure, locked
+from tests.extension.conftest import two_methods  # noqa: F401
+from tests.extension.test_guides import build_and_run_guide
+
 ROOT = Path(__file__).resolve().parents[1]
 # Modules that `import torchette` may load beyond a bare interpreter's; importlib and typing take most of them.
 IMPORT_BUDGET = 60
@@ -42,15 +46,12 @@ def python(*arguments: str | Path) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built in ./dev's own build folder, where the compiled objects already lie."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = (
-        f"build-dir={ROOT / 'build' / 'dev'}"
-        if (ROOT / "build" / "dev").exists()
-        else "build-dir=build/wheel"
-    )
-    python(
-        *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", folder),
-        *("-C", build),
-    )
+    with locked():
+        python(
+            *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", folder),
+            *("-C", f"build-dir={BUILD}"),
+        )
+        configure()
     return next(folder.glob("*.whl"))
 
 
@@ -61,8 +62,24 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert "torchette/runtime/kernel.h" in names
     assert "torchette/extension/compat/executorch/runtime/executor/program.h" in names
     assert len([name for name in names if re.match(r"torchette/runtime/_native.*\.so$", name)]) == 1
-    strange = [name for name in names if not re.search(r"\.(py|fbs|h|def|so|md)$|dist-info/", name)]
-    assert not strange
+    for name in ("torchette/lib/libtorchette.a", "torchette/lib/libtorchette.so"):
+        assert name in names
+    known = r"\.(py|fbs|h|def|so|a|md)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
+    strange = [name for name in names if not re.search(known, name)]
+    assert strange == [next(name for name in names if name.endswith(".data/scripts/executor_runner"))]
+    assert wheel.stat().st_size < 10e6
+
+
+def test_projects_find_the_installed_package(
+    wheel: Path,
+    two_methods: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The project of docs/cpp.md, from the wheel, with either library."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    prefix = tmp_path / "site" / "torchette"
+    for shared in ("OFF", "ON"):
+        build_and_run_guide(prefix, tmp_path / shared, shared, two_methods)
 
 
 def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
@@ -93,6 +110,10 @@ def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
         expected = module(image).numpy()
     np.testing.assert_allclose(np.load(output), expected, rtol=1e-4, atol=1e-5)
     assert "native module" in python(tmp_path / "venv" / "bin" / "torchette", "doctor")
+    assert python(tmp_path / "venv" / "bin" / "torchette", "--cmake-prefix").strip() == str(
+        site / "torchette"
+    )
+    assert "usage" in python(tmp_path / "venv" / "bin" / "executor_runner", "--help")
 
 
 def test_import_is_cheap() -> None:

@@ -1,39 +1,36 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# C++ programs of this folder, built on demand in the folder that `./dev setup` has filled already.
+# A program with two methods, which the C++ tests of this folder run.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "dev"
-
-
-def run(*command: str | Path, status: int = 0, **more) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **more)
-    assert done.returncode == status, (
-        f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    )
-    return done
-
 
 @pytest.fixture(scope="session")
-def built() -> Callable[[str], Path]:
-    """From a target of CMakeLists.txt to its file. One process at a time builds."""
-    import fcntl
+def two_methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """relu(x @ ones) as `forward`, x + x as `twice`, whose input and output no plan has."""
+    torch = pytest.importorskip("torch")
+    from torchette.exir import ExecutorchBackendConfig, to_edge
+    from torchette.exir.passes.plan_memory import MemoryPlanningPass
 
-    if shutil.which("cmake") is None or not (BUILD / "CMakeCache.txt").exists():
-        pytest.skip("not built by ./dev setup")
+    class Forward(torch.nn.Module):
+        def forward(self, x):
+            return torch.relu(x @ torch.ones(3, 4))
 
-    def build(target: str) -> Path:
-        with open(BUILD / "extension.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            run("cmake", "--build", BUILD, "--target", target)
-        return BUILD / target
+    class Twice(torch.nn.Module):
+        def forward(self, x):
+            return x + x
 
-    return build
+    methods = {
+        "forward": torch.export.export(Forward(), (torch.ones(2, 3),)),
+        "twice": torch.export.export(Twice(), (torch.ones(3),)),
+    }
+    unplanned = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+    config = ExecutorchBackendConfig(
+        memory_planning_pass={"forward": MemoryPlanningPass(), "twice": unplanned}
+    )
+    path = tmp_path_factory.mktemp("extension") / "two_methods.pte"
+    to_edge(methods).to_executorch(config).save(str(path))
+    return path

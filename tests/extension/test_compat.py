@@ -4,23 +4,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.extension.conftest import ROOT, run
+from tests.building import CXX, ROOT, built, run
 
 COMPAT = ROOT / "torchette" / "extension" / "compat"
-CXX = os.environ.get("CXX", "c++")
-Build = Callable[[str], Path]
 
 
-def test_a_program_for_executorch_runs_a_model(built: Build, tmp_path: Path) -> None:
+def test_a_program_for_executorch_runs_a_model(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torchette.exir import to_edge
 
@@ -45,12 +41,12 @@ def test_a_program_for_executorch_runs_a_model(built: Build, tmp_path: Path) -> 
 SCALED = "3 5 7 13.5 16.5 19.5 2 3 4 5 6 7 1 "
 
 
-def test_a_kernel_for_executorch_runs_on_our_tensors(built: Build) -> None:
+def test_a_kernel_for_executorch_runs_on_our_tensors() -> None:
     assert run(built("torchette_call_kernel")).stdout == SCALED
 
 
 @pytest.mark.slow
-def test_the_same_kernel_runs_on_torch_s_tensors(built: Build, tmp_path: Path) -> None:
+def test_the_same_kernel_runs_on_torch_s_tensors(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     home = Path(torch.__file__).parent
     if not (home / "include" / "ATen" / "ATen.h").exists():

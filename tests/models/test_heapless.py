@@ -4,37 +4,21 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.building import built
 from tests.models import artifacts
 from tests.models.artifacts import each_model
 from torchette.devtools.memory import Bill, bills
 
-BUILD = Path(__file__).parents[2] / "build" / "dev"
-
-pytestmark = pytest.mark.skipif(
-    shutil.which("cmake") is None or not (BUILD / "CMakeCache.txt").exists(),
-    reason="not built by ./dev setup",
-)
-
 
 @pytest.fixture(scope="module")
 def heapless() -> Path:
-    """The program; built at most once by each test process, one process at a time."""
-    import fcntl
-
-    with open(BUILD / "heapless.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run(
-            ["cmake", "--build", BUILD, "--target", "torchette_heapless"], capture_output=True, text=True
-        )
-    assert done.returncode == 0, done.stdout[-4000:]
-    return BUILD / "torchette_heapless"
+    return built("torchette_heapless")
 
 
 class Heapless:

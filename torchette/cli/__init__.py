@@ -12,7 +12,8 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torchette
 from torchette.errors import CompileError, TorchetteError
@@ -31,6 +32,20 @@ class Parser(argparse.ArgumentParser):
         self.exit(UNUSABLE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+class _CMakePrefix(argparse.Action):
+    """Prints what CMAKE_PREFIX_PATH needs: the package's own folder, where it was installed."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(nargs=0, **more)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        prefix = Path(torchette.__file__).parent
+        if not (prefix / "lib" / "cmake" / "torchette").exists():
+            parser.error(f"{prefix} is a checkout: cmake --install build/dev --prefix DIR, and use DIR")
+        print(prefix)
+        parser.exit(DONE)
+
+
 def verbs() -> list[str]:
     """Names of the verbs, sorted: the modules of this folder."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
@@ -39,6 +54,7 @@ def verbs() -> list[str]:
 def _parser() -> Parser:
     parser = Parser(prog="torchette", description=__doc__)
     parser.add_argument("--version", action="version", version=f"torchette {torchette.__version__}")
+    parser.add_argument("--cmake-prefix", action=_CMakePrefix, help="print where CMake finds the C++ runtime")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
     for name in verbs():
         module = importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# executor_runner: ExecuTorch's options, arrays in and out, JSON, and one line with an exit code for everything wrong.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.building import built, run
+
+
+@pytest.fixture(scope="module")
+def runner() -> Path:
+    return built("executor_runner")
+
+
+def test_text(runner: Path, two_methods: Path) -> None:
+    model = f"--model_path={two_methods}"
+    done = run(runner, model, "--method_name", "twice")
+    assert done.stdout == "Output 0: tensor(sizes=[3], [2, 2, 2])\n" and done.stderr == ""
+    assert run(runner, model, "-print_output=none", "--num_executions", "3", "--cpu_threads=2").stdout == ""
+    assert "usage" in run(runner, "--help").stdout
+
+
+def test_arrays(runner: Path, two_methods: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    expected = np.maximum(x @ np.ones((3, 4), np.float32), 0)
+    common = (runner, "--model_path", two_methods, "--method_name", "forward", "--print_output", "none")
+    np.save(tmp_path / "x.npy", x)
+    run(*common, "--inputs", tmp_path / "x.npy", "--output_file", tmp_path / "y")
+    np.testing.assert_allclose(np.load(tmp_path / "y-0.npy"), expected, rtol=1e-6)
+    x.tofile(tmp_path / "x.bin")
+    run(*common, "--inputs", tmp_path / "x.bin", "--output_file", tmp_path / "z")
+    np.testing.assert_array_equal(
+        np.fromfile(tmp_path / "z-0.bin", np.float32), np.load(tmp_path / "y-0.npy").ravel()
+    )
+    served = run(*common, "--server_mode", "--output_file", tmp_path / "s.npy", input="\n\n")
+    assert served.stdout == "" and np.load(tmp_path / "s-0.npy").tolist() == [[3.0] * 4] * 2
+
+
+def test_json(runner: Path, two_methods: Path, tmp_path: Path) -> None:
+    x = np.array([np.inf, np.nan, 0.5], np.float32)
+    np.save(tmp_path / "x.npy", x)
+    arguments = ("--model_path", two_methods, "--method_name", "twice", "--inputs", tmp_path / "x.npy")
+    report = json.loads(run(runner, *arguments, "--json", "--num_executions=5").stdout)
+    assert report["model"] == str(two_methods) and report["method"] == "twice" and report["executions"] == 5
+    assert report["outputs"] == [{"dtype": "float32", "sizes": [3], "data": ["inf", "nan", 1]}]
+    assert 0 < report["execute_ms"]["best"] <= report["execute_ms"]["median"] and report["load_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments, status, words",
+    [
+        (["--model_path", "none.pte"], 2, "none.pte cannot be opened"),
+        (["--model_path", __file__], 1, "InvalidProgram (0x23)"),
+        (["--model", "x"], 2, "there is no option --model;"),
+        (["--model_path"], 2, "--model_path needs a value"),
+        (["model.pte"], 2, "cannot use 'model.pte'"),
+        (["MODEL", "--method_name", "none"], 1, "none: InvalidArgument"),
+        (["MODEL", "--num_executions", "0"], 2, "whole number from 1, not 0"),
+        (["MODEL", "--print_output", "some"], 2, "not 'some'"),
+        (["MODEL", "--inputs", "a,b"], 2, "--inputs has 2 entries, forward takes 1"),
+        (["MODEL", "--inputs", "none.npy"], 2, "none.npy cannot be opened"),
+        (["MODEL", "--inputs", __file__], 2, "input 0 needs 24"),
+        (["MODEL", "--input_shapes", "2x3x"], 2, "'2x3x' is not of the form"),
+        (["MODEL", "--input_shapes", "9x3"], 1, "forward: InvalidArgument"),
+        (["MODEL", "--output_file", "/none/y"], 2, "/none/y-0.bin cannot be written"),
+        (["MODEL", "--data_path", "x.ptd"], 2, "--data_path is not supported yet"),
+    ],
+)
+def test_what_is_wrong(
+    runner: Path, two_methods: Path, arguments: list[str], status: int, words: str
+) -> None:
+    given = [f"--model_path={two_methods}" if word == "MODEL" else word for word in arguments]
+    done = run(runner, "--method_name=forward", *given, status=status)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("executor_runner: ") and words in last and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"]
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_damaged_arrays(runner: Path, two_methods: Path, tmp_path: Path, dtype: str, order: str) -> None:
+    """Every cut of the file is refused; what is whole fails for its dtype alone."""
+    np.save(tmp_path / "x.npy", np.asarray(np.ones((2, 3)), dtype, order=order))
+    whole = (tmp_path / "x.npy").read_bytes()
+    arguments = ("--model_path", two_methods, "--method_name", "forward", "--inputs", tmp_path / "cut.npy")
+    for cut in (0, 5, 9, 11, 40, len(whole) - 1):
+        (tmp_path / "cut.npy").write_bytes(whole[:cut])
+        assert "cut.npy cannot be read" in run(runner, *arguments, status=2).stderr
+    (tmp_path / "cut.npy").write_bytes(whole)
+    right = dtype == "float32" and order == "C"
+    assert "InvalidArgument" in run(runner, *arguments, status=0 if right else 1).stderr or right

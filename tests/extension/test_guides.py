@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The guides of docs/cpp.md and docs/c.md, done as they say: an installed package, a project of five lines, a program in C.
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.building import BUILD, CC, ROOT, configure, locked, run
+
+
+def block(page: str, language: str) -> str:
+    """The first block of that language."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    found = re.search(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `cmake --install` has put the runtime."""
+    prefix = tmp_path_factory.mktemp("installed")
+    with locked():
+        configure()
+        run(
+            "cmake",
+            "--build",
+            BUILD,
+            "--target",
+            "torchette_static",
+            "torchette_shared",
+            "executor_runner",
+            "_native",
+        )
+        run("cmake", "--install", BUILD, "--prefix", prefix)
+    return prefix
+
+
+def build_and_run_guide(prefix: Path, folder: Path, shared: str, model: Path) -> None:
+    """The C++ guide's project against the package at `prefix`; `model` takes other sizes, which the program survives."""
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(block("cpp.md", "cmake"))
+    program = block("cpp.md", "cpp").replace("{1, 3, 224, 224}", "{2, 3}")
+    (folder / "main.cpp").write_text(program)
+    run(
+        *("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}"),
+        *(f"-DBUILD_SHARED_LIBS={shared}", "-DCMAKE_BUILD_TYPE=Debug"),
+    )
+    run("cmake", "--build", folder / "build")
+    assert run(folder / "build" / "app", model).stdout.split() == ["3"] * 8
+    assert "cannot be opened" in run(folder / "build" / "app", "none", status=1).stderr
+    linked = "libtorchette.so" in run("ldd", folder / "build" / "app").stdout
+    assert linked == (shared == "ON")
+
+
+@pytest.mark.parametrize("shared", ["OFF", "ON"])
+def test_the_cpp_guide(installed: Path, two_methods: Path, tmp_path: Path, shared: str) -> None:
+    build_and_run_guide(installed, tmp_path / "project", shared, two_methods)
+
+
+def test_the_c_guide(installed: Path, two_methods: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.c").write_text(block("c.md", "c"))
+    library = installed / "lib"
+    run(
+        *(
+            CC,
+            "-std=c99",
+            "-pedantic",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            tmp_path / "run.c",
+            "-o",
+            tmp_path / "run",
+        ),
+        *("-I", installed / "include", f"-L{library}", f"-Wl,-rpath,{library}", "-ltorchette"),
+    )
+    assert run(tmp_path / "run", two_methods).stdout.split() == ["3"] * 8
+    assert "AccessFailed" in run(tmp_path / "run", "none", status=1).stderr
+    assert "InvalidProgram" in run(tmp_path / "run", __file__, status=1).stderr

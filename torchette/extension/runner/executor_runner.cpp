@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// executor_runner: runs a method of a .pte file from the shell. In: a model, inputs as files or ones. Out:
+// the outputs as text, JSON or files. Takes the options of ExecuTorch's program of that name, and never
+// aborts.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "torchette/extension/backends.h"
+#include "torchette/extension/element.h"
+#include "torchette/extension/error_name.h"
+#include "torchette/extension/module.h"
+#include "torchette/extension/print_value.h"
+#include "torchette/extension/runner/npy.h"
+
+using namespace torchette;
+using namespace torchette::extension;
+
+namespace {
+
+constexpr char kHelp[] =
+    R"(usage: executor_runner --model_path FILE [options]
+
+Runs a method of a .pte file. Inputs are ones where no files are given.
+
+  --model_path FILE       the program (model.pte)
+  --method_name NAME      the method; the first one where none is named
+  --inputs A,B,...        one file for each input: .npy, or the bytes of the tensor; an empty entry is ones
+  --input_shapes A,B,...  sizes of each input, such as 1x98,,1x1x98, within the method's bounds
+  --output_file BASE      write BASE-0.bin, BASE-1.bin ...; .npy where BASE or an input ends in .npy
+  --print_output MODE     none, summary (the first and last 100 elements) or all
+  --num_executions N      how often to run (1)
+  --json                  print one JSON object: sizes, elements, milliseconds
+  --server_mode           run once for each line of the standard input, reading the input files again
+  --cpu_threads N         accepted; the kernels run on one thread
+  --data_path, --etdump_path, --bundleio_rtol, --bundleio_atol
+                          of ExecuTorch's runner; refused here, as .ptd files, traces and bundles are not there yet
+  --help                  this text
+
+examples:
+  executor_runner --model_path mobilenet.pte --num_executions 10 --print_output none --json
+  executor_runner --model_path mobilenet.pte --inputs photo.npy --output_file scores.npy
+
+It ends with 0, with 1 where the model or an execution failed, with 2 where an option or a file is wrong.
+)";
+
+/// The values of the options, with their defaults; what stands here is what is known.
+std::map<std::string, std::string> options = {
+    {"model_path", "model.pte"}, {"method_name", ""},         {"inputs", ""},          {"input_shapes", ""},
+    {"output_file", ""},         {"print_output", "summary"}, {"num_executions", "1"}, {"json", "false"},
+    {"server_mode", "false"},    {"cpu_threads", "-1"},       {"data_path", ""},       {"etdump_path", ""},
+    {"bundleio_rtol", ""},       {"bundleio_atol", ""},       {"help", "false"},
+};
+
+/// Ends the program with one line.
+[[noreturn]] void stop(int status, const std::string& line) {
+  std::fprintf(stderr, "executor_runner: %s\n", line.c_str());
+  std::exit(status);
+}
+[[noreturn]] void stop(const std::string& what, Error error) {
+  char number[16];
+  std::snprintf(number, sizeof(number), "0x%02x", static_cast<unsigned>(error));
+  stop(1, what + ": " + error_name(error) + " (" + number + ")");
+}
+
+bool is_set(const char* option) { return options[option] == "true"; }
+
+long number_of(const char* option, long least) {
+  char* end;
+  const long value = std::strtol(options[option].c_str(), &end, 10);
+  if (options[option].empty() || *end != 0 || value < least)
+    stop(2, std::string("--") + option + " must be a whole number from " + std::to_string(least) + ", not " +
+                options[option]);
+  return value;
+}
+
+/// --name value, --name=value, -name; a switch may stand alone or with =true, or as --noname.
+void parse(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    const size_t dashes = word.find_first_not_of('-');
+    if (dashes == 0 || dashes > 2 || dashes == std::string::npos)
+      stop(2, "cannot use '" + word + "'; see --help");
+    word = word.substr(dashes);
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const bool negated = name.compare(0, 2, "no") == 0 && options.count(name.substr(2)) != 0;
+    const auto found = options.find(negated ? name.substr(2) : name);
+    if (found == options.end()) stop(2, "there is no option --" + name + "; see --help");
+    const bool is_switch = found->second == "true" || found->second == "false";
+    if (is_switch && equals == std::string::npos) {
+      found->second = negated ? "false" : "true";
+    } else if (equals != std::string::npos) {
+      found->second = word.substr(equals + 1);
+    } else if (i + 1 < argc) {
+      found->second = argv[++i];
+    } else {
+      stop(2, "--" + name + " needs a value");
+    }
+  }
+}
+
+/// The pieces between commas; an empty text has none.
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> pieces;
+  for (size_t start = 0; !text.empty() && start <= text.size();) {
+    const size_t end = std::min(text.find(at, start), text.size());
+    pieces.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return pieces;
+}
+
+bool ends_with_npy(const std::string& path) {
+  return path.size() >= 4 && path.compare(path.size() - 4, 4, ".npy") == 0;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) stop(2, path + " cannot be opened");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// Input `index` from its file, or ones. Null where the input is no tensor.
+TensorPtr make_input(const MethodMeta& meta, size_t index, const std::string& path,
+                     const std::string& shape) {
+  const std::string name = "input " + std::to_string(index);
+  const Result<Tag> tag = meta.input_tag(index);
+  if (!tag.ok()) stop(name, tag.error());
+  if (*tag != Tag::Tensor) {
+    if (!path.empty() || !shape.empty()) stop(2, name + " is not a tensor: leave its entry empty");
+    return nullptr;
+  }
+  const Result<TensorInfo> info = meta.input_tensor_meta(index);
+  if (!info.ok()) stop(name, info.error());
+  std::vector<SizesType> sizes(info->sizes().begin(), info->sizes().end());
+  if (!shape.empty()) {
+    sizes.clear();
+    for (const std::string& size : split(shape, 'x')) {
+      char* end;
+      const long value = std::strtol(size.c_str(), &end, 10);
+      if (size.empty() || *end != 0 || value < 0 || value > INT32_MAX)
+        stop(2, "--input_shapes: '" + shape + "' is not of the form 1x3x224x224");
+      sizes.push_back(static_cast<SizesType>(value));
+    }
+  }
+  const std::vector<DimOrderType> order(info->dim_order().begin(), info->dim_order().end());
+  if (ends_with_npy(path)) {
+    std::string why;
+    TensorPtr array = read_npy(read_file(path), &why);
+    if (!array) stop(2, path + " cannot be read: " + why);
+    if (!shape.empty() &&
+        !std::equal(sizes.begin(), sizes.end(), array->sizes().begin(), array->sizes().end()))
+      stop(2, path + " has another shape than --input_shapes says");
+    return array;
+  }
+  TensorPtr tensor = ones(sizes, info->scalar_type(), TensorShapeDynamism::STATIC);
+  if (tensor && order.size() == sizes.size()) tensor = make_tensor_ptr(tensor, sizes, order);
+  if (!tensor) stop(1, name + " cannot be made: its shape or dtype");
+  if (!path.empty()) {
+    const std::string bytes = read_file(path);
+    if (bytes.size() < tensor->nbytes() || (shape.empty() && bytes.size() != tensor->nbytes()))
+      stop(2, path + " has " + std::to_string(bytes.size()) + " bytes, " + name + " needs " +
+                  std::to_string(tensor->nbytes()));
+    std::copy_n(bytes.begin(), tensor->nbytes(), tensor->mutable_data_ptr<char>());
+  }
+  return tensor;
+}
+
+void print_json_number(std::ostream& out, Scalar value) {
+  if (value.is_bool())
+    out << (value.to_bool() ? "true" : "false");
+  else if (value.is_integral())
+    out << value.to_int();
+  else if (std::isfinite(value.to_double()))
+    out << value.to_double();
+  else
+    out << (std::isnan(value.to_double()) ? "\"nan\"" : value.to_double() > 0 ? "\"inf\"" : "\"-inf\"");
+}
+
+void print_json_string(std::ostream& out, const std::string& text) {
+  out << '"';
+  for (const char c : text) {
+    char escaped[8];
+    std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned char>(c));
+    if (c == '"' || c == '\\')
+      out << '\\' << c;
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out << escaped;
+    else
+      out << c;
+  }
+  out << '"';
+}
+
+void print_json(std::ostream& out, const Value& value, const std::string& mode) {
+  if (!value.is_tensor()) {
+    if (value.is_scalar())
+      print_json_number(out, value.to_scalar());
+    else
+      out << "null";
+    return;
+  }
+  const Tensor& tensor = value.toTensor();
+  const char* dtype = dtype_name(tensor.scalar_type());
+  out << "{\"dtype\": \"" << (dtype != nullptr ? dtype : "other") << "\", \"sizes\": [";
+  for (size_t d = 0; d < tensor.sizes().size(); ++d) out << (d != 0 ? ", " : "") << tensor.sizes()[d];
+  out << ']';
+  const auto count = static_cast<size_t>(tensor.numel());
+  const auto print = [&](const char* name, size_t from, size_t to) {
+    out << ", \"" << name << "\": [";
+    for (size_t i = from; i < to; ++i) {
+      if (i != from) out << ", ";
+      print_json_number(out, get_element(tensor.const_data_ptr(), tensor.scalar_type(), i));
+    }
+    out << ']';
+  };
+  if (mode == "all" || (mode == "summary" && count <= 200)) {
+    print("data", 0, count);
+  } else if (mode == "summary") {
+    print("first", 0, 100);
+    print("last", count - 100, count);
+  }
+  out << '}';
+}
+
+void write_outputs(const std::vector<Value>& outputs, std::string base, bool npy) {
+  if (ends_with_npy(base)) base.resize(base.size() - 4);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].is_tensor()) continue;
+    const Tensor& tensor = outputs[i].toTensor();
+    const std::string path = base + "-" + std::to_string(i) + (npy ? ".npy" : ".bin");
+    const std::string bytes =
+        npy ? write_npy(tensor) : std::string(tensor.const_data_ptr<char>(), tensor.nbytes());
+    if (npy && bytes.empty()) stop(1, "numpy has no dtype for output " + std::to_string(i));
+    std::ofstream file(path, std::ios::binary);
+    if (!file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())) || !file.flush())
+      stop(2, path + " cannot be written");
+  }
+}
+
+double milliseconds(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since).count();
+}
+
+/// The inputs from their files, the executions, the outputs.
+void run(Module& module, const std::string& method, double load_ms) {
+  const Result<MethodMeta> meta = module.method_meta(method);
+  if (!meta.ok()) stop(method, meta.error());
+  std::vector<std::string> files = split(options["inputs"], ',');
+  std::vector<std::string> shapes = split(options["input_shapes"], ',');
+  if (files.size() > meta->num_inputs())
+    stop(2, "--inputs has " + std::to_string(files.size()) + " entries, " + method + " takes " +
+                std::to_string(meta->num_inputs()));
+  if (!shapes.empty() && shapes.size() != meta->num_inputs())
+    stop(2, "--input_shapes has " + std::to_string(shapes.size()) + " entries, " + method + " takes " +
+                std::to_string(meta->num_inputs()));
+  files.resize(meta->num_inputs());
+  shapes.resize(meta->num_inputs());
+  std::vector<TensorPtr> tensors;
+  bool npy = ends_with_npy(options["output_file"]);
+  for (size_t i = 0; i < meta->num_inputs(); ++i) {
+    tensors.push_back(make_input(*meta, i, files[i], shapes[i]));
+    npy = npy || ends_with_npy(files[i]);
+  }
+  const std::vector<Value> inputs(tensors.begin(), tensors.end());
+  std::vector<double> times;
+  std::vector<Value> outputs;
+  for (long i = number_of("num_executions", 1); i > 0; --i) {
+    const auto start = std::chrono::steady_clock::now();
+    Result<std::vector<Value>> result = module.execute(method, inputs);
+    if (!result.ok()) stop(method, result.error());
+    times.push_back(milliseconds(start));
+    outputs = std::move(*result);
+  }
+  if (!options["output_file"].empty()) write_outputs(outputs, options["output_file"], npy);
+  const std::string& mode = options["print_output"];
+  std::cout.precision(9);
+  if (is_set("json")) {
+    std::sort(times.begin(), times.end());
+    std::cout << "{\"model\": ";
+    print_json_string(std::cout, options["model_path"]);
+    std::cout << ", \"method\": ";
+    print_json_string(std::cout, method);
+    std::cout << ", \"executions\": " << times.size() << ", \"load_ms\": " << load_ms
+              << ", \"execute_ms\": {\"best\": " << times.front()
+              << ", \"median\": " << times[times.size() / 2] << "}, \"outputs\": [";
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (i != 0) std::cout << ", ";
+      print_json(std::cout, outputs[i], mode);
+    }
+    std::cout << "]}\n";
+  } else if (mode != "none") {
+    for (size_t i = 0; i < outputs.size(); ++i)
+      std::cout << "Output " << i << ": " << evalue_edge_items(mode == "all" ? 0 : 100) << outputs[i] << '\n';
+  }
+  std::cout.flush();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  runtime_init();
+  parse(argc, argv);
+  if (is_set("help")) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  for (const char* later : {"data_path", "etdump_path", "bundleio_rtol", "bundleio_atol"})
+    if (!options[later].empty()) stop(2, std::string("--") + later + " is not supported yet");
+  const std::string& mode = options["print_output"];
+  if (mode != "none" && mode != "summary" && mode != "all")
+    stop(2, "--print_output must be none, summary or all, not '" + mode + "'");
+  number_of("num_executions", 1);
+  number_of("cpu_threads", -1);
+  if (!std::ifstream(options["model_path"])) stop(2, options["model_path"] + " cannot be opened");
+
+  const Error backends = register_all_backends();
+  if (backends != Error::Ok) stop("backends", backends);
+  const auto start = std::chrono::steady_clock::now();
+  Module module(options["model_path"], Module::LoadMode::Mmap);
+  const Error opened = module.load();
+  if (opened != Error::Ok) stop(options["model_path"], opened);
+  std::string method = options["method_name"];
+  if (method.empty()) {
+    const Result<const char*> first = module.program()->get_method_name(0);
+    if (!first.ok()) stop(options["model_path"], first.error());
+    method = *first;
+  }
+  const Error loaded = module.load_method(method);
+  if (loaded != Error::Ok) stop(method, loaded);
+  const double load_ms = milliseconds(start);
+
+  if (!is_set("server_mode")) {
+    run(module, method, load_ms);
+    return 0;
+  }
+  std::string line;
+  while (std::getline(std::cin, line)) run(module, method, load_ms);
+  return 0;
+}
