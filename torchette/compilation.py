@@ -27,6 +27,9 @@ from torchette.errors import (
     UnsupportedError,
 )
 from torchette.exir.check import evaluate, user_results
+from torchette.exir.graph import calls
+from torchette.exir.interface import specs_of
+from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.passes.plan_memory import MemoryPlanningPass
 from torchette.exir.pipeline import Report
 from torchette.exir.program import (
@@ -287,7 +290,7 @@ def _check_kernels(program: ExecutorchProgramManager) -> None:
         return
     error = MissingKernelError(
         f"the runtime has no kernel for {len(missing)} of the operators that the model needs: {', '.join(missing)}",
-        where=[f"{name}: {line}" for name, line in missing.items()],
+        where=[f"{name}{_operands(program, name)}: {line}" for name, line in missing.items()],
         hints=[
             "rewrite those lines with other operators; `torchette ops` lists what there is",
             "add a kernel: docs/add-a-kernel.md",
@@ -295,3 +298,18 @@ def _check_kernels(program: ExecutorchProgramManager) -> None:
     )
     error.operators = tuple(missing)
     raise error
+
+
+def _operands(program: ExecutorchProgramManager, operator: str) -> str:
+    """What the calls of an operator are given, as ` of (float32 0 1, int64 0)`: dtype and dim order of each tensor."""
+    found: dict[str, None] = {}
+    for method in program.methods:
+        for node in calls(program.exported_program(method)):
+            if is_operator(node.target) and ".".join(filter(None, kernel_name(node.target))) == operator:
+                specs = [
+                    spec for source in node.all_input_nodes for spec in specs_of(source) if spec is not None
+                ]
+                found[
+                    ", ".join(f"{str(s.dtype)[6:]} {' '.join(map(str, s.dim_order))}".strip() for s in specs)
+                ] = None
+    return "".join(f" of ({given})" for given in found)
