@@ -24,7 +24,9 @@ from torchette.cli._console import note, print_json
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=source.HELP)
     parser.add_argument(
-        "--dialect", default="edge", help="aten, autograd_safe, core_aten, edge or exec (default: edge)"
+        "--dialect",
+        default="edge",
+        help="aten, autograd_safe, core_aten, edge, backend or exec (default: edge)",
     )
     parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
     parser.add_argument("--lower", action="store_true", help="compile up to the dialect, then check")

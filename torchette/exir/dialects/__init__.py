@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The dialects of the compiler as data: which call targets each accepts, and which named checks its nodes must pass.
 # An ExportedProgram comes in; every violation goes out at once, with its place in the user's code and a remedy.
-"""ATEN, AUTOGRAD_SAFE, CORE_ATEN, EDGE and EXEC, and `verify`."""
+"""AUTOGRAD_SAFE, ATEN, CORE_ATEN, EDGE, BACKEND and EXEC, and `verify`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 from torchette.errors import DialectError
 from torchette.exir import control_flow, ops
 from torchette.exir.dialects._refused import REFUSED
+from torchette.exir.dialects.backend._ops import BackendOpOverload, dialect_operator
 from torchette.exir.dialects.edge import dtypes
 from torchette.exir.graph import graph_modules, node_text, outputs, place, placeholders, shape_text
 from torchette.exir.tensor import upper_bound
@@ -507,6 +508,23 @@ def _kernel_dtypes(node: Node) -> str | None:
     return None if allowed.runs(row) else f"no kernel of {_target(node)}: {allowed.fault(row, kernels=True)}"
 
 
+def _like_its_pattern(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target):
+        return None
+    op = dialect_operator(node.target)  # type: ignore[arg-type]
+    mode = next((t.fake_mode for t in _tensors(node) if isinstance(t, torch._subclasses.FakeTensor)), None)
+    if not isinstance(op, BackendOpOverload) or mode is None:
+        return None
+    args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
+    try:
+        with mode:
+            meant = shape_text(op.pattern(*args, **kwargs))
+    except Exception as error:
+        return f"the pattern of {_target(node)} does not take these arguments: {error}"
+    given = shape_text(node.meta["val"])
+    return None if meant == given else f"{node.name} yields {given}, the pattern of {_target(node)} {meant}"
+
+
 def _deterministic(node: Node) -> str | None:
     if (
         node.op == "call_function"
@@ -732,6 +750,17 @@ EDGE = Dialect(
     ),
     WHOLE,
 )  # fmt: skip
+BACKEND = Dialect(
+    "backend",
+    "As edge, with operators of a target, each of which stands for a pattern of Edge operators.",
+    _edge,
+    EDGE.refusal,
+    (
+        *EDGE.checks,
+        Check("not-its-pattern", "An operator of a target yields what its pattern does.", "correct meta['val'] of the node, or the pattern that was bound to the operator", _like_its_pattern),
+    ),
+    WHOLE,
+)  # fmt: skip
 EXEC = Dialect(
     "exec",
     "Out variants only, which write where the memory plan says; aliases and buffer updates are marked.",
@@ -750,7 +779,7 @@ EXEC = Dialect(
     ),
 )  # fmt: skip
 
-DIALECTS: dict[str, Dialect] = {d.name: d for d in (AUTOGRAD_SAFE, ATEN, CORE_ATEN, EDGE, EXEC)}
+DIALECTS: dict[str, Dialect] = {d.name: d for d in (AUTOGRAD_SAFE, ATEN, CORE_ATEN, EDGE, BACKEND, EXEC)}
 
 
 def page() -> str:

@@ -14,7 +14,12 @@ from torch._ops import OpOverload
 
 from torchette.errors import DialectError
 from torchette.exir import ops
-from torchette.exir.dialects.edge._ops import EdgeOpOverload, EdgeOpOverloadPacket, edge_operator
+from torchette.exir.dialects.edge._ops import (
+    EdgeOpOverload,
+    EdgeOpOverloadPacket,
+    edge_operator,
+    torch_overload,
+)
 
 Pattern = TypeVar("Pattern", bound=Callable)
 
@@ -28,6 +33,10 @@ class BackendOpOverload(EdgeOpOverload):
     def pattern(self) -> Callable:
         """The function of Edge operators that this operator stands for."""
         return _patterns[self._torch]
+
+    @staticmethod
+    def _named(name: str, overload: str) -> EdgeOpOverload:
+        return _backend_operator(torch_overload(name, overload))
 
     def decomp(self, *args: Any, **kwargs: Any) -> Any:
         """What the pattern yields; traced, its own operators are seen instead of this one."""
@@ -71,10 +80,11 @@ def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> C
 
     def bind(pattern: Pattern) -> Pattern:
         name = schema_or_name.split("(")[0].strip().rpartition("::")[2]
+        packet, _, overload = name.partition(".")
         if "(" in schema_or_name:
             library.define(schema_or_name.strip().rpartition(f"{library.ns}::")[2])
         library.impl(name, pattern, "CompositeExplicitAutograd")
-        op = _overload(library.ns, name)
+        op = torch_overload(f"{library.ns}::{packet}", overload)
         if ops.out_variant(op) is None:
             variant = ops.out_schema(op)
             library.define(variant)
@@ -84,11 +94,6 @@ def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> C
         return pattern
 
     return bind
-
-
-def _overload(namespace: str, name: str) -> OpOverload:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 def _into(op: OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -113,12 +113,11 @@ class EdgeOpOverload(OpOverload):
     __hash__ = OpOverload.__hash__
 
     def __reduce__(self) -> tuple:
-        return self._of_name, (self._torch._schema.name, self._torch._overloadname)
+        return type(self)._named, (self._torch._schema.name, self._torch._overloadname)
 
-    @classmethod
-    def _of_name(cls, name: str, overload: str) -> EdgeOpOverload:
-        namespace, _, name = name.partition("::")
-        return edge_operator(getattr(getattr(getattr(torch.ops, namespace), name), overload))
+    @staticmethod
+    def _named(name: str, overload: str) -> EdgeOpOverload:
+        return edge_operator(torch_overload(name, overload))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}>"
@@ -165,6 +164,12 @@ def edge_operator(op: OpOverload) -> EdgeOpOverload:
     return op if isinstance(op, EdgeOpOverload) else EdgeOpOverload(op)
 
 
+def torch_overload(name: str, overload: str) -> OpOverload:
+    """Torch's operator of this name, as `aten::add`, and overload."""
+    namespace, _, name = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+
+
 def torch_operator(op: Any) -> Any:
     """Torch's own operator of an Edge or backend one; anything else is returned as it is."""
     return op._torch if isinstance(op, EdgeOpOverload) else op
@@ -177,4 +182,5 @@ __all__ = [
     "EdgeOpOverloadPacket",
     "edge_operator",
     "torch_operator",
+    "torch_overload",
 ]

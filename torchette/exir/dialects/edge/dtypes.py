@@ -45,6 +45,10 @@ class FunctionDtypeConstraint:
         self.names = names
         self.kernel_rows = frozenset(kernel_rows)
         self.rows = frozenset(rows) | self.kernel_rows
+        # Without the results: their dtypes may depend on numbers and words, of which not all were tried.
+        self._arguments = sum(not name.startswith("__ret_") for name in names)
+        self._given = frozenset(row[: self._arguments] for row in self.rows)
+        self._given_kernel = frozenset(row[: self._arguments] for row in self.kernel_rows)
 
     def validate(self, types: Mapping[str, torch.dtype | None]) -> bool:
         """Whether tensors of these dtypes go together; None, or no entry, for a tensor that is not there."""
@@ -55,19 +59,13 @@ class FunctionDtypeConstraint:
 
     def takes(self, row: str) -> bool:
         """Whether eager takes tensors of the dtypes that `row_of` has read from a call."""
-        # The results' dtypes may depend on numbers and words, of which not all were tried.
-        return _fits(self._given(row), frozenset(map(self._given, self.rows)))
+        return _fits(row[: self._arguments], self._given)
 
     def runs(self, row: str) -> bool:
         """Whether a kernel takes them, and writes results of those dtypes."""
         if _fits(row, self.kernel_rows):
             return True
-        return not _fits(row, self.rows) and _fits(
-            self._given(row), frozenset(map(self._given, self.kernel_rows))
-        )
-
-    def _given(self, row: str) -> str:
-        return row[: sum(not name.startswith("__ret_") for name in self.names)]
+        return not _fits(row, self.rows) and _fits(row[: self._arguments], self._given_kernel)
 
     def __contains__(self, name: str) -> bool:
         return name in self.names

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A program in the Edge dialect and operators of a target come in; the same program goes out with each pattern that such
+# an operator stands for replaced by the operator. And the way back.
+"""Patterns of Edge operators become operators of a target, and the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
+
+from torchette.exir.dialects._ops import BackendOpOverload, dialect_operator
+from torchette.exir.graph import add_constant, call, calls, fake_mode, graph_modules, note, replace
+
+Pass = Callable[[ExportedProgram], ExportedProgram]
+
+
+def replace_edge_with_backend(*operators: BackendOpOverload) -> Pass:
+    """A pass that calls each operator where its pattern stands; longer patterns should come first.
+
+    A pattern is found by the operators that it calls, so it is to be written with those of the Edge dialect, and with
+    nothing else: `ops.edge.aten.relu.default(ops.edge.aten.linear.default(x, weight, bias))`. Its parameters are the
+    operator's arguments, and it returns one tensor.
+    """
+    patterns = [(op, torch.fx.symbolic_trace(op.pattern).graph) for op in operators]
+
+    def replace_patterns(program: ExportedProgram) -> ExportedProgram:
+        """Call the operators of a target where their patterns stand."""
+        for op, pattern in patterns:
+            matcher = SubgraphMatcher(pattern, match_output=False, remove_overlapping_matches=True)
+            found = [match for module in graph_modules(program) for match in matcher.match(module.graph)]
+            placed: dict[Node, Node] = {}  # a match may read what another one yielded
+            for match in found:
+                _replace_match(program, op, match, placed)
+            if found:
+                note(program, f"{len(found)} times {op} for its pattern")
+        return program
+
+    replace_patterns.__annotations__["program"] = ExportedProgram
+    return replace_patterns
+
+
+def _replace_match(
+    program: ExportedProgram, op: BackendOpOverload, match: InternalMatch, placed: dict[Node, Node]
+) -> None:
+    (result,) = match.returning_nodes
+    args = tuple(placed.get(given, given) for given in match.placeholder_nodes)
+    node = placed[result] = call(result, op, args, val=result.meta["val"], like=result)
+    inner = [n for n in match.nodes_map.values() if n not in match.placeholder_nodes and n is not result]
+    replace(program, result, node)
+    for unused in sorted(inner, reverse=True):
+        if unused.op == "call_function" and not unused.users:
+            unused.graph.erase_node(unused)
+
+
+def replace_backend_with_edge(program: ExportedProgram) -> ExportedProgram:
+    """Call the operators of the pattern where an operator of a target stands."""
+    mode = fake_mode(program)
+    for node in calls(program):
+        op = dialect_operator(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
+        if not isinstance(op, BackendOpOverload):
+            continue
+        inputs: list[Node] = list(node.all_input_nodes)
+
+        def pattern(*values: Any, node: Node = node, op: BackendOpOverload = op, inputs: Any = inputs) -> Any:
+            given = dict(zip(inputs, values, strict=True))
+            args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
+            return op.pattern(*args, **kwargs)
+
+        with mode:
+            # Before dispatch an operator is what it is called, and not what it is made of.
+            traced = make_fx(pattern, pre_dispatch=True)(*(n.meta["val"] for n in inputs))
+        _inline(program, node, traced, inputs)
+    return program
+
+
+def _inline(program: ExportedProgram, node: Node, traced: torch.fx.GraphModule, inputs: list[Node]) -> None:
+    given = iter(inputs)
+    copies: dict[Node, Node] = {}
+    for inner in traced.graph.nodes:
+        if inner.op == "placeholder":
+            copies[inner] = next(given)
+        elif inner.op == "get_attr":
+            tensor = getattr(traced, str(inner.target))
+            copies[inner] = add_constant(program, f"{node.name}_constant", tensor, node)
+        elif inner.op == "call_function":
+            args, kwargs = torch.fx.node.map_arg((inner.args, dict(inner.kwargs)), copies.__getitem__)
+            copies[inner] = call(node, inner.target, args, kwargs, val=inner.meta["val"], like=node)
+    result = copies[traced.graph.output_node().args[0]]  # type: ignore[index]
+    replace(program, node, result)
+
+
+__all__ = ["replace_backend_with_edge", "replace_edge_with_backend"]
