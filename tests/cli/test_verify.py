@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from torchette.cli import main
+from torchette.exir import to_edge
 
 
 @pytest.mark.parametrize("model", ["model.py:Net", "model:Net", "model.py:build", "program.pt2"])
@@ -28,6 +29,16 @@ def test_violations_are_listed_with_the_line_of_the_model(
     assert main(["verify", "model.py:Net", "--dialect", "core_aten", "--json"]) == 1
     (violation,) = json.loads(capsys.readouterr().out)["violations"]
     assert violation["code"] == "not-core"
+
+
+def test_an_edge_program_from_a_file(folder: Path) -> None:
+    program = to_edge(torch.export.export(torch.nn.ReLU(), (torch.ones(2),))).exported_program()
+    torch.export.save(program, folder / "edge.pt2")
+    assert main(["verify", "edge.pt2", "--dialect", "edge"]) == 0
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default):
+        node.target = torch.ops.aten.bitwise_not.default
+    torch.export.save(program, folder / "broken.pt2")
+    assert main(["verify", "broken.pt2", "--dialect", "edge"]) == 1
 
 
 def test_lower_compiles_up_to_the_dialect(folder: Path) -> None:

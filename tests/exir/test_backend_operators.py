@@ -131,7 +131,7 @@ def test_value_that_differs_from_the_pattern_is_refused(fused):
     assert "yields float32[2, 9], the pattern of tgt.linear_relu.default float32[2, 8]" in str(caught.value)
     node.meta["val"] = before
     node.args = (node.args[1], *node.args[1:2], node.args[0])
-    (found,) = [v for v in dialects.violations(program, "backend")]
+    (found,) = dialects.violations(program, "backend")
     assert found.code == "not-its-pattern" and "does not take these arguments" in found.message
 
 
