@@ -13,6 +13,8 @@ import torch
 
 from tests.models import artifacts
 from tests.models.artifacts import each_model
+from torchette.devtools.memory import bills
+from torchette.format import pte
 
 pytest.importorskip("executorch", reason="the peer is not installed")
 
@@ -71,6 +73,16 @@ def test_inspect_reads_both(name: str, compiler: str, tmp_path: Path, capsys: py
     assert method["instructions"]
     assert cli.main(["inspect", str(path)]) == 0
     assert "forward" in capsys.readouterr().out
+
+
+@each_model
+def test_planned_and_method_memory_are_less_than_the_peers(name: str) -> None:
+    (ours,) = bills(artifacts.our_file(name), "x86-64", temp=False)
+    (theirs,) = pte.read(artifacts.peer_file(name)).program.execution_plan
+    # of its method memory only what is certain: 16 bytes for a value and 64 for a tensor, arguments not counted
+    kinds = [type(value.val).__name__ for value in theirs.values]
+    peer = sum(theirs.non_const_buffer_sizes) + 16 * len(kinds) + 64 * kinds.count("Tensor")
+    assert sum(ours.planned) + ours.method < peer
 
 
 def test_both_runtimes_name_the_same_operators() -> None:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Runs a program from static memory alone: from opening it to its outputs every call of malloc ends the
 // process. Usage: heapless MODEL.pte INPUTS OUTPUTS METHOD TEMP PLANNED...: files of raw bytes, tensor after
-// tensor, and the bytes of the method allocator, the temp allocator and each planned buffer.
+// tensor, and the bytes of the method allocator, the temp allocator and each planned buffer. With - for
+// INPUTS it stops where the method is loaded.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -58,7 +59,7 @@ void free(void* data) {
 }
 }
 
-static Error run(size_t file_size, Span<const size_t> sizes, size_t* output_size) {
+static Error run(size_t file_size, Span<const size_t> sizes, bool load_only, size_t* output_size) {
   extension::BufferDataLoader loader(file_pool, file_size);
   Result<Program> program = Program::load(&loader, Program::Verification::InternalConsistency);
   if (!program.ok()) return program.error();
@@ -75,7 +76,7 @@ static Error run(size_t file_size, Span<const size_t> sizes, size_t* output_size
   HierarchicalAllocator planned_memory({buffers, sizes.size() - 2});
   MemoryManager memory(&method_memory, &planned_memory, &temp_memory);
   Result<Method> method = program->load_method("forward", &memory);
-  if (!method.ok()) return method.error();
+  if (!method.ok() || load_only) return method.error();
 
   for (int round = 0; round < 2; ++round) {
     size_t at = 0;
@@ -101,10 +102,11 @@ int main(int argc, char** argv) {
   if (count < 2 || count > 2 + kMostBuffers) return 2;
   for (int i = 0; i < count; ++i) sizes[i] = strtoull(argv[4 + i], nullptr, 10);
   const size_t file_size = read_file(argv[1], file_pool, sizeof(file_pool));
-  read_file(argv[2], input_pool, sizeof(input_pool));
+  const bool load_only = strcmp(argv[2], "-") == 0;
+  if (!load_only) read_file(argv[2], input_pool, sizeof(input_pool));
   size_t output_size = 0;
   armed = true;
-  const Error error = run(file_size, {sizes, static_cast<size_t>(count)}, &output_size);
+  const Error error = run(file_size, {sizes, static_cast<size_t>(count)}, load_only, &output_size);
   armed = false;
   if (error != Error::Ok) {
     fprintf(stderr, "heapless: error 0x%x\n", static_cast<unsigned>(error));

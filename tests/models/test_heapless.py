@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import torchette
 from tests.building import built
-from tests.models import artifacts
+from tests.models import artifacts, branching
 from tests.models.artifacts import each_model
 from torchette.devtools.memory import Bill, bills
 
@@ -35,6 +36,12 @@ class Heapless:
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode in (0, 1), done.stderr
         return (self._command[3].read_bytes() if done.returncode == 0 else b"", done.stderr)
+
+    def loads(self, method: int, *planned: int) -> tuple[bool, str]:
+        """Whether the method can be loaded, and the messages."""
+        command = [*self._command[:2], "-", self._command[3], *map(str, (method, 0, *planned))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode == 0, done.stderr
 
 
 def _prepared(name: str, heapless: Path, folder: Path) -> tuple[Heapless, Bill]:
@@ -68,6 +75,30 @@ def test_the_billed_bytes_are_enough_and_one_less_is_not(name: str, heapless: Pa
         assert (
             not output and f"planned buffer {index} has {size - 1} bytes, the method needs {size}" in messages
         )
+
+
+def _assert_loads_in_the_billed_bytes(heapless: Path, file: bytes, folder: Path) -> None:
+    (bill,) = bills(file, temp=False)
+    program = Heapless(heapless, file, [], folder)
+    loads, messages = program.loads(bill.method, *bill.planned)
+    assert loads, messages
+    loads, messages = program.loads(bill.method - 1, *bill.planned)
+    assert not loads and f"needs at least {bill.method}\n" in messages, messages
+
+
+@pytest.mark.parametrize("name", branching.CASES)
+def test_control_flow_loads_in_the_billed_bytes(name: str, heapless: Path, tmp_path: Path) -> None:
+    module, inputs = branching.build(name)
+    _assert_loads_in_the_billed_bytes(heapless, torchette.compile(module, inputs[0]).program.buffer, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("digits", "keyword_spotting")],
+)
+def test_the_peers_files_load_in_the_billed_bytes(name: str, heapless: Path, tmp_path: Path) -> None:
+    pytest.importorskip("executorch")
+    _assert_loads_in_the_billed_bytes(heapless, artifacts.peer_file(name), tmp_path)
 
 
 def test_what_may_be_refused_is_refused_with_a_byte_less(heapless: Path, tmp_path: Path) -> None:
