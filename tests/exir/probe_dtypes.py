@@ -26,7 +26,7 @@ from torchette.runtime import _native, operator_names
 
 aten = torch.ops.aten
 TABLE = Path(dtypes.__file__).with_name("dtypes.txt")
-COMMAND = "python tests/exir/probe_dtypes.py"
+COMMAND = ".venv/bin/python tests/exir/probe_dtypes.py"
 HEADER = f"""\
 # Measured, not written: `{COMMAND}`.
 # operator = the dtypes of its tensors and results that a kernel takes / those that only eager takes

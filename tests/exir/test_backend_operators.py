@@ -11,6 +11,7 @@ from graphs import export
 from torch import nn
 
 import torchette
+from tests.building import built, run
 from torchette.errors import DialectError, MissingKernelError
 from torchette.exir import dialects, to_edge
 from torchette.exir.dialects._ops import BackendOpOverload, EdgeOpOverload, bind_pattern_to_op
@@ -138,6 +139,16 @@ def test_value_that_differs_from_the_pattern_is_refused(fused):
 def test_file_names_the_operator(fused):
     program = fused[1].to_executorch()
     assert set(program.operators()) == {"tgt::linear_relu.out", "aten::linear.out"}
+
+
+def test_file_runs_with_the_targets_kernel(fused, tmp_path):
+    module, manager = fused
+    manager.to_executorch().save(tmp_path / "model.pte")
+    printed = run(built("torchette_target_kernel"), tmp_path / "model.pte").stdout
+    found = torch.tensor([float(line) for line in printed.split()]).reshape(2, 3)
+    torch.testing.assert_close(found, module(torch.ones(2, 4)))
+    # The program without that kernel does not load the file.
+    assert "tgt::linear_relu.out" in run(built("torchette_tutorial"), tmp_path / "model.pte", status=1).stderr
 
 
 def test_without_a_kernel_compiling_says_so():
