@@ -119,6 +119,7 @@ def parse(text: str) -> Schema:
     tokens = _Tokens(text)
     schema = Schema()
     raw: dict[str, list[tuple[str, str, bool, str, dict[str, str]]]] = {}
+    aliases: dict[str, str] = {}  # a union may call one table by several names: each is a record of its own here
     while word := tokens.peek():
         tokens.take()
         if word == "namespace":
@@ -138,6 +139,8 @@ def parse(text: str) -> Schema:
             members = []
             for _ in tokens.until("}"):
                 members.append(tokens.take())
+                if tokens.skip(":"):
+                    aliases[members[-1]] = tokens.take()
                 tokens.skip(",")
             schema.unions[name] = tuple(members)
             tags = {"NONE": 0} | {member: tag for tag, member in enumerate(members, 1)}
@@ -150,6 +153,7 @@ def parse(text: str) -> Schema:
         else:
             raise tokens.error(f"{word} is not understood here")
         tokens.take(";")
+    raw |= {name: raw[table] for name, table in aliases.items()}
     # fields may name tables that stand further down
     for name, fields in raw.items():
         schema.tables[name] = tuple(_resolve(schema, raw, fields))

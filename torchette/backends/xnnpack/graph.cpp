@@ -1,0 +1,638 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reads a payload (torchette/schema/xnnpack.fbs) and defines its values and nodes.
+#include "torchette/backends/xnnpack/graph.h"
+
+#include <limits>
+
+#include "torchette/runtime/flat.h"
+#include "torchette/schema/xnnpack.h"
+
+namespace torchette {
+namespace xnnpack {
+namespace {
+
+namespace fb = schema::xnnpack;
+using flat::Reader;
+using flat::Table;
+using flat::Tables;
+using Node = fb::XNodeUnion;
+
+constexpr char kHeaderMagic[] = {'X', 'H', '0', '0'};
+constexpr size_t kHeaderSize = 30;
+constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant that stands elsewhere
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+#define TORCHETTE_XNN(call)                                                                                    \
+  do {                                                                                                         \
+    const xnn_status status = (call);                                                                          \
+    TORCHETTE_CHECK(status == xnn_status_success, DelegateInvalidCompatibility, "XNNPACK refuses %s: status %d", \
+                    #call, static_cast<int>(status));                                                          \
+  } while (0)
+
+struct Defined {
+  bool present = false;
+  bool constant = false;
+  uint32_t id = XNN_INVALID_VALUE_ID;
+  std::vector<size_t> dims;
+};
+
+size_t product(const std::vector<size_t>& dims) {
+  size_t n = 1;
+  for (size_t d : dims) n *= d;  // bounded by the caller
+  return n;
+}
+
+class Builder {
+ public:
+  Builder(const FreeableBuffer& processed, const NamedDataMap* named, Graph* graph)
+      : bytes_(static_cast<const uint8_t*>(processed.data())), size_(processed.size()), named_(named), out_(*graph) {}
+
+  Error build() {
+    size_t at = 0, size = size_;
+    TORCHETTE_CHECK(size_ >= 8, DelegateInvalidCompatibility, "an XNNPACK payload has %zu bytes", size_);
+    if (memcmp(bytes_ + 4, kHeaderMagic, 4) == 0) {
+      TORCHETTE_CHECK(size_ >= kHeaderSize && Reader::load<uint16_t>(bytes_ + 8) >= kHeaderSize,
+                      DelegateInvalidCompatibility, "the header of an XNNPACK payload is cut short");
+      at = Reader::load<uint32_t>(bytes_ + 10);
+      size = Reader::load<uint32_t>(bytes_ + 14);
+      const size_t data_at = Reader::load<uint32_t>(bytes_ + 18);
+      const uint64_t data_size = Reader::load<uint64_t>(bytes_ + 22);
+      TORCHETTE_CHECK(at <= size_ && size <= size_ - at && size >= 8 && data_at <= size_ && data_size <= size_ - data_at,
+                      DelegateInvalidCompatibility, "an XNNPACK payload of %zu bytes is cut short", size_);
+      data_ = bytes_ + data_at;
+      data_size_ = static_cast<size_t>(data_size);
+    }
+    TORCHETTE_CHECK(memcmp(bytes_ + at + 4, fb::kFileIdentifier, 4) == 0, DelegateInvalidCompatibility,
+                    "these are no bytes of XNNPACK's of this version: they lack the mark %s", fb::kFileIdentifier);
+    Reader reader(bytes_ + at, size);
+    const Table root = Table::root(&reader);
+    constants_ = root.tables(fb::XNNGraph::kConstantData);
+    buffers_ = root.tables(fb::XNNGraph::kConstantBuffer);
+    const Tables values = root.tables(fb::XNNGraph::kXvalues), nodes = root.tables(fb::XNNGraph::kXnodes);
+    const uint32_t externs = root.get<uint32_t>(fb::XNNGraph::kNumExterns);
+    TORCHETTE_CHECK(reader.ok() && root.present() && externs <= values.size(), DelegateInvalidCompatibility,
+                    "an XNNPACK payload is damaged");
+    TORCHETTE_XNN(xnn_create_subgraph(externs, 0, &out_.subgraph));
+    known_.resize(values.size());
+    externs_ = externs;
+    for (size_t i = 0; i < values.size(); ++i) {
+      TORCHETTE_TRY(value(values[i]));
+      TORCHETTE_CHECK(reader.ok(), DelegateInvalidCompatibility, "value %zu of an XNNPACK payload is damaged", i);
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const Error error = node(nodes[i]);
+      if (error != Error::Ok || !reader.ok()) {
+        TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
+        return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
+      }
+    }
+    // the arguments of the call: inputs, then outputs, each once
+    std::vector<bool> seen(externs, false);
+    for (const std::vector<External>* list : {&out_.inputs, &out_.outputs})
+      for (const External& it : *list) {
+        TORCHETTE_CHECK(!seen[it.id], DelegateInvalidCompatibility, "two values are argument %u", it.id);
+        seen[it.id] = true;
+      }
+    TORCHETTE_CHECK(out_.inputs.size() + out_.outputs.size() == externs, DelegateInvalidCompatibility,
+                    "an XNNPACK payload has %u arguments, %zu of them are defined", externs,
+                    out_.inputs.size() + out_.outputs.size());
+    return Error::Ok;
+  }
+
+ private:
+  static xnn_datatype library_type(fb::XNNDatatype type) {
+    switch (type) {
+      case fb::XNNDatatype::xnn_datatype_fp32:
+        return xnn_datatype_fp32;
+      case fb::XNNDatatype::xnn_datatype_fp16:
+        return xnn_datatype_fp16;
+      case fb::XNNDatatype::xnn_datatype_qint8:
+        return xnn_datatype_qint8;
+      case fb::XNNDatatype::xnn_datatype_quint8:
+        return xnn_datatype_quint8;
+      case fb::XNNDatatype::xnn_datatype_qint32:
+        return xnn_datatype_qint32;
+      case fb::XNNDatatype::xnn_datatype_qcint8:
+        return xnn_datatype_qcint8;
+      case fb::XNNDatatype::xnn_datatype_qcint32:
+        return xnn_datatype_qcint32;
+      case fb::XNNDatatype::xnn_datatype_qcint4:
+        return xnn_datatype_qcint4;
+      case fb::XNNDatatype::xnn_datatype_qdint8:
+        return xnn_datatype_qdint8;
+      case fb::XNNDatatype::xnn_datatype_qbint4:
+        return xnn_datatype_qbint4;
+      default:
+        return xnn_datatype_invalid;
+    }
+  }
+  static size_t bits(xnn_datatype type) {
+    switch (type) {
+      case xnn_datatype_fp16:
+        return 16;
+      case xnn_datatype_fp32:
+      case xnn_datatype_qint32:
+      case xnn_datatype_qcint32:
+        return 32;
+      case xnn_datatype_qcint4:
+      case xnn_datatype_qbint4:
+        return 4;
+      default:
+        return 8;
+    }
+  }
+  static ScalarType argument_type(xnn_datatype type) {
+    switch (type) {
+      case xnn_datatype_fp16:
+        return ScalarType::Half;
+      case xnn_datatype_qint8:
+        return ScalarType::Char;
+      case xnn_datatype_quint8:
+        return ScalarType::Byte;
+      default:
+        return ScalarType::Float;
+    }
+  }
+
+  /// The bytes of constant `index`, at least `size` of them.
+  Error constant(uint32_t index, size_t size, const void** data) {
+    if (buffers_.size() != 0) {
+      const Span<const uint8_t> bytes =
+          index < buffers_.size() ? buffers_[index].vector<uint8_t>(fb::Buffer::kStorage) : Span<const uint8_t>();
+      TORCHETTE_CHECK(bytes.size() >= size, DelegateInvalidCompatibility, "constant %u has %zu bytes of %zu", index,
+                      bytes.size(), size);
+      *data = bytes.data();
+      out_.needs_bytes = true;
+      return Error::Ok;
+    }
+    TORCHETTE_CHECK(index < constants_.size(), DelegateInvalidCompatibility, "constant %u is named, there are %zu",
+                    index, constants_.size());
+    const Table record = constants_[index];
+    const uint64_t offset = record.get<uint64_t>(fb::ConstantDataOffset::kOffset);
+    const Span<const char> key = record.string(fb::ConstantDataOffset::kNamedKey);
+    if (offset != kNamed) {
+      TORCHETTE_CHECK(key.empty() && offset <= data_size_ && size <= data_size_ - offset, DelegateInvalidCompatibility,
+                      "constant %u is not inside of the payload", index);
+      *data = data_ + offset;
+      out_.needs_bytes = true;
+      return Error::Ok;
+    }
+    TORCHETTE_CHECK(named_ != nullptr && !key.empty(), DelegateInvalidCompatibility, "constant %u has no data", index);
+    Result<FreeableBuffer> buffer = named_->get_data(key.data());
+    if (!buffer.ok()) return buffer.error();
+    TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed", key.data(),
+                    buffer->size(), size);
+    *data = buffer->data();
+    out_.constants.push_back(std::move(*buffer));
+    return Error::Ok;
+  }
+
+  Error scales(const Table& quant, uint16_t inline_slot, uint16_t index_slot, size_t item, size_t count,
+               const void** data) {
+    const Span<const float> given = quant.vector<float>(inline_slot);
+    if (given.size() != 0 && item == sizeof(float)) {
+      TORCHETTE_CHECK(given.size() >= count, DelegateInvalidCompatibility, "%zu scales of %zu", given.size(), count);
+      *data = given.data();
+      out_.needs_bytes = true;
+      return Error::Ok;
+    }
+    return constant(quant.get<uint32_t>(index_slot), count * item, data);
+  }
+
+  Error value(const Table& entry) {
+    const auto kind = entry.get<fb::XValueUnion>(fb::XValue::kXvalueUnionType);
+    const Table outer = entry.table(fb::XValue::kXvalueUnion);
+    const bool quantized = kind == fb::XValueUnion::XNNQuantizedTensorValue;
+    TORCHETTE_CHECK(quantized || kind == fb::XValueUnion::XNNTensorValue, NotSupported, "a value of an unknown kind");
+    const Table t = quantized ? outer.table(fb::XNNQuantizedTensorValue::kTensorValue) : outer;
+    using T = fb::XNNTensorValue;
+    const xnn_datatype type = library_type(t.get<fb::XNNDatatype>(T::kDatatype));
+    const Span<const uint32_t> given = t.vector<uint32_t>(T::kDims);
+    const uint32_t id_out = t.get<uint32_t>(T::kIdOut), external = t.get<uint32_t>(T::kExternalId);
+    const uint32_t flags = t.get<uint32_t>(T::kFlags), buffer = t.get<uint32_t>(T::kConstantBufferIdx);
+    TORCHETTE_CHECK(type != xnn_datatype_invalid, NotSupported, "a value of a type that this build does not have");
+    TORCHETTE_CHECK(given.size() <= XNN_MAX_TENSOR_DIMS && given.size() == t.get<uint32_t>(T::kNumDims),
+                    DelegateInvalidCompatibility, "a value of %zu dimensions", given.size());
+    TORCHETTE_CHECK(id_out < known_.size() && !known_[id_out].present, DelegateInvalidCompatibility,
+                    "value %u is defined twice, or is not there", id_out);
+    Defined& it = known_[id_out];
+    it.dims.assign(given.begin(), given.end());
+    uint64_t count = 1;
+    for (size_t d : it.dims) {
+      count = d != 0 && count > (uint64_t{1} << 40) / d ? uint64_t{1} << 41 : count * d;
+    }
+    TORCHETTE_CHECK(count <= (uint64_t{1} << 40), DelegateInvalidCompatibility, "value %u is too large", id_out);
+    const void* data = nullptr;
+    if (buffer != 0) {
+      const size_t last = it.dims.empty() ? 1 : it.dims.back();
+      const uint64_t rows = last == 0 ? 0 : count / last;
+      // four bits an element, each row padded to whole bytes
+      const uint64_t nbytes = bits(type) == 4 ? rows * ((last + 1) / 2) : count * bits(type) / 8;
+      TORCHETTE_TRY(constant(buffer, static_cast<size_t>(nbytes), &data));
+      it.constant = true;
+    }
+    const bool is_external = external != XNN_INVALID_VALUE_ID;
+    TORCHETTE_CHECK(!is_external || (external < externs_ && (flags == 1 || flags == 2) && !it.constant),
+                    DelegateInvalidCompatibility, "value %u is argument %u of %u", id_out, external, externs_);
+    const uint32_t kept_flags = is_external ? flags : 0;
+    const size_t* dims = it.dims.data();
+    const size_t rank = it.dims.size();
+    xnn_subgraph_t g = out_.subgraph;
+    if (!quantized) {
+      TORCHETTE_XNN(xnn_define_tensor_value(g, type, rank, dims, data, external, kept_flags, &it.id));
+    } else {
+      const Table q = outer.table(fb::XNNQuantizedTensorValue::kQuantParams);
+      switch (outer.get<fb::XNNQuantParams>(fb::XNNQuantizedTensorValue::kQuantParamsType)) {
+        case fb::XNNQuantParams::PerTensorQuant:
+          TORCHETTE_XNN(xnn_define_quantized_tensor_value(g, type, q.get<int32_t>(fb::PerTensorQuant::kZeroPoint),
+                                                          q.get<float>(fb::PerTensorQuant::kScale), rank, dims, data,
+                                                          external, kept_flags, &it.id));
+          break;
+        case fb::XNNQuantParams::PerChannelQuant: {
+          const auto dim = q.get<int32_t>(fb::PerChannelQuant::kChannelDim);
+          TORCHETTE_CHECK(dim >= 0 && static_cast<size_t>(dim) < rank, DelegateInvalidCompatibility,
+                          "channels in dimension %d", static_cast<int>(dim));
+          const void* scale = nullptr;
+          TORCHETTE_TRY(scales(q, fb::PerChannelQuant::kScale, fb::PerChannelQuant::kScaleBufferIdx, sizeof(float),
+                               it.dims[static_cast<size_t>(dim)], &scale));
+          // two elements of four bits share a byte, with 8 added to each
+          const int32_t zero = type == xnn_datatype_qcint4 ? 8 : 0;
+          TORCHETTE_XNN(xnn_define_channelwise_quantized_tensor_value_v2(
+              g, type, zero, static_cast<const float*>(scale), rank, static_cast<size_t>(dim), dims, data, external,
+              kept_flags, &it.id));
+          break;
+        }
+        case fb::XNNQuantParams::PerChannelGroupQuant: {
+          const auto dim = q.get<int32_t>(fb::PerChannelGroupQuant::kChannelDim);
+          const auto group = q.get<int32_t>(fb::PerChannelGroupQuant::kGroupSize);
+          TORCHETTE_CHECK(rank == 2 && (dim == 0 || dim == 1) && group > 0 &&
+                              it.dims[static_cast<size_t>(1 - dim)] % static_cast<size_t>(group) == 0,
+                          DelegateInvalidCompatibility, "groups of %d in dimension %d", static_cast<int>(group),
+                          static_cast<int>(dim));
+          const size_t channels = it.dims[static_cast<size_t>(dim)];
+          const size_t groups = it.dims[static_cast<size_t>(1 - dim)] / static_cast<size_t>(group);
+          const void* scale = nullptr;
+          TORCHETTE_TRY(scales(q, fb::PerChannelGroupQuant::kScale, fb::PerChannelGroupQuant::kScaleBufferIdx,
+                               sizeof(uint16_t), channels * groups, &scale));
+          TORCHETTE_XNN(xnn_define_blockwise_quantized_tensor_value(
+              g, type, 8, static_cast<const uint16_t*>(scale), rank, static_cast<size_t>(dim),
+              static_cast<size_t>(group), dims, data, external, kept_flags, &it.id));
+          break;
+        }
+        case fb::XNNQuantParams::PerTokenDynamicQuant: {
+          const auto inner = q.get<int32_t>(fb::PerTokenDynamicQuant::kNumNonbatchDims);
+          TORCHETTE_CHECK(inner >= 0 && static_cast<size_t>(inner) <= rank && data == nullptr,
+                          DelegateInvalidCompatibility, "a value quantized over %d dimensions", static_cast<int>(inner));
+          TORCHETTE_XNN(xnn_define_dynamically_quantized_tensor_value(g, type, rank, static_cast<size_t>(inner), dims,
+                                                                      external, kept_flags, &it.id));
+          break;
+        }
+        default:
+          TORCHETTE_LOG(Error, "a value that is quantized in an unknown way");
+          return Error::NotSupported;
+      }
+    }
+    it.present = true;
+    if (is_external) (flags == 1 ? out_.inputs : out_.outputs).push_back({external, argument_type(type), it.dims});
+    return Error::Ok;
+  }
+
+  /// The library's id of a value that a node names; null in `found` where the node may go without it.
+  Error find(const Table& table, uint16_t slot, uint32_t* id, const Defined** found = nullptr, bool optional = false) {
+    const auto name = table.get<uint32_t>(slot);
+    if (optional && name == XNN_INVALID_VALUE_ID) {
+      *id = XNN_INVALID_VALUE_ID;
+      if (found != nullptr) *found = nullptr;
+      return Error::Ok;
+    }
+    TORCHETTE_CHECK(name < known_.size() && known_[name].present, DelegateInvalidCompatibility,
+                    "a node names value %u, which is not there", name);
+    *id = known_[name].id;
+    if (found != nullptr) *found = &known_[name];
+    return Error::Ok;
+  }
+
+  Error sizes(const Table& table, uint16_t slot, size_t expected, size_t (&out)[XNN_MAX_TENSOR_DIMS]) {
+    const Span<const uint32_t> given = table.vector<uint32_t>(slot);
+    TORCHETTE_CHECK(given.size() == expected && expected <= XNN_MAX_TENSOR_DIMS, DelegateInvalidCompatibility,
+                    "a node has %zu numbers for %zu dimensions", given.size(), expected);
+    for (size_t i = 0; i < given.size(); ++i) out[i] = given[i];
+    return Error::Ok;
+  }
+
+  Error unary(const Table& n, xnn_unary_operator op, const xnn_unary_params* params = nullptr) {
+    uint32_t in, out;
+    TORCHETTE_TRY(find(n, fb::XNNSigmoid::kInputId, &in));
+    TORCHETTE_TRY(find(n, fb::XNNSigmoid::kOutputId, &out));
+    TORCHETTE_XNN(xnn_define_unary(out_.subgraph, op, params, in, out, 0));
+    return Error::Ok;
+  }
+
+  Error binary(const Table& n, xnn_binary_operator op, float low, float high) {
+    uint32_t a, b, out;
+    TORCHETTE_TRY(find(n, fb::XNNAdd::kInput1Id, &a));
+    TORCHETTE_TRY(find(n, fb::XNNAdd::kInput2Id, &b));
+    TORCHETTE_TRY(find(n, fb::XNNAdd::kOutputId, &out));
+    const xnn_binary_params params = {low, high};
+    TORCHETTE_XNN(xnn_define_binary(out_.subgraph, op, &params, a, b, out, 0));
+    return Error::Ok;
+  }
+
+  Error concatenate(const Table& n, size_t count) {
+    using C = fb::XNNConcatenate5;
+    static constexpr uint16_t kInputs[] = {C::kInput1Id, C::kInput2Id, C::kInput3Id, C::kInput4Id, C::kInput5Id};
+    uint32_t in[5], out;
+    for (size_t i = 0; i < count; ++i) TORCHETTE_TRY(find(n, kInputs[i], &in[i]));
+    TORCHETTE_TRY(find(n, C::kOutputId, &out));
+    const auto axis = static_cast<int32_t>(n.get<uint32_t>(C::kAxis));
+    xnn_subgraph_t g = out_.subgraph;
+    switch (count) {
+      case 2:
+        TORCHETTE_XNN(xnn_define_concatenate2(g, axis, in[0], in[1], out, 0));
+        break;
+      case 3:
+        TORCHETTE_XNN(xnn_define_concatenate3(g, axis, in[0], in[1], in[2], out, 0));
+        break;
+      case 4:
+        TORCHETTE_XNN(xnn_define_concatenate4(g, axis, in[0], in[1], in[2], in[3], out, 0));
+        break;
+      default:
+        TORCHETTE_XNN(xnn_define_concatenate5(g, axis, in[0], in[1], in[2], in[3], in[4], out, 0));
+    }
+    return Error::Ok;
+  }
+
+  Error convolution(const Table& n, Node kind, float low, float high) {
+    using C = fb::XNNConv2d;
+    const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
+    uint32_t in, filter, bias, out;
+    const Defined *weights, *offsets, *image;
+    TORCHETTE_TRY(find(n, C::kInput1Id, &in, &image));
+    TORCHETTE_TRY(find(n, C::kFilterId, &filter, &weights));
+    TORCHETTE_TRY(find(n, C::kBiasId, &bias, &offsets, true));
+    TORCHETTE_TRY(find(n, C::kOutputId, &out));
+    const uint64_t groups = u(C::kGroups), gic = u(C::kGroupInputChannels), goc = u(C::kGroupOutputChannels);
+    const uint32_t kh = u(C::kKernelHeight), kw = u(C::kKernelWidth);
+    const bool depthwise = kind == Node::XNNDepthwiseConv2d;
+    const std::vector<size_t> filter_dims = depthwise
+                                                ? std::vector<size_t>{1, kh, kw, static_cast<size_t>(groups * goc)}
+                                                : std::vector<size_t>{static_cast<size_t>(groups * goc), kh, kw,
+                                                                      static_cast<size_t>(gic)};
+    TORCHETTE_CHECK(groups != 0 && gic != 0 && goc != 0 && weights->constant && weights->dims == filter_dims &&
+                        (offsets == nullptr || (offsets->constant && product(offsets->dims) == groups * goc)) &&
+                        image->dims.size() == 4 && image->dims[3] == groups * gic,
+                    DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
+    xnn_subgraph_t g = out_.subgraph;
+    if (kind == Node::XNNConvTranspose2d) {
+      TORCHETTE_XNN(xnn_define_deconvolution_2d(
+          g, u(C::kPaddingTop), u(C::kPaddingRight), u(C::kPaddingBottom), u(C::kPaddingLeft), u(C::kAdjustmentHeight),
+          u(C::kAdjustmentWidth), kh, kw, u(C::kSubsamplingHeight), u(C::kSubsamplingWidth), u(C::kDilationHeight),
+          u(C::kDilationWidth), static_cast<uint32_t>(groups), gic, goc, low, high, in, filter, bias, out, 0));
+    } else if (depthwise) {
+      TORCHETTE_CHECK(gic == 1, DelegateInvalidCompatibility, "a depthwise convolution of %llu channels a group",
+                      static_cast<unsigned long long>(gic));
+      TORCHETTE_XNN(xnn_define_depthwise_convolution_2d(
+          g, u(C::kPaddingTop), u(C::kPaddingRight), u(C::kPaddingBottom), u(C::kPaddingLeft), kh, kw,
+          u(C::kSubsamplingHeight), u(C::kSubsamplingWidth), u(C::kDilationHeight), u(C::kDilationWidth),
+          static_cast<uint32_t>(goc), static_cast<size_t>(groups), low, high, in, filter, bias, out, 0));
+    } else {
+      TORCHETTE_XNN(xnn_define_convolution_2d(
+          g, u(C::kPaddingTop), u(C::kPaddingRight), u(C::kPaddingBottom), u(C::kPaddingLeft), kh, kw,
+          u(C::kSubsamplingHeight), u(C::kSubsamplingWidth), u(C::kDilationHeight), u(C::kDilationWidth),
+          static_cast<uint32_t>(groups), gic, goc, low, high, in, filter, bias, out, 0));
+    }
+    return Error::Ok;
+  }
+
+  Error pool(const Table& n, bool largest, float low, float high) {
+    using P = fb::XNNMaxPooling2d;
+    const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
+    uint32_t in, out;
+    TORCHETTE_TRY(find(n, P::kInputId, &in));
+    TORCHETTE_TRY(find(n, P::kOutputId, &out));
+    if (largest) {
+      TORCHETTE_XNN(xnn_define_max_pooling_2d(out_.subgraph, u(P::kPaddingTop), u(P::kPaddingRight),
+                                              u(P::kPaddingBottom), u(P::kPaddingLeft), u(P::kPoolingHeight),
+                                              u(P::kPoolingWidth), u(P::kStrideHeight), u(P::kStrideWidth),
+                                              u(P::kDilationHeight), u(P::kDilationWidth), low, high, in, out, 0));
+    } else {
+      TORCHETTE_XNN(xnn_define_average_pooling_2d(out_.subgraph, u(P::kPaddingTop), u(P::kPaddingRight),
+                                                  u(P::kPaddingBottom), u(P::kPaddingLeft), u(P::kPoolingHeight),
+                                                  u(P::kPoolingWidth), u(P::kStrideHeight), u(P::kStrideWidth), low,
+                                                  high, in, out, 0));
+    }
+    return Error::Ok;
+  }
+
+  Error node(const Table& entry) {
+    const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
+    const Table n = entry.table(fb::XNode::kXnodeUnion);
+    const Table range = entry.table(fb::XNode::kOutputMinMax);
+    float low = -kInfinity, high = kInfinity;
+    if (range.present()) {
+      low = range.get<float>(fb::OutputMinMax::kOutputMin);
+      high = range.get<float>(fb::OutputMinMax::kOutputMax);
+    }
+    xnn_subgraph_t g = out_.subgraph;
+    xnn_unary_params params{};
+    uint32_t in, out;
+    const Defined* source;
+    size_t numbers[XNN_MAX_TENSOR_DIMS], more[XNN_MAX_TENSOR_DIMS];
+    switch (kind) {
+      case Node::XNNAdd:
+        return binary(n, xnn_binary_add, low, high);
+      case Node::XNNSubtract:
+        return binary(n, xnn_binary_subtract, low, high);
+      case Node::XNNMultiply:
+        return binary(n, xnn_binary_multiply, low, high);
+      case Node::XNNDiv:
+        return binary(n, xnn_binary_divide, low, high);
+      case Node::XNNMinimum:
+        return binary(n, xnn_binary_minimum, low, high);
+      case Node::XNNMaximum:
+        return binary(n, xnn_binary_maximum, low, high);
+      case Node::XNNPReLU:
+        return binary(n, xnn_binary_prelu, low, high);
+      case Node::XNNClamp:
+        params.clamp = {low, high};
+        return unary(n, xnn_unary_clamp, &params);
+      case Node::XNNSigmoid:
+        return unary(n, xnn_unary_sigmoid);
+      case Node::XNNFloor:
+        return unary(n, xnn_unary_floor);
+      case Node::XNNConvert:
+        return unary(n, xnn_unary_convert);
+      case Node::XNNSquareRoot:
+        return unary(n, xnn_unary_square_root);
+      case Node::XNNReciprocalSquareRoot:
+        return unary(n, xnn_unary_reciprocal_square_root);
+      case Node::XNNCeiling:
+        return unary(n, xnn_unary_ceiling);
+      case Node::XNNHardswish:
+        return unary(n, xnn_unary_hardswish);
+      case Node::XNNNegate:
+        return unary(n, xnn_unary_negate);
+      case Node::XNNSquare:
+        return unary(n, xnn_unary_square);
+      case Node::XNNAbs:
+        return unary(n, xnn_unary_abs);
+      case Node::XNNLog:
+        return unary(n, xnn_unary_log);
+      case Node::XNNGelu:
+        return unary(n, xnn_unary_gelu);
+      case Node::XNNTanh:
+        return unary(n, xnn_unary_tanh);
+      case Node::XNNExp:
+        return unary(n, xnn_unary_exp);
+      case Node::XNNSin:
+        return unary(n, xnn_unary_sine);
+      case Node::XNNCos:
+        return unary(n, xnn_unary_cosine);
+      case Node::XNNLeakyReLU:
+        params.leaky_relu = {n.get<float>(fb::XNNLeakyReLU::kNegativeSlope)};
+        TORCHETTE_TRY(find(n, fb::XNNLeakyReLU::kInputId, &in));
+        TORCHETTE_TRY(find(n, fb::XNNLeakyReLU::kOutputId, &out));
+        TORCHETTE_XNN(xnn_define_unary(g, xnn_unary_leaky_relu, &params, in, out, 0));
+        return Error::Ok;
+      case Node::XNNELU:
+        params.elu = {n.get<float>(fb::XNNELU::kAlpha)};
+        TORCHETTE_TRY(find(n, fb::XNNELU::kInputId, &in));
+        TORCHETTE_TRY(find(n, fb::XNNELU::kOutputId, &out));
+        TORCHETTE_XNN(xnn_define_unary(g, xnn_unary_elu, &params, in, out, 0));
+        return Error::Ok;
+      case Node::XNNCopy:
+        TORCHETTE_TRY(find(n, fb::XNNCopy::kInputId, &in));
+        TORCHETTE_TRY(find(n, fb::XNNCopy::kOutputId, &out));
+        TORCHETTE_XNN(xnn_define_copy(g, in, out, 0));
+        return Error::Ok;
+      case Node::XNNSoftmax:
+        TORCHETTE_TRY(find(n, fb::XNNSoftmax::kInputId, &in));
+        TORCHETTE_TRY(find(n, fb::XNNSoftmax::kOutputId, &out));
+        TORCHETTE_XNN(xnn_define_softmax(g, in, out, 0));
+        return Error::Ok;
+      case Node::XNNGlobalAvgPooling2d: {
+        TORCHETTE_TRY(find(n, fb::XNNGlobalAvgPooling2d::kInputId, &in, &source));
+        TORCHETTE_TRY(find(n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
+        TORCHETTE_CHECK(source->dims.size() == 4, DelegateInvalidCompatibility, "an image of %zu dimensions",
+                        source->dims.size());
+        static constexpr int64_t kAxes[] = {1, 2};
+        TORCHETTE_XNN(xnn_define_static_reduce_v2(g, xnn_reduce_mean, 2, kAxes, in, out, XNN_FLAG_KEEP_DIMS));
+        return Error::Ok;
+      }
+      case Node::XNNConcatenate2:
+        return concatenate(n, 2);
+      case Node::XNNConcatenate3:
+        return concatenate(n, 3);
+      case Node::XNNConcatenate4:
+        return concatenate(n, 4);
+      case Node::XNNConcatenate5:
+        return concatenate(n, 5);
+      case Node::XNNConv2d:
+      case Node::XNNDepthwiseConv2d:
+      case Node::XNNConvTranspose2d:
+        return convolution(n, kind, low, high);
+      case Node::XNNMaxPooling2d:
+        return pool(n, true, low, high);
+      case Node::XNNAvgPooling2d:
+        return pool(n, false, low, high);
+      case Node::XNNFullyConnected: {
+        using F = fb::XNNFullyConnected;
+        uint32_t filter, bias;
+        const Defined *weights, *offsets;
+        TORCHETTE_TRY(find(n, F::kInput1Id, &in));
+        TORCHETTE_TRY(find(n, F::kFilterId, &filter, &weights));
+        TORCHETTE_TRY(find(n, F::kBiasId, &bias, &offsets, true));
+        TORCHETTE_TRY(find(n, F::kOutputId, &out));
+        const uint32_t flags = n.get<uint32_t>(F::kFlags) & XNN_FLAG_TRANSPOSE_WEIGHTS;
+        TORCHETTE_CHECK(weights->dims.size() == 2 &&
+                            (offsets == nullptr || product(offsets->dims) == weights->dims[flags != 0 ? 1 : 0]),
+                        DelegateInvalidCompatibility, "a linear layer's bias does not fit its weights");
+        TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, flags));
+        return Error::Ok;
+      }
+      case Node::XNNBatchMatrixMultiply: {
+        uint32_t other;
+        TORCHETTE_TRY(find(n, fb::XNNBatchMatrixMultiply::kInput1Id, &in));
+        TORCHETTE_TRY(find(n, fb::XNNBatchMatrixMultiply::kInput2Id, &other));
+        TORCHETTE_TRY(find(n, fb::XNNBatchMatrixMultiply::kOutputId, &out));
+        const uint32_t flags = n.get<uint32_t>(fb::XNNBatchMatrixMultiply::kFlags) & XNN_FLAG_TRANSPOSE_B;
+        TORCHETTE_XNN(xnn_define_batch_matrix_multiply(g, in, other, out, flags));
+        return Error::Ok;
+      }
+      case Node::XNNScaledDotProductAttention: {
+        using A = fb::XNNScaledDotProductAttention;
+        uint32_t key, value, scale, mask;
+        TORCHETTE_TRY(find(n, A::kQueryId, &in));
+        TORCHETTE_TRY(find(n, A::kKeyId, &key));
+        TORCHETTE_TRY(find(n, A::kValueId, &value));
+        TORCHETTE_TRY(find(n, A::kScaleId, &scale));
+        TORCHETTE_TRY(find(n, A::kMaskId, &mask));
+        TORCHETTE_TRY(find(n, A::kOutputId, &out));
+        TORCHETTE_XNN(xnn_define_scaled_dot_product_attention(g, xnn_attention_logits_cap_type_none, nullptr, in, key,
+                                                              value, scale, mask, out, 0));
+        return Error::Ok;
+      }
+      case Node::XNNStaticTranspose:
+        TORCHETTE_TRY(find(n, fb::XNNStaticTranspose::kInputId, &in, &source));
+        TORCHETTE_TRY(find(n, fb::XNNStaticTranspose::kOutputId, &out));
+        TORCHETTE_TRY(sizes(n, fb::XNNStaticTranspose::kPerm, source->dims.size(), numbers));
+        TORCHETTE_XNN(xnn_define_static_transpose(g, source->dims.size(), numbers, in, out, 0));
+        return Error::Ok;
+      case Node::XNNStaticReshape: {
+        TORCHETTE_TRY(find(n, fb::XNNStaticReshape::kInputId, &in));
+        TORCHETTE_TRY(find(n, fb::XNNStaticReshape::kOutputId, &out));
+        const size_t rank = n.vector<uint32_t>(fb::XNNStaticReshape::kNewShape).size();
+        TORCHETTE_TRY(sizes(n, fb::XNNStaticReshape::kNewShape, rank, numbers));
+        TORCHETTE_XNN(xnn_define_static_reshape(g, rank, numbers, in, out, 0));
+        return Error::Ok;
+      }
+      case Node::XNNStaticSlice:
+        TORCHETTE_TRY(find(n, fb::XNNStaticSlice::kInputId, &in, &source));
+        TORCHETTE_TRY(find(n, fb::XNNStaticSlice::kOutputId, &out));
+        TORCHETTE_TRY(sizes(n, fb::XNNStaticSlice::kOffsets, source->dims.size(), numbers));
+        TORCHETTE_TRY(sizes(n, fb::XNNStaticSlice::kSizes, source->dims.size(), more));
+        TORCHETTE_XNN(xnn_define_static_slice(g, source->dims.size(), numbers, more, in, out, 0));
+        return Error::Ok;
+      case Node::XNNStaticConstantPad:
+        TORCHETTE_TRY(find(n, fb::XNNStaticConstantPad::kInputId, &in, &source));
+        TORCHETTE_TRY(find(n, fb::XNNStaticConstantPad::kOutputId, &out));
+        TORCHETTE_TRY(sizes(n, fb::XNNStaticConstantPad::kPrePaddings, source->dims.size(), numbers));
+        TORCHETTE_TRY(sizes(n, fb::XNNStaticConstantPad::kPostPaddings, source->dims.size(), more));
+        TORCHETTE_XNN(xnn_define_static_constant_pad(
+            g, numbers, more, n.get<float>(fb::XNNStaticConstantPad::kPaddingValue), in, out, 0));
+        return Error::Ok;
+      case Node::XNNStaticResizeBilinear2D:
+        TORCHETTE_TRY(find(n, fb::XNNStaticResizeBilinear2D::kInputId, &in));
+        TORCHETTE_TRY(find(n, fb::XNNStaticResizeBilinear2D::kOutputId, &out));
+        TORCHETTE_XNN(xnn_define_static_resize_bilinear_2d(
+            g, n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kNewHeight),
+            n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kNewWidth), in, out,
+            n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kFlags) & XNN_FLAG_ALIGN_CORNERS));
+        return Error::Ok;
+      default:
+        TORCHETTE_LOG(Error, "a node of kind %u, which this backend does not have", static_cast<unsigned>(kind));
+        return Error::NotSupported;
+    }
+  }
+
+  const uint8_t* bytes_;
+  size_t size_;
+  const NamedDataMap* named_;
+  Graph& out_;
+  const uint8_t* data_ = nullptr;  // of constants behind the graph
+  size_t data_size_ = 0;
+  uint32_t externs_ = 0;
+  Reader nothing_{nullptr, 0};
+  Tables constants_ = Table::at(&nothing_, 0).tables(0);
+  Tables buffers_ = constants_;
+  std::vector<Defined> known_;
+};
+
+}  // namespace
+
+Error read_graph(const FreeableBuffer& processed, const NamedDataMap* named_data, Graph* out) {
+  return Builder(processed, named_data, out).build();
+}
+
+}  // namespace xnnpack
+}  // namespace torchette
