@@ -5,6 +5,7 @@
 
 #include "torchette/runtime/kernel.h"
 #include "torchette/runtime/loader.h"
+#include "torchette/runtime/program.h"
 
 namespace torchette {
 
@@ -19,15 +20,18 @@ using DelegateHandle = void;
 
 class BackendInitContext {
  public:
-  BackendInitContext(MemoryAllocator* allocator, const char* method_name)
-      : allocator_(allocator), method_name_(method_name) {}
+  BackendInitContext(MemoryAllocator* allocator, const char* method_name, const NamedDataMap* named_data = nullptr)
+      : allocator_(allocator), method_name_(method_name), named_data_(named_data) {}
   /// Memory that lives as long as the method.
   MemoryAllocator* get_runtime_allocator() const { return allocator_; }
   const char* get_method_name() const { return method_name_; }
+  /// What delegates of the file share by name; null where the backend is used without a program.
+  const NamedDataMap* get_named_data_map() const { return named_data_; }
 
  private:
   MemoryAllocator* allocator_;
   const char* method_name_;
+  const NamedDataMap* named_data_;
 };
 
 /// A backend asks for scratch memory as a kernel does.

@@ -646,7 +646,7 @@ class Method::Loading {
       Result<FreeableBuffer> data = program_.load_delegate_data(reader_, reference, id.data());
       if (!data.ok()) return data.error();
       new (&all[i].processed) FreeableBuffer(std::move(*data));
-      BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data());
+      BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data(), &program_);
       const Result<DelegateHandle*> handle =
           backend->init(context, &all[i].processed, {specs.data(), specs.size()});
       if (!handle.ok()) {

@@ -203,6 +203,19 @@ Error Program::load_mutable(Reader& reader, uint64_t segments_index, uint32_t in
                             {Segment::Type::Mutable, segment_index}, buffer);
 }
 
+Result<FreeableBuffer> Program::get_data(const char* key) const {
+  Reader reader = this->reader();
+  const flat::Tables named = Table::root(&reader).tables(schema::Program::kNamedData);
+  for (size_t i = 0; i < named.size(); ++i) {
+    const Table item = named[i];
+    if (strcmp(item.string(schema::NamedData::kKey).data(), key) != 0 || !reader.ok()) continue;
+    const size_t index = item.get<uint32_t>(schema::NamedData::kSegmentIndex);
+    return load_segment(reader, index, {Segment::Type::Backend, index, key});
+  }
+  TORCHETTE_LOG(Error, "the file has no data of the name %s", key);
+  return Error::NotFound;
+}
+
 Result<FreeableBuffer> Program::load_delegate_data(Reader& reader, const Table& reference,
                                                    const char* id) const {
   const auto index = reference.get<uint32_t>(schema::BackendDelegateDataReference::kIndex);

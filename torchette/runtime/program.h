@@ -35,6 +35,10 @@ class Program {
   /// InvalidProgram, OperatorMissing (all missing ones are in the log), NotSupported, MemoryAllocationFailed.
   Result<Method> load_method(const char* method_name, MemoryManager* memory_manager) const;
 
+  /// The bytes that the file has under that name, which delegates share. Errors: NotFound, those of the loader.
+  Result<FreeableBuffer> get_data(const char* key) const;
+  const Program* get_named_data_map() const { return this; }
+
  private:
   friend class Method;
   friend class MethodMeta;
@@ -64,5 +68,8 @@ class Program {
   FreeableBuffer constants_;  // the constant segment, if the file has one
   size_t segment_base_;
 };
+
+/// ExecuTorch's name for what finds named data.
+using NamedDataMap = Program;
 
 }  // namespace torchette

@@ -22,11 +22,11 @@ constexpr size_t kHeaderSize = 30;
 constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant that stands elsewhere
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-#define TORCHETTE_XNN(call)                                                                                    \
-  do {                                                                                                         \
-    const xnn_status status = (call);                                                                          \
-    TORCHETTE_CHECK(status == xnn_status_success, DelegateInvalidCompatibility, "XNNPACK refuses %s: status %d", \
-                    #call, static_cast<int>(status));                                                          \
+#define TORCHETTE_XNN(call)                                                            \
+  do {                                                                                 \
+    const xnn_status status = (call);                                                  \
+    TORCHETTE_CHECK(status == xnn_status_success, DelegateInvalidCompatibility,        \
+                    "XNNPACK refuses %s: status %d", #call, static_cast<int>(status)); \
   } while (0)
 
 struct Defined {
@@ -45,7 +45,10 @@ size_t product(const std::vector<size_t>& dims) {
 class Builder {
  public:
   Builder(const FreeableBuffer& processed, const NamedDataMap* named, Graph* graph)
-      : bytes_(static_cast<const uint8_t*>(processed.data())), size_(processed.size()), named_(named), out_(*graph) {}
+      : bytes_(static_cast<const uint8_t*>(processed.data())),
+        size_(processed.size()),
+        named_(named),
+        out_(*graph) {}
 
   Error build() {
     size_t at = 0, size = size_;
@@ -57,13 +60,18 @@ class Builder {
       size = Reader::load<uint32_t>(bytes_ + 14);
       const size_t data_at = Reader::load<uint32_t>(bytes_ + 18);
       const uint64_t data_size = Reader::load<uint64_t>(bytes_ + 22);
-      TORCHETTE_CHECK(at <= size_ && size <= size_ - at && size >= 8 && data_at <= size_ && data_size <= size_ - data_at,
-                      DelegateInvalidCompatibility, "an XNNPACK payload of %zu bytes is cut short", size_);
+      TORCHETTE_CHECK(
+          at <= size_ && size <= size_ - at && size >= 8 && data_at <= size_ && data_size <= size_ - data_at,
+          DelegateInvalidCompatibility, "an XNNPACK payload of %zu bytes is cut short", size_);
       data_ = bytes_ + data_at;
       data_size_ = static_cast<size_t>(data_size);
     }
-    TORCHETTE_CHECK(memcmp(bytes_ + at + 4, fb::kFileIdentifier, 4) == 0, DelegateInvalidCompatibility,
-                    "these are no bytes of XNNPACK's of this version: they lack the mark %s", fb::kFileIdentifier);
+    // the last letter counts the releases of the format; two of them read alike
+    const auto* mark = reinterpret_cast<const char*>(bytes_ + at + 4);
+    TORCHETTE_CHECK(memcmp(mark, fb::kFileIdentifier, 3) == 0 && (mark[3] == '0' || mark[3] == '1'),
+                    DelegateInvalidCompatibility,
+                    "these are no bytes of XNNPACK's of this version: they lack the mark %s",
+                    fb::kFileIdentifier);
     Reader reader(bytes_ + at, size);
     const Table root = Table::root(&reader);
     constants_ = root.tables(fb::XNNGraph::kConstantData);
@@ -77,7 +85,8 @@ class Builder {
     externs_ = externs;
     for (size_t i = 0; i < values.size(); ++i) {
       TORCHETTE_TRY(value(values[i]));
-      TORCHETTE_CHECK(reader.ok(), DelegateInvalidCompatibility, "value %zu of an XNNPACK payload is damaged", i);
+      TORCHETTE_CHECK(reader.ok(), DelegateInvalidCompatibility, "value %zu of an XNNPACK payload is damaged",
+                      i);
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
       const Error error = node(nodes[i]);
@@ -157,31 +166,33 @@ class Builder {
   /// The bytes of constant `index`, at least `size` of them.
   Error constant(uint32_t index, size_t size, const void** data) {
     if (buffers_.size() != 0) {
-      const Span<const uint8_t> bytes =
-          index < buffers_.size() ? buffers_[index].vector<uint8_t>(fb::Buffer::kStorage) : Span<const uint8_t>();
-      TORCHETTE_CHECK(bytes.size() >= size, DelegateInvalidCompatibility, "constant %u has %zu bytes of %zu", index,
-                      bytes.size(), size);
+      const Span<const uint8_t> bytes = index < buffers_.size()
+                                            ? buffers_[index].vector<uint8_t>(fb::Buffer::kStorage)
+                                            : Span<const uint8_t>();
+      TORCHETTE_CHECK(bytes.size() >= size, DelegateInvalidCompatibility, "constant %u has %zu bytes of %zu",
+                      index, bytes.size(), size);
       *data = bytes.data();
       out_.needs_bytes = true;
       return Error::Ok;
     }
-    TORCHETTE_CHECK(index < constants_.size(), DelegateInvalidCompatibility, "constant %u is named, there are %zu",
-                    index, constants_.size());
+    TORCHETTE_CHECK(index < constants_.size(), DelegateInvalidCompatibility,
+                    "constant %u is named, there are %zu", index, constants_.size());
     const Table record = constants_[index];
     const uint64_t offset = record.get<uint64_t>(fb::ConstantDataOffset::kOffset);
     const Span<const char> key = record.string(fb::ConstantDataOffset::kNamedKey);
     if (offset != kNamed) {
-      TORCHETTE_CHECK(key.empty() && offset <= data_size_ && size <= data_size_ - offset, DelegateInvalidCompatibility,
-                      "constant %u is not inside of the payload", index);
+      TORCHETTE_CHECK(key.empty() && offset <= data_size_ && size <= data_size_ - offset,
+                      DelegateInvalidCompatibility, "constant %u is not inside of the payload", index);
       *data = data_ + offset;
       out_.needs_bytes = true;
       return Error::Ok;
     }
-    TORCHETTE_CHECK(named_ != nullptr && !key.empty(), DelegateInvalidCompatibility, "constant %u has no data", index);
+    TORCHETTE_CHECK(named_ != nullptr && !key.empty(), DelegateInvalidCompatibility,
+                    "constant %u has no data", index);
     Result<FreeableBuffer> buffer = named_->get_data(key.data());
     if (!buffer.ok()) return buffer.error();
-    TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed", key.data(),
-                    buffer->size(), size);
+    TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed",
+                    key.data(), buffer->size(), size);
     *data = buffer->data();
     out_.constants.push_back(std::move(*buffer));
     return Error::Ok;
@@ -191,7 +202,8 @@ class Builder {
                const void** data) {
     const Span<const float> given = quant.vector<float>(inline_slot);
     if (given.size() != 0 && item == sizeof(float)) {
-      TORCHETTE_CHECK(given.size() >= count, DelegateInvalidCompatibility, "%zu scales of %zu", given.size(), count);
+      TORCHETTE_CHECK(given.size() >= count, DelegateInvalidCompatibility, "%zu scales of %zu", given.size(),
+                      count);
       *data = given.data();
       out_.needs_bytes = true;
       return Error::Ok;
@@ -203,14 +215,16 @@ class Builder {
     const auto kind = entry.get<fb::XValueUnion>(fb::XValue::kXvalueUnionType);
     const Table outer = entry.table(fb::XValue::kXvalueUnion);
     const bool quantized = kind == fb::XValueUnion::XNNQuantizedTensorValue;
-    TORCHETTE_CHECK(quantized || kind == fb::XValueUnion::XNNTensorValue, NotSupported, "a value of an unknown kind");
+    TORCHETTE_CHECK(quantized || kind == fb::XValueUnion::XNNTensorValue, NotSupported,
+                    "a value of an unknown kind");
     const Table t = quantized ? outer.table(fb::XNNQuantizedTensorValue::kTensorValue) : outer;
     using T = fb::XNNTensorValue;
     const xnn_datatype type = library_type(t.get<fb::XNNDatatype>(T::kDatatype));
     const Span<const uint32_t> given = t.vector<uint32_t>(T::kDims);
     const uint32_t id_out = t.get<uint32_t>(T::kIdOut), external = t.get<uint32_t>(T::kExternalId);
     const uint32_t flags = t.get<uint32_t>(T::kFlags), buffer = t.get<uint32_t>(T::kConstantBufferIdx);
-    TORCHETTE_CHECK(type != xnn_datatype_invalid, NotSupported, "a value of a type that this build does not have");
+    TORCHETTE_CHECK(type != xnn_datatype_invalid, NotSupported,
+                    "a value of a type that this build does not have");
     TORCHETTE_CHECK(given.size() <= XNN_MAX_TENSOR_DIMS && given.size() == t.get<uint32_t>(T::kNumDims),
                     DelegateInvalidCompatibility, "a value of %zu dimensions", given.size());
     TORCHETTE_CHECK(id_out < known_.size() && !known_[id_out].present, DelegateInvalidCompatibility,
@@ -221,7 +235,8 @@ class Builder {
     for (size_t d : it.dims) {
       count = d != 0 && count > (uint64_t{1} << 40) / d ? uint64_t{1} << 41 : count * d;
     }
-    TORCHETTE_CHECK(count <= (uint64_t{1} << 40), DelegateInvalidCompatibility, "value %u is too large", id_out);
+    TORCHETTE_CHECK(count <= (uint64_t{1} << 40), DelegateInvalidCompatibility, "value %u is too large",
+                    id_out);
     const void* data = nullptr;
     if (buffer != 0) {
       const size_t last = it.dims.empty() ? 1 : it.dims.back();
@@ -233,7 +248,8 @@ class Builder {
     }
     const bool is_external = external != XNN_INVALID_VALUE_ID;
     TORCHETTE_CHECK(!is_external || (external < externs_ && (flags == 1 || flags == 2) && !it.constant),
-                    DelegateInvalidCompatibility, "value %u is argument %u of %u", id_out, external, externs_);
+                    DelegateInvalidCompatibility, "value %u is argument %u of %u", id_out, external,
+                    externs_);
     const uint32_t kept_flags = is_external ? flags : 0;
     const size_t* dims = it.dims.data();
     const size_t rank = it.dims.size();
@@ -244,22 +260,22 @@ class Builder {
       const Table q = outer.table(fb::XNNQuantizedTensorValue::kQuantParams);
       switch (outer.get<fb::XNNQuantParams>(fb::XNNQuantizedTensorValue::kQuantParamsType)) {
         case fb::XNNQuantParams::PerTensorQuant:
-          TORCHETTE_XNN(xnn_define_quantized_tensor_value(g, type, q.get<int32_t>(fb::PerTensorQuant::kZeroPoint),
-                                                          q.get<float>(fb::PerTensorQuant::kScale), rank, dims, data,
-                                                          external, kept_flags, &it.id));
+          TORCHETTE_XNN(xnn_define_quantized_tensor_value(
+              g, type, q.get<int32_t>(fb::PerTensorQuant::kZeroPoint),
+              q.get<float>(fb::PerTensorQuant::kScale), rank, dims, data, external, kept_flags, &it.id));
           break;
         case fb::XNNQuantParams::PerChannelQuant: {
           const auto dim = q.get<int32_t>(fb::PerChannelQuant::kChannelDim);
           TORCHETTE_CHECK(dim >= 0 && static_cast<size_t>(dim) < rank, DelegateInvalidCompatibility,
                           "channels in dimension %d", static_cast<int>(dim));
           const void* scale = nullptr;
-          TORCHETTE_TRY(scales(q, fb::PerChannelQuant::kScale, fb::PerChannelQuant::kScaleBufferIdx, sizeof(float),
-                               it.dims[static_cast<size_t>(dim)], &scale));
+          TORCHETTE_TRY(scales(q, fb::PerChannelQuant::kScale, fb::PerChannelQuant::kScaleBufferIdx,
+                               sizeof(float), it.dims[static_cast<size_t>(dim)], &scale));
           // two elements of four bits share a byte, with 8 added to each
           const int32_t zero = type == xnn_datatype_qcint4 ? 8 : 0;
           TORCHETTE_XNN(xnn_define_channelwise_quantized_tensor_value_v2(
-              g, type, zero, static_cast<const float*>(scale), rank, static_cast<size_t>(dim), dims, data, external,
-              kept_flags, &it.id));
+              g, type, zero, static_cast<const float*>(scale), rank, static_cast<size_t>(dim), dims, data,
+              external, kept_flags, &it.id));
           break;
         }
         case fb::XNNQuantParams::PerChannelGroupQuant: {
@@ -267,8 +283,8 @@ class Builder {
           const auto group = q.get<int32_t>(fb::PerChannelGroupQuant::kGroupSize);
           TORCHETTE_CHECK(rank == 2 && (dim == 0 || dim == 1) && group > 0 &&
                               it.dims[static_cast<size_t>(1 - dim)] % static_cast<size_t>(group) == 0,
-                          DelegateInvalidCompatibility, "groups of %d in dimension %d", static_cast<int>(group),
-                          static_cast<int>(dim));
+                          DelegateInvalidCompatibility, "groups of %d in dimension %d",
+                          static_cast<int>(group), static_cast<int>(dim));
           const size_t channels = it.dims[static_cast<size_t>(dim)];
           const size_t groups = it.dims[static_cast<size_t>(1 - dim)] / static_cast<size_t>(group);
           const void* scale = nullptr;
@@ -282,9 +298,10 @@ class Builder {
         case fb::XNNQuantParams::PerTokenDynamicQuant: {
           const auto inner = q.get<int32_t>(fb::PerTokenDynamicQuant::kNumNonbatchDims);
           TORCHETTE_CHECK(inner >= 0 && static_cast<size_t>(inner) <= rank && data == nullptr,
-                          DelegateInvalidCompatibility, "a value quantized over %d dimensions", static_cast<int>(inner));
-          TORCHETTE_XNN(xnn_define_dynamically_quantized_tensor_value(g, type, rank, static_cast<size_t>(inner), dims,
-                                                                      external, kept_flags, &it.id));
+                          DelegateInvalidCompatibility, "a value quantized over %d dimensions",
+                          static_cast<int>(inner));
+          TORCHETTE_XNN(xnn_define_dynamically_quantized_tensor_value(
+              g, type, rank, static_cast<size_t>(inner), dims, external, kept_flags, &it.id));
           break;
         }
         default:
@@ -293,12 +310,14 @@ class Builder {
       }
     }
     it.present = true;
-    if (is_external) (flags == 1 ? out_.inputs : out_.outputs).push_back({external, argument_type(type), it.dims});
+    if (is_external)
+      (flags == 1 ? out_.inputs : out_.outputs).push_back({external, argument_type(type), it.dims});
     return Error::Ok;
   }
 
   /// The library's id of a value that a node names; null in `found` where the node may go without it.
-  Error find(const Table& table, uint16_t slot, uint32_t* id, const Defined** found = nullptr, bool optional = false) {
+  Error find(const Table& table, uint16_t slot, uint32_t* id, const Defined** found = nullptr,
+             bool optional = false) {
     const auto name = table.get<uint32_t>(slot);
     if (optional && name == XNN_INVALID_VALUE_ID) {
       *id = XNN_INVALID_VALUE_ID;
@@ -340,7 +359,8 @@ class Builder {
 
   Error concatenate(const Table& n, size_t count) {
     using C = fb::XNNConcatenate5;
-    static constexpr uint16_t kInputs[] = {C::kInput1Id, C::kInput2Id, C::kInput3Id, C::kInput4Id, C::kInput5Id};
+    static constexpr uint16_t kInputs[] = {C::kInput1Id, C::kInput2Id, C::kInput3Id, C::kInput4Id,
+                                           C::kInput5Id};
     uint32_t in[5], out;
     for (size_t i = 0; i < count; ++i) TORCHETTE_TRY(find(n, kInputs[i], &in[i]));
     TORCHETTE_TRY(find(n, C::kOutputId, &out));
@@ -374,22 +394,24 @@ class Builder {
     const uint64_t groups = u(C::kGroups), gic = u(C::kGroupInputChannels), goc = u(C::kGroupOutputChannels);
     const uint32_t kh = u(C::kKernelHeight), kw = u(C::kKernelWidth);
     const bool depthwise = kind == Node::XNNDepthwiseConv2d;
-    const std::vector<size_t> filter_dims = depthwise
-                                                ? std::vector<size_t>{1, kh, kw, static_cast<size_t>(groups * goc)}
-                                                : std::vector<size_t>{static_cast<size_t>(groups * goc), kh, kw,
-                                                                      static_cast<size_t>(gic)};
-    TORCHETTE_CHECK(groups != 0 && gic != 0 && goc != 0 && weights->constant && weights->dims == filter_dims &&
-                        (offsets == nullptr || (offsets->constant && product(offsets->dims) == groups * goc)) &&
-                        image->dims.size() == 4 && image->dims[3] == groups * gic,
-                    DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
+    const std::vector<size_t> filter_dims =
+        depthwise ? std::vector<size_t>{1, kh, kw, static_cast<size_t>(groups * goc)}
+                  : std::vector<size_t>{static_cast<size_t>(groups * goc), kh, kw, static_cast<size_t>(gic)};
+    TORCHETTE_CHECK(
+        groups != 0 && gic != 0 && goc != 0 && weights->constant && weights->dims == filter_dims &&
+            (offsets == nullptr || (offsets->constant && product(offsets->dims) == groups * goc)) &&
+            image->dims.size() == 4 && image->dims[3] == groups * gic,
+        DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
     xnn_subgraph_t g = out_.subgraph;
     if (kind == Node::XNNConvTranspose2d) {
       TORCHETTE_XNN(xnn_define_deconvolution_2d(
-          g, u(C::kPaddingTop), u(C::kPaddingRight), u(C::kPaddingBottom), u(C::kPaddingLeft), u(C::kAdjustmentHeight),
-          u(C::kAdjustmentWidth), kh, kw, u(C::kSubsamplingHeight), u(C::kSubsamplingWidth), u(C::kDilationHeight),
-          u(C::kDilationWidth), static_cast<uint32_t>(groups), gic, goc, low, high, in, filter, bias, out, 0));
+          g, u(C::kPaddingTop), u(C::kPaddingRight), u(C::kPaddingBottom), u(C::kPaddingLeft),
+          u(C::kAdjustmentHeight), u(C::kAdjustmentWidth), kh, kw, u(C::kSubsamplingHeight),
+          u(C::kSubsamplingWidth), u(C::kDilationHeight), u(C::kDilationWidth), static_cast<uint32_t>(groups),
+          gic, goc, low, high, in, filter, bias, out, 0));
     } else if (depthwise) {
-      TORCHETTE_CHECK(gic == 1, DelegateInvalidCompatibility, "a depthwise convolution of %llu channels a group",
+      TORCHETTE_CHECK(gic == 1, DelegateInvalidCompatibility,
+                      "a depthwise convolution of %llu channels a group",
                       static_cast<unsigned long long>(gic));
       TORCHETTE_XNN(xnn_define_depthwise_convolution_2d(
           g, u(C::kPaddingTop), u(C::kPaddingRight), u(C::kPaddingBottom), u(C::kPaddingLeft), kh, kw,
@@ -411,15 +433,15 @@ class Builder {
     TORCHETTE_TRY(find(n, P::kInputId, &in));
     TORCHETTE_TRY(find(n, P::kOutputId, &out));
     if (largest) {
-      TORCHETTE_XNN(xnn_define_max_pooling_2d(out_.subgraph, u(P::kPaddingTop), u(P::kPaddingRight),
-                                              u(P::kPaddingBottom), u(P::kPaddingLeft), u(P::kPoolingHeight),
-                                              u(P::kPoolingWidth), u(P::kStrideHeight), u(P::kStrideWidth),
-                                              u(P::kDilationHeight), u(P::kDilationWidth), low, high, in, out, 0));
+      TORCHETTE_XNN(xnn_define_max_pooling_2d(
+          out_.subgraph, u(P::kPaddingTop), u(P::kPaddingRight), u(P::kPaddingBottom), u(P::kPaddingLeft),
+          u(P::kPoolingHeight), u(P::kPoolingWidth), u(P::kStrideHeight), u(P::kStrideWidth),
+          u(P::kDilationHeight), u(P::kDilationWidth), low, high, in, out, 0));
     } else {
-      TORCHETTE_XNN(xnn_define_average_pooling_2d(out_.subgraph, u(P::kPaddingTop), u(P::kPaddingRight),
-                                                  u(P::kPaddingBottom), u(P::kPaddingLeft), u(P::kPoolingHeight),
-                                                  u(P::kPoolingWidth), u(P::kStrideHeight), u(P::kStrideWidth), low,
-                                                  high, in, out, 0));
+      TORCHETTE_XNN(xnn_define_average_pooling_2d(
+          out_.subgraph, u(P::kPaddingTop), u(P::kPaddingRight), u(P::kPaddingBottom), u(P::kPaddingLeft),
+          u(P::kPoolingHeight), u(P::kPoolingWidth), u(P::kStrideHeight), u(P::kStrideWidth), low, high, in,
+          out, 0));
     }
     return Error::Ok;
   }
@@ -544,9 +566,10 @@ class Builder {
         TORCHETTE_TRY(find(n, F::kBiasId, &bias, &offsets, true));
         TORCHETTE_TRY(find(n, F::kOutputId, &out));
         const uint32_t flags = n.get<uint32_t>(F::kFlags) & XNN_FLAG_TRANSPOSE_WEIGHTS;
-        TORCHETTE_CHECK(weights->dims.size() == 2 &&
-                            (offsets == nullptr || product(offsets->dims) == weights->dims[flags != 0 ? 1 : 0]),
-                        DelegateInvalidCompatibility, "a linear layer's bias does not fit its weights");
+        TORCHETTE_CHECK(
+            weights->dims.size() == 2 &&
+                (offsets == nullptr || product(offsets->dims) == weights->dims[flags != 0 ? 1 : 0]),
+            DelegateInvalidCompatibility, "a linear layer's bias does not fit its weights");
         TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, flags));
         return Error::Ok;
       }
@@ -568,8 +591,8 @@ class Builder {
         TORCHETTE_TRY(find(n, A::kScaleId, &scale));
         TORCHETTE_TRY(find(n, A::kMaskId, &mask));
         TORCHETTE_TRY(find(n, A::kOutputId, &out));
-        TORCHETTE_XNN(xnn_define_scaled_dot_product_attention(g, xnn_attention_logits_cap_type_none, nullptr, in, key,
-                                                              value, scale, mask, out, 0));
+        TORCHETTE_XNN(xnn_define_scaled_dot_product_attention(g, xnn_attention_logits_cap_type_none, nullptr,
+                                                              in, key, value, scale, mask, out, 0));
         return Error::Ok;
       }
       case Node::XNNStaticTranspose:
@@ -610,7 +633,8 @@ class Builder {
             n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kFlags) & XNN_FLAG_ALIGN_CORNERS));
         return Error::Ok;
       default:
-        TORCHETTE_LOG(Error, "a node of kind %u, which this backend does not have", static_cast<unsigned>(kind));
+        TORCHETTE_LOG(Error, "a node of kind %u, which this backend does not have",
+                      static_cast<unsigned>(kind));
         return Error::NotSupported;
     }
   }

@@ -14,8 +14,8 @@ namespace xnnpack {
 
 /// An argument of the delegate.
 struct External {
-  uint32_t id;           // its place among the arguments
-  ScalarType type;       // of its elements
+  uint32_t id;               // its place among the arguments
+  ScalarType type;           // of its elements
   std::vector<size_t> dims;  // as compiled: upper bounds where they vary
 };
 
@@ -34,8 +34,8 @@ struct Graph {
   }
 };
 
-/// Errors: DelegateInvalidCompatibility (not a payload of this version, or damaged), NotSupported (a node or a
-/// type that this build does not have), those of the named data.
+/// Errors: DelegateInvalidCompatibility (not a payload of this version, or damaged), NotSupported (a node or
+/// a type that this build does not have), those of the named data.
 Error read_graph(const FreeableBuffer& processed, const NamedDataMap* named_data, Graph* out);
 
 }  // namespace xnnpack

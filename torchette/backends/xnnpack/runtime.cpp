@@ -61,16 +61,17 @@ class XnnpackBackend final : public BackendInterface {
       const Tensor tensor = arguments[inputs[i].id]->to_tensor();
       std::vector<size_t> shape = shape_of(tensor);
       if (shape == handle.shapes[i]) continue;
-      const xnn_status status = xnn_reshape_external_value(handle.runtime, inputs[i].id, shape.size(), shape.data());
-      TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument, "XNNPACK refuses the shape of argument %u",
-                      inputs[i].id);
+      const xnn_status status =
+          xnn_reshape_external_value(handle.runtime, inputs[i].id, shape.size(), shape.data());
+      TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument,
+                      "XNNPACK refuses the shape of argument %u", inputs[i].id);
       handle.shapes[i] = std::move(shape);
       reshape = true;
     }
     if (reshape) {
       const xnn_status status = xnn_reshape_runtime(handle.runtime);
-      TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument, "XNNPACK cannot run with these shapes: status %d",
-                      static_cast<int>(status));
+      TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument,
+                      "XNNPACK cannot run with these shapes: status %d", static_cast<int>(status));
       setup = true;
     }
     for (const External& output : outputs) {
@@ -83,12 +84,14 @@ class XnnpackBackend final : public BackendInterface {
       it.data = data;
     }
     if (setup) {
-      const xnn_status status = xnn_setup_runtime_v2(handle.runtime, handle.pointers.size(), handle.pointers.data());
+      const xnn_status status =
+          xnn_setup_runtime_v2(handle.runtime, handle.pointers.size(), handle.pointers.data());
       TORCHETTE_CHECK(status == xnn_status_success, InvalidState, "XNNPACK cannot be set up: status %d",
                       static_cast<int>(status));
     }
     const xnn_status status = xnn_invoke_runtime(handle.runtime);
-    TORCHETTE_CHECK(status == xnn_status_success, Internal, "XNNPACK failed: status %d", static_cast<int>(status));
+    TORCHETTE_CHECK(status == xnn_status_success, Internal, "XNNPACK failed: status %d",
+                    static_cast<int>(status));
     handle.ready = true;
     return Error::Ok;
   }
@@ -115,7 +118,8 @@ class XnnpackBackend final : public BackendInterface {
     const Tensor tensor = value.to_tensor();
     TORCHETTE_CHECK(tensor.scalar_type() == expected.type && is_contiguous(tensor) &&
                         (tensor.const_data_ptr() != nullptr || tensor.numel() == 0),
-                    InvalidArgument, "argument %u of XNNPACK has another type or layout than its graph", expected.id);
+                    InvalidArgument, "argument %u of XNNPACK has another type or layout than its graph",
+                    expected.id);
     TORCHETTE_CHECK(shape_of(tensor).size() == expected.dims.size(), InvalidArgument,
                     "argument %u of XNNPACK has %td dimensions, its graph has %zu", expected.id, tensor.dim(),
                     expected.dims.size());

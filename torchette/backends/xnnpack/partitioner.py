@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A program in the Edge dialect comes in; what XNNPACK can run has a tag afterwards, the rest a reason.
+"""Which nodes go to XNNPACK."""
+
+from __future__ import annotations
+
+import operator
+
+from torch.export import ExportedProgram
+
+from torchette.backends.xnnpack.operators import why_not
+from torchette.backends.xnnpack.preprocess import XnnpackBackend
+from torchette.exir.delegate import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+    reject,
+    tag_constant_data,
+)
+from torchette.exir.graph import calls, constants
+
+
+class XnnpackPartitioner(Partitioner):
+    """Everything in float32 that the library has: convolutions, products, activations, pools, softmax, shapes."""
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag it, and the weights that only it reads."""
+        stored = constants(exported_program)
+        for node in calls(exported_program):
+            if node.target is operator.getitem:
+                continue
+            reason = why_not(node, stored.__contains__)
+            if reason is None:
+                node.meta["delegation_tag"] = "xnnpack"
+            else:
+                reject(node, reason)
+        tag_constant_data(exported_program)
+        spec = DelegationSpec(XnnpackBackend.__name__, [])
+        return PartitionResult(exported_program, {"xnnpack": spec})
