@@ -567,6 +567,18 @@ def _pool(lowering: Lowering, node: Node) -> None:
         lowering.alias(other, holder)
 
 
+def _row_mean(lowering: Lowering, node: Node, value: int, rows: int, inner: int) -> int:
+    """The mean of each row: the library's mean is that of an image, here of one channel."""
+    image, pooled = lowering.scratch([rows, inner, 1, 1]), lowering.scratch([rows, 1, 1, 1])
+    lowering.add(
+        "XNNStaticReshape", node, num_dims=4, new_shape=[rows, inner, 1, 1], input_id=value, output_id=image
+    )
+    lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=pooled)
+    column = lowering.scratch([rows, 1])
+    lowering.add("XNNStaticReshape", node, num_dims=2, new_shape=[rows, 1], input_id=pooled, output_id=column)
+    return column
+
+
 def _mean_dims(node: Node) -> list[int]:
     rank = node.args[0].meta["val"].dim()  # type: ignore[union-attr]
     given = node.args[1] if len(node.args) > 1 and node.args[1] is not None else range(rank)
@@ -587,24 +599,12 @@ def _mean(lowering: Lowering, node: Node) -> None:
     source = node.args[0]
     dims = dims_of(source.meta["val"])  # type: ignore[union-attr]
     if len(dims) == 4 and _mean_dims(node) == [2, 3] and lowering.is_image(source):  # type: ignore[arg-type]
+        value = lowering.scratch([dims[0], 1, 1, dims[1]])
         image = lowering.image(source)  # type: ignore[arg-type]
-        pooled = [dims[0], 1, 1, dims[1]]
+        lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=value)
     else:
-        # The library's mean is that of an image: rows of one channel.
         inner = math.prod(dims[len(dims) - len(_mean_dims(node)) :])
-        rows = math.prod(dims) // inner
-        image = lowering.scratch([rows, inner, 1, 1])
-        lowering.add(
-            "XNNStaticReshape",
-            node,
-            num_dims=4,
-            new_shape=[rows, inner, 1, 1],
-            input_id=lowering.plain(source),  # type: ignore[arg-type]
-            output_id=image,
-        )
-        pooled = [rows, 1, 1, 1]
-    value = lowering.scratch(pooled)
-    lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=value)
+        value = _row_mean(lowering, node, lowering.plain(source), math.prod(dims) // inner, inner)  # type: ignore[arg-type]
     shape = dims_of(node.meta["val"])
     lowering.add(
         "XNNStaticReshape",
@@ -614,6 +614,62 @@ def _mean(lowering: Lowering, node: Node) -> None:
         input_id=value,
         output_id=lowering.result(node),
     )
+
+
+def _layer_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    _static(node)
+    if any(isinstance(arg, Node) and not is_constant(arg) for arg in node.args[2:4]):
+        raise Refused("the weights are computed")
+    if any(user.args[1] != 0 for user in node.users):
+        raise Refused("mean or deviation are used")
+
+
+@_register(aten.native_layer_norm.default, check=_layer_norm_check)
+def _layer_norm(lowering: Lowering, node: Node) -> None:
+    source, normalized, weight, bias, epsilon = node.args
+    shape = dims_of(source.meta["val"])  # type: ignore[union-attr]
+    inner = math.prod(normalized)  # type: ignore[arg-type]
+    rows = math.prod(shape) // inner
+    payload = lowering.payload
+
+    def step(kind: str, left: int, right: int, dims: list[int]) -> int:
+        result = lowering.scratch(dims)
+        lowering.add(kind, node, input1_id=left, input2_id=right, output_id=result)
+        return result
+
+    value = lowering.scratch([rows, inner])
+    lowering.add(
+        "XNNStaticReshape",
+        node,
+        num_dims=2,
+        new_shape=[rows, inner],
+        input_id=lowering.plain(source),  # type: ignore[arg-type]
+        output_id=value,
+    )
+    mean = _row_mean(lowering, node, value, rows, inner)
+    centred = step("XNNSubtract", value, mean, [rows, inner])
+    squares = lowering.scratch([rows, inner])
+    lowering.add("XNNSquare", node, input_id=centred, output_id=squares)
+    variance = _row_mean(lowering, node, squares, rows, inner)
+    shifted = step("XNNAdd", variance, payload.constant(torch.tensor([float(epsilon)])), [rows, 1])  # type: ignore[arg-type]
+    scale = lowering.scratch([rows, 1])
+    lowering.add("XNNReciprocalSquareRoot", node, input_id=shifted, output_id=scale)
+    value = step("XNNMultiply", centred, scale, [rows, inner])
+    for kind, operand in (("XNNMultiply", weight), ("XNNAdd", bias)):
+        stored = lowering.constant(operand) if isinstance(operand, Node) else None
+        if stored is not None:
+            value = step(kind, value, payload.constant(stored.reshape(1, inner)), [rows, inner])
+    holder, *others = node.users
+    lowering.add(
+        "XNNStaticReshape",
+        node,
+        num_dims=len(shape),
+        new_shape=shape,
+        input_id=value,
+        output_id=lowering.result(holder),
+    )
+    for other in others:
+        lowering.alias(other, holder)
 
 
 def _last_dim(node: Node, is_constant: Callable[[Node], bool]) -> None:
