@@ -50,7 +50,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.capture": ("torchette.errors",),
     "torchette.compat": (),  # a table of names: what it serves is imported on demand
     # A backend knows the door of the compiler; the compiler finds it by name.
-    "torchette.backends": ("torchette.errors", *COMPILER, "torchette.runtime"),
+    "torchette.backends": ("torchette.errors", *COMPILER, "torchette.format", "torchette.runtime"),
     "torchette.compilation": (
         "torchette.capture",
         "torchette.errors",

@@ -39,6 +39,8 @@ TABLE: dict[str, dict[str, str]] = {
         "NamedDataStore": _DELEGATE,
         "NamedDataStoreOutput": _DELEGATE,
     },
+    "backends.xnnpack.partition.xnnpack_partitioner": {"XnnpackPartitioner": "torchette.backends.xnnpack"},
+    "backends.xnnpack.xnnpack_preprocess": {"XnnpackBackend": "torchette.backends.xnnpack"},
     # where the delegation interface was in its first releases
     "backends.backend_api": {"to_backend": _DELEGATE},
     "backends.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "PreprocessResult"), _DELEGATE),

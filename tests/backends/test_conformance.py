@@ -8,10 +8,11 @@ import pytest
 from torchette import runtime
 from torchette.backends import conformance
 from torchette.backends.null import NullPartitioner
+from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.format import pte
 from torchette.runtime import Runtime
 
-PARTITIONERS = {"NullBackend": NullPartitioner}
+PARTITIONERS = {"NullBackend": NullPartitioner, "XnnpackBackend": XnnpackPartitioner}
 
 
 @pytest.mark.parametrize("name", PARTITIONERS)

@@ -119,7 +119,9 @@ def parse(text: str) -> Schema:
     tokens = _Tokens(text)
     schema = Schema()
     raw: dict[str, list[tuple[str, str, bool, str, dict[str, str]]]] = {}
-    aliases: dict[str, str] = {}  # a union may call one table by several names: each is a record of its own here
+    aliases: dict[
+        str, str
+    ] = {}  # a union may call one table by several names: each is a record of its own here
     while word := tokens.peek():
         tokens.take()
         if word == "namespace":

@@ -121,9 +121,9 @@ class Lowering:
 
     def finish(self) -> bytes:
         """The payload, after every output has got its value."""
-        for node, places in self._results.items():
-            for argument in places:
-                source = self.plain(node)
+        for node in list(self._results):
+            source = self.plain(node)  # which may be the first of its places, where it lies in NHWC only
+            for argument in self._results.pop(node, ()):
                 result = self.payload.value(dims_of(node.meta["val"]), argument=argument, output=True)
                 self.add("XNNCopy", node, input_id=source, output_id=result)
         return bytes(self.payload)
@@ -132,7 +132,9 @@ class Lowering:
 
     def add(self, kind: str, node: Node, limits: tuple[float, float] | None = None, **fields: Any) -> None:
         """A node of the library that comes from a node of the graph."""
-        self.payload.node(kind, node.meta.get("debug_handle", 0), limits, flags=fields.pop("flags", 0), **fields)
+        self.payload.node(
+            kind, node.meta.get("debug_handle", 0), limits, flags=fields.pop("flags", 0), **fields
+        )
 
     def constant(self, node: Node) -> torch.Tensor | None:
         """The stored tensor behind a node."""
@@ -216,7 +218,12 @@ class Lowering:
         sizes = [0 if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape] or [1]
         value = self.plain(source)
         self.add(
-            "XNNStaticReshape", node, num_dims=len(sizes), new_shape=sizes, input_id=value, output_id=self.result(node)
+            "XNNStaticReshape",
+            node,
+            num_dims=len(sizes),
+            new_shape=sizes,
+            input_id=value,
+            output_id=self.result(node),
         )
 
 
@@ -251,7 +258,9 @@ def _as_image(lowering: Lowering, node: Node) -> int:
     stored = lowering.constant(node)
     if stored is None:
         return lowering.plain(node)  # a single element fits everything
-    return lowering.payload.constant(stored.reshape((1,) * (4 - stored.dim()) + tuple(stored.shape)).permute(_TO_NHWC))
+    return lowering.payload.constant(
+        stored.reshape((1,) * (4 - stored.dim()) + tuple(stored.shape)).permute(_TO_NHWC)
+    )
 
 
 def _unary(kind: str) -> Emit:
@@ -340,7 +349,10 @@ def _silu(lowering: Lowering, node: Node) -> None:
 def _hardsigmoid(lowering: Lowering, node: Node) -> None:
     (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
     shifted = lowering.scratch(dims_of(node.meta["val"]))
-    three, sixth = lowering.payload.constant(torch.tensor([3.0])), lowering.payload.constant(torch.tensor([1 / 6]))
+    three, sixth = (
+        lowering.payload.constant(torch.tensor([3.0])),
+        lowering.payload.constant(torch.tensor([1 / 6])),
+    )
     lowering.add("XNNAdd", node, (0.0, 6.0), input1_id=source, input2_id=three, output_id=shifted)
     lowering.add("XNNMultiply", node, input1_id=shifted, input2_id=sixth, output_id=result)
 
@@ -471,7 +483,11 @@ def _convolution(lowering: Lowering, node: Node) -> None:
     assert stored is not None and isinstance(groups, int)
     channels_in = source.meta["val"].shape[1]  # type: ignore[union-attr]
     channels_out = node.meta["val"].shape[1]
-    (top, left), (stride_h, stride_w), (dilation_h, dilation_w) = _pair(padding), _pair(stride), _pair(dilation)
+    (top, left), (stride_h, stride_w), (dilation_h, dilation_w) = (
+        _pair(padding),
+        _pair(stride),
+        _pair(dilation),
+    )
     adjust_h, adjust_w = _pair(output_padding) if transposed else (0, 0)
     depthwise = not transposed and groups == channels_in and groups > 1
     if transposed:
@@ -510,7 +526,9 @@ def _convolution(lowering: Lowering, node: Node) -> None:
 # ---- pools, means, softmax ----
 
 
-def _pool_numbers(node: Node) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int], bool]:
+def _pool_numbers(
+    node: Node,
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int], bool]:
     """kernel, stride, padding, dilation, and whether the last window may begin in the padding."""
     kernel = _pair(node.args[1])
     stride = _pair(node.args[2]) if len(node.args) > 2 and node.args[2] else kernel
@@ -744,7 +762,13 @@ def _slice(lowering: Lowering, node: Node) -> None:
     selects = node.target == aten.select_copy.int
     part = lowering.scratch(sizes) if selects else lowering.result(node)
     lowering.add(
-        "XNNStaticSlice", node, num_dims=len(dims), offsets=offsets, sizes=sizes, input_id=value, output_id=part
+        "XNNStaticSlice",
+        node,
+        num_dims=len(dims),
+        offsets=offsets,
+        sizes=sizes,
+        input_id=value,
+        output_id=part,
     )
     if selects:
         shape = dims_of(node.meta["val"])
@@ -778,6 +802,7 @@ def _cat(lowering: Lowering, node: Node) -> None:
         node,
         axis=dim,
         output_id=result,
+        limits=None,
         **dict(zip(names, values, strict=False)),
     )
 

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The XNNPACK backend: what it claims it runs, right; its payload is ExecuTorch's, both ways."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from tests.models import zoo
+from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
+from torchette.backends.xnnpack.operators import OPERATORS
+from torchette.errors import DelegationWarning, TorchetteError
+from torchette.exir import to_edge_transform_and_lower
+from torchette.exir.delegate import to_backend
+from torchette.runtime import Runtime
+
+there = pytest.mark.skipif(
+    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
+    reason="this build has no XNNPACK: ./dev xnnpack",
+)
+
+
+def _lower(model: nn.Module, args: tuple, **how):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        return to_edge_transform_and_lower(
+            export(model.eval(), args, **how), partitioner=XnnpackPartitioner()
+        )
+
+
+def _parts(edge) -> int:
+    return sum(hasattr(child, "backend_id") for child in edge.exported_program().graph_module.children())
+
+
+def _run(edge, args: tuple) -> list[torch.Tensor]:
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    return [torch.as_tensor(result) for result in method.execute(list(args))]
+
+
+def _check(model: nn.Module, *args: torch.Tensor, parts: int = 1) -> None:
+    edge = _lower(model, args)
+    assert not [item for item in edge.delegation().placements if item.backend is None], str(edge.delegation())
+    assert _parts(edge) == parts
+    expected = model(*args)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for got, wanted in zip(_run(edge, args), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+class _Of(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+X = torch.randn(2, 6, 8, 10, generator=torch.Generator().manual_seed(1))
+FUNCTIONS = {
+    "elementwise": lambda x: (x.abs() + 1).log().sqrt().neg().exp().rsqrt().tanh().sigmoid().floor().ceil().sin().cos(),
+    "activations": lambda x: (
+        nn.functional.hardswish(nn.functional.gelu(x))
+        + nn.functional.silu(x)
+        + nn.functional.hardsigmoid(x)
+        + nn.functional.leaky_relu(x, 0.2)
+        + nn.functional.elu(x)
+        + nn.functional.relu6(x)
+        + x.clamp(min=-0.5)
+    ),
+    "binary": lambda x: torch.maximum(x * x, x) - torch.minimum(x / (x * x + 1), x + 1),
+    "broadcast": lambda x: x * x.mean((2, 3), keepdim=True) + x.mean(-1, keepdim=True),
+    "layer norm": lambda x: nn.functional.layer_norm(x, (8, 10)),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "products": lambda x: torch.matmul(x, x.transpose(-1, -2)) @ x,
+    "shapes": lambda x: torch.cat([x[:, 1:3], x[:, 3].unsqueeze(1)], 1).permute(0, 2, 3, 1).reshape(2, -1),
+    "pad": lambda x: nn.functional.pad(x, (1, 2, 3, 0), value=0.5),
+    "several results, one of them the input doubled": lambda x: (x + x, (x + x).relu(), x.reshape(2, -1) * 2),
+}  # fmt: skip
+
+
+@there
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    _check(_Of(FUNCTIONS[name]), X)
+
+
+LAYERS = {
+    "convolution": lambda: nn.Conv2d(6, 8, 3, stride=2, padding=1),
+    "no bias, dilation": lambda: nn.Conv2d(6, 4, (3, 2), dilation=2, bias=False),
+    "groups": lambda: nn.Conv2d(6, 4, 3, groups=2),
+    "depthwise": lambda: nn.Conv2d(6, 12, 3, groups=6, padding=1),
+    "pointwise": lambda: nn.Conv2d(6, 4, 1),
+    "transposed": lambda: nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1),
+    "maximum pool": lambda: nn.MaxPool2d(3, 2, 1),
+    "average pool": lambda: nn.AvgPool2d(2),
+    "global average": lambda: nn.AdaptiveAvgPool2d(1),
+    "linear": lambda: nn.Linear(10, 7),
+    "a small network": lambda: nn.Sequential(
+        nn.Conv2d(6, 8, 3), nn.BatchNorm2d(8), nn.ReLU6(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(96, 5)
+    ),
+}
+
+
+@there
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str) -> None:
+    torch.manual_seed(0)
+    _check(LAYERS[name]().eval(), X)
+
+
+@there
+def test_dynamic_sizes() -> None:
+    model = nn.Sequential(nn.Linear(10, 16), nn.GELU(), nn.LayerNorm(16)).eval()[:2]
+    n = Dim("n", min=1, max=32)
+    edge = _lower(model, (torch.randn(4, 10),), dynamic_shapes=({0: n},))
+    assert _parts(edge) == 1
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    for size in (4, 32, 1, 4):
+        x = torch.randn(size, 10)
+        torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=1e-5)
+
+
+@there
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "vit_tiny"])
+def test_networks_are_one_call(name: str) -> None:
+    model, args = zoo.build(name)
+    _check(model, *args)
+
+
+@there
+def test_the_peer_runs_our_payload_and_we_run_theirs() -> None:
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
+    from executorch.exir import to_edge_transform_and_lower as their_lowering
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(392, 4), nn.Softmax(-1),
+    ).eval()  # fmt: skip
+    args = (torch.randn(1, 3, 16, 16),)
+    ours = _lower(model, args).to_executorch().buffer
+    torch.testing.assert_close(peer._load_for_executorch_from_buffer(ours).forward(args)[0], model(*args))
+    theirs = their_lowering(export(model, args), partitioner=[Theirs()]).to_executorch().buffer
+    method = Runtime.get().load_program(theirs).load_method("forward")
+    torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), model(*args))
+
+
+@there
+def test_damaged_payloads_are_errors() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+    ).eval()
+    args = (torch.randn(1, 2, 8, 8),)
+    edge = _lower(model, args)
+    (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    data, blob = edge.to_executorch().buffer, module.processed_bytes
+    at = data.index(blob)
+    dice = torch.Generator().manual_seed(0)
+    for _ in range(400):
+        changed = bytearray(data)
+        for _ in range(int(torch.randint(1, 4, (), generator=dice))):
+            where = at + int(torch.randint(len(blob), (), generator=dice))
+            changed[where] = int(torch.randint(256, (), generator=dice))
+        with contextlib.suppress(TorchetteError):
+            Runtime.get().load_program(bytes(changed)).load_method("forward").execute(list(args))
+
+
+def test_what_is_claimed_can_be_lowered_and_the_rest_has_a_reason() -> None:
+    model = _Of(lambda x: torch.cumsum(nn.functional.gelu(x, approximate="tanh"), 0) + x.double().float())
+    report = _lower(model, (torch.randn(3, 4),)).delegation()
+    reasons = {item.op: item.reasons for item in report.placements if item.backend is None}
+    assert reasons["aten.cumsum.default"] == {"XnnpackPartitioner": ("XNNPACK has no such operator",)}
+    assert reasons["aten._to_copy.default"] == {"XnnpackPartitioner": ("XNNPACK has no such operator",)}
+    assert len(OPERATORS) > 40
+
+
+def test_a_whole_program_that_it_cannot_run_is_refused() -> None:
+    program = _lower(_Of(lambda x: torch.cumsum(x, 0)), (torch.randn(3),)).exported_program()
+    with pytest.raises(TorchetteError, match=r"aten\.cumsum\.default: XNNPACK has no such operator"):
+        to_backend(XnnpackBackend.__name__, program, [])

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a folder. Out: there, the sources of XNNPACK and what it stands on (src/), and static libraries of them (build/).
+# The sources are Debian's, fetched and checked by apt; nothing of them is in this repository. Needs root's apt lists
+# (apt-get update), a C and C++ compiler, cmake and ninja. About 3 minutes of processor time, once.
+set -euo pipefail
+destination=$(realpath -m "${1:?usage: build_library.sh FOLDER}")
+
+# Debian's name, the upstream version that this backend was tried with, suites that have had it
+readonly SOURCES=(
+  "xnnpack 0.0~git20241108.4ea82e5 trixie sid"
+  "pthreadpool 0.0~git20240616.560c60d trixie sid"
+  "fxdiv 0.0~git20200417.b408327 trixie sid"
+  "fp16 0.0~git20200514.4dfe081 trixie sid"
+  "cpuinfo * sid"
+)
+
+fail() { printf 'build_library: %s\n' "$1" >&2; exit 1; }
+
+# The archive of Debian that this machine's apt already uses.
+archive() {
+  apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
+    awk '$1 == "Debian" && $2 !~ /-/ { print $3; exit }'
+}
+
+fetch() {
+  local uri apt name version suite suites tarball parts
+  command -v apt-get >/dev/null || fail "there is no apt here: on other systems build XNNPACK yourself and give cmake -DTORCHETTE_XNNPACK_DIR"
+  uri=$(archive)
+  [[ -n $uri ]] || fail "apt knows no Debian archive; run apt-get update first"
+  mkdir -p "$destination/apt/lists/partial" "$destination/apt/cache/archives/partial" "$destination/src"
+  for suite in trixie sid; do
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main"
+  done >"$destination/apt/sources.list"
+  apt=(apt-get -qq -o "Dir::Etc::SourceList=$destination/apt/sources.list" -o Dir::Etc::SourceParts=-
+    -o "Dir::State::Lists=$destination/apt/lists" -o "Dir::Cache=$destination/apt/cache" -o APT::Sandbox::User=root)
+  "${apt[@]}" update
+  cd "$destination/src"
+  for entry in "${SOURCES[@]}"; do
+    read -r name version suites <<<"$entry"
+    for suite in $suites; do
+      # Only the upstream tarball: not every mirror carries Debian's own part, and it is not needed.
+      "${apt[@]}" source --download-only --tar-only "$name/$suite" >/dev/null 2>&1 && break
+    done
+    # shellcheck disable=SC2206
+    tarball=(${name}_${version}.orig.tar.*)
+    [[ -f ${tarball[0]} ]] || fail "$name $version cannot be had from this archive"
+    rm -rf "$name" "$name.unpacked"
+    mkdir "$name.unpacked"
+    tar -xf "${tarball[0]}" -C "$name.unpacked"
+    parts=("$name.unpacked"/*)
+    if ((${#parts[@]} == 1)) && [[ -d ${parts[0]} ]]; then
+      mv "${parts[0]}" "$name"
+      rmdir "$name.unpacked"
+    else
+      mv "$name.unpacked" "$name"
+    fi
+    echo "$name: ${tarball[0]}"
+  done
+}
+
+build() {
+  local src="$destination/src" sections="-ffunction-sections -fdata-sections"
+  cmake -G Ninja -S "$src/xnnpack" -B "$destination/build" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_C_FLAGS=$sections" "-DCMAKE_CXX_FLAGS=$sections" \
+    -DXNNPACK_LIBRARY_TYPE=static -DXNNPACK_BUILD_TESTS=OFF -DXNNPACK_BUILD_BENCHMARKS=OFF \
+    -DXNNPACK_BUILD_ALL_MICROKERNELS=OFF -DXNNPACK_ENABLE_KLEIDIAI=OFF -DXNNPACK_ENABLE_ARM_SME=OFF \
+    -DXNNPACK_ENABLE_ARM_SME2=OFF -DCPUINFO_SOURCE_DIR="$src/cpuinfo" -DPTHREADPOOL_SOURCE_DIR="$src/pthreadpool" \
+    -DFXDIV_SOURCE_DIR="$src/fxdiv" -DFP16_SOURCE_DIR="$src/fp16" -DCPUINFO_BUILD_TOOLS=OFF \
+    -DCPUINFO_BUILD_UNIT_TESTS=OFF -DCPUINFO_BUILD_MOCK_TESTS=OFF -DCPUINFO_BUILD_BENCHMARKS=OFF \
+    -DPTHREADPOOL_BUILD_TESTS=OFF -DPTHREADPOOL_BUILD_BENCHMARKS=OFF
+  cmake --build "$destination/build" --target XNNPACK
+}
+
+[[ -d $destination/src/xnnpack ]] || fetch
+build
