@@ -20,7 +20,8 @@ using DelegateHandle = void;
 
 class BackendInitContext {
  public:
-  BackendInitContext(MemoryAllocator* allocator, const char* method_name, const NamedDataMap* named_data = nullptr)
+  BackendInitContext(MemoryAllocator* allocator, const char* method_name,
+                     const NamedDataMap* named_data = nullptr)
       : allocator_(allocator), method_name_(method_name), named_data_(named_data) {}
   /// Memory that lives as long as the method.
   MemoryAllocator* get_runtime_allocator() const { return allocator_; }

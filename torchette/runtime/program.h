@@ -35,7 +35,8 @@ class Program {
   /// InvalidProgram, OperatorMissing (all missing ones are in the log), NotSupported, MemoryAllocationFailed.
   Result<Method> load_method(const char* method_name, MemoryManager* memory_manager) const;
 
-  /// The bytes that the file has under that name, which delegates share. Errors: NotFound, those of the loader.
+  /// The bytes that the file has under that name, which delegates share. Errors: NotFound, those of the
+  /// loader.
   Result<FreeableBuffer> get_data(const char* key) const;
   const Program* get_named_data_map() const { return this; }
 
