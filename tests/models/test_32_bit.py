@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The bill for 32-bit devices, held by a 32-bit loader: the core compiled for 32 bits loads every reference model in exactly
+# the billed bytes of method memory, and not with one less. It needs no 32-bit C library, which is seldom installed.
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.building import BUILD, CXX, ROOT, run
+from tests.models import artifacts
+from tests.models.artifacts import each_model
+from torchette.devtools.memory import bills
+from torchette.runtime import _native
+
+MEMORY_ALLOCATION_FAILED = 0x21
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not (BUILD / "generated").exists(),
+    reason="x86-64 Linux with what ./dev setup builds",
+)
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("load_32_bit")
+    (folder / "gnu").mkdir()
+    (folder / "gnu" / "stubs-32.h").touch()  # all that the 64-bit C library's headers miss
+    kernels = "".join(f'KERNEL("{name}", "{signature}")\n' for name, signature in _native.operators())
+    (folder / "kernels.inc").write_text(kernels)
+    headers = Path("/usr/include") / run(CXX, "-print-multiarch").stdout.strip()
+    sources = [
+        path
+        for path in sorted((ROOT / "torchette/runtime").glob("*.cpp"))
+        if path.stem not in ("python", "platform_posix")
+    ]
+    # as on other 32-bit machines, numbers of 8 bytes are aligned to 8
+    flags = (
+        "-std=c++17 -O1 -m32 -malign-double -ffreestanding -fno-exceptions -fno-rtti -fno-threadsafe-statics"
+    )
+    flags += " -fno-stack-protector -fno-pic -no-pie -nostdlib -static -DTORCHETTE_LOG_LEVEL=0"
+    includes = [
+        *("-I", ROOT, "-I", BUILD / "generated", "-I", folder, "-isystem", headers),
+        *(word for version in (headers / "c++").glob("*") for word in ("-isystem", version)),
+    ]
+    command = [CXX, *flags.split(), *includes, Path(__file__).with_name("load_32_bit.cpp"), *sources]
+    done = subprocess.run([*command, "-o", folder / "loader"], capture_output=True, text=True)
+    if "error" in done.stderr and "torchette/" not in done.stderr:
+        pytest.skip(f"{CXX} cannot compile for 32 bits: {done.stderr.splitlines()[0]}")
+    assert done.returncode == 0, done.stderr[-4000:]
+    try:
+        subprocess.run([folder / "loader", "nothing", "0"], check=False)
+    except OSError:
+        pytest.skip("this kernel does not run 32-bit programs")
+    return folder / "loader"
+
+
+@each_model
+def test_the_bill_for_32_bits_is_exact(name: str, loader: Path, tmp_path: Path) -> None:
+    file = artifacts.our_file(name)
+    (tmp_path / "model.pte").write_bytes(file)
+    (bill,) = bills(file, "cortex-m4", temp=False)
+
+    def load(method: int, *planned: int) -> int:
+        command = [loader, tmp_path / "model.pte", *map(str, (method, *planned))]
+        return subprocess.run(command, check=False).returncode
+
+    assert load(bill.method, *bill.planned) == 0
+    assert load(bill.method - 1, *bill.planned) == MEMORY_ALLOCATION_FAILED
+    assert load(bill.method, *(size - 1 for size in bill.planned)) == MEMORY_ALLOCATION_FAILED
