@@ -34,6 +34,7 @@ TABLE: dict[str, dict[str, str]] = {
         "generate_partitions_from_list_of_nodes": _PARTITIONERS,
         "generate_pattern_op_partitions": _PARTITIONERS,
     },
+    "util.activation_memory_profiler": {"generate_memory_trace": "torchette.devtools.memory_trace"},
     "exir.lowered_backend_module": {"LoweredBackendModule": _DELEGATE},
     "exir._serialize._named_data_store": {
         "NamedDataStore": _DELEGATE,

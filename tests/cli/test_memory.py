@@ -27,11 +27,14 @@ def test_prints_the_bill_and_the_picture(model: str, capsys: pytest.CaptureFixtu
 
 def test_json_has_the_same_figures_and_the_tensors(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["memory", model, "--json", "--svg", "memory.svg"]) == 0
+    assert main(["memory", model, "--json", "--svg", "memory.svg", "--trace", "trace.json"]) == 0
     (bill,) = json.loads(capsys.readouterr().out)
     assert bill["ram"] == sum(bill["planned"]) + bill["method"] + bill["temp"]["most"]
     assert {"value", "memory_id", "offset", "nbytes", "first", "last"} <= bill["tensors"][0].keys()
     assert Path("memory.svg").read_text().startswith("<svg")
+    events = json.loads(Path("trace.json").read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert sorted(event["args"]["offset"] for event in slices) == sorted(t["offset"] for t in bill["tensors"])
 
 
 def test_an_unknown_target_is_a_usage_error(model: str, capsys: pytest.CaptureFixture[str]) -> None:

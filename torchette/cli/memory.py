@@ -10,6 +10,7 @@ examples:
   torchette memory model.pte --target cortex-m4              on a Cortex-M, with 32-bit pointers and small vectors
   torchette memory model.pte --tensors                       every tensor in planned memory: place and lifetime
   torchette memory model.pte --svg memory.svg                the picture of planned memory over time
+  torchette memory model.pte --trace memory.json             the same for chrome://tracing and Perfetto
   torchette memory model.pte --json | jq '.[0].ram'
 """
 
@@ -33,6 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--svg", metavar="FILE", type=Path, help="draw planned memory over time into this file"
     )
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path, help="write planned memory over time as a Chrome trace"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, tensors included")
 
 
@@ -40,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from torchette.devtools import arena_picture
     from torchette.devtools.inspect import describe
     from torchette.devtools.memory import bills, tenants
+    from torchette.devtools.memory_trace import generate_memory_trace
     from torchette.format import pte
 
     file = pte.load_file(options.file)
@@ -54,14 +59,14 @@ def run(options: argparse.Namespace) -> int:
         ]
         for method in methods
     }
-    if options.svg:
-        # several methods stand in several files
-        for method in methods:
-            path = options.svg
-            if len(methods) > 1:
-                path = path.with_stem(f"{path.stem}-{method.name}")
+    for method in methods:
+        if options.svg:
             title = f"{options.file}: {method.name}"
-            path.write_text(arena_picture.svg(title, drawings[method.name], len(method.instructions)))
+            picture = arena_picture.svg(title, drawings[method.name], len(method.instructions))
+            _path(options.svg, method.name, len(methods)).write_text(picture)
+        if options.trace:
+            trace = _path(options.trace, method.name, len(methods))
+            generate_memory_trace(options.file, trace, method_name=method.name)
     if options.json:
         print_json(
             [
@@ -88,3 +93,8 @@ def run(options: argparse.Namespace) -> int:
                 ]
                 print_table(("", "tensor", "bytes", "offset", "lives", "made by"), rows)
     return DONE
+
+
+def _path(path: Path, method: str, count: int) -> Path:
+    """Several methods stand in several files."""
+    return path if count == 1 else path.with_stem(f"{path.stem}-{method}")
