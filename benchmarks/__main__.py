@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `./dev bench` runs.
+# What `./dev bench` runs: the models, or with `kernels` as the first word the kernels by family.
 
-from benchmarks.models import main
+import sys
 
-raise SystemExit(main())
+from benchmarks import families, models
+
+raise SystemExit(families.main(sys.argv[2:]) if sys.argv[1:2] == ["kernels"] else models.main())

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the sources of the runtime's core. Out: bytes of code and memory per object, and of what the smallest useful
-# program links of them, against the budget. `./dev size` prints it, tests/runtime/test_core_size.py holds it.
-"""What the core costs in a firmware image: compiled for size, without log messages, unwind tables or symbols."""
+# program links of them, against the budget; with --kernels the same of all kernels together, for one instruction set.
+# `./dev size` prints it, tests/runtime/test_core_size.py and tests/kernels/test_size.py hold it.
+"""What the core, or every kernel, costs in a firmware image: compiled for size, without log messages, unwind tables or
+symbols."""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ FLAGS = (
 )
 # Bytes on x86-64, of what the smallest program links: code, verification included; and memory that is always taken.
 TEXT_BUDGET, STATIC_BUDGET = 16 * 1024, 256
+# Bytes of code of all kernels together; a build links those that its models name.
+KERNEL_BUDGET = 400_000
 # These are not the core: the Python module, and the platforms but for the one without an operating system.
 OUTSIDE = ("python.cpp", "platform_posix.cpp")
 
@@ -78,6 +82,19 @@ def measure() -> Measured:
         return Measured([Size.of(path) for path in objects], Size.of(smallest).minus(Size.of(nothing)))
 
 
+def measure_kernels() -> list[Size]:
+    """Compiles every file of kernels for size, for the compiler's default instruction set, and reads the results.
+
+    Raises:
+        subprocess.CalledProcessError: a source does not compile.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _make_headers(folder / "torchette" / "schema")
+        sources = sorted((ROOT / "torchette" / "kernels").glob("*.cpp"))
+        return [Size.of(_compile(source, folder)) for source in sources]
+
+
 def _make_headers(folder: Path) -> None:
     folder.mkdir(parents=True)
     script = ROOT / "torchette" / "format" / "schema.py"
@@ -102,18 +119,31 @@ def fits(linked: Size) -> bool:
     return linked.text <= TEXT_BUDGET and linked.data + linked.bss <= STATIC_BUDGET
 
 
-def main() -> int:
-    argparse.ArgumentParser(prog="./dev size", description=__doc__).parse_args()
-    objects, linked = measure()
+def _print(sizes: list[Size]) -> None:
     print(f"{'object':24}" + "".join(f"{column:>10}" for column in Size._fields[1:]))
-    for size in [*sorted(objects, key=lambda size: -size.text), linked]:
-        if size is linked:
-            print(f"\nof these, the smallest useful program links ({linked.name}.cpp)")
+    for size in sorted(sizes, key=lambda size: -size.text):
         print(f"{size.name:24}" + "".join(f"{count:10,}" for count in size[1:]))
-    print(f"{'budget':24}{TEXT_BUDGET:10,}{'':20}{STATIC_BUDGET:10,}  (data and bss together)")
-    if not fits(linked):
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev size", description=__doc__)
+    parser.add_argument("--kernels", action="store_true", help="of the kernels; takes half a minute")
+    if parser.parse_args().kernels:
+        sizes = measure_kernels()
+        total = Size("together", *(sum(column) for column in zip(*(size[1:] for size in sizes), strict=True)))
+        _print([*sizes, total])
+        print(f"{'budget':24}{KERNEL_BUDGET:10,}")
+        fit = total.text <= KERNEL_BUDGET
+    else:
+        objects, linked = measure()
+        _print(objects)
+        print(f"\nof these, the smallest useful program links ({linked.name}.cpp)")
+        print(f"{linked.name:24}" + "".join(f"{count:10,}" for count in linked[1:]))
+        print(f"{'budget':24}{TEXT_BUDGET:10,}{'':20}{STATIC_BUDGET:10,}  (data and bss together)")
+        fit = fits(linked)
+    if not fit:
         print("over budget", file=sys.stderr)
-    return 0 if fits(linked) else 1
+    return 0 if fit else 1
 
 
 if __name__ == "__main__":

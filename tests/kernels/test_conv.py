@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.kernels.kernel_call import check
+from torchette.runtime import _native
 
 NAME = "aten::convolution.out"
 
@@ -176,6 +177,41 @@ def test_channels_last() -> None:
     w = torch.randn(6, 8, 3, 3).to(memory_format=torch.channels_last)
     arguments = (x, w, torch.randn(6), [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     check(NAME, torch.ops.aten.convolution(*arguments), *arguments)
+
+
+@pytest.mark.parametrize("channels", [2, 16, 37])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_channels_last_pointwise_and_depthwise(channels: int, stride: int) -> None:
+    x = torch.randn(2, channels, 9, 10).to(memory_format=torch.channels_last)
+    for w, bias, groups in (
+        (torch.randn(5, channels, 1, 1), torch.randn(5), 1),
+        (torch.randn(channels, 1, 3, 5), torch.randn(channels), channels),
+        (torch.randn(channels, 1, 3, 3), None, channels),
+    ):
+        padding = [0, 0] if groups == 1 else [1, 2]
+        arguments = (x, w, bias, [stride] * 2, padding, [1, 1 + (groups > 1)], False, [0, 0], groups)
+        check(NAME, torch.ops.aten.convolution(*arguments), *arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_16_bit_numbers_are_rounded_once(dtype: torch.dtype) -> None:
+    x, w = torch.randn(2, 64, 9, 9).to(dtype), torch.randn(8, 64, 3, 3).to(dtype)
+    for groups in (1, 4):
+        filters = w[:, : 64 // groups].contiguous()
+        settings = ([1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+        exact = torch.ops.aten.convolution(x.double(), filters.double(), None, *settings)
+        out = torch.empty(exact.shape, dtype=dtype)
+        _native.call_kernel(NAME, x, filters, None, *settings, out)
+        assert ((out.double() - exact).abs() <= torch.finfo(dtype).eps / 2 * exact.abs() + 1e-3).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_other_types_over_volumes(dtype: torch.dtype, transposed: bool) -> None:
+    x, w = (torch.randn(2, 4, 4, 5, 6) * 3).to(dtype), (torch.randn(4, 2, 2, 3, 3) * 3).to(dtype)
+    if dtype == torch.int64 and transposed:
+        pytest.skip("eager has none")
+    conv(x, w, None, [1, 2, 1], 1, [1, 1, 2], transposed, groups=2)
 
 
 def test_nan_and_infinity_spread_as_in_eager() -> None:

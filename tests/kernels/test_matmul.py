@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.kernels.kernel_call import check
+from torchette.runtime import _native
 
 aten = torch.ops.aten
 # Around the tiles: 4, 8, 16 lanes; 2 and 3 vectors; 6, 9, 14 rows; panels of 384.
@@ -138,3 +139,27 @@ def test_shapes_and_types_are_refused() -> None:
         check("aten::linear.out", torch.empty(3, 5), matrix(3, 4), matrix(5, 4), torch.randn(4))
     with pytest.raises(RuntimeError, match="add"):
         check("aten::addmm.out", torch.empty(3, 5), torch.randn(4), matrix(3, 4), matrix(4, 5), 1, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+def test_products_of_other_floats_are_summed_in_full(
+    dtype: torch.dtype, transposed: tuple[bool, bool]
+) -> None:
+    """Within one rounding of the exact product, over the edges of every block."""
+    for m, k, n in ((1, 700, 33), (5, 3, 1), (131, 300, 70), (4, 1, 9), (17, 2000, 130)):
+        a, b = matrix(m, k, transposed[0]).to(dtype), matrix(k, n, transposed[1]).to(dtype)
+        assert a.stride() == matrix(m, k, transposed[0]).stride()
+        out = torch.empty(m, n, dtype=dtype)
+        _native.call_kernel("aten::mm.out", a, b, out)
+        exact = a.double() @ b.double()
+        slack = 1e-12 if dtype == torch.float64 else torch.finfo(dtype).eps / 2 * exact.abs() + 1e-3
+        assert ((out.double() - exact).abs() <= slack).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_batches_of_other_floats(dtype: torch.dtype) -> None:
+    a, b, add = (torch.randn(3, m, n).to(dtype) for m, n in ((9, 20), (20, 40), (1, 40)))
+    check("aten::bmm.out", (a.double() @ b.double()).to(dtype), a, b)
+    expected = (2 * add.double() - 0.5 * (a.double() @ b.double())).to(dtype)
+    check("aten::baddbmm.out", expected, add, a, b, 2, -0.5)

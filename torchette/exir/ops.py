@@ -70,6 +70,11 @@ EXTRAS: frozenset[OpOverload] = frozenset(
         aten.signbit.default, aten.special_erfcx.default, aten.special_i0e.default, aten.special_i1.default,
         aten.special_i1e.default, aten.special_ndtri.default, aten.special_zeta.default, aten.var_mean.correction,
         aten._conj_physical.default, aten._fft_c2c.default,
+        aten.cummax.default, aten.cummin.default, aten.cumprod.default, aten.logcumsumexp.default,
+        aten.kthvalue.default, aten.median.default, aten.median.dim, aten.mode.default, aten.nanmedian.default,
+        aten.nanmedian.dim, aten.searchsorted.Scalar, aten.searchsorted.Tensor, aten.bucketize.Scalar,
+        aten.bucketize.Tensor, aten.histc.default, aten.bincount.default, aten._unique2.default,
+        aten.unique_dim.default, aten.unique_consecutive.default, aten.nonzero_static.default,
     }
 )  # fmt: skip
 

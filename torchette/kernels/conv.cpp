@@ -3,6 +3,7 @@
 // matrix product whose right side is fetched from the image panel by panel (never the whole im2col matrix).
 #include "torchette/kernels/conv.h"
 
+#include "torchette/kernels/dense.h"
 #include "torchette/kernels/gemm.h"
 #include "torchette/kernels/winograd.h"
 
@@ -353,58 +354,64 @@ static void conv_depthwise(const Conv& conv, const float* input, const float* we
   }
 }
 
-// --- Any dtype, any memory order ---
+// --- Channels innermost
 
-template <typename T, typename Sum>
-[[gnu::cold]] static void conv_strided(const Conv& conv, const Tensor& input, const Tensor& weight,
-                                       const Optional<Tensor>& bias, const Tensor& out) {
-  // Spatial strides, missing dimensions in front.
-  ptrdiff_t in_step[3] = {}, out_step[3] = {}, w_step[3] = {};
-  const ptrdiff_t spatial = input.dim() - 2;
-  for (ptrdiff_t d = 0; d < spatial; ++d) {
-    in_step[3 - spatial + d] = input.strides()[2 + d];
-    out_step[3 - spatial + d] = out.strides()[2 + d];
-    w_step[3 - spatial + d] = weight.strides()[2 + d];
+/// Strides of an image whose channels lie innermost: a pixel is a run of all channels.
+static bool channels_innermost(const Tensor& t) {
+  const auto rank = static_cast<size_t>(t.dim());
+  ptrdiff_t step = t.sizes()[1];
+  if (t.sizes()[1] > 1 && t.strides()[1] != 1) return false;
+  for (size_t d = rank; d-- > 2;) {
+    if (t.sizes()[d] > 1 && t.strides()[d] != step) return false;
+    step *= t.sizes()[d];
   }
-  const auto* in_data = input.const_data_ptr<T>();
-  const auto* w_data = weight.const_data_ptr<T>();
-  auto* out_data = out.mutable_data_ptr<T>();
-  for (size_t b = 0; b < conv.batch; ++b) {
-    for (size_t o = 0; o < conv.groups * conv.out_channels; ++o) {
-      const size_t g = o / conv.out_channels;
-      for (size_t at = 0; at < conv.out_plane(); ++at) {
-        const auto n = static_cast<ptrdiff_t>(at);
-        const ptrdiff_t place[3] = {n / conv.out[2] / conv.out[1], n / conv.out[2] % conv.out[1],
-                                    n % conv.out[2]};
-        Sum sum = bias.has_value() ? static_cast<Sum>(bias->const_data_ptr<T>()[o]) : Sum(0);
-        for (size_t c = 0; c < conv.in_channels; ++c) {
-          const T* from = in_data + static_cast<ptrdiff_t>(b) * input.strides()[0] +
-                          static_cast<ptrdiff_t>(g * conv.in_channels + c) * input.strides()[1];
-          const size_t row = conv.transposed ? g * conv.in_channels + c : o;
-          const size_t col = conv.transposed ? o % conv.out_channels : c;
-          const T* w = w_data + static_cast<ptrdiff_t>(row) * weight.strides()[0] +
-                       static_cast<ptrdiff_t>(col) * weight.strides()[1];
-          for (ptrdiff_t z = 0; z < conv.kernel[0]; ++z) {
-            const ptrdiff_t iz = source(conv, 0, place[0], z);
-            if (iz < 0) continue;
-            for (ptrdiff_t y = 0; y < conv.kernel[1]; ++y) {
-              const ptrdiff_t iy = source(conv, 1, place[1], y);
-              if (iy < 0) continue;
-              for (ptrdiff_t x = 0; x < conv.kernel[2]; ++x) {
-                const ptrdiff_t ix = source(conv, 2, place[2], x);
-                if (ix < 0) continue;
-                sum += static_cast<Sum>(from[iz * in_step[0] + iy * in_step[1] + ix * in_step[2]]) *
-                       static_cast<Sum>(w[z * w_step[0] + y * w_step[1] + x * w_step[2]]);
-              }
+  return t.sizes()[0] <= 1 || t.strides()[0] == step;
+}
+
+/// 1x1: pixels times the transposed weight.
+static Error conv_pixels(Context& context, const Conv& conv, const float* input, const float* weight,
+                         const float* bias, float* out) {
+  GemmScratch scratch(context);
+  const size_t pixels = conv.batch * conv.in_plane(), n = conv.out_channels, k = conv.in_channels;
+  for (size_t g = 0; g < conv.groups; ++g)
+    TORCHETTE_TRY(gemm(scratch, pixels, n, k, {input + g * k, static_cast<ptrdiff_t>(conv.groups * k), 1},
+                       {weight + g * n * k, 1, static_cast<ptrdiff_t>(k)}, out + g * n,
+                       static_cast<ptrdiff_t>(conv.groups * n), nullptr,
+                       bias != nullptr ? bias + g * n : nullptr));
+  return Error::Ok;
+}
+
+/// Depthwise with as many outputs as inputs: a vector of channels at a time.
+static Error conv_depthwise_pixels(Context& context, const Conv& conv, const float* input,
+                                   const float* weight, const float* bias, float* out) {
+  const size_t channels = conv.groups, taps = conv.taps();
+  auto* turned = static_cast<float*>(context.allocate_temp(taps * channels * sizeof(float)));
+  TORCHETTE_CHECK(turned != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
+  for (size_t c = 0; c < channels; ++c)
+    for (size_t t = 0; t < taps; ++t) turned[t * channels + c] = weight[c * taps + t];
+  for (size_t b = 0; b < conv.batch; ++b, input += conv.in_plane() * channels) {
+    for (ptrdiff_t y = 0; y < conv.out[1]; ++y) {
+      for (ptrdiff_t x = 0; x < conv.out[2]; ++x, out += channels) {
+        for (size_t c = 0; c < channels; c += kLanes) {
+          const size_t lanes = channels - c < kLanes ? channels - c : kLanes;
+          Vec sum = bias != nullptr ? load_partial(bias + c, lanes) : Vec{};
+          for (ptrdiff_t ky = 0; ky < conv.kernel[1]; ++ky) {
+            const ptrdiff_t iy = y * conv.stride[1] - conv.padding[1] + ky * conv.dilation[1];
+            if (iy < 0 || iy >= conv.in[1]) continue;
+            for (ptrdiff_t kx = 0; kx < conv.kernel[2]; ++kx) {
+              const ptrdiff_t ix = x * conv.stride[2] - conv.padding[2] + kx * conv.dilation[2];
+              if (ix < 0 || ix >= conv.in[2]) continue;
+              const float* from = input + static_cast<size_t>(iy * conv.in[2] + ix) * channels + c;
+              const float* w = turned + static_cast<size_t>(ky * conv.kernel[2] + kx) * channels + c;
+              sum = fma(load_partial(from, lanes), load_partial(w, lanes), sum);
             }
           }
+          store_partial(out + c, sum, lanes);
         }
-        out_data[static_cast<ptrdiff_t>(b) * out.strides()[0] + static_cast<ptrdiff_t>(o) * out.strides()[1] +
-                 place[0] * out_step[0] + place[1] * out_step[1] + place[2] * out_step[2]] =
-            static_cast<T>(sum);
       }
     }
   }
+  return Error::Ok;
 }
 
 // --- The operator ---
@@ -491,42 +498,54 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
   TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(input.dim())}));
   if (out.numel() == 0) return Error::Ok;
 
-  if (type == ScalarType::Float && is_contiguous(input) && is_contiguous(weight) && is_contiguous(out)) {
-    const auto* x = input.const_data_ptr<float>();
-    const auto* w = weight.const_data_ptr<float>();
-    const float* b = bias.has_value() ? bias->const_data_ptr<float>() : nullptr;
-    auto* y = out.mutable_data_ptr<float>();
-    bool plain = !transposed && conv.taps() == 1;
-    for (int d = 0; d < 3; ++d) plain = plain && conv.stride[d] == 1 && conv.padding[d] == 0;
-    if (plain) return conv_pointwise(context, conv, x, w, b, y);
-    if (!transposed && conv.in_channels == 1 && conv.groups > 1 && conv.kernel[0] == 1 && conv.in[0] == 1 &&
-        conv.padding[0] == 0 && conv.stride[0] == 1) {
-      conv_depthwise(conv, x, w, b, y);
-      return Error::Ok;
+  bool plain = !transposed && conv.taps() == 1;
+  for (int d = 0; d < 3; ++d) plain = plain && conv.stride[d] == 1 && conv.padding[d] == 0;
+  const bool depthwise = !transposed && conv.in_channels == 1 && conv.groups > 1 && conv.kernel[0] == 1 &&
+                         conv.in[0] == 1 && conv.padding[0] == 0 && conv.stride[0] == 1;
+  return for_compute<true>(type, "convolution", [&](auto t) {
+    using T = decltype(t);
+    TORCHETTE_CHECK(is_floating(type) || type == ScalarType::Long, InvalidType, "no convolution of dtype %d",
+                    static_cast<int>(type));
+    // Integers wrap around.
+    using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
+    Dense filters, start, from, to;
+    TORCHETTE_TRY(filters.read(context, weight, kScalarType<T>));
+    if (bias.has_value()) TORCHETTE_TRY(start.read(context, *bias, kScalarType<T>));
+    const Sum* w = filters.data<Sum>();
+    const Sum* b = bias.has_value() ? start.data<Sum>() : nullptr;
+    if constexpr (kScalarType<T> == ScalarType::Float) {
+      const bool pixels = type == ScalarType::Float && input.size(1) > 1 && channels_innermost(input) &&
+                          channels_innermost(out);
+      if (pixels && plain)
+        return conv_pixels(context, conv, input.const_data_ptr<float>(), w, b, out.mutable_data_ptr<float>());
+      if (pixels && depthwise && conv.out_channels == 1)
+        return conv_depthwise_pixels(context, conv, input.const_data_ptr<float>(), w, b,
+                                     out.mutable_data_ptr<float>());
     }
-    bool done = false;
-    TORCHETTE_TRY(conv_by_winograd(context, conv, x, w, b, y, done));
-    return done ? Error::Ok : conv_by_columns(context, conv, x, w, b, y);
-  }
-  switch (type) {
-    case ScalarType::Float:
-      conv_strided<float, float>(conv, input, weight, bias, out);
-      return Error::Ok;
-    case ScalarType::Double:
-      conv_strided<double, double>(conv, input, weight, bias, out);
-      return Error::Ok;
-    case ScalarType::Half:
-      conv_strided<Half, float>(conv, input, weight, bias, out);
-      return Error::Ok;
-    case ScalarType::BFloat16:
-      conv_strided<BFloat16, float>(conv, input, weight, bias, out);
-      return Error::Ok;
-    case ScalarType::Long:
-      conv_strided<int64_t, int64_t>(conv, input, weight, bias, out);
-      return Error::Ok;
-    default:
-      TORCHETTE_CHECK(false, InvalidType, "no convolution of dtype %d", static_cast<int>(type));
-  }
+    TORCHETTE_TRY(from.read(context, input, kScalarType<T>));
+    TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
+    const Sum* x = from.data<Sum>();
+    Sum* y = to.data<Sum>();
+    if constexpr (kScalarType<T> == ScalarType::Float) {
+      bool done = false;
+      if (plain) {
+        TORCHETTE_TRY(conv_pointwise(context, conv, x, w, b, y));
+      } else if (depthwise) {
+        conv_depthwise(conv, x, w, b, y);
+      } else {
+        TORCHETTE_TRY(conv_by_winograd(context, conv, x, w, b, y, done));
+        if (!done) TORCHETTE_TRY(conv_by_columns(context, conv, x, w, b, y));
+      }
+    } else {
+      const size_t channels = conv.groups * conv.out_channels;
+      for (size_t row = 0; row < conv.batch * channels; ++row)
+        for (size_t i = 0; i < conv.out_plane(); ++i)
+          y[row * conv.out_plane() + i] = b != nullptr ? b[row % channels] : Sum(0);
+      connect<Sum>(conv, transposed ? Sides<Sum>{x, nullptr, w, nullptr, y, nullptr}
+                                    : Sides<Sum>{nullptr, x, w, y, nullptr, nullptr});
+    }
+    return to.finish();
+  });
 }
 
 TORCHETTE_KERNELS(conv, TORCHETTE_KERNEL("aten::convolution.out", convolution_out))

@@ -41,9 +41,11 @@ TORCHETTE_INLINE size_t next_part(size_t total, size_t most) {
 /// kernel: about 170 KB at 16 lanes, a quarter of it at 4.
 class GemmScratch {
  public:
-  explicit GemmScratch(Context& context) : context_(context), panels_(nullptr), rows_(nullptr) {}
+  explicit GemmScratch(Context& context) : context_(context) {}
   /// Room for panels of B and for the columns behind them, or null.
   float* panels() { return panels_ != nullptr ? panels_ : panels_ = take(kPanelsFloats); }
+  /// `count` floats, the same number each time, for the caller's own blocks; or null.
+  float* blocks(size_t count) { return blocks_ != nullptr ? blocks_ : blocks_ = take(count); }
   /// kBlockRows x kMaxDepth floats, or null.
   float* rows() { return rows_ != nullptr ? rows_ : rows_ = take(kBlockRows * kMaxDepth); }
 
@@ -54,8 +56,9 @@ class GemmScratch {
   float* take(size_t count) { return static_cast<float*>(context_.allocate_temp(count * sizeof(float))); }
 
   Context& context_;
-  float* panels_;
-  float* rows_;
+  float* panels_ = nullptr;
+  float* rows_ = nullptr;
+  float* blocks_ = nullptr;
 };
 
 /// C[m,n] = bias + A[m,k] B[k,n]. `row_bias` (one per row) and `col_bias` (one per column) may be null.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Matrix products of tensors: mm, bmm, addmm, baddbmm, linear. Floats go to gemm.h; the other types take a
 // plain loop. Any strides of the operands.
+#include "torchette/kernels/elementwise.h"
 #include "torchette/kernels/gemm.h"
 
 namespace torchette {
@@ -93,20 +94,129 @@ static Error float_product(GemmScratch& scratch, size_t m, size_t n, size_t k, V
   return Error::Ok;
 }
 
+/// 16-bit floats, in blocks that are converted to floats: sums are those of floats.
+static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, View a,
+                            View b, View c, const Summand& extra) {
+  if (c.col != 1 && c.row == 1 && n > 1) {
+    const View self = {extra.self.data, extra.self.col, extra.self.row};
+    return narrow_product(scratch, type, n, m, k, {b.data, b.col, b.row}, {a.data, a.col, a.row},
+                          {c.data, c.col, c.row}, {self, extra.beta, extra.alpha});
+  }
+  if (m == 0 || n == 0) return Error::Ok;
+  constexpr size_t kBlock = size_t{1} << 17;  // floats
+  const auto part = [&](size_t total, size_t least) {
+    size_t count = k == 0 ? total : kBlock / k;
+    if (count < least) count = least;
+    return next_part(total, count);
+  };
+  const size_t rows = part(m, kMaxRows), columns = part(n, kLanes);
+  float* const left = scratch.blocks((rows + columns) * k + (rows + 1) * columns);
+  TORCHETTE_CHECK(left != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
+  float* const right = left + rows * k;
+  float* const result = right + columns * k;
+  float* const added = result + rows * columns;
+  const Convert load = load_as(type, kF32), store = store_as(kF32, type);
+  const auto place = [](const View& v, size_t i, size_t j) {
+    return static_cast<uint16_t*>(v.data) + static_cast<ptrdiff_t>(i) * v.row +
+           static_cast<ptrdiff_t>(j) * v.col;
+  };
+  const auto alpha = static_cast<float>(extra.alpha.to_double());
+  const float beta = extra.self.data == nullptr ? 0.0f : static_cast<float>(extra.beta.to_double());
+  for (size_t n0 = 0; n0 < n; n0 += columns) {
+    const size_t width = n - n0 < columns ? n - n0 : columns;
+    // The right side keeps the direction in which it lies.
+    const bool by_columns = b.row == 1 && b.col != 1;
+    for (size_t j = 0; by_columns && j < width; ++j) load(place(b, 0, n0 + j), 1, right + j * k, k);
+    for (size_t p = 0; !by_columns && p < k; ++p) load(place(b, p, n0), b.col, right + p * width, width);
+    const Matrix converted = {right, by_columns ? ptrdiff_t{1} : static_cast<ptrdiff_t>(width),
+                              by_columns ? static_cast<ptrdiff_t>(k) : ptrdiff_t{1}};
+    for (size_t m0 = 0; m0 < m; m0 += rows) {
+      const size_t height = m - m0 < rows ? m - m0 : rows;
+      for (size_t i = 0; i < height; ++i) load(place(a, m0 + i, 0), a.col, left + i * k, k);
+      TORCHETTE_TRY(gemm(scratch, height, width, k, {left, static_cast<ptrdiff_t>(k), 1}, converted, result,
+                         static_cast<ptrdiff_t>(width), nullptr, nullptr));
+      for (size_t i = 0; i < height; ++i) {
+        float* row = result + i * width;
+        if (beta != 0) {
+          load(place(extra.self, m0 + i, n0), extra.self.col, added, width);
+          for (size_t j = 0; j < width; ++j) row[j] = alpha * row[j] + beta * added[j];
+        } else if (alpha != 1) {
+          for (size_t j = 0; j < width; ++j) row[j] *= alpha;
+        }
+        if (c.col == 1)
+          store(row, 1, place(c, m0 + i, n0), width);
+        else
+          for (size_t j = 0; j < width; ++j) store(row + j, 1, place(c, m0 + i, n0 + j), 1);
+      }
+    }
+  }
+  return Error::Ok;
+}
+
+/// Doubles: tiles of four rows and two vectors, over panels of B that are copied.
+static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, View a, View b, View c,
+                            const Summand& extra) {
+  typedef double Wide __attribute__((vector_size(kLanes * 4), aligned(8), may_alias));
+  constexpr size_t kWide = kLanes / 2, kWidth = 2 * kWide, kRows = 4, kDepth = 256;
+  auto* const panel = reinterpret_cast<double*>(scratch.blocks(2 * kDepth * kWidth));
+  TORCHETTE_CHECK(panel != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
+  const auto at = [](const View& v, size_t i, size_t j) {
+    return static_cast<double*>(v.data) + static_cast<ptrdiff_t>(i) * v.row +
+           static_cast<ptrdiff_t>(j) * v.col;
+  };
+  const double alpha = extra.alpha.to_double();
+  const double beta = extra.self.data == nullptr ? 0 : extra.beta.to_double();
+  for (size_t n0 = 0; n0 < n; n0 += kWidth) {
+    const size_t width = n - n0 < kWidth ? n - n0 : kWidth;
+    size_t k0 = 0;
+    do {  // once even where k is 0
+      const size_t depth = next_part(k - k0, kDepth);
+      for (size_t p = 0; p < depth; ++p)
+        for (size_t j = 0; j < kWidth; ++j) panel[p * kWidth + j] = j < width ? *at(b, k0 + p, n0 + j) : 0;
+      const bool last = k0 + depth >= k;
+      for (size_t i0 = 0; i0 < m; i0 += kRows) {
+        const size_t rows = m - i0 < kRows ? m - i0 : kRows;
+        Wide sum[kRows][2] = {};
+        const double* left[kRows];
+        for (size_t i = 0; i < kRows; ++i) left[i] = at(a, i0 + (i < rows ? i : 0), k0);
+        for (size_t p = 0; p < depth; ++p) {
+          const Wide first = *reinterpret_cast<const Wide*>(panel + p * kWidth);
+          const Wide second = *reinterpret_cast<const Wide*>(panel + p * kWidth + kWide);
+#pragma GCC unroll 4
+          for (size_t i = 0; i < kRows; ++i) {
+            const double x = left[i][static_cast<ptrdiff_t>(p) * a.col];
+            sum[i][0] += x * first;
+            sum[i][1] += x * second;
+          }
+        }
+        for (size_t i = 0; i < rows; ++i) {
+          double row[kWidth];
+          memcpy(row, sum[i], sizeof(row));
+          for (size_t j = 0; j < width; ++j) {
+            double* to = at(c, i0 + i, n0 + j);
+            double value = row[j] + (k0 > 0 ? *to : 0);
+            if (last && alpha != 1) value *= alpha;
+            if (last && beta != 0) value += beta * *at(extra.self, i0 + i, n0 + j);
+            *to = value;
+          }
+        }
+      }
+      k0 += depth;
+    } while (k0 < k);
+  }
+  return Error::Ok;
+}
+
 static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, View a, View b,
                          View c, const Summand& extra) {
   switch (type) {
     case ScalarType::Float:
       return float_product(scratch, m, n, k, a, b, c, extra);
     case ScalarType::Double:
-      product<double, double>(m, n, k, a, b, c, extra);
-      return Error::Ok;
+      return double_product(scratch, m, n, k, a, b, c, extra);
     case ScalarType::Half:
-      product<Half, float>(m, n, k, a, b, c, extra);
-      return Error::Ok;
     case ScalarType::BFloat16:
-      product<BFloat16, float>(m, n, k, a, b, c, extra);
-      return Error::Ok;
+      return narrow_product(scratch, type, m, n, k, a, b, c, extra);
     // Sums of integers wrap in 64 bits, so cutting them down to the type is the type's own wrapping.
     case ScalarType::Byte:
       product<uint8_t, uint64_t>(m, n, k, a, b, c, extra);

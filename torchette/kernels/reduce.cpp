@@ -589,71 +589,30 @@ static Error var_mean_correction_out(Context&, const Tensor& x, Dims dims, Optio
   return variance(x, dims, correction_of(correction), keeps, false, out, &mean);
 }
 
-// --- Running sums
-
-static Error cumsum_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t>, Tensor& out) {
-  TORCHETTE_TRY(check_types(x, out));
-  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
-  if (x.numel() == 0) return Error::Ok;
-  Nest kept;
-  for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
-    if (d != static_cast<size_t>(dim))
-      kept.add(static_cast<size_t>(x.sizes()[d]), x.strides()[d], out.strides()[d]);
-  kept.add(1, 0, 0);  // the loop that Rows leaves out
-  const size_t count = x.dim() == 0 ? 1 : static_cast<size_t>(x.sizes()[static_cast<size_t>(dim)]);
-  const ptrdiff_t from_step = x.dim() == 0 ? 1 : x.strides()[static_cast<size_t>(dim)];
-  const ptrdiff_t to_step = x.dim() == 0 ? 1 : out.strides()[static_cast<size_t>(dim)];
-  const Compute compute = compute_type(out.scalar_type()), wide = compute == kI64 ? kI64 : kF64;
-  const Convert load = load_as(x.scalar_type(), wide), store = store_as(wide, out.scalar_type());
-  Rows rows(kept);
-  do {
-    double sum = 0;
-    int64_t whole = 0;
-    const char* from = static_cast<const char*>(x.const_data_ptr()) + rows.from * x.element_size();
-    char* to = static_cast<char*>(out.mutable_data_ptr()) + rows.to * out.element_size();
-    alignas(64) char buffer[kChunk * 8];
-    for (size_t i = 0, n; i < count; i += n) {
-      n = count - i < kChunk ? count - i : kChunk;
-      load(from + static_cast<ptrdiff_t>(i) * from_step * x.element_size(), from_step, buffer, n);
-      for (size_t k = 0; k < n; ++k) {
-        if (wide == kI64)
-          reinterpret_cast<int64_t*>(buffer)[k] = whole += reinterpret_cast<int64_t*>(buffer)[k];
-        else
-          reinterpret_cast<double*>(buffer)[k] = sum += reinterpret_cast<double*>(buffer)[k];
-      }
-      for (size_t k = 0; k < n; ++k)
-        store(buffer + 8 * k, 1, to + static_cast<ptrdiff_t>(i + k) * to_step * out.element_size(), 1);
-    }
-  } while (rows.next());
-  return Error::Ok;
-}
-
-TORCHETTE_KERNELS(reductions,                                                                  //
-                  TORCHETTE_KERNEL("aten::sum.IntList_out", sum_out),                          //
-                  TORCHETTE_KERNEL("aten::mean.out", mean_out),                                //
-                  TORCHETTE_KERNEL("aten::mean.dtype_out", mean_all_out),                      //
-                  TORCHETTE_KERNEL("aten::prod.out", prod_out),                                //
-                  TORCHETTE_KERNEL("aten::prod.int_out", prod_dim_out),                        //
-                  TORCHETTE_KERNEL("aten::amax.out", amax_out),                                //
-                  TORCHETTE_KERNEL("aten::amin.out", amin_out),                                //
-                  TORCHETTE_KERNEL("aten::max.unary_out", max_all_out),                        //
-                  TORCHETTE_KERNEL("aten::min.unary_out", min_all_out),                        //
-                  TORCHETTE_KERNEL("aten::max.dim_max", max_dim_out),                          //
-                  TORCHETTE_KERNEL("aten::min.dim_min", min_dim_out),                          //
-                  TORCHETTE_KERNEL("aten::argmax.out", argmax_out),                            //
-                  TORCHETTE_KERNEL("aten::argmin.out", argmin_out),                            //
-                  TORCHETTE_KERNEL("aten::any.out", any_dim_out),                              //
-                  TORCHETTE_KERNEL("aten::any.dims_out", any_dims_out),                        //
-                  TORCHETTE_KERNEL("aten::any.all_out", any_all_out),                          //
-                  TORCHETTE_KERNEL("aten::all.out", all_dim_out),                              //
-                  TORCHETTE_KERNEL("aten::all.dims_out", all_dims_out),                        //
-                  TORCHETTE_KERNEL("aten::all.all_out", all_all_out),                          //
-                  TORCHETTE_KERNEL("aten::var.out", var_out),                                  //
-                  TORCHETTE_KERNEL("aten::var.correction_out", var_correction_out),            //
-                  TORCHETTE_KERNEL("aten::std.correction_out", std_correction_out),            //
-                  TORCHETTE_KERNEL("aten::var_mean.correction_out", var_mean_correction_out),  //
-                  TORCHETTE_KERNEL("aten::cumsum.out", cumsum_out))
+TORCHETTE_KERNELS(reductions,                                                        //
+                  TORCHETTE_KERNEL("aten::sum.IntList_out", sum_out),                //
+                  TORCHETTE_KERNEL("aten::mean.out", mean_out),                      //
+                  TORCHETTE_KERNEL("aten::mean.dtype_out", mean_all_out),            //
+                  TORCHETTE_KERNEL("aten::prod.out", prod_out),                      //
+                  TORCHETTE_KERNEL("aten::prod.int_out", prod_dim_out),              //
+                  TORCHETTE_KERNEL("aten::amax.out", amax_out),                      //
+                  TORCHETTE_KERNEL("aten::amin.out", amin_out),                      //
+                  TORCHETTE_KERNEL("aten::max.unary_out", max_all_out),              //
+                  TORCHETTE_KERNEL("aten::min.unary_out", min_all_out),              //
+                  TORCHETTE_KERNEL("aten::max.dim_max", max_dim_out),                //
+                  TORCHETTE_KERNEL("aten::min.dim_min", min_dim_out),                //
+                  TORCHETTE_KERNEL("aten::argmax.out", argmax_out),                  //
+                  TORCHETTE_KERNEL("aten::argmin.out", argmin_out),                  //
+                  TORCHETTE_KERNEL("aten::any.out", any_dim_out),                    //
+                  TORCHETTE_KERNEL("aten::any.dims_out", any_dims_out),              //
+                  TORCHETTE_KERNEL("aten::any.all_out", any_all_out),                //
+                  TORCHETTE_KERNEL("aten::all.out", all_dim_out),                    //
+                  TORCHETTE_KERNEL("aten::all.dims_out", all_dims_out),              //
+                  TORCHETTE_KERNEL("aten::all.all_out", all_all_out),                //
+                  TORCHETTE_KERNEL("aten::var.out", var_out),                        //
+                  TORCHETTE_KERNEL("aten::var.correction_out", var_correction_out),  //
+                  TORCHETTE_KERNEL("aten::std.correction_out", std_correction_out),  //
+                  TORCHETTE_KERNEL("aten::var_mean.correction_out", var_mean_correction_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

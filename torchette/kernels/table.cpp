@@ -19,8 +19,10 @@
   X(pool)                     \
   X(prim_ops)                 \
   X(randoms)                  \
+  X(ranks)                    \
   X(reductions)               \
   X(resampling)               \
+  X(running)                  \
   X(scattering)               \
   X(selection)                \
   X(shape)                    \

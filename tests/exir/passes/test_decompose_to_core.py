@@ -64,7 +64,6 @@ def test_grouped_heads_equal_eager():
 
 
 FLOATS, INTS = torch.randn(3, 8), torch.randint(0, 9, (3, 4))
-EDGES = torch.tensor([-0.5, 0.0, 0.0, 1.0])
 OURS = {
     "max": (lambda x: x.max(), (FLOATS,)),
     "min": (lambda x: x.min(), (FLOATS,)),
@@ -72,8 +71,6 @@ OURS = {
     "hypot": (torch.hypot, (FLOATS, FLOATS)),
     "round": (lambda x: x.round(decimals=2), (FLOATS,)),
     "norm": (torch.nn.functional.normalize, (FLOATS,)),
-    "bucketize": (lambda x: torch.bucketize(x, EDGES), (EDGES.repeat(2),)),
-    "bucketize_right": (lambda x: torch.bucketize(x, EDGES, right=True, out_int32=True), (EDGES.repeat(2),)),
     "shifts": (lambda i: (i << 2, i >> 1), (INTS,)),
     "bilinear": (torch.nn.Bilinear(8, 8, 5), (FLOATS, FLOATS)),
     "adaptive_max_pool": (

@@ -56,13 +56,6 @@ def attention(fallback: Callable) -> Callable:
     return decomposed
 
 
-def _bucketize(
-    input: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
-) -> torch.Tensor:
-    below = boundaries <= input.unsqueeze(-1) if right else boundaries < input.unsqueeze(-1)
-    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
-
-
 def _round(x: torch.Tensor, *, decimals: int) -> torch.Tensor:
     scale = 10.0**decimals
     return torch.round(x * scale) / scale
@@ -203,7 +196,6 @@ TABLE: dict[Any, Callable] = {
     aten.dist.default: lambda a, b, p=2: torch.linalg.vector_norm(a - b, p),
     aten.ldexp.Tensor: lambda a, b: a * torch.pow(2.0, b),
     aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
-    aten.bucketize.Tensor: _bucketize,
     aten.round.decimals: _round,
     aten._trilinear.default: _trilinear,
     aten.conv_tbc.default: _conv_tbc,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import torch
+from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
@@ -82,7 +83,7 @@ def _drop_format(node: Node) -> None:
 
 def _contiguous(val: object) -> object:
     if isinstance(val, torch.Tensor):
-        if val.layout is not torch.strided or val.is_contiguous():
+        if val.layout is not torch.strided or is_contiguous_or_false(val):  # of sizes that are data, False
             return val
         return val.new_empty(val.shape)
     if isinstance(val, (list, tuple)):

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# All kernels together against their budget of code; `./dev size --kernels` prints the table.
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import core_size
+
+pytestmark = pytest.mark.slow  # compiles every kernel
+
+
+def test_all_kernels_fit_their_budget() -> None:
+    sizes = core_size.measure_kernels()
+    text = sum(size.text for size in sizes)
+    assert text > 100_000, "the kernels are compiled"
+    assert text <= core_size.KERNEL_BUDGET, sorted(sizes, key=lambda size: -size.text)[:5]

@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators that ask for ranks, distinct elements and counts: median, kthvalue, mode, unique, searchsorted,
+// histc, bincount, nonzero_static.
+#include <cmath>
+#include <cstring>
+
+#include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
+#include "torchette/kernels/keys.h"
+#include "torchette/kernels/places.h"
+#include "torchette/kernels/strided.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+namespace {
+
+constexpr uint64_t kNanKey = ~uint64_t{0};
+
+/// Elements of one line, `step` bytes apart.
+struct Line {
+  const char* from;
+  ptrdiff_t step;
+  size_t count;
+  ScalarType type;
+  uint64_t key(size_t i) const { return key_at(from + static_cast<ptrdiff_t>(i) * step, type); }
+};
+
+/// The element of rank `k` (from 1, the smallest first; of equals the earlier); `heap` has room for k
+/// entries.
+int64_t place_of_rank(const Line& line, size_t k, Entry* heap) {
+  size_t count = 0;
+  for (size_t i = 0; i < line.count; ++i) {
+    const Entry entry = {~line.key(i), static_cast<int64_t>(i)};
+    if (count < k)
+      sift_up(heap, count++, entry);
+    else if (entry.before(heap[0]))
+      sift_down(heap, count, entry);
+  }
+  return heap[0].index;
+}
+
+enum class Rank : uint8_t { Given, Median, MedianOfNumbers, Mode };
+
+/// The place of the asked for element. A median of a line with NaN is NaN, unless only numbers count.
+int64_t place_in(const Line& line, Rank rank, size_t k, Entry* heap) {
+  if (rank == Rank::Given) return place_of_rank(line, k, heap);
+  if (rank == Rank::Mode) {
+    place_of_rank(line, line.count, heap);
+    // From the largest to the smallest: the smallest of the most frequent ones, and the last place of it.
+    int64_t best = -1, place = -1;
+    uint64_t key = 0;
+    size_t run = 0, longest = 0;
+    for (size_t left = line.count; left > 0; --left) {
+      const Entry entry = heap[0];
+      if (left > 1) sift_down(heap, left - 1, heap[left - 1]);
+      run = run > 0 && entry.key == key ? run + 1 : 1;
+      if (run == 1) place = entry.index;
+      key = entry.key;
+      if (run >= longest) {
+        longest = run;
+        best = place;
+      }
+    }
+    return best;
+  }
+  size_t numbers = line.count;
+  if (is_floating(line.type)) {
+    for (size_t i = 0; i < line.count; ++i) {
+      if (line.key(i) != kNanKey) continue;
+      if (rank == Rank::Median) return static_cast<int64_t>(i);
+      --numbers;
+    }
+  }
+  return numbers == 0 ? 0 : place_of_rank(line, (numbers + 1) / 2, heap);
+}
+
+Error check_types(const char* name, const Tensor& x, const Tensor& values) {
+  TORCHETTE_CHECK(is_real(x.scalar_type()) && values.scalar_type() == x.scalar_type(), InvalidType,
+                  "%s: elements of type %d into type %d", name, static_cast<int>(x.scalar_type()),
+                  static_cast<int>(values.scalar_type()));
+  return Error::Ok;
+}
+
+Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int64_t k, int64_t dim,
+             bool keeps, const Tensor& values, const Tensor& indices) {
+  TORCHETTE_TRY(check_types(name, x, values));
+  TORCHETTE_CHECK(indices.scalar_type() == ScalarType::Long, InvalidType, "%s: indices of type %d", name,
+                  static_cast<int>(indices.scalar_type()));
+  const auto dims = static_cast<size_t>(x.dim());
+  TORCHETTE_TRY(wrap_dim(dim, dims));
+  const auto along = static_cast<size_t>(dim);
+  SizesType sizes[kMaxDim];
+  size_t kept = 0;
+  for (size_t d = 0; d < dims; ++d)
+    if (d != along || keeps) sizes[kept++] = d == along ? 1 : x.sizes()[d];
+  TORCHETTE_TRY(resize_tensor(values, {sizes, kept}));
+  TORCHETTE_TRY(resize_tensor(indices, {sizes, kept}));
+  if (values.numel() == 0) return Error::Ok;
+  const ptrdiff_t element = x.element_size();
+  Line line = {nullptr, dims == 0 ? 0 : x.strides()[along] * element,
+               dims == 0 ? 1 : static_cast<size_t>(x.sizes()[along]), x.scalar_type()};
+  TORCHETTE_CHECK(
+      line.count > 0 && (rank != Rank::Given || (k >= 1 && k <= static_cast<int64_t>(line.count))),
+      InvalidArgument, "%s: element %lld of %zu", name, static_cast<long long>(k), line.count);
+  auto* heap = static_cast<Entry*>(context.allocate_temp(line.count * sizeof(Entry), alignof(Entry)));
+  TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu elements", name,
+                  line.count);
+  Walk<3> walk;
+  walk.rank = dims;
+  for (size_t d = 0, to = 0; d < dims; ++d) {
+    const bool stands = d != along || keeps;
+    walk.size[d] = d == along ? 1 : static_cast<size_t>(x.sizes()[d]);
+    walk.stride[0][d] = x.strides()[d];
+    walk.stride[1][d] = stands ? values.strides()[to] : 0;
+    walk.stride[2][d] = stands ? indices.strides()[to] : 0;
+    if (stands) ++to;
+  }
+  do {
+    line.from = static_cast<const char*>(x.const_data_ptr()) + walk.offset[0] * element;
+    const int64_t place = place_in(line, rank, static_cast<size_t>(k), heap);
+    memmove(static_cast<char*>(values.mutable_data_ptr()) + walk.offset[1] * element,
+            line.from + static_cast<ptrdiff_t>(place) * line.step, static_cast<size_t>(element));
+    indices.mutable_data_ptr<int64_t>()[walk.offset[2]] = place;
+  } while (walk.next());
+  return Error::Ok;
+}
+/// Of all elements, in whatever order they lie.
+Error ranked_all(Context& context, const char* name, const Tensor& x, Rank rank, const Tensor& out) {
+  TORCHETTE_TRY(check_types(name, x, out));
+  TORCHETTE_TRY(resize_tensor(out, {}));
+  const auto element = static_cast<size_t>(x.element_size());
+  if (x.numel() == 0)
+    return fill(out, is_floating(x.scalar_type()) ? Scalar(std::nan("")) : Scalar(INT64_MIN));
+  const Line line = {static_cast<const char*>(x.const_data_ptr()), x.element_size(),
+                     static_cast<size_t>(x.numel()), x.scalar_type()};
+  auto* heap = static_cast<Entry*>(context.allocate_temp(line.count * sizeof(Entry), alignof(Entry)));
+  TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu elements", name,
+                  line.count);
+  const int64_t place = place_in(line, rank, 0, heap);
+  memmove(out.mutable_data_ptr(), line.from + static_cast<ptrdiff_t>(place) * line.step, element);
+  return Error::Ok;
+}
+
+Error kthvalue_out(Context& context, const Tensor& x, int64_t k, int64_t dim, bool keeps, Tensor& values,
+                   Tensor& indices) {
+  return ranked(context, "kthvalue", x, Rank::Given, k, dim, keeps, values, indices);
+}
+Error mode_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& values, Tensor& indices) {
+  return ranked(context, "mode", x, Rank::Mode, 0, dim, keeps, values, indices);
+}
+Error median_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& values,
+                     Tensor& indices) {
+  return ranked(context, "median", x, Rank::Median, 0, dim, keeps, values, indices);
+}
+Error nanmedian_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& values,
+                        Tensor& indices) {
+  return ranked(context, "nanmedian", x, Rank::MedianOfNumbers, 0, dim, keeps, values, indices);
+}
+Error median_out(Context& context, const Tensor& x, Tensor& out) {
+  return ranked_all(context, "median", x, Rank::Median, out);
+}
+Error nanmedian_out(Context& context, const Tensor& x, Tensor& out) {
+  return ranked_all(context, "nanmedian", x, Rank::MedianOfNumbers, out);
+}
+
+// --- Distinct elements
+
+/// `count` items of `width` elements each, in row-major order.
+struct Items {
+  const char* data;
+  size_t count, width, element;
+  ScalarType type;
+
+  /// -1, 0 or 1; NaN is equal to nothing, itself included, if `nan_differs`.
+  int compare(int64_t a, int64_t b, bool nan_differs) const {
+    const size_t bytes = width * element;
+    const char *x = data + static_cast<size_t>(a) * bytes, *y = data + static_cast<size_t>(b) * bytes;
+    for (size_t i = 0; i < bytes; i += element) {
+      const uint64_t p = key_at(x + i, type), q = key_at(y + i, type);
+      if (p != q) return p < q ? -1 : 1;
+      if (nan_differs && p == kNanKey && is_floating(type)) return 1;
+    }
+    return 0;
+  }
+  bool before(int64_t a, int64_t b) const {
+    const int order = compare(a, b, false);
+    return order != 0 ? order < 0 : a < b;
+  }
+};
+
+/// Heap sort of the items' numbers.
+void sort_items(const Items& items, int64_t* order) {
+  const auto sink = [&](size_t at, size_t count) {
+    const int64_t item = order[at];
+    for (size_t child; (child = 2 * at + 1) < count; at = child) {
+      if (child + 1 < count && items.before(order[child], order[child + 1])) ++child;
+      if (!items.before(item, order[child])) break;
+      order[at] = order[child];
+    }
+    order[at] = item;
+  };
+  for (size_t i = items.count / 2; i-- > 0;) sink(i, items.count);
+  for (size_t left = items.count; left-- > 1;) {
+    const int64_t last = order[left];
+    order[left] = order[0];
+    order[0] = last;
+    sink(0, left);
+  }
+}
+
+/// The distinct slices along `dim`, or the distinct elements where there is none; of neighbours only unless
+/// `sorted`. Of slices everything comes out, as in eager; else what is not asked for comes out empty.
+Error distinct(Context& context, const char* name, const Tensor& x, const Optional<int64_t>& dim, bool sorted,
+               bool wants_inverse, bool wants_counts, const Tensor& out, const Tensor& inverse,
+               const Tensor& counts) {
+  TORCHETTE_TRY(check_types(name, x, out));
+  TORCHETTE_CHECK(inverse.scalar_type() == ScalarType::Long && counts.scalar_type() == ScalarType::Long,
+                  InvalidType, "%s: inverse and counts of types %d and %d", name,
+                  static_cast<int>(inverse.scalar_type()), static_cast<int>(counts.scalar_type()));
+  const auto rank = static_cast<size_t>(x.dim());
+  int64_t along = dim.value_or(0);
+  TORCHETTE_TRY(wrap_dim(along, rank));
+  const bool slices = dim.has_value() && rank > 0;
+  wants_inverse = wants_inverse || slices;
+  wants_counts = wants_counts || slices;
+  const auto total = static_cast<size_t>(x.numel());
+  Items items = {nullptr, slices ? static_cast<size_t>(x.sizes()[static_cast<size_t>(along)]) : total, 1,
+                 static_cast<size_t>(x.element_size()), x.scalar_type()};
+  TORCHETTE_CHECK(!slices || total > 0 || items.count == 0, InvalidArgument, "%s: slices without elements",
+                  name);
+  if (slices && items.count > 0) items.width = total / items.count;
+  // The slices one after another, whatever the layout.
+  char* copy = static_cast<char*>(context.allocate_temp(total * items.element + 1));
+  auto* order = static_cast<int64_t*>(context.allocate_temp((items.count + 1) * sizeof(int64_t)));
+  auto* group = static_cast<int64_t*>(context.allocate_temp((items.count + 1) * sizeof(int64_t)));
+  TORCHETTE_CHECK(copy != nullptr && order != nullptr && group != nullptr, MemoryAllocationFailed,
+                  "%s: no scratch memory for %zu elements", name, total);
+  items.data = copy;
+  const auto nest_over = [&](const Tensor& t, size_t count, ptrdiff_t* step, Move& nest) {
+    // strides of the copy: the slices' dimension first, then the others
+    ptrdiff_t run = 1;
+    for (size_t d = rank; d-- > 0;) {
+      if (slices && d == static_cast<size_t>(along)) continue;
+      step[d] = run;
+      run *= x.sizes()[d];
+    }
+    if (slices) step[along] = run;
+    for (size_t d = 0; d < rank; ++d)
+      nest.add(slices && d == static_cast<size_t>(along) ? count : static_cast<size_t>(x.sizes()[d]), step[d],
+               t.strides()[d]);
+  };
+  ptrdiff_t step[kMaxDim];
+  if (total > 0) {
+    Move nest;
+    nest_over(x, items.count, step, nest);
+    move(nest, copy, x.const_data_ptr(), items.element);
+  }
+  for (size_t i = 0; i < items.count; ++i) order[i] = static_cast<int64_t>(i);
+  if (sorted) sort_items(items, order);
+  size_t groups = 0;
+  for (size_t i = 0; i < items.count; ++i) {
+    if (i == 0 || items.compare(order[i - 1], order[i], true) != 0) ++groups;
+    group[order[i]] = static_cast<int64_t>(groups) - 1;
+  }
+  const auto found = static_cast<SizesType>(groups);
+  static constexpr SizesType kNone[] = {0};
+  SizesType sizes[kMaxDim];
+  for (size_t d = 0; d < rank; ++d)
+    sizes[d] = slices && d == static_cast<size_t>(along) ? found : x.sizes()[d];
+  TORCHETTE_TRY(slices ? resize_tensor(out, {sizes, rank}) : resize_tensor(out, {&found, 1}));
+  TORCHETTE_CHECK(slices || out.strides()[0] == 1, NotSupported, "%s: an output is not contiguous", name);
+  const auto size = static_cast<SizesType>(items.count);
+  TORCHETTE_TRY(!wants_inverse ? resize_tensor(inverse, {kNone, 1})
+                : slices       ? resize_tensor(inverse, {&size, 1})
+                               : resize_tensor(inverse, x.sizes()));
+  TORCHETTE_TRY(wants_counts ? resize_tensor(counts, {&found, 1}) : resize_tensor(counts, {kNone, 1}));
+  if (wants_inverse) {
+    TORCHETTE_CHECK(is_contiguous(inverse), NotSupported, "%s: the inverse is not contiguous", name);
+    for (size_t i = 0; i < items.count; ++i) inverse.mutable_data_ptr<int64_t>()[i] = group[i];
+  }
+  if (wants_counts) {
+    int64_t* n = counts.mutable_data_ptr<int64_t>();
+    for (size_t g = 0; g < groups; ++g) n[g] = 0;
+    for (size_t i = 0; i < items.count; ++i) ++n[group[i]];
+  }
+  // The first of each group.
+  int64_t last = -1;
+  for (size_t i = 0; i < items.count; ++i) {
+    const int64_t g = group[order[i]];
+    if (g == last) continue;
+    last = g;
+    const char* from = copy + static_cast<size_t>(order[i]) * items.width * items.element;
+    char* to = static_cast<char*>(out.mutable_data_ptr());
+    if (!slices) {
+      memcpy(to + static_cast<size_t>(g) * items.element, from, items.element);
+      continue;
+    }
+    Move nest;
+    for (size_t d = 0; d < rank; ++d)
+      if (d != static_cast<size_t>(along))
+        nest.add(static_cast<size_t>(x.sizes()[d]), out.strides()[d], step[d]);
+    move(nest,
+         to + static_cast<ptrdiff_t>(g) * out.strides()[static_cast<size_t>(along)] * out.element_size(),
+         from, items.element);
+  }
+  return Error::Ok;
+}
+
+Error unique2_out(Context& context, const Tensor& x, bool, bool wants_inverse, bool wants_counts, Tensor& out,
+                  Tensor& inverse, Tensor& counts) {
+  return distinct(context, "_unique2", x, {}, true, wants_inverse, wants_counts, out, inverse, counts);
+}
+Error unique_dim_out(Context& context, const Tensor& x, int64_t dim, bool, bool wants_inverse,
+                     bool wants_counts, Tensor& out, Tensor& inverse, Tensor& counts) {
+  return distinct(context, "unique_dim", x, Optional<int64_t>(dim), true, wants_inverse, wants_counts, out,
+                  inverse, counts);
+}
+Error unique_consecutive_out(Context& context, const Tensor& x, bool wants_inverse, bool wants_counts,
+                             Optional<int64_t> dim, Tensor& out, Tensor& inverse, Tensor& counts) {
+  return distinct(context, "unique_consecutive", x, dim, false, wants_inverse, wants_counts, out, inverse,
+                  counts);
+}
+
+// --- Places in sorted sequences
+
+/// Where each of `values` would be put into the sorted `bounds`, before equal ones or behind them.
+Error search(Context& context, const char* name, const Tensor& bounds, const Operand& values, bool behind,
+             const Optional<Tensor>& sorter, const Tensor& out) {
+  TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long || out.scalar_type() == ScalarType::Int, InvalidType,
+                  "%s: places of type %d", name, static_cast<int>(out.scalar_type()));
+  const Operand both[] = {bounds, values};
+  TORCHETTE_CHECK(
+      is_real(bounds.scalar_type()) && (!values.is_tensor || is_real(values.tensor.scalar_type())),
+      InvalidType, "%s: elements of type %d", name, static_cast<int>(bounds.scalar_type()));
+  TORCHETTE_CHECK(bounds.dim() >= 1, InvalidArgument, "%s: boundaries without dimensions", name);
+  const auto rank = static_cast<size_t>(bounds.dim());
+  const auto count = static_cast<size_t>(bounds.sizes()[rank - 1]);
+  TORCHETTE_TRY(values.is_tensor ? resize_tensor(out, values.tensor.sizes()) : resize_tensor(out, {}));
+  bool fits = rank == 1 || (values.is_tensor && values.tensor.dim() == bounds.dim());
+  for (size_t d = 0; fits && rank > 1 && d + 1 < rank; ++d)
+    fits = values.tensor.sizes()[d] == bounds.sizes()[d];
+  bool sorter_fits =
+      !sorter.has_value() || (sorter->scalar_type() == ScalarType::Long && sorter->dim() == bounds.dim());
+  for (size_t d = 0; sorter_fits && sorter.has_value() && d < rank; ++d)
+    sorter_fits = sorter->sizes()[d] == bounds.sizes()[d];
+  TORCHETTE_CHECK(fits && sorter_fits, InvalidArgument,
+                  "%s: the sequence's sizes fit neither values nor sorter", name);
+  if (out.numel() == 0) return Error::Ok;
+  return for_compute<true>(promote_operands(both, 2), name, [&](auto t) {
+    using T = decltype(t);
+    Dense sequence, sought, order, to;
+    TORCHETTE_TRY(sequence.read(context, bounds, kScalarType<T>));
+    T number{};
+    if (values.is_tensor)
+      TORCHETTE_TRY(sought.read(context, values.tensor, kScalarType<T>));
+    else
+      number = static_cast<T>(values.scalar.to_double());
+    if (sorter.has_value()) TORCHETTE_TRY(order.read(context, *sorter, ScalarType::Long));
+    TORCHETTE_TRY(to.open(context, out, ScalarType::Long));
+    const auto total = static_cast<size_t>(out.numel());
+    const size_t per_row = rank == 1 ? total : static_cast<size_t>(values.tensor.sizes()[rank - 1]);
+    for (size_t i = 0; i < total; ++i) {
+      const size_t row = rank == 1 ? 0 : i / per_row * count;
+      const T value = values.is_tensor ? sought.data<T>()[i] : number;
+      size_t low = 0, high = count;
+      while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        size_t at = middle;
+        if (sorter.has_value()) {
+          const int64_t given = order.data<int64_t>()[row + middle];
+          TORCHETTE_CHECK(given >= 0 && given < static_cast<int64_t>(count), InvalidArgument,
+                          "%s: the sorter's %lld is beyond the size %zu", name, static_cast<long long>(given),
+                          count);
+          at = static_cast<size_t>(given);
+        }
+        const T bound = sequence.data<T>()[row + at];
+        if (behind ? bound > value : bound >= value)
+          high = middle;
+        else
+          low = middle + 1;
+      }
+      to.data<int64_t>()[i] = static_cast<int64_t>(low);
+    }
+    return to.finish();
+  });
+}
+
+bool is_text(Span<const char> s, const char* text) {
+  size_t i = 0;
+  while (i < s.size() && text[i] != 0 && s[i] == text[i]) ++i;
+  return i == s.size() && text[i] == 0;
+}
+Error search_side(bool right, const Optional<Span<const char>>& side, bool& behind) {
+  behind = right || (side.has_value() && is_text(*side, "right"));
+  TORCHETTE_CHECK(!side.has_value() || is_text(*side, "right") || (is_text(*side, "left") && !right),
+                  InvalidArgument, "searchsorted: side is neither left nor right, or is not what right says");
+  return Error::Ok;
+}
+Error searchsorted_tensor_out(Context& context, const Tensor& bounds, const Tensor& values, bool, bool right,
+                              Optional<Span<const char>> side, Optional<Tensor> sorter, Tensor& out) {
+  bool behind;
+  TORCHETTE_TRY(search_side(right, side, behind));
+  return search(context, "searchsorted", bounds, values, behind, sorter, out);
+}
+Error searchsorted_scalar_out(Context& context, const Tensor& bounds, const Scalar& value, bool, bool right,
+                              Optional<Span<const char>> side, Optional<Tensor> sorter, Tensor& out) {
+  bool behind;
+  TORCHETTE_TRY(search_side(right, side, behind));
+  return search(context, "searchsorted", bounds, value, behind, sorter, out);
+}
+Error bucketize_tensor_out(Context& context, const Tensor& values, const Tensor& bounds, bool, bool right,
+                           Tensor& out) {
+  return search(context, "bucketize", bounds, values, right, {}, out);
+}
+Error bucketize_scalar_out(Context& context, const Scalar& value, const Tensor& bounds, bool, bool right,
+                           Tensor& out) {
+  return search(context, "bucketize", bounds, value, right, {}, out);
+}
+
+// --- Counts
+
+Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& min, const Scalar& max,
+                Tensor& out) {
+  TORCHETTE_CHECK(bins > 0 && bins <= INT32_MAX, InvalidArgument, "histc: %lld bins",
+                  static_cast<long long>(bins));
+  TORCHETTE_TRY(check_types("histc", x, out));
+  const auto size = static_cast<SizesType>(bins);
+  TORCHETTE_TRY(resize_tensor(out, {&size, 1}));
+  return for_compute<false>(x.scalar_type(), "histc", [&](auto t) {
+    using T = decltype(t);
+    Dense from, to;
+    TORCHETTE_TRY(from.read(context, x, kScalarType<T>));
+    TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
+    const T* value = from.data<T>();
+    T low = static_cast<T>(min.to_double()), high = static_cast<T>(max.to_double());
+    if (low == high && x.numel() > 0) {
+      low = high = value[0];
+      for (ptrdiff_t i = 1; i < x.numel(); ++i) {
+        low = value[i] < low ? value[i] : low;
+        high = value[i] > high ? value[i] : high;
+      }
+    }
+    if (low == high) {
+      low -= 1;
+      high += 1;
+    }
+    TORCHETTE_CHECK(low < high && std::isfinite(low) && std::isfinite(high), InvalidArgument,
+                    "histc: a range from %g to %g", static_cast<double>(low), static_cast<double>(high));
+    for (int64_t i = 0; i < bins; ++i) to.data<T>()[i] = 0;
+    for (ptrdiff_t i = 0; i < x.numel(); ++i) {
+      if (!(value[i] >= low && value[i] <= high)) continue;
+      auto bin = static_cast<int64_t>((value[i] - low) * static_cast<T>(bins) / (high - low));
+      if (bin >= bins) bin = bins - 1;
+      to.data<T>()[bin] += 1;
+    }
+    return to.finish();
+  });
+}
+
+Error bincount_out(Context& context, const Tensor& x, Optional<Tensor> weights, int64_t least, Tensor& out) {
+  TORCHETTE_CHECK(x.dim() == 1 && compute_type(x.scalar_type()) == kI64 && least >= 0 && least <= INT32_MAX &&
+                      is_real(x.scalar_type()) && is_real(out.scalar_type()),
+                  InvalidArgument, "bincount: an input of type %d in %d dimensions, minlength %lld",
+                  static_cast<int>(x.scalar_type()), static_cast<int>(x.dim()),
+                  static_cast<long long>(least));
+  TORCHETTE_CHECK(!weights.has_value() || (weights->dim() == 1 && weights->numel() == x.numel() &&
+                                           is_real(weights->scalar_type())),
+                  InvalidArgument, "bincount: the weights have not the input's size");
+  Dense from, heavy, to;
+  TORCHETTE_TRY(from.read(context, x, ScalarType::Long));
+  const int64_t* value = from.data<int64_t>();
+  int64_t bins = least;
+  for (ptrdiff_t i = 0; i < x.numel(); ++i) {
+    TORCHETTE_CHECK(value[i] >= 0 && value[i] < INT32_MAX, InvalidArgument, "bincount: an element is %lld",
+                    static_cast<long long>(value[i]));
+    if (value[i] >= bins) bins = value[i] + 1;
+  }
+  const auto size = static_cast<SizesType>(bins);
+  TORCHETTE_TRY(resize_tensor(out, {&size, 1}));
+  TORCHETTE_TRY(to.open(context, out, ScalarType::Double));
+  if (weights.has_value()) TORCHETTE_TRY(heavy.read(context, *weights, ScalarType::Double));
+  for (int64_t i = 0; i < bins; ++i) to.data<double>()[i] = 0;
+  for (ptrdiff_t i = 0; i < x.numel(); ++i)
+    to.data<double>()[value[i]] += weights.has_value() ? heavy.data<double>()[i] : 1;
+  return to.finish();
+}
+
+/// The first `size` places of what is not zero, filled up.
+Error nonzero_static_out(Context&, const Tensor& x, int64_t size, int64_t fill_value, Tensor& out) {
+  TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long && size >= 0 && size <= INT32_MAX, InvalidArgument,
+                  "nonzero_static: %lld places of type %d", static_cast<long long>(size),
+                  static_cast<int>(out.scalar_type()));
+  const SizesType sizes[] = {static_cast<SizesType>(size), static_cast<SizesType>(x.dim())};
+  TORCHETTE_TRY(resize_tensor(out, sizes));
+  if (out.numel() == 0) return Error::Ok;
+  TORCHETTE_TRY(fill(out, Scalar(fill_value)));
+  const ptrdiff_t count = count_places(x);
+  list_places(x, count < sizes[0] ? count : sizes[0], out.mutable_data_ptr<int64_t>(), out.strides()[0],
+              out.strides()[1]);
+  return Error::Ok;
+}
+
+}  // namespace
+
+TORCHETTE_KERNELS(ranks,                                                                       //
+                  TORCHETTE_KERNEL("aten::kthvalue.values", kthvalue_out),                     //
+                  TORCHETTE_KERNEL("aten::mode.values", mode_out),                             //
+                  TORCHETTE_KERNEL("aten::median.dim_values", median_dim_out),                 //
+                  TORCHETTE_KERNEL("aten::nanmedian.dim_values", nanmedian_dim_out),           //
+                  TORCHETTE_KERNEL("aten::median.out", median_out),                            //
+                  TORCHETTE_KERNEL("aten::nanmedian.out", nanmedian_out),                      //
+                  TORCHETTE_KERNEL("aten::_unique2.out", unique2_out),                         //
+                  TORCHETTE_KERNEL("aten::unique_dim.out", unique_dim_out),                    //
+                  TORCHETTE_KERNEL("aten::unique_consecutive.out", unique_consecutive_out),    //
+                  TORCHETTE_KERNEL("aten::searchsorted.Tensor_out", searchsorted_tensor_out),  //
+                  TORCHETTE_KERNEL("aten::searchsorted.Scalar_out", searchsorted_scalar_out),  //
+                  TORCHETTE_KERNEL("aten::bucketize.Tensor_out", bucketize_tensor_out),        //
+                  TORCHETTE_KERNEL("aten::bucketize.Scalar_out", bucketize_scalar_out),        //
+                  TORCHETTE_KERNEL("aten::histc.out", histc_out),                              //
+                  TORCHETTE_KERNEL("aten::bincount.out", bincount_out),                        //
+                  TORCHETTE_KERNEL("aten::nonzero_static.out", nonzero_static_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What every element and those before it come to along a dimension: cumsum, cumprod, logcumsumexp, cummax,
+// cummin. Sums are kept in double precision.
+#include <cmath>
+#include <cstring>
+
+#include "torchette/kernels/dims.h"
+#include "torchette/kernels/elementwise.h"
+#include "torchette/kernels/keys.h"
+#include "torchette/kernels/strided.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+namespace {
+
+/// All lines of `x` along a dimension, with the strides of up to two outputs.
+struct Lines {
+  Walk<3> walk;
+  size_t count = 1;
+  ptrdiff_t step[3] = {1, 1, 1};
+
+  Lines(const Tensor& x, size_t along, const Tensor& a, const Tensor& b) {
+    walk.rank = static_cast<size_t>(x.dim());
+    for (size_t d = 0; d < walk.rank; ++d) {
+      walk.size[d] = d == along ? 1 : static_cast<size_t>(x.sizes()[d]);
+      const ptrdiff_t strides[] = {x.strides()[d], a.strides()[d], b.strides()[d]};
+      for (size_t t = 0; t < 3; ++t) {
+        walk.stride[t][d] = strides[t];
+        if (d == along) step[t] = strides[t];
+      }
+      if (d == along) count = static_cast<size_t>(x.sizes()[d]);
+    }
+  }
+};
+
+double log_of_sum(double a, double b) {
+  if (a != a || b != b) return a + b;
+  const double high = a > b ? a : b, low = a > b ? b : a;
+  return std::isinf(high) ? high : high + std::log1p(std::exp(low - high));
+}
+
+enum class Running : uint8_t { Sum, Product, LogSum };
+
+/// Folds each of `n` numbers into what came before.
+void run(Running kind, double* x, size_t n, double& sum) {
+  for (size_t i = 0; i < n; ++i)
+    x[i] = sum = kind == Running::Sum       ? sum + x[i]
+                 : kind == Running::Product ? sum * x[i]
+                                            : log_of_sum(sum, x[i]);
+}
+void run(Running kind, int64_t* x, size_t n, uint64_t& sum) {
+  for (size_t i = 0; i < n; ++i) {
+    const auto value = static_cast<uint64_t>(x[i]);
+    sum = kind == Running::Sum ? sum + value : sum * value;  // wraps around
+    x[i] = static_cast<int64_t>(sum);
+  }
+}
+
+Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) {
+  TORCHETTE_CHECK(is_real(x.scalar_type()) && is_real(out.scalar_type()), InvalidType,
+                  "a running sum from type %d to type %d", static_cast<int>(x.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  if (x.numel() == 0) return Error::Ok;
+  Lines lines(x, static_cast<size_t>(dim), out, out);
+  const bool whole = compute_type(out.scalar_type()) == kI64;
+  const Compute wide = whole ? kI64 : kF64;
+  const Convert load = load_as(x.scalar_type(), wide), store = store_as(wide, out.scalar_type());
+  const ptrdiff_t element = x.element_size(), out_element = out.element_size();
+  do {
+    double sum = kind == Running::Sum ? 0 : kind == Running::Product ? 1 : -__builtin_inf();
+    uint64_t whole_sum = kind == Running::Product ? 1 : 0;
+    const char* from = static_cast<const char*>(x.const_data_ptr()) + lines.walk.offset[0] * element;
+    char* to = static_cast<char*>(out.mutable_data_ptr()) + lines.walk.offset[1] * out_element;
+    alignas(64) char buffer[kChunk * 8];
+    for (size_t i = 0, n; i < lines.count; i += n) {
+      n = lines.count - i < kChunk ? lines.count - i : kChunk;
+      load(from + static_cast<ptrdiff_t>(i) * lines.step[0] * element, lines.step[0], buffer, n);
+      if (whole)
+        run(kind, reinterpret_cast<int64_t*>(buffer), n, whole_sum);
+      else
+        run(kind, reinterpret_cast<double*>(buffer), n, sum);
+      if (lines.step[1] == 1) {
+        store(buffer, 1, to + static_cast<ptrdiff_t>(i) * out_element, n);
+        continue;
+      }
+      for (size_t k = 0; k < n; ++k)
+        store(buffer + 8 * k, 1, to + static_cast<ptrdiff_t>(i + k) * lines.step[1] * out_element, 1);
+    }
+  } while (lines.walk.next());
+  return Error::Ok;
+}
+
+/// The greatest (or least) so far, the later one of equals, and its place. NaN stays.
+Error extremes_so_far(const Tensor& x, int64_t dim, bool largest, const Tensor& values,
+                      const Tensor& places) {
+  TORCHETTE_TRY(same_type(x, values));
+  TORCHETTE_CHECK(is_real(x.scalar_type()) && places.scalar_type() == ScalarType::Long, InvalidType,
+                  "cummax of type %d with places of type %d", static_cast<int>(x.scalar_type()),
+                  static_cast<int>(places.scalar_type()));
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+  TORCHETTE_TRY(resize_tensor(values, x.sizes()));
+  TORCHETTE_TRY(resize_tensor(places, x.sizes()));
+  if (x.numel() == 0) return Error::Ok;
+  Lines lines(x, static_cast<size_t>(dim), values, places);
+  const ptrdiff_t element = x.element_size();
+  const bool floats = is_floating(x.scalar_type());
+  do {
+    const char* from = static_cast<const char*>(x.const_data_ptr()) + lines.walk.offset[0] * element;
+    char* to = static_cast<char*>(values.mutable_data_ptr()) + lines.walk.offset[1] * element;
+    int64_t* place = places.mutable_data_ptr<int64_t>() + lines.walk.offset[2];
+    uint64_t best = 0;
+    char value[16] = {};
+    int64_t at = -1;
+    for (size_t i = 0; i < lines.count; ++i, from += lines.step[0] * element, to += lines.step[1] * element) {
+      const uint64_t key = key_at(from, x.scalar_type());
+      const bool is_nan = floats && key == ~uint64_t{0}, stays = floats && at >= 0 && best == ~uint64_t{0};
+      if (at < 0 || is_nan || (!stays && (largest ? key >= best : key <= best))) {
+        best = key;
+        at = static_cast<int64_t>(i);
+        memcpy(value, from, static_cast<size_t>(element));
+      }
+      memcpy(to, value, static_cast<size_t>(element));
+      *place = at;
+      place += lines.step[2];
+    }
+  } while (lines.walk.next());
+  return Error::Ok;
+}
+
+Error cumsum_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t>, Tensor& out) {
+  return accumulate(Running::Sum, x, dim, out);
+}
+Error cumprod_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t>, Tensor& out) {
+  return accumulate(Running::Product, x, dim, out);
+}
+Error logcumsumexp_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
+  TORCHETTE_CHECK(is_floating(x.scalar_type()) && is_floating(out.scalar_type()), InvalidType,
+                  "logcumsumexp of type %d into type %d", static_cast<int>(x.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
+  return accumulate(Running::LogSum, x, dim, out);
+}
+Error cummax_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& places) {
+  return extremes_so_far(x, dim, true, values, places);
+}
+Error cummin_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& places) {
+  return extremes_so_far(x, dim, false, values, places);
+}
+
+}  // namespace
+
+TORCHETTE_KERNELS(running,                                                       //
+                  TORCHETTE_KERNEL("aten::cumsum.out", cumsum_out),              //
+                  TORCHETTE_KERNEL("aten::cumprod.out", cumprod_out),            //
+                  TORCHETTE_KERNEL("aten::logcumsumexp.out", logcumsumexp_out),  //
+                  TORCHETTE_KERNEL("aten::cummax.out", cummax_out),              //
+                  TORCHETTE_KERNEL("aten::cummin.out", cummin_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
