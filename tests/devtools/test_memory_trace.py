@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_no_two_slices_of_a_row_overlap_and_the_counter_reaches_the_plan(
         assert not offsets or event["tid"] == event["args"]["offset"]
     for row in rows.values():
         row.sort()
-        assert all(end <= start for (_, end), (start, _) in zip(row, row[1:]))
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(row))
     live = [event["args"]["bytes"] for event in events if event["ph"] == "C"]
     planned, bound = program.planned_bytes()
     assert max(live) == planned == bound and min(live) < planned
