@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.building import CXX, ROOT, built, run
+from tests.building import BUILD, CXX, ROOT, built, run
 
 COMPAT = ROOT / "torchette" / "extension" / "compat"
 
@@ -45,20 +45,59 @@ def test_a_kernel_for_executorch_runs_on_our_tensors() -> None:
     assert run(built("torchette_call_kernel")).stdout == SCALED
 
 
-@pytest.mark.slow
-def test_the_same_kernel_runs_on_torch_s_tensors(tmp_path: Path) -> None:
+def with_torch(source: str, folder: Path, *options: str) -> str:
+    """What a program prints that is compiled against the installed torch, too."""
     torch = pytest.importorskip("torch")
     home = Path(torch.__file__).parent
     if not (home / "include" / "ATen" / "ATen.h").exists():
         pytest.skip("this torch comes without headers")
-    built("torchette_call_kernel")  # the libraries and the compatibility folder
+    built("torchette_static")
     run(
-        *(CXX, "-std=c++20", "-O0", "-DTORCHETTE_ATEN", "-I", headers(tmp_path), "-I", ROOT),
-        *("-isystem", home / "include", ROOT / "tests/extension/call_kernel.cpp", "-o", tmp_path / "aten"),
-        *(f"-L{ROOT / 'build/dev'}", "-ltorchette_core", "-ltorchette_kernels", "-ltorchette_core"),
+        *(
+            CXX,
+            "-std=c++20",
+            "-O0",
+            *options,
+            "-I",
+            headers(folder),
+            "-I",
+            ROOT,
+            "-isystem",
+            home / "include",
+        ),
+        *(ROOT / "tests/extension" / source, "-o", folder / "program", BUILD / "libtorchette.a"),
         *(f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu", "-lc10"),
     )
-    assert run(tmp_path / "aten").stdout == SCALED
+    return run(folder / "program").stdout
+
+
+@pytest.mark.slow
+def test_the_same_kernel_runs_on_torch_s_tensors(tmp_path: Path) -> None:
+    assert with_torch("call_kernel.cpp", tmp_path, "-DTORCHETTE_ATEN") == SCALED
+
+
+@pytest.mark.slow
+def test_tensors_of_torch_and_ours_share_memory(tmp_path: Path) -> None:
+    assert with_torch("aten_test.cpp", tmp_path) == "9 checks, 0 failures\n"
+
+
+MODULE = """
+#include <executorch/extension/module/module.h>
+#include <executorch/extension/tensor/tensor.h>
+
+using executorch::extension::from_blob;
+using executorch::extension::Module;
+
+float first(float* image) {
+  Module m("p.pte");
+  auto r = m.forward(from_blob(image, {1, 3, 8, 8}));
+  return r.ok() ? r->at(0).toTensor().const_data_ptr<float>()[0] : 0;
+}
+"""
+
+
+def test_a_module_is_spelled_as_there(tmp_path: Path) -> None:
+    run(CXX, "-std=c++17", "-fsyntax-only", f"-I{headers(tmp_path)}", f"-I{ROOT}", "-xc++", "-", input=MODULE)
 
 
 def headers(folder: Path) -> Path:
@@ -73,6 +112,7 @@ def test_every_header_stands_by_itself(tmp_path: Path) -> None:
     assert len(found) > 30 and "executorch/runtime/executor/program.h" in found
     lines = [(tmp_path / name).read_text().count("\n") for name in found]
     assert set(lines) == {3}, "a header of the compatibility folder only leads elsewhere"
+    found.remove("executorch/extension/aten_util/make_aten_functor_from_et_functor.h")  # needs torch's
     # each target once; all of them in one file, whatever the order
     targets = {(tmp_path / name).read_text(): name for name in found}
     for includes in ([*reversed(found)], *([name] for name in targets.values())):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,33 @@ def test_the_c_guide(installed: Path, two_methods: Path, tmp_path: Path) -> None
     assert run(tmp_path / "run", two_methods).stdout.split() == ["3"] * 8
     assert "AccessFailed" in run(tmp_path / "run", "none", status=1).stderr
     assert "InvalidProgram" in run(tmp_path / "run", __file__, status=1).stderr
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (
+            ["-DEXECUTORCH_LOG_LEVEL=Debug", "-DEXECUTORCH_PAL_DEFAULT=minimal"],
+            ["LOG_LEVEL:STRING=4", "PLATFORM:STRING=minimal"],
+        ),
+        (["-DEXECUTORCH_ENABLE_LOGGING=OFF"], ["LOG_LEVEL:STRING=0"]),
+        (["-DTORCHETTE_LOG_LEVEL=3", "-DEXECUTORCH_LOG_LEVEL=0"], ["LOG_LEVEL:STRING=3"]),
+        (["-DTORCHETTE_LOG_LEVEL=loud"], None),
+        (["-DTORCHETTE_PLATFORM=toaster"], None),
+    ],
+)
+def test_options_in_either_spelling(tmp_path: Path, options: list[str], words: list[str] | None) -> None:
+    with locked():  # skips where there is no cmake
+        pass
+    done = run(
+        *("cmake", "-S", ROOT, "-B", tmp_path, *options, "-DEXECUTORCH_BUILD_PYBIND=OFF"),
+        f"-DPython_EXECUTABLE={sys.executable}",
+        status=0 if words else 1,
+    )
+    if words is None:
+        assert "use 0 to 4" in done.stderr or "use posix or minimal" in done.stderr
+        return
+    cache = (tmp_path / "CMakeCache.txt").read_text()
+    for word in [*words, "BUILD_PYTHON:"]:
+        assert f"TORCHETTE_{word}" in cache
+    assert "nanobind_DIR" not in cache

@@ -33,6 +33,7 @@ set(torchette_compat
   runtime/platform/platform.h                    compat/runtime.h
   runtime/platform/runtime.h                     compat/runtime.h
   runtime/platform/types.h                       compat/runtime.h
+  extension/aten_util/make_aten_functor_from_et_functor.h aten.h
   extension/data_loader/buffer_data_loader.h     buffer_data_loader.h
   extension/data_loader/file_data_loader.h       file_data_loader.h
   extension/data_loader/file_descriptor_data_loader.h     file_data_loader.h
@@ -42,6 +43,7 @@ set(torchette_compat
   extension/kernel_util/make_boxed_from_unboxed_functor.h compat/kernel.h
   extension/memory_allocator/malloc_memory_allocator.h    malloc_memory_allocator.h
   extension/module/module.h                      module.h
+  extension/pytree/pytree.h                      pytree.h
   extension/runner_util/inputs.h                 prepare_inputs.h
   extension/tensor/tensor.h                      tensor_ptr.h
   extension/tensor/tensor_ptr.h                  tensor_ptr.h

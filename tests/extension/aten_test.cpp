@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Torch's tensors as ours and back over one memory, and the kernel of kernel.cpp as a function on torch's
+// tensors.
+#include "torchette/extension/aten.h"
+
+#include "kernel.cpp"
+#include "tests/runtime/check.h"
+
+using namespace torchette::extension;
+
+int main() {
+  const at::Tensor a = at::arange(6, at::kFloat).reshape({2, 3});
+  const TensorPtr ours = from_aten(a);
+  CHECK(ours && ours->const_data_ptr() == a.data_ptr() && ours->size(1) == 3 && ours->strides()[0] == 3);
+  const at::Tensor again = to_aten(*ours);
+  CHECK(again.data_ptr() == a.data_ptr() && at::equal(again, a));
+  again.fill_(7);
+  CHECK(a[1][2].item<float>() == 7 && ours->const_data_ptr<float>()[0] == 7);
+  const TensorPtr turned = from_aten(a.t());
+  CHECK(turned && turned->dim_order()[0] == 1 && to_aten(*turned).strides() == a.t().strides());
+  TensorPtr kept;
+  {
+    kept = from_aten(at::full({4}, 3, at::kHalf));
+  }
+  CHECK(kept->const_data_ptr<torchette::Half>()[3] == 3.0f && kept.use_count() == 1);
+  CHECK(!from_aten(at::Tensor()) && !from_aten(a.slice(1, 0, 2)));
+
+  constexpr auto scale = WRAP_TO_ATEN(torch::executor::native::scale_out, 3);
+  const at::Tensor x = at::randn({2, 3}), b = at::randn({2, 3});
+  at::Tensor out = at::empty({2, 3});
+  CHECK(&scale(x, b, 1.5, out) == &out && at::allclose(out, (x + 1.5) * b));
+  scale(x.slice(1, 0, 2), std::nullopt, 2, out);
+  CHECK(out.sizes() == at::IntArrayRef({2, 2}) && at::allclose(out, x.slice(1, 0, 2) + 2));
+  bool thrown = false;
+  try {
+    at::Tensor small = at::empty({1, 1});
+    scale(x, b, 1, small);
+  } catch (const c10::Error&) {
+    thrown = true;
+  }
+  CHECK(thrown);
+  std::printf("%d checks, %d failures\n", checks, failures);
+  return failures == 0 ? 0 : 1;
+}

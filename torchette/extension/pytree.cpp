@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The text is JSON, [1, {"type": ..., "context": ..., "children_spec": [...]}], a context often JSON in a
+// string. A small reader of JSON that gives up at the first thing that it does not like.
+#include "torchette/extension/pytree.h"
+
+#include <cstdio>
+
+#include "torchette/runtime/platform.h"
+
+namespace torchette::extension::pytree {
+namespace {
+
+constexpr int kMaxDepth = 64;  // a file is not trusted to be shallow
+
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : text_(text) {}
+
+  bool failed() const { return failed_; }
+  bool at_end() {
+    skip();
+    return at_ == text_.size();
+  }
+  void fail() { failed_ = true, at_ = text_.size(); }
+
+  /// Whether `c` comes next; takes it if so.
+  bool take(char c) {
+    skip();
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char c) {
+    if (!take(c)) fail();
+  }
+  bool next_is(char c) {
+    skip();
+    return at_ < text_.size() && text_[at_] == c;
+  }
+  bool take(std::string_view word) {
+    skip();
+    if (text_.substr(at_, word.size()) != word) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  std::string string() {
+    std::string result;
+    expect('"');
+    while (!failed_) {
+      if (at_ == text_.size()) return fail(), result;
+      const char c = text_[at_++];
+      if (c == '"') return result;
+      if (c == '\\')
+        escape(&result);
+      else
+        result += c;
+    }
+    return result;
+  }
+
+  /// The text of whatever value comes next.
+  std::string_view any(int depth) {
+    skip();
+    const size_t start = at_;
+    if (depth > kMaxDepth) {
+      fail();
+    } else if (next_is('"')) {
+      string();
+    } else if (take('[')) {
+      for (bool more = !take(']'); more && !failed_; more = again(']')) any(depth + 1);
+    } else if (take('{')) {
+      for (bool more = !take('}'); more && !failed_; more = again('}')) {
+        string();
+        expect(':');
+        any(depth + 1);
+      }
+    } else {
+      const size_t end = text_.find_first_of(",]} \t\r\n", at_);
+      if (end == at_ || at_ == text_.size()) fail();
+      at_ = end == std::string_view::npos ? text_.size() : end;
+    }
+    return failed_ ? std::string_view() : text_.substr(start, at_ - start);
+  }
+
+  /// After an element: whether another one follows, or the list ends.
+  bool again(char end) {
+    if (take(',')) return true;
+    expect(end);
+    return false;
+  }
+
+ private:
+  void skip() {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
+      ++at_;
+  }
+  unsigned four_digits() {
+    unsigned value = 0;
+    for (int i = 0; i < 4; ++i) {
+      const char c = at_ < text_.size() ? text_[at_++] : 0;
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
+      if (digit < 0) return fail(), 0;
+      value = value * 16 + static_cast<unsigned>(digit);
+    }
+    return value;
+  }
+  void escape(std::string* out) {
+    const char c = at_ < text_.size() ? text_[at_++] : 0;
+    switch (c) {
+      case '"':
+      case '\\':
+      case '/':
+        *out += c;
+        return;
+      case 'b':
+        *out += '\b';
+        return;
+      case 'f':
+        *out += '\f';
+        return;
+      case 'n':
+        *out += '\n';
+        return;
+      case 'r':
+        *out += '\r';
+        return;
+      case 't':
+        *out += '\t';
+        return;
+      case 'u':
+        break;
+      default:
+        return fail();
+    }
+    unsigned code = four_digits();
+    if (code >= 0xD800 && code < 0xDC00) {  // half of a pair
+      if (!(at_ + 1 < text_.size() && text_[at_] == '\\' && text_[at_ + 1] == 'u')) return fail();
+      at_ += 2;
+      const unsigned low = four_digits();
+      if (low < 0xDC00 || low > 0xDFFF) return fail();
+      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+    }
+    // as UTF-8
+    const auto put = [&](unsigned byte) { *out += static_cast<char>(byte); };
+    if (code < 0x80) return put(code);
+    if (code < 0x800) return put(0xC0 | code >> 6), put(0x80 | (code & 0x3F));
+    if (code < 0x10000)
+      return put(0xE0 | code >> 12), put(0x80 | (code >> 6 & 0x3F)), put(0x80 | (code & 0x3F));
+    put(0xF0 | code >> 18), put(0x80 | (code >> 12 & 0x3F)), put(0x80 | (code >> 6 & 0x3F)),
+        put(0x80 | (code & 0x3F));
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  bool failed_ = false;
+};
+
+/// The keys in a dict's context: a list, an object that has it under "dict_context", or a string that is one
+/// of them.
+bool read_keys(std::string_view context, std::vector<std::string>* keys) {
+  Reader reader(context);
+  if (reader.next_is('"')) {
+    const std::string inner = reader.string();
+    return !reader.failed() && (inner.empty() || inner[0] != '"') && read_keys(inner, keys);
+  }
+  if (reader.take('{')) {
+    bool found = false;
+    for (bool more = !reader.take('}'); more && !reader.failed(); more = reader.again('}')) {
+      const std::string name = reader.string();
+      reader.expect(':');
+      const std::string_view value = reader.any(0);
+      if (name == "dict_context") found = read_keys(value, keys);
+    }
+    return found && !reader.failed();
+  }
+  reader.expect('[');
+  for (bool more = !reader.take(']'); more && !reader.failed(); more = reader.again(']'))
+    keys->push_back(reader.next_is('"') ? reader.string() : std::string(reader.any(0)));
+  return !reader.failed();
+}
+
+Kind kind_of(std::string_view type) {
+  if (type == "builtins.tuple") return Kind::Tuple;
+  if (type == "builtins.list") return Kind::List;
+  if (type == "builtins.dict" || type == "collections.OrderedDict" || type == "collections.defaultdict")
+    return Kind::Dict;
+  return Kind::Custom;
+}
+
+void read(Reader& reader, int depth, TreeSpec* spec) {
+  if (depth > kMaxDepth) return reader.fail();
+  reader.expect('{');
+  bool is_leaf = false;
+  for (bool more = true; more && !reader.failed(); more = reader.again('}')) {
+    const std::string name = reader.string();
+    reader.expect(':');
+    if (name == "type") {
+      if (reader.take("null"))
+        is_leaf = true;
+      else
+        spec->type = reader.string();
+    } else if (name == "context") {
+      spec->context = reader.any(depth);
+    } else if (name == "children_spec") {
+      reader.expect('[');
+      for (bool child = !reader.take(']'); child && !reader.failed(); child = reader.again(']'))
+        read(reader, depth + 1, &spec->children.emplace_back());
+    } else {
+      reader.any(depth);
+    }
+  }
+  spec->kind = is_leaf ? Kind::Leaf : kind_of(spec->type);
+  if (is_leaf ? !spec->children.empty() : spec->type.empty()) return reader.fail();
+  if (spec->kind == Kind::Dict &&
+      (!read_keys(spec->context, &spec->keys) || spec->keys.size() != spec->children.size()))
+    reader.fail();
+}
+
+void write_string(const std::string& text, std::string* out) {
+  *out += '"';
+  for (const char c : text) {
+    char escaped[8];
+    std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned char>(c));
+    if (c == '"' || c == '\\')
+      (*out += '\\') += c;
+    else if (static_cast<unsigned char>(c) < 0x20)
+      *out += escaped;
+    else
+      *out += c;
+  }
+  *out += '"';
+}
+
+void write(const TreeSpec& spec, std::string* out) {
+  *out += "{\"type\": ";
+  if (spec.is_leaf()) {
+    *out += "null";
+  } else {
+    write_string(spec.type, out);
+  }
+  *out += ", \"context\": " + (spec.context.empty() ? "null" : spec.context) + ", \"children_spec\": [";
+  for (size_t i = 0; i < spec.children.size(); ++i) {
+    if (i != 0) *out += ", ";
+    write(spec.children[i], out);
+  }
+  *out += "]}";
+}
+
+}  // namespace
+
+size_t TreeSpec::num_leaves() const {
+  size_t count = is_leaf() ? 1 : 0;
+  for (const TreeSpec& child : children) count += child.num_leaves();
+  return count;
+}
+
+bool operator==(const TreeSpec& a, const TreeSpec& b) {
+  return a.kind == b.kind && a.type == b.type && a.context == b.context && a.children == b.children;
+}
+
+Result<TreeSpec> from_str(const char* text) { return from_str(std::string_view(text)); }
+
+Result<TreeSpec> from_str(Span<const char> text) {
+  Reader reader({text.data(), text.size()});
+  TreeSpec spec;
+  reader.expect('[');
+  if (!reader.take("1")) reader.fail();
+  reader.expect(',');
+  read(reader, 0, &spec);
+  reader.expect(']');
+  if (reader.failed() || !reader.at_end()) {
+    TORCHETTE_LOG(Error, "the text of a tree cannot be read");
+    return Error::InvalidProgram;
+  }
+  return spec;
+}
+
+std::string to_str(const TreeSpec& spec) {
+  std::string out = "[1, ";
+  write(spec, &out);
+  return out + "]";
+}
+
+}  // namespace torchette::extension::pytree
