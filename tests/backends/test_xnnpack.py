@@ -127,6 +127,24 @@ def test_dynamic_sizes() -> None:
 
 
 @there
+@pytest.mark.parametrize("kind", ["none", "mask", "causal"])
+def test_attention_with_masks_is_one_call(kind: str) -> None:
+    query, key, value = (torch.randn(2, 3, 5, 8) for _ in range(3))
+    mask = torch.rand(2, 1, 5, 5) > 0.5
+    mask[0, 0, 2] = False  # a row that sees nothing gives zeros
+
+    def attend(query, key, value, mask):
+        mask = {"mask": mask}.get(kind)
+        once = nn.functional.scaled_dot_product_attention(query, key, value, mask, is_causal=kind == "causal")
+        return nn.functional.scaled_dot_product_attention(once, key, value, mask)
+
+    edge = _lower(_Of(attend), (query, key, value, mask))
+    assert _parts(edge) == 1
+    for got in _run(edge, (query, key, value, mask)):
+        torch.testing.assert_close(got, attend(query, key, value, mask), rtol=1e-4, atol=1e-5)
+
+
+@there
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "vit_tiny"])
 def test_networks_are_one_call(name: str) -> None:
     model, args = zoo.build(name)

@@ -8,6 +8,7 @@ import operator
 
 from torch.export import ExportedProgram
 
+from torchette.backends.xnnpack.attention import spell_out_attention
 from torchette.backends.xnnpack.operators import why_not
 from torchette.backends.xnnpack.preprocess import XnnpackBackend
 from torchette.exir.delegate import (
@@ -17,11 +18,15 @@ from torchette.exir.delegate import (
     reject,
     tag_constant_data,
 )
-from torchette.exir.graph import calls, constants
+from torchette.exir.graph import calls, constants, copy_program
 
 
 class XnnpackPartitioner(Partitioner):
     """Everything in float32 that the library has: convolutions, products, activations, pools, softmax, shapes."""
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """Attention in numbers only."""
+        return spell_out_attention(copy_program(exported_program))
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag it, and the weights that only it reads."""
