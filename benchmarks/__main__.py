@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `./dev bench` runs: the models, or with `kernels` as the first word the kernels by family.
+# What `./dev bench` runs.
 
 import sys
 
-from benchmarks import families, models
+from benchmarks import families, models, tax
 
-raise SystemExit(families.main(sys.argv[2:]) if sys.argv[1:2] == ["kernels"] else models.main())
+PARTS = {"kernels": families.main, "tax": tax.main}
+
+part = PARTS.get(sys.argv[1]) if len(sys.argv) > 1 else None
+raise SystemExit(part(sys.argv[2:]) if part else models.main())

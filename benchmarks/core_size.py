@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the sources of the runtime's core. Out: bytes of code and memory per object, and of what the smallest useful
-# program links of them, against the budget; with --kernels the same of all kernels together, for one instruction set.
-# `./dev size` prints it, tests/runtime/test_core_size.py and tests/kernels/test_size.py hold it.
+# In: the sources of the runtime's core. Out: bytes of code and memory per object and function, and of what the smallest
+# useful program links of them, against the budget; with --kernels the same of all kernels together, for one instruction
+# set. `./dev size` prints it, tests/runtime/test_core_size.py and tests/kernels/test_size.py hold it.
 """What the core, or every kernel, costs in a firmware image: compiled for size, without log messages, unwind tables or
 symbols."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +24,41 @@ FLAGS = (
     *("-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections"),
     *("-DTORCHETTE_LOG_LEVEL=0", "-DNDEBUG"),
 )
-# Bytes on x86-64, of what the smallest program links: code, verification included; and memory that is always taken.
-TEXT_BUDGET, STATIC_BUDGET = 16 * 1024, 256
 # Bytes of code of all kernels together; a build links those that its models name.
 KERNEL_BUDGET = 400_000
 # These are not the core: the Python module, and the platforms but for the one without an operating system.
 OUTSIDE = ("python.cpp", "platform_posix.cpp")
+
+
+class Target(NamedTuple):
+    """A processor, how to build for it, and what the smallest program may take there: bytes of the core's own code,
+    verification included, and of memory that is always taken."""
+
+    name: str
+    compiler: str
+    linker: str
+    binutils: str
+    flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    text_budget: int
+    static_budget: int
+    packages: str  # of apt, where the compiler is absent
+
+    @property
+    def missing(self) -> str:
+        """What to install; empty where the target can be built for."""
+        return "" if shutil.which(self.compiler) else f"apt-get install {self.packages}"
+
+
+_CORTEX_M4 = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "-Wno-psabi")
+HOST = Target(
+    "x86-64", os.environ.get("CXX", "c++"), os.environ.get("CXX", "c++"), "", (), (), 16 * 1024, 256, "g++"
+)
+CORTEX_M4 = Target(
+    "cortex-m4", "arm-none-eabi-g++", "arm-none-eabi-gcc", "arm-none-eabi-", _CORTEX_M4,
+    (*_CORTEX_M4, "-specs=nano.specs", "-specs=nosys.specs", "-Wl,--no-warnings"), 11 * 1024, 256,
+    "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-dev",
+)  # fmt: skip
 
 
 class Size(NamedTuple):
@@ -39,9 +71,9 @@ class Size(NamedTuple):
     bss: int
 
     @classmethod
-    def of(cls, path: Path) -> Size:
+    def of(cls, path: Path, target: Target = HOST) -> Size:
         """The size of an object file or program, summed over its sections by kind."""
-        table = subprocess.run(["size", "-A", path], check=True, capture_output=True, text=True).stdout
+        table = _output(f"{target.binutils}size", "-A", path)
         found = dict.fromkeys(("text", "rodata", "data", "bss"), 0)
         for line in table.splitlines():
             name, _, rest = line.removeprefix(".").partition(" ")
@@ -56,30 +88,35 @@ class Size(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Each object of the core, and what the smallest program links of them."""
+    """Each object of the core, what the smallest program links of them, its functions by name, and other libraries'."""
 
     objects: list[Size]
     linked: Size
+    functions: dict[str, int]
+    foreign: set[str]
 
 
-def measure() -> Measured:
-    """Compiles the core for size, links the smallest program with it, and reads the results.
+def measure(target: Target = HOST, root: Path = ROOT) -> Measured:
+    """Compiles the core of the checkout at `root` for size, links the smallest program with it, and reads the results.
 
     Raises:
         subprocess.CalledProcessError: a source does not compile or link.
     """
-    sources = sorted((ROOT / "torchette" / "runtime").glob("*.cpp"))
+    sources = sorted((root / "torchette" / "runtime").glob("*.cpp"))
     sources = [source for source in sources if source.name not in OUTSIDE]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _make_headers(folder / "torchette" / "schema")
-        objects = [_compile(source, folder) for source in sources]
+        _make_headers(root, folder / "torchette" / "schema")
+        objects = [_compile(source, folder, root, target) for source in sources]
         (folder / "nothing.cpp").write_text("int main() {}\n")
-        nothing = _link([_compile(folder / "nothing.cpp", folder)], folder / "nothing")
-        smallest = _link(
-            [*objects, _compile(ROOT / "benchmarks" / "smallest.cpp", folder)], folder / "smallest"
-        )
-        return Measured([Size.of(path) for path in objects], Size.of(smallest).minus(Size.of(nothing)))
+        nothing = _link([_compile(folder / "nothing.cpp", folder, root, target)], folder / "nothing", target)
+        smallest = _compile(root / "benchmarks" / "smallest.cpp", folder, root, target)
+        program = _link([*objects, smallest], folder / "smallest", target)
+        functions, foreign = _functions(program, target)
+        linked = Size.of(program, target).minus(Size.of(nothing, target))
+        if target is not HOST:  # what a C library adds is the library's affair
+            linked = linked._replace(text=sum(functions.values()))
+        return Measured([Size.of(path, target) for path in objects], linked, functions, foreign)
 
 
 def measure_kernels() -> list[Size]:
@@ -90,60 +127,131 @@ def measure_kernels() -> list[Size]:
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _make_headers(folder / "torchette" / "schema")
+        _make_headers(ROOT, folder / "torchette" / "schema")
         sources = sorted((ROOT / "torchette" / "kernels").glob("*.cpp"))
-        return [Size.of(_compile(source, folder)) for source in sources]
+        return [Size.of(_compile(source, folder, ROOT, HOST)) for source in sources]
 
 
-def _make_headers(folder: Path) -> None:
+def _make_headers(root: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
-    script = ROOT / "torchette" / "format" / "schema.py"
-    for schema in sorted((ROOT / "torchette" / "schema").glob("*.fbs")):
+    script = root / "torchette" / "format" / "schema.py"
+    for schema in sorted((root / "torchette" / "schema").glob("*.fbs")):
         subprocess.run([sys.executable, script, schema, "--cpp", folder / f"{schema.stem}.h"], check=True)
 
 
-def _compile(source: Path, folder: Path) -> Path:
+def _compile(source: Path, folder: Path, root: Path, target: Target) -> Path:
     result = folder / f"{source.stem}.o"
-    compiler = os.environ.get("CXX", "c++")
-    subprocess.run([compiler, *FLAGS, f"-I{ROOT}", f"-I{folder}", "-c", source, "-o", result], check=True)
+    flags = [*FLAGS, *target.flags, f"-I{root}", f"-I{folder}"]
+    subprocess.run([target.compiler, *flags, "-c", source, "-o", result], check=True)
     return result
 
 
-def _link(objects: list[Path], result: Path) -> Path:
-    subprocess.run([os.environ.get("CXX", "c++"), *objects, "-Wl,--gc-sections", "-o", result], check=True)
+def _link(objects: list[Path], result: Path, target: Target) -> Path:
+    subprocess.run(
+        [target.linker, *objects, "-Wl,--gc-sections", *target.link_flags, "-o", result], check=True
+    )
     return result
 
 
-def fits(linked: Size) -> bool:
+def _functions(program: Path, target: Target) -> tuple[dict[str, int], set[str]]:
+    """Bytes of the core's functions in the linked program, and the names of all others. Two names of one address are one
+    function."""
+    places: dict[str, tuple[str, int]] = {}
+    foreign: set[str] = set()
+    for line in _output(f"{target.binutils}nm", "-S", "-C", program).splitlines():
+        words = line.split(None, 3)
+        if len(words) < 4 or words[2] not in "tTwWu":
+            foreign.add(words[-1])
+        elif "torchette" in words[3]:
+            places[words[0]] = words[3], int(words[1], 16)
+        else:
+            foreign.add(words[3])
+    functions: dict[str, int] = {}
+    for name, size in places.values():
+        functions[name] = functions.get(name, 0) + size
+    return functions, foreign
+
+
+def _output(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def fits(linked: Size, target: Target = HOST) -> bool:
     """Whether the smallest program is within the budget."""
-    return linked.text <= TEXT_BUDGET and linked.data + linked.bss <= STATIC_BUDGET
+    return linked.text <= target.text_budget and linked.data + linked.bss <= target.static_budget
 
 
-def _print(sizes: list[Size]) -> None:
-    print(f"{'object':24}" + "".join(f"{column:>10}" for column in Size._fields[1:]))
-    for size in sorted(sizes, key=lambda size: -size.text):
-        print(f"{size.name:24}" + "".join(f"{count:10,}" for count in size[1:]))
+def _checkout(revision: str, folder: Path) -> bool:
+    """Puts the core as it is at that revision into `folder`; False where there is no such revision."""
+    paths = ("torchette/runtime", "torchette/extension", "torchette/schema", "torchette/format", "benchmarks")
+    done = subprocess.run(["git", "-C", ROOT, "archive", revision, *paths], capture_output=True)
+    if done.returncode != 0:
+        return False
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder)  # our own files
+    return True
+
+
+def _print(target: Target, now: Measured, before: Measured | None, symbols: bool) -> None:
+    print(f"{target.name:24}" + "".join(f"{column:>10}" for column in Size._fields[1:]))
+    old = {size.name: size for size in before.objects} if before else {}
+    for size in [*sorted(now.objects, key=lambda size: -size.text), now.linked]:
+        if size is now.linked:
+            print(f"\nof these, the smallest useful program links ({size.name}.cpp)")
+        reference = before.linked if before and size is now.linked else old.get(size.name)
+        change = f"{size.text - reference.text:+10,}" if reference and size.text != reference.text else ""
+        print(f"{size.name:24}" + "".join(f"{count:10,}" for count in size[1:]) + change)
+    print(f"{'budget':24}{target.text_budget:10,}{'':20}{target.static_budget:10,}  (data and bss together)")
+    for name, count in sorted(now.functions.items(), key=lambda item: -item[1]) if symbols else ():
+        print(f"{count:8,}  {name}")
+    if before is not None:
+        changed = {
+            name: now.functions.get(name, 0) - before.functions.get(name, 0)
+            for name in {*now.functions, *before.functions}
+        }
+        for name, count in sorted(changed.items(), key=lambda item: -abs(item[1])):
+            if count:
+                print(f"{count:+8,}  {name}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev size", description=__doc__)
     parser.add_argument("--kernels", action="store_true", help="of the kernels; takes half a minute")
-    if parser.parse_args().kernels:
-        sizes = measure_kernels()
-        total = Size("together", *(sum(column) for column in zip(*(size[1:] for size in sizes), strict=True)))
-        _print([*sizes, total])
-        print(f"{'budget':24}{KERNEL_BUDGET:10,}")
-        fit = total.text <= KERNEL_BUDGET
-    else:
-        objects, linked = measure()
-        _print(objects)
-        print(f"\nof these, the smallest useful program links ({linked.name}.cpp)")
-        print(f"{linked.name:24}" + "".join(f"{count:10,}" for count in linked[1:]))
-        print(f"{'budget':24}{TEXT_BUDGET:10,}{'':20}{STATIC_BUDGET:10,}  (data and bss together)")
-        fit = fits(linked)
-    if not fit:
+    parser.add_argument("--symbols", action="store_true", help="list the functions of the smallest program")
+    parser.add_argument(
+        "--against", default="main", metavar="REVISION", help="what the last columns compare with"
+    )
+    options = parser.parse_args()
+    good = _report_kernels() if options.kernels else _report_core(options.against, options.symbols)
+    if not good:
         print("over budget", file=sys.stderr)
-    return 0 if fit else 1
+    return 0 if good else 1
+
+
+def _report_kernels() -> bool:
+    sizes = measure_kernels()
+    total = Size("together", *(sum(column) for column in zip(*(size[1:] for size in sizes), strict=True)))
+    print(f"{'object':24}" + "".join(f"{column:>10}" for column in Size._fields[1:]))
+    for size in sorted([*sizes, total], key=lambda size: -size.text):
+        print(f"{size.name:24}" + "".join(f"{count:10,}" for count in size[1:]))
+    print(f"{'budget':24}{KERNEL_BUDGET:10,}")
+    return total.text <= KERNEL_BUDGET
+
+
+def _report_core(against: str, symbols: bool) -> bool:
+    good = True
+    with tempfile.TemporaryDirectory() as name:
+        before = Path(name) if _checkout(against, Path(name)) else None
+        print(f"differences to {against}" if before else f"there is no {against} to compare with")
+        for target in (HOST, CORTEX_M4):
+            print()
+            if target.missing:
+                print(f"{target.name}: not measured, {target.missing}")
+                continue
+            now = measure(target)
+            _print(target, now, measure(target, before) if before else None, symbols)
+            good = good and fits(now.linked, target)
+    return good
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from torch.nn import functional as F
 
 from tests.exir.graphs import Function
 from tests.kernels.sanitized import build
+from tests.runtime.fields import fields
 
+FILES = Path(__file__).parents[1] / "runtime" / "executorch_files"
 MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "5000"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sanitized")]
@@ -101,7 +103,17 @@ def test_kernels_stay_inside_of_their_tensors(name: str, compiler: str, mutate: 
         warnings.simplefilter("ignore")
         program = torch.export.export(module.eval(), args)
         contents = exir.to_edge(program).to_executorch().buffer
-    path = tmp_path / f"{name}.pte"
-    path.write_bytes(contents)
-    done = subprocess.run([mutate, path, str(MUTATIONS), "11"], capture_output=True, text=True)
+    run_mutations(mutate, contents, tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(FILES.glob("*.pte")), ids=lambda path: path.stem)
+def test_files_of_earlier_releases(path: Path, mutate: Path, tmp_path: Path) -> None:
+    run_mutations(mutate, path.read_bytes(), tmp_path)
+
+
+def run_mutations(mutate: Path, contents: bytes, folder: Path) -> None:
+    file, places = folder / "model.pte", folder / "fields"
+    file.write_bytes(contents)
+    places.write_text(fields(contents))
+    done = subprocess.run([mutate, file, str(MUTATIONS), "11", places], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]

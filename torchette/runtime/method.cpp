@@ -46,7 +46,9 @@ Error Method::set_input(const Value& given, size_t index) {
     }
     bool same = own.tag() == given.tag();
     if (same && own.is_double()) {
-      same = own.to_double() == given.to_double();
+      // by their bits, so that no microcontroller needs arithmetic of doubles for it
+      const double a = own.to_double(), b = given.to_double();
+      same = memcmp(&a, &b, sizeof(a)) == 0;
     } else if (same && own.is_scalar()) {
       same = own.to_int() == given.to_int();
     } else if (same && own.tag() == Tag::String) {

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: one model of 1,000 one-element additions, as both compilers write it. Out: what the runtime costs per instruction,
+# ours beside ExecuTorch's, from one C++ source that is built against both.
+"""The framework tax: opening, loading and dispatching, per instruction, beside ExecuTorch's own libraries."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "dev"  # of ./dev setup: the libraries that users get
+COUNT = 1000
+
+
+class Row(NamedTuple):
+    """A line of the table: what, in which unit, the goal, and the two sides."""
+
+    name: str
+    unit: str
+    goal: float
+    ours: float
+    peer: float | None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="./dev bench tax", description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=300)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        rows, note = measure(Path(name), options.repetitions)
+    print(f"{'framework tax':56}{'goal':>8}{'ours':>10}{'peer':>10}{'ours/peer':>11}")
+    for row in rows:
+        peer, ratio = ("-", "-") if row.peer is None else (f"{row.peer:.4g}", f"{row.ours / row.peer:.2g}")
+        mark = "" if row.ours <= row.goal else "  over the goal"
+        print(f"{row.name + ', ' + row.unit:56}{row.goal:8g}{row.ours:10.4g}{peer:>10}{ratio:>11}{mark}")
+    if note:
+        print(note, file=sys.stderr)
+    return 0
+
+
+def measure(folder: Path, repetitions: int) -> tuple[list[Row], str]:
+    """The rows, and why the peer's side is empty where it is. The runtimes are given the same files, the peer's where its
+    compiler is there; bytes of file are those of each side's own.
+
+    Raises:
+        subprocess.CalledProcessError: our side does not build or run.
+    """
+    files, note = write_models(folder)
+    chain, single = (files.get(f"peer_{n}", files[f"ours_{n}"]) for n in ("chain", "single"))
+    ours = {kind: build(folder, kind, _our_flags(kind)) for kind in ("noop", "add")}
+    peer: dict[str, Path] = {}
+    if not note:
+        try:
+            peer = {kind: build(folder, f"peer_{kind}", _peer_flags(kind)) for kind in ("noop", "add")}
+            run(peer["noop"], chain, COUNT, 1)
+        except subprocess.CalledProcessError as error:
+            peer, note = {}, f"ExecuTorch's side is left out, it does not build: {error.stderr[-300:]}"
+
+    def both(kind: str, file: Path, count: int, figure: str, scale: float) -> tuple[float, float | None]:
+        own = run(ours[kind], file, count, repetitions)[figure] / scale
+        return own, run(peer[kind], file, count, repetitions)[figure] / scale if peer else None
+
+    sizes = {
+        side: files[f"{side}_chain"].stat().st_size / COUNT
+        for side in ("ours", "peer")
+        if f"{side}_chain" in files
+    }
+    rows = [
+        Row("dispatch", "ns / instruction", 2.5, *both("noop", chain, COUNT, "execute", COUNT)),
+        Row("one-element add in all", "ns", 10, *both("add", chain, COUNT, "execute", COUNT)),
+        Row("load of a method", "ns / instruction", 40, *both("noop", chain, COUNT, "load", COUNT)),
+        Row(
+            "load of a method, of its own compiler",
+            "ns / instruction",
+            40,
+            run(ours["noop"], files["ours_chain"], COUNT, repetitions)["load"] / COUNT,
+            run(peer["noop"], files["peer_chain"], COUNT, repetitions)["load"] / COUNT if peer else None,
+        ),
+        Row(
+            "load, with all kernels registered",
+            "ns / instruction",
+            40,
+            *both("add", chain, COUNT, "load", COUNT),
+        ),
+        Row("open with verification", "ns / instruction", 40, *both("noop", chain, COUNT, "verify", COUNT)),
+        Row("method memory", "bytes / instruction", 100, *both("noop", chain, COUNT, "arena", COUNT)),
+        Row("file", "bytes / instruction", 110, sizes["ours"], sizes.get("peer")),
+        Row("execute of one instruction", "ns", 200, *both("noop", single, 1, "execute", 1)),
+    ]
+    return rows, note
+
+
+def write_models(folder: Path) -> tuple[dict[str, Path], str]:
+    """Files of both compilers, by `ours_chain` and the like, and why there are none of the peer's where it is so."""
+    import torch
+
+    from torchette.exir import to_edge
+
+    class Chain(torch.nn.Module):
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.count = count
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            for _ in range(self.count):
+                x = torch.add(x, y)
+            return x
+
+    compilers = {"ours": to_edge}
+    note = ""
+    if importlib.util.find_spec("executorch") is None:
+        note = "ExecuTorch's side is left out: pip install executorch==1.5.1"
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from executorch.exir import to_edge as peer_to_edge
+        compilers["peer"] = peer_to_edge
+    files = {}
+    for name, count in (("chain", COUNT), ("single", 1)):
+        for side, compile_ in compilers.items():
+            program = torch.export.export(Chain(count), (torch.ones(1), torch.ones(1)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                files[f"{side}_{name}"] = folder / f"{side}_{name}.pte"
+                files[f"{side}_{name}"].write_bytes(compile_(program).to_executorch().buffer)
+    return files, note
+
+
+def build(folder: Path, name: str, flags: list[str]) -> Path:
+    """Compiles the benchmark with these flags."""
+    target = folder / name
+    compiler = os.environ.get("CXX", "c++")
+    command = [
+        compiler,
+        "-std=c++17",
+        "-O2",
+        "-w",
+        str(ROOT / "benchmarks" / "tax.cpp"),
+        *flags,
+        "-o",
+        str(target),
+    ]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return target
+
+
+def _our_flags(kind: str) -> list[str]:
+    generated = BUILD / "generated"
+    flags = [f"-I{ROOT}", f"-I{generated}", f"-I{generated / 'torchette' / 'extension' / 'compat'}"]
+    libraries = [str(BUILD / "libtorchette_core.a"), str(BUILD / "libtorchette_extension.a")]
+    if kind == "noop":
+        flags.append("-DNOOP_KERNEL")
+    else:
+        libraries.append(str(BUILD / "libtorchette_kernels.a"))
+    return [*flags, "-Wl,--start-group", *libraries, "-Wl,--end-group", "-lpthread", "-ldl"]
+
+
+def _peer_flags(kind: str) -> list[str]:
+    spec = importlib.util.find_spec("executorch")
+    assert spec is not None and spec.submodule_search_locations
+    package = Path(next(iter(spec.submodule_search_locations)))
+    include, lib = package / "include", package / "lib"
+    flags = [
+        *(f"-I{include}", f"-I{include}/executorch/runtime/core/portable_type/c10"),
+        *(
+            "-DC10_USING_CUSTOM_GENERATED_MACROS",
+            f"-L{lib}",
+            f"-Wl,-rpath,{lib}",
+            "-Wl,--no-as-needed",
+            "-lexecutorch",
+        ),
+    ]
+    if kind == "noop":
+        return [*flags, "-DNOOP_KERNEL"]
+    return [*flags, "-lexecutorch_kernels_optimized", "-lexecutorch_threadpool"]
+
+
+def run(program: Path, file: Path, count: int, repetitions: int) -> dict[str, float]:
+    """The figures that one side prints."""
+    command = [str(program), str(file), str(count), str(repetitions)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return {
+        name: float(value) for name, value in map(str.split, done.stdout.splitlines()) if name != "result"
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

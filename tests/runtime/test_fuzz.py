@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# libFuzzer on loading and executing: the stored corpus runs clean under sanitizers, and so does what a few seconds find
+# from there. For hours, not seconds: build/fuzz/torchette_fuzz FOLDER.
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "fuzz"
+CORPUS = Path(__file__).parent / "corpus.tar.xz"
+SECONDS = int(os.environ.get("TORCHETTE_FUZZ_SECONDS", "5"))
+
+WITHOUT = "no clang with libFuzzer: apt-get install clang-19 libclang-rt-19-dev"
+
+
+def run(*command: str | Path, **more) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, **more)
+
+
+@pytest.fixture(scope="module")
+def clang(tmp_path_factory: pytest.TempPathFactory) -> str:
+    source = tmp_path_factory.mktemp("clang") / "fuzz.cpp"
+    source.write_text(
+        'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n'
+    )
+    for version in ("", *(f"-{number}" for number in range(22, 13, -1))):
+        compiler = shutil.which(f"clang++{version}")
+        if compiler is None:
+            continue
+        done = run(compiler, "-fsanitize=fuzzer,address,undefined", source, "-o", source.with_suffix(""))
+        if done.returncode == 0:
+            return compiler
+    pytest.skip(WITHOUT)
+
+
+@pytest.fixture(scope="module")
+def fuzzer(clang: str) -> Path:
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake")
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    configure = [
+        *("cmake", "-S", ROOT, "-B", BUILD, *generator, "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1"),
+        *("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_TESTS=ON", "-DTORCHETTE_SANITIZE=ON"),
+        *(f"-DCMAKE_CXX_COMPILER={clang}", f"-DPython_EXECUTABLE={sys.executable}"),
+    ]  # fmt: skip
+    for command in (configure, ["cmake", "--build", BUILD, "--target", "torchette_fuzz"]):
+        done = run(*command)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return BUILD / "torchette_fuzz"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    with tarfile.open(CORPUS) as archive:
+        archive.extractall(folder, filter="data")
+    assert len(list(folder.iterdir())) > 100
+    return folder
+
+
+def test_nothing_that_the_fuzzer_finds_is_undefined_behaviour(
+    fuzzer: Path, corpus: Path, tmp_path: Path
+) -> None:
+    limits = [f"-max_total_time={SECONDS}", "-max_len=4096", "-timeout=5", "-rss_limit_mb=1024"]
+    done = run(fuzzer, corpus, *limits, f"-artifact_prefix={tmp_path}/", "-print_final_stats=1")
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert "DONE" in done.stderr

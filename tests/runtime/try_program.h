@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Opens, asks, loads and executes whatever the bytes are, in memory of exactly the sizes that they ask for:
+// what the sanitizers watch in mutate.cpp and fuzz_program.cpp.
+#pragma once
+
+#include <vector>
+
+#include "test_kernels.h"
+#include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/runtime/method.h"
+
+#ifndef TORCHETTE_REAL_KERNELS  // else the library's, and the file is a model
+namespace torchette {
+
+Span<const Kernels> kernel_table() { return test_table(); }
+
+}  // namespace torchette
+#endif
+
+/// How far the bytes got; of several methods, the one that got least far.
+enum class Outcome { NotOpened, NotLoaded, Failed, Ran };
+
+inline Outcome try_method(const torchette::Program& program, const char* name) {
+  using namespace torchette;
+  constexpr size_t kLargestArena = 1 << 20;
+  const Result<MethodMeta> meta = program.method_meta(name);
+  if (!meta.ok()) return Outcome::NotLoaded;
+  for (size_t i = 0; i < meta->num_inputs() && i < 100; ++i) (void)meta->input_tensor_meta(i).ok();
+  for (size_t i = 0; i < meta->num_outputs() && i < 100; ++i) (void)meta->output_tensor_meta(i).ok();
+  (void)meta->num_attributes();
+  (void)meta->attribute_tensor_meta(0).ok();
+  (void)meta->num_instructions();
+  (void)meta->uses_backend("none");
+  // exactly as large as the file says, so that the sanitizer sees each byte beyond
+  std::vector<std::vector<uint64_t>> buffers;
+  std::vector<Span<uint8_t>> spans;
+  for (size_t i = 0; i < meta->num_memory_planned_buffers() && i < 100; ++i) {
+    const Result<int64_t> bytes = meta->memory_planned_buffer_size(i);
+    if (!bytes.ok() || static_cast<size_t>(*bytes) > kLargestArena) return Outcome::NotLoaded;
+    buffers.emplace_back((static_cast<size_t>(*bytes) + 7) / 8);
+    spans.emplace_back(reinterpret_cast<uint8_t*>(buffers.back().data()), static_cast<size_t>(*bytes));
+  }
+  HierarchicalAllocator planned({spans.data(), spans.size()});
+  extension::MallocMemoryAllocator method_memory, temp;
+  MemoryManager manager(&method_memory, &planned, &temp);
+  Result<Method> method = program.load_method(name, &manager);
+  if (!method.ok()) return Outcome::NotLoaded;
+
+  // each input as large as the method takes it, in memory of its own
+  std::vector<std::vector<uint64_t>> inputs(method->inputs_size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Value value = method->get_input(i);
+    TensorImpl impl;
+    if (value.is_tensor()) {
+      impl = *value.to_tensor().unsafe_impl();
+      const size_t bytes = static_cast<size_t>(impl.numel) * element_size(impl.type);
+      if (bytes > kLargestArena) return Outcome::Failed;
+      inputs[i].resize((bytes + 7) / 8);
+      impl.data = inputs[i].data();
+      value = Value(Tensor(&impl));
+    }
+    if (method->set_input(value, i) != Error::Ok) return Outcome::Failed;
+  }
+  std::vector<std::vector<uint64_t>> outputs(method->outputs_size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!method->output_needs_memory(i)) continue;
+    const TensorImpl& output = *method->get_output(i).to_tensor().unsafe_impl();
+    const size_t bytes = output.capacity * element_size(output.type);
+    if (bytes > kLargestArena) return Outcome::Failed;
+    outputs[i].resize((bytes + 7) / 8 + 1);
+    if (method->set_output_data_ptr(outputs[i].data(), bytes, i) != Error::Ok) return Outcome::Failed;
+  }
+  method->set_max_turns(20);
+  if (method->execute() != Error::Ok) return Outcome::Failed;
+  for (size_t i = 0; i < method->outputs_size(); ++i) {
+    const Value& output = method->get_output(i);
+    if (output.is_tensor() && output.to_tensor().const_data_ptr() != nullptr) touch(output.to_tensor());
+  }
+  return method->reset() == Error::Ok ? Outcome::Ran : Outcome::Failed;
+}
+
+inline Outcome try_program(const uint8_t* data, size_t size) {
+  using namespace torchette;
+  extension::BufferDataLoader loader(data, size);
+  const Result<Program> program = Program::load(&loader, Program::Verification::InternalConsistency);
+  if (!program.ok()) return Outcome::NotOpened;
+  Outcome worst = program->num_methods() == 0 ? Outcome::NotOpened : Outcome::Ran;
+  for (size_t i = 0; i < program->num_methods() && i < 10; ++i) {
+    const Result<const char*> name = program->get_method_name(i);
+    const Outcome outcome = name.ok() ? try_method(*program, *name) : Outcome::NotOpened;
+    if (outcome < worst) worst = outcome;
+  }
+  return worst;
+}
+
+/// Log lines would be most of the time.
+inline void be_quiet() {
+  torchette::PalImpl quiet;
+  quiet.emit_log_message = [](torchette_timestamp_t, torchette_log_level_t, const char*, const char*, size_t,
+                              const char*, size_t) {};
+  torchette::register_pal(quiet);
+}
