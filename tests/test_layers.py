@@ -33,6 +33,7 @@ COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name 
 PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.errors": (),
     "torchette.pytree": ("torchette.errors",),
+    "torchette.extension": (),
     "torchette.format": ("torchette.errors",),
     "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree", "torchette.runtime"),
     "torchette.runtime": ("torchette.errors",),

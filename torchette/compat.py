@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
 from types import ModuleType
@@ -52,14 +51,18 @@ _ROOT = "torchette."
 _PACKAGES = {path.rsplit(".", depth)[0] for path in TABLE for depth in range(1, path.count(".") + 1)}
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stands last among Python's finders: it is asked only for what is no file of ours."""
+class _Finder:
+    """Stands last among Python's finders: it is asked only for what is no file of ours. (Deriving from the classes of
+    importlib.abc would import a dozen modules.)"""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         name = fullname.removeprefix(_ROOT)
         if name == fullname or (name not in TABLE and name not in _PACKAGES):
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=name in _PACKAGES)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=name in _PACKAGES)  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> None:
+        """The import system makes it."""
 
     def exec_module(self, module: ModuleType) -> None:
         names = TABLE.get(module.__name__.removeprefix(_ROOT), {})

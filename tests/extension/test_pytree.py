@@ -91,3 +91,25 @@ def test_outputs_of_a_file_that_executorch_wrote(tmp_path: Path) -> None:
     two, three, none = (f"tensor(sizes=[2], [{n}, {n}])" for n in (2, 3, 0))
     both = f"builtins.tuple({three}, builtins.list({none}))"
     assert printed == f"builtins.dict(sum: {two}, both: {both})"
+
+
+def test_python_s_names() -> None:
+    pytest.importorskip("torch")
+    from torchette.extension import pytree
+
+    value = {"a": (1, [2]), "b": 3}
+    leaves, spec = pytree.tree_flatten(value)
+    assert leaves == [1, 2, 3] and isinstance(spec, pytree.TreeSpec)
+    assert pytree.tree_unflatten(leaves, spec) == value
+    assert pytree.tree_map(str, value) == {"a": ("1", ["2"]), "b": "3"}
+    assert pytree.broadcast_to_and_flatten({"a": 0, "b": 5}, spec) == [0, 0, 5]
+    from torch.utils._pytree import treespec_dumps
+
+    assert pytree.from_str(treespec_dumps(spec)) == spec
+
+    class Box:
+        def __init__(self, held):
+            self.held = held
+
+    pytree.register_custom(Box, lambda box: ([box.held], None), lambda members, _: Box(*members))
+    assert pytree.tree_map(lambda x: x + 1, Box((1, 2))).held == (2, 3)
