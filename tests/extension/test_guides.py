@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.building import BUILD, CC, ROOT, configure, locked, run
+from torchette import cli
 
 
 def block(page: str, language: str) -> str:
@@ -112,3 +114,17 @@ def test_options_in_either_spelling(tmp_path: Path, options: list[str], words: l
     for word in [*words, "BUILD_PYTHON:"]:
         assert f"TORCHETTE_{word}" in cache
     assert "nanobind_DIR" not in cache
+
+
+def test_a_new_backend_builds_and_conforms(installed: Path, tmp_path: Path) -> None:
+    assert cli.main(["backend", "new", "acme_npu", "-o", str(tmp_path)]) == 0
+    folder = tmp_path / "acme_npu"
+    assert not [file for file in folder.iterdir() if re.search("NUL1|[Nn]ull_?[Bb]ackend", file.read_text())]
+    run("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={installed}")
+    run("cmake", "--build", folder / "build")
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder)
+    said = run(*command, cwd=tmp_path, env=paths).stdout
+    assert "passed" in said and "failed" not in said
+    assert cli.main(["backend", "new", "acme_npu", "-o", str(tmp_path)]) == 2, "it is there already"
+    assert cli.main(["backend", "new", "Not-A-Name", "-o", str(tmp_path)]) == 2

@@ -22,8 +22,9 @@ struct InstructionRecord {
   uint32_t operation, left, right;
 };
 
-/// A program, all of it in the method's memory, so that the processed bytes can go after init.
-struct Program {
+/// What init makes of the bytes, all of it in the method's memory, so that the processed bytes can go after
+/// init.
+struct Plan {
   Header header;
   const ValueRecord* values;
   const InstructionRecord* instructions;
@@ -98,7 +99,7 @@ class NullBackend final : public BackendInterface {
     const InstructionRecord* instructions = bytes.copy<InstructionRecord>(header->instructions, memory);
     const uint32_t* outputs = bytes.copy<uint32_t>(header->outputs, memory);
     void** data = memory->allocate_list<void*>(header->values);
-    Program* program = memory->allocate_list<Program>(1);
+    Plan* program = memory->allocate_list<Plan>(1);
     if (values == nullptr || instructions == nullptr || outputs == nullptr || data == nullptr ||
         program == nullptr) {
       TORCHETTE_LOG(Error, "the null backend's bytes are cut short, or the method's memory is too small");
@@ -137,7 +138,7 @@ class NullBackend final : public BackendInterface {
   }
 
   Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<Value*> arguments) const override {
-    const Program& program = *static_cast<const Program*>(handle);
+    const Plan& program = *static_cast<const Plan*>(handle);
     const Header& header = program.header;
     TORCHETTE_CHECK(arguments.size() == size_t{header.inputs} + header.outputs, InvalidArgument,
                     "the null backend is given %zu arguments, its program has %u inputs and %u outputs",
