@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import torchette
+from torchette import runtime
 from torchette.devtools import arena_picture
 from torchette.devtools.inspect import describe
 from torchette.devtools.memory import LAYOUTS, TARGETS, Tenant, bills, size_of, target_named, tenants
@@ -161,3 +162,46 @@ def test_the_picture_shows_places_and_times() -> None:
     root = ElementTree.fromstring(arena_picture.svg("a < b", [("planned 1", living, 64)], 4))
     titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 2 and "32 bytes at 32" in str(titles[1])
+
+
+# ---- scratch memory ----
+
+
+LEVEL = runtime.kernel_levels()[-1]
+FLOAT, LONG, BOOL = 6, 4, 11
+
+
+def tensor(*sizes: int, dtype: int = FLOAT) -> tuple:
+    return (dtype, sizes, tuple(range(len(sizes))))
+
+
+def test_scratch_memory_is_what_a_kernel_asks_for() -> None:
+    # a sort keeps a line of (key, index) pairs of 16 bytes
+    outputs = [tensor(3, 100), tensor(3, 100, dtype=LONG)]
+    assert runtime.scratch_bytes("aten::sort.values", [tensor(3, 100), 1, False, *outputs], LEVEL) == (
+        1600,
+        1600,
+    )
+    assert runtime.scratch_bytes("aten::relu.out", [tensor(3), tensor(3)], LEVEL) == (0, 0)
+
+
+def test_a_mask_is_billed_as_if_it_were_true_everywhere() -> None:
+    arguments = [tensor(5, 4), [tensor(5, 4, dtype=BOOL)], tensor(20)]
+    assert runtime.scratch_bytes("aten::index.Tensor_out", arguments, LEVEL) == (2 * 20 * 8, 2 * 20 * 8)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], [None, None], [tensor(2, 3), tensor(5, 7), tensor(2, 7)], ["text", 1, 2], [tensor(-1, 2)] * 3],
+)
+def test_a_call_that_fails_has_no_figure(arguments: list) -> None:
+    assert runtime.scratch_bytes("aten::mm.out", arguments, LEVEL) is None
+    assert runtime.scratch_bytes("aten::no_such.out", arguments, LEVEL) is None
+
+
+def test_what_varies_is_said() -> None:
+    shapes = ({0: torch.export.Dim("n", min=2, max=64)},)
+    model = torchette.compile(torch.nn.Linear(32, 32).eval(), (torch.ones(4, 32),), dynamic_shapes=shapes)
+    (bill,) = bills(bytes(model.program.buffer))
+    assert bill.temp is not None and bill.temp.varies and bill.temp.most > 0
+    assert any("largest sizes" in remark for *_, remark in bill.rows())

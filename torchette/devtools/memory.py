@@ -196,13 +196,15 @@ class Temp:
 
     With `most` no request is refused. Some kernels have a slower way that needs less: `least` is what all of them can
     do with; with a byte less, `instruction` fails. `unknown` lists the operators whose need depends on more than the
-    file says (numbers computed on the device), or that this build has no kernel for.
+    file says (numbers computed on the device), or that this build has no kernel for. Where `varies`, sizes do, and the
+    figures are those of the largest ones.
     """
 
     most: int
     least: int
     instruction: int | None
     unknown: list[str]
+    varies: bool = False
 
 
 def temp_bytes(plan: Any, level: str) -> Temp:
@@ -237,9 +239,17 @@ def temp_bytes(plan: Any, level: str) -> Temp:
                     result.unknown.append(name)
                 continue
             result.most = max(result.most, need[0])
+            result.varies |= need[0] > 0 and any(_varies(plan.values, value) for value in call.args)
             if need[1] > result.least:
                 result.least, result.instruction = need[1], index
     return result
+
+
+def _varies(values: list[Any], index: int) -> bool:
+    record = values[index].val
+    if type(record).__name__ in ("TensorList", "OptionalTensorList"):
+        return any(_varies(values, item) for item in record.items if item != -1)
+    return type(record).__name__ == "Tensor" and record.shape_dynamism != pte.TensorShapeDynamism.STATIC
 
 
 def _argument(values: list[Any], index: int) -> Any:
@@ -297,7 +307,7 @@ class Bill:
         if self.temp is None:
             rows.append(("temp", "unknown", "this machine cannot run the target's kernels"))
         else:
-            remark = "kernels' scratch memory"
+            remark = "kernels' scratch memory" + (" at the largest sizes" if self.temp.varies else "")
             if self.temp.least < self.temp.most:
                 remark += f"; runs slower from {self.temp.least:,} bytes on"
             if self.temp.unknown:

@@ -1061,10 +1061,19 @@ nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const 
     for (const Kernel& candidate : family)
       if (strcmp(candidate.name, name) == 0) kernel = &candidate;
   if (kernel == nullptr) return nb::none();
-  Call call(*kernel, nb::tuple(arguments));
+  std::optional<Call> call;
+  try {
+    call.emplace(*kernel, nb::tuple(arguments));
+  } catch (nb::python_error&) {  // no arguments for this kernel: a file may say anything
+    return nb::none();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {
+    return nb::none();
+  }
   const auto run = [&](MeasuringAllocator& memory) {
     Context context(&memory);
-    const Error error = kernel->function(context, call.args());
+    const Error error = kernel->function(context, call->args());
     take_log();
     return error;
   };
