@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.export import export
 
 from torchette import runtime
 from torchette.backends import conformance
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
+from torchette.exir import to_edge_transform_and_lower
 from torchette.format import pte
 from torchette.runtime import Runtime
 
@@ -28,6 +31,21 @@ def test_conformance(name: str, check) -> None:
 
 def test_the_registry_knows_what_was_built() -> None:
     assert "NullBackend" in Runtime.get().backend_registry.registered_backend_names
+
+
+class _Branches(torch.nn.Module):
+    def forward(self, x, y):
+        chosen = torch.cond(x.sum() > 0, lambda x, y: (x + y) * y, lambda x, y: x * y - y, (x, y))
+        return chosen + x
+
+
+def test_branches_hold_delegates() -> None:
+    x, y = torch.randn(3), torch.randn(3)
+    edge = to_edge_transform_and_lower(export(_Branches(), (x, y)), partitioner=NullPartitioner())
+    assert sum(item.backend is not None for item in edge.delegation().placements) == 4
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    for x in (torch.ones(3), -torch.ones(3)):
+        torch.testing.assert_close(torch.as_tensor(method.execute([x, y])[0]), _Branches()(x, y))
 
 
 def test_runtime_and_compiler_mean_the_same_second_plan() -> None:
