@@ -192,6 +192,21 @@ void modules(const char* path, const char* encrypted) {
 
   CHECK(Module(encrypted).load() == Error::InvalidProgram && Module("none").load() == Error::AccessFailed);
 
+  // a file that shrinks after it was opened, and a loader that fails while the program is read
+  const std::string cut = std::string(encrypted) + ".cut";
+  std::ofstream(cut, std::ios::binary) << std::ifstream(path, std::ios::binary).rdbuf();
+  Result<FileDataLoader> shrinking = FileDataLoader::from(cut.c_str());
+  CHECK(shrinking.ok() && truncate(cut.c_str(), 100) == 0);
+  char piece[200];
+  const DataLoader::SegmentInfo info{DataLoader::SegmentInfo::Type::Program};
+  CHECK(shrinking->load(0, 200, info).error() == Error::AccessFailed);
+  CHECK(shrinking->load_into(50, 100, info, piece) == Error::AccessFailed);
+  CHECK(shrinking->load_into(0, 100, info, piece) == Error::Ok);
+  CHECK(shrinking->load(*shrinking->size(), 1, info).error() == Error::InvalidArgument);
+  Module shrunk(std::make_unique<FileDataLoader>(std::move(*shrinking)));
+  CHECK(shrunk.load() == Error::AccessFailed && !shrunk.is_loaded() &&
+        shrunk.forward().error() == Error::AccessFailed);
+
   Module prepared(path);
   const Result<PreparedInputs> inputs = prepare_input_tensors(**prepared.method("forward"));
   CHECK(inputs.ok() && inputs->size() == 1);
