@@ -8,17 +8,20 @@ import json
 from pathlib import Path
 
 from tests.models import artifacts, zoo
+from torchette.devtools.memory import bills
 
 PATH = Path(__file__).with_name("figures.json")
 
 
 def measure(name: str) -> dict[str, int]:
-    """Bytes of a model's file, of its planned arena, and the least arena that any plan could have."""
+    """Bytes of a model's file, of its planned arena, the least arena that any plan could have, and the method's own
+    memory on a Cortex-M."""
     model = artifacts.compiled(name)
     return {
         "file_bytes": model.nbytes,
         "arena_bytes": model.planned_bytes,
         "bound_bytes": model.lower_bound_bytes,
+        "method_bytes": bills(bytes(model), "cortex-m", temp=False)[0].method,
     }
 
 

@@ -44,7 +44,7 @@ def test_arguments_are_left_alone(name: str) -> None:
 @each_model
 def test_figures_do_not_grow(name: str) -> None:
     measured, stored = figures.measure(name), figures.stored()[name]
-    for figure in ("file_bytes", "arena_bytes"):
+    for figure in ("file_bytes", "arena_bytes", "method_bytes"):
         assert measured[figure] <= 1.01 * stored[figure], f"{figure} grew; see {figures.__name__}"
     assert measured["arena_bytes"] <= 1.02 * measured["bound_bytes"], "the plan is above its lower bound"
 
