@@ -173,7 +173,7 @@ class Lowering:
         result = self._result_value(node, dims) if order == _TO_NCHW else self.payload.value(dims)
         image = dims if order == _TO_NHWC else [dims[i] for i in _TO_NHWC]
         if image[3] == 1 or image[1] * image[2] == 1:  # moving dimensions of one element moves nothing
-            self.add("XNNStaticReshape", node, num_dims=4, new_shape=dims, input_id=source, output_id=result)
+            self.reshape_to(node, source, dims, result)
         else:
             self.add(
                 "XNNStaticTranspose", node, num_dims=4, perm=list(order), input_id=source, output_id=result
@@ -213,18 +213,22 @@ class Lowering:
         if source in self._constants:
             self._constants[node] = self._constants[source]
 
-    def reshape(self, node: Node, source: Node) -> None:
-        """A node with the same elements in the same order."""
-        sizes = [0 if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape] or [1]
-        value = self.plain(source)
+    def reshape_to(self, node: Node, source: int, sizes: Sequence[int], result: int) -> None:
+        """The same elements in the same order, between two values; one size may be 0, which the others decide."""
         self.add(
             "XNNStaticReshape",
             node,
             num_dims=len(sizes),
-            new_shape=sizes,
-            input_id=value,
-            output_id=self.result(node),
+            new_shape=list(sizes),
+            input_id=source,
+            output_id=result,
         )
+
+    def reshape(self, node: Node, source: Node) -> None:
+        """A node with the same elements in the same order."""
+        sizes = [0 if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape] or [1]
+        value = self.plain(source)
+        self.reshape_to(node, value, sizes, self.result(node))
 
 
 # ---- element by element ----
@@ -588,12 +592,10 @@ def _pool(lowering: Lowering, node: Node) -> None:
 def _row_mean(lowering: Lowering, node: Node, value: int, rows: int, inner: int) -> int:
     """The mean of each row: the library's mean is that of an image, here of one channel."""
     image, pooled = lowering.scratch([rows, inner, 1, 1]), lowering.scratch([rows, 1, 1, 1])
-    lowering.add(
-        "XNNStaticReshape", node, num_dims=4, new_shape=[rows, inner, 1, 1], input_id=value, output_id=image
-    )
+    lowering.reshape_to(node, value, [rows, inner, 1, 1], image)
     lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=pooled)
     column = lowering.scratch([rows, 1])
-    lowering.add("XNNStaticReshape", node, num_dims=2, new_shape=[rows, 1], input_id=pooled, output_id=column)
+    lowering.reshape_to(node, pooled, [rows, 1], column)
     return column
 
 
@@ -624,14 +626,7 @@ def _mean(lowering: Lowering, node: Node) -> None:
         inner = math.prod(dims[len(dims) - len(_mean_dims(node)) :])
         value = _row_mean(lowering, node, lowering.plain(source), math.prod(dims) // inner, inner)  # type: ignore[arg-type]
     shape = dims_of(node.meta["val"])
-    lowering.add(
-        "XNNStaticReshape",
-        node,
-        num_dims=len(shape),
-        new_shape=shape,
-        input_id=value,
-        output_id=lowering.result(node),
-    )
+    lowering.reshape_to(node, value, shape, lowering.result(node))
 
 
 def _layer_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
@@ -656,14 +651,7 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
         return result
 
     value = lowering.scratch([rows, inner])
-    lowering.add(
-        "XNNStaticReshape",
-        node,
-        num_dims=2,
-        new_shape=[rows, inner],
-        input_id=lowering.plain(source),  # type: ignore[arg-type]
-        output_id=value,
-    )
+    lowering.reshape_to(node, lowering.plain(source), [rows, inner], value)  # type: ignore[arg-type]
     mean = _row_mean(lowering, node, value, rows, inner)
     centred = step("XNNSubtract", value, mean, [rows, inner])
     squares = lowering.scratch([rows, inner])
@@ -678,14 +666,7 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
         if stored is not None:
             value = step(kind, value, payload.constant(stored.reshape(1, inner)), [rows, inner])
     holder, *others = node.users
-    lowering.add(
-        "XNNStaticReshape",
-        node,
-        num_dims=len(shape),
-        new_shape=shape,
-        input_id=value,
-        output_id=lowering.result(holder),
-    )
+    lowering.reshape_to(node, value, shape, lowering.result(holder))
     for other in others:
         lowering.alias(other, holder)
 
@@ -772,14 +753,7 @@ def _slice(lowering: Lowering, node: Node) -> None:
     )
     if selects:
         shape = dims_of(node.meta["val"])
-        lowering.add(
-            "XNNStaticReshape",
-            node,
-            num_dims=len(shape),
-            new_shape=shape,
-            input_id=part,
-            output_id=lowering.result(node),
-        )
+        lowering.reshape_to(node, part, shape, lowering.result(node))
 
 
 def _cat_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
