@@ -154,6 +154,19 @@ def test_the_sources_are_c99_and_cpp17_without_a_warning(model: torchette.Model)
     assert int(sizes["net_program"], 16) == Path("net.pte").stat().st_size
 
 
+def test_every_method_has_pools_of_its_own(tmp_path: Path) -> None:
+    methods = {name: (torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),)) for name in ("run", "run_method")}
+    torchette.compile(methods).save(tmp_path / "2 nets.pte")
+    assert main(["embed", str(tmp_path / "2 nets.pte"), "-o", str(tmp_path)]) == 0
+    strict = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-std=c99", "-c", tmp_path / "m2_nets.c"]
+    run(CC, *strict, "-o", tmp_path / "net.o")
+    symbols = set(re.findall(r" [A-Z] (m2_nets_\w+)$", run("nm", tmp_path / "net.o"), re.M))
+    pools = {f"m2_nets_{name}_{pool}" for name in methods for pool in ("method", "temp", "planned_1")}
+    assert symbols == {"m2_nets_program", *pools}
+    header = (tmp_path / "m2_nets.h").read_text()
+    assert len(re.findall("^extern .*uint8_t", header, re.M)) == len(symbols)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -115,17 +115,19 @@ class _Writer:
         self._prefix = prefix
         self._sections = sections
         self._program_size = program_size
-        self._pools: list[tuple[str, str, int, str]] = []  # symbol, pool, bytes, what is added to them
+        # of each method: symbol, pool, bytes, what is added to them
+        self._pools: dict[str, list[tuple[str, str, int, str]]] = {}
         self._methods: list[tuple[str, Bill]] = []
 
     def add(self, method: str, bill: Bill, temp: int) -> None:
         """The pools of a method."""
         symbol = f"{self._prefix}_{method}"
         more = f"{symbol.upper()}_BACKEND_SIZE" if bill.backends else ""
-        self._pools.append((f"{symbol}_method", "method", bill.method, more))
-        self._pools.append((f"{symbol}_temp", "temp", temp, ""))
-        for i, size in enumerate(bill.planned, 1):
-            self._pools.append((f"{symbol}_planned_{i}", f"planned_{i}", size, ""))
+        self._pools[method] = [
+            (f"{symbol}_method", "method", bill.method, more),
+            (f"{symbol}_temp", "temp", temp, ""),
+            *((f"{symbol}_planned_{i}", f"planned_{i}", size, "") for i, size in enumerate(bill.planned, 1)),
+        ]
         self._methods.append((method, bill))
 
     def header(self) -> str:
@@ -141,9 +143,8 @@ class _Writer:
                 lines += [f"#ifndef {symbol}_BACKEND_SIZE"]
                 lines += [f"#define {symbol}_BACKEND_SIZE 0 /* what the method's backends take */", "#endif"]
             lines += [f"#define {symbol}_PLANNED_COUNT {len(bill.planned)}"]
-            for pool, _, size, more in self._pools:
-                if pool.upper().startswith(f"{symbol}_"):
-                    lines += self._declaration(pool, size, more, "")
+            for pool, _, size, more in self._pools[method]:
+                lines += self._declaration(pool, size, more, "")
         lines += ["", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
         return "\n".join(lines)
 
@@ -163,7 +164,7 @@ class _Writer:
             lines += [f"{self._attributes('program')}const uint8_t {symbol}[{symbol.upper()}_SIZE] = {{"]
             lines += [",".join(map(str, program[at : at + 24])) + "," for at in range(0, len(program), 24)]
             lines += ["};", ""]
-        for symbol, pool, size, more in self._pools:
+        for symbol, pool, size, more in (pool for pools in self._pools.values() for pool in pools):
             extent = _extent(f"{symbol.upper()}_SIZE", size, more)
             lines += [f"{self._attributes(pool)}uint8_t {symbol}[{extent}];"]
         return "\n".join([*lines, ""])
