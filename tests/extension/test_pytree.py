@@ -70,6 +70,7 @@ def test_damaged_texts_are_refused() -> None:
         '[1, {"type": "builtins.dict", "context": "[\\"a\\"]", "children_spec": []}]',
         '[1, {"type": "builtins.dict", "context": "\\ud800", "children_spec": []}]',
         '[1, {"context": "null", "children_spec": []}]',
+        '[1, {"type": "builtins.tuple", "type": null, "context": "null", "children_spec": []}]',
     ]
     lines = run(
         built("torchette_pytree_test"), input="".join(f"{text}\n" for text in texts)

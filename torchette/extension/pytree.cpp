@@ -215,7 +215,7 @@ void read(Reader& reader, int depth, TreeSpec* spec) {
     }
   }
   spec->kind = is_leaf ? Kind::Leaf : kind_of(spec->type);
-  if (is_leaf ? !spec->children.empty() : spec->type.empty()) return reader.fail();
+  if (is_leaf ? !spec->children.empty() || !spec->type.empty() : spec->type.empty()) return reader.fail();
   if (spec->kind == Kind::Dict &&
       (!read_keys(spec->context, &spec->keys) || spec->keys.size() != spec->children.size()))
     reader.fail();
@@ -243,7 +243,7 @@ void write(const TreeSpec& spec, std::string* out) {
   } else {
     write_string(spec.type, out);
   }
-  *out += ", \"context\": " + (spec.context.empty() ? "null" : spec.context) + ", \"children_spec\": [";
+  *out += ", \"context\": " + spec.context + ", \"children_spec\": [";
   for (size_t i = 0; i < spec.children.size(); ++i) {
     if (i != 0) *out += ", ";
     write(spec.children[i], out);

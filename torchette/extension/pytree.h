@@ -19,8 +19,9 @@ enum class Kind : uint8_t { Leaf, Tuple, List, Dict, Custom };
 /// child.
 struct TreeSpec {
   Kind kind = Kind::Leaf;
-  std::string type;     // the registered name, such as builtins.dict; empty for a leaf
-  std::string context;  // what the container needs besides its children: JSON as it stands in the file
+  std::string type;  // the registered name, such as builtins.dict; empty for a leaf
+  std::string context =
+      "null";  // what the container needs besides its children: JSON as it stands in the file
   std::vector<std::string> keys;
   std::vector<TreeSpec> children;
 
