@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.kernels.kernel_call import check
+from torchette.runtime import _native
 
 aten = torch.ops.aten
 
@@ -112,3 +113,27 @@ def test_bad_arguments_are_refused() -> None:
         check("aten::native_group_norm.out", nothing, torch.empty(1, 0), None, None, 1, 0, 1, 2**32 + 1, 1e-5)
     with pytest.raises(RuntimeError, match="groups"):
         check("aten::native_group_norm.out", like, x, None, None, 2, 6, 1, 4, 1e-5)
+
+
+def test_norms_of_images_with_channels_innermost() -> None:
+    x = torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last)
+    weight, bias = torch.randn(4), torch.randn(4)
+    arguments = (x, weight, bias, 2, 4, 15, 2, 1e-5)
+    check("aten::native_group_norm.out", torch.ops.aten.native_group_norm(*arguments), *arguments)
+    arguments = (x, weight, bias, weight, weight.abs(), 0.1, 1e-5)
+    expected = torch.ops.aten._native_batch_norm_legit_no_training(*arguments)
+    check("aten::_native_batch_norm_legit_no_training.out", expected, *arguments)
+    arguments = (x, [5], None, None, 1e-5)
+    check("aten::native_layer_norm.out", torch.ops.aten.native_layer_norm(*arguments), *arguments)
+
+
+def test_running_statistics_follow() -> None:
+    x, weight, bias = torch.randn(3, 4, 5), torch.randn(4), torch.randn(4)
+    mean, var = torch.randn(4), torch.rand(4)
+    ours = [mean.clone(), var.clone()]
+    theirs = [mean.clone(), var.clone()]
+    expected = torch.ops.aten._native_batch_norm_legit(x, weight, bias, *theirs, True, 0.1, 1e-5)
+    outs = [torch.empty_like(t) for t in expected]
+    arguments = (x, weight, bias, *ours, True, 0.1, 1e-5)
+    _native.call_kernel("aten::_native_batch_norm_legit.out", *arguments, *outs)
+    torch.testing.assert_close([*outs, *ours], [*expected, *theirs])

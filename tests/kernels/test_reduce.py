@@ -202,3 +202,14 @@ def test_a_long_sum_does_not_drift() -> None:
 def test_bad_dimensions_are_refused(name: str, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         _native.call_kernel(name, torch.ones(2, 3), *arguments, torch.empty(3))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, 3])
+def test_places_of_extremes_in_any_order_of_dimensions(dim: int) -> None:
+    x = torch.randn(2, 5, 4, 3).to(memory_format=torch.channels_last)
+    for keeps in (False, True):
+        check("aten::argmax.out", torch.argmax(x, dim, keeps).contiguous(), x, dim, keeps)
+        check("aten::argmin.out", torch.argmin(x, dim, keeps).contiguous(), x, dim, keeps)
+        expected = [t.contiguous() for t in torch.max(x, dim, keeps)]
+        check("aten::max.dim_max", expected, x, dim, keeps)
+    check("aten::argmax.out", torch.argmax(x), x, None, False)

@@ -478,3 +478,14 @@ def test_pixel_shuffle_refuses() -> None:
 def test_copies(name: str) -> None:
     for shape, dtype in itertools.product(SHAPES, DTYPES):
         same(name, torch.clone, tensor(shape, dtype))
+
+
+def test_parts_of_other_types_are_converted() -> None:
+    whole, half, single = torch.arange(6).reshape(2, 3), torch.randn(2, 3).half(), torch.randn(2, 3)
+    for dim in (0, 1):
+        for parts in ([whole, single], [half, single, whole], [single, whole.bool()]):
+            check("aten::cat.out", torch.cat(parts, dim), parts, dim)
+            wide = [part.to(torch.promote_types(parts[0].dtype, parts[1].dtype)) for part in parts[:2]]
+            check("aten::stack.out", torch.stack(wide, dim), parts[:2], dim)
+    with pytest.raises(RuntimeError, match="cannot be joined"):
+        _native.call_kernel("aten::cat.out", [single, single], 0, torch.empty(4, 3, dtype=torch.int64))

@@ -2,11 +2,14 @@
 // Plain arrays of tensors: dense.h says what for.
 #include "torchette/kernels/dense.h"
 
+#include "torchette/kernels/dims.h"
+
 namespace torchette {
 namespace TORCHETTE_ISA {
 
 Error Dense::open(Context& context, const Tensor& t, ScalarType type) {
   static constexpr DimOrderType kRowMajor[kMaxDim] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  context_ = &context;
   target_ = t;
   impl_ = *t.unsafe_impl();
   if (t.scalar_type() == type && is_contiguous(t)) return Error::Ok;
@@ -29,14 +32,27 @@ Error Dense::open(Context& context, const Tensor& t, ScalarType type) {
   return Error::Ok;
 }
 
+/// From one tensor to the other, of which one is `permuted`, with a stop where its layout and `type` meet:
+/// what has to be both converted and permuted is neither fast at once.
+Error Dense::through(const Tensor& from, const Tensor& to, const Tensor& permuted, ScalarType type) {
+  if (from.scalar_type() == to.scalar_type() || is_contiguous(permuted)) return assign(from, to);
+  View stop(permuted);
+  stop.impl.type = type;
+  stop.impl.data = context_->allocate_temp(static_cast<size_t>(permuted.numel()) * element_size(type));
+  if (stop.impl.data == nullptr) return assign(from, to);
+  TORCHETTE_TRY(assign(from, stop.tensor()));
+  return assign(stop.tensor(), to);
+}
+
 Error Dense::read(Context& context, const Tensor& t, ScalarType type) {
   TORCHETTE_TRY(open(context, t, type));
-  return impl_.data == t.const_data_ptr() || t.numel() == 0 ? Error::Ok : assign(t, Tensor(&impl_));
+  return impl_.data == t.const_data_ptr() || t.numel() == 0 ? Error::Ok : through(t, tensor(), t, type);
 }
 
 Error Dense::finish() {
-  return impl_.data == target_.const_data_ptr() || impl_.numel == 0 ? Error::Ok
-                                                                    : assign(Tensor(&impl_), target_);
+  return impl_.data == target_.const_data_ptr() || impl_.numel == 0
+             ? Error::Ok
+             : through(tensor(), target_, target_, impl_.type);
 }
 
 }  // namespace TORCHETTE_ISA

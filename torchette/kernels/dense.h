@@ -21,12 +21,17 @@ class Dense {
   Error open(Context& context, const Tensor& t, ScalarType type);
   Error finish();
 
+  /// The array as a tensor, for as long as this lives.
+  TORCHETTE_INLINE Tensor tensor() { return Tensor(&impl_); }
   template <typename T>
   TORCHETTE_INLINE T* data() const {
     return static_cast<T*>(impl_.data);
   }
 
  private:
+  Error through(const Tensor& from, const Tensor& to, const Tensor& permuted, ScalarType type);
+
+  Context* context_;
   Tensor target_;
   TensorImpl impl_;
   StridesType strides_[kMaxDim];

@@ -16,7 +16,13 @@ template <typename T>
 T distance(const T* a, const T* b, size_t n, double order) {
   T sum = 0;
   if (order == 2) {
-    for (size_t i = 0; i < n; ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+    constexpr size_t kWays = 16;  // independent sums, which become vectors
+    T way[kWays] = {};
+    size_t i = 0;
+    for (; i + kWays <= n; i += kWays)
+      for (size_t k = 0; k < kWays; ++k) way[k] += (a[i + k] - b[i + k]) * (a[i + k] - b[i + k]);
+    for (; i < n; ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+    for (const T part : way) sum += part;
     return std::sqrt(sum);
   }
   for (size_t i = 0; i < n; ++i) {

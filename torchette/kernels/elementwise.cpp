@@ -92,6 +92,11 @@ static double scaled_bessel_i(double x) {
   return special::scaled_bessel_i(kOrder, x);
 }
 
+static TORCHETTE_INLINE float erfinv(float x) {
+  return static_cast<float>(special::erfinv(static_cast<double>(x), 0));
+}
+static TORCHETTE_INLINE double erfinv(double x) { return special::erfinv(x, 1); }
+
 /// A constant of x's type.
 template <typename T>
 static TORCHETTE_INLINE T number(T, int value) {
@@ -130,7 +135,13 @@ template <typename T>
 static TORCHETTE_INLINE T quotient_toward_zero(T a, T b) {
   return trunc(a / b);
 }
-static TORCHETTE_INLINE float remainder_toward_zero(float a, float b) { return ::fmodf(a, b); }
+/// In double precision the quotient is exact enough to be cut, unless it is very large.
+static TORCHETTE_INLINE float remainder_toward_zero(float a, float b) {
+  const double wide = static_cast<double>(a), divisor = static_cast<double>(b);
+  const double quotient = __builtin_trunc(wide / divisor);
+  const auto rest = static_cast<float>(__builtin_copysign(wide - quotient * divisor, wide));
+  return __builtin_fabs(quotient) < 0x1p27 && rest == rest ? rest : ::fmodf(a, b);
+}
 static TORCHETTE_INLINE double remainder_toward_zero(double a, double b) { return ::fmod(a, b); }
 template <typename T>
 static TORCHETTE_INLINE T remainder_toward_floor(T a, T b) {
@@ -210,10 +221,7 @@ static void chunk(const void* const* in, void* out, size_t n) {
   const T* d = static_cast<const T*>(Op::kArity > 3 ? in[3] : in[0]);
   R* y = static_cast<R*>(out);
   TORCHETTE_IVDEP
-  for (size_t i = 0; i < n; ++i) {
-    if constexpr (!std::is_same_v<T, uint8_t>) vectorize_float_only<T>();
-    y[i] = static_cast<R>(Op::of(a[i], b[i], c[i], d[i]));
-  }
+  for (size_t i = 0; i < n; ++i) y[i] = static_cast<R>(Op::of(a[i], b[i], c[i], d[i]));
 }
 
 template <typename Fast, typename Exact>
@@ -362,10 +370,7 @@ static void convert_run(const void* src, ptrdiff_t stride, void* dst, size_t n) 
           _mm256_cvtps_ph(_mm256_loadu_ps(reinterpret_cast<const float*>(from)), _MM_FROUND_TO_NEAREST_INT));
 #endif
     TORCHETTE_IVDEP
-    for (size_t i = 0; i < n; ++i) {
-      vectorize_float_only<From, To>();
-      to[i] = convert<To>(from[i]);
-    }
+    for (size_t i = 0; i < n; ++i) to[i] = convert<To>(from[i]);
   } else if (stride == 0) {
     const To value = convert<To>(*from);
     for (size_t i = 0; i < n; ++i) {

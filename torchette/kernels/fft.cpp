@@ -40,18 +40,28 @@ void transform(const Complex<T>* from, size_t step, Complex<T>* to, size_t n, co
   for (size_t r = 0; r < factor; ++r)
     transform(from + r * step, step * factor, spare + r * m, m, root, whole, to + r * m);
   const size_t turn = whole / n;
-  for (size_t k = 0; k < n; ++k) {
-    T real = 0, imag = 0;
-    size_t power = 0;
-    for (size_t r = 0; r < factor; ++r) {
-      const Complex<T> x = spare[r * m + k % m], w = root[power * turn];
-      real += x.real * w.real - x.imag * w.imag;
-      imag += x.real * w.imag + x.imag * w.real;
-      power += k;
-      while (power >= n) power -= n;
+  if (factor == 2) {
+    for (size_t k = 0; k < m; ++k) {
+      const Complex<T> w = root[k * turn], a = spare[k], x = spare[m + k];
+      const Complex<T> b = {x.real * w.real - x.imag * w.imag, x.real * w.imag + x.imag * w.real};
+      to[k] = {a.real + b.real, a.imag + b.imag};
+      to[m + k] = {a.real - b.real, a.imag - b.imag};
     }
-    to[k] = {real, imag};
+    return;
   }
+  for (size_t k = 0; k < n; k += m)
+    for (size_t i = 0; i < m; ++i) {
+      T real = 0, imag = 0;
+      size_t power = 0;
+      for (size_t r = 0; r < factor; ++r) {
+        const Complex<T> x = spare[r * m + i], w = root[power * turn];
+        real += x.real * w.real - x.imag * w.imag;
+        imag += x.real * w.imag + x.imag * w.real;
+        power += k + i;
+        if (power >= n) power -= n;
+      }
+      to[k + i] = {real, imag};
+    }
 }
 
 /// Scratch of transforms of length n.

@@ -29,6 +29,66 @@ static TORCHETTE_INLINE Error check_index(int64_t i, int64_t size) {
 
 // --- Whole rows ----------------------------------------------------------------------------------
 
+/// Moves or adds `n` elements: to[at[i]] from from[of[i]].
+using Apply = void (*)(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n);
+
+template <typename T>
+static void copy_elements(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
+  for (size_t i = 0; i < n; ++i) static_cast<T*>(to)[at[i]] = static_cast<const T*>(from)[of[i]];
+}
+static Error copy_of_type(ScalarType type, Apply& apply) {
+  switch (element_size(type)) {
+    case 1:
+      apply = &copy_elements<uint8_t>;
+      return Error::Ok;
+    case 2:
+      apply = &copy_elements<uint16_t>;
+      return Error::Ok;
+    case 4:
+      apply = &copy_elements<uint32_t>;
+      return Error::Ok;
+    case 8:
+      apply = &copy_elements<uint64_t>;
+      return Error::Ok;
+    default:
+      TORCHETTE_LOG(Error, "elements of type %d cannot be indexed", static_cast<int>(type));
+      return Error::InvalidType;
+  }
+}
+/// The same for a list of indices whose elements lie apart: for each place of the other dimensions (`nest`)
+/// all indices in turn.
+static Error select_elements(const Tensor& x, size_t dim, const Tensor& index, const Tensor& out,
+                             size_t out_dim, const Move& nest) {
+  Apply copy;
+  TORCHETTE_TRY(copy_of_type(x.scalar_type(), copy));
+  const ptrdiff_t element = x.element_size();
+  constexpr size_t kBatch = 64;
+  ptrdiff_t at[kBatch], of[kBatch];
+  const auto count = static_cast<size_t>(index.numel());
+  for (size_t j = 0, n; j < count; j += n) {
+    n = count - j < kBatch ? count - j : kBatch;
+    for (size_t k = 0; k < n; ++k) {
+      const auto place = static_cast<ptrdiff_t>(j + k);
+      const int64_t i = index_at(index, place * index.strides()[0]);
+      TORCHETTE_TRY(check_index(i, x.sizes()[dim]));
+      at[k] = place * out.strides()[out_dim];
+      of[k] = static_cast<ptrdiff_t>(i) * x.strides()[dim];
+    }
+    Walk<2> walk;
+    walk.rank = nest.dim;
+    for (size_t d = 0; d < nest.dim; ++d) {
+      walk.size[d] = nest.size[d];
+      walk.stride[0][d] = nest.to[d];
+      walk.stride[1][d] = nest.from[d];
+    }
+    do
+      copy(static_cast<char*>(out.mutable_data_ptr()) + walk.offset[0] * element, at,
+           static_cast<const char*>(x.const_data_ptr()) + walk.offset[1] * element, of, n);
+    while (walk.next());
+  }
+  return Error::Ok;
+}
+
 /// out = x with the elements `index` along `dim`; `out` has its sizes.
 static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const Tensor& out, size_t out_dim,
                          size_t out_dims) {
@@ -42,6 +102,8 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
                x.strides()[d]);
   if (!simplify(nest)) return Error::Ok;
   const auto element = static_cast<size_t>(x.element_size());
+  if (index.dim() == 1 && (nest.to[nest.dim - 1] != 1 || nest.from[nest.dim - 1] != 1))
+    return select_elements(x, dim, index, out, out_dim, nest);
   const bool one_run = nest.dim == 1 && nest.to[0] == 1 && nest.from[0] == 1;
   const size_t run = nest.size[0] * element;
   Walk<2> walk;
@@ -99,13 +161,6 @@ static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tens
 
 // --- Single elements along one dimension ---------------------------------------------------------
 
-/// Moves or adds `n` elements: to[at[i]] from from[of[i]].
-using Apply = void (*)(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n);
-
-template <typename T>
-static void copy_elements(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
-  for (size_t i = 0; i < n; ++i) static_cast<T*>(to)[at[i]] = static_cast<const T*>(from)[of[i]];
-}
 template <typename T>
 static void add_elements(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
   for (size_t i = 0; i < n; ++i)
@@ -116,25 +171,6 @@ static void add_bools(void* to, const ptrdiff_t* at, const void* from, const ptr
   for (size_t i = 0; i < n; ++i)  // any byte may stand for true
     static_cast<uint8_t*>(to)[at[i]] =
         (static_cast<uint8_t*>(to)[at[i]] | static_cast<const uint8_t*>(from)[of[i]]) != 0;
-}
-static Error copy_of_type(ScalarType type, Apply& apply) {
-  switch (element_size(type)) {
-    case 1:
-      apply = &copy_elements<uint8_t>;
-      return Error::Ok;
-    case 2:
-      apply = &copy_elements<uint16_t>;
-      return Error::Ok;
-    case 4:
-      apply = &copy_elements<uint32_t>;
-      return Error::Ok;
-    case 8:
-      apply = &copy_elements<uint64_t>;
-      return Error::Ok;
-    default:
-      TORCHETTE_LOG(Error, "elements of type %d cannot be indexed", static_cast<int>(type));
-      return Error::InvalidType;
-  }
 }
 static Error addition_of_type(ScalarType type, Apply& apply) {
   switch (type) {
@@ -187,19 +223,28 @@ static Error apply_indexed(const Tensor& index, const Tensor& indexed, size_t di
   }
   const int64_t size = walk.rank > 0 ? indexed.sizes()[dim] : 1;
   const ptrdiff_t stride = walk.rank > 0 ? indexed.strides()[dim] : 0;
+  // The last dimension is an inner loop.
+  size_t row = 1;
+  ptrdiff_t step[3] = {};
+  if (walk.rank > 0) {
+    row = walk.size[--walk.rank];
+    for (size_t t = 0; t < 3; ++t) step[t] = walk.stride[t][walk.rank];
+  }
   constexpr size_t kBatch = 64;
   ptrdiff_t own[kBatch], at[kBatch];
-  for (bool more = true; more;) {
-    size_t n = 0;
-    while (more && n < kBatch) {
-      const int64_t i = index_at(index, walk.offset[0]);
-      TORCHETTE_TRY(check_index(i, size));
-      own[n] = walk.offset[1];
-      at[n++] = walk.offset[2] + static_cast<ptrdiff_t>(i) * stride;
-      more = walk.next();
+  do {
+    for (size_t j = 0, n; j < row; j += n) {
+      n = row - j < kBatch ? row - j : kBatch;
+      for (size_t k = 0; k < n; ++k) {
+        const auto place = static_cast<ptrdiff_t>(j + k);
+        const int64_t i = index_at(index, walk.offset[0] + place * step[0]);
+        TORCHETTE_TRY(check_index(i, size));
+        own[k] = walk.offset[1] + place * step[1];
+        at[k] = walk.offset[2] + place * step[2] + static_cast<ptrdiff_t>(i) * stride;
+      }
+      apply(to, reads_indexed ? own : at, from, reads_indexed ? at : own, n);
     }
-    apply(to, reads_indexed ? own : at, from, reads_indexed ? at : own, n);
-  }
+  } while (walk.next());
   return Error::Ok;
 }
 static Error check_within(const Tensor& index, const Tensor& t, size_t except) {

@@ -153,11 +153,12 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
   return Error::Ok;
 }
 
-/// Doubles: tiles of four rows and two vectors, over panels of B that are copied.
+/// Doubles: tiles of four or eight rows and two vectors, over panels of B that are copied.
 static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, View a, View b, View c,
                             const Summand& extra) {
   typedef double Wide __attribute__((vector_size(kLanes * 4), aligned(8), may_alias));
-  constexpr size_t kWide = kLanes / 2, kWidth = 2 * kWide, kRows = 4, kDepth = 256;
+  constexpr size_t kWide = kLanes / 2, kWidth = 2 * kWide, kDepth = 256;
+  constexpr size_t kRows = kVectorRegisters == 32 ? 8 : 4;
   auto* const panel = reinterpret_cast<double*>(scratch.blocks(2 * kDepth * kWidth));
   TORCHETTE_CHECK(panel != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
   const auto at = [](const View& v, size_t i, size_t j) {
@@ -182,7 +183,7 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
         for (size_t p = 0; p < depth; ++p) {
           const Wide first = *reinterpret_cast<const Wide*>(panel + p * kWidth);
           const Wide second = *reinterpret_cast<const Wide*>(panel + p * kWidth + kWide);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (size_t i = 0; i < kRows; ++i) {
             const double x = left[i][static_cast<ptrdiff_t>(p) * a.col];
             sum[i][0] += x * first;

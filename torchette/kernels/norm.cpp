@@ -3,8 +3,8 @@
 // passes, in vectors, so that a large mean costs no digits.
 #include <cmath>
 
+#include "torchette/kernels/dense.h"
 #include "torchette/kernels/simd.h"
-#include "torchette/runtime/kernel.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -134,13 +134,13 @@ static Error check_same(const Tensor& input, const Tensor& a, const Tensor& b, c
   const ScalarType type = input.scalar_type();
   TORCHETTE_CHECK(a.scalar_type() == type && b.scalar_type() == type && c.scalar_type() == type, InvalidType,
                   "a normalisation of dtype %d has outputs of other dtypes", static_cast<int>(type));
-  TORCHETTE_CHECK(is_contiguous(input), NotSupported, "a normalisation wants a contiguous input");
   return Error::Ok;
 }
 
-static Error native_layer_norm_out(Context&, const Tensor& input, Span<const int64_t> normalized_shape,
-                                   Optional<Tensor> weight, Optional<Tensor> bias, double eps, Tensor& out,
-                                   Tensor& mean_out, Tensor& rstd_out) {
+static Error native_layer_norm_out(Context& context, const Tensor& input,
+                                   Span<const int64_t> normalized_shape, Optional<Tensor> weight,
+                                   Optional<Tensor> bias, double eps, Tensor& out, Tensor& mean_out,
+                                   Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
   const auto d = static_cast<size_t>(input.dim()), inner = normalized_shape.size();
   TORCHETTE_CHECK(inner >= 1 && inner <= d, InvalidArgument, "layer_norm over %zu dimensions of %zu", inner,
@@ -160,12 +160,14 @@ static Error native_layer_norm_out(Context&, const Tensor& input, Span<const int
   TORCHETTE_TRY(resize_tensor(out, input.sizes()));
   TORCHETTE_TRY(resize_tensor(mean_out, {sizes, d}));
   TORCHETTE_TRY(resize_tensor(rstd_out, {sizes, d}));
-  TORCHETTE_CHECK(is_contiguous(out), NotSupported, "layer_norm wants a contiguous output");
-  return for_floating(input.scalar_type(), [&](auto t, auto m) {
+  Dense from, to;
+  TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
+  TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
+  TORCHETTE_TRY(for_floating(input.scalar_type(), [&](auto t, auto m) {
     using T = decltype(t);
     using Math = decltype(m);
-    const T* x = input.const_data_ptr<T>();
-    T* y = out.mutable_data_ptr<T>();
+    const T* x = from.data<T>();
+    T* y = to.data<T>();
     for (size_t r = 0; r < rows; ++r, x += n, y += n) {
       const Moments<Math> found = moments_of<T, Math>(x, n);
       const Math rstd = Math(1) / std::sqrt(found.variance + static_cast<Math>(eps));
@@ -173,10 +175,11 @@ static Error native_layer_norm_out(Context&, const Tensor& input, Span<const int
       rstd_out.mutable_data_ptr<T>()[r] = static_cast<T>(rstd);
       normalise<T, Math>(x, y, n, found.mean, rstd, data_of<T>(weight), data_of<T>(bias));
     }
-  });
+  }));
+  return to.finish();
 }
 
-static Error native_group_norm_out(Context&, const Tensor& input, Optional<Tensor> weight,
+static Error native_group_norm_out(Context& context, const Tensor& input, Optional<Tensor> weight,
                                    Optional<Tensor> bias, int64_t batch, int64_t channels, int64_t plane,
                                    int64_t groups, double eps, Tensor& out, Tensor& mean_out,
                                    Tensor& rstd_out) {
@@ -194,13 +197,15 @@ static Error native_group_norm_out(Context&, const Tensor& input, Optional<Tenso
   const SizesType sizes[] = {static_cast<SizesType>(batch), static_cast<SizesType>(groups)};
   TORCHETTE_TRY(resize_tensor(mean_out, {sizes, 2}));
   TORCHETTE_TRY(resize_tensor(rstd_out, {sizes, 2}));
-  TORCHETTE_CHECK(is_contiguous(out), NotSupported, "group_norm wants a contiguous output");
+  Dense from, to;
+  TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
+  TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
   const auto of_group = static_cast<size_t>(channels / groups), hw = static_cast<size_t>(plane);
-  return for_floating(input.scalar_type(), [&](auto t, auto m) {
+  TORCHETTE_TRY(for_floating(input.scalar_type(), [&](auto t, auto m) {
     using T = decltype(t);
     using Math = decltype(m);
-    const T* x = input.const_data_ptr<T>();
-    T* y = out.mutable_data_ptr<T>();
+    const T* x = from.data<T>();
+    T* y = to.data<T>();
     const T *w = data_of<T>(weight), *b = data_of<T>(bias);
     for (size_t row = 0; row < static_cast<size_t>(batch * groups); ++row) {
       const Moments<Math> found = moments_of<T, Math>(x, of_group * hw);
@@ -214,7 +219,8 @@ static Error native_group_norm_out(Context&, const Tensor& input, Optional<Tenso
         affine<T, Math>(x, y, hw, scale, shift);
       }
     }
-  });
+  }));
+  return to.finish();
 }
 
 /// [N, C, ...] as N planes for each of C channels.
@@ -233,7 +239,7 @@ static Error describe(const Tensor& input, const Optional<Tensor>& weight, const
 }
 
 /// The statistics are given; `mean_out` and `rstd_out` come out empty, as in eager on the CPU.
-static Error batch_norm_no_training_out(Context&, const Tensor& input, Optional<Tensor> weight,
+static Error batch_norm_no_training_out(Context& context, const Tensor& input, Optional<Tensor> weight,
                                         Optional<Tensor> bias, const Tensor& running_mean,
                                         const Tensor& running_var, double, double eps, Tensor& out,
                                         Tensor& mean_out, Tensor& rstd_out) {
@@ -246,12 +252,14 @@ static Error batch_norm_no_training_out(Context&, const Tensor& input, Optional<
   TORCHETTE_TRY(resize_tensor(out, input.sizes()));
   TORCHETTE_TRY(resize_tensor(mean_out, {none, 1}));
   TORCHETTE_TRY(resize_tensor(rstd_out, {none, 1}));
-  TORCHETTE_CHECK(is_contiguous(out), NotSupported, "batch_norm wants a contiguous output");
-  return for_floating(input.scalar_type(), [&](auto t, auto m) {
+  Dense from, to;
+  TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
+  TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
+  TORCHETTE_TRY(for_floating(input.scalar_type(), [&](auto t, auto m) {
     using T = decltype(t);
     using Math = decltype(m);
-    const T* x = input.const_data_ptr<T>();
-    T* y = out.mutable_data_ptr<T>();
+    const T* x = from.data<T>();
+    T* y = to.data<T>();
     const T *w = data_of<T>(weight), *b = data_of<T>(bias);
     for (size_t i = 0; i < shape.batch * shape.channels; ++i, x += shape.plane, y += shape.plane) {
       const size_t c = i % shape.channels;
@@ -262,11 +270,12 @@ static Error batch_norm_no_training_out(Context&, const Tensor& input, Optional<
                          static_cast<Math>(running_mean.const_data_ptr<T>()[c]) * scale;
       affine<T, Math>(x, y, shape.plane, scale, shift);
     }
-  });
+  }));
+  return to.finish();
 }
 
 /// The statistics are those of the input itself; the running ones, where there are any, follow them.
-static Error batch_norm_training(const Tensor& input, const Optional<Tensor>& weight,
+static Error batch_norm_training(Context& context, const Tensor& input, const Optional<Tensor>& weight,
                                  const Optional<Tensor>& bias, const Tensor* running_mean,
                                  const Tensor* running_var, double momentum, double eps, const Tensor& out,
                                  const Tensor& mean_out, const Tensor& rstd_out) {
@@ -277,14 +286,16 @@ static Error batch_norm_training(const Tensor& input, const Optional<Tensor>& we
   TORCHETTE_TRY(resize_tensor(out, input.sizes()));
   TORCHETTE_TRY(resize_tensor(mean_out, {sizes, 1}));
   TORCHETTE_TRY(resize_tensor(rstd_out, {sizes, 1}));
-  TORCHETTE_CHECK(is_contiguous(out), NotSupported, "batch_norm wants a contiguous output");
-  return for_floating(input.scalar_type(), [&](auto t, auto m) {
+  Dense from, to;
+  TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
+  TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
+  TORCHETTE_TRY(for_floating(input.scalar_type(), [&](auto t, auto m) {
     using T = decltype(t);
     using Math = decltype(m);
     const size_t step = shape.channels * shape.plane;
     for (size_t c = 0; c < shape.channels; ++c) {
-      const T* x = input.const_data_ptr<T>() + c * shape.plane;
-      T* y = out.mutable_data_ptr<T>() + c * shape.plane;
+      const T* x = from.data<T>() + c * shape.plane;
+      T* y = to.data<T>() + c * shape.plane;
       // Moments of the planes, joined: the variance within them and that between their means.
       Math mean = 0, variance = 0;
       for (size_t b = 0; b < shape.batch; ++b) {
@@ -311,14 +322,16 @@ static Error batch_norm_training(const Tensor& input, const Optional<Tensor>& we
       for (size_t b = 0; b < shape.batch; ++b)
         affine<T, Math>(x + b * step, y + b * step, shape.plane, scale, shift);
     }
-  });
+  }));
+  return to.finish();
 }
 
-static Error batch_norm_no_stats_out(Context&, const Tensor& input, Optional<Tensor> weight,
+static Error batch_norm_no_stats_out(Context& context, const Tensor& input, Optional<Tensor> weight,
                                      Optional<Tensor> bias, bool training, double momentum, double eps,
                                      Tensor& out, Tensor& mean_out, Tensor& rstd_out) {
   TORCHETTE_CHECK(training, InvalidArgument, "batch_norm without statistics needs training=True");
-  return batch_norm_training(input, weight, bias, nullptr, nullptr, momentum, eps, out, mean_out, rstd_out);
+  return batch_norm_training(context, input, weight, bias, nullptr, nullptr, momentum, eps, out, mean_out,
+                             rstd_out);
 }
 static Error batch_norm_out(Context& context, const Tensor& input, Optional<Tensor> weight,
                             Optional<Tensor> bias, Tensor& running_mean, Tensor& running_var, bool training,
@@ -330,8 +343,8 @@ static Error batch_norm_out(Context& context, const Tensor& input, Optional<Tens
                   static_cast<int>(input.dim()));
   TORCHETTE_TRY(check_parameter(running_mean, input.scalar_type(), input.size(1), "mean"));
   TORCHETTE_TRY(check_parameter(running_var, input.scalar_type(), input.size(1), "variance"));
-  return batch_norm_training(input, weight, bias, &running_mean, &running_var, momentum, eps, out, mean_out,
-                             rstd_out);
+  return batch_norm_training(context, input, weight, bias, &running_mean, &running_var, momentum, eps, out,
+                             mean_out, rstd_out);
 }
 
 TORCHETTE_KERNELS(norm, TORCHETTE_KERNEL("aten::native_layer_norm.out", native_layer_norm_out),

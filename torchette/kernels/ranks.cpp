@@ -183,14 +183,25 @@ struct Items {
     }
     return 0;
   }
+  /// Whether two items are one: NaN is equal to nothing.
+  bool same(int64_t a, int64_t b) const { return compare(a, b, true) == 0; }
   bool before(int64_t a, int64_t b) const {
     const int order = compare(a, b, false);
     return order != 0 ? order < 0 : a < b;
   }
 };
 
-/// Heap sort of the items' numbers.
-void sort_items(const Items& items, int64_t* order) {
+/// Heap sort of the items' numbers; `heap` has room for each where items are single elements.
+void sort_items(const Items& items, int64_t* order, Entry* heap) {
+  if (heap != nullptr) {
+    for (size_t i = 0; i < items.count; ++i)
+      sift_up(heap, i, {~key_at(items.data + i * items.element, items.type), static_cast<int64_t>(i)});
+    for (size_t left = items.count; left-- > 0;) {
+      order[left] = heap[0].index;
+      if (left > 0) sift_down(heap, left, heap[left]);
+    }
+    return;
+  }
   const auto sink = [&](size_t at, size_t count) {
     const int64_t item = order[at];
     for (size_t child; (child = 2 * at + 1) < count; at = child) {
@@ -257,10 +268,15 @@ Error distinct(Context& context, const char* name, const Tensor& x, const Option
     move(nest, copy, x.const_data_ptr(), items.element);
   }
   for (size_t i = 0; i < items.count; ++i) order[i] = static_cast<int64_t>(i);
-  if (sorted) sort_items(items, order);
+  if (sorted) {
+    Entry* heap = nullptr;
+    if (items.width == 1)
+      heap = static_cast<Entry*>(context.allocate_temp((items.count + 1) * sizeof(Entry), alignof(Entry)));
+    sort_items(items, order, heap);
+  }
   size_t groups = 0;
   for (size_t i = 0; i < items.count; ++i) {
-    if (i == 0 || items.compare(order[i - 1], order[i], true) != 0) ++groups;
+    if (i == 0 || !items.same(order[i - 1], order[i])) ++groups;
     group[order[i]] = static_cast<int64_t>(groups) - 1;
   }
   const auto found = static_cast<SizesType>(groups);

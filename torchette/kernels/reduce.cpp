@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "torchette/kernels/dense.h"
 #include "torchette/kernels/dims.h"
 #include "torchette/kernels/elementwise.h"
 
@@ -87,10 +88,7 @@ template <typename Op, typename T>
 static void fold_rows(void* acc, const void* data, size_t n) {
   T* __restrict a = static_cast<T*>(acc);
   const T* __restrict x = static_cast<const T*>(data);
-  for (size_t i = 0; i < n; ++i) {
-    vectorize_float_only<T>();
-    a[i] = Op::of(a[i], x[i]);
-  }
+  for (size_t i = 0; i < n; ++i) a[i] = Op::of(a[i], x[i]);
 }
 template <typename Op, typename T>
 static void flush(void* wide, void* narrow, size_t n) {
@@ -395,21 +393,30 @@ static void scan(const void* data, size_t n, int sign, int64_t first, T& best, i
     }
   }
 }
-/// `values` may be absent. Both outputs are of the same sizes. `dims` is a single dimension or all.
-static Error find_extremes(const Tensor& x, uint32_t dims, bool keeps, int sign, const Tensor* values,
-                           const Tensor& places) {
-  TORCHETTE_TRY(check_types(x, places));
-  TORCHETTE_CHECK(places.scalar_type() == ScalarType::Long && is_contiguous(x), InvalidType,
-                  "places of type %d, or an input that is not contiguous",
-                  static_cast<int>(places.scalar_type()));
+/// `given_values` may be absent. Both outputs are of the same sizes. `dims` is a single dimension or all.
+static Error find_extremes(Context& context, const Tensor& input, uint32_t dims, bool keeps, int sign,
+                           const Tensor* given_values, const Tensor& given_places) {
+  TORCHETTE_TRY(check_types(input, given_places));
+  TORCHETTE_CHECK(given_places.scalar_type() == ScalarType::Long, InvalidType, "places of type %d",
+                  static_cast<int>(given_places.scalar_type()));
+  Dense source, place_array, value_array;
+  {
+    Plan sizes;
+    TORCHETTE_TRY(plan_reduction(input, dims, keeps, given_places, sizes));
+  }
+  TORCHETTE_TRY(source.read(context, input, input.scalar_type()));
+  TORCHETTE_TRY(place_array.open(context, given_places, ScalarType::Long));
+  const Tensor x = source.tensor(), places = place_array.tensor();
+  Tensor value_tensor;
+  if (given_values != nullptr) {
+    TORCHETTE_TRY(same_type(input, *given_values));
+    TORCHETTE_TRY(resize_tensor(*given_values, given_places.sizes()));
+    TORCHETTE_TRY(value_array.open(context, *given_values, input.scalar_type()));
+    value_tensor = value_array.tensor();
+  }
+  const Tensor* const values = given_values == nullptr ? nullptr : &value_tensor;
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, dims, keeps, places, plan));
-  if (values != nullptr) {
-    TORCHETTE_TRY(same_type(x, *values));
-    TORCHETTE_TRY(resize_tensor(*values, places.sizes()));
-    TORCHETTE_CHECK(is_contiguous(*values), NotSupported, "an output is not contiguous");
-  }
-  TORCHETTE_CHECK(is_contiguous(places), NotSupported, "an output is not contiguous");
   if (places.numel() == 0) return Error::Ok;
   TORCHETTE_CHECK(plan.count > 0, InvalidArgument, "nothing has no largest or smallest element");
   const Compute compute = compute_type(x.scalar_type());
@@ -445,27 +452,30 @@ static Error find_extremes(const Tensor& x, uint32_t dims, bool keeps, int sign,
                 static_cast<size_t>(element));
     }
   } while (kept.next());
-  return Error::Ok;
+  if (given_values != nullptr) TORCHETTE_TRY(value_array.finish());
+  return place_array.finish();
 }
-static Error max_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Tensor& values, Tensor& places) {
+static Error max_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& values,
+                         Tensor& places) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  return find_extremes(x, 1u << dim, keeps, 1, &values, places);
+  return find_extremes(context, x, 1u << dim, keeps, 1, &values, places);
 }
-static Error min_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Tensor& values, Tensor& places) {
+static Error min_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& values,
+                         Tensor& places) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  return find_extremes(x, 1u << dim, keeps, -1, &values, places);
+  return find_extremes(context, x, 1u << dim, keeps, -1, &values, places);
 }
-static Error arg_extreme(const Tensor& x, const Optional<int64_t>& dim, bool keeps, int sign,
-                         const Tensor& out) {
+static Error arg_extreme(Context& context, const Tensor& x, const Optional<int64_t>& dim, bool keeps,
+                         int sign, const Tensor& out) {
   int64_t d = dim.value_or(0);
   TORCHETTE_TRY(wrap_dim(d, static_cast<size_t>(x.dim())));
-  return find_extremes(x, dim.has_value() ? 1u << d : ~0u, keeps, sign, nullptr, out);
+  return find_extremes(context, x, dim.has_value() ? 1u << d : ~0u, keeps, sign, nullptr, out);
 }
-static Error argmax_out(Context&, const Tensor& x, Optional<int64_t> dim, bool keeps, Tensor& out) {
-  return arg_extreme(x, dim, keeps, 1, out);
+static Error argmax_out(Context& context, const Tensor& x, Optional<int64_t> dim, bool keeps, Tensor& out) {
+  return arg_extreme(context, x, dim, keeps, 1, out);
 }
-static Error argmin_out(Context&, const Tensor& x, Optional<int64_t> dim, bool keeps, Tensor& out) {
-  return arg_extreme(x, dim, keeps, -1, out);
+static Error argmin_out(Context& context, const Tensor& x, Optional<int64_t> dim, bool keeps, Tensor& out) {
+  return arg_extreme(context, x, dim, keeps, -1, out);
 }
 
 // --- any and all

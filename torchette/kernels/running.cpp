@@ -43,18 +43,23 @@ double log_of_sum(double a, double b) {
 enum class Running : uint8_t { Sum, Product, LogSum };
 
 /// Folds each of `n` numbers into what came before.
-void run(Running kind, double* x, size_t n, double& sum) {
-  for (size_t i = 0; i < n; ++i)
-    x[i] = sum = kind == Running::Sum       ? sum + x[i]
-                 : kind == Running::Product ? sum * x[i]
-                                            : log_of_sum(sum, x[i]);
+template <typename T, typename Sum, typename Fold>
+void run(T* x, size_t n, Sum& total, Fold fold) {
+  Sum sum = total;
+  for (size_t i = 0; i < n; ++i) x[i] = static_cast<T>(sum = fold(sum, static_cast<Sum>(x[i])));
+  total = sum;
 }
-void run(Running kind, int64_t* x, size_t n, uint64_t& sum) {
-  for (size_t i = 0; i < n; ++i) {
-    const auto value = static_cast<uint64_t>(x[i]);
-    sum = kind == Running::Sum ? sum + value : sum * value;  // wraps around
-    x[i] = static_cast<int64_t>(sum);
-  }
+/// Sum is the type of T in which whole numbers wrap around.
+template <typename T, typename Sum>
+void run(Running kind, T* x, size_t n, Sum& sum) {
+  const auto add = [](Sum a, Sum b) { return a + b; };
+  const auto multiply = [](Sum a, Sum b) { return a * b; };
+  if (kind == Running::Sum)
+    run(x, n, sum, add);
+  else if (kind == Running::Product)
+    run(x, n, sum, multiply);
+  else if constexpr (static_cast<Sum>(0.5) != 0)
+    run(x, n, sum, log_of_sum);
 }
 
 Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) {
@@ -107,22 +112,34 @@ Error extremes_so_far(const Tensor& x, int64_t dim, bool largest, const Tensor& 
   Lines lines(x, static_cast<size_t>(dim), values, places);
   const ptrdiff_t element = x.element_size();
   const bool floats = is_floating(x.scalar_type());
+  const auto put = [element](char* to, const char* from) {
+    switch (element) {
+      case 1:
+        return memcpy(to, from, 1);
+      case 2:
+        return memcpy(to, from, 2);
+      case 4:
+        return memcpy(to, from, 4);
+      default:
+        return memcpy(to, from, 8);
+    }
+  };
   do {
     const char* from = static_cast<const char*>(x.const_data_ptr()) + lines.walk.offset[0] * element;
     char* to = static_cast<char*>(values.mutable_data_ptr()) + lines.walk.offset[1] * element;
     int64_t* place = places.mutable_data_ptr<int64_t>() + lines.walk.offset[2];
     uint64_t best = 0;
-    char value[16] = {};
     int64_t at = -1;
+    const char* value = from;
     for (size_t i = 0; i < lines.count; ++i, from += lines.step[0] * element, to += lines.step[1] * element) {
       const uint64_t key = key_at(from, x.scalar_type());
       const bool is_nan = floats && key == ~uint64_t{0}, stays = floats && at >= 0 && best == ~uint64_t{0};
       if (at < 0 || is_nan || (!stays && (largest ? key >= best : key <= best))) {
         best = key;
         at = static_cast<int64_t>(i);
-        memcpy(value, from, static_cast<size_t>(element));
+        value = from;
       }
-      memcpy(to, value, static_cast<size_t>(element));
+      put(to, value);
       *place = at;
       place += lines.step[2];
     }

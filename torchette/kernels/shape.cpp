@@ -3,6 +3,7 @@
 // says which nest of loops over two places it is; strided.cpp moves.
 #include <cstring>
 
+#include "torchette/kernels/dense.h"
 #include "torchette/kernels/dims.h"
 #include "torchette/kernels/elementwise.h"
 #include "torchette/kernels/strided.h"
@@ -326,7 +327,16 @@ static Error select_scatter_out(Context&, const Tensor& x, const Tensor& part, i
 
 // --- Concatenation and repetition ----------------------------------------------------------------
 
-static Error cat_out(Context&, Span<const Tensor> parts, int64_t dim, Tensor& out) {
+/// Parts of other types are converted to the output's, as torch.can_cast allows.
+static Error joins(const Tensor& part, const Tensor& out) {
+  const bool fits =
+      part.scalar_type() == out.scalar_type() || (is_real(part.scalar_type()) && is_real(out.scalar_type()) &&
+                                                  can_cast(part.scalar_type(), out.scalar_type()));
+  TORCHETTE_CHECK(fits, InvalidType, "elements of type %d cannot be joined to a tensor of type %d",
+                  static_cast<int>(part.scalar_type()), static_cast<int>(out.scalar_type()));
+  return Error::Ok;
+}
+static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Tensor& out) {
   // one-dimensional tensors without elements may stand anywhere
   const auto skips = [](const Tensor& t) { return t.dim() == 1 && t.numel() == 0; };
   const Tensor* first = nullptr;
@@ -340,7 +350,7 @@ static Error cat_out(Context&, Span<const Tensor> parts, int64_t dim, Tensor& ou
   int64_t total = 0;
   for (const Tensor& part : parts) {
     if (skips(part)) continue;
-    TORCHETTE_TRY(same_type(part, out));
+    TORCHETTE_TRY(joins(part, out));
     TORCHETTE_CHECK(part.dim() == first->dim(), InvalidArgument, "ranks %d and %d cannot be concatenated",
                     static_cast<int>(first->dim()), static_cast<int>(part.dim()));
     for (size_t d = 0; d < sizes.dim; ++d)
@@ -355,12 +365,16 @@ static Error cat_out(Context&, Span<const Tensor> parts, int64_t dim, Tensor& ou
   int64_t place = 0;
   for (const Tensor& part : parts) {
     if (skips(part)) continue;
-    move_part(out, part, false, along, place, 1);
+    Dense converted;
+    if (part.scalar_type() != out.scalar_type())
+      TORCHETTE_TRY(converted.read(context, part, out.scalar_type()));
+    move_part(out, part.scalar_type() != out.scalar_type() ? converted.tensor() : part, false, along, place,
+              1);
     place += part.sizes()[along];
   }
   return Error::Ok;
 }
-static Error stack_out(Context&, Span<const Tensor> parts, int64_t dim, Tensor& out) {
+static Error stack_out(Context& context, Span<const Tensor> parts, int64_t dim, Tensor& out) {
   TORCHETTE_CHECK(parts.size() > 0, InvalidArgument, "nothing to stack");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(parts[0].dim()) + 1));
   Sizes sizes;
@@ -369,7 +383,7 @@ static Error stack_out(Context&, Span<const Tensor> parts, int64_t dim, Tensor& 
     if (d < static_cast<size_t>(parts[0].dim())) TORCHETTE_TRY(sizes.push(parts[0].sizes()[d]));
   }
   for (const Tensor& part : parts) {
-    TORCHETTE_TRY(same_type(part, out));
+    TORCHETTE_TRY(joins(part, out));
     bool fits = part.dim() == parts[0].dim();
     for (size_t d = 0; fits && d < static_cast<size_t>(part.dim()); ++d)
       fits = part.sizes()[d] == parts[0].sizes()[d];
@@ -380,7 +394,11 @@ static Error stack_out(Context&, Span<const Tensor> parts, int64_t dim, Tensor& 
     View place(out);
     place.advance(static_cast<size_t>(dim), static_cast<int64_t>(i));
     place.drop(static_cast<size_t>(dim));
-    TORCHETTE_TRY(assign(parts[i], place.tensor()));
+    Dense converted;
+    if (parts[i].scalar_type() != out.scalar_type())
+      TORCHETTE_TRY(converted.read(context, parts[i], out.scalar_type()));
+    TORCHETTE_TRY(
+        assign(parts[i].scalar_type() != out.scalar_type() ? converted.tensor() : parts[i], place.tensor()));
   }
   return Error::Ok;
 }

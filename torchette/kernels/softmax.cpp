@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // _softmax and _log_softmax along one dimension: along rows of contiguous floats in vectors, along an outer
-// dimension for a vector of columns at once, every other type and layout element by element.
+// dimension for a vector of columns at once; doubles element by element.
 #include <cmath>
 
+#include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
 #include "torchette/kernels/simd.h"
 #include "torchette/kernels/vecmath.h"
-#include "torchette/runtime/kernel.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -78,64 +79,42 @@ static void softmax_columns(const float* x, float* y, size_t n, ptrdiff_t step, 
   }
 }
 
-template <bool kLog, typename T, typename Math>
-[[gnu::cold]] static void softmax_strided(const T* x, T* y, size_t n, ptrdiff_t x_step, ptrdiff_t y_step) {
-  const auto value = [&](size_t i) { return static_cast<Math>(x[static_cast<ptrdiff_t>(i) * x_step]); };
-  Math top = value(0);
-  for (size_t i = 1; i < n; ++i) top = value(i) > top ? value(i) : top;
-  Math sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += std::exp(value(i) - top);
-  const Math rest = kLog ? std::log(sum) : sum;
-  for (size_t i = 0; i < n; ++i)
-    y[static_cast<ptrdiff_t>(i) * y_step] =
-        static_cast<T>(kLog ? value(i) - top - rest : std::exp(value(i) - top) / rest);
-}
-
-/// All rows along `dim` of tensors of any strides.
-template <bool kLog, typename T, typename Math>
-[[gnu::cold]] static void softmax_any(const Tensor& self, const Tensor& out, ptrdiff_t dim) {
-  const ptrdiff_t d = self.dim();
-  const size_t n = d == 0 ? 1 : static_cast<size_t>(self.size(dim));
-  for (size_t row = 0; row < static_cast<size_t>(self.numel()) / n; ++row) {
-    ptrdiff_t from = 0, to = 0;
-    size_t rest = row;
-    for (ptrdiff_t i = d - 1; i >= 0; --i) {
-      if (i == dim) continue;
-      const auto at = static_cast<ptrdiff_t>(rest % static_cast<size_t>(self.size(i)));
-      rest /= static_cast<size_t>(self.size(i));
-      from += at * self.strides()[i];
-      to += at * out.strides()[i];
-    }
-    softmax_strided<kLog, T, Math>(self.const_data_ptr<T>() + from, out.mutable_data_ptr<T>() + to, n,
-                                   d == 0 ? 0 : self.strides()[dim], d == 0 ? 0 : out.strides()[dim]);
+/// One line of doubles, `step` apart.
+template <bool kLog>
+static void softmax_line(const double* x, double* y, size_t n, size_t step) {
+  double top = x[0], sum = 0;
+  for (size_t i = 1; i < n; ++i) top = x[i * step] > top ? x[i * step] : top;
+  for (size_t i = 0; i < n; ++i) {
+    const double e = std::exp(x[i * step] - top);
+    if (!kLog) y[i * step] = e;
+    sum += e;
   }
+  const double rest = std::log(sum);
+  for (size_t i = 0; i < n; ++i) y[i * step] = kLog ? x[i * step] - top - rest : y[i * step] / sum;
 }
 
 template <bool kLog>
-static Error softmax(const Tensor& self, int64_t dim, bool half_to_float, Tensor& out) {
-  const ptrdiff_t d = self.dim();
-  const ptrdiff_t most = d == 0 ? 1 : d;
-  TORCHETTE_CHECK(dim >= -most && dim < most, InvalidArgument, "softmax along dimension %lld of %d",
-                  static_cast<long long>(dim), static_cast<int>(d));
+static Error softmax(Context& context, const Tensor& self, int64_t dim, bool half_to_float,
+                     const Tensor& out) {
+  TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(self.dim())));
   TORCHETTE_CHECK(!half_to_float && self.scalar_type() == out.scalar_type(), InvalidType,
                   "softmax of dtype %d into %d", static_cast<int>(self.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   TORCHETTE_TRY(resize_tensor(out, self.sizes()));
   if (self.numel() == 0) return Error::Ok;
-  const ptrdiff_t along = dim < 0 ? static_cast<ptrdiff_t>(dim) + most : static_cast<ptrdiff_t>(dim);
-  switch (self.scalar_type()) {
-    case ScalarType::Float: {
-      if (!is_contiguous(self) || !is_contiguous(out)) {
-        softmax_any<kLog, float, float>(self, out, along);
-        return Error::Ok;
-      }
-      const size_t n = d == 0 ? 1 : static_cast<size_t>(self.size(along));
-      size_t inner = 1;
-      for (ptrdiff_t i = along + 1; i < d; ++i) inner *= static_cast<size_t>(self.size(i));
-      const auto* x = self.const_data_ptr<float>();
-      auto* y = out.mutable_data_ptr<float>();
-      const size_t outer = static_cast<size_t>(self.numel()) / (n * inner);
-      for (size_t o = 0; o < outer; ++o, x += n * inner, y += n * inner) {
+  size_t n = 1, inner = 1;
+  for (size_t d = static_cast<size_t>(dim); d < static_cast<size_t>(self.dim()); ++d)
+    (d == static_cast<size_t>(dim) ? n : inner) *= static_cast<size_t>(self.sizes()[d]);
+  const size_t outer = static_cast<size_t>(self.numel()) / (n * inner);
+  return for_compute<false>(self.scalar_type(), "softmax", [&](auto t) {
+    using T = decltype(t);
+    Dense from, to;
+    TORCHETTE_TRY(from.read(context, self, kScalarType<T>));
+    TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
+    const T* x = from.data<T>();
+    T* y = to.data<T>();
+    for (size_t o = 0; o < outer; ++o, x += n * inner, y += n * inner) {
+      if constexpr (kScalarType<T> == ScalarType::Float) {
         if (inner == 1) {
           softmax_row<kLog>(x, y, n);
           continue;
@@ -143,29 +122,21 @@ static Error softmax(const Tensor& self, int64_t dim, bool half_to_float, Tensor
         for (size_t j = 0; j < inner; j += kLanes)
           softmax_columns<kLog>(x + j, y + j, n, static_cast<ptrdiff_t>(inner),
                                 inner - j < kLanes ? inner - j : kLanes);
+      } else {
+        for (size_t j = 0; j < inner; ++j) softmax_line<kLog>(x + j, y + j, n, inner);
       }
-      return Error::Ok;
     }
-    case ScalarType::Double:
-      softmax_any<kLog, double, double>(self, out, along);
-      return Error::Ok;
-    case ScalarType::Half:
-      softmax_any<kLog, Half, float>(self, out, along);
-      return Error::Ok;
-    case ScalarType::BFloat16:
-      softmax_any<kLog, BFloat16, float>(self, out, along);
-      return Error::Ok;
-    default:
-      TORCHETTE_CHECK(false, InvalidType, "no softmax of dtype %d", static_cast<int>(self.scalar_type()));
-  }
+    return to.finish();
+  });
 }
 
-static Error softmax_out(Context&, const Tensor& self, int64_t dim, bool half_to_float, Tensor& out) {
-  return softmax<false>(self, dim, half_to_float, out);
+static Error softmax_out(Context& context, const Tensor& self, int64_t dim, bool half_to_float, Tensor& out) {
+  return softmax<false>(context, self, dim, half_to_float, out);
 }
 
-static Error log_softmax_out(Context&, const Tensor& self, int64_t dim, bool half_to_float, Tensor& out) {
-  return softmax<true>(self, dim, half_to_float, out);
+static Error log_softmax_out(Context& context, const Tensor& self, int64_t dim, bool half_to_float,
+                             Tensor& out) {
+  return softmax<true>(context, self, dim, half_to_float, out);
 }
 
 TORCHETTE_KERNELS(softmaxes, TORCHETTE_KERNEL("aten::_softmax.out", softmax_out),

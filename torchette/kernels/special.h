@@ -87,8 +87,8 @@ inline double polygamma(double n, double x) {
 }
 
 /// The quantile of the normal distribution at 1/2 + q, where `tail` is 1/2 - |q|: a start that is right to
-/// nine digits (Acklam), and a step of Halley's method.
-[[gnu::noinline]] inline double normal_quantile(double q, double tail) {
+/// nine digits (Acklam), and so many steps of Halley's method.
+[[gnu::noinline]] inline double normal_quantile(double q, double tail, int steps) {
   if (!(tail >= 0)) return kNan;
   if (tail == 0) return std::copysign(kInfinity, q);
   double y;
@@ -122,8 +122,8 @@ inline double polygamma(double n, double x) {
          1);
     y = q < 0 ? lower : -lower;
   }
-  // Two steps: the difference of two small numbers in the middle, of two tails at the ends.
-  for (int i = 0; i < 2; ++i) {
+  // The difference of two small numbers in the middle, of two tails at the ends.
+  for (int i = 0; i < steps; ++i) {
     const double off = tail > 0.02425 ? 0.5 * std::erf(y * M_SQRT1_2) - q
                                       : (q < 0 ? 0.5 * std::erfc(-y * M_SQRT1_2) - tail
                                                : tail - 0.5 * std::erfc(y * M_SQRT1_2));
@@ -132,10 +132,10 @@ inline double polygamma(double n, double x) {
   }
   return y;
 }
-inline double ndtri(double p) {
-  return p < 0.5 ? normal_quantile(p - 0.5, p) : normal_quantile(p - 0.5, 1 - p);
+inline double ndtri(double p) { return normal_quantile(p - 0.5, p < 0.5 ? p : 1 - p, 1); }
+inline double erfinv(double x, int steps) {
+  return normal_quantile(x / 2, (1 - std::fabs(x)) / 2, steps) * M_SQRT1_2;
 }
-inline double erfinv(double x) { return normal_quantile(x / 2, (1 - std::fabs(x)) / 2) * M_SQRT1_2; }
 
 /// e^(x^2) erfc(x)
 [[gnu::noinline]] inline double erfcx(double x) {
