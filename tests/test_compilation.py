@@ -197,3 +197,14 @@ def test_import_is_cheap_and_free_of_torch():
     assert set(torchette.__all__) <= set(dir(torchette))
     with pytest.raises(AttributeError, match="no attribute 'compil'"):
         torchette.compil  # noqa: B018
+
+
+def test_one_tensor_given_twice_is_two_inputs():
+    class Weighted(nn.Module):
+        def forward(self, x, y, *, more):
+            return x + 2 * y + 4 * more["z"]
+
+    one = torch.ones(2)
+    model = torchette.compile(Weighted(), (one, one), {"more": {"z": one}})
+    found = model(one, one * 2, more={"z": one * 3})
+    torch.testing.assert_close(torch.as_tensor(found), one * 17)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
 
@@ -55,13 +56,26 @@ def capture(
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            return torch.export.export(
-                module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
-            )
+            args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except TorchetteError:
         raise
     except Exception as error:
         raise _export_error(error, module, name, dynamic_shapes is not None) from error
+
+
+def _distinct(inputs: Any) -> Any:
+    """The inputs, with a copy for each tensor that was given before: torch takes the same object twice for one input."""
+    seen: set[int] = set()
+
+    def distinct(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        again = id(value) in seen
+        seen.add(id(value))
+        return value.clone() if again else value
+
+    return pytree.tree_map(distinct, inputs)
 
 
 # ---- training mode ----

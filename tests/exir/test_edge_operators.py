@@ -8,7 +8,9 @@ import pytest
 import torch
 from graphs import ConvNet, export
 from torch import nn
+from torch.fx.subgraph_rewriter import replace_pattern
 
+import torchette
 from torchette.errors import DialectError, MissingOutVariantError
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig, dialects, to_edge
 from torchette.exir.dialects._ops import EdgeOpOverload
@@ -197,3 +199,58 @@ def test_dtype_without_kernel_is_refused_ahead_of_time_with_the_line():
     assert caught.value.code == "no-kernel-for-dtype"
     assert f"{__file__}:" in str(caught.value) and "# the line" in str(caught.value)
     assert "aten.clone.out: argument self is uint16; it may be bool, uint8" in str(caught.value)
+
+
+class Kept(nn.Module):
+    """State of a dtype, written and read."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.register_buffer("state", torch.zeros(3, dtype=dtype))
+
+    def forward(self, x):
+        self.state.copy_(x)
+        return self.state[1:], x
+
+
+class Viewed(nn.Module):
+    def forward(self, x):
+        return x, x.view(3, 1), x.clone()
+
+
+class Chosen(nn.Module):
+    def forward(self, x):
+        return torch.cond(x[0] > 0, lambda x: x.clone(), lambda x: x.flip(0), (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.bfloat16, torch.int16], ids=str)
+@pytest.mark.parametrize("kind", [Kept, Viewed, Chosen])
+def test_a_dtype_is_refused_ahead_of_time_or_runs(kind, dtype):
+    module = kind(dtype) if kind is Kept else kind()
+    x = torch.tensor([1, 0, 3]).to(dtype)
+    try:
+        model = torchette.compile(module, (x.clone(),))
+    except DialectError as error:
+        assert error.code in ("no-kernel-for-dtype", "dtype-not-allowed") and dtype is torch.uint16
+        return
+    results, expected = model(x.clone()), module(x.clone())
+    several = isinstance(expected, tuple)
+    for result, wanted in zip(
+        results if several else [results], expected if several else [expected], strict=True
+    ):
+        torch.testing.assert_close(torch.as_tensor(result), wanted, rtol=0, atol=0)
+
+
+def test_torchs_tools_take_edge_programs():
+    def forward(x, y):
+        return (x + y).relu()
+
+    module = edge_program(forward, X, X.clone()).exported_program().graph_module
+    assert all(n.normalized_arguments(module) for n in module.graph.nodes if n.op == "call_function")
+    assert "torch.ops.aten.add.Tensor" in module.print_readable(print_output=False)
+    patterns = (
+        lambda x, y: edge.relu.default(edge.add.Tensor(x, y)),
+        lambda x, y: aten.relu.default(aten.add.Tensor(x, y)),
+    )
+    for pattern in patterns:
+        assert len(replace_pattern(copy.deepcopy(module), pattern, lambda x, y: edge.sub.Tensor(x, y))) == 1
