@@ -17,6 +17,4 @@ REFUSED: dict[str, str] = {
     "aten::fractional_max_pool3d": "its regions are drawn at random",
     "aten::native_channel_shuffle": "torch takes no decomposition for it; channel_shuffle computes the same",
     "aten::rrelu_with_noise_functional": _TRAINING,
-    "torch_nn::_linear_cross_entropy_batch_chunked": "a loss in chunks that save memory in training; write linear and cross_entropy",
-    "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction": "a loss in chunks that save memory in training; write linear and cross_entropy",
 }

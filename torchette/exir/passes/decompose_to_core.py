@@ -67,5 +67,5 @@ def _no_garbage_collection() -> Iterator[None]:
 def _table(operators: int) -> dict[Any, Callable]:
     """Torch's table and ours. Reading torch's costs tens of milliseconds: once for as long as no operator is added."""
     table = dict(default_decompositions().items())
-    attention = aten.scaled_dot_product_attention.default
-    return {**table, **decompositions.TABLE, attention: decompositions.attention(table[attention])}
+    around = {op: make(table[op]) for op, make in decompositions.AROUND.items()}
+    return {**table, **decompositions.TABLE, **around}

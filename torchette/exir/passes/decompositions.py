@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.modules import linear_cross_entropy
 
 aten = torch.ops.aten
 
@@ -179,7 +180,47 @@ def _grouped_mm(
     return torch.bmm(a, b).to(out_dtype or a.dtype)
 
 
+def _linear_cross_entropy(
+    x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float, *options: Any,
+) -> Any:  # fmt: skip
+    # In chunks it would save memory in training, where the gradients are computed in the same go.
+    if any(options[-3:]):
+        return NotImplemented
+    loss = torch.nn.functional.cross_entropy(
+        torch.nn.functional.linear(x, linear_weight, linear_bias),
+        target,
+        weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+    return loss, *(x.new_zeros(shape) for shape in ((0, 0), (0, 0), (0,)))
+
+
+def _linear_cross_entropies(
+    x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None, ignore_index: int, *_: Any,
+) -> torch.Tensor:  # fmt: skip
+    logits = torch.nn.functional.linear(x, linear_weight, linear_bias)
+    return torch.nn.functional.cross_entropy(
+        logits, target, weight, ignore_index=ignore_index, reduction="none"
+    )
+
+
+def multilabel_margin(fallback: Callable) -> Callable:
+    """Torch's own, whose loss of a single sample has a dimension too many."""
+
+    def decomposed(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple:
+        loss, is_target = fallback(x, target, reduction)
+        return (loss.reshape(()) if x.dim() < 2 else loss), is_target
+
+    return decomposed
+
+
 TABLE: dict[Any, Callable] = {
+    linear_cross_entropy._linear_cross_entropy_batch_chunked._opoverload: _linear_cross_entropy,
+    linear_cross_entropy._linear_cross_entropy_batch_chunked_no_reduction._opoverload: _linear_cross_entropies,
     **_UPSAMPLE,
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
@@ -206,4 +247,10 @@ TABLE: dict[Any, Callable] = {
     aten.__lshift__.Tensor: torch.bitwise_left_shift,
     aten.__rshift__.Scalar: torch.bitwise_right_shift,
     aten.__rshift__.Tensor: torch.bitwise_right_shift,
+}
+
+# Around torch's own, which each is given.
+AROUND: dict[Any, Callable[[Callable], Callable]] = {
+    aten.scaled_dot_product_attention.default: attention,
+    aten.multilabel_margin_loss_forward.default: multilabel_margin,
 }
