@@ -75,7 +75,15 @@ class Call {
     values_.reserve(512);  // lists point into it
     base_ = any_shape();
     type_ = one_of(kTypes);
-    mixed_ = chance(25);
+    tame_ = chance(40);
+    mixed_ = !tame_ && chance(25);
+    if (tame_) {  // nearly what the kernel takes, so that its own checks are passed and its loops entered
+      base_ = Shape(2 + below(4));
+      for (SizesType& size : base_) size = static_cast<SizesType>(1 + below(4));
+      if (chance(60)) type_ = ScalarType::Float;
+      length_ = chance(70) && base_.size() > 2 ? base_.size() - 2 : chance(50) ? base_.size() : 1 + below(3);
+      indices_ = chance(30);
+    }
     const char* code = kernel.signature;
     size_t count = 0;
     for (const char* c = code; *c != 0; ++c) count += *c != '?';
@@ -130,6 +138,7 @@ class Call {
   /// Often what its neighbours have, or what would be broadcast to it; often something else.
   Shape shape() {
     Shape shape = base_;
+    if (tame_ && chance(70)) return chance(20) && shape.size() > 1 ? Shape{shape[1]} : shape;
     switch (below(10)) {
       case 0:
         return any_shape();
@@ -161,6 +170,7 @@ class Call {
     const Shape sizes = shape();
     impl.type = mixed_ && chance(50) ? one_of(kTypes) : type_;
     if (output && !mixed_ && chance(15)) impl.type = chance(50) ? ScalarType::Bool : ScalarType::Long;
+    if (indices_ && !output && !storage_.empty() && chance(50)) impl.type = ScalarType::Long;
     impl.dim = static_cast<uint8_t>(sizes.size());
     for (size_t d = 0; d < sizes.size(); ++d) {
       storage.sizes[d] = sizes[d];
@@ -185,10 +195,10 @@ class Call {
     impl.dynamism = TensorShapeDynamism::STATIC;
     if (output && chance(75)) {
       impl.dynamism = TensorShapeDynamism::DYNAMIC_BOUND;
-      if (chance(70)) impl.capacity += below(400);
+      if (chance(70)) impl.capacity += tame_ ? 4000 : below(400);
     }
     const size_t bytes = impl.capacity * element_size(impl.type);
-    if (output && !buffers_.empty() && chance(15)) {
+    if (output && !tame_ && !buffers_.empty() && chance(15)) {
       for (const auto& [buffer, size] : buffers_) {  // an operand's memory, from its start or from within
         if (size < bytes) continue;
         const size_t spare = (size - bytes) / 8 * 8;
@@ -288,9 +298,9 @@ class Call {
     const size_t rank = base_.size();
     static constexpr size_t kMore[] = {0, 0, 1, 2, 3};
     const size_t lengths[] = {0, 1, 2, 3, rank, rank, rank > 2 ? rank - 2 : 1, 2 * rank, below(20)};
-    const size_t n = one_of(lengths);
+    const size_t n = tame_ && chance(85) ? length_ : one_of(lengths);
     const auto size = static_cast<uint32_t>(n);
-    const bool tame = chance(60), ones = chance(30);
+    const bool tame = tame_ || chance(60), ones = chance(30);
     switch (tag) {
       case Tag::ListDouble:
         for (size_t i = 0; i < n; ++i) list.doubles.push_back(number());
@@ -379,7 +389,8 @@ class Call {
   std::mt19937_64& random_;
   Shape base_;
   ScalarType type_;
-  bool mixed_;
+  bool mixed_, tame_, indices_ = false;
+  size_t length_ = 0;
   std::vector<Value> values_;
   std::vector<int32_t> index_;
   std::deque<Storage> storage_;

@@ -32,7 +32,7 @@ def check(misuse: Path, calls: int, seed: int) -> None:
     ran = [name for name, (ran, _) in counts.items() if ran]
     refusing = [name for name, (_, refused) in counts.items() if refused]
     # else the calls are too wild, or too tame, to prove anything
-    assert len(ran) > 0.9 * len(counts) and len(refusing) > 0.9 * len(counts)
+    assert len(ran) > 0.75 * len(counts) and len(refusing) > 0.9 * len(counts)
 
 
 def test_kernels_survive_what_does_not_fit(misuse: Path) -> None:

@@ -3,24 +3,36 @@
 """The kernels of this build, and what they cover of Core ATen
 
 Without torch: the kernel table. With torch, --dialect core lists the Core ATen operators and how this build runs
-each: by a kernel, as an alias that costs nothing, by another overload's kernel, or not at all (exit code 1 with
---coverage if there are such).
+each: by a kernel, as an alias that costs nothing, by another overload's kernel, or not at all. --coverage adds how the
+operators were held against eager: of the samples that torch's own tests have, those tried and those that gave the same,
+by dtype (exit code 1 if a Core ATen operator cannot be run).
 
 examples:
   torchette ops
   torchette ops add conv                only names that contain one of these
   torchette ops --dialect core          Core ATen, and how each operator is run
-  torchette ops --coverage              only what is missing, and a count
+  torchette ops --coverage              the support matrix, by dtype
+  torchette ops --coverage --markdown   the same as the page docs/operators.md
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from torchette.cli import CHECK_FAILED, DONE
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_table
+
+# What the parity tests have measured: tests/kernels/parity.py writes it.
+PARITY = Path(__file__).parents[1] / "kernels" / "parity.json"
+DTYPES = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
+    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
+}  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +41,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--dialect", choices=["core"], help="list a dialect's operators instead of the kernels"
     )
     parser.add_argument(
-        "--coverage", action="store_true", help="list the Core ATen operators that are missing"
+        "--coverage", action="store_true", help="how operators were held against eager, by dtype"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--markdown", action="store_true", help="with --coverage: print docs/operators.md")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,10 +59,29 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     source.require_torch()
     rows = [row for row in coverage(operator_names()) if wanted(row["operator"])]
-    missing = [row for row in rows if not row["runs as"]]
-    covered = f"{len(rows) - len(missing)} of {len(rows)} Core ATen operators run in this build"
-    _print(missing if options.coverage else rows, options.json, covered)
-    return CHECK_FAILED if options.coverage and missing else DONE
+    covered = _covered(rows)
+    if not options.coverage:
+        _print(rows, options.json, covered)
+        return DONE
+    parity = json.loads(PARITY.read_text())
+    samples = {name: row for name, row in parity["operators"].items() if wanted(name)}
+    if options.markdown:
+        print(page(rows, parity), end="")
+    elif options.json:
+        core = [{**row, "calls": parity["kernels"].get(row["runs as"], {})} for row in rows]
+        excluded = parity["excluded"]
+        print_json(
+            {"core": core, "samples": samples, "excluded": excluded, "summary": [covered, _sampled(samples)]}
+        )
+    else:
+        print_table(
+            ["core operator", "runs as", *DTYPES.values()], list(_core_table(rows, parity["kernels"]))
+        )
+        print()
+        print_table(["torch's samples of", *DTYPES.values()], list(_sample_table(samples)))
+        note(covered)
+        note(_sampled(samples))
+    return DONE if all(row["runs as"] for row in rows) else CHECK_FAILED
 
 
 def _print(rows: list[dict[str, str]], as_json: bool, summary: str) -> None:
@@ -59,6 +91,81 @@ def _print(rows: list[dict[str, str]], as_json: bool, summary: str) -> None:
     if rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
     note(summary)
+
+
+def _covered(rows: list[dict[str, str]]) -> str:
+    return f"{sum(bool(row['runs as']) for row in rows)} of {len(rows)} Core ATen operators run in this build"
+
+
+def _sampled(samples: dict[str, dict[str, list[int]]]) -> str:
+    passed, tried = (sum(counts[i] for row in samples.values() for counts in row.values()) for i in (0, 1))
+    whole = sum(all(passed == tried for passed, tried in row.values()) for row in samples.values())
+    return (
+        f"{passed} of {tried} samples of torch's operators give what eager gives; "
+        f"{whole} of {len(samples)} operators do in all of them"
+    )
+
+
+def _core_table(rows: list[dict[str, str]], kernels: dict[str, dict[str, int]]) -> Iterator[list[str]]:
+    for row in rows:
+        calls = kernels.get(row["runs as"], {})
+        yield [row["operator"], row["runs as"] or "-", *(str(calls.get(dtype, "")) for dtype in DTYPES)]
+
+
+def _sample_table(samples: dict[str, dict[str, list[int]]]) -> Iterator[list[str]]:
+    for name, row in samples.items():
+        counts = (row.get(dtype, [0, 0]) for dtype in DTYPES)
+        yield [
+            name,
+            *(
+                "" if not tried else str(tried) if passed == tried else f"{passed}/{tried}"
+                for passed, tried in counts
+            ),
+        ]
+
+
+def page(rows: list[dict[str, str]], parity: dict[str, Any]) -> str:
+    """docs/operators.md, from the kernel table and the stored result of the parity tests."""
+
+    def table(columns: list[str], lines: Iterator[list[str]], mark: Callable[[str], str]) -> list[str]:
+        head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        return head + [f"| {' | '.join([mark(line[0]), *line[1:]])} |" for line in lines]
+
+    return "\n".join(
+        [
+            "# Operators",
+            "",
+            "What runs, and what it was held against. This page is printed by `torchette ops --coverage --markdown`.",
+            "",
+            f"{_covered(rows)}. {_sampled(parity['operators'])}: they are exported, compiled, run by the runtime and",
+            "compared with `torch.testing.assert_close`; where only rounding differs, with the distance from the exact",
+            "result. `python -m tests.kernels.parity --out torchette/kernels/parity.json` measures it anew.",
+            "",
+            "## Core ATen",
+            "",
+            "What runs each operator, and how many calls of it the samples made, by the dtype of its first tensor.",
+            "",
+            *table(
+                ["operator", "runs as", *DTYPES.values()], _core_table(rows, parity["kernels"]), "`{}`".format
+            ),
+            "",
+            "## Torch's samples of its operators",
+            "",
+            "How many samples of torch's operator database give what eager gives, of how many.",
+            "",
+            *table(["operator", *DTYPES.values()], _sample_table(parity["operators"]), "`{}`".format),
+            "",
+            "## What is left out",
+            "",
+            "These count as tried and not as passed. `name:dtype` is one dtype, `name#3` one sample.",
+            "",
+            *(
+                f"* {reason}: {', '.join(f'`{name}`' for name in names)}"
+                for reason, names in parity["excluded"].items()
+            ),
+            "",
+        ]
+    )
 
 
 def coverage(kernels: set[str]) -> Iterator[dict[str, str]]:

@@ -12,9 +12,10 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 static Error check_index_type(const Tensor& index) {
-  TORCHETTE_CHECK(index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int,
-                  InvalidType, "indices are of type %d, not whole numbers",
-                  static_cast<int>(index.scalar_type()));
+  // where there are none, their type does not matter to torch
+  TORCHETTE_CHECK(
+      index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int || index.numel() == 0,
+      InvalidType, "indices are of type %d, not whole numbers", static_cast<int>(index.scalar_type()));
   return Error::Ok;
 }
 static TORCHETTE_INLINE int64_t index_at(const Tensor& index, ptrdiff_t offset) {

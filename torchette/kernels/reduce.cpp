@@ -534,6 +534,8 @@ static Error variance(const Tensor& x, const Dims& dims, double correction, bool
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
   if (mean != nullptr) {
+    TORCHETTE_CHECK(is_floating(mean->scalar_type()), InvalidType, "a mean of type %d",
+                    static_cast<int>(mean->scalar_type()));
     TORCHETTE_TRY(resize_tensor(*mean, out.sizes()));
     TORCHETTE_CHECK(same_dim_order(*mean, out), NotSupported, "the two outputs have different dim orders");
   }

@@ -36,6 +36,7 @@ struct Taps {
         scale > 0 ? static_cast<float>(1.0 / scale) : static_cast<float>(in) / static_cast<float>(out);
     T step = scale > 0 ? static_cast<T>(1.0 / scale) : static_cast<T>(in) / static_cast<T>(out);
     if (align_corners && !nearest) step = out > 1 ? static_cast<T>(in - 1) / static_cast<T>(out - 1) : T(0);
+    TORCHETTE_CHECK(narrow_step < 0x1p31f, InvalidArgument, "an image is resized by a scale of %g", scale);
     const bool spreads = filter == Filter::LinearAntialiased || filter == Filter::CubicAntialiased;
     const T half = filter == Filter::CubicAntialiased ? T(2) : T(1);
     const T support = step >= 1 ? half * step : half;

@@ -71,7 +71,7 @@ def _trilinear(
         return functools.reduce(torch.unsqueeze, sorted(dims), x)
 
     product = expanded(a, expand_a) * expanded(b, expand_b) * expanded(c, expand_c)
-    return product.sum(list(sum_dims)) if sum_dims else product
+    return product.sum(list(sum_dims), dtype=product.dtype) if sum_dims else product
 
 
 def _adaptive_max_pool2d(x: torch.Tensor, output_size: Sequence[int]) -> Any:
@@ -218,6 +218,37 @@ def multilabel_margin(fallback: Callable) -> Callable:
     return decomposed
 
 
+def _sort_stable(
+    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> Any:
+    # The runtime's sort is a stable one.
+    return aten.sort.default(x, dim, descending)
+
+
+def _frexp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    plain = (x != 0) & (x - x == 0)
+    wide = torch.where(plain, x, 1.0).to(torch.float64)
+    exponent = torch.floor(torch.log2(abs(wide))) + 1
+    mantissa = wide / torch.pow(2.0, exponent)
+    # The logarithm may be rounded over the next whole number.
+    less, more = abs(mantissa) < 0.5, abs(mantissa) >= 1
+    mantissa = torch.where(less, mantissa * 2, torch.where(more, mantissa / 2, mantissa))
+    exponent = torch.where(less, exponent - 1, torch.where(more, exponent + 1, exponent))
+    zero = torch.zeros_like(exponent)
+    return torch.where(plain, mantissa.to(x.dtype), x), torch.where(plain, exponent, zero).to(torch.int32)
+
+
+def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> Any:
+    if output_size is None:
+        return NotImplemented
+    ends = torch.cumsum(repeats, 0)
+    return (ends <= torch.arange(output_size).unsqueeze(-1)).sum(-1, dtype=repeats.dtype)
+
+
+def _resize(x: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) -> Any:
+    return x.reshape(size) if math.prod(size) == x.numel() else NotImplemented
+
+
 TABLE: dict[Any, Callable] = {
     linear_cross_entropy._linear_cross_entropy_batch_chunked._opoverload: _linear_cross_entropy,
     linear_cross_entropy._linear_cross_entropy_batch_chunked_no_reduction._opoverload: _linear_cross_entropies,
@@ -243,6 +274,12 @@ TABLE: dict[Any, Callable] = {
     aten._grouped_mm.default: _grouped_mm,
     aten.adaptive_max_pool2d.default: _adaptive_max_pool2d,
     aten.rrelu_with_noise_functional.default: _rrelu,
+    aten.sort.stable: _sort_stable,
+    aten.frexp.Tensor: _frexp,
+    aten.repeat_interleave.Tensor: _repeat_interleave,
+    aten.tril_indices.default: torch._refs.tril_indices,
+    aten.triu_indices.default: torch._refs.triu_indices,
+    aten.resize.default: _resize,
     aten.__lshift__.Scalar: torch.bitwise_left_shift,
     aten.__lshift__.Tensor: torch.bitwise_left_shift,
     aten.__rshift__.Scalar: torch.bitwise_right_shift,

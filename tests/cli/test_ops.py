@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What `torchette ops --coverage` says is what the kernel table and the stored result of the parity tests say.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchette.cli import main, ops
+from torchette.runtime import operator_names
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_every_core_operator_runs(capsys: Capture) -> None:
+    assert main(["ops", "--coverage", "--json", "relu"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    relu = next(row for row in shown["core"] if row["operator"] == "aten::relu")
+    assert relu["runs as"] == "aten::relu.out" and relu["calls"]["float32"] > 0
+    passed, tried = shown["samples"]["nn.functional.relu"]["float32"]
+    assert passed == tried > 0
+    assert [row["operator"] for row in ops.coverage(operator_names()) if not row["runs as"]] == []
+
+
+def test_a_missing_kernel_is_shown_and_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torchette.runtime
+
+    known = operator_names() - {"aten::relu.out"}
+    monkeypatch.setattr(torchette.runtime, "operator_names", lambda: known)
+    assert main(["ops", "--coverage", "aten::relu"]) == 1
+    assert "0 of 1 Core ATen operators" in capsys.readouterr().err
+
+
+def test_the_page_is_current() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
+    printed = ops.page(list(ops.coverage(operator_names())), json.loads(ops.PARITY.read_text()))
+    assert printed == page, "run: torchette ops --coverage --markdown > docs/operators.md"
+
+
+def test_what_failed_has_a_reason() -> None:
+    stored = json.loads(ops.PARITY.read_text())
+    excluded = {
+        name.partition("#")[0].partition(":")[0] for names in stored["excluded"].values() for name in names
+    }
+    for name, row in stored["operators"].items():
+        for dtype, (passed, tried) in row.items():
+            assert passed <= tried and (passed == tried or name in excluded), (name, dtype)

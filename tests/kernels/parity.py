@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Operators of torch's own sample database and dtypes come in; out comes how many of their
+# samples export, compile and run to what eager gives. Several samples share a program: capturing and compiling one
+# costs more than its nodes do. As a command it sweeps over everything and writes what `torchette ops --coverage` shows.
+"""Hold the operators against eager, and store the result.
+
+python -m tests.kernels.parity [--samples N] [--dtypes float32,int64] [--out FILE] [operator ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import hashlib
+import itertools
+import json
+import logging
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import torchette
+from torchette.exir import ops
+
+EXCLUSIONS = Path(__file__).with_name("parity_exclusions.json")
+RESULT = Path(torchette.__file__).parent / "kernels" / "parity.json"
+SAMPLES = 6
+# Which of equal elements comes first is open for these.
+WITH_TIES = {"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"}
+# What these leave in memory is undefined: shape and dtype are compared.
+WITHOUT_VALUES = {
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "resize_as_",
+}
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+        torch.int8, torch.uint8, torch.bool,
+    )
+}  # fmt: skip
+
+
+@dataclass
+class Sample:
+    """One call of an operator: number `index` of its samples of a dtype."""
+
+    operator: str
+    dtype: str
+    index: int
+    function: Callable
+    args: tuple
+    kwargs: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.operator}:{self.dtype}#{self.index}"
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [
+            leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+
+    def call(self, tensors: Iterator[torch.Tensor]) -> list[Any]:
+        """The results, flat, with other tensors in the places of the sample's own."""
+        leaves, tree = pytree.tree_flatten((self.args, self.kwargs))
+        args, kwargs = pytree.tree_unflatten(
+            [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree
+        )
+        return pytree.tree_leaves(self.function(*args, **kwargs))
+
+    def eager(self, convert: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> list[Any]:
+        torch.manual_seed(0)
+        return self.call(map(convert, self.tensors()))
+
+    def __str__(self) -> str:
+        def text(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
+
+        args, kwargs = pytree.tree_map(text, (self.args, self.kwargs))
+        given = ", ".join([*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())])
+        return f"{self.name}({given})"
+
+
+class Calls(torch.nn.Module):
+    """A model that makes several calls; its inputs are all of their tensors, one after the other."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        super().__init__()
+        self.samples = samples
+
+    def forward(self, *tensors: torch.Tensor) -> tuple:
+        given = iter(tensors[1:])  # the first is there so that none is without inputs
+        return tuple(tuple(sample.call(given)) for sample in self.samples)
+
+
+# ---- what there is to try ----
+
+
+@functools.cache
+def operators() -> dict[str, Any]:
+    """Every operator of torch's database by its name."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {".".join(filter(None, (op.name, op.variant_test_name))): op for op in op_db}
+
+
+@functools.cache
+def exclusions() -> dict[str, str]:
+    """What is not held against eager, and why: `operator`, `operator:dtype`, `operator#sample` or
+    `operator:dtype#sample`."""
+    groups = json.loads(EXCLUSIONS.read_text())
+    return {name: reason for reason, names in groups.items() for name in names}
+
+
+def reason_against(sample: Sample) -> str | None:
+    """Why a sample is excluded, where it is."""
+    name, dtype, index = sample.operator, sample.dtype, sample.index
+    keys = (name, f"{name}:{dtype}", f"{name}#{index}", f"{name}:{dtype}#{index}")
+    return next((exclusions()[key] for key in keys if key in exclusions()), None)
+
+
+def dtypes(name: str) -> list[str]:
+    """The dtypes in which eager has the operator, among those of the runtime."""
+    supported = operators()[name].supported_dtypes("cpu")
+    return [dtype for dtype, value in DTYPES.items() if value in supported]
+
+
+def two_dtypes(name: str) -> list[str]:
+    """float32, or what there is, and one of the others; operators differ in which."""
+    found = dtypes(name)
+    return found[:1] + found[1:][len(name) % max(1, len(found) - 1) :][:1]
+
+
+def samples(name: str, dtype: str, limit: int) -> list[Sample]:
+    """At most `limit` of an operator's samples, spread over many of them; those that eager itself refuses are left out."""
+    torch.manual_seed(int.from_bytes(hashlib.sha256(f"{name} {dtype}".encode()).digest()[:4], "little"))
+    op = operators()[name]
+    every = op.sample_inputs("cpu", DTYPES[dtype], requires_grad=False)
+    given = list(
+        itertools.islice(every, 16 * limit)
+    )  # some operators have a thousand, which take long to make
+    count = min(limit, len(given))
+    chosen = (
+        [i * (len(given) - 1) // (count - 1) for i in range(count)]
+        if count > 1
+        else [len(given) // 2][:count]
+    )
+    found = [
+        Sample(name, dtype, i, op.op, (given[i].input, *given[i].args), dict(given[i].kwargs)) for i in chosen
+    ]
+    return [sample for sample in found if _eager_takes(sample)]
+
+
+def _eager_takes(sample: Sample) -> bool:
+    try:
+        sample.eager()
+    except (RuntimeError, NotImplementedError, AssertionError):
+        return False
+    return True
+
+
+# ---- trying it ----
+
+
+@dataclass
+class Tally:
+    """What became of samples."""
+
+    passed: list[Sample] = field(default_factory=list)
+    failed: list[tuple[Sample, str]] = field(default_factory=list)
+    kernels: Counter = field(default_factory=Counter)
+    """(kernel, dtype of its first tensor) -> calls, all of them in programs that gave what eager gives"""
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.passed + other.passed, self.failed + other.failed, self.kernels + other.kernels)
+
+
+def hold(batch: Sequence[Sample]) -> Tally:
+    """Compile and run samples, together where that succeeds; compare each with eager."""
+    if not batch:
+        return Tally()
+    inputs = [torch.zeros(1), *(tensor for sample in batch for tensor in sample.tensors())]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = torchette.compile(Calls(batch).eval(), tuple(inputs))
+            results = model(*map(torch.clone, inputs))
+    except torchette.TorchetteError as error:
+        if len(batch) > 1:
+            half = len(batch) // 2
+            return hold(batch[:half]) + hold(batch[half:])
+        text = " ".join(str(error).split())
+        return Tally(failed=[(batch[0], f"{type(error).__name__} [{error.code}] {text[:300]}")])
+    problems = [difference(sample, list(result)) for sample, result in zip(batch, results, strict=True)]
+    failed = [
+        (sample, problem) for sample, problem in zip(batch, problems, strict=True) if problem is not None
+    ]
+    if failed:
+        right = [sample for sample, problem in zip(batch, problems, strict=True) if problem is None]
+        return hold(right) + Tally(failed=failed)
+    return Tally(passed=list(batch), kernels=kernels(model))
+
+
+def difference(sample: Sample, given: list[Any]) -> str | None:
+    """What is different from eager's results, if anything is."""
+    expected = sample.eager()
+    if len(given) != len(expected):
+        return f"{len(given)} results instead of {len(expected)}"
+    exact: list[Any] | None = None
+    for index, (ours, theirs) in enumerate(zip(given, expected, strict=True)):
+        if sample.operator in WITHOUT_VALUES and isinstance(theirs, torch.Tensor):
+            if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+                return f"result {index} is a {ours.dtype}{list(ours.shape)}"
+            continue
+        if not isinstance(theirs, torch.Tensor):
+            if ours != theirs and not (ours != ours and theirs != theirs):
+                return f"result {index} is {ours} instead of {theirs}"
+            continue
+        try:
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+        except AssertionError as error:
+            if _ties(sample, ours, theirs):
+                continue
+            exact = exact or _exact(sample, len(expected))
+            if not _as_good_as_eager(ours, theirs, exact[index]):
+                return f"result {index}: {' '.join(str(error).split())[:300]}"
+    return None
+
+
+def _ties(sample: Sample, ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Of equal elements any index will do: whether both lead to the same ones, along whichever dimension it is."""
+    x = sample.args[0]
+    if sample.operator not in WITH_TIES or ours.dtype != torch.int64 or ours.shape != theirs.shape:
+        return False
+    for dim in range(x.dim()):
+        a, b = (indices if indices.dim() == x.dim() else indices.unsqueeze(dim) for indices in (ours, theirs))
+        fits = all(m <= n or d == dim for d, (m, n) in enumerate(zip(a.shape, x.shape, strict=True)))
+        if not fits or a.min() < 0 or max(a.max(), b.max()) >= x.shape[dim]:
+            continue
+        if torch.allclose(x.gather(dim, a), x.gather(dim, b), 0, 0, equal_nan=True):
+            return True
+    return False
+
+
+def _exact(sample: Sample, count: int) -> list[Any]:
+    """The results in float64, for samples in narrower types."""
+
+    def wide(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.double() if tensor.is_floating_point() else tensor.clone()
+
+    try:
+        results = sample.eager(wide)
+    except (RuntimeError, NotImplementedError):
+        results = []
+    return results if len(results) == count else [None] * count
+
+
+def _as_good_as_eager(ours: torch.Tensor, theirs: torch.Tensor, exact: Any) -> bool:
+    """Rounding differs with the order of the operations: what counts then is the distance from the exact result, which
+    may be twice eager's, or two units in the last place of the largest element."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not theirs.is_floating_point():
+        return False
+    if theirs.dtype == torch.float64 or not isinstance(exact, torch.Tensor) or exact.dtype != torch.float64:
+        exact = theirs.double()
+    finite = exact.isfinite() & theirs.isfinite()
+    same_elsewhere = torch.equal(ours[~finite].nan_to_num(), theirs[~finite].nan_to_num())
+    error = (ours.double() - exact)[finite].abs().max()
+    eagers = (theirs.double() - exact)[finite].abs().max()
+    unit = torch.finfo(theirs.dtype).eps * exact[finite].abs().max()
+    return same_elsewhere and bool(error <= 2 * eagers + 2 * unit)
+
+
+def kernels(model: Any) -> Counter:
+    """(kernel, dtype of its first tensor) -> calls in a compiled program."""
+    found: Counter = Counter()
+    for node in model.program.exported_program().graph.nodes:
+        if node.op != "call_function" or not ops.is_out_variant(node.target):
+            continue
+        name = ".".join(ops.kernel_name(node.target))
+        values = [a.meta.get("val") for a in node.all_input_nodes] + pytree.tree_leaves(node.meta.get("val"))
+        first = next((value.dtype for value in values if isinstance(value, torch.Tensor)), None)
+        if first is not None:
+            found[name, str(first).removeprefix("torch.")] += 1
+    return found
+
+
+# ---- the whole sweep ----
+
+
+@dataclass
+class Result:
+    """What `torchette ops --coverage` shows: [passed, tried] of each operator and dtype; calls of kernels."""
+
+    operators: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    kernels: dict[str, dict[str, int]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, other: Result) -> None:
+        for name, row in other.operators.items():
+            for dtype, (passed, tried) in row.items():
+                counts = self.operators.setdefault(name, {}).setdefault(dtype, [0, 0])
+                counts[0] += passed
+                counts[1] += tried
+        for name, row in other.kernels.items():
+            for dtype, calls in row.items():
+                of_dtypes = self.kernels.setdefault(name, {})
+                of_dtypes[dtype] = of_dtypes.get(dtype, 0) + calls
+        self.failures += other.failures
+
+
+def sweep(
+    names: Sequence[str], limit: int, kinds: Callable[[str], Sequence[str]] = dtypes, at_once: int = 48
+) -> Result:
+    """Tries `limit` samples of each operator in each of `kinds(operator)`."""
+    result = Result()
+    chosen = [sample for name in names for dtype in kinds(name) for sample in samples(name, dtype, limit)]
+    whole = Tally()
+    held = [sample for sample in chosen if reason_against(sample) is None]
+    for start in range(0, len(held), at_once):
+        whole += hold(held[start : start + at_once])
+    for sample in chosen:
+        result.operators.setdefault(sample.operator, {}).setdefault(sample.dtype, [0, 0])[1] += 1
+    for sample in whole.passed:
+        result.operators[sample.operator][sample.dtype][0] += 1
+    for (kernel, dtype), calls in whole.kernels.items():
+        result.kernels.setdefault(kernel, {})[dtype] = calls
+    result.failures = [f"{sample}: {problem}" for sample, problem in whole.failed]
+    return result
+
+
+def in_a_process_of_its_own(names: Sequence[str], limit: int, quick: bool) -> Result | None:
+    """A sweep that may crash; None where it did."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(asdict(sweep(names, limit, two_dtypes if quick else dtypes)), pipe)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    return Result(**json.loads(text)) if os.waitpid(child, 0)[1] == 0 else None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("operators", nargs="*", help="by default all")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="at most so many per operator and dtype")
+    parser.add_argument("--quick", action="store_true", help="two dtypes of each operator")
+    parser.add_argument("--out", type=Path, help="write the result to this file")
+    options = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    names = options.operators or list(operators())
+    hold([Sample("add", "float32", 0, torch.add, (torch.ones(2), 1), {})])  # loads what all of them need
+    gc.collect()
+    gc.freeze()
+    result = Result()
+    pending = [names[start : start + 16] for start in range(0, len(names), 16)]
+    while pending:
+        group = pending.pop(0)
+        part = in_a_process_of_its_own(group, options.samples, options.quick)
+        if part is None and len(group) > 1:
+            pending[:0] = [[name] for name in group]
+            continue
+        result.add(part or Result(failures=[f"{group[0]}: the process died"]))
+        for failure in part.failures if part else result.failures[-1:]:
+            print(failure, flush=True)
+        print(f"{len(names) - sum(map(len, pending))} of {len(names)} operators", file=sys.stderr, flush=True)
+        if options.out is not None:
+            store(result, options.out)
+    passed, tried = (sum(row[i] for of in result.operators.values() for row in of.values()) for i in (0, 1))
+    print(
+        f"{passed} of {tried} samples of {len(result.operators)} operators; {len(result.failures)} failures"
+    )
+    if options.out is not None:
+        store(result, options.out)
+
+
+def store(result: Result, path: Path = RESULT) -> None:
+    """One operator or kernel a line, so that differences are readable."""
+    parts = []
+    for title, rows in (("operators", result.operators), ("kernels", result.kernels)):
+        lines = [f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows)]
+        parts.append(f'"{title}": {{\n' + ",\n".join(lines) + "\n}")
+    groups = json.loads(EXCLUSIONS.read_text())
+    parts.append(
+        '"excluded": {\n' + ",\n".join(f"{json.dumps(k)}: {json.dumps(groups[k])}" for k in groups) + "\n}"
+    )
+    path.write_text("{" + ",\n".join(parts) + "}\n")
+
+
+if __name__ == "__main__":
+    main()
