@@ -129,6 +129,12 @@ def test_running_of_nan_and_infinity() -> None:
         check(f"aten::{name}.out", getattr(torch, name)(x, 0), x, 0)
 
 
+def test_numbers_beyond_doubles_are_searched_exactly() -> None:
+    bounds = torch.tensor([2**62 - 1, 2**62, 2**62 + 1])
+    expected = torch.searchsorted(bounds, torch.tensor(2**62 + 1))
+    check("aten::searchsorted.Scalar_out", expected, bounds, 2**62 + 1, False, False, None, None)
+
+
 def test_bad_arguments_are_refused() -> None:
     x, out, places = torch.randn(4), torch.empty(()), torch.empty((), dtype=torch.int64)
     for message, name, *arguments in (

@@ -102,6 +102,14 @@ def test_grid_sampler_of_nan_and_infinity() -> None:
         )
 
 
+@pytest.mark.parametrize("scale", [float("nan"), 1e-300, float("inf")])
+def test_scales_that_are_no_scales_read_inside(scale: float) -> None:
+    out = torch.full((1, 1, 3, 3), 7.0)
+    for name in ("upsample_nearest2d", "_upsample_nearest_exact2d"):
+        _native.call_kernel(f"aten::{name}.out", torch.ones(1, 1, 2, 2), [3, 3], scale, scale, out)
+        assert torch.equal(out, torch.ones(1, 1, 3, 3))
+
+
 def test_bad_arguments_are_refused() -> None:
     x = torch.randn(1, 2, 4, 4)
     for call in (

@@ -371,7 +371,8 @@ Error search(Context& context, const char* name, const Tensor& bounds, const Ope
     if (values.is_tensor)
       TORCHETTE_TRY(sought.read(context, values.tensor, kScalarType<T>));
     else
-      number = static_cast<T>(values.scalar.to_double());
+      number = std::is_integral_v<T> ? static_cast<T>(values.scalar.to_int())
+                                     : static_cast<T>(values.scalar.to_double());
     if (sorter.has_value()) TORCHETTE_TRY(order.read(context, *sorter, ScalarType::Long));
     TORCHETTE_TRY(to.open(context, out, ScalarType::Long));
     const auto total = static_cast<size_t>(out.numel());
@@ -466,8 +467,9 @@ Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& m
     for (int64_t i = 0; i < bins; ++i) to.data<T>()[i] = 0;
     for (ptrdiff_t i = 0; i < x.numel(); ++i) {
       if (!(value[i] >= low && value[i] <= high)) continue;
-      auto bin = static_cast<int64_t>((value[i] - low) * static_cast<T>(bins) / (high - low));
-      if (bin >= bins) bin = bins - 1;
+      const T place = (value[i] - low) * static_cast<T>(bins) / (high - low);
+      const int64_t bin =
+          place > 0 ? (place < static_cast<T>(bins) ? static_cast<int64_t>(place) : bins - 1) : 0;
       to.data<T>()[bin] += 1;
     }
     return to.finish();

@@ -51,7 +51,11 @@ struct Taps {
     weight = static_cast<T*>(context.allocate_temp(count * sizeof(T)));
     TORCHETTE_CHECK(index != nullptr && weight != nullptr, MemoryAllocationFailed,
                     "no scratch memory to resize an image");
-    const auto inside = [in](double i) { return static_cast<int32_t>(i < 0 ? 0 : i > in - 1 ? in - 1 : i); };
+    // What a scale that is no number leads to is the first element.
+    const auto inside = [in](double i) {
+      const auto last = static_cast<double>(in - 1);
+      return static_cast<int32_t>(i > 0 ? (i < last ? i : last) : 0);
+    };
     for (ptrdiff_t o = 0; o < out; ++o) {
       int32_t* i = index + static_cast<size_t>(o) * taps;
       T* w = weight + static_cast<size_t>(o) * taps;
@@ -114,7 +118,7 @@ void resize_middle(const Taps<T>& taps, size_t outer, ptrdiff_t in, ptrdiff_t ou
         if (inner == 1)
           *to = from[index[0]];
         else
-          memcpy(to, from + static_cast<size_t>(index[0]) * inner, inner * sizeof(T));
+          memmove(to, from + static_cast<size_t>(index[0]) * inner, inner * sizeof(T));
         continue;
       }
       if (inner == 1) {
