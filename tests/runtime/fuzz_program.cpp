@@ -7,7 +7,7 @@
 #include "try_program.h"
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  be_quiet();
+  prepare();
   return 0;
 }
 

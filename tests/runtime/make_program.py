@@ -7,6 +7,7 @@
 #   1: x * 2 where flag holds, else x * 3, in the caller's memory
 #   2: n as an int
 #   3: the state, 10 + the number of executions, float32[1]
+# Its method "delegated" on x: float32[2] gives x to the backend "test", with a blob and an option, and returns its copy.
 # Its method "loop" on limit: int returns the number of turns that a loop has made, which ends when it is the limit.
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Builder:
         self.values: list[Any] = []
         self.operators: list[Any] = []
         self.instructions: list[Any] = []
+        self.delegates: list[Any] = []
 
     def value(self, record: Any) -> int:
         self.values.append(pte.EValue(record))
@@ -68,7 +70,7 @@ class Builder:
             outputs=outputs,
             chains=[pte.Chain(inputs=[], outputs=[], instructions=self.instructions)],
             operators=self.operators,
-            delegates=[],
+            delegates=self.delegates,
             non_const_buffer_sizes=[0, planned] if planned else [0],
         )
 
@@ -123,11 +125,25 @@ def loop() -> Any:
     return b.plan("loop", [limit], [count])
 
 
+def delegated() -> Any:
+    b = Builder()
+    x, y = b.tensor([2], at=0), b.tensor([2], at=16)
+    blob = pte.BackendDelegateDataReference(index=0)
+    option = pte.CompileSpec("level", b"3")
+    b.delegates += [pte.BackendDelegate("test", blob, [option]), pte.BackendDelegate("test", blob, [])]
+    for index in range(2):
+        b.do(pte.DelegateCall(index, [x, y]))
+    return b.plan("delegated", [x], [y], planned=32)
+
+
 def build() -> bytes:
-    program = pte.Program(version=0, execution_plan=[forward(), loop()])
-    return bytes(
-        pte.write(program, [b"", struct.pack("<3f", 1, 2, 3)], mutable_data=[b"", struct.pack("<f", 10)])
+    file = pte.write(
+        pte.Program(version=0, execution_plan=[forward(), delegated(), loop()]),
+        constants=[b"", struct.pack("<3f", 1, 2, 3)],
+        mutable_data=[b"", struct.pack("<f", 10)],
+        delegate_data=[b"what the backend compiled"],
     )
+    return bytes(file)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ void edit_bytes(Bytes& bytes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  be_quiet();
+  prepare();
   std::ifstream file(argv[1], std::ios::binary);
   const Bytes bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const long count = argc > 2 ? std::atol(argv[2]) : 1000;

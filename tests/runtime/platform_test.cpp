@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torchette/runtime/platform.h"
 
+#include <csetjmp>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,18 +14,52 @@ namespace {
 int linked_calls = 0;
 int registered_calls = 0;
 char last_line[64];
+jmp_buf before_abort;
+
+/// Whether runtime_abort() comes to the one that leaves this number.
+bool aborts_with(int number) {
+  const volatile int wanted = number;
+  const int reached = setjmp(before_abort);
+  if (reached == 0) runtime_abort();
+  return reached == wanted;
+}
 
 }  // namespace
 
-// Overrides the weak default at link time.
-extern "C" void torchette_pal_init(void) { ++linked_calls; }
+// These override the weak defaults at link time.
+extern "C" {
+void torchette_pal_init(void) { ++linked_calls; }
+[[noreturn]] void torchette_pal_abort(void) { longjmp(before_abort, 1); }
+torchette_timestamp_t torchette_pal_current_ticks(void) { return 41; }
+torchette_tick_ratio_t torchette_pal_ticks_to_ns_multiplier(void) { return {1, 2}; }
+void torchette_pal_emit_log_message(torchette_timestamp_t, torchette_log_level_t, const char*, const char*,
+                                    size_t, const char* message, size_t) {
+  snprintf(last_line, sizeof(last_line), "linked: %s", message);
+}
+void* torchette_pal_allocate(size_t size) {
+  ++linked_calls;
+  return malloc(size);
+}
+void torchette_pal_free(void* data) {
+  ++linked_calls;
+  free(data);
+}
+}
 
 void platform_tests() {
+  linked_calls = 0;  // memory of the tests before this one
   runtime_init();
   CHECK(linked_calls == 1);
+  CHECK(current_ticks() == 41 && ticks_to_ns_multiplier().denominator == 2);
+  platform_free(platform_allocate(8));
+  CHECK(linked_calls == 3);
+  TORCHETTE_LOG(Error, "a line");
+  CHECK(strcmp(last_line, "linked: a line") == 0);
+  CHECK(aborts_with(1));
 
   PalImpl impl;
   impl.init = [] { ++registered_calls; };
+  impl.abort = [] { longjmp(before_abort, 2); };
   impl.current_ticks = []() -> torchette_timestamp_t { return 42; };
   impl.ticks_to_ns_multiplier = []() -> torchette_tick_ratio_t { return {3, 2}; };
   impl.allocate = [](size_t size) -> void* {
@@ -43,11 +78,12 @@ void platform_tests() {
   };
   register_pal(impl);
   runtime_init();
-  CHECK(linked_calls == 1 && registered_calls == 1);
+  CHECK(linked_calls == 3 && registered_calls == 1);
   CHECK(current_ticks() == 42);
   CHECK(ticks_to_ns_multiplier().numerator == 3);
   platform_free(platform_allocate(8));
-  CHECK(registered_calls == 3);
+  CHECK(linked_calls == 3 && registered_calls == 3);
+  CHECK(aborts_with(2));
   TORCHETTE_LOG(Error, "%d of %s", 7, "seven");
   CHECK(strcmp(last_line, "7 of seven") == 0);
   last_line[0] = 0;

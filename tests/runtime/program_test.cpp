@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "test_backend.h"
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/malloc_memory_allocator.h"
@@ -48,9 +49,9 @@ struct Input {
 };
 
 void meta(const Program& program) {
-  CHECK(program.num_methods() == 2);
+  CHECK(program.num_methods() == 3);
   CHECK(strcmp(*program.get_method_name(0), "forward") == 0);
-  CHECK(!program.get_method_name(2).ok());
+  CHECK(!program.get_method_name(3).ok());
   CHECK(program.method_meta("backward").error() == Error::InvalidArgument);
   const Result<MethodMeta> found = program.method_meta("forward");
   const MethodMeta& meta = *found;
@@ -216,6 +217,90 @@ void too_little_memory(const Program& program) {
   CHECK(method->execute() == Error::MemoryAllocationFailed);
 }
 
+/// Fails the call that it is told to, and counts what is not given back.
+struct Fault {
+  long left = -1;  // calls that succeed before one fails; none fails below 0
+  bool strikes() { return left >= 0 && left-- == 0; }
+};
+struct FaultyAllocator final : MemoryAllocator {
+  Fault& fault;
+  FaultyAllocator(Fault& plan, size_t size, uint8_t* base) : MemoryAllocator(size, base), fault(plan) {}
+  void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
+    return fault.strikes() ? nullptr : bump(size, alignment);
+  }
+};
+struct FaultyLoader final : DataLoader {
+  const std::vector<char>& bytes;
+  Fault& fault;
+  mutable int live = 0;
+  FaultyLoader(const std::vector<char>& file, Fault& plan) : bytes(file), fault(plan) {}
+  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo&) const override {
+    if (fault.strikes()) return Error::AccessFailed;
+    ++live;
+    return FreeableBuffer(
+        bytes.data() + offset, size,
+        [](void* loader, void*, size_t) { --static_cast<FaultyLoader*>(loader)->live; },
+        const_cast<FaultyLoader*>(this));
+  }
+  Error load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const override {
+    if (fault.strikes()) return Error::AccessFailed;
+    memcpy(buffer, bytes.data() + offset, size);
+    return Error::Ok;
+  }
+  Result<size_t> size() const override {
+    if (fault.strikes()) return Error::AccessFailed;
+    return bytes.size();
+  }
+};
+
+/// Opens, loads and executes one method.
+Error use(DataLoader& loader, const char* name, MemoryManager& memory) {
+  const Result<Program> program = Program::load(&loader);
+  if (!program.ok()) return program.error();
+  Result<Method> method = program->load_method(name, &memory);
+  if (!method.ok()) return method.error();
+  Input x(2);
+  float pair[] = {1, 2}, out[12];
+  SizesType two = 2;
+  StridesType one = 1;
+  DimOrderType zero = 0;
+  TensorImpl impl{pair, &two, &one, &zero, 2, 2, 1, ScalarType::Float, TensorShapeDynamism::STATIC};
+  TORCHETTE_TRY(method->set_input(strcmp(name, "forward") == 0 ? x.value() : Value(Tensor(&impl)), 0));
+  if (method->output_needs_memory(1)) TORCHETTE_TRY(method->set_output_data_ptr(out, sizeof(out), 1));
+  return method->execute();
+}
+
+/// Whichever allocation or access fails, first to last: its error comes back, and everything is given back.
+void every_failure(const std::vector<char>& bytes) {
+  const TestBackend& backend = test_backend();
+  for (const char* name : {"forward", "delegated"}) {
+    for (const bool memory_fails : {false, true}) {
+      long failures_seen = 0;
+      for (long n = 0;; ++n) {
+        Fault fault, none;
+        fault.left = n;
+        Fault& of_memory = memory_fails ? fault : none;
+        alignas(64) uint8_t method_pool[8192], planned_pool[512], temp_pool[256];
+        FaultyAllocator method(of_memory, sizeof(method_pool), method_pool);
+        FaultyAllocator temp(of_memory, sizeof(temp_pool), temp_pool);
+        Span<uint8_t> span{planned_pool, sizeof(planned_pool)};
+        HierarchicalAllocator planned({&span, 1});
+        MemoryManager manager(&method, &planned, &temp);
+        FaultyLoader loader(bytes, memory_fails ? none : fault);
+        const Error error = use(loader, name, manager);
+        CHECK(loader.live == 0 && backend.live == 0);
+        if (fault.left >= 0) {  // it did not come to that
+          CHECK(error == Error::Ok);
+          break;
+        }
+        ++failures_seen;
+        CHECK(error == (memory_fails ? Error::MemoryAllocationFailed : Error::AccessFailed));
+      }
+      CHECK(failures_seen > (memory_fails ? 8 : 3));
+    }
+  }
+}
+
 void header(const std::vector<char>& bytes) {
   using Status = Program::HeaderStatus;
   CHECK(Program::check_header(bytes.data(), bytes.size()) == Status::CompatibleVersion);
@@ -267,6 +352,8 @@ void program_tests(const char* path) {
   bounded(*program);
   refused_inputs(*program);
   too_little_memory(*program);
+
+  every_failure(bytes);
 
   const Result<extension::MmapDataLoader> mapped = extension::MmapDataLoader::from(path);
   const Result<extension::FileDataLoader> read = extension::FileDataLoader::from(path);

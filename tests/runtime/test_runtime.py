@@ -184,6 +184,28 @@ def test_metadata() -> None:
 # ---- inputs ----
 
 
+def test_a_file_cannot_make_the_metadata_endless() -> None:
+    """Thirty thousand values that share one record and a name, as many inputs: each pair would be compared."""
+    count = 30_000
+    info = pte.ExtraTensorInfo(fully_qualified_name="again")
+    tensor = pte.EValue(
+        pte.Tensor(
+            scalar_type=pte.ScalarType.FLOAT, sizes=[1], dim_order=[0], allocation_info=pte.AllocationDetails(1, 0, 0),
+            extra_tensor_info=info,
+        )
+    )  # fmt: skip
+    plan = pte.ExecutionPlan(
+        name="forward",
+        container_meta_type=pte.ContainerMetadata("", ""),
+        values=[tensor] * count,
+        inputs=[0] * count,
+        chains=[pte.Chain(instructions=[])],
+        non_const_buffer_sizes=[0, 16],
+    )
+    program = Runtime.get().load_program(bytes(pte.write(pte.Program(version=0, execution_plan=[plan]))))
+    assert program.metadata("forward").num_attributes() == 0
+
+
 @pytest.mark.parametrize("plan", [False, True])
 def test_layouts_are_converted_and_never_misread(plan: bool) -> None:
     x = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)

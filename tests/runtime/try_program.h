@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "test_backend.h"
 #include "test_kernels.h"
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/malloc_memory_allocator.h"
@@ -94,8 +95,9 @@ inline Outcome try_program(const uint8_t* data, size_t size) {
   return worst;
 }
 
-/// Log lines would be most of the time.
-inline void be_quiet() {
+/// To be called first: there is a backend, and no log, which would take most of the time.
+inline void prepare() {
+  torchette::test_backend();
   torchette::PalImpl quiet;
   quiet.emit_log_message = [](torchette_timestamp_t, torchette_log_level_t, const char*, const char*, size_t,
                               const char*, size_t) {};

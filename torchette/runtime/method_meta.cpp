@@ -58,6 +58,9 @@ Result<Table> signature_value(Reader& reader, const Table& plan, uint16_t slot, 
 struct Plan {
   Reader reader;
   Table table;
+  // Steps that looking for attributes may take: records that are shared could make a small file ask for very
+  // many.
+  size_t effort = 64 * reader.size();
   Plan(const Reader& bytes, size_t position) : reader(bytes), table(Table::at(&reader, position)) {}
   Plan(const Plan&) = delete;
 };
@@ -68,9 +71,13 @@ bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
     return false;
   const Table extra = values[index].table(schema::EValue::kVal).table(schema::Tensor::kExtraTensorInfo);
   if (extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).empty() || !plan.reader.ok()) return false;
-  for (const uint16_t slot : {schema::ExecutionPlan::kInputs, schema::ExecutionPlan::kOutputs})
-    for (int32_t port : plan.table.vector<int32_t>(slot))
+  for (const uint16_t slot : {schema::ExecutionPlan::kInputs, schema::ExecutionPlan::kOutputs}) {
+    const Span<const int32_t> ports = plan.table.vector<int32_t>(slot);
+    if (ports.size() > plan.effort) return false;
+    plan.effort -= ports.size();
+    for (int32_t port : ports)
       if (static_cast<size_t>(port) == index) return false;
+  }
   return true;
 }
 
@@ -183,7 +190,8 @@ size_t MethodMeta::num_attributes() const {
   const flat::Tables values = plan.table.tables(schema::ExecutionPlan::kValues);
   size_t n = 0;
   for (size_t i = 0; i < values.size(); ++i) n += is_attribute(plan, values, i);
-  return n;
+  // whoever asks for each of them walks over all values each time
+  return n == 0 || values.size() <= plan.effort / n ? n : 0;
 }
 
 Result<TensorInfo> MethodMeta::attribute_tensor_meta(size_t index) const {

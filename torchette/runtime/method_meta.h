@@ -58,7 +58,8 @@ class MethodMeta {
   size_t num_outputs() const;
   Result<Tag> output_tag(size_t index) const;
   Result<TensorInfo> output_tensor_meta(size_t index) const;
-  /// Attributes are the tensors inside of the method that have a name, such as mutable buffers.
+  /// Attributes are the tensors inside of the method that have a name, such as mutable buffers. None are told
+  /// of where a file names more than it can have bytes for.
   size_t num_attributes() const;
   Result<TensorInfo> attribute_tensor_meta(size_t index) const;
   size_t num_memory_planned_buffers() const;

@@ -28,6 +28,11 @@ bool register_pal(const PalImpl& impl) {
 
 void runtime_init() { overrides.init != nullptr ? overrides.init() : torchette_pal_init(); }
 
+void runtime_abort() {
+  if (overrides.abort != nullptr) overrides.abort();
+  torchette_pal_abort();
+}
+
 torchette_timestamp_t current_ticks() {
   return overrides.current_ticks != nullptr ? overrides.current_ticks() : torchette_pal_current_ticks();
 }

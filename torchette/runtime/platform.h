@@ -52,6 +52,9 @@ bool register_pal(const PalImpl& impl);
 
 /// Lets the platform prepare itself; to be called once before the runtime is used.
 void runtime_init();
+/// Ends the program. Nothing that a file or an input can cause comes here: only a caller's own mistake, such
+/// as EValue::toInt() of a tensor.
+[[noreturn]] void runtime_abort();
 torchette_timestamp_t current_ticks();
 torchette_tick_ratio_t ticks_to_ns_multiplier();
 /// Memory for the conveniences above the core, which itself never calls these.

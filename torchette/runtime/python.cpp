@@ -295,7 +295,7 @@ nb::dict describe_method(const SharedProgram& shared, const char* name) {
     if (tag == Tag::Tensor) info = describe(unwrap(meta.output_tensor_meta(i)));
     outputs.append(nb::make_tuple(static_cast<int>(tag), info));
   }
-  for (size_t i = 0; i < meta.num_attributes(); ++i)
+  for (size_t i = 0, count = meta.num_attributes(); i < count; ++i)
     attributes.append(describe(unwrap(meta.attribute_tensor_meta(i))));
   for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i)
     buffers.append(unwrap(meta.memory_planned_buffer_size(i)));

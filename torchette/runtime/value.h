@@ -203,7 +203,7 @@ class Value {
     if (tag_ == wanted) return;
     TORCHETTE_LOG(Fatal, "a value of kind %u is asked for one of kind %u", static_cast<unsigned>(tag_),
                   static_cast<unsigned>(wanted));
-    torchette_pal_abort();
+    runtime_abort();
   }
 
   union Payload {

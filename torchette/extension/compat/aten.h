@@ -91,7 +91,7 @@ class TensorImpl : public ::torchette::TensorImpl {
  private:
   [[noreturn]] static void refuse([[maybe_unused]] const char* what) {
     TORCHETTE_LOG(Fatal, "no tensor can have this %s", what);
-    torchette_pal_abort();
+    ::torchette::runtime_abort();
   }
 
   StridesType strides_[::torchette::kMaxDim];

@@ -84,7 +84,7 @@ using namespace ::torchette::extension;
   do {                                       \
     if (__builtin_expect(!(condition), 0)) { \
       TORCHETTE_LOG(Fatal, __VA_ARGS__);     \
-      torchette_pal_abort();                 \
+      ::torchette::runtime_abort();          \
     }                                        \
   } while (0)
 #define ET_CHECK(condition) ET_CHECK_MSG(condition, "%s does not hold", #condition)

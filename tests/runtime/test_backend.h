@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The backend of the test program (make_program.py). It touches every byte that it is given, as a sanitizer's
+// bait.
+#pragma once
+
+#include "torchette/runtime/backend.h"
+
+namespace torchette {
+
+/// Copies its first argument to its last; reads its blob and options, and keeps a few bytes of the method's
+/// memory.
+struct TestBackend final : BackendInterface {
+  mutable int live = 0;  // handles that were not given back
+  mutable uint64_t touched = 0;
+
+  bool is_available() const override { return true; }
+  Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
+                               Span<const CompileSpec> compile_specs) const override {
+    const auto* blob = static_cast<const uint8_t*>(processed->data());
+    for (size_t i = 0; i < processed->size(); ++i) touched += blob[i];
+    for (const CompileSpec& spec : compile_specs) {
+      for (const char* c = spec.key; *c != 0; ++c) touched += static_cast<uint64_t>(*c);
+      for (uint8_t byte : spec.value) touched += byte;
+    }
+    DelegateHandle* handle = context.get_runtime_allocator()->allocate(8);
+    if (handle == nullptr) return Error::MemoryAllocationFailed;
+    ++live;
+    return handle;
+  }
+  Error execute(BackendExecutionContext& context, DelegateHandle*, Span<Value*> arguments) const override {
+    for (const Value* argument : arguments)
+      TORCHETTE_CHECK(argument->is_tensor() && argument->to_tensor().const_data_ptr() != nullptr,
+                      InvalidArgument, "a tensor is needed");
+    if (arguments.size() < 2) return Error::InvalidArgument;
+    const Tensor from = arguments.front()->to_tensor(), to = arguments.back()->to_tensor();
+    TORCHETTE_CHECK(from.nbytes() == to.nbytes(), InvalidArgument, "another size");
+    void* scratch = context.allocate_temp(from.nbytes() + 1);
+    TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "no scratch memory");
+    memcpy(scratch, from.const_data_ptr(), from.nbytes());
+    memcpy(to.mutable_data_ptr(), scratch, from.nbytes());
+    return Error::Ok;
+  }
+  void destroy(DelegateHandle*) const override { --live; }
+};
+
+/// The backend that programs know as "test".
+inline TestBackend& test_backend() {
+  static TestBackend backend;
+  static Backend node{"test", &backend};
+  static const Error registered = register_backend(node);
+  (void)registered;
+  return backend;
+}
+
+}  // namespace torchette
