@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the reference models that are worth a delegate. Out: lowering, loading and running them on XNNPACK, here and in
+# ExecuTorch, each with its own partitioner and its own build of the library, as ratios in a table.
+"""XNNPACK here and in ExecuTorch, side by side in one process, one thread each."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import ROOT, _interleave
+
+MODELS = ["mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "resnet18", "vit_tiny", "minilm"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="./dev bench xnnpack", description=__doc__)
+    parser.add_argument("models", nargs="*", default=MODELS, help=f"by default {', '.join(MODELS)}")
+    parser.add_argument("--quick", action="store_true", help="two rounds of each instead of seven")
+    parser.add_argument("--measure", metavar="MODEL", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.measure:
+        json.dump(measure(options.measure, options.quick), sys.stdout)
+        return 0
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from torchette.runtime import Runtime
+
+    if not Runtime.get().backend_registry.is_available("XnnpackBackend"):
+        print("this build has no XNNPACK backend: ./dev xnnpack", file=sys.stderr)
+        return 1
+    console = Console() if sys.stdout.isatty() else Console(width=150)
+    table = Table(
+        "model", "latency ms, ours : peer", "ratio", "load ms", "ratio", "lowering CPU s", "ratio", "calls"
+    )
+    for name in options.models:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.xnnpack",
+            "--measure",
+            name,
+            *["--quick"] * options.quick,
+        ]
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONWARNINGS": "ignore",
+        }
+        with console.status(f"{name} ..."):
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            console.print(f"{name} failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+            continue
+        f = json.loads(done.stdout.splitlines()[-1])
+        cells = [name]
+        for key, unit, digits in (("latency", 1e3, 2), ("load", 1e3, 1), ("lower", 1, 1)):
+            ours, peer = f[f"{key}_ours"], f[f"{key}_peer"]
+            cells += [f"{ours * unit:.{digits}f} : {peer * unit:.{digits}f}", f"{ours / peer:.2f}"]
+        table.add_row(*cells, f"{f['calls_ours']:.0f} : {f['calls_peer']:.0f}")
+    console.print(table)
+    return 0
+
+
+def measure(name: str, quick: bool) -> dict[str, float]:
+    """All figures of one model: seconds (medians over the rounds), and delegate calls."""
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner as PeerPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower as peer_lower
+    from executorch.extension.pybindings import portable_lib
+    from executorch.runtime import Runtime as PeerRuntime
+
+    from tests.models import zoo
+    from torchette.backends.xnnpack import XnnpackPartitioner
+    from torchette.errors import DelegationWarning
+    from torchette.exir import to_edge_transform_and_lower
+    from torchette.format import pte
+    from torchette.runtime import Runtime
+
+    warnings.simplefilter("ignore", DelegationWarning)
+    torch.set_num_threads(1)
+    if reset := getattr(portable_lib, "_unsafe_reset_threadpool", None):
+        reset(1)
+    module, args = zoo.build(name)
+
+    def ours(program: torch.export.ExportedProgram) -> bytes:
+        return to_edge_transform_and_lower(program, partitioner=XnnpackPartitioner()).to_executorch().buffer
+
+    def peers(program: torch.export.ExportedProgram) -> bytes:
+        return bytes(peer_lower(program, partitioner=[PeerPartitioner()]).to_executorch().buffer)
+
+    # What either side does once per process is paid on a model that does not count.
+    small = torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),)
+    files, cpu = {}, {}
+    for lower in (ours, peers):
+        lower(torch.export.export(*small))
+    for key, lower in (("lower_ours", ours), ("lower_peer", peers)):
+        program = torch.export.export(module, args)
+        gc.collect()
+        begin = time.process_time()
+        files[key] = lower(program)
+        cpu[key] = time.process_time() - begin
+
+    rounds = 2 if quick else 7
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        paths = {key: Path(folder, f"{key}.pte") for key in files}
+        for key, path in paths.items():
+            path.write_bytes(files[key])
+        alive: list[Any] = []  # the peer's method does not keep its program alive
+
+        def load_peer() -> Any:
+            alive[:] = [PeerRuntime.get().load_program(paths["lower_peer"])]
+            return alive[0].load_method("forward")
+
+        def load_ours() -> Any:
+            return Runtime.get().load_program(paths["lower_ours"]).load_method("forward")
+
+        load = _interleave({"load_ours": load_ours, "load_peer": load_peer}, rounds, time.perf_counter)
+        our_method, peer_method = load_ours(), load_peer()
+        for mine, theirs in zip(our_method.execute(args), peer_method.execute(args), strict=True):
+            torch.testing.assert_close(torch.as_tensor(mine), theirs, rtol=1e-3, atol=1e-4)
+        calls = {
+            "latency_ours": lambda: our_method.execute(args),
+            "latency_peer": lambda: peer_method.execute(args),
+        }
+        latency = _interleave(calls, rounds, time.perf_counter)
+    counts = {
+        side: float(
+            sum(len(plan.delegates) for plan in pte.read(files[f"lower_{side}"]).program.execution_plan)
+        )
+        for side in ("ours", "peer")
+    }
+    return {**cpu, **load, **latency, "calls_ours": counts["ours"], "calls_peer": counts["peer"]}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
