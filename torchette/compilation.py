@@ -33,6 +33,7 @@ from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.passes.plan_memory import MemoryPlanningPass
 from torchette.exir.pipeline import Report
 from torchette.exir.program import (
+    DynamicMemoryPlanningMode,
     EdgeCompileConfig,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
@@ -131,6 +132,7 @@ def compile(
     check_passes: bool = False,
     plan_inputs_and_outputs: bool = False,
     arenas: Mapping[str, int | str | None] | None = None,
+    dynamic_memory_planning_mode: DynamicMemoryPlanningMode | None = None,
     progress: Progress | None = None,
     dump: str | Path | None = None,
 ) -> CompiledModel:
@@ -141,7 +143,7 @@ def compile(
             ExportedProgram or (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
             The first two become the method "forward". Nothing of it is changed.
         args, kwargs: example inputs; their dtypes, ranks and, but for dynamic dimensions, shapes are fixed.
-        dynamic_shapes: as for `torch.export.export`; dynamic dimensions need an upper bound, `Dim("n", max=128)`.
+        dynamic_shapes: as for `torch.export.export`; a range, `Dim("n", min=2, max=128)`, is checked when inputs are set.
         target: where the model is to run; one of `TARGETS`.
         quantize: a quantizer of torchao's (`torchao.quantization.pt2e.quantizer.Quantizer`); the model is observed on
             the example inputs and converted. Refused for now, since the runtime has no quantized kernels.
@@ -157,6 +159,9 @@ def compile(
             of using the caller's memory.
         arenas: the memories of the device, the fastest first: name -> bytes (``65536``, ``"64K"``), or None for as many
             as it takes. Tensors with the most traffic for their size go to the first. They become memory ids 1, 2, ...
+        dynamic_memory_planning_mode: where tensors of dynamic shape lie; by default they take memory at their actual size
+            while the model runs (SYMBOLIC), but where arenas are given or inputs are planned, at their greatest size in
+            planned memory (UPPER_BOUND).
         progress: called with (stage, pass) before each step.
         dump: a folder that receives the graph after every pass, as text.
 
@@ -188,6 +193,12 @@ def compile(
             alloc_graph_input=plan_inputs_and_outputs,
             alloc_graph_output=plan_inputs_and_outputs,
             arenas=arenas,
+        ),
+        dynamic_memory_planning_mode=dynamic_memory_planning_mode
+        or (
+            DynamicMemoryPlanningMode.UPPER_BOUND
+            if arenas or plan_inputs_and_outputs
+            else DynamicMemoryPlanningMode.SYMBOLIC
         ),
     )
     try:

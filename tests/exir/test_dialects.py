@@ -243,12 +243,6 @@ def _():
     return p, "edge"
 
 
-@broken_by("unbounded-dimension")
-def _():
-    n = torch.export.Dim("n")
-    return export(lambda x: x.sin(), (X,), dynamic_shapes=(({0: n},),)).run_decompositions(), "edge"
-
-
 @broken_by("random")
 def _():
     p = at("edge")

@@ -91,7 +91,9 @@ def test_is_the_same_on_the_wire_as_the_peers() -> None:
         # whether an empty vector is written is the writer's choice, not a matter of the wire
         tables = {
             name: [
-                (f.name, f.kind, f.offset, f.type, f.item, f.code, f.default, f.force_align) for f in fields
+                (f.name, f.kind, f.offset, f.type, f.item, f.code, f.default, f.force_align)
+                for f in fields
+                if f.offset < 64  # from there on, fields are ours: no other reader looks there
             ]
             for name, fields in parsed.tables.items()
         }

@@ -29,7 +29,9 @@ BINARY: list[tuple[str, Callable[..., Any]]] = [
     ("ge.Scalar", operator.ge),
     ("sym_max.Scalar", max),
     ("sym_min.Scalar", min),
+    ("ne.Scalar", operator.ne),
 ]
+BITWISE = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -196,3 +198,40 @@ def test_copy_index() -> None:
         with pytest.raises(RuntimeError):
             _native.call_kernel("executorch_prim::et_copy_index.tensor", out, row, index)
     assert torch.equal(out, rows)
+
+
+@pytest.mark.parametrize("name", BITWISE)
+def test_bits_of_numbers_and_truth_values(name: str) -> None:
+    for numbers in (INTEGERS, [False, True]):
+        for a, b in itertools.product(numbers, numbers):
+            assert equal(call(f"{name}.Scalar", a, b), BITWISE[name](a, b)), (a, b)
+    with pytest.raises(RuntimeError, match="fraction"):
+        call(f"{name}.Scalar", 1.5, 2)
+
+
+def test_powers() -> None:
+    for a, b in itertools.product([0, 1, -1, 2, -3, 10], range(12)):
+        assert equal(call("pow.Scalar", a, b), a**b), (a, b)
+    for a, b in ((2, -2), (2.0, 3), (2, 0.5), (0.25, 0.5)):
+        assert equal(call("pow.Scalar", a, b), float(a) ** b), (a, b)
+
+
+def test_shifts() -> None:
+    for a, b in itertools.product([0, 1, 5, -5, 2**40], [0, 1, 7, 20]):
+        assert equal(call("lshift.Scalar", a, b), a << b) and equal(call("rshift.Scalar", a, b), a >> b)
+    assert (
+        call("rshift.Scalar", -1, 200) == -1
+        and call("rshift.Scalar", 1, 200) == call("lshift.Scalar", 1, 200) == 0
+    )
+    with pytest.raises(RuntimeError, match="no less than 0"):
+        call("lshift.Scalar", 1, -1)
+
+
+def test_square_root_and_magnitude() -> None:
+    for a in (0, 1, 2.25, 1e10):
+        assert equal(call("sym_sqrt.Scalar", a), math.sqrt(a))
+    with pytest.raises(RuntimeError, match="square root"):
+        call("sym_sqrt.Scalar", -1)
+    for numbers in (INTEGERS, FLOATS):
+        for number in numbers:
+            assert equal(call("abs.Scalar", number), abs(number))

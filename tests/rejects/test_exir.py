@@ -49,10 +49,6 @@ def wrong_shapes(self, x):
     return x @ x  # here: wrong_shapes
 
 
-def unbounded_branch(self, x, y):
-    return x + y  # here: unbounded_branch
-
-
 def fixed_length(self, x):
     return x.view(4, 3) + torch.ones(4, 3)  # here: fixed_length
 
@@ -156,14 +152,6 @@ def test_operators_without_a_place(module, code, remedy):
     violation = next(v for v in caught.value.violations if v.code == code)
     assert violation.place.startswith(f"{SOURCE}:{line_of(module)}, in forward: ")
     assert remedy in str(violation)
-
-
-def test_unbounded_dimension():
-    exported = torch.export.export(
-        Model(unbounded_branch).eval(), (X, X), dynamic_shapes={"args": ({0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC})}
-    )  # fmt: skip
-    error = refused(lambda: to_edge(exported), errors.DialectError, "unbounded-dimension")
-    assert "Dim('n', max=...)" in str(error) and len(error.violations) == 2
 
 
 def test_all_missing_kernels_with_their_lines(monkeypatch):

@@ -18,18 +18,20 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from torchette.errors import EmitError
 from torchette.exir import control_flow, ops
 from torchette.exir.delegate import LoweredBackendModule, NamedDataStore, is_delegate_call
 from torchette.exir.graph import place, placeholders, tensor_of
 from torchette.exir.interface import GraphInterface, specs_of, view_sizes
-from torchette.exir.tensor import TensorSpec
+from torchette.exir.tensor import TensorShapeDynamism, TensorSpec, upper_bound
 from torchette.format import pte
 
 aten = torch.ops.aten
 
 SCHEMA_VERSION = 0
+NO_BOUND = 2**31 - 1
 
 
 @dataclass
@@ -189,6 +191,30 @@ def scalar_type(dtype: torch.dtype) -> Any:
         raise ValueError(f"the file format has no tensors of {dtype}") from None
 
 
+def _dynamism(spec: TensorSpec) -> TensorShapeDynamism:
+    """What says in the file where memory comes from: an unbounded tensor takes its own, an alias of one is a view of it."""
+    if spec.owned:
+        return TensorShapeDynamism.DYNAMIC_UNBOUND
+    if spec.base is not None and spec.is_dynamic_unbound_tensor:
+        return TensorShapeDynamism.DYNAMIC_BOUND
+    return spec.shape_dynamism
+
+
+def _ranges(tensor: torch.Tensor, constraints: Mapping[Any, Any]) -> list[int]:
+    """The least and the greatest size of each dimension; nothing where all of them are fixed."""
+    if all(isinstance(size, int) for size in tensor.shape):
+        return []
+    ranges = []
+    for size in tensor.shape:
+        if isinstance(size, int):
+            ranges += [size, size]
+            continue
+        bounds = bound_sympy(size.node.expr, dict(constraints))
+        least, most = bounds.lower, upper_bound(size)
+        ranges += [max(0, int(least)) if least.is_finite else 0, NO_BOUND if most is None else most]
+    return ranges
+
+
 def _tensor_record(spec: TensorSpec, data_buffer_idx: int, name: str | None = None) -> Any:
     allocation = None
     if spec.mem_offset is not None and spec.mem_id is not None:
@@ -199,7 +225,7 @@ def _tensor_record(spec: TensorSpec, data_buffer_idx: int, name: str | None = No
         dim_order=list(spec.dim_order),
         data_buffer_idx=data_buffer_idx,
         allocation_info=allocation,
-        shape_dynamism=pte.TensorShapeDynamism(int(spec.shape_dynamism)),
+        shape_dynamism=pte.TensorShapeDynamism(int(_dynamism(spec))),
         extra_tensor_info=pte.ExtraTensorInfo(fully_qualified_name=name) if name else None,
     )
 
@@ -255,6 +281,9 @@ _PRIMITIVES: dict[Any, str] = {
     operator.lt: "lt", operator.ge: "ge", operator.le: "le", round: "round", torch.sym_float: "sym_float",
     torch.sym_int: "sym_int", torch.sym_max: "sym_max", torch.sym_min: "sym_min", torch.sym_not: "sym_not",
     torch.sym_ite: "sym_ite", operator.not_: "sym_not", torch.sym_sum: "add", math.ceil: "ceil", math.trunc: "trunc",
+    math.floor: "floor", operator.ne: "ne", operator.pow: "pow", operator.and_: "and", operator.or_: "or",
+    operator.xor: "xor", operator.lshift: "lshift", operator.rshift: "rshift", operator.abs: "abs", abs: "abs",
+    torch.sym_sqrt: "sym_sqrt",
 }  # fmt: skip
 
 
@@ -342,12 +371,18 @@ class _MethodEmitter:
             )
             if node.op not in ("placeholder", "output") and not is_branch:
                 self._attempt(self._call, node)
+                for spec in node.meta.get("frees", ()):
+                    if spec in self._of_spec:
+                        self._append(pte.FreeCall(self._of_spec[spec]), node)
 
     def _placeholder(self, node: Node, stored: Any) -> None:
         if node in self.interface.inputs:
             spec = node.meta.get("spec")
             if isinstance(spec, TensorSpec):
                 index = self._tensor(spec, 0, str(node.target))
+                ranges = _ranges(node.meta["val"], self.program.range_constraints)
+                if ranges:
+                    self.values[index].val.extra_tensor_info.ranges = ranges
             else:
                 # A number that export has fixed, or a symbolic one: the value says which and of what type.
                 index = self._value(_scalar_record(node.meta.get("val", getattr(stored.arg, "value", None))))
@@ -392,7 +427,7 @@ class _MethodEmitter:
             self._of_node[node] = parts[node.args[1]] if isinstance(parts, tuple) else parts
         elif "alias" in node.meta and self._is_alias(node):
             self._alias(node)
-        elif target in _PRIMITIVES:
+        elif target in _PRIMITIVES or target is operator.pos:
             self._primitive(node)
         elif isinstance(target, torch._ops.OpOverload):
             self._kernel(node, target)
@@ -534,6 +569,11 @@ class _MethodEmitter:
             return
         if node.kwargs:
             raise _Unsupported("arguments by name of a function on numbers")
+        if node.target is operator.pos:
+            self._of_node[node] = self._argument(node.args[0], "")
+            return
+        if node.target is round and len(node.args) > 1:
+            raise _Unsupported("rounding to a number of digits")
         name = (f"executorch_prim::{_PRIMITIVES[node.target]}", "Scalar")
         if node.target is torch.sym_sum:
             total, *terms = (self._argument(term, "") for term in node.args[0])

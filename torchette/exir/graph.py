@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ExportGraphSignature,
@@ -324,6 +325,11 @@ def node_text(node: Node) -> str:
 def map_nodes(value: Any, function: Callable[[Node], Any]) -> Any:
     """Apply a function to every node within nested arguments."""
     return torch.fx.node.map_arg(value, function)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Contiguous, as far as that is known; asks no question that would put a guard on a symbolic size."""
+    return bool(is_contiguous_or_false(tensor))
 
 
 def same_size(a: Any, b: Any) -> bool:

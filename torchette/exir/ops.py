@@ -26,7 +26,7 @@ SYMBOLIC_FUNCTIONS: frozenset[Any] = frozenset(
     {
         operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
         operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_,
-        operator.or_, operator.not_, operator.pos, round,
+        operator.or_, operator.xor, operator.lshift, operator.rshift, operator.abs, abs, operator.not_, operator.pos, round,
         torch.sym_int, torch.sym_float, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
         torch.sym_sum,
     }

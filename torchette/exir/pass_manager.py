@@ -16,7 +16,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from torchette.errors import PassError
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
-from torchette.exir.graph import fake_mode, map_nodes, placeholders, sync_signature
+from torchette.exir.graph import calls, fake_mode, map_nodes, placeholders, sync_signature
 from torchette.exir.pass_base import PassType
 
 __all__ = ["PassManager", "PassType", "adapt", "flatten"]
@@ -127,8 +127,8 @@ def _takes_program(run: Any) -> bool:
 def _fill_values(program: ExportedProgram) -> None:
     """Nodes that a pass made without saying what they yield: ask torch, node by node."""
     mode = fake_mode(program)
-    for node in program.graph.nodes:
-        if node.op != "call_function" or "val" in node.meta or mode is None:
+    for node in calls(program):
+        if "val" in node.meta or mode is None:
             continue
         args, kwargs = map_nodes((node.args, dict(node.kwargs)), _value_of)
         with mode:

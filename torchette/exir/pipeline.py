@@ -27,6 +27,7 @@ from torchette.exir.passes.fold_batch_norm import fold_batch_norm
 from torchette.exir.passes.fold_constants import fold_constants
 from torchette.exir.passes.fuse_linear import fuse_linear
 from torchette.exir.passes.loops_to_while import loops_to_while
+from torchette.exir.passes.masks_to_indices import masks_to_indices
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.normalize_memory_formats import normalize_memory_formats
 from torchette.exir.passes.promote_types import promote_types
@@ -57,6 +58,7 @@ STAGES = (
         dialects.EDGE,
         (
             remove_assertions,
+            masks_to_indices,
             copy_views,
             # Before noops, which compares layouts.
             normalize_memory_formats,

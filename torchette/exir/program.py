@@ -30,7 +30,11 @@ from torchette.format import pte
 
 
 class DynamicMemoryPlanningMode(Enum):
-    """How memory for dynamic shapes is planned."""
+    """Where tensors of dynamic shape lie.
+
+    UPPER_BOUND: in planned memory, at their greatest size. Without a greatest size, as with SYMBOLIC.
+    SYMBOLIC: in memory that the caller's `DynamicAllocator` gives while the method runs, at their actual size.
+    """
 
     UPPER_BOUND = 0
     SYMBOLIC = 1
@@ -105,8 +109,6 @@ class ExecutorchBackendConfig:
             "external_constants": self.external_constants is not False,
             "external_mutable_weights": self.external_mutable_weights,
             "do_quant_fusion_and_const_prop": self.do_quant_fusion_and_const_prop,
-            "dynamic_memory_planning_mode": self.dynamic_memory_planning_mode
-            is not DynamicMemoryPlanningMode.UPPER_BOUND,
         }
         asked = [name for name, value in unsupported.items() if value]
         if asked:
@@ -482,6 +484,10 @@ def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:
 
     def plan_memory(program: ExportedProgram) -> ExportedProgram:
         """Give every tensor its place in memory."""
+        if config.dynamic_memory_planning_mode is DynamicMemoryPlanningMode.SYMBOLIC:
+            if not isinstance(planner, MemoryPlanningPass):
+                raise UnsupportedError("DynamicMemoryPlanningMode.SYMBOLIC needs a MemoryPlanningPass")
+            planner.at_actual_size = True
         result = (
             planner(program) if isinstance(planner, MemoryPlanningPass) else _run_planner(planner, program)
         )

@@ -38,6 +38,7 @@ class TensorSpec:
         mem_obj_id: equal for specs that share one slot; ExecuTorch's algorithms may set it.
         alignment: what `allocated_memory` is rounded up to, bytes.
         base, base_offset: for an alias, the spec whose storage it shares and the byte at which it begins there.
+        owned: not planned; takes memory of its actual size while the method runs, from its first to its last use.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class TensorSpec:
         self.alignment = ALIGNMENT
         self.base: TensorSpec | None = None
         self.base_offset = 0
+        self.owned = False
         self.init_mem_planning_fields()
 
     def init_mem_planning_fields(self) -> None:

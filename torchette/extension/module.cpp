@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "torchette/extension/file_data_loader.h"
+#include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/mmap_data_loader.h"
 
@@ -25,6 +26,7 @@ Error keep(Result<L> loader, std::shared_ptr<DataLoader>* kept) {
 
 struct Module::Loaded {
   MallocMemoryAllocator memory;
+  MallocDynamicAllocator dynamic;
   Arenas arenas;
   HierarchicalAllocator planned{{}};
   MemoryManager manager{nullptr};
@@ -161,7 +163,7 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
     planned_memory = &loaded->planned;
   }
   MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
-  loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get());
+  loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
   Result<Method> method = program_->load_method(method_name.c_str(), &loaded->manager);
   if (!method.ok()) return method.error();
   loaded->method = std::make_unique<Method>(std::move(*method));

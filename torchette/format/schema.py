@@ -209,6 +209,8 @@ def _resolve(
 ) -> Iterator[Field]:
     offset = 4  # a vtable starts with its own size and the table's, two bytes each
     for name, type_name, vector, text, attributes in fields:
+        if "id" in attributes:
+            offset = max(offset, 4 + 2 * int(attributes["id"]))
         code, default = "", None
         if type_name in _SCALARS:
             kind, code = "scalar", _SCALARS[type_name][0]
@@ -272,7 +274,13 @@ def cpp_header(schema: Schema, source: str) -> str:
         lines += [f"  {member.name} = {member.value}," for member in tags]
         lines += ["};"]
     for name, fields in schema.tables.items():
-        widths = [str(width) for f in fields for width in _entry_widths(f)]
+        widths: list[str] = []
+        for f in fields:
+            entries = _entry_widths(f)
+            widths += ["4"] * (
+                (f.offset - 4) // 2 + 1 - len(entries) - len(widths)
+            )  # entries that have no field
+            widths += map(str, entries)
         lines += ["", f"struct {name} {{"]
         if widths:
             lines.append(f"  static constexpr uint8_t kWidths[] = {{{', '.join(widths)}}};")

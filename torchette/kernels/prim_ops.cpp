@@ -113,6 +113,55 @@ static Error sym_float(Context&, const Scalar& a, Value& out) {
   out = Value(a.to_double());
   return Error::Ok;
 }
+/// Whole numbers to a power that is not negative stay whole, and wrap around as products do.
+static Error power(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  if (!is_whole(a) || !is_whole(b) || b.to_int() < 0) {
+    out = Value(std::pow(a.to_double(), b.to_double()));
+    return Error::Ok;
+  }
+  uint64_t result = 1, base = bits(a);
+  for (uint64_t left = bits(b); left != 0; left >>= 1, base *= base)
+    if ((left & 1) != 0) result *= base;
+  out = whole(result);
+  return Error::Ok;
+}
+/// Of numbers, and of truth values, which stay such.
+#define TORCHETTE_BITWISE(name, sign)                                                       \
+  static Error name(Context&, const Scalar& a, const Scalar& b, Value& out) {               \
+    TORCHETTE_CHECK(is_whole(a) && is_whole(b), InvalidArgument, "a fraction has no bits"); \
+    out = a.is_bool() && b.is_bool() ? Value(a.to_bool() sign b.to_bool() ? true : false)   \
+                                     : whole(bits(a) sign bits(b));                         \
+    return Error::Ok;                                                                       \
+  }
+TORCHETTE_BITWISE(bit_and, &)
+TORCHETTE_BITWISE(bit_or, |)
+TORCHETTE_BITWISE(bit_xor, ^)
+#undef TORCHETTE_BITWISE
+static Error shift(const Scalar& a, const Scalar& b, bool left, Value& out) {
+  TORCHETTE_CHECK(is_whole(a) && is_whole(b) && b.to_int() >= 0, InvalidArgument,
+                  "whole numbers are shifted, by no less than 0");
+  const int64_t x = a.to_int(), by = b.to_int();
+  if (left)
+    out = whole(by > 63 ? 0 : bits(a) << by);
+  else
+    out = Value(by > 63 ? (x < 0 ? int64_t{-1} : int64_t{0}) : x >> by);
+  return Error::Ok;
+}
+static Error lshift(Context&, const Scalar& a, const Scalar& b, Value& out) { return shift(a, b, true, out); }
+static Error rshift(Context&, const Scalar& a, const Scalar& b, Value& out) {
+  return shift(a, b, false, out);
+}
+static Error sym_sqrt(Context&, const Scalar& a, Value& out) {
+  TORCHETTE_CHECK(a.to_double() >= 0, InvalidArgument, "%g has no square root", a.to_double());
+  out = Value(std::sqrt(a.to_double()));
+  return Error::Ok;
+}
+static Error absolute(Context&, const Scalar& a, Value& out) {
+  out = !is_whole(a)     ? Value(std::fabs(a.to_double()))
+        : a.to_int() < 0 ? whole(0 - bits(a))
+                         : Value(a.to_int());
+  return Error::Ok;
+}
 /// A fraction that has been made whole must fit the 64 bits.
 static Error to_whole(double value, Value& out) {
   TORCHETTE_CHECK(value >= -9223372036854775808.0 && value < 9223372036854775808.0, InvalidArgument,
@@ -290,6 +339,14 @@ TORCHETTE_KERNELS(prim_ops,                                                     
                   TORCHETTE_KERNEL("executorch_prim::mod.Scalar", mod),                      //
                   TORCHETTE_KERNEL("executorch_prim::mod.int", mod),                         //
                   TORCHETTE_KERNEL("executorch_prim::neg.Scalar", neg),                      //
+                  TORCHETTE_KERNEL("executorch_prim::pow.Scalar", power),                    //
+                  TORCHETTE_KERNEL("executorch_prim::abs.Scalar", absolute),                 //
+                  TORCHETTE_KERNEL("executorch_prim::and.Scalar", bit_and),                  //
+                  TORCHETTE_KERNEL("executorch_prim::or.Scalar", bit_or),                    //
+                  TORCHETTE_KERNEL("executorch_prim::xor.Scalar", bit_xor),                  //
+                  TORCHETTE_KERNEL("executorch_prim::lshift.Scalar", lshift),                //
+                  TORCHETTE_KERNEL("executorch_prim::rshift.Scalar", rshift),                //
+                  TORCHETTE_KERNEL("executorch_prim::sym_sqrt.Scalar", sym_sqrt),            //
                   TORCHETTE_KERNEL("executorch_prim::eq.Scalar", eq),                        //
                   TORCHETTE_KERNEL("executorch_prim::ne.Scalar", ne),                        //
                   TORCHETTE_KERNEL("executorch_prim::lt.Scalar", lt),                        //

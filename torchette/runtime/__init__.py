@@ -101,9 +101,11 @@ class TensorInfo:
     """A tensor of a method's signature."""
 
     def __init__(self, record: tuple) -> None:
-        sizes, dim_order, dtype, self.is_dynamic, self._planned, self._nbytes, self.name = record
+        sizes, dim_order, dtype, self.is_dynamic, self._planned, self._nbytes, self.name, ranges = record
         self._sizes: tuple[int, ...] = sizes
         self._dtype: int = dtype
+        self.ranges: tuple[tuple[int, int], ...] = tuple(zip(ranges[::2], ranges[1::2], strict=True))
+        """Of an input with a dynamic shape: the least and the greatest size (2^31 - 1: none) of each dimension."""
         self.dim_order: tuple[int, ...] = dim_order
         """Dimensions from the outermost to the innermost in memory."""
 
@@ -274,6 +276,11 @@ class Method:
     def metadata(self) -> MethodMeta:
         """What the method takes, gives and needs."""
         return self._meta
+
+    @property
+    def dynamic_memory_peak(self) -> int:
+        """The most bytes that tensors of dynamic shape, which take memory as they need it, ever held at once."""
+        return self._method.dynamic_memory_peak
 
     def get_attribute(self, name: str) -> Any:
         """A copy of the named tensor inside of the method, such as a buffer that it updates. KeyError if there is none."""

@@ -43,12 +43,13 @@ enum class ScalarType : int8_t {
   Undefined = 30,
 };
 
+/// Outside of the function, which would else build the table each time that it is called.
+inline constexpr uint8_t kElementSizes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2,
+                                            1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1,  2, 4, 8, 0};
 /// Bytes of one element, or 0 for a type that tensors of this runtime cannot hold.
 TORCHETTE_INLINE constexpr size_t element_size(ScalarType type) {
-  constexpr uint8_t kBytes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2,
-                                1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1,  2, 4, 8, 0};
   const auto i = static_cast<uint8_t>(type);
-  return i < sizeof(kBytes) ? kBytes[i] : 0;
+  return i < sizeof(kElementSizes) ? kElementSizes[i] : 0;
 }
 
 /// Whether `p` may be read as elements of `type`.

@@ -67,24 +67,31 @@ class HierarchicalAllocator {
   Span<Span<uint8_t>> buffers_;
 };
 
-/// The three memories of a method: its own structures (lives as long as the method), the planned buffers, and
-/// the kernels' scratch (reset after every instruction). `planned_memory` and `temp_allocator` may be null.
+class DynamicAllocator;
+
+/// The memories of a method: its own structures (lives as long as the method), the planned buffers, the
+/// kernels' scratch (reset after every instruction), and tensors of sizes that are not known ahead of time.
+/// All but the first may be null where a method does not need them.
 class MemoryManager {
  public:
   explicit MemoryManager(MemoryAllocator* method_allocator, HierarchicalAllocator* planned_memory = nullptr,
-                         MemoryAllocator* temp_allocator = nullptr)
+                         MemoryAllocator* temp_allocator = nullptr,
+                         DynamicAllocator* dynamic_allocator = nullptr)
       : method_allocator_(method_allocator),
         planned_memory_(planned_memory),
-        temp_allocator_(temp_allocator) {}
+        temp_allocator_(temp_allocator),
+        dynamic_allocator_(dynamic_allocator) {}
 
   MemoryAllocator* method_allocator() const { return method_allocator_; }
   HierarchicalAllocator* planned_memory() const { return planned_memory_; }
   MemoryAllocator* temp_allocator() const { return temp_allocator_; }
+  DynamicAllocator* dynamic_allocator() const { return dynamic_allocator_; }
 
  private:
   MemoryAllocator* method_allocator_;
   HierarchicalAllocator* planned_memory_;
   MemoryAllocator* temp_allocator_;
+  DynamicAllocator* dynamic_allocator_;
 };
 
 }  // namespace torchette

@@ -35,9 +35,11 @@ Error Method::set_input(const Value& given, size_t index) {
   TORCHETTE_CHECK(index < inputs_.size(), InvalidArgument, "there are %zu inputs, number %zu is given",
                   inputs_.size(), index);
   Value& own = value(inputs_[index]);
+  const uint8_t known = flags(inputs_[index]);
+  Input& state = input_state_[index];
   if (!own.is_tensor()) {
     // a slot that an instruction reads is a symbolic number; any other was a constant of the export
-    if (own.is_scalar() && given.is_scalar() && (flags(inputs_[index]) & kUsed) != 0) {
+    if (own.is_scalar() && given.is_scalar() && (known & kUsed) != 0) {
       TORCHETTE_CHECK(own.tag() == given.tag(), InvalidArgument,
                       "input %zu is a value of kind %d, the method takes %d", index,
                       static_cast<int>(given.tag()), static_cast<int>(own.tag()));
@@ -45,12 +47,8 @@ Error Method::set_input(const Value& given, size_t index) {
       return Error::Ok;
     }
     bool same = own.tag() == given.tag();
-    if (same && own.is_double()) {
-      // by their bits, so that no microcontroller needs arithmetic of doubles for it
-      const double a = own.to_double(), b = given.to_double();
-      same = memcmp(&a, &b, sizeof(a)) == 0;
-    } else if (same && own.is_scalar()) {
-      same = own.to_int() == given.to_int();
+    if (same && own.is_scalar()) {
+      same = own.same_bits(given);
     } else if (same && own.tag() == Tag::String) {
       const Span<const char> a = own.to_string(), b = given.to_string();
       same = a.size() == b.size() && memcmp(a.data(), b.data(), a.size()) == 0;
@@ -69,14 +67,13 @@ Error Method::set_input(const Value& given, size_t index) {
                   static_cast<int>(source.scalar_type()), static_cast<int>(impl.type));
   TORCHETTE_CHECK(source.dim() == impl.dim, InvalidArgument, "input %zu has rank %zd, the method takes %u",
                   index, source.dim(), impl.dim);
-  const SizesType* bound = input_state_[index].bound;
   for (size_t d = 0; d < impl.dim; ++d) {
     const SizesType size = source.sizes()[d];
-    const bool fits = impl.dynamism == TensorShapeDynamism::STATIC ? size == bound[d] : size <= bound[d];
-    TORCHETTE_CHECK(fits && size >= 0, InvalidArgument,
-                    "input %zu has size %d in dimension %zu, the method takes %s%d", index,
-                    static_cast<int>(size), d, impl.dynamism == TensorShapeDynamism::STATIC ? "" : "at most ",
-                    static_cast<int>(bound[d]));
+    const SizesType* range = state.bound + d * state.step;
+    const SizesType least = state.has_least ? *range : 0, most = range[state.step - 1];
+    TORCHETTE_CHECK(size >= least && size <= most && size >= 0, InvalidArgument,
+                    "input %zu has size %d in dimension %zu, the method takes %d to %d", index,
+                    static_cast<int>(size), d, static_cast<int>(least), static_cast<int>(most));
   }
   StridesType strides[kMaxDim];
   const Result<int32_t> numel = dense_strides(source.sizes(), impl.dim_order, strides);
@@ -88,13 +85,15 @@ Error Method::set_input(const Value& given, size_t index) {
         static_cast<int>(source.strides()[d]), d, static_cast<int>(strides[d]));
   TORCHETTE_CHECK(source.const_data_ptr() != nullptr || *numel == 0, InvalidArgument, "input %zu has no data",
                   index);
+  const bool lent = (known & kCallerMemory) != 0;
+  if (lent) impl.capacity = static_cast<size_t>(*numel);
   TORCHETTE_TRY(resize_tensor(target, source.sizes()));
-  if ((flags(inputs_[index]) & kCallerMemory) != 0) {
+  if (lent) {
     impl.data = source.mutable_data_ptr();
   } else if (impl.data != source.const_data_ptr() && *numel != 0) {
     memmove(impl.data, source.const_data_ptr(), source.nbytes());
   }
-  input_state_[index].set = true;
+  state.set = true;
   return Error::Ok;
 }
 
@@ -144,8 +143,7 @@ bool Method::writes_input(size_t index) const {
 
 Error Method::start() {
   for (size_t i = 0; i < inputs_.size(); ++i)
-    TORCHETTE_CHECK(input_state_[i].bound == nullptr || input_state_[i].set, InvalidState,
-                    "input %zu is not set", i);
+    TORCHETTE_CHECK(input_state_[i].set, InvalidState, "input %zu is not set", i);
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const Value& output = value(outputs_[i]);
     if (!output.is_tensor()) continue;
@@ -237,7 +235,8 @@ Error Method::run_control(const Control& control, Context& context) {
       return Error::Ok;
     }
     case Control::Kind::Free:
-      return Error::Ok;  // memory is planned, so there is nothing to give back
+      if (value(control.a).is_tensor()) reserve_tensor(*value(control.a).to_tensor().unsafe_impl(), 0);
+      return Error::Ok;
     case Control::Kind::Delegate: {
       const Delegate& delegate = delegates_[static_cast<size_t>(control.a)];
       return delegate.backend->execute(context, delegate.handle, control.delegate_arguments);

@@ -44,7 +44,9 @@ class MethodParts {
     const void* argument;  // indices of values, in place in the file
   };
   struct Input {
-    const SizesType* bound;  // in place in the file; null where the input is not a tensor
+    const SizesType* bound;  // in place in the file
+    uint8_t step;            // numbers in `bound` for each dimension; the last is the greatest size
+    bool has_least;          // the first is the least size
     bool set;
   };
   struct Delegate {

@@ -156,6 +156,7 @@ class Method::Loading {
     Span<Input> inputs;
     TORCHETTE_TRY(allocate(m_.inputs_.size(), &inputs));
     m_.input_state_ = inputs.data();
+    for (Input& input : inputs) input.set = true;  // but for tensors
     TORCHETTE_TRY(mark(m_.inputs_, kInput));
     return mark(m_.outputs_, kOutput);
   }
@@ -194,16 +195,6 @@ class Method::Loading {
         TORCHETTE_TRY(other(type, Table::at(&reader_, position), i));
       }
       TORCHETTE_TRY(intact("value", i));
-    }
-    for (size_t i = 0; i < m_.inputs_.size(); ++i) {
-      Input& input = m_.input_state_[i];
-      input = {nullptr, false};
-      if (!m_.value(m_.inputs_[i]).is_tensor()) continue;
-      const Table record = records_[static_cast<size_t>(m_.inputs_[i])].table(schema::EValue::kVal);
-      input.bound = record.vector<SizesType>(schema::Tensor::kSizes).data();
-      // a rank of 0 has no bounds, but it is a tensor all the same
-      static constexpr SizesType kNoBounds = 0;
-      if (input.bound == nullptr) input.bound = &kNoBounds;
     }
     return Error::Ok;
   }
@@ -312,13 +303,23 @@ class Method::Loading {
   Error tensor(size_t index) {
     const bool stays =
         tensor_.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism) == TensorShapeDynamism::STATIC;
-    TensorInfo& info = last_[stays];
     bool same_layout;
-    TORCHETTE_TRY(info.read(reader_, tensor_, &same_layout));
+    TORCHETTE_TRY(last_[stays].read(reader_, tensor_, &same_layout));
     if (stays && !same_layout) shared_strides_ = nullptr;
+    return make_tensor(last_[stays], stays, index);
+  }
+
+  /// A function by itself, so that the address of `info` is not computed again and again.
+  __attribute__((noinline)) Error make_tensor(const TensorInfo& info, bool stays, size_t index) {
     const size_t rank = info.sizes_.size();
-    TensorImpl* impl;
-    TORCHETTE_TRY(allocate(&impl));
+    const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
+    const size_t allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
+    uint8_t& flags = m_.flags_[index];
+    const bool owned = info.dynamism_ == TensorShapeDynamism::DYNAMIC_UNBOUND && allocation == 0 &&
+                       (flags & kInput) == 0 && rank != 0;
+    auto* const impl = static_cast<TensorImpl*>(
+        room(1, owned ? sizeof(OwnedTensorImpl) : sizeof(TensorImpl), alignof(OwnedTensorImpl)));
+    if (impl == nullptr) return Error::MemoryAllocationFailed;
     // sizes that stay are never written, so they stand in the file and equal neighbours share their strides
     impl->sizes = const_cast<SizesType*>(info.sizes_.data());
     impl->strides = shared_strides_;
@@ -342,11 +343,16 @@ class Method::Loading {
     impl->type = info.type_;
     impl->dynamism = info.dynamism_;
 
-    const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
-    const size_t allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
     const Table extra = tensor_.table(schema::Tensor::kExtraTensorInfo);
     if (extra.present()) TORCHETTE_TRY(is_here(extra, index));
-    uint8_t& flags = m_.flags_[index];
+    if ((flags & kInput) != 0) {
+      const auto ranges = extra.vector<SizesType>(schema::ExtraTensorInfo::kRanges);
+      const bool both = ranges.size() == 2 * rank;
+      for (size_t i = 0; i < m_.inputs_.size(); ++i)
+        if (static_cast<size_t>(m_.inputs_[i]) == index)
+          m_.input_state_[i] = {both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(both ? 2 : 1),
+                                both || stays, false};
+    }
     if (allocation != 0) {
       allocation_.seek(allocation);
       TORCHETTE_TRY(planned(info.nbytes_, &impl->data));
@@ -356,10 +362,19 @@ class Method::Loading {
       if (!data.ok()) return data.error();
       impl->data = const_cast<void*>(*data);
       flags |= kConstant;
+    } else if (owned) {
+      impl->dynamism = TensorShapeDynamism::OWNED;
+      DynamicAllocator*& memory = static_cast<OwnedTensorImpl*>(impl)->memory;
+      memory = m_.memory_->dynamic_allocator();
+      TORCHETTE_CHECK(memory != nullptr, InvalidArgument,
+                      "tensor %zu has a size that only the run knows: give a dynamic allocator", index);
+      reserve_tensor(*impl, 0);
+      m_.any_unbacked_ = true;
     } else if ((flags & (kInput | kOutput)) != 0) {
       flags |= kCallerMemory;
     } else {
       flags |= kUnbacked;
+      impl->capacity = SIZE_MAX;  // it has the bytes of another tensor, as many as it needs
       m_.any_unbacked_ = true;
     }
     TORCHETTE_CHECK(is_aligned_for(impl->data, impl->type), InvalidProgram,
@@ -488,9 +503,12 @@ class Method::Loading {
         return Error::Ok;
       }
       case schema::InstructionArguments::FreeCall: {
-        TORCHETTE_TRY(in_range(args.get<int32_t>(schema::FreeCall::kValueIndex)));
+        const auto freed = args.get<int32_t>(schema::FreeCall::kValueIndex);
+        TORCHETTE_TRY(in_range(freed));
         Control* control;
-        return make_control(Control::Kind::Free, &control, out);
+        TORCHETTE_TRY(make_control(Control::Kind::Free, &control, out));
+        control->a = freed;
+        return Error::Ok;
       }
       case schema::InstructionArguments::DelegateCall:
         return delegate_call(args, out);

@@ -129,8 +129,10 @@ Result<TensorInfo> TensorInfo::of(Reader& reader, const Table& tensor) {
   const Error error = info.read(reader, cursor, &same_layout);
   if (error != Error::Ok) return error;
   info.planned_ = cursor.follow(schema::Tensor::kAllocationInfo) != 0;
-  info.name_ =
-      cursor.table(schema::Tensor::kExtraTensorInfo).string(schema::ExtraTensorInfo::kFullyQualifiedName);
+  const Table extra = cursor.table(schema::Tensor::kExtraTensorInfo);
+  info.name_ = extra.string(schema::ExtraTensorInfo::kFullyQualifiedName);
+  info.ranges_ = extra.vector<SizesType>(schema::ExtraTensorInfo::kRanges);
+  if (info.ranges_.size() != 2 * info.sizes_.size()) info.ranges_ = {};
   TORCHETTE_CHECK(reader.ok(), InvalidProgram, "a tensor's record is damaged");
   return info;
 }

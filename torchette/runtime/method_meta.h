@@ -23,6 +23,9 @@ class TensorInfo {
   bool is_memory_planned() const { return planned_; }
   /// At the upper bounds.
   size_t nbytes() const { return nbytes_; }
+  /// Of an input with a dynamic shape: the least and the greatest size of each dimension; empty where not
+  /// known.
+  Span<const SizesType> ranges() const { return ranges_; }
   /// Fully qualified name, such as encoder.layer.0.weight; empty where the file has none.
   Span<const char> name() const { return name_; }
 
@@ -40,6 +43,7 @@ class TensorInfo {
   Span<const SizesType> sizes_;
   Span<const DimOrderType> dim_order_;
   Span<const char> name_;
+  Span<const SizesType> ranges_;
   size_t nbytes_ = 0;
   int32_t numel_ = 1;
   ScalarType type_ = ScalarType::Undefined;

@@ -23,6 +23,7 @@
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/mmap_data_loader.h"
 #include "torchette/runtime/backend.h"
@@ -271,12 +272,12 @@ nb::tuple tuple_of(const Items& items) {
   return nb::tuple(list);
 }
 
-/// (sizes, dim order, dtype number, dynamic, planned, bytes, name)
+/// (sizes, dim order, dtype number, dynamic, planned, bytes, name, least and greatest size of each dimension)
 nb::tuple describe(const TensorInfo& info) {
   return nb::make_tuple(tuple_of(info.sizes()), tuple_of(info.dim_order()),
                         static_cast<int>(info.scalar_type()),
                         info.shape_dynamism() != TensorShapeDynamism::STATIC, info.is_memory_planned(),
-                        info.nbytes(), text_of(info.name()));
+                        info.nbytes(), text_of(info.name()), tuple_of(info.ranges()));
 }
 
 /// A dict of all that MethodMeta tells.
@@ -502,14 +503,29 @@ class Argument {
       throw input_fault(input, std::string("has dtype ") + dtype_name(array.type) + ", the method takes " +
                                    dtype_name(info.scalar_type()));
     const bool dynamic = info.shape_dynamism() != TensorShapeDynamism::STATIC;
-    bool fits = array.rank == info.sizes().size();
-    for (size_t d = 0; fits && d < array.rank; ++d)
-      fits = dynamic ? array.sizes[d] <= info.sizes()[d] : array.sizes[d] == info.sizes()[d];
-    if (fits) return;
+    const size_t rank = info.sizes().size();
     int64_t bounds[kMaxDim];
-    for (size_t d = 0; d < info.sizes().size(); ++d) bounds[d] = info.sizes()[d];
-    throw input_fault(input, "has shape " + shape_text(array.sizes, array.rank) + ", the method takes " +
-                                 (dynamic ? "at most " : "") + shape_text(bounds, info.sizes().size()));
+    for (size_t d = 0; d < rank; ++d) bounds[d] = info.sizes()[d];
+    const auto differs = [&](const std::string& why) {
+      return input_fault(input, "has shape " + shape_text(array.sizes, array.rank) + ", the method takes " +
+                                    (dynamic ? "at most " : "") + shape_text(bounds, rank) + why);
+    };
+    if (array.rank != rank) throw differs("");
+    for (size_t d = 0; d < rank; ++d) {
+      int64_t least = dynamic ? 0 : bounds[d], most = bounds[d];
+      if (!info.ranges().empty()) {
+        least = info.ranges()[2 * d];
+        most = info.ranges()[2 * d + 1];
+      }
+      const std::string wanted = most == INT32_MAX ? std::to_string(least) + " or more"
+                                 : least == most   ? std::to_string(most)
+                                                   : std::to_string(least) + " to " + std::to_string(most);
+      if (!info.ranges().empty() && (array.sizes[d] < least || array.sizes[d] > most))
+        throw input_fault(input, "has shape " + shape_text(array.sizes, rank) + ": its size in dimension " +
+                                     std::to_string(d) + " is " + std::to_string(array.sizes[d]) +
+                                     ", the method takes " + wanted);
+      if (array.sizes[d] < least || array.sizes[d] > most) throw differs("");
+    }
   }
 
   Value value_;
@@ -548,6 +564,8 @@ struct Outcome {
   ScalarType type = ScalarType::Undefined;
   std::vector<size_t> sizes;
   std::vector<int64_t> strides;
+  bool is_list = false;
+  std::vector<Outcome> items;
 };
 
 bool is_torch_tensor(nb::handle object) {
@@ -584,6 +602,11 @@ nb::object array_of(void* data, const std::vector<size_t>& sizes, const std::vec
 }
 
 nb::object to_python(Outcome& outcome, bool torch) {
+  if (outcome.is_list) {
+    nb::list items;
+    for (Outcome& item : outcome.items) items.append(to_python(item, torch));
+    return items;
+  }
   switch (outcome.tag) {
     case Tag::Tensor:
       break;
@@ -619,7 +642,7 @@ class LoadedMethod {
       spans_.emplace_back(static_cast<uint8_t*>(buffers_.back().get()), size);
     }
     planned_.emplace(Span<Span<uint8_t>>(spans_.data(), spans_.size()));
-    memory_.emplace(&method_memory_, &*planned_, &temp_memory_);
+    memory_.emplace(&method_memory_, &*planned_, &temp_memory_, &dynamic_memory_);
     for (size_t i = 0; i < meta.num_inputs(); ++i)
       inputs_.push_back(unwrap(meta.input_tag(i)) == Tag::Tensor
                             ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
@@ -676,6 +699,8 @@ class LoadedMethod {
   }
 
   size_t method_memory_size() const { return method_memory_.size(); }
+  /// The most bytes that tensors of sizes which only the run knows held at once in the last execution.
+  size_t dynamic_memory_peak() const { return dynamic_memory_.peak(); }
 
  private:
   void convert(nb::handle object, size_t i, Argument* out) {
@@ -732,19 +757,45 @@ class LoadedMethod {
     }
     TORCHETTE_TRY(method_->execute());
     for (size_t i = 0; i < outcomes.size(); ++i) {
-      const Value& output = method_->get_output(i);
-      outcomes[i].tag = output.tag();
-      if (output.is_tensor()) {
-        detach(output.to_tensor(), std::move(fresh[i]), outcomes[i]);
-      } else if (output.tag() == Tag::String) {
-        outcomes[i].text.assign(output.to_string().data(), output.to_string().size());
-      } else if (output.is_scalar() || output.is_none()) {
-        outcomes[i].value = output;
-      } else {
-        TORCHETTE_LOG(Error, "output %zu is a list, which Python is not given yet", i);
-        return Error::NotSupported;
-      }
+      TORCHETTE_TRY(detach(method_->get_output(i), std::move(fresh[i]), outcomes[i]));
     }
+    return Error::Ok;
+  }
+
+  static Error detach(const Value& output, Memory memory, Outcome& outcome) {
+    const auto add = [&](const Value& item) {
+      outcome.is_list = true;
+      return detach(item, nullptr, outcome.items.emplace_back());
+    };
+    outcome.tag = output.tag();
+    switch (output.tag()) {
+      case Tag::Tensor:
+        detach(output.to_tensor(), std::move(memory), outcome);
+        break;
+      case Tag::String:
+        outcome.text.assign(output.to_string().data(), output.to_string().size());
+        break;
+      case Tag::ListTensor:
+        for (const Tensor& item : output.to_tensor_list()) TORCHETTE_TRY(add(item));
+        break;
+      case Tag::ListOptionalTensor:
+        for (const Optional<Tensor>& item : output.to_optional_tensor_list())
+          TORCHETTE_TRY(add(item.has_value() ? Value(item.value()) : Value()));
+        break;
+      case Tag::ListInt:
+        for (int64_t item : output.to_int_list()) TORCHETTE_TRY(add(item));
+        break;
+      case Tag::ListDouble:
+        for (double item : output.to_double_list()) TORCHETTE_TRY(add(item));
+        break;
+      case Tag::ListBool:
+        for (bool item : output.to_bool_list()) TORCHETTE_TRY(add(item));
+        break;
+      default:
+        outcome.value = output;
+    }
+    // an empty one too
+    outcome.is_list = output.tag() >= Tag::ListBool;
     return Error::Ok;
   }
 
@@ -768,6 +819,7 @@ class LoadedMethod {
   std::optional<HierarchicalAllocator> planned_;
   extension::MallocMemoryAllocator method_memory_;
   extension::MallocMemoryAllocator temp_memory_{64 * 1024};
+  extension::MallocDynamicAllocator dynamic_memory_;
   std::optional<MemoryManager> memory_;
   std::vector<std::optional<TensorInfo>> inputs_;
   std::optional<Method> method_;
@@ -1148,7 +1200,8 @@ NB_MODULE(_native, m) {
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
-      .def_prop_ro("memory_size", &LoadedMethod::method_memory_size);
+      .def_prop_ro("memory_size", &LoadedMethod::method_memory_size)
+      .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);
 
   if (const Error error = register_all_backends(); error != Error::Ok) throw runtime_fault(error);
   m.def(

@@ -67,6 +67,7 @@ Error resize_tensor(const Tensor& t, Span<const SizesType> sizes) {
     TORCHETTE_LOG(Error, "sizes are negative or more than 2^31 - 1 elements");
     return numel.error();
   }
+  if (static_cast<size_t>(*numel) > impl.capacity) reserve_tensor(impl, *numel);
   if (static_cast<size_t>(*numel) > impl.capacity) {
     TORCHETTE_LOG(Error, "a tensor with room for %zu elements cannot hold %d", impl.capacity,
                   static_cast<int>(*numel));

@@ -19,7 +19,8 @@ using DimOrderType = uint8_t;
 constexpr size_t kMaxDim = 16;
 
 /// How far a tensor's sizes may move away from those in the file. Numbers are the format's.
-enum class TensorShapeDynamism : uint8_t { STATIC = 0, DYNAMIC_BOUND = 1, DYNAMIC_UNBOUND = 2 };
+/// OWNED is the runtime's own: a DYNAMIC_UNBOUND tensor inside of a method, an OwnedTensorImpl.
+enum class TensorShapeDynamism : uint8_t { STATIC = 0, DYNAMIC_BOUND = 1, DYNAMIC_UNBOUND = 2, OWNED = 3 };
 
 /// The metadata block behind a Tensor. Strides count elements. `dim_order` lists dimensions from outermost to
 /// innermost in memory. `capacity` is the number of elements that `data` has room for.
@@ -33,6 +34,33 @@ struct TensorImpl {
   uint8_t dim;
   ScalarType type;
   TensorShapeDynamism dynamism;
+};
+
+/// Memory for tensors whose size is known only while a method runs: each takes what it needs when it gets its
+/// sizes, and gives it back after its last use. One for each method, which must outlive it; what the method
+/// still holds when it goes away stays with the allocator. A subclass defines reallocate().
+class DynamicAllocator {
+ public:
+  /// Takes back `old`, which it gave before, or null. Then gives `size` bytes at a multiple of 16, whose
+  /// contents do not matter; null where there are none, or `size` is 0.
+  virtual void* reallocate(void* old, size_t size) {
+    (void)old;
+    (void)size;
+    return nullptr;
+  }
+  /// Room for `numel` elements in an OWNED tensor, or less where there is none. There are no elements in it
+  /// yet: whoever reads it now, since a file's jumps may lead there, finds nothing. Virtual so that a method
+  /// which has no such tensor does not link it.
+  virtual void give(TensorImpl& tensor, int32_t numel) {
+    tensor.capacity = static_cast<size_t>(numel);
+    tensor.data = reallocate(tensor.data, tensor.capacity * torchette::element_size(tensor.type));
+    if (tensor.data == nullptr) tensor.capacity = 0;
+    tensor.sizes[0] = 0;
+    tensor.numel = 0;
+  }
+};
+struct OwnedTensorImpl : TensorImpl {
+  DynamicAllocator* memory;
 };
 
 class Tensor {
@@ -95,8 +123,15 @@ Result<int32_t> dense_strides(Span<const SizesType> sizes, const DimOrderType* d
                               StridesType* strides);
 
 /// Gives `t` new sizes within its capacity and recomputes its strides from its dim order.
-/// A STATIC tensor accepts only the sizes that it has. Errors: NotSupported (static, or other number of
-/// dimensions), MemoryAllocationFailed (more elements than the capacity).
+/// A STATIC tensor accepts only the sizes that it has; an OWNED one takes more memory where it needs to, and
+/// its contents are then lost. Errors: NotSupported (static, or other number of dimensions),
+/// MemoryAllocationFailed (more elements than the capacity, or than there is memory for).
 Error resize_tensor(const Tensor& t, Span<const SizesType> sizes);
+/// Gives an OWNED tensor's memory back, or takes some, and leaves it without elements; does nothing to
+/// others.
+TORCHETTE_INLINE void reserve_tensor(TensorImpl& impl, int32_t numel) {
+  if (impl.dynamism == TensorShapeDynamism::OWNED)
+    static_cast<OwnedTensorImpl&>(impl).memory->give(impl, numel);
+}
 
 }  // namespace torchette

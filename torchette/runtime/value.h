@@ -116,6 +116,8 @@ class Value {
     return tag_ == Tag::Double ? payload_.d : static_cast<double>(payload_.i);
   }
   TORCHETTE_INLINE bool to_bool() const { return payload_.i != 0; }
+  /// Whether two numbers of one kind are the same; needs no arithmetic of doubles.
+  TORCHETTE_INLINE bool same_bits(const Value& other) const { return payload_.i == other.payload_.i; }
   TORCHETTE_INLINE Tensor to_tensor() const { return payload_.tensor; }
   TORCHETTE_INLINE Scalar to_scalar() const {
     return tag_ == Tag::Double ? Scalar(payload_.d)

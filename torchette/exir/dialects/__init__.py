@@ -22,8 +22,7 @@ from torchette.exir import control_flow, ops
 from torchette.exir.dialects._refused import REFUSED
 from torchette.exir.dialects.backend._ops import BackendOpOverload, dialect_operator
 from torchette.exir.dialects.edge import dtypes
-from torchette.exir.graph import graph_modules, node_text, outputs, place, placeholders, shape_text
-from torchette.exir.tensor import upper_bound
+from torchette.exir.graph import graph_modules, is_dense, node_text, outputs, place, placeholders, shape_text
 
 aten = torch.ops.aten
 
@@ -409,24 +408,8 @@ def _natural_order(node: Node) -> str | None:
     if node.op != "call_function":
         return None
     for tensor in _tensors(node):
-        if not tensor.is_contiguous() and node.target != ops.to_dim_order_copy:
+        if not is_dense(tensor) and node.target != ops.to_dim_order_copy:
             return f"{node.name} has strides {tuple(tensor.stride())}, not those of a dense tensor in natural order"
-    return None
-
-
-def _bounded(node: Node) -> str | None:
-    dim = _unbounded_dim(node)
-    # Only where the dimension comes in: everything behind has it too.
-    if dim is None or any(_unbounded_dim(source) is not None for source in node.all_input_nodes):
-        return None
-    return f"dimension {dim} of {node.name} has no upper bound, so no memory can be planned for it"
-
-
-def _unbounded_dim(node: Node) -> int | None:
-    for tensor in _tensors(node):
-        for dim, size in enumerate(tensor.shape):
-            if upper_bound(size) is None:
-                return dim
     return None
 
 
@@ -728,7 +711,7 @@ CORE_ATEN = Dialect(
 )
 EDGE = Dialect(
     "edge",
-    "As core_aten, with copies for views, tensors for numbers, one dtype per operator, dense memory, bounded shapes.",
+    "As core_aten, with copies for views, tensors for numbers, one dtype per operator, dense memory.",
     _edge,
     (
         "not-edge",
@@ -745,7 +728,6 @@ EDGE = Dialect(
         Check("not-natural-order", "Values are dense, dimensions in natural order.", "run normalize_memory_formats after the pass that made it", _natural_order),
         Check("unsupported-dtype", "Dtypes are among those that the runtime has.", "cast to a supported dtype before that line", _dtype),
         Check("rank-limit", f"Tensors have at most {MAX_RANK} dimensions.", "flatten some dimensions", _rank),
-        Check("unbounded-dimension", "Dynamic dimensions have an upper bound.", "give it one: torch.export.Dim('n', max=...), or torch._check(n <= ...) in the model", _bounded),
         Check("random", "Results follow from the inputs alone.", "call model.eval() before export; pass random values in as inputs", _deterministic),
     ),
     WHOLE,

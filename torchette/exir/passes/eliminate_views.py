@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import control_flow
-from torchette.exir.graph import call, calls, note, outputs, placeholders, replace, same_size
+from torchette.exir.graph import call, calls, is_dense, note, outputs, placeholders, replace, same_size
 
 aten = torch.ops.aten
 
@@ -67,7 +67,7 @@ def eliminate_views(program: ExportedProgram) -> ExportedProgram:
 
 
 def _plain(val: Any) -> bool:
-    return isinstance(val, torch.Tensor) and val.is_contiguous()
+    return isinstance(val, torch.Tensor) and is_dense(val)
 
 
 def _root(node: Node) -> Node:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import torch
-from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
@@ -16,6 +15,7 @@ from torchette.exir.graph import (
     call,
     constants,
     graph_modules,
+    is_dense,
     note,
     placeholders,
     replace_constant,
@@ -70,7 +70,7 @@ def _convert_channels_last_inputs(program: ExportedProgram) -> set[Node]:
 def _channels_last(val: torch.Tensor) -> bool:
     return (
         val.dim() in (4, 5)
-        and not val.is_contiguous()
+        and not is_dense(val)
         and val.is_contiguous(memory_format=torch.channels_last if val.dim() == 4 else torch.channels_last_3d)
     )
 
@@ -83,7 +83,7 @@ def _drop_format(node: Node) -> None:
 
 def _contiguous(val: object) -> object:
     if isinstance(val, torch.Tensor):
-        if val.layout is not torch.strided or is_contiguous_or_false(val):  # of sizes that are data, False
+        if val.layout is not torch.strided or is_dense(val):
             return val
         return val.new_empty(val.shape)
     if isinstance(val, (list, tuple)):

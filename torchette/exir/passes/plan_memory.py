@@ -19,13 +19,14 @@ afterwards; both then count as one tensor. That lowers the peak itself, not only
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from torchette.errors import InputError, PlanError
@@ -190,6 +191,8 @@ class MemoryPlanningPass:
             after the pass has run on all of them.
         alignment: offsets are multiples of this many bytes.
         overwrite_operands: let pointwise operators write their result over an operand that dies there.
+        at_actual_size: tensors of dynamic shape are not planned for their greatest size but take memory while the method
+            runs, as much as they need, from the caller's `DynamicAllocator`. Tensors without a greatest size always do.
         arenas: several memories, the fastest first: name -> bytes (``65536``, ``"64K"``), or None for as many as it
             takes. They become memory ids 1, 2, ... A tensor whose spec has no `mem_id` yet goes to the fastest memory
             that has room for it, those with the most traffic for their size first.
@@ -210,6 +213,7 @@ class MemoryPlanningPass:
         alignment: int = ALIGNMENT,
         *,
         overwrite_operands: bool = True,
+        at_actual_size: bool = False,
         arenas: Mapping[str, int | str | None] | None = None,
     ) -> None:
         if share_mutable_buffers and not alloc_mutable_buffers:
@@ -222,6 +226,7 @@ class MemoryPlanningPass:
         self.share_mutable_buffers = share_mutable_buffers
         self.alignment = alignment
         self.overwrite_operands = overwrite_operands
+        self.at_actual_size = at_actual_size
         self.arenas = {name: _capacity(name, size) for name, size in (arenas or {}).items()}
         self._shared: list[tuple[GraphModule, dict[str, TensorSpec], dict[str, TensorSpec]]] = []
 
@@ -239,20 +244,20 @@ class MemoryPlanningPass:
         """Plan one graph; specs that its nodes have already are used, with the memory ids set in them.
 
         Raises:
-            PlanError: a dimension without an upper bound, a user's algorithm whose plan would corrupt data, or tensors
-                that do not fit into the arenas (code "does-not-fit"): names how many bytes are missing.
+            PlanError: a user's algorithm whose plan would corrupt data, or tensors that do not fit into the arenas
+                (code "does-not-fit"): names how many bytes are missing.
         """
         assign_missing_specs(graph_module, graph_signature)
         _forget_overwrites(graph_module)
         interface = GraphInterface.of(graph_module, graph_signature)
         unplanned = self._unplanned(interface)
+        self._own(graph_module, interface, unplanned)
         self._take_back_aliases(graph_module, interface, unplanned)
         if self.overwrite_operands:
             self._overwrite_operands(graph_module, graph_signature, interface, unplanned)
         owners = update_all_tensors_lifetime(graph_module, graph_signature)
         specs = [spec for spec in owners if not spec.const and spec not in unplanned]
         names = _names(graph_module)
-        self._refuse_unbounded(graph_module, specs)
         for spec in specs:
             spec.mem_offset = spec.mem_obj_id = None
             spec.realign(self.alignment)
@@ -271,6 +276,7 @@ class MemoryPlanningPass:
             self._refuse_too_large(graph_module, interface, specs, sizes)
 
         _place_aliases(graph_module)
+        _free_after_last_use(graph_module, interface)
         graph_module.meta["non_const_buffer_sizes"] = sizes
         graph_module.meta["memory_bounds"] = [
             memory.lower_bound([interval(spec) for spec in specs if spec.mem_id == mem_id], self.alignment)
@@ -313,6 +319,21 @@ class MemoryPlanningPass:
             nodes += [node for node in interface.outputs if node not in stored]
         return {spec for node in nodes for spec in specs_of(node) if spec is not None and spec.base is None}
 
+    def _own(self, graph_module: GraphModule, interface: GraphInterface, unplanned: set[TensorSpec]) -> None:
+        """Mark the tensors that take memory while the method runs: they are nobody else's, and not planned."""
+        stored = {spec for node in (*interface.inputs, *interface.mutable_buffers) for spec in specs_of(node)}
+        for node in _nodes(graph_module):
+            vals = node.meta.get("val")
+            for spec, val in zip(
+                specs_of(node), vals if isinstance(vals, (list, tuple)) else [vals], strict=False
+            ):
+                if spec is None or spec.base is not None or spec.const or not _is_dynamic(val):
+                    continue
+                if spec not in stored:
+                    spec.owned = self.at_actual_size or spec.is_dynamic_unbound_tensor
+                if spec.owned or spec.is_dynamic_unbound_tensor:
+                    unplanned.add(spec)  # an input without a bound has the caller's memory
+
     def _take_back_aliases(
         self, graph_module: GraphModule, interface: GraphInterface, unplanned: set[TensorSpec]
     ) -> None:
@@ -335,6 +356,9 @@ class MemoryPlanningPass:
                 copied = spec.is_dynamic_shape_tensor and (spec.root_offset != 0 or view_sizes(node) is None)
             if copied:
                 spec.base, spec.base_offset = None, 0
+                if spec.is_dynamic_unbound_tensor or (self.at_actual_size and spec.is_upper_bound_tensor):
+                    spec.owned = True
+                    unplanned.add(spec)
                 if node in outputs and not self.alloc_graph_output:
                     unplanned.add(spec)
 
@@ -353,7 +377,10 @@ class MemoryPlanningPass:
             for node in (*interface.inputs, *interface.constants, *interface.mutable_buffers)
             for spec in specs_of(node)
             if spec is not None
-        } | unplanned
+        } | {spec for spec in unplanned if not spec.owned}
+        sharing = Counter(
+            spec for node in _nodes(graph_module) for spec in specs_of(node) if spec is not None
+        )
         for time, moment in enumerate(control_flow.timeline(graph_module).moments):
             node = moment.node
             result = node.meta.get("spec")
@@ -383,7 +410,12 @@ class MemoryPlanningPass:
                     and same_shape(source.meta["val"].shape, node.meta["val"].shape)
                     and sum(spec.root is root for spec in operands) == 1
                 ):
-                    result.base = operand
+                    if not result.owned and not operand.owned:
+                        result.base = operand
+                    elif result.owned and operand.owned and operand.base is None and sharing[result] == 1:
+                        node.meta["spec"] = operand  # one value of the file, which keeps its memory
+                    else:
+                        continue
                     root.lifetime[1] = result.lifetime[1]
                     break
 
@@ -454,21 +486,6 @@ class MemoryPlanningPass:
                 code="does-not-fit",
             )
 
-    def _refuse_unbounded(self, graph_module: GraphModule, specs: list[TensorSpec]) -> None:
-        unbounded = {spec for spec in specs if spec.is_dynamic_unbound_tensor}
-        if not unbounded:
-            return
-        nodes = [node for node in _nodes(graph_module) if any(spec in unbounded for spec in specs_of(node))]
-        raise PlanError(
-            f"{len(nodes)} tensors have a dimension without an upper bound, so no memory can be planned for them",
-            where=[
-                f"{node.name}: {list(node.meta['val'].shape)}"
-                for node in nodes[:8]
-                if hasattr(node.meta.get("val"), "shape")
-            ],
-            hints=['give every dynamic dimension a greatest length: torch.export.Dim("n", min=1, max=1024)'],
-        )
-
     def _remember_shared(
         self, graph_module: GraphModule, signature: ExportGraphSignature | None, interface: GraphInterface
     ) -> None:
@@ -494,6 +511,10 @@ def _capacity(name: str, size: int | str | None) -> int | None:
         raise InputError(f"arena {name}: {error}") from None
 
 
+def _is_dynamic(val: Any) -> bool:
+    return isinstance(val, torch.Tensor) and not all(isinstance(size, int) for size in val.shape)
+
+
 def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:
     names: dict[TensorSpec, str] = {}
     for node in _nodes(graph_module):
@@ -510,6 +531,32 @@ def _forget_overwrites(graph_module: GraphModule) -> None:
         spec = node.meta.get("spec")
         if isinstance(spec, TensorSpec) and spec.base is not None and storage_source(node) is None:
             spec.base = None
+
+
+def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -> None:
+    """Say at each node, in meta["frees"], which tensors that own their memory nobody reads any more."""
+    moments = control_flow.timeline(graph_module).moments
+    depth = {module.graph: level for level, module in enumerate(control_flow.graphs(graph_module))}
+    kept = {spec.root for node in interface.outputs for spec in specs_of(node) if spec is not None}
+    homes: dict[TensorSpec, Graph] = {}
+    ends: dict[Graph, list[tuple[int, Node]]] = {}
+    for time, moment in enumerate(moments):
+        node = moment.node
+        node.meta.pop("frees", None)
+        if moment.writes:
+            ends.setdefault(node.graph, []).append((time, node))
+            for spec in specs_of(node):
+                if spec is not None and spec.owned and spec not in kept:
+                    # The result of a cond is written in its branches, and belongs to the graph around them.
+                    home = homes.setdefault(spec, node.graph)
+                    homes[spec] = min(home, node.graph, key=depth.__getitem__)
+    for spec, graph in homes.items():
+        last = spec.lifetime[1]
+        assert last is not None
+        following = (node for time, node in ends[graph] if time >= last and node.op == "call_function")
+        after = next(following, None)
+        if after is not None:
+            after.meta.setdefault("frees", []).append(spec)
 
 
 def _place_aliases(graph_module: GraphModule) -> None:

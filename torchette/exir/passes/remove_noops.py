@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.exir.graph import calls, note, outputs, placeholders, replace, same_shape
+from torchette.exir.graph import calls, is_dense, note, outputs, placeholders, replace, same_shape
 
 aten = torch.ops.aten
 
@@ -50,7 +50,7 @@ def _is_identity(node: Node, source: Node) -> bool:
         return False
     if before.dtype != after.dtype or not same_shape(before.shape, after.shape):
         return False
-    if before.is_contiguous() != after.is_contiguous():
+    if is_dense(before) != is_dense(after):
         return False
     if node.target in _PERMUTATIONS:
         return [dim % before.dim() for dim in node.args[1]] == list(range(before.dim()))  # type: ignore[union-attr]

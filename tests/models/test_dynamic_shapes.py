@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Models whose shapes vary from call to call: ranges, data-dependent sizes, arithmetic on sizes, and memory that follows.
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+import torchette
+from tests.models import zoo
+from tests.models.branching import Function
+from tests.models.test_control_flow import assert_equal
+from torchette.errors import InputError
+from torchette.exir import ExecutorchBackendConfig, to_edge
+from torchette.exir.program import DynamicMemoryPlanningMode
+from torchette.runtime import Runtime
+
+
+class OneInput(nn.Module):
+    """A module whose forward is a function of x."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+MODES = pytest.mark.parametrize("mode", list(DynamicMemoryPlanningMode), ids=lambda mode: mode.name.lower())
+
+
+class Mixer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        scores = torch.softmax(self.linear(x) @ y.transpose(1, 2), -1)
+        return torch.relu(scores @ y).reshape(x.shape[0] * x.shape[1], 6) + x.shape[1]
+
+
+INSIDE = list(itertools.product((1, 2, 5, 7), (3, 4, 8, 16, 32)))
+OUTSIDE = [
+    (0, 3, "x", 0, "1 to 7"), (8, 3, "x", 0, "1 to 7"), (100, 32, "x", 0, "1 to 7"), (1, 0, "x", 1, "3 to 32"),
+    (1, 2, "x", 1, "3 to 32"), (7, 33, "x", 1, "3 to 32"), (2, 1000, "x", 1, "3 to 32"),
+]  # fmt: skip
+
+
+@MODES
+def test_every_size_inside_of_the_ranges_equals_eager_and_none_outside_runs(mode: Any) -> None:
+    module = Mixer().eval()
+    batch, length, other = (
+        Dim("batch", min=1, max=7),
+        Dim("length", min=3, max=32),
+        Dim("other", min=2, max=9),
+    )
+    model = torchette.compile(
+        module,
+        (torch.randn(2, 5, 6), torch.randn(2, 4, 6)),
+        dynamic_shapes=({0: batch, 1: length}, {0: batch, 1: other}),
+        dynamic_memory_planning_mode=mode,
+    )
+    assert len(INSIDE) == 20
+    for n, m in INSIDE:
+        args = torch.randn(n, m, 6), torch.randn(n, 2 + n, 6)
+        assert_equal(model(*args), module(*args))
+    for n, m, name, dim, wanted in OUTSIDE:
+        value = (n, m)[dim]
+        with pytest.raises(
+            InputError, match=rf"\({name}\).*size in dimension {dim} is {value}, the method takes {wanted}"
+        ):
+            model(torch.randn(n, m, 6), torch.randn(max(1, min(n, 7)), 4, 6))
+    for size, dim, wanted in ((1, 1, "2 to 9"), (10, 1, "2 to 9"), (7, 2, "6")):
+        shape = [2, 4, 6]
+        shape[dim] = size
+        with pytest.raises(
+            InputError, match=rf"\(y\).*size in dimension {dim} is {size}, the method takes {wanted}"
+        ):
+            model(torch.randn(2, 5, 6), torch.randn(shape))
+
+
+@MODES
+def test_memory_follows_the_size(mode: Any) -> None:
+    """Rows of 1 to 4096: at 16, at most twice what a model for 16 rows needs."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 8)]
+    module, x = nn.Sequential(*layers).eval(), torch.randn(16, 32)
+    static = torchette.compile(module, (x,)).planned_bytes
+    model = torchette.compile(
+        module, (x,), dynamic_shapes=({0: Dim("n", min=1, max=4096)},), dynamic_memory_planning_mode=mode
+    )
+    assert_equal(model(x), module(x))
+    taken = model.planned_bytes + model.methods["forward"].load().dynamic_memory_peak
+    if mode is DynamicMemoryPlanningMode.SYMBOLIC:
+        assert taken <= 2 * static
+    else:
+        assert taken >= 4096 / 16 * static
+    large = torch.randn(4096, 32)
+    assert_equal(model(large), module(large))
+
+
+def test_memory_of_a_loop_does_not_grow_with_its_turns() -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def function(linear: Any, x: Tensor, turns: Tensor) -> Tensor:
+        return while_loop(
+            lambda i, x: i < turns, lambda i, x: (i + 1, (linear(x).sin() @ x.t() @ x).tanh()), (turns * 0, x)
+        )[1]
+
+    module, peaks = Function(function).eval(), []
+    for turns in (1, 200):
+        args = torch.randn(5, 3), torch.tensor(turns)
+        model = torchette.compile(module, args, dynamic_shapes={"x": {0: Dim("n", min=2, max=64)}, "y": None})
+        assert_equal(model(*args), module(*args))
+        peaks.append(model.methods["forward"].load().dynamic_memory_peak)
+    assert peaks[0] == peaks[1] > 0
+
+
+def test_a_dimension_without_a_bound() -> None:
+    module = OneInput(lambda x: (x.sin().reshape(-1, 2) * x.shape[0]).relu().sum(0)).eval()
+    model = torchette.compile(module, (torch.randn(3, 4),), dynamic_shapes=({0: Dim("n", min=2)},))
+    for n in (2, 3, 1000, 70_000, 5):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(model(x), module(x), rtol=1e-3, atol=1e-3)
+    with pytest.raises(InputError, match="dimension 0 is 1, the method takes 2 or more"):
+        model(torch.randn(1, 4))
+    unbounded = OneInput(lambda x: (x.neg(), x.view(-1))).eval()
+    model = torchette.compile(unbounded, (torch.randn(3, 4),), dynamic_shapes=({0: Dim("n", min=1)},))
+    for n in (5, 1, 300):
+        x = torch.randn(n, 4)
+        assert_equal(model(x), unbounded(x))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.nonzero(x),
+        lambda x: torch.masked_select(x, x > 0),
+        lambda x: x[x > 0] * 2 + 1,
+        lambda x: torch.nonzero(x > 0).sum(0),
+    ],
+    ids=["nonzero", "masked_select", "boolean_index", "computed_on"],
+)
+def test_sizes_that_follow_from_data(function: Callable, dynamic: bool) -> None:
+    module = OneInput(function).eval()
+    x = torch.tensor([[1.0, 0, 2], [0, 0, 3]])
+    shapes = ({0: Dim("n", min=1)},) if dynamic else None
+    model = torchette.compile(module, (x,), dynamic_shapes=shapes)
+    samples = [x, torch.zeros_like(x), torch.ones_like(x)]
+    if dynamic:
+        samples += [torch.eye(50, 3), torch.ones(400, 3), torch.zeros(1, 3)]
+    for sample in samples:
+        assert_equal(model(sample), module(sample))
+
+
+def test_numbers_computed_from_sizes() -> None:
+    def function(x: Tensor) -> Any:
+        n, m = x.shape
+        return (
+            n + m, n - m, n * m, n // 3, n % 3, -n, n**2, n / m, n == m, n != m, n < m, n <= m, n > m, n >= m,
+            torch.sym_max(n, m), torch.sym_min(n, m), torch.sym_not(n < m), torch.sym_float(n), x.numel(),
+            torch.sym_ite(n > m, n, m), torch.sym_int(n / 2), torch.sym_sum((n, m, n)), x.sum(),
+        )  # fmt: skip
+
+    module = OneInput(function).eval()
+    shapes = ({0: Dim("n", min=2, max=64), 1: Dim("m", min=2, max=64)},)
+    model = torchette.compile(module, (torch.ones(5, 3),), dynamic_shapes=shapes)
+    for n, m in ((5, 3), (3, 5), (64, 2), (7, 8)):
+        x = torch.ones(n, m)
+        assert_equal(model(x), module(x))
+
+
+def test_a_number_read_from_a_tensor() -> None:
+    def function(x: Tensor) -> Tensor:
+        length = x.sum().item()
+        torch._check(length >= 0)
+        torch._check(length <= 10)
+        return torch.full((length,), 2.0)
+
+    module = OneInput(function).eval()
+    model = torchette.compile(module, (torch.tensor([1, 2]),))
+    for values in ([1, 2], [0, 0], [4, 6]):
+        assert_equal(model(torch.tensor(values)), module(torch.tensor(values)))
+
+
+def test_a_single_number_is_an_output() -> None:
+    module = OneInput(lambda x: x.shape[0] + 1).eval()
+    model = torchette.compile(module, (torch.ones(3, 4),), dynamic_shapes=({0: Dim("n", max=9)},))
+    assert model(torch.ones(7, 4)) == 8
+
+
+def test_strings_and_none_are_inputs() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor, mode: str, scale: Tensor | None) -> Tensor:
+            y = x + 1 if mode == "plus" else x
+            return y if scale is None else y * scale
+
+    model = torchette.compile(Model().eval(), (torch.ones(2), "plus", None))
+    assert_equal(model(torch.ones(2), "plus", None), torch.full((2,), 2.0))
+    with pytest.raises(InputError):
+        model(torch.ones(2), "minus", None)
+
+
+def test_inputs_that_the_model_writes_to() -> None:
+    def function(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x + 1
+
+    model = torchette.compile(OneInput(function).eval(), (torch.ones(3),))
+    x = torch.tensor([1.0, 2, 3])
+    assert_equal(model(x), torch.tensor([3.0, 5, 7]))
+    assert_equal(x, torch.tensor([2.0, 4, 6]))
+
+
+@MODES
+def test_gpt2_with_any_length(mode: Any) -> None:
+    zoo.declare_torchvision_operators()
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=100, n_positions=64, n_embd=32, n_layer=2, n_head=4, use_cache=False
+    )
+    torch.manual_seed(0)
+    gpt2 = transformers.GPT2LMHeadModel(config).eval()
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gpt2 = gpt2
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.gpt2(tokens).logits
+
+    module = Logits().eval()
+    model = torchette.compile(
+        module,
+        (torch.randint(0, 100, (1, 7)),),
+        dynamic_shapes=({1: Dim("length", min=2, max=64)},),
+        dynamic_memory_planning_mode=mode,
+    )
+    for length in (7, 2, 64, 33):
+        tokens = torch.randint(0, 100, (1, length))
+        with torch.no_grad():
+            assert_equal(model(tokens), module(tokens))
+
+
+def test_lists_are_returned_as_lists() -> None:
+    from torchette.format import pte
+
+    program = to_edge(torch.export.export(OneInput(lambda x: x + 1).eval(), (torch.ones(2),))).to_executorch(
+        ExecutorchBackendConfig()
+    )
+    (plan,) = program.executorch_program.execution_plan
+    (output,) = plan.outputs
+    numbers = [len(plan.values) + i for i in range(2)]
+    plan.values += [pte.EValue(pte.Int(3)), pte.EValue(pte.Int(4))]
+    lists = [pte.TensorList([output, output]), pte.IntList(numbers), pte.DoubleList([0.5]), pte.BoolList([])]
+    plan.outputs = [len(plan.values) + i for i in range(len(lists))]
+    plan.values += [pte.EValue(record) for record in lists]
+    file = bytes(pte.write(program.executorch_program, program._output.constants))
+    method = Runtime.get().load_program(file).load_method("forward")
+    tensors, integers, doubles, bools = method.execute((torch.ones(2),))
+    assert_equal(tensors, [torch.full((2,), 2.0)] * 2)
+    assert (integers, doubles, bools) == ([3, 4], [0.5], [])

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Indexing by masks comes in, indexing by numbers goes out: the places that a mask names are found by nonzero.
+"""`x[mask]` becomes `x[nonzero(mask)]`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import call, calls, fake_mode, note
+
+aten = torch.ops.aten
+
+
+def masks_to_indices(program: ExportedProgram) -> ExportedProgram:
+    """Let index and index_put take the coordinates of what a mask names, a tensor per dimension, for the mask."""
+    count = 0
+    for node in calls(program, aten.index.Tensor, aten.index_put.default):
+        indices: list[Any] = []
+        for index in node.args[1]:  # type: ignore[union-attr]
+            masks = isinstance(index, Node) and index.meta["val"].dtype in (torch.bool, torch.uint8)
+            indices += _coordinates(program, node, index) if masks else [index]
+        if len(indices) != len(node.args[1]) or indices != list(node.args[1]):  # type: ignore[arg-type]
+            node.update_arg(1, indices)
+            count += 1
+    if count:
+        note(program, f"{count} masks became indices")
+    return program
+
+
+def _coordinates(program: ExportedProgram, before: Node, mask: Node) -> list[Node]:
+    val = mask.meta["val"]
+    mode = fake_mode(program)
+    with mode:
+        length = torch.nonzero(val).shape[0]
+        places = torch.empty((length, val.dim()), dtype=torch.int64)
+        column = torch.empty((length,), dtype=torch.int64)
+    found = call(before, aten.nonzero.default, (mask,), val=places, like=before)
+    return [
+        call(before, aten.select_copy.int, (found, 1, dim), val=column, like=before)
+        for dim in range(val.dim())
+    ]

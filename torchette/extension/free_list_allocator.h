@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// FreeListAllocator: memory for tensors of sizes that only the run knows, out of one fixed piece; for systems
+// without a heap.
+#pragma once
+
+#include "torchette/runtime/tensor.h"
+
+namespace torchette::extension {
+
+/// First fit in a list of all pieces in order of address; neighbours that are free become one. `base` must be
+/// at a multiple of 16. Costs 16 bytes per piece and time linear in their number.
+class FreeListAllocator final : public DynamicAllocator {
+ public:
+  FreeListAllocator(size_t size, uint8_t* base) : end_(base + size / kUnit * kUnit) {
+    if (size < 2 * kUnit) return;
+    first_ = reinterpret_cast<Piece*>(base);
+    *first_ = {static_cast<size_t>(end_ - base), false};
+  }
+  FreeListAllocator(const FreeListAllocator&) = delete;
+  FreeListAllocator& operator=(const FreeListAllocator&) = delete;
+
+  void* reallocate(void* old, size_t size) override {
+    if (old != nullptr) (static_cast<Piece*>(old) - 1)->taken = false;
+    if (size == 0 || size > static_cast<size_t>(-1) / 2) return nullptr;
+    const size_t needed = sizeof(Piece) + (size + kUnit - 1) / kUnit * kUnit;
+    for (Piece* piece = first_; piece != nullptr; piece = after(piece)) {
+      if (piece->taken) continue;
+      for (Piece* next = after(piece); next != nullptr && !next->taken; next = after(piece))
+        piece->size += next->size;
+      if (piece->size < needed) continue;
+      if (piece->size >= needed + 2 * kUnit) {
+        auto* const rest = reinterpret_cast<Piece*>(reinterpret_cast<uint8_t*>(piece) + needed);
+        *rest = {piece->size - needed, false};
+        piece->size = needed;
+      }
+      piece->taken = true;
+      return piece + 1;
+    }
+    return nullptr;
+  }
+
+ private:
+  static constexpr size_t kUnit = 16;
+  struct alignas(kUnit) Piece {
+    size_t size;  // this header included
+    bool taken;
+  };
+  static_assert(sizeof(Piece) == kUnit);
+
+  Piece* after(Piece* piece) const {
+    uint8_t* const next = reinterpret_cast<uint8_t*>(piece) + piece->size;
+    return next < end_ ? reinterpret_cast<Piece*>(next) : nullptr;
+  }
+
+  uint8_t* end_;
+  Piece* first_ = nullptr;
+};
+
+}  // namespace torchette::extension

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MallocDynamicAllocator: memory for tensors of sizes that only the run knows, for systems with a heap.
+#pragma once
+
+#include "torchette/runtime/platform.h"
+#include "torchette/runtime/tensor.h"
+
+namespace torchette::extension {
+
+/// Takes every piece from the platform and gives it back at once; the destructor gives back what is left.
+class MallocDynamicAllocator final : public DynamicAllocator {
+ public:
+  MallocDynamicAllocator() = default;
+  MallocDynamicAllocator(const MallocDynamicAllocator&) = delete;
+  MallocDynamicAllocator& operator=(const MallocDynamicAllocator&) = delete;
+  ~MallocDynamicAllocator() {
+    while (pieces_ != nullptr) drop(pieces_);
+  }
+
+  void* reallocate(void* old, size_t size) override {
+    if (old != nullptr) drop(static_cast<Piece*>(old) - 1);
+    if (size == 0 || size > SIZE_MAX / 2) return nullptr;
+    auto* const piece = static_cast<Piece*>(platform_allocate(sizeof(Piece) + size));
+    if (piece == nullptr) return nullptr;
+    *piece = {size, &pieces_, pieces_};
+    if (pieces_ != nullptr) pieces_->here = &piece->next;
+    pieces_ = piece;
+    held_ += size;
+    if (held_ > peak_) peak_ = held_;
+    return piece + 1;
+  }
+
+  /// The most bytes that were held at once since the last reset_peak().
+  size_t peak() const { return peak_; }
+  void reset_peak() { peak_ = held_; }
+
+ private:
+  struct alignas(16) Piece {
+    size_t size;
+    Piece** here;  // what points to this one
+    Piece* next;
+  };
+  static_assert(sizeof(Piece) % 16 == 0);
+
+  void drop(Piece* piece) {
+    held_ -= piece->size;
+    *piece->here = piece->next;
+    if (piece->next != nullptr) piece->next->here = piece->here;
+    platform_free(piece);
+  }
+
+  Piece* pieces_ = nullptr;
+  size_t held_ = 0, peak_ = 0;
+};
+
+}  // namespace torchette::extension
