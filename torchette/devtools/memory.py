@@ -149,7 +149,13 @@ def method_bytes(plan: Any, pointer: int) -> int:
             memory.take("BoxedList")
             memory.raw(len(record.items) * size_of(_GATHERED[kind], pointer)[0], 8)
         elif kind == "Tensor":
-            memory.take("TensorImpl")
+            # one that takes memory while the method runs knows where from
+            placed = record.allocation_info or record.data_buffer_idx
+            unbound = (
+                record.shape_dynamism == pte.TensorShapeDynamism.DYNAMIC_UNBOUND and index not in plan.inputs
+            )
+            owned = unbound and bool(record.sizes)
+            memory.take(LAYOUTS["TensorImpl"] + "P" * owned)
             if record.shape_dynamism != pte.TensorShapeDynamism.STATIC:
                 memory.take("4", 2 * len(record.sizes))
             else:
@@ -157,7 +163,7 @@ def method_bytes(plan: Any, pointer: int) -> int:
                 if layout != shared:
                     memory.take("4", len(record.sizes))
                 shared = layout
-            if not (record.allocation_info or record.data_buffer_idx):
+            if not placed and not owned:
                 unbacked.add(index)
     unbacked -= {*plan.inputs, *plan.outputs}
     for index, value in enumerate(plan.values):

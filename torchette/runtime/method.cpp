@@ -71,7 +71,7 @@ Error Method::set_input(const Value& given, size_t index) {
     const SizesType size = source.sizes()[d];
     const SizesType* range = state.bound + d * state.step;
     const SizesType least = state.has_least ? *range : 0, most = range[state.step - 1];
-    TORCHETTE_CHECK(size >= least && size <= most && size >= 0, InvalidArgument,
+    TORCHETTE_CHECK(size >= least && size <= most, InvalidArgument,
                     "input %zu has size %d in dimension %zu, the method takes %d to %d", index,
                     static_cast<int>(size), d, static_cast<int>(least), static_cast<int>(most));
   }

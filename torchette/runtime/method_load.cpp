@@ -315,8 +315,8 @@ class Method::Loading {
     const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
     const size_t allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
     uint8_t& flags = m_.flags_[index];
-    const bool owned = info.dynamism_ == TensorShapeDynamism::DYNAMIC_UNBOUND && allocation == 0 &&
-                       (flags & kInput) == 0 && rank != 0;
+    const bool owned =
+        info.dynamism_ == TensorShapeDynamism::DYNAMIC_UNBOUND && (flags & kInput) == 0 && rank != 0;
     auto* const impl = static_cast<TensorImpl*>(
         room(1, owned ? sizeof(OwnedTensorImpl) : sizeof(TensorImpl), alignof(OwnedTensorImpl)));
     if (impl == nullptr) return Error::MemoryAllocationFailed;
@@ -350,7 +350,7 @@ class Method::Loading {
       const bool both = ranges.size() == 2 * rank;
       for (size_t i = 0; i < m_.inputs_.size(); ++i)
         if (static_cast<size_t>(m_.inputs_[i]) == index)
-          m_.input_state_[i] = {both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(both ? 2 : 1),
+          m_.input_state_[i] = {both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(1 + both),
                                 both || stays, false};
     }
     if (allocation != 0) {
@@ -369,7 +369,6 @@ class Method::Loading {
       TORCHETTE_CHECK(memory != nullptr, InvalidArgument,
                       "tensor %zu has a size that only the run knows: give a dynamic allocator", index);
       reserve_tensor(*impl, 0);
-      m_.any_unbacked_ = true;
     } else if ((flags & (kInput | kOutput)) != 0) {
       flags |= kCallerMemory;
     } else {

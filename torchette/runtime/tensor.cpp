@@ -47,6 +47,11 @@ Result<int32_t> dense_strides(Span<const SizesType> sizes, const DimOrderType* d
   return static_cast<int32_t>(numel);
 }
 
+void reserve_tensor(TensorImpl& impl, int32_t numel) {
+  if (impl.dynamism == TensorShapeDynamism::OWNED)
+    static_cast<OwnedTensorImpl&>(impl).memory->give(impl, numel);
+}
+
 Error resize_tensor(const Tensor& t, Span<const SizesType> sizes) {
   TensorImpl& impl = *t.unsafe_impl();
   if (sizes.size() != impl.dim) {

@@ -129,9 +129,6 @@ Result<int32_t> dense_strides(Span<const SizesType> sizes, const DimOrderType* d
 Error resize_tensor(const Tensor& t, Span<const SizesType> sizes);
 /// Gives an OWNED tensor's memory back, or takes some, and leaves it without elements; does nothing to
 /// others.
-TORCHETTE_INLINE void reserve_tensor(TensorImpl& impl, int32_t numel) {
-  if (impl.dynamism == TensorShapeDynamism::OWNED)
-    static_cast<OwnedTensorImpl&>(impl).memory->give(impl, numel);
-}
+void reserve_tensor(TensorImpl& impl, int32_t numel);
 
 }  // namespace torchette
