@@ -378,6 +378,10 @@ class MemoryPlanningPass:
             for spec in specs_of(node)
             if spec is not None
         } | {spec for spec in unplanned if not spec.owned}
+        aliases: dict[TensorSpec, list[TensorSpec]] = {}
+        for spec in {spec for node in _nodes(graph_module) for spec in specs_of(node) if spec is not None}:
+            if spec.base is not None:
+                aliases.setdefault(spec.base, []).append(spec)
         sharing = Counter(
             spec for node in _nodes(graph_module) for spec in specs_of(node) if spec is not None
         )
@@ -414,6 +418,9 @@ class MemoryPlanningPass:
                         result.base = operand
                     elif result.owned and operand.owned and operand.base is None and sharing[result] == 1:
                         node.meta["spec"] = operand  # one value of the file, which keeps its memory
+                        for alias in aliases.pop(result, ()):
+                            alias.base = operand
+                            aliases.setdefault(operand, []).append(alias)
                     else:
                         continue
                     root.lifetime[1] = result.lifetime[1]
