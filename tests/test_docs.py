@@ -9,6 +9,8 @@ import os
 import re
 import shlex
 import subprocess
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -84,7 +86,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("page", with_language("python"), ids=page_id)
 def test_python_blocks_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader)
-    namespace: dict[str, object] = {"__name__": "__page__"}
+    # A module, since torch imports the one that a traced function says it comes from.
+    module = types.ModuleType("__page__")
+    monkeypatch.setitem(sys.modules, "__page__", module)
+    namespace = vars(module)
     for block in blocks(page):
         if block.language == "python":
             exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
