@@ -2,6 +2,8 @@
 #include "torchette/runtime/memory.h"
 
 #include "check.h"
+#include "torchette/extension/free_list_allocator.h"
+#include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 
 using namespace torchette;
@@ -30,6 +32,38 @@ static void bump() {
   memory.reset();
   CHECK(memory.used_size() == 0);
   CHECK(memory.allocate_instance<double>() != nullptr);
+}
+
+/// Pieces are aligned, apart from each other, and one again when all are given back.
+static void free_list() {
+  alignas(16) static uint8_t pool[4096];
+  extension::FreeListAllocator memory(sizeof(pool), pool);
+  uint8_t* pieces[16] = {};
+  size_t sizes[16] = {};
+  uint32_t random = 1;
+  for (int turn = 0; turn < 5000; ++turn) {
+    random = random * 1664525 + 1013904223;
+    const size_t i = random >> 28, size = random >> 12 & 511;
+    for (size_t k = 0; k < sizes[i]; ++k) CHECK(pieces[i][k] == i);
+    pieces[i] = static_cast<uint8_t*>(memory.reallocate(pieces[i], size));
+    sizes[i] = pieces[i] == nullptr ? 0 : size;
+    if (sizes[i] == 0) continue;
+    CHECK(is_at(pieces[i], 16) && pieces[i] >= pool && pieces[i] + size <= pool + sizeof(pool));
+    memset(pieces[i], static_cast<int>(i), size);
+  }
+  for (uint8_t* piece : pieces) memory.reallocate(piece, 0);
+  CHECK(memory.reallocate(nullptr, sizeof(pool)) == nullptr);
+  CHECK(memory.reallocate(nullptr, sizeof(pool) - 16) == pool + 16);
+}
+
+static void dynamic() {
+  extension::MallocDynamicAllocator memory;
+  void* const a = memory.reallocate(nullptr, 100);
+  void* const b = memory.reallocate(nullptr, 50);
+  CHECK(is_at(a, 16) && is_at(b, 16) && memory.peak() == 150);
+  CHECK(memory.reallocate(a, 0) == nullptr && memory.reallocate(nullptr, SIZE_MAX) == nullptr);
+  memory.reset_peak();
+  CHECK(memory.peak() == 50);
 }
 
 static void planned() {
@@ -65,6 +99,8 @@ static void growing() {
 
 void memory_tests() {
   bump();
+  free_list();
+  dynamic();
   planned();
   growing();
 }
