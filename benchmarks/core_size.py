@@ -56,7 +56,7 @@ HOST = Target(
 )
 CORTEX_M4 = Target(
     "cortex-m4", "arm-none-eabi-g++", "arm-none-eabi-gcc", "arm-none-eabi-", _CORTEX_M4,
-    (*_CORTEX_M4, "-specs=nano.specs", "-specs=nosys.specs", "-Wl,--no-warnings"), 11 * 1024, 256,
+    (*_CORTEX_M4, "-specs=nano.specs", "-specs=nosys.specs", "-Wl,--no-warnings"), 10 * 1024, 256,
     "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-dev",
 )  # fmt: skip
 

@@ -9,12 +9,13 @@ size_t Reader::check_table(size_t position) {
   if (position == 0) return 0;
   // the vtable stands at `position` minus a signed number, and starts with its own size and the table's
   const uint8_t* p = at(position, 4);
-  const int64_t vtable = p == nullptr ? -1 : static_cast<int64_t>(position) - load<int32_t>(p);
-  const uint8_t* v = vtable < 0 ? nullptr : at(static_cast<size_t>(vtable), 4);
+  if (p == nullptr) return 0;
+  // where the difference wraps, the address that it stands for wraps alike
+  const size_t vtable = position - static_cast<size_t>(load<int32_t>(p));
+  const uint8_t* v = at(vtable, 4);
   if (v != nullptr) {
     const uint16_t vtable_size = load<uint16_t>(v), size = load<uint16_t>(v + 2);
-    if (vtable_size >= 4 && size >= 4 && at(static_cast<size_t>(vtable), vtable_size) != nullptr &&
-        at(position, size) != nullptr)
+    if (vtable_size >= 4 && size >= 4 && at(vtable, vtable_size) != nullptr && at(position, size) != nullptr)
       return position;
   }
   fail();
@@ -52,15 +53,20 @@ size_t Reader::follow(size_t table, uint16_t slot) {
 
 size_t Reader::table(size_t table, uint16_t slot) { return check_table(follow(table, slot)); }
 
-size_t Reader::vector(size_t table, uint16_t slot, size_t item_size) {
-  const size_t target = follow(table, slot);
-  const uint8_t* p = target == 0 ? nullptr : at(target, 4);
-  if (p == nullptr) return 0;
-  const size_t count = load<uint32_t>(p);
-  const bool aligned = reinterpret_cast<uintptr_t>(p + 4) % item_size == 0;
-  if (count <= (size_ - target - 4) / item_size && (aligned || count == 0)) return target;
+Span<const uint8_t> Reader::items_at(size_t position, unsigned log2_size) {
+  const uint8_t* p = position == 0 ? nullptr : at(position, 4);
+  if (p == nullptr) return {};
+  p += 4;
+  const size_t count = load<uint32_t>(p - 4);
+  const bool aligned = (reinterpret_cast<uintptr_t>(p) & ((size_t{1} << log2_size) - 1)) == 0;
+  if (count <= (size_ - position - 4) >> log2_size && (aligned || count == 0)) return {p, count};
   fail();
-  return 0;
+  return {};
+}
+
+size_t Reader::vector(size_t table, uint16_t slot, unsigned log2_size) {
+  const size_t target = follow(table, slot);
+  return items_at(target, log2_size).data() == nullptr ? 0 : target;
 }
 
 size_t Reader::item(size_t vector, size_t index) {
@@ -77,18 +83,15 @@ uint64_t Reader::number(size_t table, uint16_t slot, size_t bytes) {
   return value;
 }
 
-Span<const uint8_t> Reader::items(size_t table, uint16_t slot, size_t item_size) {
-  const size_t position = vector(table, slot, item_size);
-  if (position == 0) return {};
-  return {data_ + position + 4, load<uint32_t>(data_ + position)};
+Span<const uint8_t> Reader::items(size_t table, uint16_t slot, unsigned log2_size) {
+  return items_at(follow(table, slot), log2_size);
 }
 
 Span<const char> Reader::string(size_t table, uint16_t slot) {
-  const size_t position = vector(table, slot, 1);
-  if (position != 0) {
-    const size_t length = load<uint32_t>(data_ + position);
-    const uint8_t* end = at(position + 4 + length, 1);
-    if (end != nullptr && *end == 0) return {reinterpret_cast<const char*>(data_ + position + 4), length};
+  const Span<const uint8_t> text = items(table, slot, 0);
+  if (text.data() != nullptr) {
+    const uint8_t* end = at(static_cast<size_t>(text.end() - data_), 1);
+    if (end != nullptr && *end == 0) return {reinterpret_cast<const char*>(text.data()), text.size()};
     fail();
   }
   return {"", 0};

@@ -48,7 +48,7 @@ class Reader {
   const uint8_t* field(size_t table, uint16_t slot, size_t bytes);
   size_t follow(size_t table, uint16_t slot);
   size_t table(size_t table, uint16_t slot);
-  size_t vector(size_t table, uint16_t slot, size_t item_size);
+  size_t vector(size_t table, uint16_t slot, unsigned log2_size);
   size_t item(size_t vector, size_t index);
   /// `index` must be within.
   size_t element(size_t vector, size_t index) {
@@ -58,7 +58,9 @@ class Reader {
     fail();
     return 0;
   }
-  Span<const uint8_t> items(size_t table, uint16_t slot, size_t item_size);
+  /// The items of the vector at `position`, whose address is null where the vector is not inside.
+  Span<const uint8_t> items_at(size_t position, unsigned log2_size);
+  Span<const uint8_t> items(size_t table, uint16_t slot, unsigned log2_size);
   Span<const char> string(size_t table, uint16_t slot);
   uint64_t number(size_t table, uint16_t slot, size_t bytes);
 
@@ -66,6 +68,12 @@ class Reader {
   size_t size_;
   bool ok_ = true;
 };
+
+template <size_t kSize>
+constexpr unsigned log2_of() {
+  static_assert(kSize == 1 || kSize == 2 || kSize == 4 || kSize == 8);
+  return kSize == 8 ? 3 : kSize / 2;
+}
 
 class Tables;
 
@@ -92,7 +100,7 @@ class Table {
   /// Numbers in place; their address must be a multiple of their size.
   template <typename T>
   TORCHETTE_INLINE Span<const T> vector(uint16_t slot) const {
-    const Span<const uint8_t> bytes = reader_->items(position_, slot, sizeof(T));
+    const Span<const uint8_t> bytes = reader_->items(position_, slot, log2_of<sizeof(T)>());
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size()};
   }
   /// The text without its terminating zero, which is there; "" where it is absent.
@@ -125,7 +133,7 @@ class Tables {
 };
 
 TORCHETTE_INLINE Tables Table::tables(uint16_t slot) const {
-  return {reader_, reader_->vector(position_, slot, 4)};
+  return {reader_, reader_->vector(position_, slot, 2)};
 }
 
 /// Reads tables of one kind one after the other, for the sections that a file has thousands of. Such tables
@@ -165,8 +173,7 @@ class Cursor {
   /// Numbers in place; their address must be a multiple of their size.
   template <typename T>
   TORCHETTE_INLINE Span<const T> vector(uint16_t slot) const {
-    constexpr unsigned kLog2 = sizeof(T) == 8 ? 3 : sizeof(T) == 4 ? 2 : sizeof(T) == 2 ? 1 : 0;
-    const Span<const uint8_t> items = vector_at(follow(slot), kLog2);
+    const Span<const uint8_t> items = reader_->items_at(follow(slot), log2_of<sizeof(T)>());
     return {reinterpret_cast<const T*>(items.data()), items.size()};
   }
 
@@ -184,15 +191,6 @@ class Cursor {
 
   TORCHETTE_INLINE uint16_t entry(uint16_t slot) const { return known_->entries[slot / 2 - 2]; }
   void learn(size_t position);
-  Span<const uint8_t> vector_at(size_t target, unsigned log2_size) const {
-    const uint8_t* p = target == 0 ? nullptr : reader_->at(target, 4);
-    if (p == nullptr) return {};
-    const size_t count = Reader::load<uint32_t>(p);
-    const bool aligned = (reinterpret_cast<uintptr_t>(p + 4) & ((size_t{1} << log2_size) - 1)) == 0;
-    if (count <= (reader_->size_ - target - 4) >> log2_size && (aligned || count == 0)) return {p + 4, count};
-    reader_->fail();
-    return {};
-  }
 
   Reader* reader_;
   const uint8_t* widths_;

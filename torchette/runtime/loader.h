@@ -20,15 +20,15 @@ class FreeableBuffer {
   /// `free_fn` may be null where nothing is to be given back.
   FreeableBuffer(const void* data, size_t size, FreeFn free_fn, void* context = nullptr)
       : data_(data), size_(size), free_(free_fn), context_(context) {}
-  FreeableBuffer(FreeableBuffer&& other) noexcept
+  // not inlined: five words at each of many places are more code than the calls
+  __attribute__((noinline)) FreeableBuffer(FreeableBuffer&& other) noexcept
       : data_(other.data_), size_(other.size_), free_(other.free_), context_(other.context_) {
     other.forget();
   }
   FreeableBuffer& operator=(FreeableBuffer&& other) noexcept {
     if (this != &other) {
       Free();
-      data_ = other.data_, size_ = other.size_, free_ = other.free_, context_ = other.context_;
-      other.forget();
+      new (this) FreeableBuffer(std::move(other));
     }
     return *this;
   }

@@ -123,7 +123,8 @@ class Method::Loading {
     return Error::Ok;
   }
   Error in_range(int32_t index) const {
-    TORCHETTE_CHECK(index >= 0 && static_cast<size_t>(index) < m_.values_.size(), InvalidProgram,
+    // a negative number becomes a larger one than there are values
+    TORCHETTE_CHECK(static_cast<size_t>(index) < m_.values_.size(), InvalidProgram,
                     "value %d is named, there are %zu", static_cast<int>(index), m_.values_.size());
     return Error::Ok;
   }
@@ -141,14 +142,13 @@ class Method::Loading {
     m_.outputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kOutputs);
     TORCHETTE_CHECK(plan_.present() && reader_.ok(), InvalidProgram,
                     "the method's plan is not inside of the file");
-    TORCHETTE_TRY(allocate(records_.size(), &m_.values_));
+    const size_t count = records_.size();
+    TORCHETTE_TRY(allocate(count, &m_.values_));
     Span<uint8_t> flags;
-    TORCHETTE_TRY(allocate(records_.size(), &flags));
+    TORCHETTE_TRY(allocate(count, &flags));
     m_.flags_ = flags.data();
-    for (size_t i = 0; i < records_.size(); ++i) {
-      m_.values_[i] = Value();
-      flags[i] = 0;
-    }
+    for (Value& value : m_.values_) value = Value();
+    for (uint8_t& flag : flags) flag = 0;
     const HierarchicalAllocator* planned = m_.memory_->planned_memory();
     TORCHETTE_TRY(allocate(planned == nullptr ? 0 : planned->buffers().size(), &m_.extents_));
     for (size_t& extent : m_.extents_) extent = 0;
@@ -184,7 +184,7 @@ class Method::Loading {
   }
 
   Error values() {
-    for (size_t i = 0; i < records_.size(); ++i) {
+    for (size_t i = 0; i < m_.values_.size(); ++i) {
       entry_.seek(records_, i);
       const auto type = entry_.get<Types>(schema::EValue::kValType);
       const size_t position = entry_.follow(schema::EValue::kVal);
@@ -217,37 +217,30 @@ class Method::Loading {
         break;
       case Types::String: {
         const Span<const char> text = record.string(schema::String::kStringVal);
-        TORCHETTE_TRY(plain(Tag::String, text.data(), text.size(), &value));
-        break;
+        return plain(Tag::String, text.data(), text.size(), &value);
       }
       case Types::DoubleList: {
         const Span<const double> items = record.vector<double>(schema::DoubleList::kItems);
-        TORCHETTE_TRY(plain(Tag::ListDouble, items.data(), items.size(), &value));
-        break;
+        return plain(Tag::ListDouble, items.data(), items.size(), &value);
       }
       case Types::BoolList: {
         const Span<const uint8_t> items = record.vector<uint8_t>(schema::BoolList::kItems);
         TORCHETTE_TRY(spend(items.size()));
         for (uint8_t item : items)
           TORCHETTE_CHECK(item <= 1, InvalidProgram, "value %zu has a bool of %u", i, item);
-        TORCHETTE_TRY(plain(Tag::ListBool, items.data(), items.size(), &value));
-        break;
+        return plain(Tag::ListBool, items.data(), items.size(), &value);
       }
       case Types::IntList: {
         const Span<const int64_t> items = record.vector<int64_t>(schema::IntList::kItems);
-        TORCHETTE_TRY(boxed(Tag::ListInt, items.data(), items.size(), sizeof(int64_t), &value));
-        break;
+        return boxed(Tag::ListInt, items.data(), items.size(), sizeof(int64_t), &value);
       }
-      case Types::TensorList: {
-        const Span<const int32_t> items = record.vector<int32_t>(schema::TensorList::kItems);
-        TORCHETTE_TRY(boxed(Tag::ListTensor, items.data(), items.size(), sizeof(Tensor), &value));
-        break;
-      }
+      case Types::TensorList:
       case Types::OptionalTensorList: {
-        const Span<const int32_t> items = record.vector<int32_t>(schema::OptionalTensorList::kItems);
-        TORCHETTE_TRY(
-            boxed(Tag::ListOptionalTensor, items.data(), items.size(), sizeof(Optional<Tensor>), &value));
-        break;
+        static_assert(schema::TensorList::kItems == schema::OptionalTensorList::kItems);
+        const Span<const int32_t> items = record.vector<int32_t>(schema::TensorList::kItems);
+        const bool optional = type == Types::OptionalTensorList;
+        return boxed(optional ? Tag::ListOptionalTensor : Tag::ListTensor, items.data(), items.size(),
+                     optional ? sizeof(Optional<Tensor>) : sizeof(Tensor), &value);
       }
       default:
         TORCHETTE_LOG(Error, "value %zu is of a kind that this runtime does not know", i);
@@ -312,11 +305,8 @@ class Method::Loading {
   /// A function by itself, so that the address of `info` is not computed again and again.
   __attribute__((noinline)) Error make_tensor(const TensorInfo& info, bool stays, size_t index) {
     const size_t rank = info.sizes_.size();
-    const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
-    const size_t allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
-    uint8_t& flags = m_.flags_[index];
-    const bool owned =
-        info.dynamism_ == TensorShapeDynamism::DYNAMIC_UNBOUND && (flags & kInput) == 0 && rank != 0;
+    const bool owned = info.dynamism_ == TensorShapeDynamism::DYNAMIC_UNBOUND &&
+                       (m_.flags_[index] & kInput) == 0 && rank != 0;
     auto* const impl = static_cast<TensorImpl*>(
         room(1, owned ? sizeof(OwnedTensorImpl) : sizeof(TensorImpl), alignof(OwnedTensorImpl)));
     if (impl == nullptr) return Error::MemoryAllocationFailed;
@@ -342,25 +332,34 @@ class Method::Loading {
     impl->dim = static_cast<uint8_t>(rank);
     impl->type = info.type_;
     impl->dynamism = info.dynamism_;
+    new (&m_.values_[index]) Value(Tensor(impl));
 
     const Table extra = tensor_.table(schema::Tensor::kExtraTensorInfo);
     if (extra.present()) TORCHETTE_TRY(is_here(extra, index));
-    if ((flags & kInput) != 0) {
+    if ((m_.flags_[index] & kInput) != 0) {
       const auto ranges = extra.vector<SizesType>(schema::ExtraTensorInfo::kRanges);
       const bool both = ranges.size() == 2 * rank;
-      for (size_t i = 0; i < m_.inputs_.size(); ++i)
-        if (static_cast<size_t>(m_.inputs_[i]) == index)
-          m_.input_state_[i] = {both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(1 + both),
-                                both || stays, false};
+      const Span<const int32_t> inputs = m_.inputs_;
+      Input* const states = m_.input_state_;
+      for (size_t i = 0; i < inputs.size(); ++i)
+        if (static_cast<size_t>(inputs[i]) == index)
+          states[i] = {both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(1 + both),
+                       both || stays, false};
     }
+    return place(index, info.nbytes_, owned, impl);
+  }
+
+  /// Gives the tensor under the cursor, which is value `index`, its bytes.
+  Error place(size_t index, size_t nbytes, bool owned, TensorImpl* impl) {
+    const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
+    const size_t allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
+    uint8_t& flags = m_.flags_[index];
     if (allocation != 0) {
       allocation_.seek(allocation);
-      TORCHETTE_TRY(planned(info.nbytes_, &impl->data));
+      TORCHETTE_TRY(planned(nbytes, &impl->data));
       if (buffer != 0) flags |= kInitialised;
     } else if (buffer != 0) {
-      const Result<const void*> data = program_.constant(reader_, buffer, info.nbytes_);
-      if (!data.ok()) return data.error();
-      impl->data = const_cast<void*>(*data);
+      TORCHETTE_TRY(program_.constant(reader_, buffer, nbytes, &impl->data));
       flags |= kConstant;
     } else if (owned) {
       impl->dynamism = TensorShapeDynamism::OWNED;
@@ -378,7 +377,6 @@ class Method::Loading {
     }
     TORCHETTE_CHECK(is_aligned_for(impl->data, impl->type), InvalidProgram,
                     "the bytes of tensor %zu are not aligned", index);
-    m_.values_[index] = Value(Tensor(impl));
     return Error::Ok;
   }
 
@@ -419,7 +417,7 @@ class Method::Loading {
     const Tables records = plan_.tables(schema::ExecutionPlan::kOperators);
     TORCHETTE_TRY(allocate(records.size(), &kernels_));
     bool complete = true;
-    for (size_t i = 0; i < records.size(); ++i) {
+    for (size_t i = 0; i < kernels_.size(); ++i) {
       const Table record = records[i];
       const Span<const char> name = record.string(schema::Operator::kName);
       const Span<const char> overload = record.string(schema::Operator::kOverload);
@@ -493,7 +491,7 @@ class Method::Loading {
         TORCHETTE_CHECK(
             is_number(value) || (value.is_tensor() && value.to_tensor().scalar_type() == ScalarType::Bool),
             InvalidProgram, "a jump depends on value %d, which is no bool", static_cast<int>(condition));
-        TORCHETTE_CHECK(target >= 0 && static_cast<size_t>(target) <= count, InvalidProgram,
+        TORCHETTE_CHECK(static_cast<size_t>(target) <= count, InvalidProgram,
                         "a jump leads to instruction %d of %zu", static_cast<int>(target), count);
         Control* control;
         TORCHETTE_TRY(make_control(Control::Kind::JumpFalse, &control, out));
@@ -555,7 +553,7 @@ class Method::Loading {
         if (is_unbacked && code[1] == 0 && strcmp(kernel.name, kViewKernel) == 0) {
           defines_last = true;
         } else {
-          return writable(kernel, index);
+          return read_only(kernel, index);
         }
       } else if (fits && (*code == 'L' || *code == 'O')) {
         const BoxedList& list = *value.boxed_list();
@@ -564,7 +562,8 @@ class Method::Loading {
         for (uint32_t k = 0; k < list.size; ++k) {
           if (items[k] < 0) continue;
           unbacked |= (all_flags[items[k]] & kUnbacked) != 0;
-          if (*code == 'L' && code[1] == 0) TORCHETTE_TRY(writable(kernel, items[k]));
+          if (*code == 'L' && code[1] == 0 && (all_flags[items[k]] & (kUnbacked | kConstant)) != 0)
+            return read_only(kernel, items[k]);
         }
       } else if (!fits && !(optional && value.is_none())) {
         // a slot that is written while executing may hold any number, whatever it holds now
@@ -587,11 +586,10 @@ class Method::Loading {
   }
 
   /// Constants stand in read-only memory, and a view of the caller's memory or of a constant may.
-  Error writable(const Kernel& kernel, int32_t index) const {
-    TORCHETTE_CHECK((m_.flags(index) & (kConstant | kUnbacked)) == 0, InvalidProgram,
-                    "%s writes to value %d, which is a constant or has no memory", kernel.name,
-                    static_cast<int>(index));
-    return Error::Ok;
+  static Error read_only([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] int32_t index) {
+    TORCHETTE_LOG(Error, "%s writes to value %d, which is a constant or has no memory", kernel.name,
+                  static_cast<int>(index));
+    return Error::InvalidProgram;
   }
 
   Error move(int32_t from, int32_t to, Instruction* out) {
@@ -600,11 +598,11 @@ class Method::Loading {
     m_.flags(from) |= kUsed;
     m_.flags(to) |= kWritten;
     const Value &source = m_.value(from), &target = m_.value(to);
-    const bool numbers = is_number(source) && is_number(target);
-    const bool tensors = source.is_tensor() && target.is_tensor() &&
-                         source.to_tensor().scalar_type() == target.to_tensor().scalar_type() &&
-                         (m_.flags(to) & kConstant) == 0;
-    TORCHETTE_CHECK(numbers || tensors, InvalidProgram, "value %d is moved to %d, which is of another kind",
+    bool fits = is_number(source) && is_number(target);
+    if (source.is_tensor() && target.is_tensor())
+      fits = source.to_tensor().scalar_type() == target.to_tensor().scalar_type() &&
+             (m_.flags(to) & kConstant) == 0;
+    TORCHETTE_CHECK(fits, InvalidProgram, "value %d is moved to %d, which is of another kind",
                     static_cast<int>(from), static_cast<int>(to));
     Control* control;
     TORCHETTE_TRY(make_control(Control::Kind::Move, &control, out));
@@ -616,7 +614,7 @@ class Method::Loading {
   Error delegate_call(const Table& args, Instruction* out) {
     const auto index = args.get<int32_t>(schema::DelegateCall::kDelegateIndex);
     const size_t count = plan_.tables(schema::ExecutionPlan::kDelegates).size();
-    TORCHETTE_CHECK(index >= 0 && static_cast<size_t>(index) < count, InvalidProgram,
+    TORCHETTE_CHECK(static_cast<size_t>(index) < count, InvalidProgram,
                     "delegate %d is called, there are %zu", static_cast<int>(index), count);
     const Span<const int32_t> indices = args.vector<int32_t>(schema::DelegateCall::kArgs);
     Control* control;
@@ -641,7 +639,7 @@ class Method::Loading {
     const Tables records = plan_.tables(schema::ExecutionPlan::kDelegates);
     Span<Delegate> all;
     TORCHETTE_TRY(allocate(records.size(), &all));
-    for (size_t i = 0; i < records.size(); ++i) {
+    for (size_t i = 0; i < all.size(); ++i) {
       const Table record = records[i];
       const Span<const char> id = record.string(schema::BackendDelegate::kId);
       TORCHETTE_TRY(intact("delegate", i));
@@ -651,9 +649,10 @@ class Method::Loading {
                       backend == nullptr ? "registered" : "available on this device");
       const Tables options = record.tables(schema::BackendDelegate::kCompileSpecs);
       Span<CompileSpec> specs;
-      TORCHETTE_TRY(spend(options.size()));
-      TORCHETTE_TRY(allocate(options.size(), &specs));
-      for (size_t k = 0; k < options.size(); ++k) {
+      const size_t count = options.size();
+      TORCHETTE_TRY(spend(count));
+      TORCHETTE_TRY(allocate(count, &specs));
+      for (size_t k = 0; k < count; ++k) {
         const Table option = options[k];
         specs[k] = {option.string(schema::CompileSpec::kKey).data(),
                     option.vector<uint8_t>(schema::CompileSpec::kValue)};
@@ -662,17 +661,17 @@ class Method::Loading {
       TORCHETTE_TRY(intact("delegate", i));
       Result<FreeableBuffer> data = program_.load_delegate_data(reader_, reference, id.data());
       if (!data.ok()) return data.error();
-      new (&all[i].processed) FreeableBuffer(std::move(*data));
+      Delegate& made = all[i];
+      new (&made.processed) FreeableBuffer(std::move(*data));
       BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data(), &program_);
-      const Result<DelegateHandle*> handle =
-          backend->init(context, &all[i].processed, {specs.data(), specs.size()});
+      const Result<DelegateHandle*> handle = backend->init(context, &made.processed, {specs.data(), count});
       if (!handle.ok()) {
-        all[i].processed.~FreeableBuffer();
+        made.processed.~FreeableBuffer();
         TORCHETTE_LOG(Error, "the backend %s refused delegate %zu", id.data(), i);
         return handle.error();
       }
-      all[i].backend = backend;
-      all[i].handle = *handle;
+      made.backend = backend;
+      made.handle = *handle;
       m_.delegates_ = {all.data(), i + 1};
     }
     return Error::Ok;
@@ -719,14 +718,8 @@ Error Method::load_state() {
   const Tables records = Table::at(&reader, plan_).tables(schema::ExecutionPlan::kValues);
   for (size_t i = 0; i < values_.size(); ++i) {
     if ((flags_[i] & kInitialised) == 0) continue;
-    const Table record = records[i].table(schema::EValue::kVal);
-    const Tensor tensor = values_[i].to_tensor();
-    const size_t nbytes = tensor.unsafe_impl()->capacity * element_size(tensor.scalar_type());
-    TORCHETTE_TRY(program_->load_mutable(reader,
-                                         record.table(schema::Tensor::kExtraTensorInfo)
-                                             .get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx),
-                                         record.get<uint32_t>(schema::Tensor::kDataBufferIdx), nbytes,
-                                         tensor.mutable_data_ptr()));
+    TORCHETTE_TRY(program_->load_mutable(reader, records[i].table(schema::EValue::kVal),
+                                         *values_[i].to_tensor().unsafe_impl()));
   }
   return Error::Ok;
 }

@@ -75,7 +75,7 @@ Result<Program> Program::load(DataLoader* loader, Verification verification) {
   if (!bytes.ok()) return bytes.error();
   TORCHETTE_CHECK(is_aligned(bytes->data(), kAlignment), InvalidArgument,
                   "the program's bytes must start at a multiple of %zu", kAlignment);
-  Program program(loader, std::move(*bytes), {}, segment_base);
+  Program program(loader, std::move(*bytes), segment_base);
 
   Reader reader = program.reader();
   const Table root = Table::root(&reader);
@@ -158,7 +158,7 @@ Result<FreeableBuffer> Program::load_segment(Reader& reader, size_t index, const
   return loader_->load(segment_base_ + static_cast<size_t>(offset), static_cast<size_t>(size), info);
 }
 
-Result<const void*> Program::constant(Reader& reader, uint32_t index, size_t nbytes) const {
+Error Program::constant(Reader& reader, uint32_t index, size_t nbytes, void** address) const {
   const Table root = Table::root(&reader);
   const auto offsets =
       root.table(schema::Program::kConstantSegment).vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
@@ -180,11 +180,15 @@ Result<const void*> Program::constant(Reader& reader, uint32_t index, size_t nby
   }
   TORCHETTE_CHECK(reader.ok() && nbytes <= room && (data != nullptr || nbytes == 0), InvalidProgram,
                   "constant %u of %zu bytes is not inside of the file", index, nbytes);
-  return static_cast<const void*>(data);
+  *address = const_cast<uint8_t*>(data);
+  return Error::Ok;
 }
 
-Error Program::load_mutable(Reader& reader, uint64_t segments_index, uint32_t index, size_t nbytes,
-                            void* buffer) const {
+Error Program::load_mutable(Reader& reader, const Table& record, const TensorImpl& tensor) const {
+  const auto segments_index = record.table(schema::Tensor::kExtraTensorInfo)
+                                  .get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx);
+  const auto index = record.get<uint32_t>(schema::Tensor::kDataBufferIdx);
+  const size_t nbytes = tensor.capacity * element_size(tensor.type);
   const Table root = Table::root(&reader);
   const flat::Tables mutable_segments = root.tables(schema::Program::kMutableDataSegments);
   TORCHETTE_CHECK(segments_index < mutable_segments.size(), InvalidProgram,
@@ -200,7 +204,7 @@ Error Program::load_mutable(Reader& reader, uint64_t segments_index, uint32_t in
   TORCHETTE_CHECK(offsets[index] <= size && nbytes <= size - offsets[index], InvalidProgram,
                   "initial data %u of %zu bytes is not inside of its segment", index, nbytes);
   return loader_->load_into(segment_base_ + static_cast<size_t>(start + offsets[index]), nbytes,
-                            {Segment::Type::Mutable, segment_index}, buffer);
+                            {Segment::Type::Mutable, segment_index}, tensor.data);
 }
 
 Result<FreeableBuffer> Program::get_data(const char* key) const {

@@ -11,6 +11,7 @@ namespace torchette {
 
 class Method;
 class MethodMeta;
+struct TensorImpl;
 
 /// Must outlive the methods that are loaded from it, as its loader must outlive it.
 class Program {
@@ -44,21 +45,18 @@ class Program {
   friend class Method;
   friend class MethodMeta;
 
-  Program(DataLoader* loader, FreeableBuffer&& bytes, FreeableBuffer&& constants, size_t segment_base)
-      : loader_(loader),
-        bytes_(std::move(bytes)),
-        constants_(std::move(constants)),
-        segment_base_(segment_base) {}
+  Program(DataLoader* loader, FreeableBuffer&& bytes, size_t segment_base)
+      : loader_(loader), bytes_(std::move(bytes)), segment_base_(segment_base) {}
 
   flat::Reader reader() const { return {bytes_.data(), bytes_.size()}; }
   Error verify() const;
   /// Position of the plan of that name in the bytes.
   Result<size_t> find_plan(const char* method_name) const;
-  /// `nbytes` bytes of constant `index`, wherever the file has them.
-  Result<const void*> constant(flat::Reader& reader, uint32_t index, size_t nbytes) const;
-  /// Fills `buffer` with the stored first value of a mutable tensor.
-  Error load_mutable(flat::Reader& reader, uint64_t segments_index, uint32_t index, size_t nbytes,
-                     void* buffer) const;
+  /// The address of `nbytes` bytes of constant `index`, wherever the file has them. They are not to be
+  /// written.
+  Error constant(flat::Reader& reader, uint32_t index, size_t nbytes, void** address) const;
+  /// Fills a mutable tensor with the first value that its record names.
+  Error load_mutable(flat::Reader& reader, const flat::Table& record, const TensorImpl& tensor) const;
   Result<FreeableBuffer> load_segment(flat::Reader& reader, size_t index,
                                       const DataLoader::SegmentInfo& info) const;
   Result<FreeableBuffer> load_delegate_data(flat::Reader& reader, const flat::Table& reference,
