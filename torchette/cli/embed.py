@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a .pte file. Out: C sources with the program and static pools of exactly the size that it needs.
-"""Turn a .pte file into C sources: the program in constant memory, and static pools that fit to the byte
+"""Turn a .pte file into C sources with static pools that fit to the byte
 
-Writes NAME.h and NAME.c, which are C99 and C++17, and NAME.hpp, which makes the runtime's allocators of the pools.
-Weights are read in place; nothing is allocated.
+The program lies in constant memory and its weights are read in place; nothing is allocated. Writes NAME.h and NAME.c,
+which are C99 and C++17, and NAME.hpp, which makes the runtime's allocators of the pools.
 
 examples:
   torchette embed net.pte -o generated --target cortex-m4
