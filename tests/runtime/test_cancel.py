@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -27,6 +28,16 @@ def endless() -> Method:
     )
     file = bytes(pte.write(pte.Program(version=0, execution_plan=[plan])))
     return Runtime.get().load_program(file).load_method("forward")
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """What a shell has started in the background ignores Ctrl-C, and Python with it."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
+    yield
+    if main:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_another_thread_cancels(endless: Method) -> None:
