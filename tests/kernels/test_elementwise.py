@@ -191,6 +191,28 @@ def test_dim_orders(dims: tuple[int, ...]) -> None:
     check("aten::mul.out", torch.empty_like(b).copy_(b * 2), b, torch.tensor(2.0))
 
 
+def test_single_elements() -> None:
+    """Of any ranks, strides and types; the output takes their rank's sizes, within its room."""
+    values = [
+        torch.tensor(2.5),
+        torch.tensor([-1.5]),
+        torch.tensor([[4.0]]),
+        torch.tensor([[3.0]]).as_strided((1, 1), (5, 7)),
+        torch.tensor([3.0, 8.0])[1:].expand(1, 1),
+    ]
+    for a, b in itertools.product(values, values):
+        check("aten::add.out", a + b, a, b, 1)
+        check("aten::sub.out", torch.sub(a, b, alpha=2), a, b, 2)
+        check("aten::lt.Tensor_out", a < b, a, b)
+        check("aten::logical_and.out", (a < b) & (a < 3), a < b, a < 3)
+        check("aten::mul.out", a * b.int(), a, b.int())
+    check("aten::neg.out", -values[3], values[3])
+    output = torch.empty(4)
+    assert _native.call_kernel("aten::neg.out", torch.ones(1), output) == [(1,)] and output[0] == -1
+    with pytest.raises(RuntimeError, match="room"):
+        _native.call_kernel("aten::add.out", torch.ones(3), torch.ones(1), 1, torch.empty(1))
+
+
 def test_ranks_of_operands() -> None:
     """0-d tensors and numbers do not widen the type of a tensor of their kind."""
     half = numbers((7,), torch.float16)

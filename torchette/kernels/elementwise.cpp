@@ -443,9 +443,8 @@ ScalarType promote_operands(const Operand* in, size_t count) {
 
 // --- The driver
 
-/// Same sizes, same place of every element.
+/// Of tensors of one rank: same sizes, same place of every element.
 static TORCHETTE_INLINE bool same_geometry(const Tensor& a, const Tensor& b) {
-  if (a.dim() != b.dim()) return false;
   for (size_t d = 0; d < static_cast<size_t>(a.dim()); ++d)
     if (a.sizes()[d] != b.sizes()[d] || a.strides()[d] != b.strides()[d]) return false;
   return true;
@@ -453,8 +452,10 @@ static TORCHETTE_INLINE bool same_geometry(const Tensor& a, const Tensor& b) {
 /// No gaps, so that the elements are one run, in whatever order.
 static TORCHETTE_INLINE bool is_one_run(const Tensor& t) {
   int64_t last = 0;
-  for (size_t d = 0; d < static_cast<size_t>(t.dim()); ++d)
+  for (size_t d = 0; d < static_cast<size_t>(t.dim()); ++d) {
+    vectorize_float_only<>();
     last += static_cast<int64_t>(t.sizes()[d] - 1) * t.strides()[d];
+  }
   return last == t.numel() - 1 || t.numel() == 0;
 }
 
@@ -669,22 +670,6 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
 }
 
 Error run_elementwise(const Elementwise& op, const Operand* in, const Tensor& out) {
-  // What most calls are: floats, or bools, of one geometry.
-  const ScalarType first = in[0].is_tensor ? in[0].tensor.scalar_type() : ScalarType::Undefined;
-  const Chunk direct = first == ScalarType::Float ? op.f32 : first == ScalarType::Bool ? op.bools : nullptr;
-  if (direct != nullptr && !op.selects) {
-    bool plain =
-        out.scalar_type() == (op.result == Result::Bool ? ScalarType::Bool : first) && is_one_run(out);
-    for (size_t k = 0; plain && k < op.arity; ++k)
-      plain = in[k].is_tensor && in[k].tensor.scalar_type() == first && same_geometry(in[k].tensor, out);
-    if (plain) {
-      const void* from[kMaxOperands];
-      for (size_t k = 0; k < op.arity; ++k) from[k] = in[k].tensor.const_data_ptr();
-      direct(from, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
-      return Error::Ok;
-    }
-  }
-
   for (size_t k = 0; k < op.arity; ++k)
     TORCHETTE_CHECK(!in[k].is_tensor || is_real(in[k].tensor.scalar_type()), InvalidType,
                     "operand %zu has a type (%d) that is not supported", k,
@@ -781,6 +766,29 @@ static TORCHETTE_INLINE Error run(const Elementwise& op, const Tensor& out, cons
   const Operand operands[] = {in...};
   return run_elementwise(op, operands, out);
 }
+/// The general way of two tensors, apart so that its stack is not that of the short way.
+[[gnu::noinline]] static Error run_any(const Elementwise& op, Tensor out, Tensor a, Tensor b) {
+  const Operand operands[] = {a, b};
+  return run_elementwise(op, operands, out);
+}
+/// What most calls are takes the short way: floats, or bools, of the same sizes with every element in the
+/// same place. For tiny tensors these checks are what the call costs, so that sizes and strides of single
+/// elements are not even fetched.
+[[gnu::noinline]] static Error run(const Elementwise& op, Tensor out, Tensor a, Tensor b) {
+  const ScalarType type = a.scalar_type();
+  const Chunk direct = type == ScalarType::Float ? op.f32 : type == ScalarType::Bool ? op.bools : nullptr;
+  if (direct == nullptr || b.scalar_type() != type ||
+      out.scalar_type() != (op.result == Result::Bool ? ScalarType::Bool : type) || a.dim() != out.dim() ||
+      b.dim() != out.dim())
+    return run_any(op, out, a, b);
+  const bool single = out.numel() == 1 && a.numel() == 1 && b.numel() == 1;
+  if (!single && !(same_geometry(a, out) && same_geometry(b, out) && is_one_run(out)))
+    return run_any(op, out, a, b);
+  const void* const from[] = {a.const_data_ptr(), b.const_data_ptr()};
+  direct(from, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+  return Error::Ok;
+}
+static Error run(const Elementwise& op, Tensor out, Tensor x) { return run(op, out, x, x); }
 #include "torchette/kernels/elementwise.def"
 #undef FLOAT
 #undef ANGLE
@@ -818,13 +826,13 @@ static Error sub_operands(const Operand& a, const Operand& b, const Scalar& alph
   return add_operands(a, b, alpha.is_floating() ? Scalar(-alpha.to_double()) : Scalar(-alpha.to_int()), out);
 }
 static Error add_out(Context&, const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
-  return add_operands(a, b, alpha, out);
+  return is_one(alpha) ? run(add_parts, out, a, b) : add_operands(a, b, alpha, out);
 }
 static Error add_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
   return add_operands(a, b, alpha, out);
 }
 static Error sub_out(Context&, const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
-  return sub_operands(a, b, alpha, out);
+  return is_one(alpha) ? run(sub_parts, out, a, b) : sub_operands(a, b, alpha, out);
 }
 static Error sub_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
   return sub_operands(a, b, alpha, out);
