@@ -245,12 +245,11 @@ def _fake(mode: FakeTensorMode, lowered_module: LoweredBackendModule, *args: Any
     program = lowered_module.original_module
     given = iter(args)
     inputs = []
-    for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=True):
+    for spec in program.graph_signature.input_specs:
         stored = tensor_of(program, spec)
         inputs.append(
             mode.from_tensor(stored.detach(), static_shapes=True) if stored is not None else next(given)
         )
-        del node
     with mode:
         results = torch.fx.Interpreter(program.graph_module).run(*inputs, enable_io_processing=False)
     return tuple(results)[len(program.graph_signature.buffers_to_mutate) :]
