@@ -178,7 +178,7 @@ def test_metadata() -> None:
         meta.input_tensor_meta(2)
     assert "forward" in repr(loaded) and "0x" not in repr(loaded)
     assert "aten::add.out" in Runtime.get().operator_registry.operator_names
-    assert not Runtime.get().backend_registry.is_available("XnnpackBackend")
+    assert not Runtime.get().backend_registry.is_available("NoSuchBackend")
 
 
 # ---- inputs ----
