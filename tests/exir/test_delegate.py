@@ -34,7 +34,12 @@ from torchette.exir.delegate import (
     to_backend,
 )
 from torchette.exir.graph import calls
-from torchette.exir.partitioners import AllNodePartitioner, generate_pattern_op_partitions, get_delegates
+from torchette.exir.partitioners import (
+    AllNodePartitioner,
+    DelegateMappingBuilder,
+    generate_pattern_op_partitions,
+    get_delegates,
+)
 from torchette.format import pte
 
 
@@ -290,3 +295,16 @@ def test_patterns_find_their_nodes() -> None:
     pattern = to_edge(export(Pattern(), ARGS)).exported_program().graph
     (group,) = generate_pattern_op_partitions(program.graph_module, patterns=[pattern])
     assert [node.name for node in group.nodes] == ["sin", "add_1"]
+
+
+def test_debug_handles_are_collected() -> None:
+    builder = DelegateMappingBuilder(generated_identifiers=True)
+    assert [
+        builder.insert_delegate_mapping_entry(handles=[3, None, 1]),
+        builder.insert_delegate_mapping_entry(handles=7),
+    ] == [0, 1]
+    assert builder.get_delegate_mapping() == {0: (1, 3), 1: (7,)}
+    with pytest.raises(ValueError, match="identifier"):
+        builder.insert_delegate_mapping_entry(handles=1, identifier="mine")
+    with pytest.raises(ValueError, match="debug handle"):
+        builder.insert_delegate_mapping_entry(handles=[None])

@@ -166,7 +166,7 @@ def multiply_adds(node: Node) -> int:
     """The multiply-adds of a matrix product, linear layer, convolution or attention at its greatest shape; else 0."""
     shapes = [tuple(map(_size, t.shape)) for s in node.all_input_nodes for t in _tensors(s.meta.get("val"))]
     results = _tensors(node.meta.get("val"))
-    name = _name(node.target).removeprefix("EdgeOpOverload: ").removeprefix("aten.").partition(".")[0]
+    name = _name(node.target).removeprefix("aten.").partition(".")[0]
     if not results or not shapes:
         return 0
     count = _numel(results[0].shape)

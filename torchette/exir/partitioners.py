@@ -24,7 +24,7 @@ from torchette.exir.delegate import (
     is_delegate_call,
     reject,
 )
-from torchette.exir.graph import graph_modules, tensor_of
+from torchette.exir.graph import tensor_of
 from torchette.exir.partition import TAG, cut
 
 
@@ -125,11 +125,6 @@ def print_delegated_graph(graph_module: GraphModule) -> None:
 def is_shape_dynamic(node: Node) -> bool:
     """Whether a dimension of a node's result is known only at run time."""
     return any(isinstance(size, torch.SymInt) for size in getattr(node.meta.get("val"), "shape", ()))
-
-
-def get_control_flow_submodules(program: ExportedProgram) -> list[GraphModule]:
-    """The graphs of a program's branches and loop bodies."""
-    return [module for module in graph_modules(program) if module is not program.graph_module]
 
 
 class DelegateMappingBuilder:
