@@ -37,6 +37,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.format": ("torchette.errors",),
     "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree", "torchette.runtime"),
     "torchette.runtime": ("torchette.errors",),
+    "torchette.build": ("torchette.errors", "torchette.format", "torchette.devtools"),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
     **{
         f"torchette.exir.{name}": (
@@ -92,6 +93,7 @@ TORCH_FREE = (
     "torchette.pytree",
     "torchette.format",
     "torchette.devtools",
+    "torchette.build",
     "torchette.runtime",
     "torchette.model",
     "torchette.cli",
@@ -122,6 +124,7 @@ CPP: dict[str, int] = {
     "torchette/runtime/method_meta": 8,
     "torchette/runtime/method": 10,
     "torchette/extension/": 11,
+    "torchette/build/bare/": 11,
     "torchette/runtime/": 12,  # the Python module, the platforms, method_load.cpp
 }
 # Folders that nobody outside includes from: the core is given its kernels and backends, it does not name them.

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: models and the name of a device. Out: the runtime, its kernels and a runner, compiled for that device.
+"""Builds the runtime for other machines: what `torchette build` does.
+
+`targets` says which machines there are, `selection` what models need, `toolchain` compiles and links.
+"""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the name of a board. Out: its processor, where its memories lie, and how the emulator is asked for it.
+"""The boards that images are made for: `BOARDS` by name, `script` is the linker script of one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+STACK = 16 * 1024  # bytes, where nobody says otherwise
+
+
+@dataclass(frozen=True)
+class Region:
+    """Bytes of memory from an address on."""
+
+    origin: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board as an image sees it.
+
+    Attributes:
+        name: what `--board` takes.
+        text: one line for people.
+        target: the processor, a name of `torchette build --target`.
+        flash: where code and constants lie; execution begins at its first address.
+        ram: where the stack, variables and the pools of models lie.
+        emulator: the command that runs an image, whose path follows.
+    """
+
+    name: str
+    text: str
+    target: str
+    flash: Region
+    ram: Region
+    emulator: tuple[str, ...] = ()
+
+
+_M = 1 << 20
+
+
+def _mps(machine: str, text: str, target: str, flash: Region, ram: Region) -> Board:
+    """One of Arm's prototyping boards, which qemu-system-arm emulates."""
+    # exit codes, text and files go through semihosting; nothing listens to the board's own ports
+    quiet = ("-nographic", "-monitor", "none", "-serial", "null")
+    semihosting = ("-semihosting-config", "enable=on,target=native")
+    return Board(
+        machine,
+        text,
+        target,
+        flash,
+        ram,
+        ("qemu-system-arm", "-M", machine, *quiet, *semihosting, "-kernel"),
+    )
+
+
+BOARDS = {
+    board.name: board
+    for board in (
+        _mps("mps2-an386", "Cortex-M4F", "cortex-m4", Region(0, 4 * _M), Region(0x20000000, 4 * _M)),
+        _mps("mps2-an500", "Cortex-M7", "cortex-m7", Region(0, 4 * _M), Region(0x20000000, 4 * _M)),
+        # it begins in its secure state, where all memories have addresses 0x10000000 higher
+        _mps(
+            "mps2-an505", "Cortex-M33", "cortex-m33", Region(0x10000000, 4 * _M), Region(0x38000000, 4 * _M)
+        ),
+        _mps("mps3-an547", "Cortex-M55", "cortex-m55", Region(0, _M // 2), Region(0x21000000, 4 * _M)),
+    )
+}
+
+
+def board_of(target: str) -> Board | None:
+    """The board that images for a processor are made for where nobody names one."""
+    return next((board for board in BOARDS.values() if board.target == target), None)
+
+
+def script(board: Board, stack: int = STACK) -> str:
+    """The linker script of the board, with `stack` bytes for the stack."""
+    numbers = {
+        **{f"FLASH_{field}": value for field, value in dataclasses.asdict(board.flash).items()},
+        **{f"RAM_{field}": value for field, value in dataclasses.asdict(board.ram).items()},
+        "STACK_size": stack,
+    }
+    text = (FOLDER / "image.ld").read_text(encoding="utf-8")
+    for name, number in numbers.items():
+        text = text.replace(f"@{name.upper()}@", f"{number:#x}" if name.endswith("origin") else str(number))
+    return text

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What runs before main() on a Cortex-M: the vector table, the floating-point unit, memory with a first
+// value. A fault is said to the host and ends the program. No libc start-up is linked; image.ld gives the
+// symbols.
+#include <stdint.h>
+
+#include "torchette/build/bare/semihosting.h"
+
+extern "C" {
+
+int call_main() asm("main");
+
+extern uint32_t image_stack_end[], image_data_source[], image_data_begin[], image_data_end[];
+extern uint32_t image_bss_begin[], image_bss_end[], image_stack_begin[];
+typedef void (*Function)();
+extern const Function image_constructors_begin[], image_constructors_end[];
+
+[[noreturn]] void reset();
+[[noreturn]] void fault();
+/// Interrupts of one's own are functions of these names; each is a fault where there is none.
+__attribute__((weak, alias("fault"))) void supervisor_call();
+__attribute__((weak, alias("fault"))) void pend_supervisor();
+__attribute__((weak, alias("fault"))) void system_tick();
+}
+
+namespace {
+
+uint32_t& control_register(uint32_t address) { return *reinterpret_cast<uint32_t*>(address); }
+
+void write_hexadecimal(const char* name, uint32_t value) {
+  char text[] = " 0x00000000";
+  for (int digit = 0; digit < 8; ++digit) text[10 - digit] = "0123456789abcdef"[value >> (4 * digit) & 15];
+  semihosting_write(name);
+  semihosting_write(text);
+}
+
+/// The stack of what was interrupted holds r0 to r3, r12, lr, pc, psr.
+[[noreturn]] __attribute__((used)) void report_fault(const uint32_t* stack) {
+  uint32_t number;
+  asm volatile("mrs %0, ipsr" : "=r"(number));
+  write_hexadecimal("fault: exception", number);
+  write_hexadecimal(", status", control_register(0xE000ED28));
+  if (stack >= image_stack_begin && stack < image_stack_end) write_hexadecimal(", at", stack[6]);
+  semihosting_write("\n");
+  semihosting_exit(255);
+}
+
+}  // namespace
+
+extern "C" {
+
+// The stack may be what is wrong: it begins anew. No frame of one's own before that.
+__attribute__((naked)) void fault() {
+  asm volatile("mrs r0, msp\n ldr r1, =image_stack_end\n msr msp, r1\n ldr r1, =%0\n bx r1\n .ltorg"
+               :
+               : "i"(report_fault));
+}
+
+/// Apart from reset(), since the compiler may save and use vector registers here.
+[[noreturn]] __attribute__((noinline, used)) void start() {
+  const uint32_t* from = image_data_source;
+  for (uint32_t* to = image_data_begin; to < image_data_end;) *to++ = *from++;
+  for (uint32_t* to = image_bss_begin; to < image_bss_end;) *to++ = 0;
+  for (const Function* each = image_constructors_begin; each < image_constructors_end; ++each) (*each)();
+  semihosting_exit(call_main());
+}
+
+void reset() {
+#if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
+  control_register(0xE000ED88) |= 0xFu << 20;  // coprocessors 10 and 11: floating point, and vectors
+#endif
+#if __ARM_ARCH >= 8
+  asm volatile("msr msplim, %0" : : "r"(image_stack_begin));  // a stack that is too small is a fault
+#endif
+  asm volatile("dsb\n isb" : : : "memory");
+  start();
+}
+
+/// The processor reads this at reset: the stack, then a function for each of its exceptions.
+__attribute__((section(".vectors"), used)) const Function vectors[16] = {
+    reinterpret_cast<Function>(image_stack_end),
+    reset,
+    fault,  // not maskable
+    fault,  // hard
+    fault,  // memory management
+    fault,  // bus
+    fault,  // usage
+    fault,  // security
+    nullptr,
+    nullptr,
+    nullptr,
+    supervisor_call,
+    fault,  // debug
+    nullptr,
+    pend_supervisor,
+    system_tick,
+};
+}
