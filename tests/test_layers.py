@@ -23,7 +23,7 @@ COMPILER_FLOORS = (
     ("pass_base", "delegate"),
     ("pass_manager", "memory_planning"),
     ("passes", "explain", "partitioners"),
-    ("emit", "pipeline"),
+    ("emit", "pipeline", "budget"),
     ("program",),
 )
 COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name in floor)
@@ -58,11 +58,13 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.errors",
         "torchette.exir",
         *COMPILER,
+        "torchette.fitting",
         "torchette.format",
         "torchette.model",
         "torchette.pytree",
         "torchette.runtime",
     ),
+    "torchette.fitting": ("torchette.devtools", "torchette.errors", *COMPILER, "torchette.format"),
     "torchette": (
         "torchette.compat",
         "torchette.compilation",

@@ -37,8 +37,10 @@ from torchette.exir.program import (
     EdgeCompileConfig,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
-    lower,
+    lower_to_edge,
 )
+from torchette.fitting import Budget
+from torchette.fitting import fit as fit_to_budget
 from torchette.model import Model
 
 Progress = Callable[[str, str], None]
@@ -132,6 +134,8 @@ def compile(
     check_passes: bool = False,
     plan_inputs_and_outputs: bool = False,
     arenas: Mapping[str, int | str | None] | None = None,
+    budget: Mapping[str, int | str] | None = None,
+    fit: bool = False,
     dynamic_memory_planning_mode: DynamicMemoryPlanningMode | None = None,
     progress: Progress | None = None,
     dump: str | Path | None = None,
@@ -159,9 +163,12 @@ def compile(
             of using the caller's memory.
         arenas: the memories of the device, the fastest first: name -> bytes (``65536``, ``"64K"``), or None for as many
             as it takes. Tensors with the most traffic for their size go to the first. They become memory ids 1, 2, ...
+        budget: what the device has for the model: ``{"ram": "64K", "flash": "256K", "target": "cortex-m4"}``, each of which
+            may be missing. A model that needs more is refused, with the changes that would make it fit.
+        fit: make those changes: compute image layers a few rows at a time, which repeats some work.
         dynamic_memory_planning_mode: where tensors of dynamic shape lie; by default they take memory at their actual size
-            while the model runs (SYMBOLIC), but where arenas are given or inputs are planned, at their greatest size in
-            planned memory (UPPER_BOUND).
+            while the model runs (SYMBOLIC), but where arenas or a budget are given or inputs are planned, at their
+            greatest size in planned memory (UPPER_BOUND).
         progress: called with (stage, pass) before each step.
         dump: a folder that receives the graph after every pass, as text.
 
@@ -173,8 +180,9 @@ def compile(
         ExportError: `torch.export` cannot capture it; names the line of the model and a remedy.
         DialectError: an operator has no place in the compiler's dialects; lists all of them.
         MissingKernelError: the runtime lacks kernels; lists all of them with the lines that need them.
-        PlanError: the tensors do not fit into the arenas; names how many bytes are missing and what would help.
-        InputError: the size of an arena is no number of bytes; there is no such target.
+        PlanError: the tensors do not fit into the arenas, or the model not into the budget; names how many bytes are
+            missing and what would help.
+        InputError: the size of an arena or a budget is no number of bytes; there is no such target.
         UnsupportedError: a quantized model needs kernels that the runtime lacks.
     """
     if target not in TARGETS:
@@ -197,20 +205,15 @@ def compile(
         dynamic_memory_planning_mode=dynamic_memory_planning_mode
         or (
             DynamicMemoryPlanningMode.UPPER_BOUND
-            if arenas or plan_inputs_and_outputs
+            if arenas or budget or plan_inputs_and_outputs
             else DynamicMemoryPlanningMode.SYMBOLIC
         ),
     )
     try:
-        program = lower(
-            programs,
-            constant_methods,
-            edge_config,
-            backend_config,
-            partitioner,
-            progress=progress,
-            dump=Path(dump) if dump is not None else None,
-        )
+        hooks = {"progress": progress, "dump": Path(dump) if dump is not None else None}
+        edge = lower_to_edge(programs, constant_methods, edge_config, partitioner, **hooks)
+        limits = Budget.of(budget or {})
+        program = fit_to_budget(edge, backend_config, limits, fit, **hooks)
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None

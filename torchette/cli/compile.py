@@ -15,6 +15,7 @@ examples:
   torchette compile model.py:Net --dump graphs               the graph after every pass, a file each
   torchette compile model.py:Net --disable fold_constants    without one of the optimisations
   torchette compile model.py:Net --arena SRAM=64K --arena DRAM      hot tensors in 64 KB, the others elsewhere
+  torchette compile model.py:Net --budget ram=64K --budget target=cortex-m4 --fit      image layers in strips until it fits
 """
 
 from __future__ import annotations
@@ -58,6 +59,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[=SIZE]",
         default=[],
         help="a memory of the device, the fastest first; without a size it has as many bytes as it takes",
+    )
+    parser.add_argument(
+        "--budget",
+        action="append",
+        metavar="NAME=VALUE",
+        default=[],
+        help="what the device has: ram=64K, flash=256K, target=cortex-m4; a model that needs more is refused",
+    )
+    parser.add_argument(
+        "--fit", action="store_true", help="change the model's layers so that it fits the budget"
     )
     parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
     parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
@@ -112,6 +123,8 @@ def _compile(options: argparse.Namespace) -> int:
             disable_passes=options.disable,
             check_passes=options.check_passes,
             arenas=_arenas(options.arena),
+            budget=_budget(options.budget),
+            fit=options.fit,
             dump=options.dump,
             progress=progress,
         )
@@ -184,6 +197,15 @@ def _arenas(given: list[str]) -> dict[str, str | None]:
     """``["SRAM=64K", "DRAM"]`` -> ``{"SRAM": "64K", "DRAM": None}``."""
     pairs = [text.partition("=") for text in given]
     return {name: size if equals else None for name, equals, size in pairs}
+
+
+def _budget(given: list[str]) -> dict[str, str]:
+    """``["ram=64K", "target=cortex-m4"]`` -> ``{"ram": "64K", "target": "cortex-m4"}``."""
+    pairs = [text.partition("=") for text in given]
+    for text, equals in ((name, equals) for name, equals, _ in pairs):
+        if not equals:
+            raise UsageError(f"--budget {text}: which value? For example --budget ram=64K")
+    return {name: value for name, _, value in pairs}
 
 
 def _stem(model: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.fx import Node
 
 from torchette.errors import MissingOutVariantError
 
@@ -124,6 +125,24 @@ def is_out_variant(op: OpOverload) -> bool:
 def is_pointwise(op: OpOverload) -> bool:
     """Each element of the result depends on the same element of the (broadcast) inputs only."""
     return isinstance(op, OpOverload) and torch.Tag.pointwise in op.tags
+
+
+# Each reads and writes only where the other operands say, the rest of `self` stays: where the result lies in the bytes of
+# `self`, what does not change is not touched.
+PARTIAL_UPDATES: frozenset[Any] = frozenset(
+    {
+        aten.index_put.default, aten.slice_scatter.default, aten.select_scatter.default,
+        aten.scatter.src, aten.scatter.value, aten.scatter_add.default,
+    }
+)  # fmt: skip
+
+
+def overwritable(node: Node) -> list[Node]:
+    """The operands in whose bytes a call may write its result, if nothing else reads them then or later."""
+    target = node.meta.get("functional", node.target)
+    if target in PARTIAL_UPDATES:
+        return [node.args[0]] if isinstance(node.args[0], Node) else []
+    return node.all_input_nodes if is_pointwise(target) else []
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from torchette.exir.graph import calls, place, placeholders, shape_text
 from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
+from torchette.exir.passes.split_rows import Split, split_rows
 from torchette.exir.pipeline import PIPELINE, Options, PassRecord, Pipeline, Report, Stage
 from torchette.format import pte
 
@@ -75,6 +76,7 @@ class ExecutorchBackendConfig:
         emit_mutable_buffer_names: store the names of the model's state.
         portable_fallback: store for each method with delegates a second plan that needs no backend; the runtime takes
             it, with a warning, where a backend is missing or refuses.
+        row_splits: method name -> image layers to compute a few rows at a time, which takes less planned memory.
         disable_passes, check_passes: as in `EdgeCompileConfig`.
 
     The other fields are ExecuTorch's and must keep their defaults for now; a value that would have to do something
@@ -101,6 +103,7 @@ class ExecutorchBackendConfig:
     enable_non_cpu_memory_planning: bool = True
     reinplace_extra_ops: frozenset[Any] | None = None
     portable_fallback: bool = False
+    row_splits: Mapping[str, Sequence[Split]] = field(default_factory=dict)
     disable_passes: Sequence[str] = ()
     check_passes: bool = False
 
@@ -267,17 +270,15 @@ def _to_edge(
     return EdgeProgramManager(lowered, constant_methods, config, reports=reports)
 
 
-def lower(
+def lower_to_edge(
     programs: Mapping[str, ExportedProgram],
     constant_methods: Mapping[str, Any] | None,
     compile_config: EdgeCompileConfig,
-    backend_config: ExecutorchBackendConfig,
     partitioner: Any = None,
     **hooks: Any,
-) -> ExecutorchProgramManager:
-    """All stages at once, as `torchette.compile` runs them; `hooks` are fields of `pipeline.Options`."""
-    edge = _transform_and_lower(programs, None, partitioner, constant_methods, compile_config, False, **hooks)
-    return edge._to_executorch(backend_config, **hooks)
+) -> EdgeProgramManager:
+    """As `torchette.compile` does it; `hooks` are fields of `pipeline.Options`."""
+    return _transform_and_lower(programs, None, partitioner, constant_methods, compile_config, False, **hooks)
 
 
 def _named(programs: Any) -> dict[str, ExportedProgram]:
@@ -452,8 +453,9 @@ class EdgeProgramManager:
             if planner not in planners:
                 planners.append(planner)
             reports[name] = Report(list(self._reports[name].records) if name in self._reports else [])
-            pipeline = _lowering(planner, config)
-            programs[name] = pipeline.run(program, options, reports[name])
+            splits = config.row_splits.get(name, ())
+            options.extra_passes["exec"] = [_splitting(splits)] if splits else []
+            programs[name] = _lowering(planner, config).run(program, options, reports[name])
         for planner in planners:
             if hasattr(planner, "run_multimethod"):
                 planner.run_multimethod()
@@ -465,10 +467,27 @@ class EdgeProgramManager:
         )
         return ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
 
+    def _optimized(self, name: str, config: ExecutorchBackendConfig) -> ExportedProgram:
+        """A method at the end of Edge, where its memory can still be changed by other layers."""
+        options = _options(self.compile_config)
+        options.disable_passes |= frozenset(config.disable_passes)
+        options.extra_passes = {"user": [adapt(run) for run in flatten(config.passes)]}
+        program = Pipeline(_lowering(None, config).stages[:-2]).run(self._programs[name], options)
+        return split_rows(program, config.row_splits.get(name, ()))
+
     def __repr__(self) -> str:
         return _describe(
             self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())]
         )
+
+
+def _splitting(splits: Sequence[Split]) -> Any:
+    def split(program: ExportedProgram) -> ExportedProgram:
+        """Layers are computed strip by strip."""
+        return split_rows(program, splits)
+
+    split.__name__ = split_rows.__name__
+    return split
 
 
 def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:

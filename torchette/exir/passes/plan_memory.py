@@ -12,8 +12,8 @@ What a node says of its storage:
 * ``meta["in_place"] = (source, byte_offset)``: an instruction that writes its result into `source`'s bytes, as do
   operators whose schema says so (``copy_``).
 
-Beyond what the graph says, a pointwise operator may overwrite an operand of the same shape that nothing reads
-afterwards; both then count as one tensor. That lowers the peak itself, not only the distance from it.
+Beyond what the graph says, an operator that is pointwise or updates a part may overwrite an operand of the same shape
+that nothing reads afterwards; both then count as one tensor. That lowers the peak itself, not only the distance from it.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ class MemoryPlanningPass:
         interface: GraphInterface,
         unplanned: set[TensorSpec],
     ) -> None:
-        """Let the result of a pointwise operator lie in the bytes of an operand that it is the last to read."""
+        """Let the result of an operator lie in the bytes of an operand that it is the last to read."""
         update_all_tensors_lifetime(graph_module, signature)
         # Inputs and state outlive a call: the caller may execute again without setting them anew.
         kept = {
@@ -392,15 +392,12 @@ class MemoryPlanningPass:
                 continue
             if result.lifetime[0] != time:
                 continue  # the other side of a cond computes it as well, where the operand may still be read
-            if (
-                not ops.is_pointwise(node.meta.get("functional", node.target))
-                or storage_source(node) is not None
-            ):
+            if storage_source(node) is not None:
                 continue
             operands = [
                 spec for source in node.all_input_nodes for spec in specs_of(source) if spec is not None
             ]
-            for source in node.all_input_nodes:
+            for source in ops.overwritable(node):
                 operand = source.meta.get("spec")
                 if not isinstance(operand, TensorSpec):
                     continue

@@ -24,11 +24,6 @@ from torchette.exir.graph import (
 
 aten = torch.ops.aten
 
-# Each reads and writes only where the other operands say, the rest of the buffer stays: with the buffer as `self`
-# and as the result, the bytes that do not change are not touched.
-_PARTIAL = frozenset({aten.index_put.default, aten.slice_scatter.default, aten.select_scatter.default,
-                      aten.scatter.src, aten.scatter.value, aten.scatter_add.default})  # fmt: skip
-
 
 def update_buffers_in_place(program: ExportedProgram) -> ExportedProgram:
     """Write each new value of a buffer, or of what a loop carries, where the old one lies; copy only where that is wrong."""
@@ -109,7 +104,7 @@ def _can_write_through(value: Node, buffer: Node, order: dict[Node, int], result
     if value not in readers:
         # Any operator may overwrite a buffer that nobody reads any more.
         return True
-    if value.target in _PARTIAL:
+    if value.target in ops.PARTIAL_UPDATES:
         rest = [source for source in value.all_input_nodes if source is not value.args[0]]
         return value.args[0] is buffer and not any(_root(source) is buffer for source in rest)
     # Element by element, reading and writing the same place is right if no operand is broadcast or an alias.

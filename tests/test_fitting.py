@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A budget holds: what it promises is what the runtime takes, and what does not fit is named to the byte with what helps.
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from tests.models import zoo
+from torchette.devtools.memory import bills
+from torchette.errors import InputError, PlanError
+
+
+@functools.cache
+def mobilenet() -> tuple[nn.Module, torch.Tensor]:
+    """MobileNetV2 for images of 96 x 96."""
+    zoo.declare_torchvision_operators()
+    import timm
+
+    torch.manual_seed(0)
+    module = timm.create_model("mobilenetv2_100", pretrained=False).eval().requires_grad_(False)
+    return module, torch.randn(1, 3, 96, 96)
+
+
+def test_splitting_makes_a_mobilenet_fit_into_half_of_its_memory() -> None:
+    module, x = mobilenet()
+    whole = torchette.compile(module, (x,))
+    (before,) = bills(whole.program.buffer)
+    budget = before.ram // 2
+    with pytest.raises(PlanError) as caught:
+        torchette.compile(module, (x,), budget={"ram": budget})
+    error = caught.value
+    assert error.code == "over-budget"
+    assert f"RAM has {budget:,} bytes, forward needs {before.ram:,}, {before.ram - budget:,} more" in str(
+        error
+    )
+    assert "strips of rows" in error.hints[0] and "fit=True" in error.hints[-1]
+
+    fitted = torchette.compile(module, (x,), budget={"ram": budget}, fit=True)
+    (after,) = bills(fitted.program.buffer)
+    assert after.ram <= budget and sum(after.planned) <= 0.6 * sum(before.planned)
+    torch.testing.assert_close(torch.as_tensor(fitted(x)), module(x), rtol=1e-4, atol=1e-5)
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    layer, args = nn.Linear(8, 8).eval(), (torch.ones(1, 8),)
+    plain = torchette.compile(layer, args)
+    kept = torchette.compile(
+        layer, args, budget={"ram": "1M", "flash": "1M", "target": "cortex-m4"}, fit=True
+    )
+    assert kept.program.buffer == plain.program.buffer
+
+
+def test_what_no_split_helps_is_said_to_the_byte() -> None:
+    layer, args = nn.Linear(8, 8).eval(), (torch.ones(1, 8),)
+    (bill,) = bills(torchette.compile(layer, args).program.buffer)
+    torchette.compile(layer, args, budget={"ram": bill.ram})
+    with pytest.raises(PlanError, match=f"forward needs {bill.ram:,}, 1 more") as caught:
+        torchette.compile(layer, args, budget={"ram": bill.ram - 1}, fit=True)
+    assert "no split" in caught.value.hints[0]
+
+
+def test_a_file_that_is_too_large_is_refused_with_its_largest_weights() -> None:
+    layer, args = nn.Linear(64, 64).eval(), (torch.ones(1, 64),)
+    size = len(torchette.compile(layer, args).program.buffer)
+    torchette.compile(layer, args, budget={"flash": size})
+    with pytest.raises(
+        PlanError, match=f"flash has {size - 1:,} bytes, the file has {size:,}, 1 more"
+    ) as caught:
+        torchette.compile(layer, args, budget={"flash": size - 1})
+    assert "16,384 bytes: weight" in caught.value.where[0]
+
+
+@pytest.mark.parametrize(
+    "budget, message",
+    [({"stack": "2K"}, "no 'stack'"), ({"ram": "much"}, "budget ram: 'much' is no number"),
+     ({"ram": None, "target": "z80"}, "no target 'z80'"), ({"ram": [1]}, "budget ram")],
+)  # fmt: skip
+def test_a_budget_that_is_none_is_refused(budget: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        torchette.compile(nn.ReLU(), (torch.ones(2),), budget=budget)

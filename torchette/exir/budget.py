@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A program at the end of Edge and a number of bytes come in, the split of image layers that brings its planned memory
+# there at the least cost goes out. Only an estimate is made here: whoever applies the split plans anew and knows.
+"""Which layers to compute in strips, so that a program fits into the memory of a device."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir import ops
+from torchette.exir.graph import outputs, place, placeholders
+from torchette.exir.memory import align
+from torchette.exir.passes.split_rows import (
+    Split,
+    carriers,
+    copies,
+    needed_rows,
+    read_rows,
+    rows_of,
+    strip_bounds,
+    window,
+)
+from torchette.exir.tensor import ALIGNMENT
+
+aten = torch.ops.aten
+
+STRIPS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+# Longer runs of layers repeat so many rows that they are never the best choice.
+MOST_LAYERS = 80
+
+
+class Proposal(NamedTuple):
+    """A split, what it is estimated to leave of planned memory, and what it costs.
+
+    `peak` is in bytes; `work` is the share of the program's multiply-adds that is done again, 0.05 for 5 %.
+    """
+
+    split: Split
+    peak: int
+    work: float
+    text: str
+
+
+class _Step(NamedTuple):
+    """One call: what it makes, of how many bytes, what it reads, and in whose bytes its result may lie."""
+
+    makes: Any
+    nbytes: int
+    reads: Sequence[Any]
+    overwrites: Sequence[Any]
+
+
+def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) -> Proposal | None:
+    """The split with the least repeated work that brings planned memory down to `target` bytes, by estimate; where none
+    does, the one that leaves least.
+
+    Args:
+        program: at the end of Edge.
+        target: bytes.
+        lent: inputs and outputs that lie in the caller's memory.
+
+    Returns:
+        None where no split lowers the peak.
+    """
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    index = {node: i for i, node in enumerate(nodes)}
+    kept = {node for node in outputs(program) if isinstance(node, Node)}
+    free = set(lent)
+    stored = _stored(program)
+    nbytes = {node: 0 if node in free else _result_bytes(node) for node in index}
+    steps = [
+        _Step(node, nbytes[node], node.all_input_nodes, [] if node in free else _overwritable(node))
+        for node in nodes
+    ]
+    inputs = {node: _bytes(node.meta["val"]) for node in placeholders(program) if node not in free | stored}
+    whole = _simulate(steps, {**inputs}, kept | set(inputs))
+    peak = max(whole, default=0)
+    total = sum(_work(node, 1.0) for node in nodes)
+    best: Proposal | None = None
+    worst = whole.index(peak) if whole else 0
+    for last in nodes:
+        if last in kept or window(last) is None or rows_of(last) < 2 or nbytes[last] >= peak:
+            continue
+        if last.target is aten.max_pool2d_with_indices.default:
+            continue
+        for layers in _regions(last, index, kept):
+            members = set(layers)
+            if nodes[worst] not in members:
+                continue
+            first = index[layers[0]]
+            outside = max((live for i, live in enumerate(whole) if not first <= i <= index[last]), default=0)
+            if outside >= peak:
+                break  # a longer run of layers may reach it, but this peak is not the only one
+            read = {source for node in layers for source in carriers(node)} - members
+            across = sum(
+                align(size, ALIGNMENT)
+                for node, size in {**nbytes, **inputs}.items()
+                if node not in members
+                and size
+                and (node not in index or index[node] < index[last])
+                and (
+                    node in read
+                    or node in inputs
+                    or any(user not in members and index.get(user, len(nodes)) > first for user in node.users)
+                )
+            )
+            least = across + align(nbytes[last], ALIGNMENT)
+            before = peak
+            for count in STRIPS:
+                if count > rows_of(last) or max(outside, least) >= (best.peak if best else peak) > target:
+                    break
+                strip, repeated = _strip_cost(layers, count)
+                estimate = max(outside, least + strip)
+                if estimate >= before:
+                    break  # more strips only repeat more
+                before = estimate
+                work = repeated / total if total else 0.0
+                if best is None or _rank(estimate, work, target) < _rank(best.peak, best.work, target):
+                    split = Split(tuple(node.name for node in layers), count)
+                    best = Proposal(split, estimate, work, _text(layers, count, work))
+                if estimate <= target:
+                    break
+    return best
+
+
+def _rank(peak: int, work: float, target: int) -> tuple[float, ...]:
+    return (0, work, peak) if peak <= target else (1, peak, work)
+
+
+def _text(layers: Sequence[Node], count: int, work: float) -> str:
+    """The split in the user's terms."""
+    first, last = place(layers[0]), place(layers[-1])
+    between = first if first == last else f"{first} ... {last}"
+    return f"{len(layers)} layers in {count} strips of rows, {work:+.1%} multiply-adds: {between}"
+
+
+def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator[list[Node]]:
+    """Ever longer runs of layers that end in `last`: nothing but it is used by others."""
+    members = {last}
+    frontier = [source for source in carriers(last) if source in index]
+    if last.target is operator.getitem:
+        source = last.args[0]
+        assert isinstance(source, Node)
+        members.add(source)
+        frontier = [each for each in carriers(source) if each in index]
+    yield sorted(members, key=index.__getitem__)
+    while frontier and len(members) < MOST_LAYERS:
+        node = max(frontier, key=index.__getitem__)
+        frontier = [each for each in frontier if each is not node]
+        if node in members or node in kept or window(node) is None or not members.issuperset(node.users):
+            continue
+        added = [node, *node.args[:1]] if node.target is operator.getitem else [node]
+        for each in added:
+            members.add(each)  # type: ignore[arg-type]
+            frontier += [source for source in carriers(each) if source in index]  # type: ignore[arg-type]
+        yield sorted(members, key=index.__getitem__)
+
+
+def _strip_cost(layers: Sequence[Node], count: int) -> tuple[int, float]:
+    """(bytes that the fullest strip takes besides operands and result, multiply-adds that are done again)."""
+    last, most, work = layers[-1], 0, 0.0
+    for rows in strip_bounds(rows_of(last), count):
+        needed = needed_rows(layers, rows)
+        share = {node: (stop - start) / rows_of(node) for node, (start, stop) in needed.items()}
+        work += sum(_work(node, share[node]) for node in layers)
+        made = {node: needed[node] for node in layers}
+        steps = []
+        for node in layers:
+            reads: dict[Node, Any] = {}
+            for source in carriers(node):
+                reads[source] = source
+                for kind, (start, stop) in copies(source, read_rows(node, needed[node]), made.get(source)):
+                    copied = _Step(
+                        (kind, node, source), _rows_bytes(source, stop - start), [reads[source]], []
+                    )
+                    reads[source] = copied.makes
+                    steps.append(copied)
+            overwrites = [each for each in _overwritable(node) if reads.get(each) in made]
+            steps.append(_Step(node, _result_bytes(node, share[node]), [*reads.values()], overwrites))
+        most = max(most, *_simulate(steps, {}, {last}))
+    return most, work - sum(_work(node, 1.0) for node in layers)
+
+
+def _simulate(steps: Sequence[_Step], live: dict[Any, int], kept: set[Any]) -> list[int]:
+    """Bytes in use during each step; a result takes the place of a dying operand of its size where it may."""
+    last_use: dict[Any, int] = {}
+    for time, step in enumerate(steps):
+        last_use[step.makes] = time
+        for each in step.reads:
+            last_use[each] = time
+    live = dict(live)
+    in_use = []
+    for time, step in enumerate(steps):
+        dying = [each for each in step.reads if last_use[each] == time and each not in kept and each in live]
+        place = next((e for e in step.overwrites if e in dying and live[e] == step.nbytes), None)
+        if place is not None:
+            del live[place]
+        live[step.makes] = step.nbytes
+        in_use.append(sum(align(size, ALIGNMENT) for size in live.values()))
+        for each in (*dying, step.makes):
+            if last_use[each] == time and each not in kept:
+                live.pop(each, None)
+    return in_use
+
+
+def _stored(program: ExportedProgram) -> set[Node]:
+    """Weights and state, whose place does not depend on the order of the layers."""
+    user = set(program.graph_signature.user_inputs)
+    return {node for node in placeholders(program) if node.name not in user}
+
+
+def _result_bytes(node: Node, share: float = 1.0) -> int:
+    """Of what a call makes, or of a share of its rows; what getitem takes of several results counts there."""
+    val = node.meta.get("val")
+    if not isinstance(val, (tuple, list)):
+        return _bytes(val, share)
+    taken = {user.args[1] for user in node.users if user.target is operator.getitem}
+    return sum(_bytes(each, share) for number, each in enumerate(val) if number not in taken)
+
+
+def _rows_bytes(node: Node, rows: int) -> int:
+    return _bytes(node.meta["val"], rows / rows_of(node))
+
+
+def _overwritable(node: Node) -> list[Node]:
+    """As in planning, where a view that is a copy becomes an alias."""
+    return node.all_input_nodes if node.target is aten.view_copy.default else ops.overwritable(node)
+
+
+def _bytes(val: Any, share: float = 1.0) -> int:
+    if not isinstance(val, torch.Tensor) or not all(isinstance(size, int) for size in val.shape):
+        return 0
+    return round(val.numel() * val.element_size() * share)
+
+
+def _work(node: Node, share: float) -> float:
+    """Multiply-adds for a share of the rows."""
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor) or not all(isinstance(size, int) for size in val.shape):
+        return 0.0
+    work = float(val.numel())
+    if node.target is aten.convolution.default:
+        weight = node.args[1].meta["val"]  # type: ignore[union-attr]
+        work *= weight.numel() / weight.shape[0]
+    elif node.target in (aten.linear.default, aten.mm.default, aten.bmm.default, aten.addmm.default):
+        work *= node.args[1 if node.target is not aten.addmm.default else 2].meta["val"].shape[-1]  # type: ignore[union-attr]
+    return work * share

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# An Edge program and a split (which layers, into how many strips) come in; the program goes out with these layers
+# computed strip by strip, so that their widest tensors never lie in memory as a whole.
+"""Image layers are computed a few rows at a time (patch-based inference, Lin et al., MCUNetV2, 2021).
+
+The layers of a split read tensors made before them and yield one tensor. For every strip of its rows, the rows that
+each layer needs follow from the last layer backwards; neighbouring strips both compute the rows that both need.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir import ops
+from torchette.exir.graph import call, fake_mode, map_nodes, note, place, replace
+
+aten = torch.ops.aten
+
+_POOLS = (aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
+
+Rows = tuple[int, int]  # from the first to before the second
+
+
+@dataclass(frozen=True)
+class Split:
+    """Layers of a graph, by node name and in its order, to be computed in strips of the last one's rows."""
+
+    layers: tuple[str, ...]
+    strips: int
+
+
+class Window:
+    """The rows of its input that a layer reads for rows of its output: `size` taps, `dilation` apart, every `stride`."""
+
+    def __init__(
+        self, size: int, stride: int = 1, padding: int = 0, dilation: int = 1, fill: float = 0
+    ) -> None:
+        self.size, self.stride, self.padding, self.dilation, self.fill = size, stride, padding, dilation, fill
+
+    def input_rows(self, rows: Rows) -> Rows:
+        """May begin before 0 and end after the last row: those rows are padding."""
+        start, stop = rows
+        first = start * self.stride - self.padding
+        return first, first + (stop - start - 1) * self.stride + self.dilation * (self.size - 1) + 1
+
+
+def window(node: Node) -> Window | None:
+    """What a layer that can be split reads; None for a layer that cannot.
+
+    Convolutions and poolings of images, and operators whose result has the rows of their operands.
+    """
+    val = node.meta.get("val")
+    if node.target is operator.getitem:
+        source = node.args[0]
+        only = node.args[1] == 0 and len(source.users) == 1
+        return window(source) if only and source.target is aten.max_pool2d_with_indices.default else None
+    if isinstance(val, (tuple, list)) and node.target is aten.max_pool2d_with_indices.default:
+        val = val[0]
+    if node.op != "call_function" or not isinstance(val, torch.Tensor) or val.dim() != 4:
+        return None
+    if not all(isinstance(size, int) for size in val.shape) or not val.is_contiguous():
+        return None
+    if node.target is aten.convolution.default:
+        x, weight, _, stride, padding, dilation, transposed, *_ = node.args
+        if transposed or x.meta["val"].dim() != 4 or not len(stride) == len(padding) == len(dilation) == 2:
+            return None
+        return Window(weight.meta["val"].shape[2], stride[0], padding[0], dilation[0])
+    if node.target in _POOLS:
+        size, padding = ops.argument(node, "kernel_size"), ops.argument(node, "padding")
+        stride = ops.argument(node, "stride") or size
+        if ops.argument(node, "ceil_mode") or not len(size) == len(padding) == len(stride) == 2:
+            return None
+        if node.target is aten.avg_pool2d.default:
+            counted = ops.argument(node, "count_include_pad") or ops.argument(node, "divisor_override")
+            return Window(size[0], stride[0], padding[0]) if counted or not padding[0] else None
+        dilation = ops.argument(node, "dilation")
+        if not val.is_floating_point() or (padding[0] and len(dilation) != 2):
+            return None
+        return Window(size[0], stride[0], padding[0], dilation[0], -math.inf)
+    if node.target is aten.cat.default:
+        return Window(1) if ops.argument(node, "dim") % 4 == 1 else None
+    if ops.is_operator(node.target) and ops.is_pointwise(node.target) and node.all_input_nodes:
+        return Window(1)
+    return None
+
+
+def carriers(node: Node) -> list[Node]:
+    """The operands of a layer that are read row by row; the others (weights, one row for all) are read whole."""
+    if node.target in (operator.getitem, aten.convolution.default, *_POOLS):
+        return [node.args[0]]  # type: ignore[list-item]
+    rows = node.meta["val"].shape[2]
+    return [
+        source
+        for source in node.all_input_nodes
+        if isinstance(source.meta["val"], torch.Tensor)
+        and source.meta["val"].dim() >= 2
+        and source.meta["val"].shape[-2] == rows > 1
+    ]
+
+
+def rows_of(node: Node) -> int:
+    """How many rows the images have that a layer yields."""
+    val = node.meta["val"]
+    return (val[0] if isinstance(val, (tuple, list)) else val).shape[-2]
+
+
+def strip_bounds(rows: int, strips: int) -> list[Rows]:
+    """The rows of each strip, as even as they can be."""
+    return [(rows * i // strips, rows * (i + 1) // strips) for i in range(strips)]
+
+
+def read_rows(node: Node, rows: Rows) -> Rows:
+    """The rows of its operands that a layer reads for rows of its own; those before 0 and after the last are padding."""
+    reading = Window(1) if node.target is operator.getitem else window(node)
+    assert reading is not None
+    return reading.input_rows(rows)
+
+
+def needed_rows(layers: Sequence[Node], rows: Rows) -> dict[Node, Rows]:
+    """For rows of the last layer: the rows that are needed of every layer and of what they read, padding left out."""
+    needed: dict[Node, Rows] = {layers[-1]: rows}
+    for node in reversed(layers):
+        start, stop = read_rows(node, needed[node])
+        for source in carriers(node):
+            low, high = needed.get(source, (start, stop))
+            needed[source] = (max(0, min(low, start)), min(rows_of(source), max(high, stop)))
+    return needed
+
+
+def copies(source: Node, wanted: Rows, have: Rows | None) -> list[tuple[str, Rows]]:
+    """What must be done to get rows of an operand of which there are the rows `have`, all of them by default.
+
+    Returns:
+        "slice" and "pad" where they are needed, each with the rows that it leaves.
+    """
+    have = have or (0, rows_of(source))
+    inside = (max(wanted[0], 0), min(wanted[1], rows_of(source)))
+    return [
+        *([("slice", inside)] if inside != have else []),
+        *([("pad", wanted)] if inside != wanted else []),
+    ]
+
+
+def split_rows(program: ExportedProgram, splits: Iterable[Split]) -> ExportedProgram:
+    """Layers are computed strip by strip."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    for split in splits:
+        layers = [nodes[name] for name in split.layers]
+        last = layers[-1]
+        result = None
+        for rows in strip_bounds(rows_of(last), split.strips):
+            strip = _strip(program, layers, rows)
+            result = strip if result is None else result
+            if rows[0] == 0:
+                below = rows_of(last) - rows[1]
+                result = _call(program, last, aten.constant_pad_nd.default, (strip, [0, 0, 0, below], 0))
+            else:
+                result = _call(program, last, aten.slice_scatter.default, (result, strip, 2, *rows))
+        assert result is not None
+        replace(program, last, result)
+        for node in reversed(layers[:-1]):
+            node.graph.erase_node(node)
+        note(program, f"{len(layers)} layers in {split.strips} strips, up to {place(result)}")
+    return program
+
+
+def _strip(program: ExportedProgram, layers: Sequence[Node], rows: Rows) -> Node:
+    """Computes rows of the last layer, before it."""
+    needed = needed_rows(layers, rows)
+    last = layers[-1]
+    made: dict[Node, Node] = {}  # a layer's, or an operand's, rows `needed`
+
+    def rows_from(source: Node, wanted: Rows, fill: float) -> Node:
+        """Rows of an operand; those outside of the image are filled."""
+        result, have = made.get(source, source), needed[source] if source in made else (0, rows_of(source))
+        for kind, rows in copies(source, wanted, have):
+            dim = source.meta["val"].dim() - 2
+            if kind == "slice":
+                bounds = (rows[0] - have[0], rows[1] - have[0])
+                result = _call(program, last, aten.slice_copy.Tensor, (result, dim, *bounds))
+                have = rows
+            else:
+                edges = [0, 0, have[0] - rows[0], rows[1] - have[1]]
+                result = _call(program, last, aten.constant_pad_nd.default, (result, edges, fill))
+        return result
+
+    for node in layers:
+        if node.target is operator.getitem:
+            made[node] = _call(program, node, operator.getitem, (made[node.args[0]], 0), before=last)
+            continue
+        reading = window(node)
+        assert reading is not None
+        wanted = read_rows(node, needed[node])
+        parts = {source: rows_from(source, wanted, reading.fill) for source in carriers(node)}
+        args = list(map_nodes(node.args, functools.partial(_get, parts)))
+        if node.target is aten.convolution.default:
+            args[4] = [0, *args[4][1:]]
+        elif node.target in _POOLS:
+            size, padding = ops.argument(node, "kernel_size"), ops.argument(node, "padding")
+            stride = ops.argument(node, "stride") or size
+            args[1:4] = [size, stride, [0, padding[1]]]
+        made[node] = _call(program, node, node.target, tuple(args), node.kwargs, before=last)
+    return made[last]
+
+
+def _get(parts: dict[Node, Node], source: Node) -> Node:
+    return parts.get(source, source)
+
+
+def _call(
+    program: ExportedProgram,
+    like: Node,
+    target: Any,
+    args: tuple,
+    kwargs: dict | None = None,
+    before: Node | None = None,
+) -> Node:
+    values = map_nodes((args, kwargs or {}), lambda node: node.meta["val"])
+    mode = fake_mode(program)
+    assert mode is not None
+    with mode:
+        val = target(*values[0], **values[1])
+    return call(before or like, target, args, kwargs, val=val, like=like)
