@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
+from torchette.rewrites import Rewrites
 
 
 def capture(
@@ -54,7 +55,7 @@ def capture(
         )
     _refuse_train_mode(module)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), Rewrites():
             warnings.simplefilter("ignore")
             args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)

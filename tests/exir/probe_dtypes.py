@@ -217,6 +217,11 @@ def samples() -> dict[Any, list[Call]]:
         aten.upsample_nearest2d.vec: [((image, [8, 8], None), {})],
         aten.upsample_bilinear2d.vec: [((image, [8, 8], False, None), {})],
         aten.scatter.value: [((x, 0, index, 2), {})],
+        aten.searchsorted.Tensor: [
+            ((two, x), {"out_int32": narrow, "sorter": order})
+            for narrow in (False, True)
+            for order in (None, torch.tensor([0, 1]))
+        ],
         aten.scatter.value_reduce: [((x, 0, index, 2), {"reduce": "add"})],
         aten.var.default: [((x,), {})],
         aten.var.dim: [((x, [0]), {})],

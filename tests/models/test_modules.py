@@ -15,13 +15,10 @@ from torch.utils import _pytree as pytree
 import torchette
 from torchette.errors import TorchetteError
 
-# Layers that are refused, with the code that says why: torch.export cannot capture losses whose Python looks at values,
-# and what draws random numbers has no answer that could be compared.
+# Layers that are refused, with the code that says why: what draws random numbers has no answer that could be compared.
 REFUSED = {
-    "nn.CTCLoss": "export-failed",
     "nn.FractionalMaxPool2d": "not-core",
     "nn.FractionalMaxPool3d": "not-core",
-    "nn.GaussianNLLLoss": "export-failed",
 }
 
 

@@ -237,9 +237,8 @@ def _core(target: Any) -> bool:
 # What layers become whose behaviour in training differs from that in use.
 _TRAINING = frozenset(
     {
-        aten.native_dropout.default, aten._native_batch_norm_legit.default,
-        aten._native_batch_norm_legit_functional.default, aten.rrelu_with_noise_functional.default,
-        aten.bernoulli.p, aten.bernoulli.default,
+        aten.native_dropout.default, aten.rrelu_with_noise_functional.default, aten.bernoulli.p,
+        aten.bernoulli.default,
     }
 )  # fmt: skip
 

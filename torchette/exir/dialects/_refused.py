@@ -9,7 +9,6 @@ _RANDOM = "its result is drawn at random"
 _TRAINING = "it is what a layer in training mode does"
 
 REFUSED: dict[str, str] = {
-    "aten::_native_batch_norm_legit_functional": _TRAINING,
     "aten::_scaled_mm_v2": "the file format has no 8-bit floating point tensors",
     "aten::bernoulli.p": _TRAINING,
     "aten::exponential": _RANDOM,

@@ -249,6 +249,41 @@ def _resize(x: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) 
     return x.reshape(size) if math.prod(size) == x.numel() else NotImplemented
 
 
+def _batch_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor,
+    training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """By the statistics of the batch, and with running ones that follow them."""
+    if not training:
+        return NotImplemented
+    others = [0, *range(2, x.dim())]
+    count = x.numel() // x.shape[1]
+    result, of_batch, inverse = aten._native_batch_norm_legit.no_stats(x, weight, bias, True, momentum, eps)
+    spread = torch.var(x, others, correction=0).to(var.dtype) * (count / max(count - 1, 1))
+    following = [
+        (momentum * new.to(old.dtype) + (1 - momentum) * old).to(old.dtype)
+        for new, old in ((of_batch, mean), (spread, var))
+    ]
+    return result, of_batch, inverse, *following
+
+
+def _batch_norm_with_update(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    result, of_batch, inverse, *following = _batch_norm(x, weight, bias, mean, var, True, momentum, eps)
+    return result, of_batch, inverse, x.new_empty(0, dtype=torch.uint8), *following
+
+
+def _embedding_renorm(
+    weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
+) -> torch.Tensor:
+    norms = torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True)
+    named = torch.zeros(weight.shape[0], dtype=torch.bool).index_fill(0, indices.reshape(-1), True)
+    too_long = named.unsqueeze(1) & (norms > max_norm)
+    return torch.where(too_long, weight * (max_norm / (norms + 1e-7)), weight)
+
+
 TABLE: dict[Any, Callable] = {
     linear_cross_entropy._linear_cross_entropy_batch_chunked._opoverload: _linear_cross_entropy,
     linear_cross_entropy._linear_cross_entropy_batch_chunked_no_reduction._opoverload: _linear_cross_entropies,
@@ -280,6 +315,9 @@ TABLE: dict[Any, Callable] = {
     aten.tril_indices.default: torch._refs.tril_indices,
     aten.triu_indices.default: torch._refs.triu_indices,
     aten.resize.default: _resize,
+    aten.embedding_renorm.default: _embedding_renorm,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten._batch_norm_with_update_functional.default: _batch_norm_with_update,
     aten.__lshift__.Scalar: torch.bitwise_left_shift,
     aten.__lshift__.Tensor: torch.bitwise_left_shift,
     aten.__rshift__.Scalar: torch.bitwise_right_shift,

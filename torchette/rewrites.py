@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Calls of torch functions come in whose Python or C++ looks at values, which torch.export cannot capture; out go
+# computations of the same results that it can. In force while a module is captured, and at no other time.
+"""`Rewrites`: functions of torch that cannot be captured as they are written."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+
+class Rewrites(TorchFunctionMode):
+    """While it is entered, calls of the functions in TABLE compute what TABLE says, where it has an answer."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        rewritten = TABLE.get(func)
+        result = NotImplemented if rewritten is None else rewritten(*args, **kwargs)
+        return func(*args, **kwargs) if result is NotImplemented else result
+
+
+def _narrow(x: torch.Tensor, dim: int, start: Any, length: int) -> Any:
+    if not isinstance(start, torch.Tensor):
+        return NotImplemented
+    size = x.shape[dim]
+    start = torch.where(start < 0, start + size, start)
+    return x.index_select(dim, start + torch.arange(length))
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return (a == b).all().item() if a.shape == b.shape else False
+
+
+def _allclose(
+    a: torch.Tensor, b: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Any:
+    return torch.isclose(a, b, rtol, atol, equal_nan).all().item()
+
+
+def _cov(
+    x: torch.Tensor, *, correction: int = 1, fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    rows = x.reshape(1, -1) if x.dim() < 2 else x
+    observations = rows.shape[1]
+    weights = fweights
+    if aweights is not None:
+        weights = aweights if fweights is None else fweights * aweights
+    total: Any = observations
+    if weights is None:
+        mean = rows.sum(1, keepdim=True) / observations
+        freedom: Any = observations - correction
+    else:
+        total = weights.sum()
+        mean = (rows * weights).sum(1, keepdim=True) / total
+        used = total
+        if aweights is not None and correction:
+            used = (weights * aweights).sum() / total
+            freedom = total - correction * used
+        else:
+            freedom = total - correction
+    freedom = freedom.clamp(min=0) if isinstance(freedom, torch.Tensor) else max(freedom, 0)
+    centred = rows - mean
+    weighted = centred if weights is None else centred * weights
+    product = weighted @ centred.T / freedom
+    return product.squeeze()
+
+
+def _corrcoef(x: torch.Tensor) -> torch.Tensor:
+    product = _cov(x)
+    if product.dim() == 0:
+        return product / product
+    deviation = product.diag().sqrt()
+    return (product / deviation.unsqueeze(1) / deviation.unsqueeze(0)).clamp(-1, 1)
+
+
+def _combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -> Any:
+    make: Callable[..., Iterable] = (
+        itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    )
+    if not isinstance(x.shape[0], int):
+        return NotImplemented
+    places = torch.tensor(list(make(range(x.shape[0]), r)), dtype=torch.int64).reshape(-1, r)
+    return x[places] if r else x.new_empty(0)
+
+
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> Any:
+    if num_classes != -1:
+        return NotImplemented
+    count = (x.max() + 1).item()
+    torch._check(count >= 0)
+    return (x.unsqueeze(-1) == torch.arange(count)).to(torch.int64)
+
+
+def _gaussian_nll(
+    input: torch.Tensor, target: torch.Tensor, var: Any, full: bool = False, eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:  # fmt: skip
+    if isinstance(var, torch.Tensor):
+        if var.size() != input.size() and input.size()[:-1] == var.size():
+            var = var.unsqueeze(-1)
+        var = var.clamp(min=eps)
+    else:
+        var = torch.full((), max(var, eps), dtype=input.dtype)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
+    return _reduced(loss, reduction)
+
+
+def _reduced(loss: torch.Tensor, reduction: str) -> torch.Tensor:
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+    reduction: Any = "mean", zero_infinity: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Graves et al. 2006, the forward variables: a row per sample, a column per label with blanks around them."""
+    single = log_probs.dim() == 2
+    probs = log_probs.unsqueeze(1) if single else log_probs
+    steps, batch, _ = probs.shape
+    inputs = torch.as_tensor(input_lengths, dtype=torch.int64).reshape(-1)
+    lengths = torch.as_tensor(target_lengths, dtype=torch.int64).reshape(-1)
+    if targets.dim() == 1 and not single:  # one after the other
+        longest = targets.shape[0]
+        starts = torch.cumsum(lengths, 0) - lengths
+        places = (starts.unsqueeze(1) + torch.arange(longest)).clamp(max=max(longest - 1, 0))
+        labels = targets[places]
+    else:
+        labels = targets.reshape(batch, -1)
+        longest = labels.shape[1]
+    columns = torch.arange(2 * longest + 1)
+    padded = torch.cat([labels, torch.full((batch, 1), blank, dtype=labels.dtype)], 1).to(torch.int64)
+    is_blank = columns % 2 == 0
+    states = torch.where(is_blank, blank, padded[:, columns // 2])
+    # What lies beyond a sample's own labels may be anything, and must name a class all the same.
+    states = torch.where(columns <= 2 * lengths.unsqueeze(1), states, blank)
+    before = torch.cat([torch.full((batch, 2), blank), states[:, :-2]], 1)[:, : 2 * longest + 1]
+    skips = ~is_blank & (states != before)
+    never = torch.full((batch, 2 * longest + 1), -math.inf, dtype=probs.dtype)
+    alpha = torch.where(columns < 2, probs[0].gather(1, states), never)
+
+    def later(by: int, values: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.full((batch, by), -math.inf, dtype=values.dtype), values], 1)[
+            :, : 2 * longest + 1
+        ]
+
+    def running(step: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        return step < steps
+
+    def advanced(
+        step: torch.Tensor, alpha: torch.Tensor, probs: torch.Tensor, states: torch.Tensor, skips: torch.Tensor,
+        inputs: torch.Tensor,
+    ) -> tuple:  # fmt: skip
+        ways = torch.stack([alpha, later(1, alpha), torch.where(skips, later(2, alpha), -math.inf)])
+        emitted = probs.index_select(0, step.reshape(1)).squeeze(0).gather(1, states)
+        going_on = (step < inputs).unsqueeze(1)
+        return step + 1, torch.where(going_on, torch.logsumexp(ways, 0) + emitted, alpha)
+
+    first = torch.ones((), dtype=torch.int64)
+    loop = torch.ops.higher_order.while_loop
+    alpha = loop(running, advanced, (first, alpha), (probs, states, skips, inputs))[1]
+    last = 2 * lengths.unsqueeze(1)
+    ends = [alpha.gather(1, last), alpha.gather(1, (last - 1).clamp(min=0))]
+    ends[1] = torch.where(last > 0, ends[1], -math.inf)
+    loss = -torch.logsumexp(torch.stack(ends), 0).squeeze(1)
+    # Without a single step there is no probability to look at: nothing for no label, impossible otherwise.
+    loss = torch.where(inputs > 0, loss, torch.where(lengths > 0, math.inf, 0.0).to(loss.dtype))
+    loss = torch.where(loss == math.inf, 0.0, loss) if zero_infinity else loss
+    loss = loss.squeeze(0) if single else loss
+    if reduction in ("mean", 1):
+        return (loss / lengths.clamp(min=1).to(loss.dtype).reshape(loss.shape)).mean()
+    return _reduced(loss, {0: "none", 2: "sum"}.get(reduction, reduction))
+
+
+TABLE: dict[Any, Callable] = {
+    torch.narrow: _narrow,
+    torch.Tensor.narrow: _narrow,
+    torch.equal: _equal,
+    torch.Tensor.equal: _equal,
+    torch.allclose: _allclose,
+    torch.Tensor.allclose: _allclose,
+    torch.cov: _cov,
+    torch.Tensor.cov: _cov,
+    torch.corrcoef: _corrcoef,
+    torch.Tensor.corrcoef: _corrcoef,
+    torch.combinations: _combinations,
+    functional.one_hot: _one_hot,
+    functional.gaussian_nll_loss: _gaussian_nll,
+    functional.ctc_loss: _ctc_loss,
+    torch.ctc_loss: _ctc_loss,
+}
