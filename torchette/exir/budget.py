@@ -85,7 +85,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
     best: Proposal | None = None
     worst = whole.index(peak) if whole else 0
     for last in nodes:
-        if last in kept or window(last) is None or rows_of(last) < 2 or nbytes[last] >= peak:
+        if window(last) is None or rows_of(last) < 2 or nbytes[last] >= peak:
             continue
         if last.target is aten.max_pool2d_with_indices.default:
             continue
@@ -110,7 +110,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
                     or any(user not in members and index.get(user, len(nodes)) > first for user in node.users)
                 )
             )
-            least = across + align(nbytes[last], ALIGNMENT)
+            least = across + align(_result_bytes(last), ALIGNMENT)
             before = peak
             for count in STRIPS:
                 if count > rows_of(last) or max(outside, least) >= (best.peak if best else peak) > target:
