@@ -174,6 +174,124 @@ inline double bessel_i(int order, double x) {
                                          : scaled * std::exp(std::fabs(x) / 2) * std::exp(std::fabs(x) / 2);
 }
 
+/// The modified Bessel function of the second kind, times e^x: the integral of e^(-x (cosh t - 1)) cosh(order
+/// t) over t > 0 (Watson 6.22) by the trapezoidal rule, whose error for such an integrand falls with
+/// e^(-1/h).
+[[gnu::noinline]] inline double scaled_bessel_k(double x, double order) {
+  if (!(x >= 0)) return kNan;
+  if (x == 0) return kInfinity;
+  if (std::isinf(x)) return 0;
+  const double h = x < 8 ? 0.2 : 0.6 / std::sqrt(x);
+  double sum = 0.5, before = 0;
+  for (double t = h; sum != before; t += h) {
+    before = sum;
+    const double s = std::sinh(t / 2);  // cosh t - 1, without cancellation
+    sum += std::exp(-2 * x * s * s) * std::cosh(order * t);
+  }
+  return sum * h;
+}
+
+/// Bessel functions of the second kind have a logarithm's singularity at 0 and no values left of it.
+inline double bessel_y(double x, int order) {
+  if (x < 0) return kNan;
+  return x == 0 ? -kInfinity : order == 0 ? ::y0(x) : ::y1(x);
+}
+
+inline double spherical_bessel_j0(double x) {
+  if (std::isinf(x)) return 0;
+  return x == 0 ? 1 : std::sin(x) / x;
+}
+
+/// Airy's function Ai. Right of 1 from a Bessel function of order 1/3 (Abramowitz and Stegun 10.4.14), near 0
+/// by its power series, far left by the asymptotic one (10.4.60).
+[[gnu::noinline]] inline double airy_ai(double x) {
+  if (!std::isfinite(x)) return kNan;
+  const double a = std::fabs(x), zeta = 2 * a * std::sqrt(a) / 3;
+  if (x > 1) return std::sqrt(a / 3) / M_PI * scaled_bessel_k(zeta, 1.0 / 3) * std::exp(-zeta);
+  if (x > -7) {
+    double f = 1, g = x, value = 0.35502805388781723926, slope = 0.25881940379280679840;
+    double result = value - slope * x;
+    for (int k = 3; k < 90; k += 3) {
+      f *= x * x * x / (k * (k - 1));
+      g *= x * x * x / (k * (k + 1));
+      result += value * f - slope * g;
+    }
+    return result;
+  }
+  double term = 1, even = 1, odd = 0;
+  for (int k = 1; k < 14; ++k) {
+    term *= (6 * k - 5) * (6 * k - 1) / (72.0 * k * zeta);
+    (k % 2 == 0 ? even : odd) += k % 4 < 2 ? term : -term;
+  }
+  const double angle = zeta + M_PI / 4;
+  return (std::sin(angle) * even - std::cos(angle) * odd) / std::sqrt(M_PI * std::sqrt(a));
+}
+
+/// Which polynomials a recurrence yields; the first four are Chebyshev's of the four kinds.
+enum Family {
+  kChebyshevT,
+  kChebyshevU,
+  kChebyshevV,
+  kChebyshevW,
+  kHermiteH,
+  kHermiteHe,
+  kLaguerre,
+  kLegendre
+};
+
+/// The value at x of the polynomial of a degree, which is cut to a whole number; 0 for a negative one.
+/// Degrees beyond a million have no value but for Chebyshev's between -1 and 1.
+[[gnu::noinline]] inline double polynomial(double x, double degree, int family) {
+  const double n = std::trunc(degree);
+  if (!(n >= 0)) return 0;
+  const bool chebyshev = family <= kChebyshevW;
+  if (chebyshev && n > 30 && std::fabs(x) < 1) {
+    const double angle = std::acos(x), half = angle / 2;
+    switch (family) {
+      case kChebyshevT:
+        return std::cos(n * angle);
+      case kChebyshevU:
+        return std::sin((n + 1) * angle) / std::sin(angle);
+      case kChebyshevV:
+        return std::cos((n + 0.5) * angle) / std::cos(half);
+      default:
+        return std::sin((n + 0.5) * angle) / std::sin(half);
+    }
+  }
+  if (n > 1e6) return kNan;
+  const bool doubled = chebyshev || family == kHermiteH;
+  const double factor = doubled ? 2 * x : x;
+  double before = 1;
+  double value = family == kChebyshevT   ? x
+                 : family == kChebyshevV ? factor - 1
+                 : family == kChebyshevW ? factor + 1
+                 : family == kLaguerre   ? 1 - x
+                                         : factor;
+  if (n == 0) return before;
+  for (double k = 1; k < n && value == value; ++k) {
+    double next;
+    switch (family) {
+      case kHermiteH:
+        next = factor * value - 2 * k * before;
+        break;
+      case kHermiteHe:
+        next = factor * value - k * before;
+        break;
+      case kLaguerre:
+        next = ((2 * k + 1 - x) * value - k * before) / (k + 1);
+        break;
+      case kLegendre:
+        next = ((2 * k + 1) * x * value - k * before) / (k + 1);
+        break;
+      default:
+        next = factor * value - before;
+    }
+    before = value;
+    value = next;
+  }
+  return value;
+}
+
 /// The regularised incomplete gamma function, the lower or the upper one: by its series where x < a + 1, else
 /// by Lentz's method on its continued fraction (Abramowitz and Stegun 6.5.29, 6.5.31).
 [[gnu::noinline]] inline double incomplete_gamma(double a, double x, bool upper) {

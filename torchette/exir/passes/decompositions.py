@@ -284,10 +284,55 @@ def _embedding_renorm(
     return torch.where(too_long, weight * (max_norm / (norms + 1e-7)), weight)
 
 
+def _numbers_as_tensors(op: torch._ops.OpOverload) -> Callable:
+    """For an operator of two tensors, its overloads in which one of them is a number."""
+
+    def decomposed(a: Any, b: Any) -> torch.Tensor:
+        return op(*(x if isinstance(x, torch.Tensor) else torch.full((), float(x)) for x in (a, b)))
+
+    return decomposed
+
+
+def _shifted(op: torch._ops.OpOverload) -> Callable:
+    """A polynomial on [0, 1] from the one on [-1, 1]."""
+    return lambda x, n: op(2 * x.to(_floating(x)) - 1, n)
+
+
+def _unscaled_bessel(op: torch._ops.OpOverload) -> Callable:
+    return lambda x: op(x) * torch.exp(-x.to(_floating(x)))
+
+
+def _floating(x: torch.Tensor) -> torch.dtype:
+    return x.dtype if x.is_floating_point() else torch.get_default_dtype()
+
+
+_CHEBYSHEV = {kind: getattr(aten, f"special_chebyshev_polynomial_{kind}") for kind in "tuvw"}
+_POLYNOMIALS = (
+    *_CHEBYSHEV.values(), aten.special_hermite_polynomial_h, aten.special_hermite_polynomial_he,
+    aten.special_laguerre_polynomial_l, aten.special_legendre_polynomial_p,
+)  # fmt: skip
+_SHIFTED = {
+    getattr(aten, f"special_shifted_chebyshev_polynomial_{kind}"): _CHEBYSHEV[kind] for kind in "tuvw"
+}
+_SPECIAL: dict[Any, Callable] = {
+    **{
+        getattr(packet, overload): _numbers_as_tensors(packet.default)
+        for packet in (*_POLYNOMIALS, *_SHIFTED)
+        for overload in ("x_scalar", "n_scalar")
+    },
+    **{packet.default: _shifted(plain.default) for packet, plain in _SHIFTED.items()},
+    aten.special_modified_bessel_i0.default: aten.i0.default,
+    aten.special_modified_bessel_i1.default: aten.special_i1.default,
+    aten.special_modified_bessel_k0.default: _unscaled_bessel(aten.special_scaled_modified_bessel_k0.default),
+    aten.special_modified_bessel_k1.default: _unscaled_bessel(aten.special_scaled_modified_bessel_k1.default),
+}
+
+
 TABLE: dict[Any, Callable] = {
     linear_cross_entropy._linear_cross_entropy_batch_chunked._opoverload: _linear_cross_entropy,
     linear_cross_entropy._linear_cross_entropy_batch_chunked_no_reduction._opoverload: _linear_cross_entropies,
     **_UPSAMPLE,
+    **_SPECIAL,
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
