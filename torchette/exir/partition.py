@@ -141,9 +141,17 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
                 if tag_waits[tag] == 0:
                     whole.append(tag)
 
+    # What needs nothing goes with the first node that reads it, so that a cut does not part a weight from its layer.
+    late = {
+        node: None
+        for node, tag in tags.items()
+        if waits[node] == 0 and node.users and all(tags.get(user) == tag for user in node.users)
+    }
     for node in tags:
-        if waits[node] == 0:
+        if waits[node] == 0 and node not in late:
             offer(node)
+    for node in late:
+        finish(node)
     while True:
         while free:
             finish(free.pop())
@@ -156,6 +164,10 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
         piece = Piece(tag, [])
         while runnable[tag]:
             node = nodes[heapq.heappop(runnable[tag])]
+            for source in node.all_input_nodes:
+                if source in late:
+                    del late[source]
+                    piece.nodes.append(source)
             piece.nodes.append(node)
             finish(node)
         if piece.nodes:

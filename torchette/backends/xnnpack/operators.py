@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # One entry per operator: why the library cannot run a node of it, or None; and the library's nodes for it. Partitioner
 # and preprocess read the same table, so what is claimed is what can be lowered.
-"""The operators that XNNPACK runs in float32, and how."""
+"""The operators that XNNPACK runs, and how.
+
+Quantized graphs keep their operators in floating point, between nodes that dequantize and quantize. Where the library
+has an operator on integers, those nodes and the operator become one of its nodes (`Lowering._integer_form`); elsewhere
+they become conversions.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from torchette.backends.xnnpack.payload import NONE, Payload
+from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP32, NONE, Element, Payload
+from torchette.backends.xnnpack.quantization import (
+    int8_element,
+    role,
+    rows_source,
+    weights_of,
+)
+from torchette.exir.graph import map_nodes
 from torchette.exir.tensor import upper_bound
 
 aten = torch.ops.aten
@@ -50,38 +62,79 @@ def _register(*targets: Any, check: Check | None = None) -> Callable[[Emit], Emi
     return decorate
 
 
-def why_not(node: Node, is_constant: Callable[[Node], bool]) -> str | None:
+def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
     """Why the library cannot run a node, None if it can.
 
     Args:
-        is_constant: whether a node is a stored tensor that nothing writes.
+        constants: nodes of stored tensors that nothing writes.
     """
-    operator = OPERATORS.get(node.target)
-    if operator is None:
-        return "XNNPACK has no such operator"
     try:
+        if role(node) is not None:
+            _check_quantized(node, constants)
+            return None
+        operator = OPERATORS.get(node.target)
+        if operator is None:
+            return "XNNPACK has no such operator"
+        dtypes: set[torch.dtype] = set()
         for value in (node, *node.all_input_nodes):
-            _check_value(value.meta.get("val"))
-        operator.check(node, is_constant)
+            dtypes |= _check_value(value.meta.get("val"))
+        if len(dtypes) > 1 and node.target != aten._to_copy.default:
+            raise Refused("float16 and float32 in one operator")
+        operator.check(node, lambda source: source in constants or weights_of(source, constants) is not None)
     except Refused as reason:
         return str(reason)
     return None
 
 
-def _check_value(val: Any) -> None:
+def _check_value(val: Any) -> set[torch.dtype]:
+    """Raises Refused; gives the floating-point types."""
+    found = set()
     for tensor in val if isinstance(val, (list, tuple)) else [val]:
         if not isinstance(tensor, torch.Tensor):
             raise Refused("a symbolic number is no tensor")
-        if tensor.dtype is not torch.float32 and not (
-            tensor.dtype is torch.int64 and isinstance(val, (list, tuple))
-        ):
+        if tensor.dtype in FLOATS:
+            found.add(tensor.dtype)
+        elif not (tensor.dtype is torch.int64 and isinstance(val, (list, tuple))):
             raise Refused(f"dtype {str(tensor.dtype).removeprefix('torch.')}")
-        if tensor.dim() > MAX_DIMS:
-            raise Refused(f"{tensor.dim()} dimensions, the limit is {MAX_DIMS}")
-        if 0 in tensor.shape:
-            raise Refused("an empty tensor")
-        if any(upper_bound(size) is None for size in tensor.shape):
-            raise Refused("a dimension without an upper bound")
+        _check_shape(tensor)
+    return found
+
+
+def _check_shape(tensor: torch.Tensor) -> None:
+    if tensor.dim() > MAX_DIMS:
+        raise Refused(f"{tensor.dim()} dimensions, the limit is {MAX_DIMS}")
+    if 0 in tensor.shape:
+        raise Refused("an empty tensor")
+    if any(upper_bound(size) is None for size in tensor.shape):
+        raise Refused("a dimension without an upper bound")
+
+
+def _check_quantized(node: Node, constants: Mapping[Node, torch.Tensor]) -> None:
+    kind = role(node)
+    if kind == "weights" or (kind == "dequantize" and node.args[0] in constants):
+        if weights_of(node, constants) is None and kind == "weights":
+            raise Refused("weights that are quantized in a way that the library does not have")
+        for user in node.users:
+            reason = "it is a result" if user.op == "output" else why_not(user, constants)
+            if reason is not None:
+                raise Refused(f"it is for {user.target}: {reason}")
+        return
+    if kind in ("quantize", "dequantize"):
+        whole, real = (node, node.args[0]) if kind == "quantize" else (node.args[0], node)
+        if real.meta["val"].dtype not in FLOATS or int8_element(whole) is None:  # type: ignore[union-attr, arg-type]
+            raise Refused("not between float and int8 from -128 to 127, or with several scales")
+        _check_shape(real.meta["val"])  # type: ignore[union-attr]
+        return
+    if kind == "choose":
+        readers = {user for part in node.users for user in part.users if role(user) == "dequantize rows"}
+    else:
+        readers = set(node.users) if kind == "quantize rows" else {node}
+    sources = [rows_source(reader, constants) for reader in readers]
+    if not sources or None in sources:
+        raise Refused(
+            "its numbers are chosen at run time, and for more than linear layers that the library has"
+        )
+    _check_shape(sources[0].meta["val"])  # type: ignore[union-attr]
 
 
 def _static(node: Node) -> None:
@@ -106,10 +159,16 @@ class Lowering:
         self._plain: dict[Node, int] = {}
         self._nhwc: dict[Node, int] = {}
         self._results: dict[Node, list[int]] = {}  # -> its places among the arguments, not yet given
+        self._done: set[Node] = set()  # lowered together with an earlier one
+        # While one node is lowered: what stands for it and its sources, and what its results are clamped to.
+        self._stands_for: dict[Node, Node] = {}
+        self._limits: tuple[float, float] | None = None
+        self._element = FP32
 
     def add_input(self, node: Node, argument: int) -> None:
         """A tensor that is given to the delegate."""
-        self._plain[node] = self.payload.value(dims_of(node.meta["val"]), argument=argument)
+        dims = dims_of(node.meta["val"])
+        self._plain[node] = self.payload.value(dims, self.element(node), argument=argument)
 
     def add_output(self, node: Node, argument: int) -> None:
         """A tensor that the delegate gives; to be told before the node that computes it is lowered."""
@@ -117,14 +176,72 @@ class Lowering:
 
     def lower(self, node: Node) -> None:
         """Add the nodes of one call."""
-        OPERATORS[node.target].emit(self, node)
+        if node in self._done:
+            return
+        kind = role(node)
+        if kind == "quantize":
+            (source,), result = _places(self, node, node.args[0])  # type: ignore[arg-type]
+            self.add("XNNConvert", node, input_id=source, output_id=result)
+        elif kind == "quantize rows":
+            source = self.plain(node.args[0])  # type: ignore[arg-type]
+            self._plain[node] = self.payload.value(dims_of(node.meta["val"]), DYNAMIC)
+            self.add("XNNConvert", node, input_id=source, output_id=self._plain[node])
+        elif kind == "dequantize rows":
+            self._plain[node] = self._plain[node.args[0]]  # type: ignore[index]
+        elif kind is None:
+            self._stands_for, self._limits = self._integer_form(node) or ({}, None)
+            self._element = self.element(node)
+            OPERATORS[node.target].emit(self, node)
+            self._stands_for, self._limits = {}, None
+
+    def _integer_form(self, node: Node) -> tuple[dict[Node, Node], tuple[float, float] | None] | None:
+        """Where the library has this operator on integers: the integers for it and for its sources, and the limits of a
+        clamp that is taken in; the nodes after it that this covers are done."""
+        if node.target not in _SAME_SCALE and node.target not in _ANY_SCALE:
+            return None
+        holder, covered, limits = node, [], None
+        if node.target == aten.max_pool2d_with_indices.default:
+            holder = _only_user(node)  # type: ignore[assignment]
+        result = _only_user(holder) if holder is not None else None
+        if result is not None and node.target in _CLAMPED and result.target in _CLAMPS:
+            limits, covered = _limits(result), [result]
+            result = _only_user(result)
+        if role(result) != "quantize":
+            return None
+        assert result is not None
+        element = int8_element(result)
+        sources = {}
+        weighted = node.target in (aten.convolution.default, aten.linear.default)
+        for source in node.all_input_nodes[:1] if weighted else node.all_input_nodes:
+            if role(source) != "dequantize":
+                return None
+            sources[source] = source.args[0]
+        if weighted:
+            weights = weights_of(node.args[1], self._constants)
+            if weights is None or weights.scales.dim() != 1:
+                return None
+            transposed = node.target == aten.convolution.default and node.args[6]
+            if weights.scales.numel() > 1 and weights.axis != int(bool(transposed)):
+                return None
+        elements = [self.element(source) for source in sources.values()]  # type: ignore[arg-type]
+        if node.target in _SAME_SCALE and any(other != element for other in elements):
+            return None
+        if node.target == aten.mean.dim and (node.args[0].meta["val"].dim(), _mean_dims(node)) != (4, [2, 3]):  # type: ignore[union-attr]
+            return None
+        for low, high in [limits] if limits else [_limits(node)] if node.target in _CLAMPS else []:
+            least, most = (max(-128, min(127, round(x / element.scale + element.zero_point) if abs(x) < 1e30 else math.copysign(128, x))) for x in (low, high))  # type: ignore[union-attr]  # fmt: skip
+            if least >= most:
+                return None
+        self._done |= {*covered, result}
+        return {**sources, node: result, holder: result}, limits  # type: ignore[dict-item]
 
     def finish(self) -> bytes:
         """The payload, after every output has got its value."""
         for node in list(self._results):
             source = self.plain(node)  # which may be the first of its places, where it lies in NHWC only
             for argument in self._results.pop(node, ()):
-                result = self.payload.value(dims_of(node.meta["val"]), argument=argument, output=True)
+                dims = dims_of(node.meta["val"])
+                result = self.payload.value(dims, self.element(node), argument=argument, output=True)
                 self.add("XNNCopy", node, input_id=source, output_id=result)
         return bytes(self.payload)
 
@@ -132,51 +249,146 @@ class Lowering:
 
     def add(self, kind: str, node: Node, limits: tuple[float, float] | None = None, **fields: Any) -> None:
         """A node of the library that comes from a node of the graph."""
-        self.payload.node(
-            kind, node.meta.get("debug_handle", 0), limits, flags=fields.pop("flags", 0), **fields
-        )
+        handle = node.meta.get("debug_handle", 0)
+        self.payload.node(kind, handle, limits or self._limits, flags=fields.pop("flags", 0), **fields)
+
+    def element(self, node: Node) -> Element:
+        """The type of a node's value."""
+        node = self._stands_for.get(node, node)
+        val = node.meta["val"]
+        val = val[0] if isinstance(val, (list, tuple)) else val
+        element = FLOATS.get(val.dtype) or int8_element(node)
+        assert element is not None, f"{node}: checked before"
+        return element
 
     def constant(self, node: Node) -> torch.Tensor | None:
-        """The stored tensor behind a node."""
+        """The stored tensor behind a node, or the one that it dequantizes."""
+        node = self._stands_for.get(node, node)
+        if node not in self._constants and role(node) in ("weights", "dequantize"):
+            sources = [node.args[0], *(arg for arg in node.all_input_nodes if arg is not node.args[0])]
+            if all(source in self._constants for source in sources):
+                args, kwargs = map_nodes((node.args, dict(node.kwargs)), self._constants.__getitem__)
+                self._constants[node] = node.target(*args, **kwargs)  # type: ignore[operator]
         return self._constants.get(node)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the node that is being lowered becomes one on integers."""
+        return bool(self._stands_for)
+
+    def number(self, value: float) -> int:
+        """A single element of the type of the node that is being lowered."""
+        dtype = torch.float16 if self._element.type == "fp16" else torch.float32
+        return self.payload.constant(torch.tensor([value], dtype=dtype))
+
+    def weights(self, node: Node, source: Node, axis: int = 0, order: Sequence[int] = (0, 1)) -> int:
+        """Stored weights in another order of dimensions, for what they are multiplied with.
+
+        Args:
+            axis: where the outputs are in that order.
+        """
+
+        def arrange(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.permute(tuple(order))
+
+        stored = weights_of(node, self._constants)
+        whole = stored is not None and (
+            self.is_integer
+            or (stored.fit_rows() and (role(source) == "dequantize rows" or stored.scales.dim() == 1))
+        )
+        if stored is None or not whole or self._element.type == "fp16":
+            tensor = self.constant(node)
+            assert tensor is not None
+            return self.payload.constant(arrange(tensor))
+        outputs = stored.data.shape[stored.axis]
+        if not self.is_integer:
+            scales = stored.scales.expand(outputs) if stored.scales.numel() == 1 else stored.scales
+            if stored.bits == 4:
+                return self.payload.four_bits(arrange(stored.data), scales)
+            return self.payload.channelwise(arrange(stored.data), scales, axis)
+        if stored.scales.numel() == 1 and outputs != 1:
+            return self.payload.constant(arrange(stored.data), Element("qint8", stored.scales.item()))
+        return self.payload.channelwise(arrange(stored.data), stored.scales, axis)
+
+    def bias(self, node: Any, source: Node, weight: Node) -> int:
+        """What a product adds; between integers it has the scales of the sum."""
+        if node is None:
+            return NONE
+        tensor = self.constant(node)
+        assert tensor is not None
+        if not self.is_integer:
+            return self.payload.constant(tensor)
+        stored = weights_of(weight, self._constants)
+        assert stored is not None
+        scales = stored.scales * self.element(source).scale
+        whole = torch.round(tensor.double() / scales.double()).clamp(-(2**31), 2**31 - 1).to(torch.int32)
+        if scales.numel() == 1 and stored.data.shape[stored.axis] != 1:
+            return self.payload.constant(whole, Element("qint32", scales.item()))
+        return self.payload.channelwise(whole, scales, 0)
 
     def plain(self, node: Node) -> int:
         """The value of a node in the order of its dimensions."""
+        node = self._stands_for.get(node, node)
         if node in self._plain:
             return self._plain[node]
-        stored = self._constants.get(node)
+        stored = self.constant(node)
+        dims = dims_of(node.meta["val"])
         if stored is not None:
-            number = self.payload.constant(stored)
+            number = self.payload.constant(stored, self.element(node))
+        elif node in self._nhwc:
+            number = self._permuted(node, self._nhwc[node], dims, _TO_NCHW)
         else:
-            number = self._permuted(node, self._nhwc[node], dims_of(node.meta["val"]), _TO_NCHW)
+            number = self._dequantized(node, self.plain(node.args[0]), self._result_value(node, dims))  # type: ignore[arg-type]
         self._plain[node] = number
         return number
 
     def image(self, node: Node) -> int:
         """The value of a node of four dimensions in NHWC."""
+        node = self._stands_for.get(node, node)
         if node not in self._nhwc:
-            stored = self._constants.get(node)
+            stored = self.constant(node)
+            dims = [dims_of(node.meta["val"])[i] for i in _TO_NHWC]
             if stored is not None:
-                self._nhwc[node] = self.payload.constant(stored.permute(_TO_NHWC))
+                number = self.payload.constant(stored.permute(_TO_NHWC), self.element(node))
+            elif node not in self._plain and self.is_image(node):
+                value = self.payload.value(dims, self.element(node))
+                number = self._dequantized(node, self.image(node.args[0]), value)  # type: ignore[arg-type]
             else:
-                dims = dims_of(node.meta["val"])
-                self._nhwc[node] = self._permuted(
-                    node, self._plain[node], [dims[i] for i in _TO_NHWC], _TO_NHWC
-                )
+                number = self._permuted(node, self.plain(node), dims, _TO_NHWC)
+            self._nhwc[node] = number
         return self._nhwc[node]
 
     def is_image(self, node: Node) -> bool:
         """Whether a node's value is there in NHWC, and only so."""
-        return node in self._nhwc and node not in self._plain
+        node = self._stands_for.get(node, node)
+        if node in self._plain or node in self._nhwc:
+            return node not in self._plain
+        return role(node) == "dequantize" and self.is_image(node.args[0])  # type: ignore[arg-type]
+
+    def _dequantized(self, node: Node, source: int, result: int) -> int:
+        self.payload.node(
+            "XNNConvert", node.meta.get("debug_handle", 0), input_id=source, output_id=result, flags=0
+        )
+        return result
 
     def _permuted(self, node: Node, source: int, dims: list[int], order: Sequence[int]) -> int:
-        result = self._result_value(node, dims) if order == _TO_NCHW else self.payload.value(dims)
+        result = (
+            self._result_value(node, dims)
+            if order == _TO_NCHW
+            else self.payload.value(dims, self.element(node))
+        )
         image = dims if order == _TO_NHWC else [dims[i] for i in _TO_NHWC]
         if image[3] == 1 or image[1] * image[2] == 1:  # moving dimensions of one element moves nothing
             self.reshape_to(node, source, dims, result)
         else:
-            self.add(
-                "XNNStaticTranspose", node, num_dims=4, perm=list(order), input_id=source, output_id=result
+            self.payload.node(
+                "XNNStaticTranspose",
+                node.meta.get("debug_handle", 0),
+                num_dims=4,
+                perm=list(order),
+                input_id=source,
+                output_id=result,
+                flags=0,
             )
         return result
 
@@ -187,26 +399,31 @@ class Lowering:
             argument = places.pop(0)
             if not places:
                 del self._results[node]
-            return self.payload.value(dims, argument=argument, output=True)
-        return self.payload.value(dims)
+            return self.payload.value(dims, self.element(node), argument=argument, output=True)
+        return self.payload.value(dims, self.element(node))
 
     def result(self, node: Node) -> int:
         """The value that a node's result shall have, in the order of its dimensions."""
+        node = self._stands_for.get(node, node)
         self._plain[node] = self._result_value(node, dims_of(node.meta["val"]))
         return self._plain[node]
 
     def image_result(self, node: Node) -> int:
         """The value that a node's result shall have, in NHWC."""
+        node = self._stands_for.get(node, node)
         dims = dims_of(node.meta["val"])
-        self._nhwc[node] = self.payload.value([dims[i] for i in _TO_NHWC])
+        self._nhwc[node] = self.payload.value([dims[i] for i in _TO_NHWC], self.element(node))
         return self._nhwc[node]
 
-    def scratch(self, dims: Sequence[int]) -> int:
+    def scratch(self, dims: Sequence[int], element: Element | None = None) -> int:
         """A value between two nodes of the library that come from one of the graph."""
-        return self.payload.value(dims)
+        return self.payload.value(dims, element or self._element)
 
     def alias(self, node: Node, source: Node) -> None:
         """A node that is another one."""
+        node, source = (self._stands_for.get(one, one) for one in (node, source))
+        if source not in self._plain and source not in self._nhwc and source not in self._constants:
+            self.plain(source)  # dequantized by now
         for values in (self._plain, self._nhwc):
             if source in values:
                 values[node] = values[source]
@@ -215,13 +432,14 @@ class Lowering:
 
     def reshape_to(self, node: Node, source: int, sizes: Sequence[int], result: int) -> None:
         """The same elements in the same order, between two values; one size may be 0, which the others decide."""
-        self.add(
+        self.payload.node(
             "XNNStaticReshape",
-            node,
+            node.meta.get("debug_handle", 0),
             num_dims=len(sizes),
             new_shape=list(sizes),
             input_id=source,
             output_id=result,
+            flags=0,
         )
 
     def reshape(self, node: Node, source: Node) -> None:
@@ -229,6 +447,10 @@ class Lowering:
         sizes = [0 if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape] or [1]
         value = self.plain(source)
         self.reshape_to(node, value, sizes, self.result(node))
+
+
+def _only_user(node: Node) -> Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
 
 
 # ---- element by element ----
@@ -262,9 +484,8 @@ def _as_image(lowering: Lowering, node: Node) -> int:
     stored = lowering.constant(node)
     if stored is None:
         return lowering.plain(node)  # a single element fits everything
-    return lowering.payload.constant(
-        stored.reshape((1,) * (4 - stored.dim()) + tuple(stored.shape)).permute(_TO_NHWC)
-    )
+    image = stored.reshape((1,) * (4 - stored.dim()) + tuple(stored.shape)).permute(_TO_NHWC)
+    return lowering.payload.constant(image, lowering.element(node))
 
 
 def _unary(kind: str) -> Emit:
@@ -300,6 +521,8 @@ OPERATORS[aten.relu.default] = Operator(lambda node, is_constant: None, _clamped
 
 def _limits(node: Node) -> tuple[float, float]:
     low, high = (*node.args[1:], None, None)[:2]
+    if node.target == aten.relu.default:
+        return 0.0, math.inf
     if node.target == aten.hardtanh.default:
         low, high = (-1.0 if low is None else low), (1.0 if high is None else high)
     return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))  # type: ignore[arg-type]
@@ -353,10 +576,7 @@ def _silu(lowering: Lowering, node: Node) -> None:
 def _hardsigmoid(lowering: Lowering, node: Node) -> None:
     (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
     shifted = lowering.scratch(dims_of(node.meta["val"]))
-    three, sixth = (
-        lowering.payload.constant(torch.tensor([3.0])),
-        lowering.payload.constant(torch.tensor([1 / 6])),
-    )
+    three, sixth = lowering.number(3.0), lowering.number(1 / 6)
     lowering.add("XNNAdd", node, (0.0, 6.0), input1_id=source, input2_id=three, output_id=shifted)
     lowering.add("XNNMultiply", node, input1_id=shifted, input2_id=sixth, output_id=result)
 
@@ -390,6 +610,21 @@ for _target, _kind in _BINARY.items():
     OPERATORS[_target] = Operator(_two_tensors, _binary(_kind))
 
 
+# Operators that the library has on integers too: where source and result have one scale, and with any.
+_SAME_SCALE = {
+    aten.max_pool2d_with_indices.default, aten.cat.default, aten.relu.default, aten.hardtanh.default, aten.clamp.default,
+    aten.view_copy.default, aten.unsqueeze_copy.default, aten.squeeze_copy.dim, aten.squeeze_copy.dims, aten.clone.default,
+    aten.permute_copy.default, aten.slice_copy.Tensor, aten.select_copy.int, aten.constant_pad_nd.default,
+}  # fmt: skip
+_ANY_SCALE = {
+    aten.convolution.default, aten.linear.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.mean.dim,
+    aten.leaky_relu.default, aten.elu.default, *_UNARY,
+}  # fmt: skip
+_CLAMPS = {aten.relu.default, aten.hardtanh.default, aten.clamp.default}
+# Those that can clamp their results.
+_CLAMPED = {aten.convolution.default, aten.linear.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
+
+
 def _square_only(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if node.args[1] not in (2, 2.0):
         raise Refused("a power other than 2")
@@ -415,13 +650,13 @@ def _linear_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 
 @_register(aten.linear.default, check=_linear_check)
 def _linear(lowering: Lowering, node: Node) -> None:
-    weight, bias = node.args[1], node.args[2] if len(node.args) > 2 else None
+    source, weight, bias = (*node.args, None)[:3]
     lowering.add(
         "XNNFullyConnected",
         node,
-        input1_id=lowering.plain(node.args[0]),  # type: ignore[arg-type]
-        filter_id=lowering.plain(weight),  # type: ignore[arg-type]
-        bias_id=NONE if bias is None else lowering.plain(bias),  # type: ignore[arg-type]
+        input1_id=lowering.plain(source),  # type: ignore[arg-type]
+        filter_id=lowering.weights(weight, source),  # type: ignore[arg-type]
+        bias_id=lowering.bias(bias, source, weight),  # type: ignore[arg-type]
         output_id=lowering.result(node),
     )
 
@@ -483,8 +718,8 @@ def _convolution_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 @_register(aten.convolution.default, check=_convolution_check)
 def _convolution(lowering: Lowering, node: Node) -> None:
     source, weight, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
-    stored = lowering.constant(weight)  # type: ignore[arg-type]
-    assert stored is not None and isinstance(groups, int)
+    shape = weight.meta["val"].shape  # type: ignore[union-attr]
+    assert isinstance(groups, int)
     channels_in = source.meta["val"].shape[1]  # type: ignore[union-attr]
     channels_out = node.meta["val"].shape[1]
     (top, left), (stride_h, stride_w), (dilation_h, dilation_w) = (
@@ -495,12 +730,12 @@ def _convolution(lowering: Lowering, node: Node) -> None:
     adjust_h, adjust_w = _pair(output_padding) if transposed else (0, 0)
     depthwise = not transposed and groups == channels_in and groups > 1
     if transposed:
-        kind, filter_ = "XNNConvTranspose2d", stored.permute(1, 2, 3, 0)
+        kind, order, outputs = "XNNConvTranspose2d", (1, 2, 3, 0), 0
     elif depthwise:
         # one channel a group: height and width first, then all channels
-        kind, filter_ = "XNNDepthwiseConv2d", stored.permute(1, 2, 3, 0)
+        kind, order, outputs = "XNNDepthwiseConv2d", (1, 2, 3, 0), 3
     else:
-        kind, filter_ = "XNNConv2d", stored.permute(_TO_NHWC)
+        kind, order, outputs = "XNNConv2d", _TO_NHWC, 0
     image = lowering.image(source)  # type: ignore[arg-type]
     lowering.add(
         kind,
@@ -509,8 +744,8 @@ def _convolution(lowering: Lowering, node: Node) -> None:
         padding_right=left,
         padding_bottom=top,
         padding_left=left,
-        kernel_height=stored.shape[2],
-        kernel_width=stored.shape[3],
+        kernel_height=shape[2],
+        kernel_width=shape[3],
         subsampling_height=stride_h,
         subsampling_width=stride_w,
         dilation_height=dilation_h,
@@ -521,8 +756,8 @@ def _convolution(lowering: Lowering, node: Node) -> None:
         adjustment_height=adjust_h,
         adjustment_width=adjust_w,
         input1_id=image,
-        filter_id=lowering.payload.constant(filter_),
-        bias_id=NONE if bias is None else lowering.plain(bias),  # type: ignore[arg-type]
+        filter_id=lowering.weights(weight, source, outputs, order),  # type: ignore[arg-type]
+        bias_id=lowering.bias(bias, source, weight),  # type: ignore[arg-type]
         output_id=lowering.image_result(node),
     )
 
@@ -618,7 +853,7 @@ def _mean_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 def _mean(lowering: Lowering, node: Node) -> None:
     source = node.args[0]
     dims = dims_of(source.meta["val"])  # type: ignore[union-attr]
-    if len(dims) == 4 and _mean_dims(node) == [2, 3] and lowering.is_image(source):  # type: ignore[arg-type]
+    if len(dims) == 4 and _mean_dims(node) == [2, 3] and (lowering.is_image(source) or lowering.is_integer):  # type: ignore[arg-type]
         value = lowering.scratch([dims[0], 1, 1, dims[1]])
         image = lowering.image(source)  # type: ignore[arg-type]
         lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=value)
@@ -768,7 +1003,7 @@ def _cat(lowering: Lowering, node: Node) -> None:
     sources = node.args[0]
     dim = (node.args[1] if len(node.args) > 1 else 0) % node.meta["val"].dim()  # type: ignore[operator]
     values, result = _places(lowering, node, *sources)  # type: ignore[misc]
-    if node in lowering._nhwc:
+    if lowering.is_image(node):
         dim = _TO_NHWC.index(dim)
     names = ("input1_id", "input2_id", "input3_id", "input4_id", "input5_id")
     lowering.add(
@@ -794,7 +1029,7 @@ def _pad(lowering: Lowering, node: Node) -> None:
     for i in range(len(amounts) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = amounts[2 * i], amounts[2 * i + 1]
     (value,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
-    if node in lowering._nhwc:
+    if lowering.is_image(node):
         before, after = [before[i] for i in _TO_NHWC], [after[i] for i in _TO_NHWC]
     lowering.add(
         "XNNStaticConstantPad",

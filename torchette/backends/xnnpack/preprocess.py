@@ -34,11 +34,10 @@ class XnnpackBackend(BackendDetails):
             lowering.add_input(node, argument)
         for argument, node in enumerate(results, len(inputs)):
             lowering.add_output(node, argument)
-        known = set(stored)
         for node in calls(edge_program):
             if node.target is operator.getitem:
                 continue
-            reason = why_not(node, known.__contains__)
+            reason = why_not(node, stored)
             if reason is not None:
                 raise ValueError(f"{node.target}: {reason}")
             lowering.lower(node)

@@ -74,6 +74,9 @@ def _computable(program: ExportedProgram, stored: dict[Node, torch.Tensor]) -> d
             continue
         if ops.is_operator(node.target) and (not ops.is_pure(node.target) or ops.is_symbolic(node.target)):
             continue
+        # Quantized weights stay what they are: backends compute with them, and the file keeps them small.
+        if "dequantize" in str(node.target):
+            continue
         if all(source in stored or source in found for source in node.all_input_nodes) and _is_static(node):
             found[node] = None
     return found

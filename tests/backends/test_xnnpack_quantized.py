@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Quantized graphs on XNNPACK: integers between operators, rows quantized when they come, and ExecuTorch's both ways."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+from torchette.backends.xnnpack import XnnpackPartitioner
+from torchette.backends.xnnpack.payload import SCHEMA, T
+from torchette.errors import DelegationWarning
+from torchette.exir import to_edge_transform_and_lower
+from torchette.format import flatbuffer
+from torchette.runtime import Runtime
+
+pytest.importorskip("torchao")
+theirs = pytest.importorskip("executorch.backends.xnnpack.quantizer.xnnpack_quantizer")
+
+there = pytest.mark.skipif(
+    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
+    reason="this build has no XNNPACK: ./dev xnnpack",
+)
+
+
+def _quantized(model: nn.Module, args: tuple, **how) -> torch.export.ExportedProgram:
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    quantizer = theirs.XNNPACKQuantizer().set_global(theirs.get_symmetric_quantization_config(**how))
+    observed = prepare_pt2e(export(model.eval(), args).module(), quantizer)
+    observed(*args)
+    return export(convert_pt2e(observed), args)
+
+
+def _lower(program):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        return to_edge_transform_and_lower(program, partitioner=XnnpackPartitioner())
+
+
+def _run(data: bytes, args: tuple) -> torch.Tensor:
+    return torch.as_tensor(Runtime.get().load_program(data).load_method("forward").execute(list(args))[0])
+
+
+def _graph(edge):
+    """The payload of the only delegate."""
+    (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    at = int.from_bytes(module.processed_bytes[10:14], "little")
+    return flatbuffer.decode(SCHEMA, module.processed_bytes[at:])
+
+
+def _kinds(edge) -> list[str]:
+    return [type(node.xnode_union).__name__ for node in _graph(edge).xnodes]
+
+
+class _Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(4, 8, 3, padding=1)
+        self.b = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.c = nn.Conv2d(4, 8, 1, bias=False)
+        self.d = nn.Conv2d(4, 8, 1)
+
+    def forward(self, x):
+        return torch.cat([(self.b(self.a(x).relu()) + self.c(x)).relu(), self.d(x)], 1).mean((2, 3))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(392, 4),
+        ),
+        (1, 3, 16, 16),
+    ),
+    "residual": (_Residual, (2, 4, 9, 7)),
+    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1), nn.ReLU()), (1, 4, 5, 6)),
+    "folded batch norm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)),
+        (1, 3, 8, 8),
+    ),
+}  # fmt: skip
+
+
+@there
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_channel: bool) -> None:
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    torch.manual_seed(0)
+    build, shape = NETWORKS[name]
+    args = (torch.randn(shape),)
+    program = _quantized(build(), args, is_per_channel=per_channel)
+    edge = _lower(program)
+    assert not [item for item in edge.delegation().placements if item.backend is None], str(edge.delegation())
+    graph = _graph(edge)
+    floats = [v for v in graph.xvalues if isinstance(v.xvalue_union, T["XNNTensorValue"])]
+    assert len(floats) == 2, "input and output, and nothing between"
+    data = edge.to_executorch().buffer
+    expected = program.module()(*args)
+    step = max(expected.abs().max().item() / 100, 1e-3)  # integers round either way
+    torch.testing.assert_close(_run(data, args), expected, rtol=0, atol=step)
+    torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], _run(data, args))
+
+
+@there
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    from executorch.backends.xnnpack.partition import xnnpack_partitioner as partitioners
+    from executorch.exir import to_edge_transform_and_lower as their_lowering
+
+    torch.manual_seed(0)
+    if dynamic:
+        model, args = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(3, 32),)
+        partitioner = partitioners.XnnpackDynamicallyQuantizedPartitioner()
+    else:
+        model, args = _Residual(), (torch.randn(1, 4, 9, 7),)
+        partitioner = partitioners.XnnpackPartitioner()
+    program = _quantized(model, args, is_per_channel=True, is_dynamic=dynamic)
+    data = their_lowering(program, partitioner=[partitioner]).to_executorch().buffer
+    expected = peer._load_for_executorch_from_buffer(data).forward(args)[0]
+    torch.testing.assert_close(_run(bytes(data), args), expected, rtol=0, atol=0)
+
+
+@there
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    torch.manual_seed(0)
+    model, args = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(3, 32),)
+    edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=True))
+    assert _kinds(edge) == ["XNNConvert", "XNNFullyConnected", "XNNClamp", "XNNConvert", "XNNFullyConnected"]
+    data = edge.to_executorch().buffer
+    torch.testing.assert_close(_run(data, args), model(*args), rtol=0.05, atol=0.02)
+    torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], _run(data, args))
