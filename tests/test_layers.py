@@ -76,6 +76,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     ),
     "torchette.cli": (
         "torchette",
+        "torchette.build",
         "torchette.compilation",
         "torchette.devtools",
         "torchette.errors",
@@ -110,6 +111,7 @@ CPP: dict[str, int] = {
     "torchette/runtime/error": 1,
     "torchette/runtime/span": 1,
     "torchette/runtime/dtype": 2,
+    "torchette/runtime/selected": 3,
     "torchette/runtime/result": 2,
     "torchette/runtime/memory": 3,
     "torchette/runtime/flat": 4,

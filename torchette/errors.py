@@ -15,6 +15,9 @@
     |  |- PlanError (RuntimeError)                  plan-failed          memory cannot be planned
     |  |- EmitError (RuntimeError)                  emit-failed          a graph has no form in the file
     |  `- UnsupportedError (NotImplementedError)    unsupported          understood, but not built yet
+    |- BuildError (RuntimeError)                    build-failed         a compiler or linker refused a source
+    |  |- TargetError (ValueError)                  no-such-target       nothing is built for a target of that name
+    |  `- MissingCompilerError (FileNotFoundError)  no-compiler          there is no compiler for the target
     |- MissingPackageError (ImportError)            missing-package      a package that this needs is not installed
     |- FormatError (ValueError)                     bad-file             a file is not what it says it is
     |- ModelNotFoundError (FileNotFoundError)       no-such-file         there is no file at that path
@@ -154,6 +157,24 @@ class UnsupportedError(CompileError, NotImplementedError):
     """A feature that is understood and named, but not there yet."""
 
     code = "unsupported"
+
+
+class BuildError(TorchetteError, RuntimeError):
+    """What `torchette build` asked a compiler or linker for failed."""
+
+    code = "build-failed"
+
+
+class TargetError(BuildError, ValueError):
+    """There is no target of that name, or it lacks what a model needs."""
+
+    code = "no-such-target"
+
+
+class MissingCompilerError(BuildError, FileNotFoundError):
+    """There is no compiler for the target on this machine."""
+
+    code = "no-compiler"
 
 
 class MissingPackageError(TorchetteError, ImportError):

@@ -1017,7 +1017,7 @@ static Error glu_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
 #define BITWISE COMPARE
 #define DIVIDE COMPARE
 // clang-format off
-static constexpr Kernel elementwise_kernels[] = {
+static constexpr Kernel elementwise_entries[] = {
 #include "torchette/kernels/elementwise.def"
     TORCHETTE_KERNEL("aten::add.out", add_out),
     TORCHETTE_KERNEL("aten::add.Scalar_out", add_scalar_out),
@@ -1056,8 +1056,7 @@ static constexpr Kernel elementwise_kernels[] = {
     TORCHETTE_KERNEL("aten::glu.out", glu_out),
     TORCHETTE_KERNEL("aten::atan2.out", atan2_out)};
 // clang-format on
-extern const Kernels elementwise;
-const Kernels elementwise(elementwise_kernels);
+TORCHETTE_FAMILY(elementwise)
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -6,6 +6,7 @@
 
 #include "torchette/runtime/kernel.h"
 
+#ifndef TORCHETTE_FAMILIES  // a selective build names those that it has kernels of
 #define TORCHETTE_FAMILIES(X) \
   X(conv)                     \
   X(distances)                \
@@ -29,6 +30,7 @@
   X(softmaxes)                \
   X(sorting)                  \
   X(transforms)
+#endif
 
 namespace torchette {
 

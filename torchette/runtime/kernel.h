@@ -10,6 +10,7 @@
 #include "torchette/runtime/memory.h"
 #include "torchette/runtime/platform.h"
 #include "torchette/runtime/result.h"
+#include "torchette/runtime/selected.h"
 #include "torchette/runtime/tensor.h"
 #include "torchette/runtime/value.h"
 
@@ -156,17 +157,50 @@ struct Boxed<Fn> {
   static constexpr Signature kSignature{};
 };
 
+/// What stands in a family's table for `Fn`; empty, and nothing of `Fn` compiled, where the build leaves it
+/// out.
+template <bool kSelected, auto Fn>
+constexpr Kernel kernel_entry(const char* name) {
+  if constexpr (kSelected)
+    return {name, &Boxed<Fn>::run, Boxed<Fn>::kSignature.text};
+  else
+    return {nullptr, nullptr, nullptr};
+}
+
 /// One entry of a family's table: KERNEL("aten::mm.out", mm_out).
-#define TORCHETTE_KERNEL(name, fn) \
-  ::torchette::Kernel { name, &::torchette::Boxed<fn>::run, ::torchette::Boxed<fn>::kSignature.text }
+#define TORCHETTE_KERNEL(name, fn) ::torchette::kernel_entry<::torchette::is_selected(name), fn>(name)
+
+/// The entries that a build keeps, without the empty ones.
+template <size_t kCount>
+struct KeptKernels {
+  Kernel kernels[kCount != 0 ? kCount : 1] = {};
+  template <size_t kAll>
+  constexpr explicit KeptKernels(const Kernel (&all)[kAll]) {
+    size_t n = 0;
+    for (const Kernel& kernel : all)
+      if (kernel.function != nullptr) kernels[n++] = kernel;
+  }
+};
+template <size_t kAll>
+constexpr size_t count_kept(const Kernel (&all)[kAll]) {
+  size_t n = 0;
+  for (const Kernel& kernel : all) n += kernel.function != nullptr ? 1 : 0;
+  return n;
+}
+
+/// A family of the entries in the array FAMILY_entries. Must stand inside namespace torchette::TORCHETTE_ISA;
+/// table.cpp names the family.
+#define TORCHETTE_FAMILY(family)                                                                         \
+  static constexpr ::torchette::KeptKernels<::torchette::count_kept(family##_entries)> family##_kernels( \
+      family##_entries);                                                                                 \
+  extern const ::torchette::Kernels family;                                                              \
+  const ::torchette::Kernels family(family##_kernels.kernels, ::torchette::count_kept(family##_entries));
 
 /// The one registration of a family, under the kernels of its file:
 /// TORCHETTE_KERNELS(matmul, TORCHETTE_KERNEL("aten::mm.out", mm_out), ...)
-/// Must stand inside namespace torchette::TORCHETTE_ISA; table.cpp names the family.
 #define TORCHETTE_KERNELS(family, ...)                                     \
-  static constexpr ::torchette::Kernel family##_kernels[] = {__VA_ARGS__}; \
-  extern const ::torchette::Kernels family;                                \
-  const ::torchette::Kernels family(family##_kernels);
+  static constexpr ::torchette::Kernel family##_entries[] = {__VA_ARGS__}; \
+  TORCHETTE_FAMILY(family)
 
 /// Returns `error` from the kernel, with the message in the log, when `condition` does not hold. The place of
 /// the fault is logged once, here.

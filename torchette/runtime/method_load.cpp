@@ -575,6 +575,9 @@ class Method::Loading {
       }
     }
     if (!first) return Error::Ok;
+#ifdef TORCHETTE_SELECTED_DTYPES
+    TORCHETTE_TRY(dtypes_are_built(kernel, {indices.data(), i}));
+#endif
     *out = {kernel.function, indices.data()};
     if (!unbacked) return Error::Ok;
     Control* control;
@@ -584,6 +587,26 @@ class Method::Loading {
     control->defines_last = defines_last;
     return Error::Ok;
   }
+
+#ifdef TORCHETTE_SELECTED_DTYPES
+  /// A selective build has no code for other dtypes than it was told of.
+  Error dtypes_are_built(const Kernel& kernel, Span<const int32_t> indices) {
+    for (const int32_t index : indices) {
+      if (index < 0) continue;  // a list's empty place
+      const Value& value = m_.values_[static_cast<size_t>(index)];
+      if (value.is_tensor()) {
+        const ScalarType type = value.to_tensor().scalar_type();
+        TORCHETTE_CHECK(has_dtype(type), OperatorMissing,
+                        "%s for dtype %d is not in this build: add the dtype with torchette build --dtypes",
+                        kernel.name, static_cast<int>(type));
+      } else if (value.tag() == Tag::ListTensor || value.tag() == Tag::ListOptionalTensor) {
+        const BoxedList& list = *value.boxed_list();
+        TORCHETTE_TRY(dtypes_are_built(kernel, {static_cast<const int32_t*>(list.indices), list.size}));
+      }
+    }
+    return Error::Ok;
+  }
+#endif
 
   /// Constants stand in read-only memory, and a view of the caller's memory or of a constant may.
   static Error read_only([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] int32_t index) {

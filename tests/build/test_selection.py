@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What a selective build is told: read from models, and the same operators as the runtime's own table.
+
+from __future__ import annotations
+
+import pytest
+
+from torchette.build import selection
+from torchette.build.selection import Selection
+from torchette.errors import TargetError
+from torchette.runtime import operator_names
+
+
+def test_the_sources_register_what_the_runtime_has():
+    found = [name for family in selection.library().values() for name in family.operators]
+    assert sorted(found) == sorted(operator_names())
+
+
+def test_a_union_holds_what_each_needs():
+    first = Selection(frozenset(["aten::mm.out"]), frozenset(["float32"]))
+    second = Selection(
+        frozenset(["aten::add.out"]), frozenset(["float32", "int64"]), frozenset(["NullBackend"])
+    )
+    both = first | second
+    assert both.operators == {"aten::mm.out", "aten::add.out"}
+    assert both.dtypes == {"float32", "int64"}
+    assert both.backends == {"NullBackend"}
+    assert (both | selection.EVERYTHING).operators is None
+
+
+def test_a_header_of_a_source_names_its_own_operators_only():
+    chosen = Selection(frozenset(["aten::mm.out", "aten::add.out"]), frozenset(["float32", "int64"]))
+    text = chosen.header(selection.KERNELS / "matmul.cpp")
+    assert "aten::mm.out" in text and "aten::add.out" not in text
+    assert f"{1 << 6 | 1 << 4:#x}u" in text
+    assert "X(elementwise) X(matmul)" in chosen.header(selection.KERNELS / "table.cpp")
+
+
+def test_unknown_names_have_their_neighbour_in_the_message():
+    with pytest.raises(TargetError, match=r"did you mean aten::mm\.out"):
+        selection.checked_operators(["aten::mm.ou"])
+    with pytest.raises(TargetError, match="did you mean float32"):
+        selection.checked_dtypes(["float31"])

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a target, a selection and a compiler. Out: the runtime with its kernels and backends as objects, its headers, and
+# a program that runs .pte files.
+"""What a build is made of: `units` names the sources with their flags, `write_headers` gives what programs include."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+
+from torchette.build.selection import Selection
+from torchette.build.targets import Target
+from torchette.build.toolchain import DEVICE_FLAGS, KERNEL_FLAGS, ROOT, Unit, cache_folder
+from torchette.errors import TargetError
+from torchette.format import schema
+
+PACKAGE = ROOT / "torchette"
+_LEVELS = {
+    "v1": (),
+    "v3": ("-march=x86-64-v3",),
+    "v4": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+}
+
+
+def generated_folder() -> Path:
+    """The include folder of what is made from the schemas; its path says what is in it."""
+    sources = sorted((PACKAGE / "schema").glob("*.fbs"))
+    texts = {source: schema.cpp_header(schema.load(source), source.name) for source in sources}
+    folder = cache_folder() / "include" / _digest("".join(texts.values()))
+    for source, text in texts.items():
+        _write(folder / "torchette" / "schema" / f"{source.stem}.h", text)
+    return folder
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _write(path: Path, text: str) -> Path:
+    """Writes what is not there yet: an unchanged file keeps its time."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def flags(*, small: bool, log_level: int = 2) -> tuple[str, ...]:
+    """Flags of every source of the runtime, and of what includes its headers."""
+    return (
+        *DEVICE_FLAGS,
+        *(("-Os", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables") if small else ("-O2",)),
+        "-DNDEBUG",
+        f"-DTORCHETTE_LOG_LEVEL={log_level}",
+        f"-I{ROOT}",
+        f"-I{generated_folder()}",
+        f"-ffile-prefix-map={ROOT}/=",
+    )
+
+
+def core_units(platform: str, common: tuple[str, ...]) -> list[Unit]:
+    """The core with a platform layer: "posix", "minimal", or "" for one of the caller's."""
+    sources = sorted((PACKAGE / "runtime").glob("*.cpp"))
+    left_out = re.compile(r"python|platform_(?!%s$)\w+" % (platform or "$"))
+    return [Unit(source, common) for source in sources if not left_out.fullmatch(source.stem)]
+
+
+def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], *, small: bool) -> list[Unit]:
+    """The kernel library, cut to the selection. Each source is told only of its own operators."""
+    common = (*common, *KERNEL_FLAGS, *(() if small else ("-O3",)))
+    levels = _LEVELS if target.levels and not small else {"baseline": ()}
+    units = []
+    for source in sorted((PACKAGE / "kernels").glob("*.cpp")):
+        own = (*common, "-include", str(_selection_header(selection, source)))
+        if source.name == "table.cpp":
+            units.append(Unit(source, (*own, *(("-DTORCHETTE_ISA_LEVELS=1",) if len(levels) > 1 else ()))))
+        else:
+            units += [
+                Unit(source, (*own, f"-DTORCHETTE_ISA={level}", *more)) for level, more in levels.items()
+            ]
+    return units
+
+
+def _selection_header(selection: Selection, source: Path | None) -> Path:
+    text = selection.header(source)
+    return _write(cache_folder() / "selections" / f"{_digest(text)}.h", text)
+
+
+def extension_units(common: tuple[str, ...]) -> list[Unit]:
+    """The conveniences above the core: files, malloc, Module."""
+    return [Unit(source, common) for source in sorted((PACKAGE / "extension").glob("*.cpp"))]
+
+
+def units(
+    target: Target, selection: Selection, platform: str, common: tuple[str, ...], *, small: bool
+) -> list[Unit]:
+    """Every source of the library for a target; a target without files is given core and kernels alone."""
+    # the core refuses tensors of dtypes that no kernel was compiled for
+    dtypes = Selection(frozenset() if selection.operators is not None else None, selection.dtypes)
+    core = (*common, "-include", str(_selection_header(dtypes, None)))
+    found = core_units(platform, core) + kernel_units(target, selection, common, small=small)
+    if target.kind != "bare":
+        found += extension_units(common)
+    return found + backend_units(selection, target, common)
+
+
+def backend_units(selection: Selection, target: Target, common: tuple[str, ...]) -> list[Unit]:
+    """The backends that the selection names, and the list that registers them.
+
+    Raises:
+        TargetError: one of them is not made of sources that compile anywhere.
+    """
+    portable = portable_backends()
+    missing = sorted(selection.backends.difference(portable))
+    if missing:
+        raise TargetError(
+            f"{target.name} has no backend {missing[0]}, to which a model gives a part of its work",
+            hints=[
+                "compile the model without a partitioner for it, or with portable_fallback=True",
+                f"the backends that are built for other machines: {', '.join(sorted(portable)) or 'none'}",
+            ],
+        )
+    names = [portable[name].parent.name for name in sorted(selection.backends)]
+    declared = "".join(f"extern Backend {name}_backend;\n" for name in names)
+    registered = "".join(f"  TORCHETTE_TRY(register_backend({name}_backend));\n" for name in names)
+    text = (
+        '#include "torchette/extension/backends.h"\n#include "torchette/runtime/backend.h"\nnamespace torchette {\n'
+        f"{declared}Error register_all_backends() {{\n{registered}  return Error::Ok;\n}}\n}}  // namespace torchette\n"
+    )
+    listed = _write(cache_folder() / "selections" / _digest(text) / "backends.cpp", text)
+    return [Unit(source, common) for source in (*(portable[n] for n in sorted(selection.backends)), listed)]
+
+
+def portable_backends() -> dict[str, Path]:
+    """The source of each backend that is one file and stands on no library, by the name that programs use."""
+    found = {}
+    for source in sorted((PACKAGE / "backends").glob("*/runtime.cpp")):
+        name = re.search(r'"(\w+Backend)"', source.read_text(encoding="utf-8"))
+        if name and len(list(source.parent.glob("*.cpp"))) == 1:
+            found[name[1]] = source
+    return found
+
+
+def runner_units(common: tuple[str, ...]) -> list[Unit]:
+    """The program executor_runner, which needs files and the C++ library."""
+    return [Unit(source, common) for source in sorted((PACKAGE / "extension" / "runner").glob("*.cpp"))]
+
+
+def write_headers(folder: Path, *, bare: bool) -> None:
+    """What programs include: the runtime's headers, and the extension's where there are files."""
+    for part in ("runtime", *(() if bare else ("extension",))):
+        for header in (PACKAGE / part).glob("*.h"):
+            to = folder / "torchette" / part / header.name
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(header, to)
+    if bare:  # the loader of a program in memory needs no files
+        to = folder / "torchette" / "extension" / "buffer_data_loader.h"
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(PACKAGE / "extension" / to.name, to)

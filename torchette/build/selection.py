@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: .pte files, or names of operators and dtypes. Out: what a build must hold for them, as a C++ header that cuts the
+# kernel library to it (torchette/runtime/selected.h).
+"""What models need of a build: operators, dtypes and backends."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchette.errors import TargetError
+from torchette.format import pte
+
+KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+
+# torch's names -> names in the file's schema
+DTYPES = {
+    "uint8": "BYTE",
+    "int8": "CHAR",
+    "int16": "SHORT",
+    "int32": "INT",
+    "int64": "LONG",
+    "float16": "HALF",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "bool": "BOOL",
+    "bfloat16": "BFLOAT16",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a build holds.
+
+    Attributes:
+        operators: full names, such as ``aten::add.out``; None for all kernels.
+        dtypes: names as torch has them; None for all.
+        backends: registered names of the backends that the models' delegates ask for.
+    """
+
+    operators: frozenset[str] | None
+    dtypes: frozenset[str] | None
+    backends: frozenset[str] = frozenset()
+
+    def __or__(self, other: Selection) -> Selection:
+        """What both need together."""
+        return Selection(
+            None if self.operators is None or other.operators is None else self.operators | other.operators,
+            None if self.dtypes is None or other.dtypes is None else self.dtypes | other.dtypes,
+            self.backends | other.backends,
+        )
+
+    def header(self, source: Path | None = None) -> str:
+        """The C++ header that cuts a build to this, to be included before everything else.
+
+        Args:
+            source: for this source of a kernel family alone, so that its object serves other models, too.
+        """
+        lines = []
+        if self.dtypes is not None:
+            bits = sum(1 << int(pte.SCHEMA.types["ScalarType"][DTYPES[name]]) for name in sorted(self.dtypes))
+            lines.append(f"#define TORCHETTE_SELECTED_DTYPES {bits:#x}u  // {', '.join(sorted(self.dtypes))}")
+        if self.operators is not None:
+            families = library()
+            own = families[source.name].operators if source is not None and source.name in families else ()
+            kept = self.operators if source is None else self.operators.intersection(own)
+            names = "".join(f'"{name}", ' for name in sorted(kept))
+            lines.append(f"#define TORCHETTE_SELECTED_OPERATORS {names}")
+            if source is None or source.name == "table.cpp":
+                used = sorted(
+                    family.name
+                    for family in families.values()
+                    if self.operators.intersection(family.operators)
+                )
+                lines.append("#define TORCHETTE_FAMILIES(X) " + " ".join(f"X({name})" for name in used))
+        return "\n".join(["// What a selective build keeps; written by torchette build.", *lines, ""])
+
+
+EVERYTHING = Selection(None, None)
+
+
+def of_file(path: str | Path) -> Selection:
+    """What a .pte file needs: its operators, the dtypes of its tensors, its delegates' backends.
+
+    Raises:
+        FormatError: it is no .pte file.
+    """
+    program = pte.load_file(path).program
+    operators, dtypes, backends = set(), set(), set()
+    names = {int(pte.SCHEMA.types["ScalarType"][name]): torch_name for torch_name, name in DTYPES.items()}
+    for plan in program.execution_plan:
+        operators |= {f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators}
+        backends |= {delegate.id for delegate in plan.delegates}
+        for value in plan.values:
+            kind = type(value.val).__name__
+            if kind == "Tensor":
+                dtypes.add(names.get(int(value.val.scalar_type), ""))
+            elif kind == "Double":
+                dtypes.add("float32")  # a number among whole ones: they compute in float32
+    return Selection(frozenset(operators), frozenset(dtypes - {""}), frozenset(backends))
+
+
+def of_files(paths: Sequence[str | Path]) -> Selection:
+    """What all of the files need together; everything where there are none."""
+    if not paths:
+        return EVERYTHING
+    return functools.reduce(Selection.__or__, map(of_file, paths))
+
+
+def checked_operators(names: Iterable[str]) -> frozenset[str]:
+    """The names, each of which the kernel library has.
+
+    Raises:
+        TargetError: one is not there; names the nearest.
+    """
+    return _checked("operator", names, {name for family in library().values() for name in family.operators})
+
+
+def checked_dtypes(names: Iterable[str]) -> frozenset[str]:
+    """The names of dtypes, each of which tensors may have.
+
+    Raises:
+        TargetError: one is unknown; names the nearest.
+    """
+    return _checked("dtype", names, DTYPES)
+
+
+def _checked(kind: str, names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
+    chosen = frozenset(names)
+    for name in sorted(chosen.difference(known)):
+        near = difflib.get_close_matches(name, known, 1, 0.5)
+        raise TargetError(
+            f"there is no {kind} {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            code="no-such-choice",
+        )
+    return chosen
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of kernels: its name in table.cpp and the operators that its source registers."""
+
+    name: str
+    operators: tuple[str, ...]
+
+
+@functools.cache
+def library() -> dict[str, Family]:
+    """The families of the kernel library by the name of their source."""
+    found = {}
+    for source in sorted(KERNELS.glob("*.cpp")):
+        text = source.read_text(encoding="utf-8")
+        family = re.search(r"^TORCHETTE_(?:KERNELS|FAMILY)\(\s*(\w+)", text, re.MULTILINE)
+        if not family:
+            continue
+        operators = re.findall(r'TORCHETTE_KERNEL\("(\w+::[\w.]+)"', text)
+        for macro, body in _list_macros(text).items():
+            overloads = re.findall(r'"aten::" #name "([.\w]+)"', body)
+            for included in re.findall(r'#include "torchette/kernels/(\w+\.def)"', text):
+                lines = (KERNELS / included).read_text(encoding="utf-8")
+                for name in re.findall(rf"^{macro}\((\w+),", lines, re.MULTILINE):
+                    operators += [f"aten::{name}{overload}" for overload in overloads]
+        found[source.name] = Family(family[1], tuple(dict.fromkeys(operators)))
+    return found
+
+
+def _list_macros(text: str) -> dict[str, str]:
+    """The macros that make entries of a table from the lines of a .def file: by name, what they become."""
+    bodies: dict[str, str] = {}
+    for name, other, body in re.findall(
+        r"^#define (\w+)(?: (\w+)$|\(name, expression\)((?:[^\n]*\\\n)*[^\n]*))", text, re.MULTILINE
+    ):
+        if "TORCHETTE_KERNEL(" in body or other in bodies:
+            bodies[name] = body or bodies[other]
+    return bodies

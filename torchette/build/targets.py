@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the name of a machine. Out: what compilers must be told to build for it, and what runs its programs here.
+"""The machines that Torchette is built for: `TARGETS` by name, `find` with a remedy where a name is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+from dataclasses import dataclass
+
+from torchette.errors import TargetError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to build for.
+
+    Attributes:
+        name: what `--target` takes.
+        text: one line for people.
+        kind: "linux" (a process with files), "bare" (an image and nothing below it), "wasm", or "other", for which
+            executables are built that no test runs.
+        pointer: bytes of a pointer.
+        zig: flags of `zig c++` for compiling; empty for the machine that this runs on.
+        zig_link: flags for linking where they are others than `zig`.
+        gcc: prefix of the GNU tools, such as ``aarch64-linux-gnu-``; None where there are none.
+        gcc_flags: flags that those need.
+        emulator: the command that runs a program of the target on Linux x86-64; empty where none is needed or known.
+        kernels: lanes x registers of the vectors that the kernels are written for (torchette/kernels/simd.h).
+        levels: whether the kernels are compiled for each level of x86-64, of which the runtime picks one.
+        note: what cannot be had for this target, or was not tried.
+    """
+
+    name: str
+    text: str
+    kind: str
+    pointer: int
+    zig: tuple[str, ...] = ()
+    zig_link: tuple[str, ...] = ()
+    gcc: str | None = None
+    gcc_flags: tuple[str, ...] = ()
+    emulator: tuple[str, ...] = ()
+    kernels: str = "4x16"
+    levels: bool = False
+    note: str = ""
+
+
+def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
+    # A core without its floating-point unit named would pass floats in registers and compute them in software.
+    flags = (f"-mcpu={name}", "-mthumb", "-mfloat-abi=hard", *((f"-mfpu={gcc_fpu}",) if gcc_fpu else ()))
+    return Target(
+        name,
+        text,
+        "bare",
+        4,
+        # zig has C and C++ headers for Linux only; nothing of its musl is linked
+        zig=("-target", "thumb-linux-musleabihf", f"-mcpu={zig}"),
+        zig_link=("-target", "thumb-freestanding-eabihf", f"-mcpu={zig}"),
+        gcc="arm-none-eabi-",
+        gcc_flags=flags,
+    )
+
+
+_X86 = platform.machine() in ("x86_64", "AMD64")
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target(
+            "host",
+            "the machine that this runs on",
+            "linux",
+            8,
+            gcc="",
+            kernels="4x16" if _X86 else "4x32",
+            levels=_X86,
+        ),
+        Target(
+            "x86-64-linux-musl",
+            "Linux, x86-64, static",
+            "linux",
+            8,
+            zig=("-target", "x86_64-linux-musl"),
+            gcc="x86_64-linux-musl-",
+            levels=True,
+        ),
+        Target(
+            "aarch64-linux",
+            "Linux, 64-bit ARM, static with ziglang",
+            "linux",
+            8,
+            zig=("-target", "aarch64-linux-musl"),
+            gcc="aarch64-linux-gnu-",
+            emulator=("qemu-aarch64",),
+            kernels="4x32",
+        ),
+        Target(
+            "armv7-linux",
+            "Linux, 32-bit ARM with NEON, static with ziglang",
+            "linux",
+            4,
+            zig=("-target", "arm-linux-musleabihf", "-mcpu=generic+v7a+neon+vfp3"),
+            gcc="arm-linux-gnueabihf-",
+            gcc_flags=("-march=armv7-a", "-mfpu=neon", "-mfloat-abi=hard"),
+            emulator=("qemu-arm",),
+        ),
+        Target(
+            "riscv64-linux",
+            "Linux, 64-bit RISC-V (rv64gc), static with ziglang",
+            "linux",
+            8,
+            zig=("-target", "riscv64-linux-musl"),
+            gcc="riscv64-linux-gnu-",
+            emulator=("qemu-riscv64",),
+        ),
+        _cortex("cortex-m4", "bare metal, Cortex-M4F", "cortex_m4+vfp4d16sp", "fpv4-sp-d16"),
+        _cortex(
+            "cortex-m7", "bare metal, Cortex-M7, single precision", "cortex_m7+fp_armv8d16sp", "fpv5-sp-d16"
+        ),
+        _cortex("cortex-m33", "bare metal, Cortex-M33 with FPU", "cortex_m33+fp_armv8d16sp", "fpv5-sp-d16"),
+        _cortex("cortex-m55", "bare metal, Cortex-M55 with Helium", "cortex_m55", None),
+        Target(
+            "wasm32-wasi",
+            "WebAssembly with files (WASI)",
+            "wasm",
+            4,
+            zig=("-target", "wasm32-wasi", "-msimd128"),
+        ),
+        Target(
+            "aarch64-macos",
+            "macOS on Apple silicon",
+            "other",
+            8,
+            zig=("-target", "aarch64-macos"),
+            kernels="4x32",
+            note="linked here, never run",
+        ),
+        Target(
+            "x86-64-windows",
+            "Windows, x86-64",
+            "other",
+            8,
+            zig=("-target", "x86_64-windows-gnu"),
+            note="linked here, never run",
+        ),
+        Target(
+            "aarch64-android",
+            "Android 10, 64-bit ARM",
+            "other",
+            8,
+            gcc="aarch64-linux-android29-",
+            kernels="4x32",
+            note="needs the NDK: ziglang has no headers of Android's C library",
+        ),
+    )
+}
+
+
+def find(name: str) -> Target:
+    """The target called `name`.
+
+    Raises:
+        TargetError: there is none; the hint names the nearest.
+    """
+    if name in TARGETS:
+        return TARGETS[name]
+    near = difflib.get_close_matches(name, TARGETS, 1, 0.5)
+    raise TargetError(
+        f"there is no target {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
+        hints=[f"the targets are {', '.join(TARGETS)}"],
+    )

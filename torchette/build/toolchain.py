@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: C++ sources and a target. Out: objects, libraries and programs, made by ziglang or by a compiler that is named.
+# Every object is kept and made again only when its source, a header that it read, its flags or the compiler changed.
+"""Compiles, archives and links for a target."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchette.build.targets import Target
+from torchette.errors import BuildError, MissingCompilerError
+
+ROOT = (
+    Path(__file__).resolve().parents[2]
+)  # include paths begin here, in a checkout and where pip has installed
+
+# What all code that may go into firmware is compiled with; CMakeLists.txt has the same list.
+DEVICE_FLAGS = (
+    *("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
+    *("-ffunction-sections", "-fdata-sections", "-w"),
+)
+KERNEL_FLAGS = ("-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+
+Report = Callable[[int, int, str], None]  # objects made, objects to make, name of the last one
+
+
+def cache_folder() -> Path:
+    """Where objects are kept: ``$TORCHETTE_CACHE``, else ``torchette`` in the user's cache folder."""
+    named = os.environ.get("TORCHETTE_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchette"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler for one target.
+
+    Attributes:
+        compile: the command that compiles C++ and C, with the target's flags.
+        link: the command that links.
+        archive: the command that makes a static library: ``archive rcs LIBRARY OBJECTS``.
+        identity: its name and version.
+        is_zig: whether it is ziglang.
+    """
+
+    compile: tuple[str, ...]
+    link: tuple[str, ...]
+    archive: tuple[str, ...]
+    identity: str
+    is_zig: bool
+
+
+def find_compiler(target: Target, named: str | None = None) -> Compiler:
+    """The compiler for `target`.
+
+    Args:
+        target: the machine to build for.
+        named: None for ziglang (on the host for `c++`, where there is one); a prefix of GNU tools such as
+            ``arm-none-eabi-``; or a command such as ``clang++ --target=aarch64-linux-gnu``.
+
+    Raises:
+        MissingCompilerError: it is not on this machine; says what to install.
+    """
+    if named is None and target.name == "host" and shutil.which("c++"):
+        named = ""
+    if named is None:
+        return _zig(target)
+    words = shlex.split(f"{named}g++" if named.endswith("-") else named or "c++")
+    path = shutil.which(words[0])
+    if path is None:
+        raise MissingCompilerError(
+            f"there is no compiler {words[0]}",
+            hints=[
+                *_installs(target, words[0]),
+                "pip install 'torchette[build]' and leave --compiler out: ziglang compiles",
+            ],
+        )
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    prefix = words[0][: -len("g++")] if words[0].endswith("-g++") else ""
+    archiver = f"{prefix}ar" if shutil.which(f"{prefix}ar") else "ar"
+    command = (path, *words[1:], *(target.gcc_flags if not words[1:] else ()))
+    first = version.splitlines()[0] if version else path
+    return Compiler(command, command, (archiver,), first, False)
+
+
+def _installs(target: Target, program: str) -> list[str]:
+    packages = {
+        "arm-none-eabi-g++": "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-dev",
+        "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+        "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
+        "riscv64-linux-gnu-g++": "g++-riscv64-linux-gnu",
+    }
+    if program in packages:
+        return [f"apt install {packages[program]}"]
+    return [] if not target.note else [f"{target.name} {target.note}"]
+
+
+def _zig(target: Target) -> Compiler:
+    if not target.zig and target.name != "host":
+        raise MissingCompilerError(
+            f"nothing that pip installs compiles for {target.name}: {target.note}",
+            hints=[f"name a compiler: --compiler {target.gcc}"],
+        )
+    if importlib.util.find_spec("ziglang") is None:
+        raise MissingCompilerError(
+            f"no compiler for {target.name}: the package ziglang is not installed",
+            hints=["pip install 'torchette[build]'", *_named(target)],
+        )
+    zig = (sys.executable, "-m", "ziglang")
+    # -fno-sanitize: zig's default traps on what C++ calls undefined, which costs code
+    flags = ("-fno-sanitize=all", "-fno-stack-protector")
+    return Compiler(
+        (*zig, "c++", *target.zig, *flags),
+        (*zig, "c++", *(target.zig_link or target.zig), *flags),
+        (*zig, "ar"),
+        f"ziglang {importlib.metadata.version('ziglang')}",
+        True,
+    )
+
+
+def _named(target: Target) -> list[str]:
+    return (
+        [f"name a compiler of your own: --compiler {target.gcc or 'c++'}"] if target.gcc is not None else []
+    )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One source with the flags that it needs beside the target's."""
+
+    source: Path
+    flags: tuple[str, ...] = ()
+
+
+@functools.cache
+def _digest_at(path: str, size: int, time_ns: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _digest(path: str) -> str:
+    """Hash of a file's contents; empty where there is none."""
+    try:
+        status = os.stat(path)
+        return _digest_at(path, status.st_size, status.st_mtime_ns)
+    except OSError:
+        return ""
+
+
+def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | None = None) -> list[Path]:
+    """Compiles each unit, several at a time, and returns their objects, in order.
+
+    Raises:
+        BuildError: the compiler refused one; holds what it said.
+    """
+    objects: list[Path | None] = [None] * len(units)
+    missing = []
+    for i, unit in enumerate(units):
+        objects[i] = _kept(compiler, unit)
+        if objects[i] is None:
+            missing.append(i)
+    # the large ones first, so that none is left alone at the end
+    missing.sort(key=lambda i: -units[i].source.stat().st_size)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = {pool.submit(_compile, compiler, units[i]): i for i in missing}
+        try:
+            for done, future in enumerate(concurrent.futures.as_completed(running), 1):
+                i = running[future]
+                objects[i] = future.result()
+                if report:
+                    report(done, len(missing), units[i].source.name)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [path for path in objects if path is not None]
+
+
+def _entry(compiler: Compiler, unit: Unit) -> Path:
+    """Where the object is kept; its file of dependencies says what it was made from."""
+    command = [
+        compiler.identity,
+        *compiler.compile[1:],
+        *unit.flags,
+        str(unit.source),
+        _digest(str(unit.source)),
+    ]
+    key = hashlib.sha256("\0".join(command).encode()).hexdigest()[:32]
+    return cache_folder() / "objects" / key[:2] / f"{unit.source.stem}-{key}.o"
+
+
+def _kept(compiler: Compiler, unit: Unit) -> Path | None:
+    entry = _entry(compiler, unit)
+    try:
+        read = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return entry if entry.exists() and all(_digest(path) == digest for path, digest in read.items()) else None
+
+
+def _compile(compiler: Compiler, unit: Unit) -> Path:
+    entry = _entry(compiler, unit)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=entry.parent) as folder:
+        made, rules = Path(folder, "object.o"), Path(folder, "object.d")
+        command: list[str | Path] = [*compiler.compile, *unit.flags]
+        command += ["-MD", "-MF", rules, "-c", unit.source, "-o", made]
+        _run(command, f"{unit.source.name} cannot be compiled")
+        # "object.o: a.cpp b.h \": names with spaces have a backslash before each
+        names = shlex.split(rules.read_text(encoding="utf-8").partition(": ")[2].replace("\\\n", " "))
+        entry.with_suffix(".json").write_text(json.dumps({name: _digest(name) for name in names}))
+        made.replace(entry)
+    return entry
+
+
+def archive(compiler: Compiler, objects: Sequence[Path], library: Path) -> None:
+    """Makes a static library of the objects."""
+    library.unlink(missing_ok=True)
+    _run([*compiler.archive, "rcs", library, *objects], f"{library.name} cannot be made")
+
+
+def link(
+    compiler: Compiler, objects: Sequence[Path], program: Path, flags: Sequence[str | Path] = ()
+) -> None:
+    """Links a program; what nobody refers to is left out.
+
+    Raises:
+        BuildError: the linker refused; holds what it said.
+    """
+    _run([*compiler.link, *objects, *flags, "-o", program], f"{program.name} cannot be linked")
+
+
+def _run(command: Sequence[str | Path], failure: str) -> None:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip()
+        raise BuildError(
+            f"{failure}: the compiler ended with {done.returncode}\n{words[-3000:]}",
+            where=[shlex.join(map(str, command))],
+        )

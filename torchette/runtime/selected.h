@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a selective build keeps, known while compiling. The build (torchette/build/selection.py) includes a
+// header that defines TORCHETTE_SELECTED_OPERATORS, names between commas, and TORCHETTE_SELECTED_DTYPES, a
+// bit for each ScalarType; without them everything is kept.
+#pragma once
+
+#include "torchette/runtime/dtype.h"
+
+namespace torchette {
+
+#ifdef TORCHETTE_SELECTED_OPERATORS
+constexpr bool is_selected(const char* name) {
+  constexpr const char* kNames[] = {TORCHETTE_SELECTED_OPERATORS nullptr};
+  for (const char* const* selected = kNames; *selected != nullptr; ++selected) {
+    size_t i = 0;
+    while (name[i] == (*selected)[i] && name[i] != 0) ++i;
+    if (name[i] == (*selected)[i]) return true;
+  }
+  return false;
+}
+#else
+constexpr bool is_selected(const char*) { return true; }
+#endif
+
+#ifdef TORCHETTE_SELECTED_DTYPES
+inline constexpr uint32_t kSelectedDtypes = TORCHETTE_SELECTED_DTYPES;
+#else
+inline constexpr uint32_t kSelectedDtypes = ~uint32_t{0};
+#endif
+
+/// Whether tensors of this type may occur. Loading refuses the others, so code for them is never reached.
+constexpr bool has_dtype(ScalarType type) {
+  return (kSelectedDtypes >> static_cast<uint8_t>(type) & 1u) != 0;
+}
+
+}  // namespace torchette
