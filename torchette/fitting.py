@@ -24,6 +24,7 @@ from torchette.format import pte
 # A change that saves less of what is missing is not worth telling.
 _LEAST_GAIN = 0.01
 _MOST_CHANGES = 8
+_TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -154,17 +155,25 @@ def _with_splits(
             or bill.method_name not in edge.methods
         ):
             break
-        found = _propose(edge, config, splits, bill, bill.ram - budget.ram)
-        if found is None:
+        excess, best = bill.ram - budget.ram, None
+        # An estimate may be a little short, and a split itself takes method memory: ask for more where that misses.
+        for _ in range(_TRIES):
+            found = _propose(edge, config, splits, bill, excess)
+            if found is None:
+                break
+            wanted = {**splits, bill.method_name: [*splits.get(bill.method_name, ()), found.split]}
+            less = edge._to_executorch(dataclasses.replace(config, row_splits=wanted))
+            after = _largest(less, budget)
+            assert after is not None
+            if best is None or after.ram < best[0].ram:
+                best = (after, less, wanted, found.text)
+            if after.ram <= budget.ram:
+                break
+            excess += after.ram - budget.ram
+        if best is None or bill.ram - best[0].ram < _LEAST_GAIN * bill.ram:
             break
-        wanted = {**splits, bill.method_name: [*splits.get(bill.method_name, ()), found.split]}
-        less = edge._to_executorch(dataclasses.replace(config, row_splits=wanted))
-        after = _largest(less, budget)
-        assert after is not None
-        if bill.ram - after.ram < _LEAST_GAIN * bill.ram:
-            break
-        changes.append((found.text, bill.ram - after.ram))
-        program, splits = less, wanted
+        after, program, splits, text = best
+        changes.append((text, bill.ram - after.ram))
     return program, changes
 
 
@@ -179,5 +188,4 @@ def _propose(
         lent += [node for node in placeholders(graph) if node.name in names]
     if not getattr(planner, "alloc_graph_output", True):
         lent += [node for node in outputs(graph) if isinstance(node, Node)]
-    # Where a split needs more of other memory, the next round sees it and asks for less.
     return propose(graph, sum(bill.planned) - excess, lent)

@@ -8,8 +8,12 @@
 #include <cstring>
 
 #include "torchette/extension/buffer_data_loader.h"
+#include "torchette/runtime/backend.h"
 #include "torchette/runtime/method.h"
 
+namespace torchette {
+extern Backend null_backend;
+}
 using namespace torchette;
 
 namespace {
@@ -60,6 +64,7 @@ void free(void* data) {
 }
 
 static Error run(size_t file_size, Span<const size_t> sizes, bool load_only, size_t* output_size) {
+  TORCHETTE_TRY(register_backend(null_backend));
   extension::BufferDataLoader loader(file_pool, file_size);
   Result<Program> program = Program::load(&loader, Program::Verification::InternalConsistency);
   if (!program.ok()) return program.error();

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import torchette
 from tests.building import built
 from tests.models import artifacts, branching
 from tests.models.artifacts import each_model
+from torchette.backends.null import NullPartitioner
 from torchette.devtools.memory import Bill, bills
 
 
@@ -99,6 +101,44 @@ def test_control_flow_loads_in_the_billed_bytes(name: str, heapless: Path, tmp_p
 def test_the_peers_files_load_in_the_billed_bytes(name: str, heapless: Path, tmp_path: Path) -> None:
     pytest.importorskip("executorch")
     _assert_loads_in_the_billed_bytes(heapless, artifacts.peer_file(name), tmp_path)
+
+
+class _Delegated(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.tanh((x + y) * y) * y + x
+
+
+def test_what_a_backend_takes_of_the_method_pool_is_billed(heapless: Path, tmp_path: Path) -> None:
+    inputs = (torch.ones(3, 5), torch.ones(3, 5))
+    model = torchette.compile(_Delegated(), inputs, partitioner=NullPartitioner())
+    (bill,) = bills(model.program.buffer)
+    (elsewhere,) = bills(model.program.buffer, "riscv64", temp=False)
+    assert bill.backends == ["NullBackend"] * 2 and bill.backends_counted
+    assert not elsewhere.backends_counted and elsewhere.method < bill.method
+    _assert_loads_in_the_billed_bytes(heapless, model.program.buffer, tmp_path)
+
+
+def test_a_model_in_strips_runs_in_the_billed_bytes(heapless: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 4, 3, 4, 1)
+    )
+    x = torch.randn(1, 3, 32, 32)
+    planned = {"plan_inputs_and_outputs": True}
+    (whole,) = bills(torchette.compile(module.eval(), (x,), **planned).program.buffer)
+    budget = {"ram": whole.ram - sum(whole.planned) // 2}
+    model = torchette.compile(module, (x,), budget=budget, fit=True, **planned)
+    (bill,) = bills(model.program.buffer)
+    assert bill.temp is not None and bill.ram <= budget["ram"]
+    run = Heapless(heapless, model.program.buffer, [x.numpy()], tmp_path)
+    output, messages = run(bill.method, bill.temp.most, *bill.planned)
+    assert output, messages
+    result = torch.frombuffer(bytearray(output), dtype=torch.float32).reshape(1, 4, 8, 8)
+    torch.testing.assert_close(result, module(x), rtol=1e-4, atol=1e-5)
+    output, messages = run(bill.method - 1, bill.temp.most, *bill.planned)
+    assert not output and f"needs at least {bill.method}\n" in messages
+    output, messages = run(bill.method, bill.temp.most, *[size - 1 for size in bill.planned])
+    assert not output and f"the method needs {bill.planned[0]}" in messages
 
 
 def test_what_may_be_refused_is_refused_with_a_byte_less(heapless: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchette.devtools.inspect import MethodInfo, TensorInfo
-from torchette.errors import InputError
+from torchette.errors import FormatError, InputError, RuntimeLoadError
 from torchette.format import pte
 
 # ---- targets ----
@@ -280,8 +280,9 @@ def _argument(values: list[Any], index: int) -> Any:
 class Bill:
     """The bytes that one method needs on a target. The pools of RAM are `planned`, `method` and `temp`.
 
-    Pools start at multiples of 64 (temp), 16 (planned) and 8 (method). `method` does not count what backends take for
-    themselves, which only they know. `temp` is None where the kernels that the target has do not run on this machine.
+    Pools start at multiples of 64 (temp), 16 (planned) and 8 (method). `method` counts what backends take of it only where
+    they run, on this machine: it is found by loading the method, and `backends_counted` says so. What a backend's library
+    takes from the heap is in no pool. `temp` is None where the kernels that the target has do not run on this machine.
     """
 
     method_name: str
@@ -293,6 +294,7 @@ class Bill:
     lent_outputs: int
     constants: int  # in the file, read in place
     backends: list[str]
+    backends_counted: bool
 
     @property
     def ram(self) -> int:
@@ -308,7 +310,9 @@ class Bill:
         rows: list[tuple[str, int | str, str]] = [
             (f"planned {index}", size, "tensors") for index, size in enumerate(self.planned, 1)
         ]
-        beside = f"and what {', '.join(sorted(set(self.backends)))} takes" if self.backends else ""
+        names = ", ".join(sorted(set(self.backends)))
+        counted = "with what {} takes of it" if self.backends_counted else "and what {} takes"
+        beside = counted.format(names) if names else ""
         rows.append(("method", self.method, beside or "the runtime's structures"))
         if self.temp is None:
             rows.append(("temp", "unknown", "this machine cannot run the target's kernels"))
@@ -346,10 +350,10 @@ def bills(
         source = pte.load_file(source)
     file = source if isinstance(source, pte.PteFile) else pte.read(source)
     chosen = target_named(target)
-    return [_bill(plan, chosen, temp) for plan in file.program.execution_plan]
+    return [_bill(file, plan, chosen, temp) for plan in file.program.execution_plan]
 
 
-def _bill(plan: Any, target: Target, with_temp: bool) -> Bill:
+def _bill(file: pte.PteFile, plan: Any, target: Target, with_temp: bool) -> Bill:
     tensors = {
         index: value.val for index, value in enumerate(plan.values) if type(value.val).__name__ == "Tensor"
     }
@@ -366,17 +370,33 @@ def _bill(plan: Any, target: Target, with_temp: bool) -> Bill:
         for record in tensors.values()
         if record.data_buffer_idx and not record.allocation_info
     }
+    method = method_bytes(plan, target.pointer)
+    loaded = _loaded_bytes(file, plan) if plan.delegates and target.name == "native" else None
     return Bill(
         method_name=plan.name,
         target=target.name,
         planned=list(plan.non_const_buffer_sizes[1:]),
-        method=method_bytes(plan, target.pointer),
+        method=method if loaded is None else loaded,
         temp=_temp(plan, target) if with_temp else None,
         lent_inputs=lent(plan.inputs),
         lent_outputs=lent(set(plan.outputs) - set(plan.inputs)),
         constants=sum(constants.values()),
         backends=[delegate.id for delegate in plan.delegates],
+        backends_counted=loaded is not None,
     )
+
+
+def _loaded_bytes(file: pte.PteFile, plan: Any) -> int | None:
+    """What loading the method takes of its pool here; None where a backend is missing or refuses."""
+    from torchette import runtime
+
+    known = runtime.Runtime.get().backend_registry
+    if not all(known.is_available(delegate.id) for delegate in plan.delegates):
+        return None
+    try:
+        return runtime.Runtime.get().load_program(bytes(file.buffer)).load_method(plan.name).method_bytes
+    except (RuntimeLoadError, FormatError):
+        return None
 
 
 def _temp(plan: Any, target: Target) -> Temp | None:

@@ -278,6 +278,12 @@ class Method:
         return self._meta
 
     @property
+    def method_bytes(self) -> int:
+        """Bytes of the method pool that it takes, in a pool that starts at a multiple of any alignment; what its backends
+        take of that pool is counted, what their libraries take of the heap is not."""
+        return self._method.method_bytes
+
+    @property
     def dynamic_memory_peak(self) -> int:
         """The most bytes that tensors of dynamic shape, which take memory as they need it, ever held at once."""
         return self._method.dynamic_memory_peak

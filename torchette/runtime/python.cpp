@@ -631,6 +631,30 @@ nb::object to_python(Outcome& outcome, bool torch) {
                : array_of<nb::numpy>(data, outcome.sizes, outcome.strides, outcome.type, owner);
 }
 
+/// Memory as on a device with a pool of `limit` bytes that starts at a multiple of any alignment.
+class MeasuringAllocator final : public MemoryAllocator {
+ public:
+  explicit MeasuringAllocator(size_t limit = SIZE_MAX / 4) : MemoryAllocator(0, nullptr), limit_(limit) {}
+
+  void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
+    const size_t start = (used_ + alignment - 1) / alignment * alignment;
+    if (size > limit_ || start > limit_ - size) {
+      wanted_ = start + size;
+      return nullptr;
+    }
+    used_ = start + size;
+    return memory_.allocate(size, alignment);
+  }
+
+  size_t used() const { return used_; }
+  /// What the pool must hold for the last request that was refused.
+  size_t wanted() const { return wanted_; }
+
+ private:
+  extension::MallocMemoryAllocator memory_;
+  size_t limit_, used_ = 0, wanted_ = 0;
+};
+
 /// A method with its memory. Calls from several threads wait for one another.
 class LoadedMethod {
  public:
@@ -690,6 +714,9 @@ class LoadedMethod {
   }
 
   void cancel() { method_->cancel(); }
+
+  /// Of the method pool, what backends took included.
+  size_t method_bytes() const { return method_memory_.used(); }
 
   void reset() {
     nb::gil_scoped_release release;
@@ -817,7 +844,7 @@ class LoadedMethod {
   std::vector<Memory> buffers_;
   std::vector<Span<uint8_t>> spans_;
   std::optional<HierarchicalAllocator> planned_;
-  extension::MallocMemoryAllocator method_memory_;
+  MeasuringAllocator method_memory_;
   extension::MallocMemoryAllocator temp_memory_{64 * 1024};
   extension::MallocDynamicAllocator dynamic_memory_;
   std::optional<MemoryManager> memory_;
@@ -1072,30 +1099,6 @@ nb::list operator_names() {
   return names;
 }
 
-/// Scratch memory as on a device with a pool of `limit` bytes that starts at a multiple of any alignment.
-class MeasuringAllocator final : public MemoryAllocator {
- public:
-  explicit MeasuringAllocator(size_t limit) : MemoryAllocator(0, nullptr), limit_(limit) {}
-
-  void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
-    const size_t start = (used_ + alignment - 1) / alignment * alignment;
-    if (size > limit_ || start > limit_ - size) {
-      wanted_ = start + size;
-      return nullptr;
-    }
-    used_ = start + size;
-    return memory_.allocate(size, alignment);
-  }
-
-  size_t used() const { return used_; }
-  /// What the pool must hold for the last request that was refused.
-  size_t wanted() const { return wanted_; }
-
- private:
-  extension::MallocMemoryAllocator memory_;
-  size_t limit_, used_ = 0, wanted_ = 0;
-};
-
 nb::list kernel_levels() {
   Kernels room[64];
   nb::list levels;
@@ -1129,7 +1132,7 @@ nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const 
     take_log();
     return error;
   };
-  MeasuringAllocator unlimited(SIZE_MAX / 4);
+  MeasuringAllocator unlimited;
   if (run(unlimited) != Error::Ok) return nb::none();
   size_t least = 0;
   while (least < unlimited.used()) {
@@ -1201,6 +1204,7 @@ NB_MODULE(_native, m) {
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
       .def_prop_ro("memory_size", &LoadedMethod::method_memory_size)
+      .def_prop_ro("method_bytes", &LoadedMethod::method_bytes)
       .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);
 
   if (const Error error = register_all_backends(); error != Error::Ok) throw runtime_fault(error);
