@@ -38,6 +38,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree", "torchette.runtime"),
     "torchette.runtime": ("torchette.errors",),
     "torchette.build": ("torchette.errors", "torchette.format", "torchette.devtools"),
+    "torchette.codegen": ("torchette.devtools", "torchette.errors", "torchette.format", "torchette.runtime"),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
     **{
         f"torchette.exir.{name}": (
@@ -77,6 +78,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.cli": (
         "torchette",
         "torchette.build",
+        "torchette.codegen",
         "torchette.compilation",
         "torchette.devtools",
         "torchette.errors",
@@ -98,6 +100,7 @@ TORCH_FREE = (
     "torchette.format",
     "torchette.devtools",
     "torchette.build",
+    "torchette.codegen",
     "torchette.runtime",
     "torchette.model",
     "torchette.cli",
@@ -122,6 +125,7 @@ CPP: dict[str, int] = {
     "torchette/runtime/tracer": 6,
     "torchette/runtime/kernel": 6,
     "torchette/kernels/": 7,
+    "torchette/codegen/": 7,  # what generated code stands on
     "torchette/runtime/kernel_registry": 7,
     "torchette/runtime/program": 7,
     "torchette/runtime/backend": 8,

@@ -52,8 +52,10 @@ def embed(
     """
     source, folder = Path(source), Path(folder)
     file = pte.load_file(source)
-    prefix = _identifier(name or source.stem)
-    methods = list(zip(_distinct(file), bills(file, target, temp=not isinstance(temp, int)), strict=True))
+    prefix = identifier(name or source.stem)
+    methods = list(
+        zip(distinct_names(file), bills(file, target, temp=not isinstance(temp, int)), strict=True)
+    )
     pools = {"program", "method", "temp"}
     pools |= {f"planned_{i}" for _, bill in methods for i in range(1, 1 + len(bill.planned))}
     if unknown := (sections or {}).keys() - pools:
@@ -78,16 +80,17 @@ def embed(
     return [folder / file_name for file_name in sorted(texts)]
 
 
-def _identifier(text: str) -> str:
+def identifier(text: str) -> str:
+    """The text as a name in C."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     return name if name[:1].isalpha() else f"m{name}"
 
 
-def _distinct(file: pte.PteFile) -> list[str]:
+def distinct_names(file: pte.PteFile) -> list[str]:
     """The methods' names as identifiers."""
     names: list[str] = []
     for plan in file.program.execution_plan:
-        name = _identifier(plan.name)
+        name = identifier(plan.name)
         names.append(f"{name}_{len(names)}" if name in names else name)
     return names
 

@@ -456,7 +456,12 @@ class OperatorRegistry:
 
 def operator_names() -> set[str]:
     """The full names of all operators that there are kernels for, such as ``aten::add.out``."""
-    return {name for name, _ in _module().operators()}
+    return set(operator_signatures())
+
+
+def operator_signatures() -> dict[str, str]:
+    """By full name, the parameters of the kernels: one code each, as torchette/runtime/kernel.h lists them."""
+    return dict(_module().operators())
 
 
 def kernel_level() -> str:

@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The lookup that load does once per operator of a method, the list of run-time registrations, and kernels'
-// scratch memory.
+// The lookup that load does once per operator of a method, and the list of run-time registrations.
 #include "torchette/runtime/kernel_registry.h"
 
 namespace torchette {
-
-// Not in the header: kernels of every instruction-set level would bring a copy of the allocator's functions,
-// and the linker would keep one.
-void* Context::allocate_temp(size_t size, size_t alignment) {
-  temp_used_ = true;
-  return temp_allocator_ == nullptr ? nullptr : temp_allocator_->allocate(size, alignment);
-}
 
 namespace {
 

@@ -69,8 +69,8 @@ class Tensor {
   using StridesType = torchette::StridesType;
   using DimOrderType = torchette::DimOrderType;
 
-  TORCHETTE_INLINE Tensor() : impl_(nullptr) {}
-  TORCHETTE_INLINE explicit Tensor(TensorImpl* impl) : impl_(impl) {}
+  TORCHETTE_INLINE constexpr Tensor() : impl_(nullptr) {}
+  TORCHETTE_INLINE constexpr explicit Tensor(TensorImpl* impl) : impl_(impl) {}
 
   TORCHETTE_INLINE ptrdiff_t dim() const { return impl_->dim; }
   TORCHETTE_INLINE ptrdiff_t numel() const { return impl_->numel; }

@@ -36,9 +36,9 @@ TORCHETTE_INLINE int64_t truncate(double d) {
 class Scalar {
  public:
   TORCHETTE_INLINE Scalar() : tag_(Tag::Int), i_(0) {}
-  TORCHETTE_INLINE Scalar(int64_t v) : tag_(Tag::Int), i_(v) {}        // NOLINT
-  TORCHETTE_INLINE Scalar(double v) : tag_(Tag::Double), d_(v) {}      // NOLINT
-  TORCHETTE_INLINE Scalar(bool v) : tag_(Tag::Bool), i_(v ? 1 : 0) {}  // NOLINT
+  TORCHETTE_INLINE constexpr Scalar(int64_t v) : tag_(Tag::Int), i_(v) {}        // NOLINT
+  TORCHETTE_INLINE constexpr Scalar(double v) : tag_(Tag::Double), d_(v) {}      // NOLINT
+  TORCHETTE_INLINE constexpr Scalar(bool v) : tag_(Tag::Bool), i_(v ? 1 : 0) {}  // NOLINT
 
   TORCHETTE_INLINE bool is_floating() const { return tag_ == Tag::Double; }
   TORCHETTE_INLINE bool is_integral() const { return tag_ == Tag::Int; }

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file. Out: a folder of C++ that computes the same without a runtime: weights, static memory, a function for
+# each method that calls the kernels one after the other, and the sources of these kernels.
+"""A .pte file as C++ without an interpreter: `codegen` writes the folder.
+
+* `flow`: jumps as branches and loops
+* `kernels`: the kernel library as sources
+* `methods`: one method as C++
+* `unit`: the files
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from torchette.codegen.unit import unit
+from torchette.devtools.embed import identifier
+from torchette.format import pte
+from torchette.runtime import Runtime
+
+__all__ = ["codegen"]
+
+
+def codegen(
+    source: str | Path, folder: str | Path, *, name: str | None = None, temp: int | None = None
+) -> list[Path]:
+    """Writes a program as C++.
+
+    Args:
+        source: a .pte file.
+        folder: is made where it is not there; nothing is written where the program is refused.
+        name: of the files and the first part of every symbol; by default that of the .pte file.
+        temp: bytes of the kernels' scratch memory; by default what they take at the upper bounds of all sizes.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        FormatError, ModelNotFoundError, RuntimeLoadError: there is no such program, or it is damaged.
+        UnsupportedError: it needs a backend, another kernel than Torchette's own, or sizes that only the data bound.
+        InputError: the scratch memory depends on the data, and `temp` does not say how much there is to be.
+    """
+    source, folder = Path(source), Path(folder)
+    file = pte.load_file(source)
+    Runtime.get().load_program(source)  # which looks at every value and instruction
+    texts = unit(file, identifier(name or source.stem), temp)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".codegen-") as made:
+        for path, text in texts.items():
+            (Path(made) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(made) / path).write_text(text, encoding="utf-8")
+        for part in sorted(Path(made).iterdir()):
+            if (folder / part.name).is_dir():
+                shutil.rmtree(folder / part.name)
+            part.replace(folder / part.name)
+    return sorted(folder / path for path in texts)

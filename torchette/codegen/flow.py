@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: instructions, some of which are jumps. Out: the same as branches and loops, where they nest. Knows nothing of C++.
+"""Jumps as control flow: `structured` turns a list of instructions into a tree of `Step`, `Branch` and `Loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Jump(NamedTuple):
+    """Goes on at instruction `target` where value `condition` does not hold; always, where `condition` is None."""
+
+    condition: int | None
+    target: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """Instruction `index`, which is no jump."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """`then` where value `condition` holds, else `other`."""
+
+    condition: int
+    then: tuple[Node, ...]
+    other: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`body`, until a `Leave`."""
+
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Ends the innermost loop, or with `again` its turn, where value `condition` does not hold (None: always)."""
+
+    condition: int | None
+    again: bool = False
+
+
+Node = Step | Branch | Loop | Leave
+
+
+class _Irreducible(Exception):
+    """A jump that is neither a branch nor a loop's."""
+
+
+def structured(code: Sequence[Jump | None]) -> tuple[Node, ...] | None:
+    """The instructions as a tree, or None where their jumps do not nest.
+
+    Args:
+        code: for each instruction None, or the jump that it is. A jump to len(code) ends the method.
+    """
+    try:
+        return _Reader(code).read(0, len(code), None)
+    except _Irreducible:
+        return None
+
+
+class _Around(NamedTuple):
+    """The innermost loop: where its turns start, and what comes after it."""
+
+    header: int
+    after: int
+
+
+class _Reader:
+    def __init__(self, code: Sequence[Jump | None]) -> None:
+        self._code = code
+
+    def read(self, start: int, end: int, loop: _Around | None) -> tuple[Node, ...]:
+        """Instructions start..end-1. Each jump becomes something that goes on exactly at its target."""
+        nodes: list[Node] = []
+        at = start
+        while at < end:
+            last = self._turns_back(at, end)
+            if last is not None and (loop is None or at != loop.header or last + 1 != loop.after):
+                inside = self.read(at, last + 1, _Around(at, last + 1))
+                if not (isinstance(inside[-1], Leave) and inside[-1].again and inside[-1].condition is None):
+                    inside = (*inside, Leave(None))
+                nodes.append(Loop(inside))
+                at = last + 1
+                continue
+            jump = self._code[at]
+            if jump is None:
+                nodes.append(Step(at))
+                at += 1
+            elif jump.target == at + 1:
+                at += 1
+            elif loop is not None and jump.target in loop:
+                nodes.append(Leave(jump.condition, again=jump.target == loop.header))
+                at += 1
+            else:
+                branch, at = self._branch(at, jump, end, loop)
+                nodes.append(branch)
+        return tuple(nodes)
+
+    def _turns_back(self, at: int, end: int) -> int | None:
+        """The last instruction before `end` that jumps back to `at`."""
+        back = [i for i in range(at, end) if (jump := self._code[i]) is not None and jump.target == at]
+        return max(back, default=None)
+
+    def _branch(self, at: int, jump: Jump, end: int, loop: _Around | None) -> tuple[Branch, int]:
+        """The branch that starts with a jump, and what comes after it."""
+        if jump.condition is None or not at < jump.target <= end:
+            raise _Irreducible
+        # a side that ends with a jump over the other one
+        over = self._code[jump.target - 1]
+        if (
+            jump.target - 1 > at
+            and over is not None
+            and over.condition is None
+            and jump.target < over.target <= end
+            and (loop is None or over.target not in loop)
+        ):
+            then = self.read(at + 1, jump.target - 1, loop)
+            return Branch(jump.condition, then, self.read(jump.target, over.target, loop)), over.target
+        return Branch(jump.condition, self.read(at + 1, jump.target, loop)), jump.target

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the sources of the kernel library. Out: which typed function in which file stands behind an operator, and the files
+# that it needs.
+"""The kernel library as C++ sources."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "torchette" / "kernels"
+
+# What every kernel links with.
+RUNTIME = ("torchette/runtime/kernel.cpp", "torchette/runtime/memory.cpp", "torchette/runtime/tensor.cpp")
+
+
+class Function(NamedTuple):
+    """The typed function of an operator."""
+
+    source: str  # such as matmul.cpp
+    name: str  # such as mm_out
+
+
+@functools.cache
+def library() -> dict[str, Function]:
+    """The typed functions of all operators by full name, such as ``aten::mm.out``.
+
+    They are read from the tables that stand under the kernels, and from the lines of the .def files that these include.
+    """
+    found = {}
+    for source in sorted(KERNELS.glob("*.cpp")):
+        text = source.read_text(encoding="utf-8")
+        entries = re.findall(
+            r'TORCHETTE_KERNEL\("([^"]+)",\s*(\w+(?:<[^>]*>)?|\([^()]*\))\)', re.sub(r"//.*", "", text)
+        )
+        macros = _entry_macros(text)
+        for included in sorted(set(re.findall(r'#include "torchette/kernels/(\w+\.def)"', text))):
+            for kind, operator in re.findall(
+                r"^(\w+)\((\w+),", (KERNELS / included).read_text("utf-8"), re.M
+            ):
+                for overload, suffix in macros.get(kind, ()):
+                    entries.append((f"aten::{operator}{overload}", f"{operator}{suffix}"))
+        for operator, function in entries:
+            found[operator] = Function(source.name, function)
+    return found
+
+
+def _entry_macros(text: str) -> dict[str, list[tuple[str, str]]]:
+    """The macros that make entries of a table from the lines of a .def file: the ends of operators and functions."""
+    macros: dict[str, list[tuple[str, str]]] = {}
+    for name, body in re.findall(r"^#define (\w+)(?:\(name, expression\))?((?:.*\\\n)*.*)", text, re.M):
+        entries = re.findall(r'TORCHETTE_KERNEL\("aten::" #name "([.\w]+)",\s*name##(\w+)\)', body)
+        if entries or body.strip() in macros:
+            macros[name] = entries or macros[body.strip()]
+    return macros
+
+
+def closure(files: Iterable[str]) -> list[str]:
+    """The files, what they include, and the sources beside the kernels' headers that they include; sorted.
+
+    Args:
+        files: paths from the root, such as ``torchette/kernels/matmul.cpp``.
+    """
+    known: set[str] = set()
+    ahead = list(files)
+    while ahead:
+        file = ahead.pop()
+        if file in known:
+            continue
+        known.add(file)
+        ahead += included(file)
+        source = str(Path(file).with_suffix(".cpp"))
+        if file.startswith("torchette/kernels/") and file.endswith(".h") and (ROOT / source).exists():
+            ahead.append(source)
+    return sorted(known)
+
+
+def takes_scratch(operator: str) -> bool:
+    """Whether the kernel of an operator, or what it stands on, can ask for scratch memory."""
+    files = closure([f"torchette/kernels/{library()[operator].source}"])
+    ours = (ROOT / file for file in files if file.startswith("torchette/kernels/"))
+    return any("allocate_temp(" in file.read_text(encoding="utf-8") for file in ours)
+
+
+def included(file: str) -> list[str]:
+    """The files of ours that a file includes."""
+    return re.findall(r'^#include "(torchette/[^"]+)"', (ROOT / file).read_text(encoding="utf-8"), re.M)

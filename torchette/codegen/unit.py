@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file that has been verified. Out: the texts of the files of its C++: header, methods, weights, and for each
+# source of kernels one that includes it and gives out what the methods call.
+"""The files of a generated unit: `unit`."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from torchette import runtime
+from torchette.codegen import kernels
+from torchette.codegen.methods import C_TYPES, Method, Pool, Port, codes_of, parameter, symbol
+from torchette.devtools.embed import distinct_names
+from torchette.devtools.inspect import describe
+from torchette.devtools.memory import temp_bytes, tenants
+from torchette.errors import InputError
+from torchette.format import pte
+
+# Where weights and planned memory start, and scratch memory; in bytes.
+_ALIGNMENT, _TEMP_ALIGNMENT = 16, 64
+
+# Which compilation the kernels' scratch memory was measured for, by level (torchette/kernels/simd.h). The vectors of
+# other machines are as short as those of the last one; where they have more of them, AVX-512 needs no less.
+_LEVELS = (("v4", "defined(__AVX512F__) || defined(__aarch64__)"), ("v3", "defined(__AVX__)"))
+
+_CONFIG = """\
+// What every file of the unit starts with. The namespace is the unit's own, so that it links beside others.
+#pragma once
+
+#define torchette {name}_torchette
+#define TORCHETTE_ISA kernels
+#define TORCHETTE_LOG_LEVEL 0
+#include "codegen/unit.h"
+
+// The kernels' tables name what they have; here they are called directly, and what is not called is left out.
+#undef TORCHETTE_KERNEL
+#undef TORCHETTE_KERNELS
+#undef TORCHETTE_FAMILY
+#define TORCHETTE_KERNEL(name, function) ::torchette::Kernel{{name, nullptr, nullptr}}
+#define TORCHETTE_KERNELS(family, ...)
+#define TORCHETTE_FAMILY(family)
+
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC diagnostic ignored "-Wunused-const-variable"
+"""
+
+
+def unit(file: pte.PteFile, name: str, temp: int | None) -> dict[str, str]:
+    """The unit's files, by path.
+
+    Args:
+        file: the program.
+        name: first part of all symbols and file names.
+        temp: bytes of scratch memory; None to measure them.
+
+    Raises:
+        UnsupportedError, InputError: see `torchette.codegen.codegen`.
+    """
+    plans = _plans(file)
+    pool, signatures = Pool(), runtime.operator_signatures()
+    shared: list[int] = []  # bytes of the planned memories that methods without state share
+    states: list[bool] = []
+    methods: list[Method] = []
+    for (plan, has_state), symbol_name in plans:
+        states.append(has_state)
+        prefix = f"{symbol_name}_planned" if has_state else "planned"
+        sizes = list(plan.non_const_buffer_sizes)
+        if not has_state:
+            shared += [0] * (len(sizes) - len(shared))
+            shared[: len(sizes)] = map(max, shared, sizes)
+        names = [f"{prefix}{index}" for index in range(len(sizes))]
+        methods.append(Method(plan, symbol_name, signatures, pool, names))
+    body: list[str] = []
+    for method, has_state in zip(methods, states):
+        body += ["", f"namespace {method.name}_method {{"]
+        sizes = list(method.plan.non_const_buffer_sizes) if has_state else []
+        own = {f"{method.name}_planned{index}": size for index, size in enumerate(sizes) if index and size}
+        body += [_arena(arena, size) for arena, size in own.items()]
+        if has_state:
+            body += _reset(list(own), method.initial())
+        body += [*method.text(), f"}}  // namespace {method.name}_method"]
+    temps = _temps([plan for (plan, _), _ in plans], temp)
+    has_temp = any(size for _, size in temps)
+    source = [
+        f'#include "{name}.h"',
+        "",
+        f'#include "{name}/calls.h"',
+        "",
+        "namespace torchette {",
+        "using namespace TORCHETTE_ISA;",
+        "extern const uint64_t weights[];",
+        "namespace {",
+        *(
+            [f"alignas({_TEMP_ALIGNMENT}) uint8_t temp_pool[{name.upper()}_TEMP_BYTES + 1];"]
+            if has_temp
+            else []
+        ),
+        *[_arena(f"planned{index}", size) for index, size in enumerate(shared) if index and size],
+        *[text.replace("@", constant, 1) for text, constant in pool.declarations.items()],
+        *body,
+        "",
+        "}  // namespace",
+        "}  // namespace torchette",
+    ]
+    for method, has_state in zip(methods, states):
+        source += _door(name, method, has_state, has_temp)
+    about = f"// {name}: a model as C++, written by `torchette codegen`.\n"
+    used = sorted({kernels.library()[operator].source for operator in pool.operators})
+    texts = {
+        f"{name}.h": _header(name, methods, states, shared, temps, pool),
+        f"{name}.cpp": about + "\n".join([*source, ""]),
+        f"{name}/config.h": about + _CONFIG.format(name=name),
+        f"{name}/calls.h": about + _calls(pool, signatures),
+    }
+    if pool.weights:
+        texts[f"{name}_weights.cpp"] = about + _weights(name, file, pool)
+    roots = [*kernels.RUNTIME, "torchette/codegen/unit.h", *(f"torchette/kernels/{file}" for file in used)]
+    for path in kernels.closure(roots):
+        texts[path.replace("torchette", name, 1)] = _relative((kernels.ROOT / path).read_text("utf-8"), path)
+        stem = path.rpartition("/")[2].removesuffix(".cpp")
+        if path.endswith(".cpp"):
+            texts[f"{name}_{stem}.cpp"] = about + _source(name, path, pool, signatures)
+    return texts
+
+
+def _plans(file: pte.PteFile) -> list[tuple[tuple[Any, bool], str]]:
+    """The methods that are generated, whether each has state, and its name in C."""
+    infos = describe(file).methods
+    plans = {plan.name: plan for plan in file.program.execution_plan}
+    found = []
+    for plan, info, name in zip(file.program.execution_plan, infos, distinct_names(file)):
+        if plan.name.endswith(pte.PORTABLE):
+            continue
+        portable = plans.get(plan.name + pte.PORTABLE) if plan.delegates else None
+        if portable is not None:
+            plan, info = portable, infos[file.program.execution_plan.index(portable)]
+        has_state = any(tenant.maker == "state" for tenant in tenants(info))
+        found.append(((plan, has_state), name))
+    return found
+
+
+def _temps(plans: Sequence[Any], temp: int | None) -> list[tuple[str, int]]:
+    """(condition of the preprocessor, bytes of scratch memory); the last one's condition is empty."""
+    if temp is not None:
+        return [("", temp)]
+    levels = runtime.kernel_levels()
+    found = []
+    for level, condition in (*_LEVELS, (levels[-1], "")):
+        if level not in levels:
+            found.append((condition, -1))
+            continue
+        most = 0
+        for plan in plans:
+            bill = temp_bytes(plan, level)
+            if unknown := list(filter(kernels.takes_scratch, bill.unknown)):
+                raise InputError(
+                    f"the temp memory of method {plan.name!r} is not known: that of {', '.join(unknown)} depends "
+                    "on the data",
+                    hints=["name the bytes: --temp 100000"],
+                )
+            most = max(most, bill.most)
+        found.append((condition, most))
+    return found
+
+
+def _arena(name: str, size: int) -> str:
+    return f"alignas({_ALIGNMENT}) uint8_t {name}[{size}];"
+
+
+def _reset(arenas: Sequence[str], initial: Sequence[tuple[str, int, int]]) -> list[str]:
+    lines = ["bool ready = false;", "", "void reset() {"]
+    lines += [f"  memset({name}, 0, sizeof({name}));" for name in arenas]
+    lines += [f"  memcpy({place}, weights + {offset // 8}, {size});" for place, size, offset in initial]
+    return [*lines, "  ready = true;", "}", ""]
+
+
+def _door(name: str, method: Method, has_state: bool, has_temp: bool) -> list[str]:
+    """The functions that C sees."""
+    space = f"torchette::{method.name}_method"
+    parameters = ", ".join(method.parameters())
+    names = [re.sub(r".*[ *]", "", text) for text in method.parameters()]
+    lines = ["", f"int {name}_{method.name}({parameters or 'void'}) {{"]
+    if has_state:
+        lines.append(f"  if (!{space}::ready) {space}::reset();")
+    if has_temp:
+        lines.append(
+            f"  torchette::MemoryAllocator temp({name.upper()}_TEMP_BYTES, torchette::temp_pool);\n"
+            "  torchette::Context context(&temp);"
+        )
+    else:
+        lines.append("  torchette::Context context;")
+    lines += [f"  return static_cast<int>({space}::run({', '.join(['context', *names])}));", "}"]
+    if has_state:
+        lines += ["", f"void {name}_{method.name}_reset(void) {{ {space}::reset(); }}"]
+    return lines
+
+
+def _declaration(operator: str, signature: str) -> str:
+    parameters = [f"{parameter(code)} a{i}" for i, code in enumerate(codes_of(signature))]
+    return f"Error {symbol(operator)}({', '.join(['Context& context', *parameters])})"
+
+
+def _calls(pool: Pool, signatures: dict[str, str]) -> str:
+    lines = [
+        "#pragma once",
+        "",
+        '#include "config.h"',
+        "",
+        "namespace torchette {",
+        "namespace TORCHETTE_ISA {",
+        "",
+    ]
+    lines += [f"{_declaration(operator, signatures[operator])};" for operator in sorted(pool.operators)]
+    return "\n".join([*lines, "", "}  // namespace TORCHETTE_ISA", "}  // namespace torchette", ""])
+
+
+def _source(name: str, path: str, pool: Pool, signatures: dict[str, str]) -> str:
+    """A file that compiles a source of the library, and gives out those of its kernels that are called."""
+    lines = [f'#include "{name}/calls.h"', f'#include "{path.replace("torchette", name, 1)}"', ""]
+    functions = {
+        operator: function.name
+        for operator, function in kernels.library().items()
+        if operator in pool.operators and f"torchette/kernels/{function.source}" == path
+    }
+    if not functions:
+        return "\n".join(lines)
+    lines += ["namespace torchette {", "namespace TORCHETTE_ISA {", ""]
+    for operator, function in sorted(functions.items()):
+        codes = codes_of(signatures[operator])
+        arguments = ["context"]
+        lines.append(f"{_declaration(operator, signatures[operator])} {{")
+        for i, code in enumerate(codes):
+            if code == "t":
+                lines.append(f"  Tensor out{i} = a{i};")
+                arguments.append(f"out{i}")
+            elif code == "?T":
+                arguments.append(f"a{i} != nullptr ? Optional<Tensor>(*a{i}) : Optional<Tensor>()")
+            else:
+                arguments.append(f"a{i}")
+        lines += [f"  const Error error = {function}({', '.join(arguments)});", "  context.reset_temp();"]
+        lines += ["  return error;", "}", ""]
+    return "\n".join([*lines, "}  // namespace TORCHETTE_ISA", "}  // namespace torchette", ""])
+
+
+def _relative(text: str, path: str) -> str:
+    """A source whose includes start at its own folder, so that no include path is needed."""
+    here = path.rpartition("/")[0]
+    return re.sub(
+        r'^#include "(torchette/[^"]+)"',
+        lambda found: f'#include "{os.path.relpath(found[1], here)}"',
+        text,
+        flags=re.M,
+    )
+
+
+def _weights(name: str, file: pte.PteFile, pool: Pool) -> str:
+    data = bytearray(pool.weights_size)
+    for key, (offset, nbytes) in pool.weights.items():
+        item = file.constant(key[1]) if key[0] == 0 else file.mutable(*key[1:])
+        data[offset : offset + nbytes] = item[:nbytes]
+    words = struct.unpack(f"<{len(data) // 8}Q", data)
+    lines = [f'#include "{name}/config.h"', "", "namespace torchette {"]
+    lines += ["// little-endian", f"extern const uint64_t weights[{len(words)}];"]
+    lines += [f"alignas({_ALIGNMENT}) const uint64_t weights[{len(words)}] = {{"]
+    lines += [",".join(map(hex, words[at : at + 8])) + "," for at in range(0, len(words), 8)]
+    return "\n".join([*lines, "};", "}  // namespace torchette", ""])
+
+
+def _header(
+    name: str,
+    methods: Sequence[Method],
+    states: Sequence[bool],
+    shared: Sequence[int],
+    temps: Sequence[tuple[str, int]],
+    pool: Pool,
+) -> str:
+    upper = name.upper()
+    lines = [f"/* {name}: a model as C++, written by `torchette codegen`. */"]
+    lines += [
+        f"#ifndef {upper}_H",
+        f"#define {upper}_H",
+        "",
+        "#include <stdbool.h>",
+        "#include <stdint.h>",
+        "",
+    ]
+    lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    planned = sum(shared[1:]) + sum(
+        sum(method.plan.non_const_buffer_sizes[1:]) for method, has_state in zip(methods, states) if has_state
+    )
+    lines += ["/* Static memory in bytes: constants, tensors, and the kernels' scratch memory. */"]
+    lines += [
+        f"#define {upper}_WEIGHTS_BYTES {pool.weights_size}",
+        f"#define {upper}_PLANNED_BYTES {planned}",
+    ]
+    lines += [f"#ifndef {upper}_TEMP_BYTES"]
+    for index, (condition, size) in enumerate(temps):
+        if len(temps) > 1:
+            lines.append(f"#{'el' if index else ''}if {condition}" if condition else "#else")
+        if size < 0:
+            lines.append(f"#error Not measured for this machine: define {upper}_TEMP_BYTES")
+        else:
+            lines.append(f"#define {upper}_TEMP_BYTES {size}")
+    lines += ["#endif"] * (2 if len(temps) > 1 else 1)
+    lines += [
+        "",
+        "/* Functions give 0, or an Error's number (torchette/runtime/error.h). One call at a time. Outputs have room for",
+        "   the NUMEL of their upper bounds; their actual sizes come back where these vary. */",
+    ]
+    for method, has_state in zip(methods, states):
+        lines += ["", f"int {name}_{method.name}({', '.join(method.parameters()) or 'void'});"]
+        if has_state:
+            lines.append(f"void {name}_{method.name}_reset(void); /* the state as it was at first */")
+        for port in (*method.inputs, *method.outputs):
+            lines += _port(f"{upper}_{method.name.upper()}_{port.name.upper()}", port)
+    lines += ["", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {upper}_H */", ""]
+    return "\n".join(lines)
+
+
+def _port(macro: str, port: Port) -> list[str]:
+    """Constants of a tensor: dtype as torch numbers it, sizes at their upper bounds."""
+    if not hasattr(port.record, "scalar_type"):
+        return []
+    sizes = list(port.record.sizes)
+    numel = pte.tensor_nbytes(port.record) // pte.ITEM_SIZE[port.record.scalar_type]
+    shape = f" {{{', '.join(map(str, sizes))}}}" if sizes else " {1} /* no dimensions */"
+    return [
+        f"#define {macro}_DTYPE {int(port.record.scalar_type)} /* {C_TYPES[port.record.scalar_type.name]} */",
+        f"#define {macro}_RANK {len(sizes)}",
+        f"#define {macro}_SHAPE{shape}",
+        f"#define {macro}_NUMEL {numel}",
+    ]
