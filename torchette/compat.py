@@ -16,6 +16,7 @@ from typing import Any
 
 _DELEGATE = "torchette.exir.delegate"
 _PARTITIONERS = "torchette.exir.partitioners"
+_XNNPACK = "torchette.backends.xnnpack"
 
 # Path below the root -> name -> our module that has it.
 TABLE: dict[str, dict[str, str]] = {
@@ -39,8 +40,9 @@ TABLE: dict[str, dict[str, str]] = {
         "NamedDataStore": _DELEGATE,
         "NamedDataStoreOutput": _DELEGATE,
     },
-    "backends.xnnpack.partition.xnnpack_partitioner": {"XnnpackPartitioner": "torchette.backends.xnnpack"},
-    "backends.xnnpack.xnnpack_preprocess": {"XnnpackBackend": "torchette.backends.xnnpack"},
+    "backends.xnnpack.partition.xnnpack_partitioner": dict.fromkeys(("XnnpackPartitioner", "XnnpackDynamicallyQuantizedPartitioner"), _XNNPACK),
+    "backends.xnnpack.quantizer.xnnpack_quantizer": dict.fromkeys(("XNNPACKQuantizer", "get_symmetric_quantization_config"), _XNNPACK),
+    "backends.xnnpack.xnnpack_preprocess": {"XnnpackBackend": _XNNPACK},
     # where the delegation interface was in its first releases
     "backends.backend_api": {"to_backend": _DELEGATE},
     "backends.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "PreprocessResult"), _DELEGATE),

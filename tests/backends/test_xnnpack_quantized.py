@@ -19,7 +19,7 @@ from torchette.format import flatbuffer
 from torchette.runtime import Runtime
 
 pytest.importorskip("torchao")
-theirs = pytest.importorskip("executorch.backends.xnnpack.quantizer.xnnpack_quantizer")
+
 
 there = pytest.mark.skipif(
     not Runtime.get().backend_registry.is_available("XnnpackBackend"),
@@ -30,7 +30,9 @@ there = pytest.mark.skipif(
 def _quantized(model: nn.Module, args: tuple, **how) -> torch.export.ExportedProgram:
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    quantizer = theirs.XNNPACKQuantizer().set_global(theirs.get_symmetric_quantization_config(**how))
+    from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(**how))
     observed = prepare_pt2e(export(model.eval(), args).module(), quantizer)
     observed(*args)
     return export(convert_pt2e(observed), args)
@@ -138,3 +140,70 @@ def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
     data = edge.to_executorch().buffer
     torch.testing.assert_close(_run(data, args), model(*args), rtol=0.05, atol=0.02)
     torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], _run(data, args))
+
+
+@there
+@pytest.mark.parametrize("group", [32, None])
+def test_four_bit_weights_here_and_there(group: int | None) -> None:
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    from executorch.backends.xnnpack.partition import xnnpack_partitioner as partitioners
+    from executorch.exir import to_edge_transform_and_lower as their_lowering
+
+    torch.manual_seed(0)
+    model, args = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).eval(), (torch.randn(3, 64),)
+    granularity = PerAxis(0) if group is None else PerGroup(group)
+    quantize_(model, Int8DynamicActivationIntxWeightConfig(torch.int4, granularity))
+    program = export(model, args)
+    edge = _lower(program)
+    assert not [item for item in edge.delegation().placements if item.backend is None], str(edge.delegation())
+    data = edge.to_executorch().buffer
+    got = _run(data, args)
+    torch.testing.assert_close(got, model(*args), rtol=0.05, atol=0.02)
+    torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], got)
+    both = [partitioners.XnnpackDynamicallyQuantizedPartitioner(), partitioners.XnnpackPartitioner()]
+    theirs = bytes(their_lowering(program, partitioner=both).to_executorch().buffer)
+    expected = peer._load_for_executorch_from_buffer(theirs).forward(args)[0]
+    torch.testing.assert_close(_run(theirs, args), expected, rtol=0, atol=0)
+
+
+def test_the_quantizer_keeps_to_its_settings() -> None:
+    from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.b(self.a(x) + 1.0)
+
+    def quantized(quantizer: XNNPACKQuantizer) -> set[str]:
+        module = quantizer.transform_for_annotation(export(Two(), (torch.ones(2, 4),)).module())
+        quantizer.annotate(module)
+        return {node.name for node in module.graph.nodes if "quantization_annotation" in node.meta}
+
+    config = get_symmetric_quantization_config()
+    assert quantized(XNNPACKQuantizer().set_global(config)) == {"linear", "add", "linear_1"}
+    assert quantized(XNNPACKQuantizer().set_global(config).set_module_name("a", None)) == {"add", "linear_1"}
+    assert quantized(XNNPACKQuantizer().set_module_type(nn.Linear, config)) == {"linear", "linear_1"}
+    assert quantized(XNNPACKQuantizer().set_operator_type(torch.ops.aten.add, config)) == {"add"}
+    assert quantized(
+        XNNPACKQuantizer().set_global(config).set_filter_function(lambda n: n.name == "add")
+    ) == {"add"}
+    dynamic = get_symmetric_quantization_config(is_dynamic=True)
+    assert quantized(XNNPACKQuantizer().set_global(dynamic)) == {"linear", "linear_1"}
+
+
+def test_the_names_are_where_executorch_has_them() -> None:
+    from torchette.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackDynamicallyQuantizedPartitioner,
+    )
+    from torchette.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer
+
+    from torchette.backends import xnnpack
+
+    assert XNNPACKQuantizer is xnnpack.XNNPACKQuantizer
+    assert XnnpackDynamicallyQuantizedPartitioner is xnnpack.XnnpackDynamicallyQuantizedPartitioner

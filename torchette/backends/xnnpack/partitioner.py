@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -24,7 +27,14 @@ from torchette.exir.graph import calls, constants, copy_program
 
 
 class XnnpackPartitioner(Partitioner):
-    """Everything in float32 that the library has: convolutions, products, activations, pools, softmax, shapes."""
+    """Everything in float32, float16 and int8 that the library has: convolutions, products, activations, pools, softmax,
+    shapes. Quantized graphs run on integers where the library has the operator so."""
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
+        """Torchao's quantization, and what the library has whole."""
+        return [op for op in {node.target for node in calls(ep)} if _is_kept(op)], None
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Attention in numbers only."""
@@ -37,10 +47,10 @@ class XnnpackPartitioner(Partitioner):
             if node.target is operator.getitem:
                 continue
             reason = why_not(node, stored)
-            if reason is None:
+            if reason is None and self._wants(node, stored):
                 node.meta["delegation_tag"] = "xnnpack"
             else:
-                reject(node, reason)
+                reject(node, reason or "only what is quantized at run time was asked for")
         for node in calls(exported_program):
             if "delegation_tag" in node.meta and not _beside_work(node):
                 del node.meta["delegation_tag"]
@@ -48,6 +58,25 @@ class XnnpackPartitioner(Partitioner):
         tag_constant_data(exported_program)
         spec = DelegationSpec(XnnpackBackend.__name__, [])
         return PartitionResult(exported_program, {"xnnpack": spec})
+
+    def _wants(self, node: Node, stored: dict[Node, torch.Tensor]) -> bool:
+        return True
+
+
+class XnnpackDynamicallyQuantizedPartitioner(XnnpackPartitioner):
+    """Nothing but linear layers whose inputs are quantized when the model runs."""
+
+    def _wants(self, node: Node, stored: dict[Node, torch.Tensor]) -> bool:
+        kind = role(node)
+        if kind == "weights" or (kind == "dequantize" and node.args[0] in stored):
+            return all(self._wants(user, stored) for user in node.users)
+        if kind is not None:
+            return kind in ("choose", "quantize rows", "dequantize rows")
+        return node.target == torch.ops.aten.linear.default and role(node.args[0]) == "dequantize rows"
+
+
+def _is_kept(op: Any) -> bool:
+    return str(op).startswith("torchao.")
 
 
 def _beside_work(node: Node) -> bool:
