@@ -37,7 +37,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.format": ("torchette.errors",),
     "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree", "torchette.runtime"),
     "torchette.runtime": ("torchette.errors",),
-    "torchette.build": ("torchette.errors", "torchette.format", "torchette.devtools"),
+    "torchette.build": ("torchette.errors", "torchette.format", "torchette.devtools", "torchette.runtime"),
     "torchette.codegen": ("torchette.devtools", "torchette.errors", "torchette.format", "torchette.runtime"),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
     **{

@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+from torchette.build import selection as selected
 from torchette.build.selection import Selection
 from torchette.build.targets import Target
 from torchette.build.toolchain import DEVICE_FLAGS, KERNEL_FLAGS, ROOT, Unit, cache_folder
@@ -72,6 +73,8 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
     levels = _LEVELS if target.levels and not small else {"baseline": ()}
     units = []
     for source in sorted((PACKAGE / "kernels").glob("*.cpp")):
+        if not _needed(selection, source):
+            continue
         own = (*common, "-include", str(_selection_header(selection, source)))
         if source.name == "table.cpp":
             units.append(Unit(source, (*own, *(("-DTORCHETTE_ISA_LEVELS=1",) if len(levels) > 1 else ()))))
@@ -80,6 +83,14 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
                 Unit(source, (*own, f"-DTORCHETTE_ISA={level}", *more)) for level, more in levels.items()
             ]
     return units
+
+
+def _needed(selection: Selection, source: Path) -> bool:
+    """Whether the selection has operators of the source, or other sources may call it."""
+    family = selected.library().get(source.name)
+    if selection.operators is None or family is None or source.with_suffix(".h").exists():
+        return True
+    return bool(selection.operators.intersection(family.operators))
 
 
 def _selection_header(selection: Selection, source: Path | None) -> Path:

@@ -53,9 +53,9 @@ def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
         text,
         "bare",
         4,
-        # zig has C and C++ headers for Linux only; nothing of its musl is linked
+        # zig has C and C++ headers for Linux only; of its musl, which does not compile for all of them, mathematics is linked
         zig=("-target", "thumb-linux-musleabihf", f"-mcpu={zig}"),
-        zig_link=("-target", "thumb-freestanding-eabihf", f"-mcpu={zig}"),
+        zig_link=("-target", "thumb-linux-musleabihf", "-mcpu=cortex_m4+vfp4d16sp"),
         gcc="arm-none-eabi-",
         gcc_flags=flags,
     )
@@ -118,7 +118,7 @@ TARGETS = {
             "cortex-m7", "bare metal, Cortex-M7, single precision", "cortex_m7+fp_armv8d16sp", "fpv5-sp-d16"
         ),
         _cortex("cortex-m33", "bare metal, Cortex-M33 with FPU", "cortex_m33+fp_armv8d16sp", "fpv5-sp-d16"),
-        _cortex("cortex-m55", "bare metal, Cortex-M55 with Helium", "cortex_m55", None),
+        _cortex("cortex-m55", "bare metal, Cortex-M55 with Helium", "cortex_m55+mve_fp+fp_armv8d16", None),
         Target(
             "wasm32-wasi",
             "WebAssembly with files (WASI)",

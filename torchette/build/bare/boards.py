@@ -5,8 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from torchette.errors import InputError, TargetError
 
 FOLDER = Path(__file__).parent
 STACK = 16 * 1024  # bytes, where nobody says otherwise
@@ -71,6 +75,38 @@ BOARDS = {
         _mps("mps3-an547", "Cortex-M55", "cortex-m55", Region(0, _M // 2), Region(0x21000000, 4 * _M)),
     )
 }
+
+
+def find(name: str) -> Board:
+    """The board called `name`.
+
+    Raises:
+        TargetError: there is none; names the nearest.
+    """
+    if name not in BOARDS:
+        near = difflib.get_close_matches(name, BOARDS, 1)
+        raise TargetError(
+            f"there is no board {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            code="no-such-board",
+            hints=[
+                f"the boards are {', '.join(f'{board.name} ({board.text})' for board in BOARDS.values())}",
+                "for another one name the nearest processor's, with --flash and --ram",
+            ],
+        )
+    return BOARDS[name]
+
+
+def region(text: str, origin: int = 0) -> Region:
+    """Memory as people write it: ``256K``, ``1M@0x08000000``; without an address it begins at `origin`.
+
+    Raises:
+        InputError: it is not written so.
+    """
+    match = re.fullmatch(r"(\d+)([KM]?)(?:@(0x[0-9a-fA-F]+|\d+))?", text)
+    if not match or not int(match[1]):
+        raise InputError(f"{text!r} is no memory", hints=["SIZE or SIZE@ADDRESS: 256K, 1M@0x08000000"])
+    size = int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20}[match[2]]
+    return Region(int(match[3], 0) if match[3] else origin, size)
 
 
 def board_of(target: str) -> Board | None:

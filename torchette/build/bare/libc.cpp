@@ -10,6 +10,12 @@
 
 #define WEAK __attribute__((weak))
 
+// The loops below must not become calls of the functions that they define. To clang the build says
+// -fno-builtin.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-tree-loop-distribute-patterns")
+#endif
+
 namespace {
 
 /// Text into room of a fixed size; counts what does not fit, as snprintf does.
@@ -48,11 +54,29 @@ size_t length_of(const char* text, size_t most) {
   return length;
 }
 
+/// A double with three decimals, cut; by its bits, since arithmetic of doubles would be linked for this
+/// alone.
+void put_double(Text& text, uint64_t bits) {
+  const bool negative = bits >> 63 != 0;
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
+  const uint64_t digits = (bits & 0xfffffffffffff) | 0x10000000000000;
+  if (exponent > 62) return text.put(exponent == 1024 && digits << 12 != 0 ? "nan" : "big", 3);
+  const uint64_t whole = exponent < 0    ? 0
+                         : exponent < 52 ? digits >> (52 - exponent)
+                                         : digits << (exponent - 52);
+  // the first ten binary places are what three decimals need
+  const uint64_t places = exponent < -10 || exponent > 51 ? 0
+                          : exponent < 43                 ? digits >> (42 - exponent)
+                                                          : digits << (exponent - 42);
+  text.put(whole, 10, negative, 0, ' ');
+  text.put('.');
+  text.put((places & 1023) * 1000 >> 10, 10, false, 3, '0');
+}
+
 }  // namespace
 
 extern "C" {
 
-// The compiler must not turn these loops into calls of the same functions: the build says -fno-builtin here.
 WEAK void* memcpy(void* to, const void* from, size_t n) {
   auto* out = static_cast<uint8_t*>(to);
   const auto* in = static_cast<const uint8_t*>(from);
@@ -95,8 +119,8 @@ WEAK int strncmp(const char* a, const char* b, size_t n) {
 
 WEAK int strcmp(const char* a, const char* b) { return strncmp(a, b, SIZE_MAX); }
 
-/// Knows what the runtime's messages use: d i u x c s p %, the lengths h l ll z t j, a width, a precision of
-/// strings.
+/// Knows what the runtime's messages use: d i u x c s p f g %, the lengths h l ll z t j, a width, a precision
+/// of strings.
 WEAK int vsnprintf(char* to, size_t room, const char* format, va_list arguments) {
   Text text{to, room};
   for (const char* at = format; *at != 0; ++at) {
@@ -127,6 +151,11 @@ WEAK int vsnprintf(char* to, size_t room, const char* format, va_list arguments)
     } else if (*at == 'u' || *at == 'x' || *at == 'p') {
       const uint64_t value = longs > 1 ? va_arg(arguments, unsigned long long) : va_arg(arguments, unsigned);
       text.put(value, *at == 'u' ? 10 : 16, false, width, fill);
+    } else if (*at == 'f' || *at == 'g') {
+      const double value = va_arg(arguments, double);
+      uint64_t bits;
+      __builtin_memcpy(&bits, &value, sizeof(bits));
+      put_double(text, bits);
     } else if (*at == 's') {
       const char* value = va_arg(arguments, const char*);
       text.put(value, length_of(value, precision));

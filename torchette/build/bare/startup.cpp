@@ -2,6 +2,8 @@
 // What runs before main() on a Cortex-M: the vector table, the floating-point unit, memory with a first
 // value. A fault is said to the host and ends the program. No libc start-up is linked; image.ld gives the
 // symbols.
+#include "torchette/build/bare/startup.h"
+
 #include <stdint.h>
 
 #include "torchette/build/bare/semihosting.h"
@@ -24,6 +26,8 @@ __attribute__((weak, alias("fault"))) void system_tick();
 }
 
 namespace {
+
+constexpr uint32_t kUnused = 0x57ac57ac;  // what the stack holds where nothing was written yet
 
 uint32_t& control_register(uint32_t address) { return *reinterpret_cast<uint32_t*>(address); }
 
@@ -58,11 +62,22 @@ __attribute__((naked)) void fault() {
 
 /// Apart from reset(), since the compiler may save and use vector registers here.
 [[noreturn]] __attribute__((noinline, used)) void start() {
+  uint32_t* here;
+  asm volatile("mov %0, sp" : "=r"(here));
+  for (uint32_t* at = image_stack_begin; at < here; ++at) *at = kUnused;
   const uint32_t* from = image_data_source;
   for (uint32_t* to = image_data_begin; to < image_data_end;) *to++ = *from++;
   for (uint32_t* to = image_bss_begin; to < image_bss_end;) *to++ = 0;
   for (const Function* each = image_constructors_begin; each < image_constructors_end; ++each) (*each)();
   semihosting_exit(call_main());
+}
+
+size_t stack_size() { return sizeof(uint32_t) * static_cast<size_t>(image_stack_end - image_stack_begin); }
+
+size_t stack_used() {
+  const volatile uint32_t* at = image_stack_begin;
+  while (at < image_stack_end && *at == kUnused) ++at;
+  return sizeof(uint32_t) * static_cast<size_t>(image_stack_end - at);
 }
 
 void reset() {

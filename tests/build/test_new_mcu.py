@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# `torchette new mcu`: what it writes builds and runs at once, and needs nothing of this package; what cannot be built is
+# refused with the missing bytes.
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchette
+from tests.build.images import compiler, each_board, needs_emulator
+from torchette.build.bare import boards, image
+from torchette.cli import main
+
+
+class Net(torch.nn.Module):
+    """Two inputs, one of them whole numbers, and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, int: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.linear(x)
+        return torch.tanh(y) + int, y.argmax(1)
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    args = (torch.ones(2, 8), torch.ones(2, 4, dtype=torch.int64))
+    torchette.compile(Net().eval(), args).save("net.pte")
+    return tmp_path / "net.pte"
+
+
+def make(folder: str, *words: str) -> tuple[int, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        ["make", "-j2", "-C", folder, *words], capture_output=True, text=True, env=environment
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="apt install make")
+
+
+@needs_emulator
+@needs_make
+@pytest.mark.parametrize(("board", "kind"), each_board)
+def test_a_new_project_builds_and_runs(board: str, kind: str, net: Path) -> None:
+    command = compiler(boards.BOARDS[board], kind).compile
+    assert main(["new", "mcu", "firmware", "net.pte", "--board", board]) == 0
+    code, text = make("firmware", "run", f"ZIG={kind == 'zig':d}", f"PYTHON={command[0]}")
+    assert code == 0, text
+    assert text.count("values are equal to those of the desk") == 2
+    assert f"net on {board}" in text
+    method, pool, used, stack = map(
+        int, re.search(r"method (\d+) of (\d+) bytes.*stack (\d+) of (\d+)", text).groups()
+    )
+    assert method == pool and 0 < used < stack == boards.STACK
+
+
+@needs_emulator
+@needs_make
+def test_other_results_than_the_desks_end_the_image_with_one(net: Path) -> None:
+    compiler(boards.BOARDS["mps2-an386"], "gcc")
+    assert main(["new", "mcu", "firmware", "net.pte"]) == 0
+    expected = Path("firmware/expected.h")
+    expected.write_text(re.sub(r"\{\n +-?[\d.e-]+f", "{\n    1000.0f", expected.read_text(), count=1))
+    code, text = make("firmware", "run", "ZIG=0")
+    assert code != 0 and "8 values are NOT those of the desk" in text and "Error 1" in text
+
+
+@needs_make
+@pytest.mark.parametrize("kind", ["gcc", "zig"])
+def test_the_linker_names_the_missing_bytes(kind: str, net: Path) -> None:
+    command = compiler(boards.BOARDS["mps2-an386"], kind).compile
+    assert main(["new", "mcu", "firmware", "net.pte", "--flash", "5K"]) == 0
+    code, text = make("firmware", f"ZIG={kind == 'zig':d}", f"PYTHON={command[0]}")
+    assert code != 0 and image.overflows(text)["FLASH"] > 5000, text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["full", "net.pte"], "full is not empty"),
+        (
+            ["new", "net.pte", "--board", "mps2-an38"],
+            "there is no board 'mps2-an38'; did you mean mps2-an386?",
+        ),
+        (["new", "net.pte", "--ram", "17000"], r"needs ([\d,]+) bytes of 17,000, ([\d,]+) too many"),
+        (["new", "net.pte", "--flash", "1K"], r"the program has ([\d,]+) bytes of 1,024, ([\d,]+) too many"),
+        (["new", "net.pte", "--ram", "much"], "'much' is no memory"),
+        (["new", "net.pte", "--temp", "some"], "most or least"),
+        (["new", "nothing.pte"], "nothing.pte"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    arguments: list[str], message: str, net: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("full").mkdir()
+    Path("full/notes.txt").touch()
+    assert main(["new", "mcu", *arguments]) == 2
+    text = capsys.readouterr().err
+    match = re.search(message, text)
+    assert match, text
+    if match.groups():
+        needed, missing = (int(number.replace(",", "")) for number in match.groups())
+        assert needed - missing in (17000, 1024)
+    assert not Path("new").exists() and sorted(path.name for path in Path("full").iterdir()) == ["notes.txt"]
+
+
+def test_memories_are_read_as_people_write_them() -> None:
+    assert boards.region("256K") == boards.Region(0, 256 * 1024)
+    assert boards.region("1M@0x08000000") == boards.Region(0x08000000, 1 << 20)
+    assert boards.region("100", 64) == boards.Region(64, 100)
+
+
+def test_the_shortfall_is_read_from_either_linker() -> None:
+    gnu = "ld: region `FLASH' overflowed by 116504 bytes\nld: region `RAM' overflowed by 80 bytes"
+    lld = "error: section '.data' will not fit in region 'FLASH': overflowed by 12 bytes"
+    assert image.overflows(gnu) == {"FLASH": 116504, "RAM": 80}
+    assert image.overflows(f"{lld}\n{lld.replace('12', '9')}") == {"FLASH": 12}

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a model, a board and a compiler. Out: the image that runs the model there, and how many bytes it takes.
+"""Images of models: `build_image` writes an application's sources, compiles them with the runtime, and links."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from torchette.build import library, targets, toolchain
+from torchette.build.bare.boards import Board
+from torchette.build.bare.project import Application, write_application
+from torchette.build.selection import Selection
+from torchette.build.toolchain import Compiler, Report, Unit
+from torchette.errors import BuildError
+
+BARE = Path(__file__).parent
+# What links an image, whichever compiler made its objects.
+LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,-e,reset")
+
+
+class Image(NamedTuple):
+    """An image: its file, and its bytes in flash and in RAM, the stack included."""
+
+    path: Path
+    flash: int
+    ram: int
+
+
+def build_image(
+    application: Application,
+    compiler: Compiler,
+    selection: Selection,
+    folder: Path,
+    *,
+    log_level: int = 2,
+    report: Report | None = None,
+) -> Image:
+    """Writes the application's sources into `folder` and NAME.elf beside them.
+
+    Raises:
+        BuildError: it does not compile, or does not fit the board; names the missing bytes.
+    """
+    sources = [path for path in write_application(application, folder) if path.suffix in (".c", ".cpp")]
+    target = targets.find(application.board.target)
+    common = bare_flags(log_level)
+    units = library.units(target, selection, "minimal", common, small=True)
+    units += bare_units(common)
+    units += [Unit(source, (*common, f"-I{folder}", "-x", "c++")) for source in sources]
+    objects = toolchain.compile_units(compiler, units, report)
+    return link_image(application.board, compiler, objects, folder / f"{application.name}.elf")
+
+
+def bare_flags(log_level: int = 2) -> tuple[str, ...]:
+    """Flags of every source of an image; newlib has no M_PI for a C++ without extensions."""
+    return (*library.flags(small=True, log_level=log_level), "-std=gnu++17")
+
+
+def bare_units(common: tuple[str, ...]) -> list[Unit]:
+    """Start-up, semihosting and the few functions of libc."""
+    return [
+        # libc must not call itself
+        Unit(source, (*common, *(("-fno-builtin",) if source.stem == "libc" else ())))
+        for source in sorted(BARE.glob("*.cpp"))
+    ]
+
+
+def link_image(board: Board, compiler: Compiler, objects: list[Path], path: Path) -> Image:
+    """Links objects with the script image.ld that lies beside `path`.
+
+    Raises:
+        BuildError: they do not fit; names the missing bytes of each memory.
+    """
+    libraries = ("-lm",) if compiler.is_zig else ("-nodefaultlibs", "-lm", "-lc_nano", "-lgcc")
+    script = f"-Wl,-T,{path.with_name('image.ld')}"
+    try:
+        toolchain.link(compiler, objects, path, (*LINK_FLAGS, script, *libraries))
+    except BuildError as error:
+        missing = overflows(str(error))
+        if not missing:
+            raise
+        raise BuildError(
+            f"{path.name} does not fit {board.name}: "
+            + " and ".join(f"{size:,} bytes too many for {memory}" for memory, size in missing.items()),
+            code="does-not-fit-board",
+            hints=[_REMEDIES[memory] for memory in missing],
+        ) from error
+    return Image(path, *image_size(path, board))
+
+
+_REMEDIES = {
+    "FLASH": "--log 0 leaves messages out; quantized weights are a quarter; a board with more: --board, --flash",
+    "RAM": "a smaller --stack, --temp least, or a model compiled to a budget; a board with more: --board, --ram",
+}
+
+
+def overflows(words: str) -> dict[str, int]:
+    """Bytes that the linker missed, by memory; says it as GNU ld and as lld do."""
+    found: dict[str, int] = {}
+    for memory, size in re.findall(r"region [`'](\w+)'[: ]+overflowed by (\d+) bytes", words):
+        found[memory] = max(found.get(memory, 0), int(size))
+    return found
+
+
+def image_size(path: Path, board: Board) -> tuple[int, int]:
+    """Bytes in flash and in RAM, read from the sections of an image."""
+    data = path.read_bytes()
+    (start,) = struct.unpack_from("<I", data, 32)
+    each, count = struct.unpack_from("<2H", data, 46)
+    flash = ram = 0
+    for header in range(start, start + each * count, each):
+        _, kind, flags, address, _, size = struct.unpack_from("<6I", data, header)
+        if not flags & 2:  # takes no memory while it runs
+            continue
+        in_ram = board.ram.origin <= address < board.ram.origin + board.ram.size
+        ram += size if in_ram else 0
+        flash += size if not in_ram or kind != 8 else 0  # 8: has no bytes in the file
+    return flash, ram

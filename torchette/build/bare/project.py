@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file and a board. Out: the sources of an image that runs it there, or a whole project of them with a Makefile.
+"""Sources of an image: `write_application` those that know the model, `new_project` with the runtime's beside them.
+
+Before anything is written, the model's memory is held against the board's; the linker has the last word.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchette.build import selection, targets
+from torchette.build.bare import boards
+from torchette.build.bare.boards import STACK, Board
+from torchette.devtools.embed import embed
+from torchette.devtools.inspect import MethodInfo, TensorInfo, describe
+from torchette.devtools.memory import Bill, bills
+from torchette.errors import BuildError, TorchetteError
+from torchette.format import schema
+
+PACKAGE = Path(__file__).resolve().parents[2]
+TEMPLATES = Path(__file__).with_name("project")
+# Values of an output that the image compares; more would fill the flash of a small board.
+COMPARED = 256
+_C_TYPES = {"float32": "float", "float64": "double", "bool": "bool"} | {
+    f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+
+
+@dataclass(frozen=True)
+class Application:
+    """A model and what its image is made for.
+
+    Attributes:
+        model: the .pte file.
+        board: where it runs.
+        name: of the image and the embedded program's symbols.
+        stack: bytes.
+        temp: see `torchette.devtools.embed.embed`.
+    """
+
+    model: Path
+    board: Board
+    name: str
+    stack: int = STACK
+    temp: str | int = "most"
+
+
+def identifier(path: Path) -> str:
+    """A C identifier made of a file's name."""
+    name = re.sub(r"\W", "_", path.stem, flags=re.ASCII)
+    return name if name[:1].isalpha() else f"m{name}"
+
+
+def write_application(application: Application, folder: Path) -> list[Path]:
+    """Writes main.cpp, expected.h, image.ld and the embedded program.
+
+    Raises:
+        BuildError: the model needs more memory than the board has; names the missing bytes.
+        InputError: the temp memory is not known, see `embed`.
+    """
+    method = describe(application.model).methods[0]
+    (bill, *_) = bills(
+        application.model, application.board.target, temp=not isinstance(application.temp, int)
+    )
+    outer = _Outer(method)
+    check_fit(application, bill, outer.nbytes)
+    folder.mkdir(parents=True, exist_ok=True)
+    board = application.board
+    written = embed(
+        application.model, folder, name=application.name, target=board.target, temp=application.temp
+    )
+    expected = _expected(application.model, method)
+    texts = {
+        "image.ld": boards.script(board, application.stack),
+        "expected.h": _expected_header(expected),
+        "main.cpp": _filled(
+            "main.cpp",
+            NAME=application.name,
+            BOARD=board.name,
+            METHOD=re.sub(r"\W", "_", method.name, flags=re.ASCII),
+            METHOD_NAME=method.name,
+            ARRAYS=outer.arrays(),
+            GIVE=outer.calls(method),
+            CHECK=_checks(expected),
+        ),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [*written, *(folder / name for name in texts)]
+
+
+def new_project(application: Application, folder: Path) -> list[Path]:
+    """Writes a folder that `make` builds and `make run` runs, without this package.
+
+    Raises:
+        BuildError: the folder is not empty; and see `write_application`.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BuildError(
+            f"{folder} is not empty", code="folder-not-empty", hints=["name a folder that is not there yet"]
+        )
+    board, target = application.board, targets.find(application.board.target)
+    (bill, *_) = bills(application.model, board.target, temp=not isinstance(application.temp, int))
+    written = write_application(application, folder)
+    chosen = selection.of_files([application.model])
+    (folder / "selected.h").write_text(chosen.header(), encoding="utf-8")
+    for name in ("Makefile", "README"):
+        text = _filled(
+            name,
+            NAME=application.name,
+            BOARD=board.name,
+            BOARD_TEXT=f"{board.name} ({board.text})",
+            ZIG_FLAGS=" ".join(target.zig),
+            ZIG_LINK_FLAGS=" ".join(target.zig_link),
+            GCC_FLAGS=" ".join(target.gcc_flags),
+            EMULATOR=" ".join(board.emulator),
+            BILL=", ".join(f"{what} {size:,}" for what, size, _ in bill.rows() if isinstance(size, int)),
+        )
+        written.append(folder / {"README": "README.md"}.get(name, name))
+        written[-1].write_text(text, encoding="utf-8")
+    return [*written, folder / "selected.h", *_copy_runtime(chosen, folder)]
+
+
+def check_fit(application: Application, bill: Bill, outer: int) -> None:
+    """Holds what is known before linking against the board.
+
+    Raises:
+        BuildError: the model alone is larger than flash, or its pools than RAM.
+    """
+    board = application.board
+    if isinstance(application.temp, int):
+        temp = application.temp
+    else:
+        temp = 0 if bill.temp is None else bill.temp.least if application.temp == "least" else bill.temp.most
+    ram = {
+        "planned": sum(bill.planned),
+        "method": bill.method,
+        "temp": temp,
+        "inputs and outputs": outer,
+        "stack": application.stack,
+    }
+    missing = sum(ram.values()) - board.ram.size
+    if missing > 0:
+        parts = ", ".join(f"{what} {size:,}" for what, size in ram.items() if size)
+        hints = []
+        if bill.temp is not None and bill.temp.least < temp:
+            hints.append(f"--temp least takes {temp - bill.temp.least:,} bytes less, with slower kernels")
+        hints += ["a smaller --stack", "compile to a budget: torchette compile ... --budget ram=64K --fit"]
+        raise BuildError(
+            f"{application.name} does not fit the RAM of {board.name}: it needs {sum(ram.values()):,} bytes "
+            f"of {board.ram.size:,}, {missing:,} too many ({parts})",
+            code="does-not-fit-board",
+            hints=hints,
+        )
+    size = application.model.stat().st_size
+    if size > board.flash.size:
+        raise BuildError(
+            f"{application.name} does not fit the flash of {board.name}: the program has {size:,} bytes "
+            f"of {board.flash.size:,}, {size - board.flash.size:,} too many, before any code",
+            code="does-not-fit-board",
+            hints=["quantize the weights, or choose a smaller model", "a board with more: --board, --flash"],
+        )
+
+
+class _Outer:
+    """The tensors of a method that lie in the caller's memory, and how the caller hands them over."""
+
+    def __init__(self, method: MethodInfo) -> None:
+        self._tensors: list[tuple[str, str, TensorInfo]] = []  # variable, what it is, tensor
+        names: set[str] = set()
+        self._inputs: list[tuple[int, str]] = []
+        self._outputs: list[tuple[int, str]] = []
+        inputs = {port.index for port in method.inputs}
+        for number, port in enumerate(method.inputs):
+            tensor = method.values[port.index].tensor
+            if tensor is not None:
+                self._inputs.append((number, self._add("input", number, port.name, tensor, names)))
+        for number, port in enumerate(method.outputs):
+            tensor = method.values[port.index].tensor
+            if tensor is not None and tensor.storage == "unplanned" and port.index not in inputs:
+                self._outputs.append((number, self._add("output", number, port.name, tensor, names)))
+
+    def _add(self, kind: str, number: int, name: str, tensor: TensorInfo, names: set[str]) -> str:
+        variable = re.sub(r"\W", "_", name, flags=re.ASCII)
+        if not re.fullmatch(r"[a-z]\w*", variable) or variable in names or variable in _TAKEN:
+            variable = f"{kind}_{number}"
+        names.add(variable)
+        self._tensors.append((variable, f"{kind} {number}: {tensor}", tensor))
+        return variable
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for _, _, tensor in self._tensors)
+
+    def arrays(self) -> str:
+        lines = []
+        for variable, text, tensor in self._tensors:
+            lines.append(f"// {text}")
+            if tensor.dtype in _C_TYPES:
+                lines.append(f"{_C_TYPES[tensor.dtype]} {variable}[{max(1, int(np.prod(tensor.sizes)))}];")
+            else:
+                lines.append(f"alignas(8) uint8_t {variable}[{max(1, tensor.nbytes)}];")
+        return "\n".join([*lines, ""])
+
+    def calls(self, method: MethodInfo) -> str:
+        lines = []
+        dtypes = {variable: tensor.dtype for variable, _, tensor in self._tensors}
+        given = dict(self._inputs)
+        for number in range(len(method.inputs)):
+            if number not in given:  # a number that was fixed when the model was exported
+                lines.append(f"TORCHETTE_TRY(method->set_input(method->get_input({number}), {number}));")
+                continue
+            if dtypes[given[number]] in _C_TYPES:
+                lines.append(f"fill({given[number]});")
+            lines.append(f"TORCHETTE_TRY(give(*method, {number}, {given[number]}));")
+        for number, variable in self._outputs:
+            lines.append(
+                f"TORCHETTE_TRY(method->set_output_data_ptr({variable}, sizeof({variable}), {number}));"
+            )
+        return "".join(f"  {line}\n" for line in lines)
+
+
+_TAKEN = {"fill", "give", "check", "run", "say", "say_number", "main", "line", "data", "equal", "error"} | {
+    *("loader", "program", "memory", "method", "int", "float", "double", "bool", "new", "this", "char"),
+    *("expected", "buffer", "auto", "const", "static", "class", "return", "default", "long", "short"),
+}
+
+
+def pattern(tensor: TensorInfo) -> np.ndarray[Any, Any]:
+    """What `fill` of main.cpp writes into an input."""
+    count = int(np.prod(tensor.sizes))
+    index: np.ndarray[Any, Any] = np.arange(count, dtype=np.int64)
+    values: np.ndarray[Any, Any]
+    if tensor.dtype in ("float32", "float64"):
+        values = (index * 7919 % 2**32 % 257 - 128) / 128
+    elif tensor.dtype in _C_TYPES:
+        values = index % 2
+    else:
+        values = index * 0
+    return values.reshape(tensor.sizes).astype(tensor.dtype)
+
+
+def _expected(model: Path, method: MethodInfo) -> dict[int, np.ndarray[Any, Any]]:
+    """The first values of each output that the image can compare; none where this machine cannot run the method."""
+    from torchette.runtime import Runtime
+
+    inputs = [method.values[port.index] for port in method.inputs]
+    try:
+        loaded = Runtime.get().load_program(model).load_method(method.name)
+        outputs = loaded.execute([pattern(v.tensor) if v.tensor else v.value for v in inputs])
+    except (TorchetteError, TypeError):
+        return {}
+    found = {}
+    for number, output in enumerate(outputs):
+        array = np.asarray(output)
+        if array.dtype.name in _C_TYPES and array.size:
+            found[number] = array.ravel()[:COMPARED]
+    return found
+
+
+def _expected_header(expected: dict[int, np.ndarray[Any, Any]]) -> str:
+    lines = ["// What the model gave on the desk for the inputs that fill() makes.", "#pragma once", ""]
+    lines += ["#include <stdint.h>", ""]
+    for number, values in expected.items():
+        dtype = values.dtype.name
+        texts = [
+            f"{value!r}f" if dtype == "float32" else str(value).lower()
+            for value in (np.nan_to_num(values) if values.dtype.kind == "f" else values).tolist()
+        ]
+        lines.append(f"static const {_C_TYPES[dtype]} expected_{number}[] = {{")
+        lines += ["    " + ", ".join(texts[at : at + 8]) + "," for at in range(0, len(texts), 8)]
+        lines.append("};")
+    return "\n".join([*lines, ""])
+
+
+def _checks(expected: dict[int, np.ndarray[Any, Any]]) -> str:
+    return "".join(
+        f"  *equal = check(*method, {number}, expected_{number}, {len(values)}) && *equal;\n"
+        for number, values in expected.items()
+    )
+
+
+def _filled(template: str, **values: str) -> str:
+    text = (TEMPLATES / f"{template}.in").read_text(encoding="utf-8")
+    return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text)
+
+
+def _copy_runtime(chosen: selection.Selection, folder: Path) -> list[Path]:
+    """Copies the core, the kernels that were chosen and all that they include."""
+    families = selection.library()
+    wanted: list[str] = [
+        f"torchette/runtime/{source.name}"
+        for source in (PACKAGE / "runtime").glob("*.cpp")
+        if source.stem not in ("python", "platform_posix")
+    ]
+    wanted += [f"torchette/build/bare/{source.name}" for source in (PACKAGE / "build" / "bare").glob("*.cpp")]
+    wanted += ["torchette/kernels/table.cpp", "torchette/extension/buffer_data_loader.h"]
+    wanted += [
+        f"torchette/kernels/{source}"
+        for source, family in families.items()
+        if chosen.operators is None or chosen.operators.intersection(family.operators)
+    ]
+    done: dict[str, None] = {}
+    while wanted:
+        name = wanted.pop()
+        if name in done:
+            continue
+        done[name] = None
+        to = folder / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if name.startswith("torchette/schema/"):
+            source = PACKAGE / "schema" / f"{to.stem}.fbs"
+            to.write_text(schema.cpp_header(schema.load(source), source.name), encoding="utf-8")
+            continue
+        source = PACKAGE.parent / name
+        shutil.copyfile(source, to)
+        wanted += re.findall(r'#\s*include "(torchette/[\w/]+\.(?:h|def))"', source.read_text("utf-8"))
+        beside = source.with_suffix(".cpp")
+        if name.startswith("torchette/kernels/") and beside.exists():
+            wanted.append(f"torchette/kernels/{beside.name}")
+    return [folder / name for name in done]

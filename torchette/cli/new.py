@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a folder, a model and a board. Out: a project in that folder that builds an image of the model and runs it.
+"""Start a project: firmware for a microcontroller around a model
+
+Writes sources, linker script and Makefile that need nothing of this package any more: `make` builds the image with
+arm-none-eabi-g++ or with ziglang, `make run` runs it in the emulator. The image compares its results with those that the
+model gives here. Without a model it is one that knows the sine.
+
+examples:
+  torchette new mcu firmware net.pte
+  torchette new mcu firmware net.pte --board mps3-an547
+  torchette new mcu firmware net.pte --board mps2-an386 --flash 1M@0x08000000 --ram 320K --stack 8K
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import tempfile
+from pathlib import Path
+
+from torchette.build.bare.boards import Board
+from torchette.cli import DONE, UsageError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=["mcu"], help="what for")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is not there yet, or empty")
+    parser.add_argument("model", metavar="MODEL.pte", type=Path, nargs="?", help="a compiled model")
+    board_arguments(parser)
+    parser.add_argument("--name", help="of the image (default: the model's)")
+
+
+def board_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options that say what an image runs on."""
+    parser.add_argument("--board", help="what it runs on (default: mps2-an386, a Cortex-M4)")
+    parser.add_argument(
+        "--flash", metavar="SIZE[@ADDRESS]", help="the board's flash, where yours has another"
+    )
+    parser.add_argument("--ram", metavar="SIZE[@ADDRESS]", help="the board's RAM, where yours has another")
+    parser.add_argument("--stack", metavar="SIZE", default="16K", help="bytes of the stack (default: 16K)")
+    parser.add_argument(
+        "--temp", default="most", metavar="BYTES", help="bytes of the temp pool, or most (default) or least"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from torchette.build.bare.project import Application, identifier, new_project
+
+    board, stack, temp = chosen_board(options, "mps2-an386")
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or _sine(Path(folder))
+        application = Application(model, board, options.name or identifier(model), stack, temp)
+        new_project(application, options.folder)
+    print(f"{options.folder}: {application.name} for {board.name}, {board.text}")
+    print(f"make -C {options.folder} run")
+    return DONE
+
+
+def chosen_board(options: argparse.Namespace, default: str) -> tuple[Board, int, str | int]:
+    """The board with the memories that the options name, the stack's bytes, and those of the temp pool."""
+    from torchette.build.bare import boards
+
+    board = boards.find(options.board or default)
+    if options.flash:
+        board = dataclasses.replace(board, flash=boards.region(options.flash, board.flash.origin))
+    if options.ram:
+        board = dataclasses.replace(board, ram=boards.region(options.ram, board.ram.origin))
+    if not options.temp.isdigit() and options.temp not in ("most", "least"):
+        raise UsageError(f"--temp is a number of bytes, most or least, not {options.temp!r}")
+    temp = int(options.temp) if options.temp.isdigit() else options.temp
+    return board, boards.region(options.stack).size, temp
+
+
+def _sine(folder: Path) -> Path:
+    """A network of one hidden layer whose weights are the slopes of straight pieces of a sine, over [-1, 1] half a turn."""
+    import math
+
+    import torch
+
+    import torchette
+
+    pieces = 16
+    knots = [2 * i / pieces - 1 for i in range(pieces + 1)]
+    slopes = [
+        (math.sin(math.pi * b) - math.sin(math.pi * a)) * pieces / 2 for a, b in itertools.pairwise(knots)
+    ]
+    bends = [slopes[0], *(b - a for a, b in itertools.pairwise(slopes))]
+    net = torch.nn.Sequential(torch.nn.Linear(1, pieces), torch.nn.ReLU(), torch.nn.Linear(pieces, 1)).eval()
+    with torch.no_grad():
+        net[0].weight.fill_(1)
+        net[0].bias.copy_(-torch.tensor(knots[:-1]))
+        net[2].weight.copy_(torch.tensor([bends]))
+        net[2].bias.zero_()
+    torchette.compile(net, (torch.zeros(16, 1),)).save(folder / "sine.pte")
+    return folder / "sine.pte"
