@@ -40,6 +40,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.build": ("torchette.errors", "torchette.format", "torchette.devtools", "torchette.runtime"),
     "torchette.codegen": ("torchette.devtools", "torchette.errors", "torchette.format", "torchette.runtime"),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
+    "torchette.custom": ("torchette.errors", "torchette.exir.ops", "torchette.runtime"),
     **{
         f"torchette.exir.{name}": (
             "torchette.errors",
@@ -70,6 +71,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette": (
         "torchette.compat",
         "torchette.compilation",
+        "torchette.custom",
         "torchette.errors",
         "torchette.exir",
         "torchette.model",
@@ -133,6 +135,7 @@ CPP: dict[str, int] = {
     "torchette/runtime/method_meta": 8,
     "torchette/runtime/method": 10,
     "torchette/extension/": 11,
+    "torchette/build/": 12,
     "torchette/build/bare/": 11,
     "torchette/runtime/": 12,  # the Python module, the platforms, method_load.cpp
 }

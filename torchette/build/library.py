@@ -35,6 +35,20 @@ def generated_folder() -> Path:
     return folder
 
 
+def compat_folder() -> Path:
+    """The include folder with ExecuTorch's paths: the package's, or, in a checkout, one made from the same list."""
+    installed = PACKAGE / "extension" / "compat"
+    if (installed / "executorch").is_dir():
+        return installed
+    recipe = (installed / "executorch.cmake").read_text(encoding="utf-8")
+    words = re.search(r"^set\(torchette_compat\n(.*?)^\)", recipe, re.MULTILINE | re.DOTALL)[1].split()  # type: ignore[index]
+    folder = cache_folder() / "include" / _digest(recipe)
+    for theirs, ours in zip(words[::2], words[1::2], strict=True):
+        lines = "".join(f'#include "torchette/extension/{name}"\n' for name in ("compat/runtime.h", ours))
+        _write(folder / "executorch" / theirs, f"#pragma once\n{lines}")
+    return folder
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -58,6 +72,12 @@ def flags(*, small: bool, log_level: int = 2) -> tuple[str, ...]:
         f"-I{generated_folder()}",
         f"-ffile-prefix-map={ROOT}/=",
     )
+
+
+def core_flags(selection: Selection, common: tuple[str, ...]) -> tuple[str, ...]:
+    """Flags of the core's sources: it refuses tensors of dtypes that no kernel was compiled for."""
+    dtypes = Selection(frozenset() if selection.operators is not None else None, selection.dtypes)
+    return (*common, "-include", str(_selection_header(dtypes, None)))
 
 
 def core_units(platform: str, common: tuple[str, ...]) -> list[Unit]:
@@ -107,10 +127,9 @@ def units(
     target: Target, selection: Selection, platform: str, common: tuple[str, ...], *, small: bool
 ) -> list[Unit]:
     """Every source of the library for a target; a target without files is given core and kernels alone."""
-    # the core refuses tensors of dtypes that no kernel was compiled for
-    dtypes = Selection(frozenset() if selection.operators is not None else None, selection.dtypes)
-    core = (*common, "-include", str(_selection_header(dtypes, None)))
-    found = core_units(platform, core) + kernel_units(target, selection, common, small=small)
+    found = core_units(platform, core_flags(selection, common)) + kernel_units(
+        target, selection, common, small=small
+    )
     if target.kind != "bare":
         found += extension_units(common)
     return found + backend_units(selection, target, common)

@@ -63,6 +63,8 @@ def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
 
+_WASM = ("-target", "wasm32-wasi", "-msimd128")
+
 TARGETS = {
     target.name: target
     for target in (
@@ -124,7 +126,23 @@ TARGETS = {
             "WebAssembly with files (WASI)",
             "wasm",
             4,
-            zig=("-target", "wasm32-wasi", "-msimd128"),
+            zig=(*_WASM, "-D_WASI_EMULATED_MMAN"),
+            zig_link=(*_WASM, "-lwasi-emulated-mman"),
+        ),
+        Target(
+            "wasm32-browser",
+            "WebAssembly for web pages and Node.js, with a JavaScript module",
+            "wasm",
+            4,
+            zig=_WASM,
+            # no main: JavaScript calls the exports. A stack that is too small traps, since it lies below everything else
+            zig_link=(
+                *_WASM,
+                "-mexec-model=reactor",
+                "-nostartfiles",
+                "-Wl,--no-entry",
+                "-Wl,-z,stack-size=131072",
+            ),
         ),
         Target(
             "aarch64-macos",

@@ -37,7 +37,12 @@ Result<FileDataLoader> FileDataLoader::from(const char* path, size_t alignment) 
 Result<FileDataLoader> FileDataLoader::from_descriptor(int descriptor, size_t alignment) {
   if (!is_alignment(alignment)) return Error::InvalidArgument;
   struct stat status{};
+#ifdef F_DUPFD_CLOEXEC
   const int file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+#else  // WASI: there is one process and no duplicate of a descriptor
+  errno = ENOTSUP;
+  const int file = -1;
+#endif
   if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     TORCHETTE_LOG(Error, "descriptor %d is not an open file: %s", descriptor,
                   file < 0 ? strerror(errno) : "it has no size");

@@ -12,6 +12,10 @@
 #include "torchette/extension/open_file.h"
 #include "torchette/runtime/platform.h"
 
+#ifdef __wasi__  // mapping is reading there, into memory that stays
+#define mlock(data, size) 0
+#endif
+
 namespace torchette::extension {
 
 Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) {

@@ -7,9 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -124,9 +122,13 @@ bool ends_with_npy(const std::string& path) {
 }
 
 std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) stop(2, path + " cannot be opened");
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  FILE* const file = fopen(path.c_str(), "rb");
+  if (file == nullptr) stop(2, path + " cannot be opened");
+  std::string bytes;
+  char piece[65536];
+  for (size_t n; (n = fread(piece, 1, sizeof(piece), file)) != 0;) bytes.append(piece, n);
+  fclose(file);
+  return bytes;
 }
 
 /// Input `index` from its file, or ones. Null where the input is no tensor.
@@ -241,9 +243,9 @@ void write_outputs(const std::vector<Value>& outputs, std::string base, bool npy
     const std::string bytes =
         npy ? write_npy(tensor) : std::string(tensor.const_data_ptr<char>(), tensor.nbytes());
     if (npy && bytes.empty()) stop(1, "numpy has no dtype for output " + std::to_string(i));
-    std::ofstream file(path, std::ios::binary);
-    if (!file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())) || !file.flush())
-      stop(2, path + " cannot be written");
+    FILE* const file = fopen(path.c_str(), "wb");
+    const bool written = file != nullptr && fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+    if ((file != nullptr && fclose(file) != 0) || !written) stop(2, path + " cannot be written");
   }
 }
 
@@ -321,7 +323,10 @@ int main(int argc, char** argv) {
     stop(2, "--print_output must be none, summary or all, not '" + mode + "'");
   number_of("num_executions", 1);
   number_of("cpu_threads", -1);
-  if (!std::ifstream(options["model_path"])) stop(2, options["model_path"] + " cannot be opened");
+  if (FILE* const file = fopen(options["model_path"].c_str(), "rb"))
+    fclose(file);
+  else
+    stop(2, options["model_path"] + " cannot be opened");
 
   const Error backends = register_all_backends();
   if (backends != Error::Ok) stop("backends", backends);

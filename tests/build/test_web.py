@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The runtime as WebAssembly: models in Node.js, through torchette.js and through WASI, give what they give here.
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import torchette
+from tests.building import ROOT, run
+from tests.models import artifacts
+from torchette.build import library, selection, targets, toolchain, web
+from torchette.devtools.memory import bills
+
+HERE = Path(__file__).parent
+MODELS = ("digits", "keyword_spotting")
+
+pytestmark = pytest.mark.xdist_group("wasm")
+
+
+def node(*arguments: str | Path, **more) -> str:
+    program = shutil.which("node")
+    if program is None:
+        pytest.skip("there is no Node.js (apt install nodejs)")
+    return run(program, "--no-warnings", *arguments, **more).stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models with a runtime that has their kernels, and sine.pte, which needs another one."""
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("there is no ziglang (pip install ziglang)")
+    folder = tmp_path_factory.mktemp("web")
+    for name in MODELS:
+        (folder / f"{name}.pte").write_bytes(artifacts.our_file(name))
+    web.build([folder / f"{name}.pte" for name in MODELS], folder)
+
+    class Sine(torch.nn.Module):
+        def forward(self, x):
+            return x.sin()
+
+    torchette.compile(Sine().eval(), (torch.ones(2),)).save(folder / "sine.pte")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def in_node(folder: Path) -> dict:
+    inputs = {}
+    for name in MODELS:
+        (array,) = artifacts.args(name)
+        inputs[name] = [array.flatten().tolist(), list(array.shape)]
+    return json.loads(node(HERE / "module_test.mjs", folder, input=json.dumps(inputs)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_give_what_they_give_here(in_node: dict, name: str) -> None:
+    got = in_node[name]
+    host = artifacts.compiled(name)(*artifacts.args(name))
+    assert got["methods"] == ["forward"] and got["dtype"] == "float32" and got["shape"] == list(host.shape)
+    assert got["inputs"][0]["shape"] == got["inputs"][0]["least"] == list(artifacts.args(name)[0].shape)
+    np.testing.assert_allclose(np.reshape(got["data"], host.shape), host.numpy(), rtol=1e-5, atol=1e-6)
+    assert got["same"], "the second execution gives something else"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_memory_grows_as_billed(in_node: dict, name: str) -> None:
+    """Beside the bill there are the Method itself, its allocators, and what aligns the pools."""
+    (bill,) = bills(artifacts.our_file(name), "wasm32")
+    assert bill.temp is not None
+    assert 0 <= in_node[name]["grown"] - bill.ram < 512
+    assert in_node[name]["kept"], "the second execution takes more"
+
+
+def test_errors_are_exceptions_with_the_runtime_s_words(in_node: dict) -> None:
+    errors = in_node["errors"]
+    assert errors == {
+        "count": "TorchetteError InvalidArgument: forward takes 1 inputs, 0 are given",
+        "dtype": "TorchetteError InvalidArgument: input 0 of forward is float32, float64 is given",
+        "shape": "TorchetteError InvalidArgument: input 0 has size 64 in dimension 0, the method takes 1 to 1",
+        "rank": "TorchetteError InvalidArgument: input 0 has rank 1, the method takes 2",
+        "kind": "TorchetteError InvalidArgument: input 0 of forward is a tensor: give a Tensor or a typed array",
+        "elements": "TorchetteError InvalidArgument: 4 elements do not make a tensor of shape [5]",
+        "width": "TorchetteError InvalidArgument: elements of float64 have 8 bytes, those of Float32Array 4",
+        "method": "TorchetteError InvalidArgument: there is no method backward; the program has forward",
+        "bytes": errors["bytes"],
+        "kernels": errors["kernels"],
+        "file": errors["file"],
+    }
+    assert errors["bytes"].startswith("TorchetteError InvalidProgram: ")
+    assert (
+        errors["kernels"].startswith("TorchetteError OperatorMissing: ")
+        and "aten::sin.out" in errors["kernels"]
+    )
+    assert errors["file"].startswith("TorchetteError AccessFailed: ") and "nothing.pte" in errors["file"]
+
+
+def test_the_module_is_small_and_asks_for_nothing(folder: Path) -> None:
+    """Two imports, both of ours: no WASI, no C library's table of functions."""
+    wasm = (folder / "torchette.wasm").read_bytes()
+    script = "const m = new WebAssembly.Module(require('fs').readFileSync(process.argv[1]));"
+    script += (
+        "console.log(JSON.stringify(WebAssembly.Module.imports(m).map(i => i.module + '.' + i.name).sort()))"
+    )
+    assert json.loads(node("-e", script, folder / "torchette.wasm")) == ["torchette.log", "torchette.now"]
+    assert len(wasm) < 400_000 and len(gzip.compress(wasm)) < 140_000
+
+
+def test_the_guide_s_script_runs(folder: Path) -> None:
+    page = (ROOT / "docs/browser.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"^```js\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (folder / "guide.mjs").write_text(script, encoding="utf-8")
+    printed = node(folder / "guide.mjs")
+    assert "[ 1, 10 ] float32" in printed
+    assert "InvalidArgument input 0 of forward is float32, float64 is given" in printed
+
+
+@pytest.mark.slow  # compiles the C++ library's streams
+def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path) -> None:
+    target = targets.find("wasm32-wasi")
+    compiler, common = toolchain.find_compiler(target), library.flags(small=False)
+    chosen = selection.of_file(folder / "keyword_spotting.pte")
+    units = library.units(target, chosen, "posix", common, small=False) + library.runner_units(common)
+    toolchain.link(compiler, toolchain.compile_units(compiler, units), tmp_path / "runner.wasm", ["-s"])
+    (array,) = artifacts.args("keyword_spotting")
+    np.save(tmp_path / "input.npy", array.numpy())
+    shutil.copyfile(folder / "keyword_spotting.pte", tmp_path / "model.pte")
+    arguments = ["--model_path", "model.pte", "--inputs", "input.npy", "--output_file", "output"]
+    node(HERE / "wasi.mjs", tmp_path, "runner.wasm", *arguments)
+    host = artifacts.compiled("keyword_spotting")(array)
+    output = np.load(tmp_path / "output-0.npy")
+    np.testing.assert_allclose(output, host.numpy(), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: .pte files. Out: a folder that a web page or Node.js runs them from: torchette.wasm with the kernels that they
+# need, the JavaScript module that loads it, and the files.
+"""Builds the runtime for browsers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchette.build import library, selection, toolchain
+from torchette.build.selection import Selection
+from torchette.build.targets import find
+
+HERE = Path(__file__).parent
+TARGET = "wasm32-browser"
+
+
+def build(
+    models: Sequence[Path],
+    folder: Path,
+    *,
+    chosen: Selection | None = None,
+    small: bool = False,
+    log_level: int = 2,
+    report: toolchain.Report | None = None,
+) -> list[Path]:
+    """Writes torchette.wasm, torchette.js, torchette.d.ts and copies of the models.
+
+    Args:
+        models: .pte files; none for a runtime with every kernel.
+        folder: is made where it is not there.
+        chosen: what the runtime must hold, where it is not what the models need.
+        small: kernels that favour bytes.
+        log_level: as TORCHETTE_LOG_LEVEL; the text of errors is the log's.
+        report: is told of each source that was compiled.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        FormatError: a model is no .pte file.
+        TargetError: a model needs what a browser cannot have, such as a backend that stands on another library.
+        MissingCompilerError, BuildError: there is no ziglang, or it refuses a source.
+    """
+    target = find(TARGET)
+    compiler = toolchain.find_compiler(target)
+    chosen = chosen or selection.of_files(models)
+    common = library.flags(small=small, log_level=log_level)
+    own = (*common, "-Os")
+    units = [
+        *library.core_units("", library.core_flags(chosen, own)),
+        *library.kernel_units(target, chosen, common, small=small),
+        *library.backend_units(chosen, target, own),
+        toolchain.Unit(HERE / "module.cpp", own),
+    ]
+    objects = toolchain.compile_units(compiler, units, report)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / "torchette.wasm"]
+    toolchain.link(compiler, objects, written[0], ["-s"])
+    for source in (HERE / "torchette.js", HERE / "torchette.d.ts", *models):
+        written.append(folder / source.name)
+        if source.resolve() != written[-1].resolve():
+            shutil.copyfile(source, written[-1])
+    return written

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// In: a .pte program and typed arrays. Out: typed arrays. Runs in browsers, workers and Node.js; needs torchette.wasm,
+// which `torchette build --target wasm32-browser` puts beside it, and nothing else. Types: torchette.d.ts.
+
+// By torch's number: name, bytes of an element, the array that holds it.
+const DTYPES = new Map([
+  [0, ["uint8", 1, Uint8Array]],
+  [1, ["int8", 1, Int8Array]],
+  [2, ["int16", 2, Int16Array]],
+  [3, ["int32", 4, Int32Array]],
+  [4, ["int64", 8, BigInt64Array]],
+  [5, ["float16", 2, Uint16Array]],
+  [6, ["float32", 4, Float32Array]],
+  [7, ["float64", 8, Float64Array]],
+  [11, ["bool", 1, Uint8Array]],
+  [15, ["bfloat16", 2, Uint16Array]],
+  [27, ["uint16", 2, Uint16Array]],
+  [28, ["uint32", 4, Uint32Array]],
+  [29, ["uint64", 8, BigUint64Array]],
+]);
+const NUMBERS = new Map([...DTYPES].map(([number, [name]]) => [name, number]));
+const KINDS = ["none", "tensor", "string", "double", "int", "bool"];
+const [NONE, TENSOR, , DOUBLE, INT, BOOL] = KINDS.keys();
+const MAX_DIM = 16;
+const STATIC = 0;
+
+/** What goes wrong. `code` is the runtime's name of the error, such as "InvalidArgument". */
+export class TorchetteError extends Error {
+  constructor(code, message) {
+    super(message);
+    this.name = "TorchetteError";
+    this.code = code;
+  }
+}
+
+/** Elements in row-major order (that of the method's dim order, where it has another) and their sizes. */
+export class Tensor {
+  constructor(data, shape = [data.length], dtype = undefined) {
+    if (!ArrayBuffer.isView(data) || data instanceof DataView)
+      throw new TorchetteError("InvalidArgument", "the data of a tensor are a typed array, such as Float32Array");
+    if (dtype !== undefined && !NUMBERS.has(dtype))
+      throw new TorchetteError("InvalidArgument", `there is no dtype ${dtype}; the dtypes are ${[...NUMBERS.keys()].join(", ")}`);
+    const count = shape.reduce((product, size) => product * size, 1);
+    if (shape.length > MAX_DIM || !shape.every((size) => Number.isInteger(size) && size >= 0 && size < 2 ** 31) || count !== data.length)
+      throw new TorchetteError("InvalidArgument", `${data.length} elements do not make a tensor of shape [${shape.join(", ")}]`);
+    this.data = data;
+    this.shape = [...shape];
+    this.dtype = dtype ?? dtypeOf(data);
+    const [, width] = DTYPES.get(NUMBERS.get(this.dtype));
+    if (width !== data.BYTES_PER_ELEMENT)
+      throw new TorchetteError("InvalidArgument", `elements of ${dtype} have ${width} bytes, those of ${data.constructor.name} ${data.BYTES_PER_ELEMENT}`);
+  }
+}
+
+/** The first dtype that such an array holds; float16, bfloat16 and bool have to be named. */
+function dtypeOf(data) {
+  for (const [name, , Type] of DTYPES.values())
+    if (data instanceof Type && name !== "float16") return name === "bfloat16" ? "uint16" : name;
+  if (data instanceof Uint8ClampedArray) return "uint8";
+  throw new TorchetteError("InvalidArgument", `no dtype is held by ${data.constructor.name}`);
+}
+
+/** A program in an instance of the runtime that it has for itself; both go when nobody refers to them any more. */
+export class Module {
+  #wasm;
+  #log = [];
+  #methods = new Map();
+  #at;
+
+  /**
+   * Fetches and opens a program.
+   * @param source a URL, a Response, or the bytes of a .pte file.
+   * @param options wasm: where torchette.wasm is, or its bytes, or a compiled WebAssembly.Module; by default beside
+   *   this file. log(level, message): what the runtime has to say, besides to throwing it.
+   */
+  static async load(source, { wasm = new URL("torchette.wasm", import.meta.url), log = () => {} } = {}) {
+    const [bytes, compiled] = await Promise.all([bytesOf(source), compile(wasm)]);
+    const module = new Module();
+    await module.#open(bytes, compiled, log);
+    return module;
+  }
+
+  async #open(bytes, compiled, log) {
+    const imports = {
+      log: (level, address, length) => {
+        const message = new TextDecoder().decode(this.#bytes(address, length));
+        this.#log.push(message);
+        log(String.fromCharCode(level), message);
+      },
+      now: () => performance.now(),
+    };
+    const instance = await WebAssembly.instantiate(compiled, { torchette: imports });
+    this.#wasm = instance.exports;
+    this.#wasm._initialize();
+    this.#at = this.#wasm.description();
+    const address = this.#wasm.reserve(bytes.length) >>> 0;
+    if (address === 0) throw new TorchetteError("MemoryAllocationFailed", `no memory for a program of ${bytes.length} bytes`);
+    this.#bytes(address, bytes.length).set(bytes);
+    this.#check(() => this.#wasm.open(address, bytes.length));
+    for (let index = 0; index < this.#wasm.num_methods(); ++index) {
+      const name = this.#text(this.#wasm.method_name(index));
+      this.#methods.set(name, {
+        name,
+        index,
+        inputs: this.#signature(index, false, this.#wasm.num_inputs(index)),
+        outputs: this.#signature(index, true, this.#wasm.num_outputs(index)),
+        loaded: false,
+      });
+    }
+  }
+
+  /** The names of the program's methods. */
+  get methods() {
+    return [...this.#methods.keys()];
+  }
+
+  /** What a method takes: for each input kind and, for tensors, dtype, shape (upper bounds) and least sizes. */
+  inputs(method = "forward") {
+    return structuredClone(this.#method(method).inputs);
+  }
+
+  /** What a method gives, in the same form. */
+  outputs(method = "forward") {
+    return structuredClone(this.#method(method).outputs);
+  }
+
+  /** Bytes of linear memory in use: the runtime, its stack, the program, and the methods that were loaded. */
+  get memory() {
+    return this.#wasm.used() >>> 0;
+  }
+
+  /** Finds memory for a method and checks it; execute() does so by itself, once. */
+  loadMethod(method = "forward") {
+    const entry = this.#method(method);
+    if (!entry.loaded) this.#check(() => this.#wasm.load(entry.index));
+    entry.loaded = true;
+  }
+
+  /** The method called "forward" on these inputs, see execute(). */
+  forward(...inputs) {
+    return this.execute("forward", ...inputs);
+  }
+
+  /**
+   * Runs a method. Inputs are Tensors, typed arrays (of the shape that the method has, where only one is possible),
+   * numbers, bigints and booleans; null for what the export has fixed. Outputs are Tensors of their own, or such values.
+   */
+  execute(method, ...inputs) {
+    const entry = this.#method(method);
+    if (inputs.length !== entry.inputs.length)
+      throw new TorchetteError("InvalidArgument", `${method} takes ${entry.inputs.length} inputs, ${inputs.length} are given`);
+    this.loadMethod(method);
+    inputs.forEach((input, index) => this.#set(entry, index, input));
+    this.#check(() => this.#wasm.execute(entry.index));
+    return entry.outputs.map((_, index) => {
+      this.#wasm.output(entry.index, index);
+      return this.#value();
+    });
+  }
+
+  #method(name) {
+    const entry = this.#methods.get(name);
+    if (entry === undefined)
+      throw new TorchetteError("InvalidArgument", `there is no method ${name}; the program has ${this.methods.join(", ")}`);
+    return entry;
+  }
+
+  #set(entry, index, input) {
+    const wanted = entry.inputs[index];
+    if (input === null || input === undefined) return;
+    if (wanted.kind !== "tensor") {
+      if (!["number", "bigint", "boolean"].includes(typeof input))
+        throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is of kind ${wanted.kind}, a ${typeof input} is given`);
+      const kind = typeof input === "boolean" ? BOOL : wanted.kind === "double" ? DOUBLE : INT;
+      if (kind === INT && typeof input === "number" && !Number.isSafeInteger(input))
+        throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is an integer, ${input} is given`);
+      this.#check(() => this.#wasm.set_number(entry.index, index, kind, Number(input), kind === INT ? BigInt(input) : BigInt(Boolean(input))));
+      return;
+    }
+    const tensor = input instanceof Tensor ? input : this.#tensorFor(entry, index, input);
+    if (tensor.dtype !== wanted.dtype)
+      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is ${wanted.dtype}, ${tensor.dtype} is given`);
+    const view = this.#view();
+    tensor.shape.forEach((size, d) => view.setInt32(SIZES + 4 * d, size, true));
+    this.#check(() => this.#wasm.set_tensor(entry.index, index, NUMBERS.get(tensor.dtype), tensor.shape.length));
+    const { data, nbytes } = this.#place();
+    this.#bytes(data, nbytes).set(new Uint8Array(tensor.data.buffer, tensor.data.byteOffset, tensor.data.byteLength));
+  }
+
+  /** A tensor of the shape that the method takes, where there is but one. */
+  #tensorFor(entry, index, array) {
+    const { shape, least, dtype } = entry.inputs[index];
+    if (!ArrayBuffer.isView(array) || array instanceof DataView)
+      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is a tensor: give a Tensor or a typed array`);
+    if (least.some((size, d) => size !== shape[d]))
+      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} may have several shapes: give new Tensor(data, shape)`);
+    const holds = DTYPES.get(NUMBERS.get(dtype))[2];
+    return new Tensor(array, shape, array instanceof holds ? dtype : undefined);
+  }
+
+  #signature(method, output, count) {
+    return Array.from({ length: count }, (_, index) => {
+      this.#check(() => this.#wasm.describe(method, output ? 1 : 0, index));
+      const view = this.#view();
+      const kind = KINDS[view.getUint32(KIND, true)] ?? "list";
+      if (kind !== "tensor") return { kind };
+      const dim = view.getUint32(DIM, true);
+      const list = (start) => Array.from({ length: dim }, (_, d) => view.getInt32(start + 4 * d, true));
+      return {
+        kind,
+        dtype: DTYPES.get(view.getUint32(DTYPE, true))?.[0] ?? "unknown",
+        shape: list(SIZES),
+        least: list(LEAST),
+        dimOrder: [...this.#bytes(this.#at + ORDER, dim)],
+        dynamic: view.getUint8(DYNAMISM) !== STATIC,
+      };
+    });
+  }
+
+  /** What the runtime has just described, copied out of its memory. */
+  #value() {
+    const view = this.#view();
+    switch (view.getUint32(KIND, true)) {
+      case NONE:
+        return null;
+      case DOUBLE:
+        return view.getFloat64(NUMBER, true);
+      case INT:
+        return view.getBigInt64(INTEGER, true);
+      case BOOL:
+        return view.getBigInt64(INTEGER, true) !== 0n;
+      case TENSOR: {
+        const [dtype, , Type] = DTYPES.get(view.getUint32(DTYPE, true));
+        const { data, nbytes } = this.#place();
+        const shape = Array.from({ length: view.getUint32(DIM, true) }, (_, d) => view.getInt32(SIZES + 4 * d, true));
+        return new Tensor(new Type(this.#wasm.memory.buffer.slice(data, data + nbytes)), shape, dtype);
+      }
+      default:
+        throw new TorchetteError("NotSupported", "an output that is a list has no form in JavaScript");
+    }
+  }
+
+  #place() {
+    const view = this.#view();
+    return { data: view.getUint32(DATA, true), nbytes: view.getUint32(NBYTES, true) };
+  }
+
+  // made anew each time: growing the memory detaches what was made before
+  #view() {
+    return new DataView(this.#wasm.memory.buffer, this.#at, DESCRIPTION);
+  }
+  #bytes(address, length) {
+    return new Uint8Array(this.#wasm.memory.buffer, address, length);
+  }
+  #text(address) {
+    const bytes = new Uint8Array(this.#wasm.memory.buffer, address);
+    return new TextDecoder().decode(bytes.subarray(0, bytes.indexOf(0)));
+  }
+
+  #check(call) {
+    this.#log = [];
+    const error = call();
+    if (error === 0) return;
+    const code = this.#text(this.#wasm.error_name(error));
+    throw new TorchetteError(code, this.#log.join("\n") || code);
+  }
+}
+
+// Offsets into Description of module.cpp.
+const [KIND, DTYPE, DIM, NBYTES, DATA, DYNAMISM, NUMBER, INTEGER, SIZES] = [0, 4, 8, 12, 16, 20, 24, 32, 40];
+const LEAST = SIZES + 4 * MAX_DIM;
+const ORDER = LEAST + 4 * MAX_DIM;
+const DESCRIPTION = ORDER + MAX_DIM;
+
+async function bytesOf(source) {
+  if (source instanceof ArrayBuffer) return new Uint8Array(source);
+  if (ArrayBuffer.isView(source)) return new Uint8Array(source.buffer, source.byteOffset, source.byteLength);
+  const url = source instanceof Response ? null : new URL(source, globalThis.location?.href ?? import.meta.url);
+  if (url?.protocol === "file:") {
+    const { readFile } = await import("node:fs/promises");
+    return readFile(url).catch((error) => {
+      throw new TorchetteError("AccessFailed", error.message);
+    });
+  }
+  const response = url === null ? source : await fetch(url);
+  if (!response.ok) throw new TorchetteError("AccessFailed", `${response.url}: ${response.status} ${response.statusText}`);
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+const compiled = new Map(); // by URL
+function compile(wasm) {
+  if (wasm instanceof WebAssembly.Module) return wasm;
+  if (typeof wasm !== "string" && !(wasm instanceof URL)) return bytesOf(wasm).then((bytes) => WebAssembly.compile(bytes));
+  const key = String(wasm);
+  if (!compiled.has(key)) {
+    const promise = bytesOf(wasm).then((bytes) => WebAssembly.compile(bytes));
+    promise.catch(() => compiled.delete(key)); // so that the next attempt asks again
+    compiled.set(key, promise);
+  }
+  return compiled.get(key);
+}
