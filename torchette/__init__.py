@@ -20,6 +20,7 @@ from torchette.errors import MissingPackageError, TorchetteError
 
 if TYPE_CHECKING:
     from torchette.compilation import compile
+    from torchette.custom import load_library
     from torchette.model import Model, load
 
 __version__ = "0.1.0"
@@ -30,13 +31,24 @@ compat.install()
 _LAZY: dict[str, tuple[str, str | None]] = {
     "compile": ("torchette.compilation", "compile"),
     "load": ("torchette.model", "load"),
+    "load_library": ("torchette.custom", "load_library"),
     "Model": ("torchette.model", "Model"),
     "errors": ("torchette.errors", None),
     "exir": ("torchette.exir", None),
     "runtime": ("torchette.runtime", None),
 }
 
-__all__ = ["Model", "TorchetteError", "__version__", "compile", "errors", "exir", "load", "runtime"]
+__all__ = [
+    "Model",
+    "TorchetteError",
+    "__version__",
+    "compile",
+    "errors",
+    "exir",
+    "load",
+    "load_library",
+    "runtime",
+]
 
 
 def __getattr__(name: str) -> Any:

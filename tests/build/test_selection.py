@@ -8,12 +8,12 @@ import pytest
 from torchette.build import selection
 from torchette.build.selection import Selection
 from torchette.errors import TargetError
-from torchette.runtime import operator_names
+from torchette.runtime import _native
 
 
 def test_the_sources_register_what_the_runtime_has():
     found = [name for family in selection.library().values() for name in family.operators]
-    assert sorted(found) == sorted(operator_names())
+    assert sorted(found) == sorted(name for name, _ in _native.operators())
 
 
 def test_a_union_holds_what_each_needs():

@@ -329,6 +329,51 @@ def out_schema(op: OpOverload) -> str:
     return f"{_new_out_variant(op)}({declared}) -> {returned}"
 
 
+def declare_out_variant(op: OpOverload, kernel: Callable[..., Any] | None = None) -> OpOverload | None:
+    """The out variant that a functional operator lacks, declared for it.
+
+    Args:
+        kernel: what it does; by default what the operator does, whose results are then copied.
+
+    Returns:
+        None where there can be none: the operator is torch's own, or gives something else than new tensors.
+    """
+    namespace = op._schema.name.partition("::")[0]
+    returns = op._schema.returns
+    tensors = (
+        ["List[Tensor]"]
+        if len(returns) == 1 and str(returns[0].type) == "List[Tensor]"
+        else ["Tensor"] * len(returns)
+    )
+    if namespace in ("aten", "prim", "prims") or not returns or [str(r.type) for r in returns] != tensors:
+        return None
+    if any(_aliases(item) for item in (*op._schema.arguments, *returns)):
+        return None
+    library = torch.library.Library(namespace, "FRAGMENT")
+    _declared.append(library)
+    schema = out_schema(op)
+    library.define(schema)
+    library.impl(schema.split("(")[0], kernel or functools.partial(_into, op), "CompositeExplicitAutograd")
+    out_variant.cache_clear()
+    return out_variant(op)
+
+
+_declared: list[torch.library.Library] = []  # which last as long as these objects
+
+
+def _into(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """An operator's results, copied to where they are wanted."""
+    variant = out_variant(op)
+    assert variant is not None
+    outs = [kwargs.pop(name) for name in out_names(variant)]
+    results = op(*args, **kwargs)
+    if isinstance(outs[0], (list, tuple)):
+        outs = list(outs[0])
+    for out, result in zip(outs, results if isinstance(results, (list, tuple)) else [results], strict=True):
+        out.copy_(result)
+    return outs[0] if len(variant._schema.returns) == 1 else tuple(outs)
+
+
 def _new_out_names(op: OpOverload) -> list[str]:
     count = len(op._schema.returns)
     return ["out"] if count == 1 else [f"out{i}" for i in range(count)]

@@ -44,6 +44,7 @@ __all__ = [
     "Runtime",
     "TensorInfo",
     "Verification",
+    "load_kernels",
     "operator_names",
 ]
 
@@ -461,7 +462,42 @@ def operator_names() -> set[str]:
 
 def operator_signatures() -> dict[str, str]:
     """By full name, the parameters of the kernels: one code each, as torchette/runtime/kernel.h lists them."""
-    return dict(_module().operators())
+    native = _module()
+    return dict((*native.operators(), *native.loaded_operators()))
+
+
+def load_kernels(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Registers the kernels of a library that `torchette custom build` made; a second time that changes nothing.
+
+    Returns:
+        (schema, look of the result) of each operator that the library describes; `torchette.load_library` tells torch.
+
+    Raises:
+        RuntimeLoadError: it cannot be loaded, is of another version, or there is a kernel of such a name already.
+    """
+    native = _module()
+    try:
+        return native.load_library(os.path.abspath(path))
+    except native.Fault as fault:
+        raise RuntimeLoadError(
+            f"the operators in {os.fspath(path)} cannot be registered: {fault.args[2]}",
+            hints=["`torchette custom build my_op.cpp` makes a library that can"],
+        ) from None
+
+
+def call_kernel(name: str, arguments: Sequence[Any]) -> None:
+    """Runs one kernel on arrays or tensors, numbers, lists, strings and None, in the order of its signature; it writes
+    to the last ones.
+
+    Raises:
+        ExecutionError: there is no such kernel, it refuses the arguments, or it fails.
+    """
+    try:
+        _module().call_kernel(name, *arguments)
+    except KeyError:
+        raise ExecutionError(f"there is no kernel {name}", hints=["`torchette ops` lists them"]) from None
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ExecutionError(str(error)) from None
 
 
 def kernel_level() -> str:

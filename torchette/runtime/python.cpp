@@ -23,6 +23,7 @@
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/custom_library.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/mmap_data_loader.h"
@@ -1092,11 +1093,27 @@ double time_kernel(const char* name, int repeats, nb::args arguments) {
   return seconds;
 }
 
-nb::list operator_names() {
+std::vector<Kernels> loaded_kernels;  // beside the table
+
+nb::list names_of(Span<const Kernels> families) {
   nb::list names;
-  for (const Kernels& family : kernel_table())
+  for (const Kernels& family : families)
     for (const Kernel& kernel : family) names.append(nb::make_tuple(kernel.name, kernel.signature));
   return names;
+}
+
+/// [(schema, result)] of the operators of a library, whose kernels are there from now on.
+nb::list load_library(const char* path) {
+  take_log();
+  PalImpl platform;
+  platform.emit_log_message = capture_log_line;
+  const Result<const extension::CustomLibrary*> library =
+      extension::load_custom_library(path, platform, &loaded_kernels);
+  if (!library.ok()) throw runtime_fault(library.error());
+  nb::list ops;
+  for (const extension::CustomOp* op = *(*library)->ops; op != nullptr; op = op->next)
+    ops.append(nb::make_tuple(op->schema, op->result));
+  return ops;
 }
 
 nb::list kernel_levels() {
@@ -1241,7 +1258,12 @@ NB_MODULE(_native, m) {
         "than\n"
         "its signature has left out. (bytes of scratch memory with which no request is refused, least bytes\n"
         "with which it succeeds), or None where it fails.");
-  m.def("operators", &operator_names, "(name, signature) of every kernel in the table");
+  m.def("load_library", &load_library, nb::arg("path"));
+  m.def(
+      "operators", [] { return names_of(kernel_table()); }, "(name, signature) of every kernel in the table");
+  m.def(
+      "loaded_operators", [] { return names_of({loaded_kernels.data(), loaded_kernels.size()}); },
+      "(name, signature) of every kernel of a library that was loaded");
   m.def("call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"),
         "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"
         "signature. Returns the final sizes of output tensors and the values of output slots, in order.");

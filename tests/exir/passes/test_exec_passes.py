@@ -128,11 +128,12 @@ def test_old_values_are_kept_before_they_are_overwritten():
 def test_all_missing_out_variants_are_reported_at_once():
     library = torch.library.Library("torchette_test_exec", "DEF")
     for name in ("one", "two"):
-        library.define(f"{name}(Tensor x) -> Tensor")
-        library.impl(name, lambda x: x + 1, "CompositeExplicitAutograd")
+        # a list beside a tensor: no out variant is made of that
+        library.define(f"{name}(Tensor x) -> (Tensor, Tensor[])")
+        library.impl(name, lambda x: (x + 1, [x + 2]), "CompositeExplicitAutograd")
 
     def forward(x):
-        return torch.ops.torchette_test_exec.two(torch.ops.torchette_test_exec.one(x))
+        return torch.ops.torchette_test_exec.two(torch.ops.torchette_test_exec.one(x)[0])[0]
 
     with pytest.raises(MissingOutVariantError) as caught:
         lower(forward, (torch.randn(2),))

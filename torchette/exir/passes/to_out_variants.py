@@ -15,7 +15,7 @@ from torchette.exir.graph import calls, place
 
 
 def to_out_variants(program: ExportedProgram) -> ExportedProgram:
-    """Retarget each call to its out variant; all operators that have none are reported together."""
+    """Retarget each call to its out variant; custom operators are given one, all others without are reported together."""
     missing = _retarget(program)
     if missing:
         raise ops.missing_out_variants(missing)
@@ -52,7 +52,9 @@ def _retarget(program: ExportedProgram) -> list[tuple[Any, str]]:
             or node.target is ops.copy_index
         ):
             continue
-        out = ops.out_variant(node.target) if ops.is_operator(node.target) else None
+        out = None
+        if ops.is_operator(node.target):
+            out = ops.out_variant(node.target) or ops.declare_out_variant(node.target)
         if out is None:
             missing.append((node.target, place(node)))
             continue

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "torchette/extension/compat/runtime.h"
+#include "torchette/extension/custom_op.h"
 
 namespace executorch::runtime {
 
@@ -225,5 +226,5 @@ struct Unboxed<Fn, R (*)(A...)> {
       TORCHETTE_KERNEL(#ns "::" name, ::torchette::Unboxed<fn>::call)};                          \
   static ::torchette::KernelRegistration torchette_registration_##line{torchette_kernel_##line}; \
   [[maybe_unused]] static const ::torchette::Error torchette_registered_##line =                 \
-      ::torchette::register_kernels(torchette_registration_##line);
+      ::torchette::extension::add_kernels(torchette_registration_##line);
 #endif

@@ -86,27 +86,11 @@ def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> C
         library.impl(name, pattern, "CompositeExplicitAutograd")
         op = torch_overload(f"{library.ns}::{packet}", overload)
         if ops.out_variant(op) is None:
-            variant = ops.out_schema(op)
-            library.define(variant)
-            library.impl(variant.split("(")[0], functools.partial(_into, op), "CompositeExplicitAutograd")
-            ops.out_variant.cache_clear()
+            ops.declare_out_variant(op)
         _patterns[op] = pattern
         return pattern
 
     return bind
-
-
-def _into(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """The out variant of an operator: its results, copied to where they are wanted."""
-    variant = ops.out_variant(op)
-    assert variant is not None
-    outs = [kwargs.pop(name) for name in ops.out_names(variant)]
-    results = op(*args, **kwargs)
-    if isinstance(outs[0], (list, tuple)):
-        outs = list(outs[0])
-    for out, result in zip(outs, results if isinstance(results, (list, tuple)) else [results], strict=True):
-        out.copy_(result)
-    return outs[0] if len(variant._schema.returns) == 1 else tuple(outs)
 
 
 __all__ = ["BackendOpOverload", "BackendOpOverloadPacket", "bind_pattern_to_op", "dialect_operator"]

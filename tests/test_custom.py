@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Operators of a user's own C++ file: compiled by the command line, used in eager, exported, run by the runtime.
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchette
+from tests.building import CXX, ROOT, built, run
+from torchette import cli
+from torchette.errors import (
+    BuildError,
+    ExecutionError,
+    MissingKernelError,
+    ModelNotFoundError,
+    RuntimeLoadError,
+)
+from torchette.exir import to_edge
+from torchette.runtime import Runtime, operator_names
+
+SOURCE = ROOT / "tests/extension/my_op.cpp"
+
+pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="there is no C++ compiler")
+
+
+class Spread(torch.nn.Module):
+    def forward(self, x):
+        least, greatest = torch.ops.my.range(torch.ops.my.scale(x, 3.0))
+        return greatest - least
+
+
+def expected(x: torch.Tensor) -> torch.Tensor:
+    return (3 * x).amax(1) - (3 * x).amin(1)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("custom") / "libmy_op.so"
+    assert cli.main(["custom", "build", str(SOURCE), "-o", str(path)]) == 0
+    assert torchette.load_library(path) == ["my::scale", "my::range"]
+    return path
+
+
+def test_eager_calls_the_kernels(library: Path) -> None:
+    x = torch.randn(5, 3)
+    assert torch.equal(torch.ops.my.scale(x), 2 * x)
+    assert torch.equal(torch.ops.my.scale(x.t(), by=0.5), 0.5 * x.t())  # made row-major first
+    out = torch.empty(5, 3)
+    assert torch.ops.my.scale.out(x, -1.0, out=out) is out and torch.equal(out, -x)
+    least, greatest = torch.ops.my.range(x)
+    assert torch.equal(least, x.amin(1)) and torch.equal(greatest, x.amax(1))
+    outs = torch.empty(5), torch.empty(5)
+    torch.ops.my.range.out(x, out0=outs[0], out1=outs[1])
+    assert torch.equal(outs[1], x.amax(1))
+    with pytest.raises(ExecutionError, match="scale takes float32"):
+        torch.ops.my.scale(x.double())
+
+
+def test_the_edge_program_has_the_operators(library: Path) -> None:
+    edge = to_edge(torch.export.export(Spread().eval(), (torch.ones(5, 3),)))
+    targets = [str(node.target) for node in edge.exported_program().graph.nodes if node.op == "call_function"]
+    assert any("my.scale" in target for target in targets) and any("my.range" in target for target in targets)
+
+
+@pytest.mark.parametrize("dynamic", [None, ({0: torch.export.Dim("rows", min=1, max=9)},)])
+def test_models_run(library: Path, dynamic: tuple | None, tmp_path: Path) -> None:
+    x = torch.randn(5, 3)
+    model = torchette.compile(Spread().eval(), (x,), dynamic_shapes=dynamic)
+    assert torch.equal(model(x), expected(x))
+    if dynamic:
+        assert torch.equal(model(x[:2]), expected(x[:2]))
+    model.save(tmp_path / "spread.pte")
+    method = Runtime.get().load_program(tmp_path / "spread.pte").load_method("forward")
+    assert torch.equal(torch.as_tensor(method.execute([x])[0]), expected(x))
+    assert {"my::scale.out", "my::range.out"} <= operator_names()
+
+
+def test_loading_twice_changes_nothing(library: Path, tmp_path: Path) -> None:
+    assert torchette.load_library(library) == ["my::scale", "my::range"]
+    copy = shutil.copyfile(library, tmp_path / "copy.so")
+    with pytest.raises(RuntimeLoadError, match=r"there is a kernel my::range\.out already"):
+        torchette.load_library(copy)
+
+
+def test_a_program_of_its_own(library: Path, tmp_path: Path) -> None:
+    """The same file linked into a program that has no Python, and loaded by one."""
+    x = torch.arange(6.0).reshape(2, 3)
+    torchette.compile(Spread().eval(), (x,)).save(tmp_path / "spread.pte")
+    program = tmp_path / "main.cpp"
+    program.write_text(
+        """
+#include <cstdio>
+#include "torchette/extension/custom_library.h"
+#include "torchette/extension/module.h"
+using namespace torchette;
+int main(int argc, char** argv) {
+  if (argc > 2 && !extension::load_custom_library(argv[2]).ok()) return 2;
+  float data[6] = {0, 1, 2, 3, 4, 5};
+  extension::Module module(argv[1]);
+  const auto out = module.forward(extension::from_blob(data, {2, 3}));
+  if (!out.ok()) return 1;
+  std::printf("%g %g", (*out)[0].toTensor().const_data_ptr<float>()[0], (*out)[0].toTensor().const_data_ptr<float>()[1]);
+}
+"""
+    )
+    static = built("torchette_static")
+    archive = static if static.is_file() else static.with_name("libtorchette.a")
+    common = ["-std=c++17", f"-I{ROOT}", program]
+    run(CXX, *common, SOURCE, archive, "-ldl", "-lpthread", "-o", tmp_path / "linked")
+    assert run(tmp_path / "linked", tmp_path / "spread.pte").stdout == "6 6"
+    run(CXX, *common, archive, "-ldl", "-lpthread", "-o", tmp_path / "loading")
+    assert run(tmp_path / "loading", tmp_path / "spread.pte", library).stdout == "6 6"
+    run(tmp_path / "loading", tmp_path / "spread.pte", status=1)  # OperatorMissing
+
+
+def test_a_missing_kernel_is_refused_ahead_of_time() -> None:
+    """An operator that is known to torch alone: it gets an out variant, and the compiler says that nothing runs it."""
+
+    @torch.library.custom_op("torchette_tests_custom::alone", mutates_args=())
+    def alone(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    alone.register_fake(torch.empty_like)
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.ops.torchette_tests_custom.alone(x)
+
+    with pytest.raises(MissingKernelError) as caught:
+        torchette.compile(Model().eval(), (torch.ones(2),))
+    assert caught.value.operators == ("torchette_tests_custom::alone.out",)
+    assert "test_custom.py" in str(caught.value)
+    out = torch.empty(2)
+    torch.ops.torchette_tests_custom.alone.out(torch.ones(2), out=out)
+    assert out.tolist() == [2, 2]
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"nothing\.cpp"):
+        from torchette.build import custom
+
+        custom.build([tmp_path / "nothing.cpp"])
+    (tmp_path / "wrong.cpp").write_text("int main( {")
+    with pytest.raises(BuildError, match=r"wrong\.cpp cannot be compiled"):
+        custom.build([tmp_path / "wrong.cpp"], tmp_path / "wrong.so")
+    (tmp_path / "text.so").write_text("text")
+    with pytest.raises(RuntimeLoadError, match="cannot be loaded"):
+        torchette.load_library(tmp_path / "text.so")
+    (tmp_path / "empty.cpp").write_text("int nothing;")
+    run(CXX, "-shared", "-fPIC", tmp_path / "empty.cpp", "-o", tmp_path / "empty.so")
+    with pytest.raises(RuntimeLoadError, match="holds no operators"):
+        torchette.load_library(tmp_path / "empty.so")
+
+
+def test_without_torch_the_kernels_load(library: Path) -> None:
+    script = f"import sys; sys.modules['torch'] = None; import torchette.runtime as r; r.load_kernels({str(library)!r});"
+    script += "assert 'my::scale.out' in r.operator_names()"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: C++ files with operators (torchette/extension/custom_op.h). Out: a shared library that torchette.load_library and
+# C++ programs load.
+"""Compiles operators of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchette.build import library, toolchain
+from torchette.build.targets import find
+from torchette.errors import ModelNotFoundError
+
+# The parts of the core that kernels call; each library brings its own.
+_CORE = ("kernel_registry", "memory", "platform", "platform_posix", "tensor")
+
+
+def build(sources: Sequence[Path], output: Path | None = None, *, compiler: str | None = None) -> Path:
+    """Compiles and links the sources.
+
+    Args:
+        sources: C++ files.
+        output: the library; by default ``lib<first source>.so`` beside where one stands.
+        compiler: see `toolchain.find_compiler`; by default `c++`, where there is one, else ziglang.
+
+    Returns:
+        The library.
+
+    Raises:
+        ModelNotFoundError: a source is not there.
+        MissingCompilerError, BuildError: there is no compiler, or it refuses a source.
+    """
+    for source in sources:
+        if not source.is_file():
+            raise ModelNotFoundError(f"there is no file {source}")
+    output = output or Path(f"lib{sources[0].stem}.so")
+    target = find("host")
+    found = toolchain.find_compiler(target, compiler)
+    flags = (*library.flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
+    include = library.compat_folder()
+    core = [unit for unit in library.core_units("posix", flags) if unit.source.stem in _CORE]
+    own = (*flags, "-O3", *toolchain.KERNEL_FLAGS, f"-I{include}", "-Wall")
+    units = [toolchain.Unit(source.resolve(), own) for source in sources]
+    units += [*core, toolchain.Unit(Path(__file__).with_name("custom_library.cpp"), flags)]
+    objects = toolchain.compile_units(found, units)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    toolchain.link(found, objects, output, ["-shared", "-fPIC", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-s"])
+    return output

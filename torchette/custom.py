@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a library that `torchette custom build` made of C++ operators. Out: the same kernels behind torch's operators, for
+# eager and export, and in the runtime's registry.
+"""Operators of one's own, from a library: `load_library`."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchette import runtime
+from torchette.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load_library(path: str | os.PathLike[str]) -> list[str]:
+    """Loads operators: their kernels into the runtime and, where torch is installed, the operators into torch.
+
+    In torch each has its functional overload, which runs the kernel on the CPU and tells export what the result looks
+    like, and the out variant that programs call. What torch has under such a name already stays as it is.
+
+    Args:
+        path: a library of `torchette custom build`. Loading it twice changes nothing.
+
+    Returns:
+        The names of the operators that the library describes, such as ``my::scale``.
+
+    Raises:
+        RuntimeLoadError: it cannot be loaded, is of another version, or there is a kernel of such a name already.
+        InputError: torch does not understand a schema.
+    """
+    described = runtime.load_kernels(path)[::-1]
+    if importlib.util.find_spec("torch") is not None:
+        for schema, result in described:
+            _declare(schema, result)
+    return [schema.partition("(")[0] for schema, _ in described]
+
+
+_libraries: list[Any] = []  # torch forgets what nobody holds
+
+
+def _declare(schema: str, result: str) -> None:
+    import torch
+
+    from torchette.exir import ops
+
+    namespace, _, rest = schema.partition("::")
+    packet, _, overload = rest.partition("(")[0].strip().partition(".")
+    known = getattr(getattr(torch.ops, namespace), packet, None)
+    if known is not None and (overload or "default") in known.overloads():
+        return
+    library = torch.library.Library(namespace, "FRAGMENT")
+    _libraries.append(library)
+    try:
+        library.define(rest)
+    except RuntimeError as error:
+        raise InputError(f"torch does not understand the schema {schema!r}: {error}") from None
+    op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    name = rest.partition("(")[0].strip()
+    look = functools.partial(_look, op, result)
+    torch.library.register_fake(f"{namespace}::{name}", look, lib=library)
+    library.impl(name, functools.partial(_run, op, look), "CPU")
+    if ops.out_variant(op) is None:
+        ops.declare_out_variant(op, functools.partial(_run_out, op))
+
+
+def _arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The values of all arguments in the order of the schema."""
+    values = []
+    for position, argument in enumerate(op._schema.arguments):
+        if position < len(args):
+            values.append(args[position])
+        else:
+            values.append(kwargs.get(argument.name, argument.default_value))
+    return values
+
+
+def _look(op: torch._ops.OpOverload, result: str, *args: Any, **kwargs: Any) -> Any:
+    """New tensors as the operator gives them, their elements not set."""
+    import torch
+
+    names = [argument.name for argument in op._schema.arguments]
+    values = dict(zip(names, _arguments(op, args, kwargs), strict=True))
+    if result:
+        return eval(result, {"torch": torch}, values)
+    first = next(value for value in values.values() if isinstance(value, torch.Tensor))
+    count = len(op._schema.returns)
+    made = tuple(torch.empty_like(first, memory_format=_format(first)) for _ in range(count))
+    return made[0] if count == 1 else made
+
+
+def _run(op: torch._ops.OpOverload, look: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    made = look(*args, **kwargs)
+    _call(op, _arguments(op, args, kwargs), made if isinstance(made, (tuple, list)) else (made,))
+    return made
+
+
+def _run_out(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    from torchette.exir import ops
+
+    variant = ops.out_variant(op)
+    assert variant is not None
+    outs = [kwargs.pop(name) for name in ops.out_names(variant)]
+    _call(op, _arguments(op, args, kwargs), outs)
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def _call(op: torch._ops.OpOverload, values: Sequence[Any], outs: Sequence[torch.Tensor]) -> None:
+    from torchette.exir import ops
+
+    variant = ops.out_variant(op)
+    assert variant is not None
+    runtime.call_kernel(".".join(ops.kernel_name(variant)), [*map(_dense, values), *outs])
+
+
+def _dense(value: Any) -> Any:
+    """Kernels are given row-major tensors and channels-last ones, as in a program."""
+    import torch
+
+    if isinstance(value, (list, tuple)):
+        return [_dense(item) for item in value]
+    return (
+        value.contiguous(memory_format=_format(value)).detach() if isinstance(value, torch.Tensor) else value
+    )
+
+
+def _format(tensor: torch.Tensor) -> torch.memory_format:
+    import torch
+
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last and not tensor.is_contiguous() else torch.contiguous_format

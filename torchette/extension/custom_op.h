@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An operator of one's own in one file: its schema, the look of its result, its kernel. The file is compiled
+// into a program, or by `torchette custom build` into a library that Python's torch and every runtime load.
+#pragma once
+
+#include "torchette/runtime/kernel_registry.h"
+
+namespace torchette::extension {
+
+/// What torchette.load_library() tells torch of an operator.
+struct CustomOp {
+  const char* schema;  // of the functional operator, "my::scale(Tensor x, float by) -> Tensor"
+  const char* result;  // a Python expression of the arguments; empty: as the first tensor
+  CustomOp* next;
+};
+
+/// What a library of `torchette custom build` holds, under the symbol torchette_custom_library.
+struct CustomLibrary {
+  uint32_t layout;  // kCustomLayout of the headers that it was compiled with
+  KernelRegistration** kernels;
+  CustomOp** ops;
+  bool (*register_pal)(const PalImpl& impl);
+};
+
+/// Changes with everything that kernels and the runtime must agree about.
+constexpr uint32_t kCustomLayout = 1u << 24 | sizeof(Value) << 16 | sizeof(TensorImpl) << 8 | sizeof(Kernel);
+
+inline CustomOp* custom_ops = nullptr;
+inline KernelRegistration* custom_kernels = nullptr;
+
+/// Registers the kernels of a file while its program starts, or puts them on the list of its library.
+inline Error add_kernels(KernelRegistration& kernels) {
+#ifdef TORCHETTE_CUSTOM_LIBRARY
+  kernels.next = custom_kernels;
+  custom_kernels = &kernels;
+  return Error::Ok;
+#else
+  return register_kernels(kernels);
+#endif
+}
+inline Error add_op(CustomOp& op, KernelRegistration& kernels) {
+  op.next = custom_ops;
+  custom_ops = &op;
+  return add_kernels(kernels);
+}
+
+/// The name of a functional operator's out variant: "my::scale.out", "my::scale.Scalar_out".
+template <size_t N>
+struct OutName {
+  char text[N + 5] = {};
+  constexpr OutName(const char (&schema)[N]) {  // NOLINT: implicit on purpose
+    size_t n = 0;
+    bool overload = false;
+    while (schema[n] != 0 && schema[n] != '(') {
+      overload |= schema[n] == '.';
+      text[n] = schema[n];
+      ++n;
+    }
+    for (const char c : {overload ? '_' : '.', 'o', 'u', 't'}) text[n++] = c;
+  }
+};
+
+}  // namespace torchette::extension
+
+/// TORCHETTE_OP("my::scale(Tensor x, float by) -> Tensor", scale_out); at namespace scope. `fn` takes a
+/// Context&, the arguments of the schema in their order and, last, a Tensor& for each result: Error
+/// fn(Context&, const Tensor& x, double by, Tensor& out). A third argument says what the results look like,
+/// as Python would make them of the arguments: "x.new_empty(x.shape[0])", with a comma between several;
+/// without it, each is as the first tensor.
+#define TORCHETTE_OP(schema, ...) TORCHETTE_OP_ON(__LINE__, schema, __VA_ARGS__, "")
+#define TORCHETTE_OP_ON(line, ...) TORCHETTE_OP_AT(line, __VA_ARGS__, "")
+#define TORCHETTE_OP_AT(line, schema, fn, result, ...)                                                 \
+  static constexpr ::torchette::extension::OutName torchette_op_name_##line(schema);                   \
+  static constexpr ::torchette::Kernel torchette_op_kernel_##line[] = {                                \
+      TORCHETTE_KERNEL(torchette_op_name_##line.text, fn)};                                            \
+  static ::torchette::KernelRegistration torchette_op_registration_##line{torchette_op_kernel_##line}; \
+  static ::torchette::extension::CustomOp torchette_op_##line{schema, result, nullptr};                \
+  [[maybe_unused]] static const ::torchette::Error torchette_op_added_##line =                         \
+      ::torchette::extension::add_op(torchette_op_##line, torchette_op_registration_##line);
