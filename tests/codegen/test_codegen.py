@@ -57,13 +57,37 @@ def test_whole_numbers_and_bools(tmp_path: Path) -> None:
     assert_same(unit, [("forward", arrays((x, y))), ("forward", arrays((y, x)))])
 
 
-@pytest.mark.parametrize("name", ["cond", "nested_cond", "while", "nested_map", "scan"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cond",
+        "while",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("nested_cond", "nested_map", "scan")),
+    ],
+)
 def test_control_flow(name: str, tmp_path: Path) -> None:
     module, every = branching.build(name)
     unit = Unit(saved(module, every[0], tmp_path))
     text = (unit.folder / "net.cpp").read_text()
     assert ("if (" in text or "for (;;)" in text) and "goto" not in text
     assert_same(unit, [("forward", arrays(inputs)) for inputs in every])
+
+
+class Chain(torch.nn.Module):
+    """What becomes loops without kernels: one geometry, and numbers between."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = torch.nn.functional.relu6(x * 2.5 + y).sigmoid() - y / 3
+        return z, z > x, (z.double() * 2).tanh(), torch.maximum(x, y)
+
+
+def test_elementwise_operators_are_loops(tmp_path: Path) -> None:
+    x = torch.linspace(-3, 4, 24).reshape(2, 3, 4)
+    y = torch.where(x > 0, torch.nan, -0.0)
+    unit = Unit(saved(Chain(), (x, y), tmp_path))
+    text = (unit.folder / "net.cpp").read_text()
+    assert len(re.findall(r"^  loop_", text, re.M)) >= 8
+    assert_same(unit, [("forward", arrays((x, y))), ("forward", arrays((-x, x)))])
 
 
 class Counter(torch.nn.Module):

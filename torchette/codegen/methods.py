@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torchette.codegen import kernels
-from torchette.codegen.flow import Branch, Jump, Leave, Loop, Node, Step, structured
+from torchette.codegen import flow, kernels
+from torchette.codegen.flow import Branch, Jump, Leave, Node, Step, structured
+from torchette.codegen.loops import Loop, loop_of
 from torchette.errors import UnsupportedError
 from torchette.format import pte
 
@@ -78,7 +79,8 @@ class Pool:
 
     weights: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)  # which -> offset, bytes
     weights_size: int = 0
-    operators: set[str] = field(default_factory=set)
+    operators: set[str] = field(default_factory=set)  # whose kernels are called
+    loops: set[Loop] = field(default_factory=set)  # elementwise operators without their kernels
     declarations: dict[str, str] = field(default_factory=dict)  # what it is -> name
 
     def constant(self, text: str, stem: str) -> str:
@@ -342,9 +344,11 @@ class Method:
                 return [f"v{call.move_to} = {self._number(call.move_from, 'v')};"]
             return [f"TORCHETTE_TRY(move({self._tensor(call.move_from)}, {self._tensor(call.move_to)}));"]
         operator = self._operators[call.op_index]
+        codes = codes_of(self._signatures[operator])
+        if line := self._loop(operator, codes, call.args):
+            return [line]
         self._pool.operators.add(operator)
         before: list[str] = []
-        codes = codes_of(self._signatures[operator])
         arguments = [self._argument(index, code, before) for code, index in zip(codes, call.args)]
         named = [index for index in call.args[: len(codes)] if index >= 0]
         members = [item for i in named if self._kind(i) in _TENSOR_LISTS for item in self._values[i].items]
@@ -356,6 +360,31 @@ class Method:
             before.append(f"i{call.args[len(codes) - 1]}.data = nullptr;")
         line = f"TORCHETTE_TRY({symbol(operator)}({', '.join(['context', *arguments])}));"
         return ["{", *(f"  {text}" for text in (*before, line)), "}"] if before else [line]
+
+    def _loop(self, operator: str, codes: list[str], args: Sequence[int]) -> str:
+        """The call as a loop over elements, where it is nothing else; else empty."""
+        operands = []
+        for code, index in zip(codes[:-1], args):
+            if code not in "Ts" or self._is_variable(index):
+                return ""
+            record = self._values[index]
+            operands.append(record if code == "T" else _stored(record))
+        if codes[-1] != "t" or any(self._is_unbacked(index) for index in args[: len(codes)]):
+            return ""
+        out = self._values[args[len(codes) - 1]]
+        loop = loop_of(operator, operands, out)
+        if loop is None:
+            return ""
+        self._pool.loops.add(loop)
+        words = [f"{self._tensor(args[len(codes) - 1])}.mutable_data_ptr<{loop.result}>()"]
+        words.append(str(math.prod(out.sizes)))
+        for varies, index, operand in zip(loop.varying, args, operands):
+            if not hasattr(operand, "scalar_type"):
+                words.append(f"static_cast<{loop.type}>({_typed(operand)})")
+            else:
+                data = f"{self._tensor(index)}.const_data_ptr<{loop.type}>()"
+                words.append(data if varies else f"*{data}")
+        return f"{loop.symbol}({', '.join(words)});"
 
     def _condition(self, index: int) -> str:
         return f"holds({self._tensor(index)})" if self._kind(index) == "Tensor" else self._number(index, "b")
@@ -394,7 +423,7 @@ class Method:
         for node in nodes:
             if isinstance(node, Step):
                 lines += self._step(node.index)
-            elif isinstance(node, Loop):
+            elif isinstance(node, flow.Loop):
                 lines += ["for (;;) {", *_indented(self._nodes(node.body)), "}"]
             elif isinstance(node, Leave):
                 word = "continue;" if node.again else "break;"
@@ -478,7 +507,7 @@ class Method:
 
     def text(self) -> list[str]:
         """The method's data and its function `run`."""
-        flow = self._flow()
+        steps = self._flow()
         inputs, (bound, results) = self._set_inputs(), self._bind_outputs()
         body = [*inputs, *bound]
         views = sorted(index for index in self._tensors if self._is_unbacked(index))
@@ -497,7 +526,7 @@ class Method:
             "",
             f"Error run(Context& context{', ' if parameters else ''}{parameters}) {{",
             "  (void)context;",
-            *_indented([*body, *flow, *results]),
+            *_indented([*body, *steps, *results]),
             "  return Error::Ok;",
             "}",
         ]

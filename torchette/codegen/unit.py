@@ -13,6 +13,7 @@ from typing import Any
 
 from torchette import runtime
 from torchette.codegen import kernels
+from torchette.codegen.loops import SOURCE, definitions
 from torchette.codegen.methods import C_TYPES, Method, Pool, Port, codes_of, parameter, symbol
 from torchette.devtools.embed import distinct_names
 from torchette.devtools.inspect import describe
@@ -31,6 +32,9 @@ _CONFIG = """\
 // What every file of the unit starts with. The namespace is the unit's own, so that it links beside others.
 #pragma once
 
+#ifndef _GNU_SOURCE  // without it some C libraries hide M_PI and the like from standard C++
+#define _GNU_SOURCE
+#endif
 #define torchette {name}_torchette
 #define TORCHETTE_ISA kernels
 #define TORCHETTE_LOG_LEVEL 0
@@ -87,9 +91,9 @@ def unit(file: pte.PteFile, name: str, temp: int | None) -> dict[str, str]:
     temps = _temps([plan for (plan, _), _ in plans], temp)
     has_temp = any(size for _, size in temps)
     source = [
-        f'#include "{name}.h"',
-        "",
         f'#include "{name}/calls.h"',
+        "",
+        f'#include "{name}.h"',
         "",
         "namespace torchette {",
         "using namespace TORCHETTE_ISA;",
@@ -119,6 +123,8 @@ def unit(file: pte.PteFile, name: str, temp: int | None) -> dict[str, str]:
     }
     if pool.weights:
         texts[f"{name}_weights.cpp"] = about + _weights(name, file, pool)
+    if pool.loops:
+        used.append(SOURCE.rpartition("/")[2])
     roots = [*kernels.RUNTIME, "torchette/codegen/unit.h", *(f"torchette/kernels/{file}" for file in used)]
     for path in kernels.closure(roots):
         texts[path.replace("torchette", name, 1)] = _relative((kernels.ROOT / path).read_text("utf-8"), path)
@@ -216,6 +222,7 @@ def _calls(pool: Pool, signatures: dict[str, str]) -> str:
         "",
     ]
     lines += [f"{_declaration(operator, signatures[operator])};" for operator in sorted(pool.operators)]
+    lines += [f"{loop.declaration};" for loop in sorted(pool.loops)]
     return "\n".join([*lines, "", "}  // namespace TORCHETTE_ISA", "}  // namespace torchette", ""])
 
 
@@ -227,7 +234,8 @@ def _source(name: str, path: str, pool: Pool, signatures: dict[str, str]) -> str
         for operator, function in kernels.library().items()
         if operator in pool.operators and f"torchette/kernels/{function.source}" == path
     }
-    if not functions:
+    loops = sorted(pool.loops) if path == SOURCE else []
+    if not functions and not loops:
         return "\n".join(lines)
     lines += ["namespace torchette {", "namespace TORCHETTE_ISA {", ""]
     for operator, function in sorted(functions.items()):
@@ -244,6 +252,7 @@ def _source(name: str, path: str, pool: Pool, signatures: dict[str, str]) -> str
                 arguments.append(f"a{i}")
         lines += [f"  const Error error = {function}({', '.join(arguments)});", "  context.reset_temp();"]
         lines += ["  return error;", "}", ""]
+    lines += definitions(loops)
     return "\n".join([*lines, "}  // namespace TORCHETTE_ISA", "}  // namespace torchette", ""])
 
 
