@@ -18,7 +18,7 @@ COMPILER_FLOORS = (
     ("memory",),
     ("tensor",),
     ("control_flow",),
-    ("graph", "ops", "interface"),
+    ("graph", "ops", "interface", "cost"),
     ("dialects", "check", "partition"),
     ("pass_base", "delegate"),
     ("pass_manager", "memory_planning"),

@@ -136,6 +136,7 @@ def compile(
     arenas: Mapping[str, int | str | None] | None = None,
     budget: Mapping[str, int | str] | None = None,
     fit: bool = False,
+    parallel: int = 1,
     dynamic_memory_planning_mode: DynamicMemoryPlanningMode | None = None,
     progress: Progress | None = None,
     dump: str | Path | None = None,
@@ -166,6 +167,8 @@ def compile(
         budget: what the device has for the model: ``{"ram": "64K", "flash": "256K", "target": "cortex-m4"}``, each of which
             may be missing. A model that needs more is refused, with the changes that would make it fit.
         fit: make those changes: compute image layers a few rows at a time, which repeats some work.
+        parallel: how many independent branches may run at the same time on a runtime that is given threads; the plan then
+            keeps apart what they use. See docs/threads.md.
         dynamic_memory_planning_mode: where tensors of dynamic shape lie; by default they take memory at their actual size
             while the model runs (SYMBOLIC), but where arenas or a budget are given or inputs are planned, at their
             greatest size in planned memory (UPPER_BOUND).
@@ -197,6 +200,7 @@ def compile(
     backend_config = ExecutorchBackendConfig(
         passes=passes,
         portable_fallback=portable_fallback,
+        parallel=parallel,
         memory_planning_pass=MemoryPlanningPass(
             alloc_graph_input=plan_inputs_and_outputs,
             alloc_graph_output=plan_inputs_and_outputs,

@@ -247,11 +247,15 @@ def describe(source: str | Path | bytes | pte.PteFile) -> Description:
 
 def _method(file: pte.PteFile, plan: Any) -> MethodInfo:
     values = [_value(index, value.val) for index, value in enumerate(plan.values)]
-    instructions = [
-        _instruction(plan, values, index, instruction.instr_args, chain.stacktrace)
-        for chain in plan.chains
-        for index, instruction in enumerate(chain.instructions)
-    ]
+    instructions: list[Any] = []
+    for chain in plan.chains:
+        start = len(instructions)
+        for index, instruction in enumerate(chain.instructions):
+            frames = chain.stacktrace[index] if index < len(chain.stacktrace) else None
+            info = _instruction(plan, values, start + index, instruction.instr_args, frames)
+            if info.destination is not None:
+                info.destination += start
+            instructions.append(info)
     _find_delegate_outputs(instructions, values, set(plan.inputs))
     delegates = [
         DelegateInfo(
@@ -372,12 +376,10 @@ def _output_name(path: tuple[Any, ...]) -> str:
     return "output" + "".join(f"[{key!r}]" for key in path)
 
 
-def _instruction(
-    plan: Any, values: list[ValueInfo], index: int, call: Any, stacks: list[Any]
-) -> InstructionInfo:
+def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, frames: Any) -> InstructionInfo:
     kind = type(call).__name__
-    frames = stacks[index].items if index < len(stacks) and stacks[index] else []
-    source = [FrameInfo(f.filename or "", f.lineno, f.name or "", f.context or "") for f in frames]
+    items = frames.items if frames else []
+    source = [FrameInfo(f.filename or "", f.lineno, f.name or "", f.context or "") for f in items]
     if kind == "KernelCall":
         operator = plan.operators[call.op_index]
         op = f"{operator.name}.{operator.overload}" if operator.overload else operator.name

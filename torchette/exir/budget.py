@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import ops
+from torchette.exir.cost import cost
 from torchette.exir.graph import outputs, place, placeholders
 from torchette.exir.memory import align
 from torchette.exir.passes.split_rows import (
@@ -38,7 +39,7 @@ MOST_LAYERS = 80
 class Proposal(NamedTuple):
     """A split, what it is estimated to leave of planned memory, and what it costs.
 
-    `peak` is in bytes; `work` is the share of the program's multiply-adds that is done again, 0.05 for 5 %.
+    `peak` is in bytes; `work` is the share of the program's work (see `cost`) that is done again, 0.05 for 5 %.
     """
 
     split: Split
@@ -81,7 +82,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
     inputs = {node: _bytes(node.meta["val"]) for node in placeholders(program) if node not in free | stored}
     whole = _simulate(steps, {**inputs}, kept | set(inputs))
     peak = max(whole, default=0)
-    total = sum(_work(node, 1.0) for node in nodes)
+    total = sum(cost(node) for node in nodes)
     best: Proposal | None = None
     worst = whole.index(peak) if whole else 0
     for last in nodes:
@@ -137,7 +138,7 @@ def _text(layers: Sequence[Node], count: int, work: float) -> str:
     """The split in the user's terms."""
     first, last = place(layers[0]), place(layers[-1])
     between = first if first == last else f"{first} ... {last}"
-    return f"{len(layers)} layers in {count} strips of rows, {work:+.1%} multiply-adds: {between}"
+    return f"{len(layers)} layers in {count} strips of rows, {work:+.1%} work: {between}"
 
 
 def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator[list[Node]]:
@@ -163,12 +164,12 @@ def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator
 
 
 def _strip_cost(layers: Sequence[Node], count: int) -> tuple[int, float]:
-    """(bytes that the fullest strip takes besides operands and result, multiply-adds that are done again)."""
+    """(bytes that the fullest strip takes besides operands and result, work that is done again)."""
     last, most, work = layers[-1], 0, 0.0
     for rows in strip_bounds(rows_of(last), count):
         needed = needed_rows(layers, rows)
         share = {node: (stop - start) / rows_of(node) for node, (start, stop) in needed.items()}
-        work += sum(_work(node, share[node]) for node in layers)
+        work += sum(cost(node) * share[node] for node in layers)
         made = {node: needed[node] for node in layers}
         steps = []
         for node in layers:
@@ -184,7 +185,7 @@ def _strip_cost(layers: Sequence[Node], count: int) -> tuple[int, float]:
             overwrites = [each for each in _overwritable(node) if reads.get(each) in made]
             steps.append(_Step(node, _result_bytes(node, share[node]), [*reads.values()], overwrites))
         most = max(most, *_simulate(steps, {}, {last}))
-    return most, work - sum(_work(node, 1.0) for node in layers)
+    return most, work - sum(cost(node) for node in layers)
 
 
 def _simulate(steps: Sequence[_Step], live: dict[Any, int], kept: set[Any]) -> list[int]:
@@ -237,17 +238,3 @@ def _bytes(val: Any, share: float = 1.0) -> int:
     if not isinstance(val, torch.Tensor) or not all(isinstance(size, int) for size in val.shape):
         return 0
     return round(val.numel() * val.element_size() * share)
-
-
-def _work(node: Node, share: float) -> float:
-    """Multiply-adds for a share of the rows."""
-    val = node.meta.get("val")
-    if not isinstance(val, torch.Tensor) or not all(isinstance(size, int) for size in val.shape):
-        return 0.0
-    work = float(val.numel())
-    if node.target is aten.convolution.default:
-        weight = node.args[1].meta["val"]  # type: ignore[union-attr]
-        work *= weight.numel() / weight.shape[0]
-    elif node.target in (aten.linear.default, aten.mm.default, aten.bmm.default, aten.addmm.default):
-        work *= node.args[1 if node.target is not aten.addmm.default else 2].meta["val"].shape[-1]  # type: ignore[union-attr]
-    return work * share

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import re
@@ -323,6 +324,7 @@ class _MethodEmitter:
         self.values: list[Any] = []
         self.inputs: list[int] = []
         self.instructions: list[Any] = []
+        self._chain_of: list[Any] = []  # of each instruction
         self._operators: dict[tuple[str, str], int] = {}
         self._of_node: dict[Node, int | tuple[int, ...]] = {}
         self._of_spec: dict[TensorSpec, int] = {}
@@ -348,11 +350,43 @@ class _MethodEmitter:
             values=self.values,
             inputs=self.inputs,
             outputs=outputs,
-            chains=[pte.Chain(instructions=self.instructions, stacktrace=self.stacktrace or [])],
+            chains=self._chains(outputs),
             operators=[pte.Operator(name, overload) for name, overload in self._operators],
             delegates=self.delegates,
             non_const_buffer_sizes=list(self.program.graph_module.meta["non_const_buffer_sizes"]),
         )
+
+    def _chains(self, outputs: Sequence[int]) -> list[Any]:
+        """The instructions, cut where the graph says; the inputs and outputs of one chain are what it shares with others."""
+        starts = [at for at, chain in enumerate(self._chain_of) if at == 0 or chain != self._chain_of[at - 1]]
+        cuts = [*starts, len(self.instructions)] if starts else [0, 0]
+        touched = [self._touched(self.instructions[start:end]) for start, end in itertools.pairwise(cuts)]
+        chains = []
+        for number, (start, end) in enumerate(itertools.pairwise(cuts)):
+            before = set(self.inputs).union(*touched[:number])
+            after = set(outputs).union(*touched[number + 1 :])
+            chains.append(
+                pte.Chain(
+                    inputs=sorted(touched[number] & before) if len(touched) > 1 else [],
+                    outputs=sorted((touched[number] - before) & after) if len(touched) > 1 else [],
+                    instructions=self.instructions[start:end],
+                    stacktrace=self.stacktrace[start:end] if self.stacktrace else [],
+                )
+            )
+        return chains
+
+    def _touched(self, instructions: Sequence[Any]) -> set[int]:
+        """The values that some calls read or write, but for constants."""
+        found: set[int] = set()
+        stack = [index for each in instructions for index in getattr(each.instr_args, "args", ())]
+        while stack:
+            index = stack.pop()
+            record = self.values[index].val if index >= 0 else None
+            if isinstance(record, (pte.TensorList, pte.OptionalTensorList)):
+                stack += record.items
+            elif isinstance(record, pte.Tensor) and (record.allocation_info or not record.data_buffer_idx):
+                found.add(index)
+        return found
 
     def _attempt(self, visit: Callable[..., Any], node: Node, *arguments: Any) -> Any:
         try:
@@ -634,6 +668,7 @@ class _MethodEmitter:
     def _append(self, call: Any, node: Node, results: int = 0) -> None:
         at = len(self.instructions)
         self.instructions.append(pte.Instruction(call))
+        self._chain_of.append(node.meta.get("chain"))
         handle = node.meta.get("debug_handle")
         if handle is not None:
             self.debug_handles[at] = handle

@@ -8,22 +8,20 @@ it ranks: what has half of the cost is never what to leave behind.
 
 from __future__ import annotations
 
-import math
 import operator
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.errors import DelegationError, DelegationWarning
+from torchette.exir.cost import cost, multiply_adds
 from torchette.exir.delegate import LoweredBackendModule, is_delegate_call
 from torchette.exir.graph import graph_modules, place
 from torchette.exir.ops import is_symbolic
-from torchette.exir.tensor import upper_bound
 
 EXPENSIVE = 0.01  # share of the whole cost from which on a call that stays behind is worth a warning
 
@@ -88,7 +86,7 @@ def _row(item: Placement) -> tuple[str, ...]:
 def explain(program: ExportedProgram) -> Delegation:
     """Where every call of a program in the Edge dialect runs, those inside of delegates and branches included."""
     found = list(_calls(program, None))
-    total = sum(_cost(node) for node, _ in found) or 1
+    total = sum(cost(node) for node, _ in found) or 1
     return Delegation(
         tuple(
             Placement(
@@ -98,7 +96,7 @@ def explain(program: ExportedProgram) -> Delegation:
                 backend,
                 {} if backend else node.meta.get("not_delegated", {}),
                 multiply_adds(node),
-                _cost(node) / total,
+                cost(node) / total,
             )
             for node, backend in found
         )
@@ -141,43 +139,3 @@ def _calls(program: ExportedProgram, backend: str | None) -> Iterator[tuple[Node
 
 def _name(target: Any) -> str:
     return str((getattr(target, "_schema", None) and target) or getattr(target, "__name__", target))
-
-
-def _cost(node: Node) -> int:
-    moved = _tensors(node.meta.get("val")) + [
-        t for source in node.all_input_nodes for t in _tensors(source.meta.get("val"))
-    ]
-    return multiply_adds(node) + sum(_numel(tensor.shape) for tensor in moved)
-
-
-def _tensors(val: Any) -> list[torch.Tensor]:
-    return [v for v in (val if isinstance(val, (list, tuple)) else [val]) if isinstance(v, torch.Tensor)]
-
-
-def _numel(shape: Any) -> int:
-    return math.prod(_size(size) for size in shape)
-
-
-def _size(size: Any) -> int:
-    return size if isinstance(size, int) else (upper_bound(size) or 1)
-
-
-def multiply_adds(node: Node) -> int:
-    """The multiply-adds of a matrix product, linear layer, convolution or attention at its greatest shape; else 0."""
-    shapes = [tuple(map(_size, t.shape)) for s in node.all_input_nodes for t in _tensors(s.meta.get("val"))]
-    results = _tensors(node.meta.get("val"))
-    name = _name(node.target).removeprefix("aten.").partition(".")[0]
-    if not results or not shapes:
-        return 0
-    count = _numel(results[0].shape)
-    if name in ("mm", "bmm", "matmul", "linear"):
-        return count * shapes[0][-1]
-    if name in ("addmm", "baddbmm") and len(shapes) > 1:
-        return count * shapes[1][-1]
-    if name in ("convolution", "conv1d", "conv2d", "conv3d") and len(shapes) > 1:
-        transposed = name == "convolution" and bool(node.args[6])
-        weight = math.prod(shapes[1][1:])
-        return (_numel(shapes[0]) if transposed else count) * weight
-    if name == "scaled_dot_product_attention" and len(shapes) > 2:
-        return 2 * math.prod(shapes[0]) * shapes[1][-2]
-    return 0

@@ -25,6 +25,7 @@ from torchette.exir.graph import calls, place, placeholders, shape_text
 from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
+from torchette.exir.passes.split_chains import split_chains
 from torchette.exir.passes.split_rows import Split, split_rows
 from torchette.exir.pipeline import PIPELINE, Options, PassRecord, Pipeline, Report, Stage
 from torchette.format import pte
@@ -77,6 +78,7 @@ class ExecutorchBackendConfig:
         portable_fallback: store for each method with delegates a second plan that needs no backend; the runtime takes
             it, with a warning, where a backend is missing or refuses.
         row_splits: method name -> image layers to compute a few rows at a time, which takes less planned memory.
+        parallel: how many chains of instructions may run at the same time; more than one takes more planned memory.
         disable_passes, check_passes: as in `EdgeCompileConfig`.
 
     The other fields are ExecuTorch's and must keep their defaults for now; a value that would have to do something
@@ -104,6 +106,7 @@ class ExecutorchBackendConfig:
     reinplace_extra_ops: frozenset[Any] | None = None
     portable_fallback: bool = False
     row_splits: Mapping[str, Sequence[Split]] = field(default_factory=dict)
+    parallel: int = 1
     disable_passes: Sequence[str] = ()
     check_passes: bool = False
 
@@ -490,6 +493,15 @@ def _splitting(splits: Sequence[Split]) -> Any:
     return split
 
 
+def _chaining(most: int) -> Any:
+    def chain(program: ExportedProgram) -> ExportedProgram:
+        """Independent branches become chains."""
+        return split_chains(program, most)
+
+    chain.__name__ = split_chains.__name__
+    return chain
+
+
 def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:
     """The stages from Edge to planned memory, with the user's passes and choices in their places."""
     lower = PIPELINE.select("optimize", "exec")
@@ -500,6 +512,10 @@ def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:
     if config.to_out_var_pass is not None:
         last = stages[-1]
         stages[-1] = Stage(last.name, last.dialect, (*last.passes[:-1], adapt(config.to_out_var_pass)))
+
+    if config.parallel > 1:
+        last = stages[-1]
+        stages[-1] = Stage(last.name, last.dialect, (*last.passes, _chaining(config.parallel)))
 
     def plan_memory(program: ExportedProgram) -> ExportedProgram:
         """Give every tensor its place in memory."""

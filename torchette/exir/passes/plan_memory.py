@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.export import ExportedProgram
@@ -142,7 +142,8 @@ def update_all_tensors_lifetime(
 
     The scale is the order in which the program's steps run, those of branches included: see `control_flow.timeline`.
     Inputs live from 0, outputs to the end, mutable buffers and inputs that are written to throughout. What shares bytes
-    lives in the lifetime of the spec that owns them. The two sides of a cond never run both, and so follow each other
+    lives in the lifetime of the spec that owns them. What chains that may run at the same time have in common lives as long
+    as their stage. The two sides of a cond never run both, and so follow each other
     here like anything else. What a loop reads but does not make is needed until its last turn ends.
     """
     interface = GraphInterface.of(graph_module, graph_signature)
@@ -167,11 +168,93 @@ def update_all_tensors_lifetime(
                 first[spec.root], last[spec.root] = 0, end
     for spec, begin in first.items():
         spec.lifetime = [begin, last[spec]]
+    for stage in _concurrent(moments):
+        for spec in stage.shared(first):
+            a, b = spec.lifetime[0], spec.lifetime[1]
+            assert a is not None and b is not None
+            spec.lifetime = [
+                stage.begin if stage.begin <= a <= stage.end else a,
+                stage.end if stage.begin <= b <= stage.end else b,
+            ]
     for node in _nodes(graph_module):
         for spec in specs_of(node):
             if spec is not None and spec.base is not None:
                 spec.lifetime = list(spec.root.lifetime)
     return list(first)
+
+
+# ---- chains that may run at the same time ----
+
+
+class _Stage(NamedTuple):
+    """A stage of several chains: its first and last time, and the memory that each chain uses."""
+
+    begin: int
+    end: int
+    used: dict[int, set[TensorSpec]]
+
+    def own(self, number: int) -> Iterator[TensorSpec]:
+        """What only this chain uses and nobody needs before or after."""
+        others = set().union(*(specs for other, specs in self.used.items() if other != number))
+        for spec in self.used[number] - others:
+            first, last = spec.lifetime
+            if first is not None and last is not None and self.begin <= first and last <= self.end:
+                yield spec
+
+    def shared(self, order: Iterable[TensorSpec]) -> list[TensorSpec]:
+        """What the chains use otherwise, in this order: it lives throughout the stage."""
+        own = {spec for number in self.used for spec in self.own(number)}
+        used = set().union(*self.used.values())
+        return [spec for spec in order if spec in used and spec not in own]
+
+
+def _concurrent(moments: Sequence[control_flow.Moment]) -> list[_Stage]:
+    """The stages of several chains; what `split_chains` has said at the nodes is read."""
+    stages: dict[int, _Stage] = {}
+    for time, moment in enumerate(moments):
+        chain = moment.node.meta.get("chain")
+        if chain is None:
+            continue
+        stage = stages.setdefault(chain.stage, _Stage(time, time, {}))._replace(end=time)
+        stages[chain.stage] = stage
+        used = stage.used.setdefault(chain.number, set())
+        for node in (moment.node, *moment.reads):
+            used |= {spec.root for spec in specs_of(node) if spec is not None}
+    return [stage for stage in stages.values() if len(stage.used) > 1]
+
+
+class _Together(NamedTuple):
+    """Tensors of one chain, planned among themselves: one tensor to the plan around them."""
+
+    whole: TensorSpec
+    members: list[TensorSpec]
+    offsets: list[int]
+
+
+def _plan_chains(
+    graph_module: GraphModule, specs: Sequence[TensorSpec], alignment: int
+) -> tuple[list[TensorSpec], list[_Together]]:
+    """What is left to plan, where the tensors that a chain has for itself are one, which lives throughout its stage.
+
+    Their lifetimes count the chain's own steps; to other chains of the stage they say nothing.
+    """
+    left, found = list(specs), []
+    for stage in _concurrent(control_flow.timeline(graph_module).moments):
+        for number in stage.used:
+            by_memory: dict[int | None, list[TensorSpec]] = {}
+            own = set(stage.own(number))
+            for spec in specs:
+                if spec in own:
+                    by_memory.setdefault(spec.mem_id, []).append(spec)
+            for mem_id, members in by_memory.items():
+                plan = memory.plan([interval(spec) for spec in members], alignment)
+                whole = TensorSpec(torch.uint8, [plan.size])
+                whole.mem_id, whole.lifetime = mem_id, [stage.begin, stage.end]
+                whole.realign(alignment)
+                taken = set(members)
+                left = [*(spec for spec in left if spec not in taken), whole]
+                found.append(_Together(whole, members, list(plan.offsets)))
+    return left, found
 
 
 # ---- the pass ----
@@ -264,11 +347,16 @@ class MemoryPlanningPass:
         if self.arenas:
             self._choose_arenas(graph_module, specs)
 
-        bufsizes = self.memory_planning_algo(self.alignment, specs, graph_module, graph_signature, 0)
+        planned, together = _plan_chains(graph_module, specs, self.alignment)
+        bufsizes = self.memory_planning_algo(self.alignment, planned, graph_module, graph_signature, 0)
         if isinstance(bufsizes, MemoryAlgoResult):
             apply_result(bufsizes)
             bufsizes = bufsizes.bufsizes
         sizes = [0, *bufsizes[1:]] if len(bufsizes) > 1 else [0, 0]
+        for whole, members, offsets in together:
+            for spec, offset in zip(members, offsets, strict=True):
+                assert whole.mem_offset is not None
+                spec.mem_id, spec.mem_offset = whole.mem_id, whole.mem_offset + offset
         check_plan(specs, sizes, self.alignment, names, self.allow_lifetime_and_storage_overlap)
         if self.arenas:
             sizes += [0] * (1 + len(self.arenas) - len(sizes))
@@ -279,7 +367,7 @@ class MemoryPlanningPass:
         _free_after_last_use(graph_module, interface)
         graph_module.meta["non_const_buffer_sizes"] = sizes
         graph_module.meta["memory_bounds"] = [
-            memory.lower_bound([interval(spec) for spec in specs if spec.mem_id == mem_id], self.alignment)
+            memory.lower_bound([interval(spec) for spec in planned if spec.mem_id == mem_id], self.alignment)
             for mem_id in range(len(sizes))
         ]
         if self.share_mutable_buffers:

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph of out variants comes in; it goes out in the order of stages, each node with its stage and chain in
+# meta["chain"]. Chains of one stage need nothing of each other, so that the runtime may run them at the same time.
+"""Independent branches become chains of instructions.
+
+Where a graph is narrow (one value at most is needed later), what is computed between two such places falls apart into
+parts that share no result. If two or more of them are heavy enough to be worth a thread, they become the chains of a
+stage; all else is a stage of one chain.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir import control_flow
+from torchette.exir.cost import cost
+from torchette.exir.delegate import is_delegate_call
+from torchette.exir.graph import note, place, placeholders
+from torchette.exir.interface import storage_source
+
+# Multiply-adds and elements below which a chain costs more to hand over than it saves, some 20 microseconds on a phone.
+LEAST_WORK = 100_000
+# A backend takes what is heavy.
+DELEGATE_WORK = 1e9
+# How many calls at the end of a part, which bring its branches together, may stand behind the stage.
+_JOINS = 4
+
+
+class Chain(NamedTuple):
+    """Where a node stands: stages run one after the other, the chains of one at any time within it."""
+
+    stage: int
+    number: int
+
+
+def split_chains(program: ExportedProgram, most: int) -> ExportedProgram:
+    """Independent branches become chains, `most` at a time."""
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    if any(control_flow.form(node) is not None for node in nodes):
+        note(program, "not split: control flow goes from one chain to another")
+        return program
+    stages: list[list[list[Node]]] = []
+    given = set(program.graph_signature.user_inputs)
+    for part in _parts(nodes, [node for node in placeholders(program) if node.name in given]):
+        for stage in _stages(part, most):
+            if len(stage) == 1 and stages and len(stages[-1]) == 1:
+                stages[-1][0] += stage[0]
+            else:
+                stages.append(stage)
+    end = program.graph.output_node()
+    for number, stage in enumerate(stages):
+        for index, chain in enumerate(stage):
+            for node in chain:
+                node.meta["chain"] = Chain(number, index)
+                end.prepend(node)
+        if len(stage) > 1:
+            heads = "; ".join(place(max(chain, key=_work)) for chain in stage)
+            note(program, f"{len(stage)} chains may run at the same time: {heads}")
+    return program
+
+
+def _parts(nodes: Sequence[Node], inputs: Sequence[Node]) -> list[list[Node]]:
+    """The graph cut after each call behind which one earlier result, or one input, at most is needed."""
+    order = {node: index for index, node in enumerate(nodes)}
+    last_use: dict[Node, int] = {}
+    for node in (*inputs, *nodes):
+        root = _root(node)
+        uses = (order.get(user, len(nodes)) for user in node.users if _root(user) is not root)
+        last_use[root] = max(last_use.get(root, -1), *uses, -1)
+    parts: list[list[Node]] = [[]]
+    alive = {node for node in inputs if last_use[node] >= 0}
+    for index, node in enumerate(nodes):
+        parts[-1].append(node)
+        alive.add(_root(node))
+        alive = {root for root in alive if last_use[root] > index}
+        if len(alive) <= 1:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+def _root(node: Node) -> Node:
+    """The call whose bytes a node's value is in; several results of one call count as one."""
+    while True:
+        source = storage_source(node)
+        if node.target is operator.getitem:
+            node = node.args[0]  # type: ignore[assignment]
+        elif source is not None and source[0].op == "call_function":
+            node = source[0]
+        else:
+            return node
+
+
+def _stages(part: list[Node], most: int) -> list[list[list[Node]]]:
+    """A part as stages of chains."""
+    for joins in range(min(_JOINS, len(part) - 1) + 1):
+        body, tail = part[: len(part) - joins], part[len(part) - joins :]
+        branches = _components(body)
+        heavy = [branch for branch in branches if _total(branch) >= LEAST_WORK]
+        if len(heavy) < 2:
+            continue
+        chains: list[list[Node]] = [[] for _ in range(min(most, len(heavy)))]
+        for branch in sorted(branches, key=_total, reverse=True):
+            min(chains, key=_total).extend(branch)
+        order = {node: index for index, node in enumerate(part)}
+        stage = [sorted(chain, key=order.__getitem__) for chain in chains]
+        return [stage, [tail]] if tail else [stage]
+    return [[part]]
+
+
+def _components(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Which of these calls use each other's results, or write to the same memory from outside."""
+    leader: dict[Node, Node] = {node: node for node in nodes}
+
+    def find(node: Node) -> Node:
+        while leader[node] is not node:
+            node = leader[node]
+        return node
+
+    written: dict[Node, Node] = {}
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source in leader:
+                leader[find(node)] = find(source)
+        target = None if "alias" in node.meta else storage_source(node)
+        outside = _root(target[0]) if target is not None else None
+        if outside is not None and outside not in leader:
+            written.setdefault(outside, node)
+    for outside, writer in written.items():
+        for user in (*outside.users, writer):
+            if user in leader:
+                leader[find(user)] = find(writer)
+    found: dict[Node, list[Node]] = {}
+    for node in nodes:
+        found.setdefault(find(node), []).append(node)
+    return list(found.values())
+
+
+def _total(nodes: Sequence[Node]) -> float:
+    return sum(map(_work, nodes))
+
+
+def _work(node: Node) -> float:
+    return DELEGATE_WORK if is_delegate_call(node) else float(cost(node))
