@@ -325,6 +325,7 @@ class _MethodEmitter:
         self.inputs: list[int] = []
         self.instructions: list[Any] = []
         self._chain_of: list[Any] = []  # of each instruction
+        self._chain: Any = None  # of the node that is emitted
         self._operators: dict[tuple[str, str], int] = {}
         self._of_node: dict[Node, int | tuple[int, ...]] = {}
         self._of_spec: dict[TensorSpec, int] = {}
@@ -404,6 +405,7 @@ class _MethodEmitter:
                 getattr(module, str(node.target), None), GraphModule
             )
             if node.op not in ("placeholder", "output") and not is_branch:
+                self._chain = node.meta.get("chain")
                 self._attempt(self._call, node)
                 for spec in node.meta.get("frees", ()):
                     if spec in self._of_spec:
@@ -668,7 +670,7 @@ class _MethodEmitter:
     def _append(self, call: Any, node: Node, results: int = 0) -> None:
         at = len(self.instructions)
         self.instructions.append(pte.Instruction(call))
-        self._chain_of.append(node.meta.get("chain"))
+        self._chain_of.append(self._chain)
         handle = node.meta.get("debug_handle")
         if handle is not None:
             self.debug_handles[at] = handle
@@ -697,7 +699,12 @@ class _MethodEmitter:
         return index
 
     def _list(self, kind: str, items: list, make: Any) -> int:
-        key = (kind, tuple(struct.pack("<d", item) if kind == "DoubleList" else item for item in items))
+        # The runtime gathers a list's elements in one place: chains that may run at the same time have their own.
+        key = (
+            kind,
+            self._chain,
+            tuple(struct.pack("<d", item) if kind == "DoubleList" else item for item in items),
+        )
         index = self._of_scalar.get(key)
         if index is None:
             index = self._of_scalar[key] = self._value(make(items))

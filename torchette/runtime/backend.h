@@ -49,6 +49,12 @@ class BackendInterface {
   virtual Error execute(BackendExecutionContext& context, DelegateHandle* handle,
                         Span<Value*> arguments) const = 0;
   virtual void destroy(DelegateHandle* handle) const { (void)handle; }
+  /// How many of execute()'s arguments it only reads: the first ones. A backend that does not say is never
+  /// run at the same time as anything that uses one of its arguments.
+  virtual size_t num_inputs(DelegateHandle* handle) const {
+    (void)handle;
+    return 0;
+  }
 
  protected:
   ~BackendInterface() = default;

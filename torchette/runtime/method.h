@@ -15,6 +15,8 @@ namespace torchette {
 
 /// What a loaded method consists of: plain data, which moves with one copy.
 class MethodParts {
+  friend class extension::ParallelMethod;
+
  protected:
   MethodParts(const Program* program, size_t plan, MemoryManager* memory);
 
@@ -134,6 +136,7 @@ class Method : private MethodParts {
 
  private:
   friend class Program;
+  friend class extension::ParallelMethod;
 
   class Loading;
 

@@ -9,6 +9,10 @@
 
 namespace torchette {
 
+namespace extension {
+class ParallelMethod;
+}
+
 class Method;
 class MethodMeta;
 struct TensorImpl;
@@ -44,6 +48,7 @@ class Program {
  private:
   friend class Method;
   friend class MethodMeta;
+  friend class extension::ParallelMethod;
 
   Program(DataLoader* loader, FreeableBuffer&& bytes, size_t segment_base)
       : loader_(loader), bytes_(std::move(bytes)), segment_base_(segment_base) {}

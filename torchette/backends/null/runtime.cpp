@@ -137,6 +137,10 @@ class NullBackend final : public BackendInterface {
     return static_cast<DelegateHandle*>(program);
   }
 
+  size_t num_inputs(DelegateHandle* handle) const override {
+    return static_cast<const Plan*>(handle)->header.inputs;
+  }
+
   Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<Value*> arguments) const override {
     const Plan& program = *static_cast<const Plan*>(handle);
     const Header& header = program.header;

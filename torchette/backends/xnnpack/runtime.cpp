@@ -47,6 +47,13 @@ class XnnpackBackend final : public BackendInterface {
     return static_cast<DelegateHandle*>(handle);
   }
 
+  size_t num_inputs(DelegateHandle* pointer) const override {
+    const xnnpack::Graph& graph = static_cast<const Handle*>(pointer)->graph;
+    size_t first = graph.inputs.size();
+    for (const External& output : graph.outputs) first = std::min<size_t>(first, output.id);
+    return first;
+  }
+
   Error execute(BackendExecutionContext&, DelegateHandle* pointer, Span<Value*> arguments) const override {
     Handle& handle = *static_cast<Handle*>(pointer);
     const auto& inputs = handle.graph.inputs;

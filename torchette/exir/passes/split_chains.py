@@ -17,7 +17,7 @@ from typing import NamedTuple
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.exir import control_flow
+from torchette.exir import control_flow, ops
 from torchette.exir.cost import cost
 from torchette.exir.delegate import is_delegate_call
 from torchette.exir.graph import note, place, placeholders
@@ -130,6 +130,10 @@ def _components(nodes: Sequence[Node]) -> list[list[Node]]:
         outside = _root(target[0]) if target is not None else None
         if outside is not None and outside not in leader:
             written.setdefault(outside, node)
+    # What draws random numbers does so in one order.
+    random = [node for node in nodes if ops.is_random(node.meta.get("functional", node.target))]
+    for node in random[1:]:
+        leader[find(node)] = find(random[0])
     for outside, writer in written.items():
         for user in (*outside.users, writer):
             if user in leader:

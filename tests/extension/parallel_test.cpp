@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Chains at the same time: what may meet does meet, what must wait waits, and the bits are those of one
+// thread. Arguments: a program of two delegates of NullBackend, x * x and y * y; and, where the kernels are
+// linked, a program of chains of kernels with one input and one output.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/check.h"
+#include "torchette/extension/file_data_loader.h"
+#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/parallel_method.h"
+#include "torchette/runtime/backend.h"
+
+using namespace torchette;
+using namespace torchette::extension;
+
+namespace {
+
+/// Squares, and waits in between for as many calls as are wanted at the same time.
+class MeetingBackend final : public BackendInterface {
+ public:
+  bool is_available() const override { return true; }
+  Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer*,
+                               Span<const CompileSpec>) const override {
+    return context.get_runtime_allocator()->allocate(8);
+  }
+  size_t num_inputs(DelegateHandle*) const override { return 1; }
+  Error execute(BackendExecutionContext&, DelegateHandle*, Span<Value*> arguments) const override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    most = std::max(most, ++inside_);
+    arrived_.notify_all();
+    arrived_.wait_for(lock, std::chrono::seconds(wanted > 1 ? 20 : 0), [this] { return most >= wanted; });
+    --inside_;
+    if (fails) return Error::Internal;
+    lock.unlock();
+    const Tensor x = arguments[0]->to_tensor(), out = arguments[arguments.size() - 1]->to_tensor();
+    for (ptrdiff_t i = 0; i < x.numel(); ++i)
+      out.mutable_data_ptr<float>()[i] = x.const_data_ptr<float>()[i] * x.const_data_ptr<float>()[i];
+    return Error::Ok;
+  }
+
+  mutable int most = 0;
+  int wanted = 1;
+  bool fails = false;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable arrived_;
+  mutable int inside_ = 0;
+};
+
+MeetingBackend meeting;
+Backend meeting_backend{"NullBackend", &meeting};
+
+/// On the thread that submits.
+class Inline final : public Executor {
+ public:
+  void submit(void (*task)(void*), void* argument) override { task(argument); }
+};
+
+class Threads final : public Executor {
+ public:
+  explicit Threads(int count) {
+    for (int i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
+  }
+  ~Threads() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void submit(void (*task)(void*), void* argument) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      tasks_.emplace_back(task, argument);
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      const auto [task, argument] = tasks_.front();
+      tasks_.pop_front();
+      lock.unlock();
+      task(argument);
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<void (*)(void*), void*>> tasks_;
+  std::vector<std::thread> threads_;
+  bool ends_ = false;
+};
+
+/// A loaded method with its memory, inputs of numbers that count up, and outputs of its own.
+struct Loaded {
+  explicit Loaded(const char* path) : loader(FileDataLoader::from(path)), own(Program::load(&**loader)) {
+    load(**own);
+  }
+  /// `CHECK` counts on one thread: nothing is checked here but by the results.
+  explicit Loaded(const Program& program) { load(program); }
+
+  void load(const Program& program) {
+    const Result<MethodMeta> meta = program.method_meta("forward");
+    for (size_t i = 0; i < meta->num_memory_planned_buffers(); ++i)
+      buffers.emplace_back(static_cast<size_t>(*meta->memory_planned_buffer_size(i)) + 16);
+    for (auto& buffer : buffers) spans.push_back({buffer.data(), buffer.size()});
+    planned.emplace(Span<Span<uint8_t>>{spans.data(), spans.size()});
+    manager.emplace(&method_memory, &*planned, &temp);
+    method.emplace(program.load_method("forward", &*manager));
+    for (size_t i = 0; i < (*method)->inputs_size(); ++i) {
+      TensorImpl impl = *(*method)->get_input(i).to_tensor().unsafe_impl();
+      auto& data = inputs.emplace_back(impl.capacity);
+      for (size_t k = 0; k < data.size(); ++k) data[k] = static_cast<float>(k % 97) * 0.01f - 0.3f;
+      impl.data = data.data();
+      (void)(*method)->set_input(Value(Tensor(&impl)), i);
+    }
+    for (size_t i = 0; i < (*method)->outputs_size(); ++i) {
+      const Tensor out = (*method)->get_output(i).to_tensor();
+      outputs.emplace_back(out.unsafe_impl()->capacity);
+      lend(i, i);
+    }
+  }
+  void lend(size_t output, size_t buffer) {
+    if (!(*method)->output_needs_memory(output)) return;
+    (void)(*method)->set_output_data_ptr(outputs[buffer].data(), outputs[buffer].size() * sizeof(float),
+                                         output);
+  }
+  std::vector<float> result(size_t index) {
+    const Tensor out = (*method)->get_output(index).to_tensor();
+    return {out.const_data_ptr<float>(), out.const_data_ptr<float>() + out.numel()};
+  }
+  void forget() {
+    for (auto& output : outputs) std::fill(output.begin(), output.end(), -1.0f);
+  }
+
+  std::optional<Result<FileDataLoader>> loader;
+  std::optional<Result<Program>> own;
+  std::vector<std::vector<uint8_t>> buffers;
+  std::vector<Span<uint8_t>> spans;
+  std::optional<HierarchicalAllocator> planned;
+  MallocMemoryAllocator method_memory, temp;
+  std::optional<MemoryManager> manager;
+  std::optional<Result<Method>> method;
+  std::deque<std::vector<float>> inputs, outputs;
+};
+
+void delegates_meet(const char* path) {
+  Loaded loaded(path);
+  Method& method = **loaded.method;
+  MallocMemoryAllocator first, second;
+  ParallelMethod parallel(method, {&first, &second});
+  CHECK(parallel.is_parallel() && parallel.num_chains() == 2 && !parallel.waits_for(1, 0));
+
+  CHECK(method.execute() == Error::Ok);
+  const std::vector<float> x = loaded.result(0), y = loaded.result(1);
+  CHECK(x.size() > 1 && x[1] == loaded.inputs[0][1] * loaded.inputs[0][1]);
+  const auto same = [&] { return loaded.result(0) == x && loaded.result(1) == y; };
+
+  Inline on_this_thread;
+  loaded.forget();
+  CHECK(parallel.execute(&on_this_thread) == Error::Ok && same() && meeting.most == 1);
+  loaded.forget();
+  CHECK(parallel.execute() == Error::Ok && same() && meeting.most == 1);
+
+  Threads threads(2);
+  meeting.wanted = 2;
+  loaded.forget();
+  CHECK(parallel.execute(&threads) == Error::Ok && same() && meeting.most == 2);
+
+  // one at a time where there is scratch memory for one, or where the caller's memory is shared
+  meeting.wanted = 1;
+  meeting.most = 0;
+  ParallelMethod narrow(method, {&first});
+  CHECK(narrow.execute(&threads) == Error::Ok && same() && meeting.most == 1);
+  if (method.output_needs_memory(1)) {
+    loaded.lend(1, 0);
+    CHECK(parallel.execute(&threads) == Error::Ok && meeting.most == 1 && loaded.result(1) == y);
+    loaded.lend(1, 1);
+  }
+
+  // the end comes by a call, an execution at a time
+  meeting.wanted = 2;
+  meeting.most = 0;
+  struct End {
+    std::atomic<int> calls{0};
+    Error error = Error::Internal;
+  } end;
+  const auto ended = [](void* context, Error error) {
+    static_cast<End*>(context)->error = error;
+    ++static_cast<End*>(context)->calls;
+  };
+  CHECK(parallel.execute_async(threads, ended, &end) == Error::Ok);
+  CHECK(parallel.done() || parallel.execute_async(threads) == Error::InvalidState || end.calls == 1);
+  CHECK(parallel.wait() == Error::Ok);
+  while (end.calls == 0) std::this_thread::yield();
+  CHECK(parallel.done() && end.error == Error::Ok && end.calls == 1 && same());
+
+  // a backend's error is the execution's, a cancelled one is told so, and the next one is right
+  meeting.wanted = 1;
+  meeting.fails = true;
+  CHECK(parallel.execute(&threads) == Error::Internal);
+  meeting.fails = false;
+  method.cancel();
+  CHECK(parallel.execute(&threads) == Error::OutOfResources);
+  loaded.forget();
+  CHECK(parallel.execute(&threads) == Error::Ok && same());
+  for (int round = 0; round < 200; ++round) {
+    ParallelMethod brief(method, {&first, &second});
+    CHECK(brief.execute_async(threads) == Error::Ok);  // destroyed while it runs, or just after
+  }
+  CHECK(same());
+}
+
+/// One program, its weights and its backends, and a method for each thread.
+void many_methods_of_one_program(const char* path) {
+  Loaded shared(path);
+  CHECK((*shared.method)->execute() == Error::Ok);
+  const std::vector<float> expected = shared.result(0);
+  std::atomic<int> right{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&] {
+      Loaded own(**shared.own);
+      bool all = true;
+      for (int round = 0; round < 20; ++round) {
+        own.forget();
+        all = all && (*own.method)->execute() == Error::Ok && own.result(0) == expected;
+      }
+      right += all ? 1 : 0;
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(right == 8);
+}
+
+void kernels_give_the_same(const char* path) {
+  Loaded loaded(path);
+  Method& method = **loaded.method;
+  MallocMemoryAllocator first, second;
+  ParallelMethod parallel(method, {&first, &second});
+  CHECK(parallel.is_parallel());
+  CHECK(method.execute() == Error::Ok);
+  const std::vector<float> expected = loaded.result(0);
+  Threads threads(2);
+  for (int round = 0; round < 50; ++round) {
+    loaded.forget();
+    CHECK(parallel.execute(&threads) == Error::Ok && loaded.result(0) == expected);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2 || register_backend(meeting_backend) != Error::Ok) return 2;
+  delegates_meet(argv[1]);
+  many_methods_of_one_program(argv[1]);
+  if (argc > 2) kernels_give_the_same(argv[2]);
+  std::printf("%d checks, %d failures\n", checks, failures);
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Chains of a method at the same time, in C++: with every kernel, and the machinery alone under the thread sanitizer.
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.building import CXX, ROOT, built, run
+
+torch = pytest.importorskip("torch")
+
+import torchette  # noqa: E402
+from torchette.backends.null import NullPartitioner  # noqa: E402
+from torchette.exir.cost import cost  # noqa: E402
+
+
+class Squares(torch.nn.Module):
+    def forward(self, x, y):
+        return x * x, y * y
+
+
+class Towers(torch.nn.Module):
+    """A stem, two towers of many layers, and a join."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 16, 3, padding=1)
+        self.towers = torch.nn.ModuleList(
+            torch.nn.Sequential(
+                *(layer for _ in range(4) for layer in (torch.nn.Conv2d(16, 16, 3, padding=1), act))
+            )
+            for act in (torch.nn.ReLU(), torch.nn.Sigmoid())
+        )
+
+    def forward(self, x):
+        x = self.stem(x)
+        return torch.cat([tower(x) for tower in self.towers], 1).mean((2, 3))
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("parallel")
+    delegates, kernels = folder / "delegates.pte", folder / "kernels.pte"
+    # two shapes: the null backend takes one per delegate
+    inputs = (torch.ones(3, 50), torch.ones(2, 70))
+    torchette.compile(Squares(), inputs, partitioner=NullPartitioner(), parallel=2).save(delegates)
+    torch.manual_seed(0)
+    torchette.compile(Towers().eval(), (torch.randn(1, 3, 24, 24),), parallel=2).save(kernels)
+    return delegates, kernels
+
+
+def test_chains_meet_and_give_the_same_bits(programs: tuple[Path, Path]) -> None:
+    output = run(built("torchette_parallel_test"), *programs).stdout
+    assert re.search(r"\d{2,} checks, 0 failures", output)
+
+
+def test_threads_race_nowhere(programs: tuple[Path, Path], tmp_path: Path) -> None:
+    table = tmp_path / "table.cpp"
+    table.write_text(
+        '#include "torchette/runtime/kernel.h"\n'
+        "namespace torchette { Span<const Kernels> kernel_table() { return {}; } }\n"
+    )
+    sources = [
+        p for p in (ROOT / "torchette/runtime").glob("*.cpp") if p.stem not in ("python", "platform_minimal")
+    ]
+    extension = ROOT / "torchette/extension"
+    sources += [extension / f"{name}.cpp" for name in ("parallel_method", "file_data_loader", "open_file")]
+    includes = ["-I", ROOT, "-I", ROOT / "build/dev/generated"]
+    program = tmp_path / "parallel_test"
+    command = [CXX, "-std=c++17", "-O1", "-g1", "-fsanitize=thread", *includes, table, *sources]
+    made = subprocess.run(
+        [
+            *map(str, command),
+            str(ROOT / "tests/extension/parallel_test.cpp"),
+            "-o",
+            str(program),
+            "-lpthread",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode and "tsan" in made.stderr:
+        pytest.skip("the compiler has no thread sanitizer")
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run([program, programs[0]], capture_output=True, text=True)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the thread sanitizer does not run on this kernel")
+    assert done.returncode == 0 and "0 failures" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_a_call_costs_is_its_products_and_its_elements() -> None:
+    program = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.ones(2, 8),))
+    node = next(node for node in program.graph.nodes if node.op == "call_function")
+    assert cost(node) == 2 * 8 * 4 + 2 * 8 + 8 * 4 + 4 + 2 * 4

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/extension/parallel_method.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "torchette/runtime/backend.h"
+#include "torchette/runtime/kernel_registry.h"
+#include "torchette/schema/program.h"
+
+namespace torchette::extension {
+
+namespace {
+
+struct Stretch {
+  uintptr_t begin, end;  // bytes, or the address of a value
+};
+/// In order of address, and none touches another.
+using Stretches = std::vector<Stretch>;
+
+Stretches merged(Stretches& all) {
+  std::sort(all.begin(), all.end(), [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+  Stretches result;
+  for (const Stretch& each : all) {
+    if (!result.empty() && each.begin <= result.back().end)
+      result.back().end = std::max(result.back().end, each.end);
+    else
+      result.push_back(each);
+  }
+  return result;
+}
+
+bool meet(const Stretches& a, const Stretches& b) {
+  for (size_t i = 0, k = 0; i < a.size() && k < b.size();) {
+    if (a[i].begin < b[k].end && b[k].begin < a[i].end) return true;
+    if (a[i].end < b[k].end)
+      ++i;
+    else
+      ++k;
+  }
+  return false;
+}
+
+/// What a chain uses.
+struct Uses {
+  Stretches read, written;
+
+  bool conflict(const Uses& other) const {
+    return meet(written, other.written) || meet(written, other.read) || meet(read, other.written);
+  }
+};
+
+}  // namespace
+
+/// Reads which values each instruction uses, and finds which chains must wait for which.
+class ParallelMethod::Analysis {
+ public:
+  explicit Analysis(ParallelMethod& owner)
+      : o_(owner),
+        m_(owner.method_),
+        reader_(m_.program_->reader()),
+        plan_(flat::Table::at(&reader_, m_.plan_)) {}
+
+  /// False where the method can only run as it stands.
+  bool run() {
+    constexpr size_t kMostChains = 256;  // every pair is compared
+    const flat::Tables chains = plan_.tables(schema::ExecutionPlan::kChains);
+    if (chains.size() < 2 || chains.size() > kMostChains) return false;
+    size_t at = 0;
+    std::vector<Uses> uses;
+    for (size_t c = 0; c < chains.size(); ++c) {
+      const flat::Tables records = chains[c].tables(schema::Chain::kInstructions);
+      uses_ = {};
+      for (size_t i = 0; i < records.size(); ++i)
+        if (at + i >= m_.instructions_.size() || !instruction(records[i], m_.instructions_[at + i]))
+          return false;
+      o_.chains_.push_back({&o_, at, at + records.size(), {}});
+      at += records.size();
+      uses.push_back({merged(uses_.read), merged(uses_.written)});
+    }
+    if (at != m_.instructions_.size() || !reader_.ok()) return false;
+    for (size_t later = 0; later < uses.size(); ++later)
+      for (size_t earlier = 0; earlier < later; ++earlier) {
+        if (!uses[earlier].conflict(uses[later])) {
+          o_.parallel_ = true;
+          continue;
+        }
+        o_.chains_[earlier].dependents.push_back(later);
+        ++o_.chains_[later].waits_for;
+      }
+    std::sort(o_.lent_.begin(), o_.lent_.end());
+    o_.lent_.erase(std::unique(o_.lent_.begin(), o_.lent_.end()), o_.lent_.end());
+    return true;
+  }
+
+ private:
+  bool instruction(const flat::Table& record, const Method::Instruction& loaded) {
+    const flat::Table call = record.table(schema::Instruction::kInstrArgs);
+    if (loaded.function == nullptr) return delegate(*static_cast<const Method::Control*>(loaded.argument));
+    const flat::Table op =
+        plan_.tables(schema::ExecutionPlan::kOperators)[call.get<uint32_t>(schema::KernelCall::kOpIndex)];
+    const Kernel* kernel =
+        find_kernel(op.string(schema::Operator::kName), op.string(schema::Operator::kOverload));
+    if (kernel == nullptr) return false;
+    const Span<const int32_t> arguments = call.vector<int32_t>(schema::KernelCall::kArgs);
+    size_t i = 0;
+    for (const char* code = kernel->signature; *code != 0; ++code, ++i) {
+      if (*code == '?') ++code;
+      if (i >= arguments.size() || *code == 0) return false;
+      const bool written = *code == 't' || *code == 'v' || (*code == 'L' && code[1] == 0);
+      if (!value(arguments[i], written)) return false;
+    }
+    return true;
+  }
+
+  bool delegate(const Method::Control& control) {
+    if (control.kind != Method::Control::Kind::Delegate) return false;  // jumps, moves, views
+    const Method::Delegate& delegate = m_.delegates_[static_cast<size_t>(control.a)];
+    const size_t inputs = delegate.backend->num_inputs(delegate.handle);
+    for (size_t i = 0; i < control.delegate_arguments.size(); ++i)
+      if (!value(static_cast<int32_t>(control.delegate_arguments[i] - m_.values_.data()), i >= inputs))
+        return false;
+    add(&delegate, sizeof(delegate), true);  // a handle is one thread's at a time
+    return true;
+  }
+
+  bool value(int32_t index, bool written) {
+    if (index < 0) return true;
+    const Value& value = m_.value(index);
+    if (value.tag() == Tag::ListTensor || value.tag() == Tag::ListOptionalTensor) {
+      const BoxedList& list = *value.boxed_list();
+      for (uint32_t k = 0; k < list.size; ++k)
+        if (!this->value(static_cast<const int32_t*>(list.indices)[k], written)) return false;
+      add(&value, sizeof(value), true);  // the elements are gathered in one place
+    } else if (value.tag() == Tag::ListInt) {
+      const BoxedList& list = *value.boxed_list();
+      for (uint32_t k = 0; k < list.size; ++k)
+        add(list.values + static_cast<const int64_t*>(list.indices)[k], sizeof(Value), false);
+      add(&value, sizeof(value), true);
+    } else {
+      add(&value, sizeof(value), written);
+    }
+    if (!value.is_tensor()) return true;
+    const TensorImpl& impl = *value.to_tensor().unsafe_impl();
+    if (impl.dynamism == TensorShapeDynamism::OWNED) return false;  // its memory comes and goes
+    if ((m_.flags(index) & Method::kCallerMemory) != 0) {
+      o_.lent_.emplace_back(index, written);
+    } else if (impl.data != nullptr) {
+      add(impl.data, impl.capacity * element_size(impl.type), written);
+    }
+    return true;
+  }
+
+  void add(const void* begin, size_t size, bool written) {
+    const auto at = reinterpret_cast<uintptr_t>(begin);
+    if (size != 0) (written ? uses_.written : uses_.read).push_back({at, at + size});
+  }
+
+  ParallelMethod& o_;
+  Method& m_;
+  flat::Reader reader_;
+  flat::Table plan_;
+  Uses uses_;  // of one chain
+};
+
+ParallelMethod::ParallelMethod(Method& method, std::vector<MemoryAllocator*> temp)
+    : method_(method), temp_(std::move(temp)) {
+  Analysis analysis(*this);
+  if (!analysis.run()) {
+    chains_.clear();
+    parallel_ = false;
+  }
+}
+
+ParallelMethod::~ParallelMethod() { (void)wait(); }
+
+bool ParallelMethod::waits_for(size_t later, size_t earlier) const {
+  const std::vector<size_t>& dependents = chains_[earlier].dependents;
+  return std::find(dependents.begin(), dependents.end(), later) != dependents.end();
+}
+
+/// Whether what is written of the memory that the caller has lent is nobody else's.
+bool ParallelMethod::lent_memory_is_apart() const {
+  for (const auto& [index, written] : lent_) {
+    const Tensor a = method_.value(index).to_tensor();
+    const auto* begin = static_cast<const uint8_t*>(a.const_data_ptr());
+    for (const auto& [other, other_written] : lent_) {
+      if (other == index || !(written || other_written)) continue;
+      const Tensor b = method_.value(other).to_tensor();
+      const auto* at = static_cast<const uint8_t*>(b.const_data_ptr());
+      if (std::less<const uint8_t*>()(begin,
+                                      at + b.unsafe_impl()->capacity * element_size(b.scalar_type())) &&
+          std::less<const uint8_t*>()(at, begin + a.unsafe_impl()->capacity * element_size(a.scalar_type())))
+        return false;
+    }
+  }
+  return true;
+}
+
+Error ParallelMethod::execute_async(Executor& executor, Callback done, void* context) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  TORCHETTE_CHECK(!active_, InvalidState, "the method runs already");
+  TORCHETTE_TRY(method_.start());
+  executor_ = &executor;
+  callback_ = done;
+  callback_context_ = context;
+  error_ = Error::Ok;
+  active_ = true;
+  if (!parallel_ || temp_.empty() || !lent_memory_is_apart()) {
+    running_ = remaining_ = 1;
+    lock.unlock();
+    executor.submit(&run_whole, this);
+    return Error::Ok;
+  }
+  remaining_ = chains_.size();
+  ready_.clear();
+  for (size_t i = chains_.size(); i-- > 0;) {
+    chains_[i].left = chains_[i].waits_for;
+    if (chains_[i].left == 0) ready_.push_back(i);
+  }
+  proceed(lock);
+  return Error::Ok;
+}
+
+/// Hands out what can run, and ends the execution where nothing is left. Nothing is locked while a task is
+/// handed out, since an executor may run it at once, on this thread. `lock` is given back.
+void ParallelMethod::proceed(std::unique_lock<std::mutex>& lock) {
+  ++inside_;
+  while (error_ == Error::Ok && !ready_.empty() && !temp_.empty()) {
+    Chain& chain = chains_[ready_.back()];
+    ready_.pop_back();
+    chain.temp = temp_.back();
+    temp_.pop_back();
+    ++running_;
+    Executor& executor = *executor_;
+    lock.unlock();
+    executor.submit(&run_chain, &chain);
+    lock.lock();
+  }
+  // who waits for the end may destroy this as soon as it has come: the last thread that needs it says so
+  const bool over = --inside_ == 0 && running_ == 0 && (remaining_ == 0 || error_ != Error::Ok);
+  const Callback callback = over ? callback_ : nullptr;
+  void* const context = callback_context_;
+  const Error error = error_;
+  if (over) {
+    (void)method_.reset_execution();
+    active_ = false;
+    ended_.notify_all();
+  }
+  lock.unlock();
+  if (callback != nullptr) callback(context, error);
+}
+
+void ParallelMethod::run_chain(void* argument) {
+  Chain& chain = *static_cast<Chain*>(argument);
+  ParallelMethod& self = *chain.owner;
+  const Error error = self.run(chain);
+  std::unique_lock<std::mutex> lock(self.mutex_);
+  self.temp_.push_back(chain.temp);
+  if (error == Error::Ok)
+    for (size_t dependent : chain.dependents)
+      if (--self.chains_[dependent].left == 0) self.ready_.push_back(dependent);
+  self.ended(lock, error);
+}
+
+void ParallelMethod::run_whole(void* argument) {
+  ParallelMethod& self = *static_cast<ParallelMethod*>(argument);
+  const Error error = self.method_.execute();
+  std::unique_lock<std::mutex> lock(self.mutex_);
+  self.ended(lock, error);
+}
+
+/// A task has ended.
+void ParallelMethod::ended(std::unique_lock<std::mutex>& lock, Error error) {
+  --running_;
+  if (error == Error::Ok)
+    --remaining_;
+  else if (error_ == Error::Ok)
+    error_ = error;
+  proceed(lock);
+}
+
+Error ParallelMethod::run(const Chain& chain) {
+  Context context(chain.temp);
+  for (size_t i = chain.begin; i < chain.end; ++i) {
+    TORCHETTE_CHECK(method_.end_.load(std::memory_order_relaxed) != 0, OutOfResources,
+                    "the execution was cancelled");
+    const Method::Instruction& instruction = method_.instructions_[i];
+    Error error;
+    if (instruction.function != nullptr) {
+      error = instruction.function(
+          context, {method_.values_.data(), static_cast<const int32_t*>(instruction.argument)});
+    } else {
+      const auto& control = *static_cast<const Method::Control*>(instruction.argument);
+      const Method::Delegate& delegate = method_.delegates_[static_cast<size_t>(control.a)];
+      error = delegate.backend->execute(context, delegate.handle, control.delegate_arguments);
+    }
+    context.reset_temp();
+    if (error != Error::Ok) {
+      TORCHETTE_LOG(Error, "instruction %zu failed with error 0x%x", i, static_cast<unsigned>(error));
+      return error;
+    }
+  }
+  return Error::Ok;
+}
+
+bool ParallelMethod::done() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !active_;
+}
+
+Error ParallelMethod::wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait(lock, [this] { return !active_; });
+  return error_;
+}
+
+Error ParallelMethod::execute(Executor* executor) {
+  if (executor == nullptr) return method_.execute();
+  TORCHETTE_TRY(execute_async(*executor));
+  return wait();
+}
+
+}  // namespace torchette::extension
