@@ -182,3 +182,91 @@ def test_mistakes_are_explained(
     assert main(["embed", "net.pte", "-o", "made", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not Path("made").exists()
+
+
+DYNAMIC_MAIN = """\
+#include <cstdio>
+#include "net.hpp"
+
+using namespace torchette;
+
+static float input[64 * 8];
+
+int main() {
+  auto loader = net::program();
+  auto program = Program::load(&loader, Program::Verification::InternalConsistency);
+  if (!program.ok()) return 1;
+  net::forward_memory memory;
+  auto method = program->load_method("forward", &memory.manager);
+  if (!method.ok()) return 2;
+  for (size_t i = 0; i < sizeof(input) / sizeof(float); ++i) input[i] = 0.01f * static_cast<float>(i);
+  for (const int rows : {64, 5, 64}) {
+    TensorImpl impl = *method->get_input(0).to_tensor().unsafe_impl();
+    int32_t sizes[] = {rows, 8};
+    impl.sizes = sizes;
+    impl.numel = rows * 8;
+    impl.data = input;
+    if (method->set_input(Value(Tensor(&impl)), 0) != Error::Ok) return 3;
+    if (method->execute() != Error::Ok) return 4;
+    const Tensor out = method->get_output(0).to_tensor();
+    printf("%d %.5f\\n", static_cast<int>(out.size(0)), out.const_data_ptr<float>()[out.numel() - 1]);
+  }
+}
+"""
+
+
+class Rows(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(8, 24), torch.nn.Linear(24, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.up(x)
+        return self.down(torch.tanh(y) * y.sum(0))
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torchette.Model:
+    """net.pte in the working folder: 1 to 64 rows, whose tensors take memory while the method runs."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    sizes = ({0: torch.export.Dim("rows", min=1, max=64)},)
+    model = torchette.compile(Rows().eval(), (torch.ones(4, 8),), dynamic_shapes=sizes)
+    model.save("net.pte")
+    return model
+
+
+def test_tensors_of_sizes_that_vary_have_a_pool_of_what_they_take_at_most(rows: torchette.Model) -> None:
+    libraries = [BUILD / f"libtorchette_{name}.a" for name in ("extension", "core", "kernels", "core")]
+    if not all(library.exists() for library in libraries):
+        pytest.skip("not built by ./dev setup")
+    Path("main.cpp").write_text(DYNAMIC_MAIN)
+    (bill,) = bills("net.pte")
+    assert bill.dynamic is not None and bill.dynamic > 64 * 24 * 4
+    flags = ["-std=c++17", f"-I{ROOT}", f"-I{BUILD / 'generated'}", "-Imade", "-x", "c++"]
+
+    def build(*more: str) -> None:
+        assert main(["embed", "net.pte", "-o", "made", *more]) == 0
+        run(CXX, *flags, "main.cpp", "made/net.c", "-x", "none", *libraries, "-o", "main")
+
+    build()
+    x = 0.01 * np.arange(64 * 8, dtype=np.float32).reshape(64, 8)
+    last = {count: np.asarray(rows(x[:count])).ravel()[-1] for count in (64, 5)}
+    lines = [line.split() for line in run("./main").splitlines()]
+    assert [int(line[0]) for line in lines] == [64, 5, 64]
+    np.testing.assert_allclose([float(line[1]) for line in lines], [last[64], last[5], last[64]], rtol=1e-4)
+    build("--dynamic", str(bill.dynamic - 16))
+    assert subprocess.run(["./main"], capture_output=True).returncode == 4
+
+
+def test_tensors_without_a_greatest_size_want_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = ({0: torch.export.Dim("rows", min=1)},)
+    torchette.compile(Rows().eval(), (torch.ones(4, 8),), dynamic_shapes=sizes).save("net.pte")
+    assert main(["embed", "net.pte", "-o", "made", "--target", "cortex-m4", "--temp", "0"]) == 2
+    text = capsys.readouterr().err
+    assert "tensors without a greatest size" in text and "--dynamic" in text
+    assert main(["embed", "net.pte", "-o", "made", "--temp", "0", "--dynamic", "4096"]) == 0
+    assert "#define NET_FORWARD_DYNAMIC_SIZE 4096" in Path("made/net.h").read_text()

@@ -29,11 +29,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--temp", default="most", metavar="BYTES", help="bytes of the temp pool, or most (default) or least"
     )
     parser.add_argument(
+        "--dynamic",
+        type=int,
+        metavar="BYTES",
+        help="bytes for tensors whose size only the run knows (default: what they take at their largest)",
+    )
+    parser.add_argument(
         "--section",
         action="append",
         default=[],
         metavar="POOL=SECTION",
-        help="where the linker puts program, method, temp, planned_1, ...",
+        help="where the linker puts program, method, temp, dynamic, planned_1, ...",
     )
     parser.add_argument(
         "--incbin", action="store_true", help="let the assembler read the program from a file"
@@ -54,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
         name=options.name,
         target=options.target,
         temp=int(options.temp) if options.temp.isdigit() else options.temp,
+        dynamic=options.dynamic,
         sections=sections,
         incbin=options.incbin,
     ):

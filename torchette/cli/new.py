@@ -46,12 +46,13 @@ def board_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchette.build.bare.project import Application, identifier, new_project
+    from torchette.build.bare.project import Application, new_project
+    from torchette.devtools.embed import identifier
 
     board, stack, temp = chosen_board(options, "mps2-an386")
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or _sine(Path(folder))
-        application = Application(model, board, options.name or identifier(model), stack, temp)
+        application = Application(model, board, identifier(options.name or model.stem), stack, temp)
         new_project(application, options.folder)
     print(f"{options.folder}: {application.name} for {board.name}, {board.text}")
     print(f"make -C {options.folder} run")

@@ -17,7 +17,7 @@ from torchette.errors import InputError
 from torchette.format import pte
 
 # Where pools and the program start, in bytes.
-ALIGNMENT = {"program": 16, "planned": 16, "method": 16, "temp": 64}
+ALIGNMENT = {"program": 16, "planned": 16, "method": 16, "temp": 64, "dynamic": 16}
 
 
 def embed(
@@ -27,6 +27,7 @@ def embed(
     name: str | None = None,
     target: str = "native",
     temp: str | int = "most",
+    dynamic: int | None = None,
     sections: Mapping[str, str] | None = None,
     incbin: bool = False,
 ) -> list[Path]:
@@ -39,7 +40,8 @@ def embed(
         target: see `torchette.devtools.memory.target_named`.
         temp: bytes of the temp pool; "most", with which kernels are never refused memory, or "least", with which they
             still run.
-        sections: pool (program, method, temp, planned_1, planned_2, ...) -> section of the linker script.
+        dynamic: bytes of the pool of tensors whose size only the run knows; None for what they take at their largest.
+        sections: pool (program, method, temp, dynamic, planned_1, planned_2, ...) -> section of the linker script.
         incbin: let the assembler read the program from a copy of the file, for programs of many megabytes. Needs a GNU
             assembler for ELF.
 
@@ -48,7 +50,7 @@ def embed(
 
     Raises:
         FormatError, ModelNotFoundError: there is no such program.
-        InputError: no such target, a section for a pool that there is not, or the temp memory cannot be found here.
+        InputError: no such target, a section for a pool that there is not, or the temp or the dynamic memory is not known.
     """
     source, folder = Path(source), Path(folder)
     file = pte.load_file(source)
@@ -57,6 +59,7 @@ def embed(
         zip(distinct_names(file), bills(file, target, temp=not isinstance(temp, int)), strict=True)
     )
     pools = {"program", "method", "temp"}
+    pools |= {"dynamic" for _, bill in methods if bill.dynamic != 0}
     pools |= {f"planned_{i}" for _, bill in methods for i in range(1, 1 + len(bill.planned))}
     if unknown := (sections or {}).keys() - pools:
         raise InputError(
@@ -64,7 +67,7 @@ def embed(
         )
     writer = _Writer(prefix, dict(sections or {}), len(file.buffer))
     for method, bill in methods:
-        writer.add(method, bill, _temp(bill, temp))
+        writer.add(method, bill, _temp(bill, temp), _dynamic(bill, dynamic))
     about = f"/* {prefix}: a program of Torchette for {target}, written by `torchette embed`. */\n"
     texts = {f"{prefix}.h": about + writer.header(), f"{prefix}.hpp": about.replace(" */", ", in C++. */")}
     texts[f"{prefix}.hpp"] += writer.cpp()
@@ -111,6 +114,20 @@ def _temp(bill: Bill, temp: str | int) -> int:
     return bill.temp.least if temp == "least" else bill.temp.most
 
 
+def _dynamic(bill: Bill, dynamic: int | None) -> int:
+    if bill.dynamic is None and dynamic is None:
+        raise InputError(
+            f"method {bill.method_name!r} has tensors without a greatest size, which take memory while it runs",
+            hints=[
+                "name the bytes that they may take together: --dynamic 100000",
+                "or give their sizes a range when the model is compiled: Dim('n', max=128)",
+            ],
+        )
+    if bill.dynamic == 0:
+        return 0
+    return dynamic if dynamic is not None else bill.dynamic or 0
+
+
 class _Writer:
     """Collects the pools and says them in C."""
 
@@ -122,13 +139,14 @@ class _Writer:
         self._pools: dict[str, list[tuple[str, str, int, str]]] = {}
         self._methods: list[tuple[str, Bill]] = []
 
-    def add(self, method: str, bill: Bill, temp: int) -> None:
+    def add(self, method: str, bill: Bill, temp: int, dynamic: int) -> None:
         """The pools of a method."""
         symbol = f"{self._prefix}_{method}"
         more = f"{symbol.upper()}_BACKEND_SIZE" if bill.backends else ""
         self._pools[method] = [
             (f"{symbol}_method", "method", bill.method, more),
             (f"{symbol}_temp", "temp", temp, ""),
+            *([(f"{symbol}_dynamic", "dynamic", dynamic, "")] if bill.dynamic != 0 else []),
             *((f"{symbol}_planned_{i}", f"planned_{i}", size, "") for i, size in enumerate(bill.planned, 1)),
         ]
         self._methods.append((method, bill))
@@ -192,6 +210,11 @@ class _Writer:
         lines = ["#pragma once", "", f'#include "{prefix}.h"']
         lines += [
             '#include "torchette/extension/buffer_data_loader.h"',
+            *(
+                ['#include "torchette/extension/free_list_allocator.h"']
+                if any(bill.dynamic != 0 for _, bill in self._methods)
+                else []
+            ),
             '#include "torchette/runtime/method.h"',
         ]
         lines += [
@@ -215,7 +238,11 @@ class _Writer:
                 size = f"{symbol.upper()}_{pool.upper()}_SIZE"
                 lines += [f"  torchette::MemoryAllocator {pool}{{{size}, {symbol}_{pool}}};"]
             lines += [f"  torchette::HierarchicalAllocator planned{{{{buffers, {len(bill.planned)}}}}};"]
-            lines += ["  torchette::MemoryManager manager{&method, &planned, &temp};", "};"]
+            if bill.dynamic != 0:
+                size = f"{symbol.upper()}_DYNAMIC_SIZE"
+                lines += [f"  torchette::extension::FreeListAllocator dynamic{{{size}, {symbol}_dynamic}};"]
+            more = ", &dynamic" if bill.dynamic != 0 else ""
+            lines += [f"  torchette::MemoryManager manager{{&method, &planned, &temp{more}}};", "};"]
         return "\n".join([*lines, "", f"}}  // namespace {prefix}", ""])
 
 

@@ -151,10 +151,7 @@ def method_bytes(plan: Any, pointer: int) -> int:
         elif kind == "Tensor":
             # one that takes memory while the method runs knows where from
             placed = record.allocation_info or record.data_buffer_idx
-            unbound = (
-                record.shape_dynamism == pte.TensorShapeDynamism.DYNAMIC_UNBOUND and index not in plan.inputs
-            )
-            owned = unbound and bool(record.sizes)
+            owned = _takes_memory(plan, index)
             memory.take(LAYOUTS["TensorImpl"] + "P" * owned)
             if record.shape_dynamism != pte.TensorShapeDynamism.STATIC:
                 memory.take("4", 2 * len(record.sizes))
@@ -191,6 +188,62 @@ _GATHERED = {
     "TensorList": LAYOUTS["Tensor"],
     "OptionalTensorList": LAYOUTS["Optional<Tensor>"],
 }
+
+
+# ---- memory of tensors whose size only the run knows ----
+
+
+def _takes_memory(plan: Any, index: int) -> bool:
+    """Whether a value is a tensor that takes memory while the method runs, unless it has some, as method_load.cpp decides."""
+    record = plan.values[index].val
+    return (
+        type(record).__name__ == "Tensor"
+        and record.shape_dynamism == pte.TensorShapeDynamism.DYNAMIC_UNBOUND
+        and index not in plan.inputs
+        and bool(record.sizes)
+    )
+
+
+def dynamic_bytes(plan: Any) -> int | None:
+    """Bytes of a `FreeListAllocator` (torchette/extension/free_list_allocator.h) with which the method runs at its largest sizes.
+
+    Plays what the allocator does, instruction by instruction, for a first run and for one that finds the results of the
+    one before it still there. Loops are played once, since each turn takes and gives back the same.
+
+    Returns:
+        0 where no tensor takes memory while the method runs; None where one of them has no greatest size.
+    """
+    unit = 16  # of the allocator: sizes are multiples of it, and so long is each piece's header
+    taken: dict[int, tuple[int, int]] = {}  # value -> begin and end of its piece
+    most = 0
+    owned = {index: value.val for index, value in enumerate(plan.values) if _takes_memory(plan, index)}
+    owned = {
+        i: tensor for i, tensor in owned.items() if not (tensor.allocation_info or tensor.data_buffer_idx)
+    }
+    sizes = {index: pte.tensor_nbytes(tensor) for index, tensor in owned.items()}
+    if 0 in sizes.values():  # stands for a size without a bound
+        return None
+    for _ in range(3):
+        written: set[int] = set()
+        for chain in plan.chains:
+            for instruction in chain.instructions:
+                call = instruction.instr_args
+                if type(call).__name__ == "FreeCall":
+                    taken.pop(call.value_index, None)
+                    continue
+                for index in getattr(call, "args", ()):
+                    if index not in owned or index in written:
+                        continue
+                    written.add(index)
+                    taken.pop(index, None)
+                    needed, begin = unit + _align(sizes[index], unit), 0
+                    for other, end in sorted(taken.values()):
+                        if other - begin >= needed:
+                            break
+                        begin = end
+                    taken[index] = (begin, begin + needed)
+                    most = max(most, begin + needed)
+    return most
 
 
 # ---- kernels' scratch memory ----
@@ -295,11 +348,12 @@ class Bill:
     constants: int  # in the file, read in place
     backends: list[str]
     backends_counted: bool
+    dynamic: int | None  # see `dynamic_bytes`
 
     @property
     def ram(self) -> int:
-        """Planned, method and temp memory together."""
-        return sum(self.planned) + self.method + (self.temp.most if self.temp else 0)
+        """Planned, method, temp and dynamic memory together, as far as they are known."""
+        return sum(self.planned) + self.method + (self.temp.most if self.temp else 0) + (self.dynamic or 0)
 
     def to_dict(self) -> dict[str, Any]:
         """The bill as dicts, lists, strings, numbers and None."""
@@ -323,7 +377,14 @@ class Bill:
             if self.temp.unknown:
                 remark += f"; without {', '.join(self.temp.unknown)}, whose need is known when they run"
             rows.append(("temp", self.temp.most, remark))
-        rows.append(("RAM", self.ram, "all of the above" + (" but temp" if self.temp is None else "")))
+        if self.dynamic is None:
+            rows.append(
+                ("dynamic", "unknown", "tensors without a greatest size take it while the method runs")
+            )
+        elif self.dynamic:
+            rows.append(("dynamic", self.dynamic, "tensors, while the method runs, at the largest sizes"))
+        left = [name for name, size in (("temp", self.temp), ("dynamic", self.dynamic)) if size is None]
+        rows.append(("RAM", self.ram, "all of the above" + (f" but {' and '.join(left)}" if left else "")))
         if self.lent_inputs or self.lent_outputs:
             rows.append(("inputs", self.lent_inputs, "in the caller's own memory"))
             rows.append(("outputs", self.lent_outputs, "in the caller's own memory"))
@@ -362,7 +423,9 @@ def _bill(file: pte.PteFile, plan: Any, target: Target, with_temp: bool) -> Bill
         return sum(
             pte.tensor_nbytes(tensors[index])
             for index in set(indices)
-            if index in tensors and not (tensors[index].allocation_info or tensors[index].data_buffer_idx)
+            if index in tensors
+            and not (tensors[index].allocation_info or tensors[index].data_buffer_idx)
+            and not _takes_memory(plan, index)
         )
 
     constants = {
@@ -383,6 +446,7 @@ def _bill(file: pte.PteFile, plan: Any, target: Target, with_temp: bool) -> Bill
         constants=sum(constants.values()),
         backends=[delegate.id for delegate in plan.delegates],
         backends_counted=loaded is not None,
+        dynamic=dynamic_bytes(plan),
     )
 
 

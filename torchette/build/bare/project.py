@@ -18,11 +18,11 @@ import numpy as np
 from torchette.build import selection, targets
 from torchette.build.bare import boards
 from torchette.build.bare.boards import STACK, Board
-from torchette.devtools.embed import embed
+from torchette.devtools.embed import distinct_names, embed
 from torchette.devtools.inspect import MethodInfo, TensorInfo, describe
 from torchette.devtools.memory import Bill, bills
 from torchette.errors import BuildError, TorchetteError
-from torchette.format import schema
+from torchette.format import pte, schema
 
 PACKAGE = Path(__file__).resolve().parents[2]
 TEMPLATES = Path(__file__).with_name("project")
@@ -52,12 +52,6 @@ class Application:
     temp: str | int = "most"
 
 
-def identifier(path: Path) -> str:
-    """A C identifier made of a file's name."""
-    name = re.sub(r"\W", "_", path.stem, flags=re.ASCII)
-    return name if name[:1].isalpha() else f"m{name}"
-
-
 def write_application(application: Application, folder: Path) -> list[Path]:
     """Writes main.cpp, expected.h, image.ld and the embedded program.
 
@@ -84,7 +78,7 @@ def write_application(application: Application, folder: Path) -> list[Path]:
             "main.cpp",
             NAME=application.name,
             BOARD=board.name,
-            METHOD=re.sub(r"\W", "_", method.name, flags=re.ASCII),
+            METHOD=distinct_names(pte.load_file(application.model))[0],
             METHOD_NAME=method.name,
             ARRAYS=outer.arrays(),
             GIVE=outer.calls(method),
@@ -143,6 +137,7 @@ def check_fit(application: Application, bill: Bill, outer: int) -> None:
         "planned": sum(bill.planned),
         "method": bill.method,
         "temp": temp,
+        "dynamic": bill.dynamic or 0,
         "inputs and outputs": outer,
         "stack": application.stack,
     }
@@ -184,7 +179,9 @@ class _Outer:
                 self._inputs.append((number, self._add("input", number, port.name, tensor, names)))
         for number, port in enumerate(method.outputs):
             tensor = method.values[port.index].tensor
-            if tensor is not None and tensor.storage == "unplanned" and port.index not in inputs:
+            if tensor is None or tensor.storage != "unplanned" or port.index in inputs:
+                continue
+            if tensor.dynamism != "dynamic_unbound":  # which takes memory of its own while the method runs
                 self._outputs.append((number, self._add("output", number, port.name, tensor, names)))
 
     def _add(self, kind: str, number: int, name: str, tensor: TensorInfo, names: set[str]) -> str:
