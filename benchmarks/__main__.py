@@ -3,9 +3,15 @@
 
 import sys
 
-from benchmarks import codegen, families, models, tax, xnnpack
+from benchmarks import codegen, families, images, models, tax, xnnpack
 
-PARTS = {"codegen": codegen.main, "kernels": families.main, "tax": tax.main, "xnnpack": xnnpack.main}
+PARTS = {
+    "codegen": codegen.main,
+    "images": images.main,
+    "kernels": families.main,
+    "tax": tax.main,
+    "xnnpack": xnnpack.main,
+}
 
 part = PARTS.get(sys.argv[1]) if len(sys.argv) > 1 else None
 raise SystemExit(part(sys.argv[2:]) if part else models.main())

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+from pathlib import Path
 
 PINNED_TORCH = "2.13.0"
+# What `torchette build` compiles in tests is kept with the checkout.
+os.environ.setdefault("TORCHETTE_CACHE", str(Path(__file__).resolve().parents[1] / ".torchette" / "cache"))
 
 
 def pytest_report_header() -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert len([name for name in names if re.match(r"torchette/runtime/_native.*\.so$", name)]) == 1
     for name in ("torchette/lib/libtorchette.a", "torchette/lib/libtorchette.so"):
         assert name in names
-    known = r"\.(py|fbs|h|ld|in|def|so|a|md|txt|json|sh)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
+    known = r"\.(py|fbs|h|cpp|ld|in|def|so|a|md|txt|json|sh)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
     strange = [name for name in names if not re.search(known, name)]
     assert strange == [next(name for name in names if name.endswith(".data/scripts/executor_runner"))]
     assert wheel.stat().st_size < 10e6
@@ -80,6 +81,21 @@ def test_projects_find_the_installed_package(
     prefix = tmp_path / "site" / "torchette"
     for shared in ("OFF", "ON"):
         build_and_run_guide(prefix, tmp_path / shared, shared, two_methods)
+
+
+def test_the_installed_package_builds_for_a_target(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    command = ["build", "--target", "host", "--compiler", "c++", "--ops", "aten::mm.out,aten::add.out"]
+    more = ["--dtypes", "float32", "--optimize", "size", "-o", str(tmp_path / "made")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "torchette.cli", *command, *more], capture_output=True, text=True,
+        cwd=tmp_path, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "aten::mm.out" in done.stdout and "aten::bmm.out" not in done.stdout
+    assert (tmp_path / "made" / "lib" / "libtorchette.a").exists()
+    python(tmp_path / "made" / "bin" / "executor_runner", "--help")
 
 
 def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:

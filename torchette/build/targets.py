@@ -47,7 +47,9 @@ class Target:
 
 def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
     # A core without its floating-point unit named would pass floats in registers and compute them in software.
-    flags = (f"-mcpu={name}", "-mthumb", "-mfloat-abi=hard", *((f"-mfpu={gcc_fpu}",) if gcc_fpu else ()))
+    # newlib declares M_PI and Bessel functions to those who ask.
+    flags: tuple[str, ...] = (f"-mcpu={name}", "-mthumb", "-mfloat-abi=hard", "-D_GNU_SOURCE")
+    flags += (f"-mfpu={gcc_fpu}",) if gcc_fpu else ()
     return Target(
         name,
         text,

@@ -125,7 +125,7 @@ def _zig(target: Target) -> Compiler:
     # -fno-sanitize: zig's default traps on what C++ calls undefined, which costs code
     flags = ("-fno-sanitize=all", "-fno-stack-protector")
     return Compiler(
-        (*zig, "c++", *target.zig, *flags),
+        (*zig, "c++", *target.zig, *flags, "-g0"),
         (*zig, "c++", *(target.zig_link or target.zig), *flags),
         (*zig, "ar"),
         f"ziglang {importlib.metadata.version('ziglang')}",
@@ -189,6 +189,14 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
     return [path for path in objects if path is not None]
 
 
+# Objects do not depend on where the package lies (-ffile-prefix-map), so that another installation finds them, too.
+_HERE = "<torchette>"
+
+
+def _movable(text: str) -> str:
+    return text.replace(str(ROOT), _HERE)
+
+
 def _entry(compiler: Compiler, unit: Unit) -> Path:
     """Where the object is kept; its file of dependencies says what it was made from."""
     command = [
@@ -198,7 +206,7 @@ def _entry(compiler: Compiler, unit: Unit) -> Path:
         str(unit.source),
         _digest(str(unit.source)),
     ]
-    key = hashlib.sha256("\0".join(command).encode()).hexdigest()[:32]
+    key = hashlib.sha256(_movable("\0".join(command)).encode()).hexdigest()[:32]
     return cache_folder() / "objects" / key[:2] / f"{unit.source.stem}-{key}.o"
 
 
@@ -208,7 +216,8 @@ def _kept(compiler: Compiler, unit: Unit) -> Path | None:
         read = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return entry if entry.exists() and all(_digest(path) == digest for path, digest in read.items()) else None
+    same = all(_digest(path.replace(_HERE, str(ROOT))) == digest for path, digest in read.items())
+    return entry if same and entry.exists() else None
 
 
 def _compile(compiler: Compiler, unit: Unit) -> Path:
@@ -221,7 +230,7 @@ def _compile(compiler: Compiler, unit: Unit) -> Path:
         _run(command, f"{unit.source.name} cannot be compiled")
         # "object.o: a.cpp b.h \": names with spaces have a backslash before each
         names = shlex.split(rules.read_text(encoding="utf-8").partition(": ")[2].replace("\\\n", " "))
-        entry.with_suffix(".json").write_text(json.dumps({name: _digest(name) for name in names}))
+        entry.with_suffix(".json").write_text(json.dumps({_movable(name): _digest(name) for name in names}))
         made.replace(entry)
     return entry
 

@@ -43,10 +43,13 @@ template <bool kWhole, typename Body>
 TORCHETTE_INLINE Error for_compute(ScalarType type, const char* what, const Body& body) {
   TORCHETTE_CHECK(is_real(type) && (kWhole || is_floating(type)), InvalidType, "%s: no elements of type %d",
                   what, static_cast<int>(type));
-  if (type == ScalarType::Double) return body(double());
-  if constexpr (kWhole)
+  if constexpr (computes_in<double>())
+    if (type == ScalarType::Double) return body(double());
+  if constexpr (kWhole && computes_in<int64_t>())
     if (!is_floating(type)) return body(int64_t());
-  return body(float());
+  if constexpr (computes_in<float>())
+    if (is_floating(type)) return body(float());
+  return Error::InvalidType;  // loading has refused it
 }
 
 }  // namespace TORCHETTE_ISA

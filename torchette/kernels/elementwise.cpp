@@ -251,13 +251,11 @@ template <typename Op>
 static constexpr bool kIsLogic = Op::kIntegers && (Op::kResult == Result::Bool || !Op::kFloats);
 template <typename Op>
 static constexpr Elementwise elementwise_of(bool selects = false, bool divides = false) {
-  return {ChunkOf<Op, float, Op::kFloats>::value,
-          ChunkOf<Op, double, Op::kFloats>::value,
-          ChunkOf<Op, int64_t, Op::kIntegers>::value,
-          ChunkOf<Op, uint8_t, kIsLogic<Op>>::value,
-          Op::kArity,
-          Op::kResult,
-          selects,
+  return {ChunkOf < Op, float,       Op::kFloats && computes_in<float>() > ::value,
+          ChunkOf < Op, double,      Op::kFloats && computes_in<double>() > ::value,
+          ChunkOf < Op, int64_t,     Op::kIntegers && computes_in<int64_t>() > ::value,
+          ChunkOf < Op, uint8_t,     kIsLogic<Op> && has_dtype(ScalarType::Bool) > ::value,
+          Op::kArity,   Op::kResult, selects,
           divides};
 }
 
@@ -384,10 +382,24 @@ static void convert_run(const void* src, ptrdiff_t stride, void* dst, size_t n) 
     }
   }
 }
+/// What numbers are computed in is there in any build.
+template <typename From, typename To>
+static constexpr Convert conversion() {
+  constexpr auto kBuilt = [](ScalarType type) {
+    return has_dtype(type) || type == ScalarType::Float || type == ScalarType::Double ||
+           type == ScalarType::Long;
+  };
+  if constexpr (std::is_same_v<From, Truth>)
+    return conversion<bool, To>() == nullptr ? nullptr : &convert_run<Truth, To>;
+  else if constexpr (kBuilt(kScalarType<From>) && kBuilt(kScalarType<To>))
+    return &convert_run<From, To>;
+  else
+    return nullptr;
+}
 #define TORCHETTE_REAL_TYPES(X, Bool) \
   X(uint8_t) X(int8_t) X(int16_t) X(int32_t) X(int64_t) X(Half) X(float) X(double) X(Bool) X(BFloat16)
-#define TORCHETTE_LOAD(T) {&convert_run<T, float>, &convert_run<T, double>, &convert_run<T, int64_t>},
-#define TORCHETTE_STORE(T) {&convert_run<float, T>, &convert_run<double, T>, &convert_run<int64_t, T>},
+#define TORCHETTE_LOAD(T) {conversion<T, float>(), conversion<T, double>(), conversion<T, int64_t>()},
+#define TORCHETTE_STORE(T) {conversion<float, T>(), conversion<double, T>(), conversion<int64_t, T>()},
 static constexpr Convert kLoad[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_LOAD, Truth)};
 static constexpr Convert kStore[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_STORE, bool)};
 #undef TORCHETTE_LOAD
@@ -660,7 +672,7 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
       const char* results = buffers[kMaxOperands];
       if (op.result == Result::Bool) {
         stored = kI64;
-        kLoad[row_of(ScalarType::Bool)][kI64](results, 1, buffers[kMaxOperands + 1], n);
+        convert_run<Truth, int64_t>(results, 1, buffers[kMaxOperands + 1], n);
         results = buffers[kMaxOperands + 1];
       }
       store[stored](results, 1, to + i * out_element, n);
@@ -719,9 +731,9 @@ Error assign(const Tensor& in, const Tensor& out) {
   }
   const Compute compute = compute_type(in.scalar_type());
   return walk(copy_parts,
-              compute == kF32   ? copy_parts.f32
-              : compute == kF64 ? copy_parts.f64
-                                : copy_parts.i64,
+              compute == kF32   ? &chunk<copy_op, float, float>
+              : compute == kF64 ? &chunk<copy_op, double, double>
+                                : &chunk<copy_op, int64_t, int64_t>,
               compute, operands, out);
 }
 

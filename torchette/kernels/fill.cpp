@@ -93,34 +93,30 @@ static Error arange_start_out(Context&, const Scalar& start, const Scalar& end, 
   TORCHETTE_TRY(resize_tensor(out, {&size, 1}));
   // as torch: where the output is whole, start and step are cut to whole numbers
   const int64_t whole = start.to_int(), whole_step = step.to_int();
+  const auto built = [&](auto t) {
+    using T = decltype(t);
+    if constexpr (has_dtype(kScalarType<T>)) count<T>(out, first, stride, whole, whole_step);
+    return Error::Ok;
+  };
   switch (out.scalar_type()) {
     case ScalarType::Byte:
-      count<uint8_t>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(uint8_t());
     case ScalarType::Char:
-      count<int8_t>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(int8_t());
     case ScalarType::Short:
-      count<int16_t>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(int16_t());
     case ScalarType::Int:
-      count<int32_t>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(int32_t());
     case ScalarType::Long:
-      count<int64_t>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(int64_t());
     case ScalarType::Half:
-      count<Half>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(Half(0.0f));
     case ScalarType::BFloat16:
-      count<BFloat16>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(BFloat16(0.0f));
     case ScalarType::Float:
-      count<float>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(float());
     case ScalarType::Double:
-      count<double>(out, first, stride, whole, whole_step);
-      return Error::Ok;
+      return built(double());
     default:
       TORCHETTE_LOG(Error, "arange has no meaning for type %d", static_cast<int>(out.scalar_type()));
       return Error::InvalidType;

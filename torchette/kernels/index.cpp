@@ -174,6 +174,10 @@ static void add_bools(void* to, const ptrdiff_t* at, const void* from, const ptr
         (static_cast<uint8_t*>(to)[at[i]] | static_cast<const uint8_t*>(from)[of[i]]) != 0;
 }
 static Error addition_of_type(ScalarType type, Apply& apply) {
+  const auto built = [&](auto t) {
+    if constexpr (has_dtype(kScalarType<decltype(t)>)) apply = &add_elements<decltype(t)>;
+    return Error::Ok;
+  };
   switch (type) {
     case ScalarType::Byte:
     case ScalarType::Char:
@@ -189,17 +193,13 @@ static Error addition_of_type(ScalarType type, Apply& apply) {
       apply = &add_elements<uint64_t>;
       return Error::Ok;
     case ScalarType::Half:
-      apply = &add_elements<Half>;
-      return Error::Ok;
+      return built(Half(0.0f));
     case ScalarType::BFloat16:
-      apply = &add_elements<BFloat16>;
-      return Error::Ok;
+      return built(BFloat16(0.0f));
     case ScalarType::Float:
-      apply = &add_elements<float>;
-      return Error::Ok;
+      return built(float());
     case ScalarType::Double:
-      apply = &add_elements<double>;
-      return Error::Ok;
+      return built(double());
     case ScalarType::Bool:
       apply = &add_bools;
       return Error::Ok;

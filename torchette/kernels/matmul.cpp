@@ -210,30 +210,33 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
 
 static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, View a, View b,
                          View c, const Summand& extra) {
+  // Sums of integers wrap in 64 bits, so cutting them down to the type is the type's own wrapping.
+  const auto whole = [&](auto t) {
+    using T = decltype(t);
+    if constexpr (has_dtype(kScalarType<T>)) product<T, uint64_t>(m, n, k, a, b, c, extra);
+    return Error::Ok;
+  };
   switch (type) {
     case ScalarType::Float:
       return float_product(scratch, m, n, k, a, b, c, extra);
     case ScalarType::Double:
-      return double_product(scratch, m, n, k, a, b, c, extra);
+      if constexpr (has_dtype(ScalarType::Double)) return double_product(scratch, m, n, k, a, b, c, extra);
+      return Error::InvalidType;
     case ScalarType::Half:
     case ScalarType::BFloat16:
-      return narrow_product(scratch, type, m, n, k, a, b, c, extra);
-    // Sums of integers wrap in 64 bits, so cutting them down to the type is the type's own wrapping.
+      if constexpr (has_dtype(ScalarType::Half) || has_dtype(ScalarType::BFloat16))
+        return narrow_product(scratch, type, m, n, k, a, b, c, extra);
+      return Error::InvalidType;
     case ScalarType::Byte:
-      product<uint8_t, uint64_t>(m, n, k, a, b, c, extra);
-      return Error::Ok;
+      return whole(uint8_t());
     case ScalarType::Char:
-      product<int8_t, uint64_t>(m, n, k, a, b, c, extra);
-      return Error::Ok;
+      return whole(int8_t());
     case ScalarType::Short:
-      product<int16_t, uint64_t>(m, n, k, a, b, c, extra);
-      return Error::Ok;
+      return whole(int16_t());
     case ScalarType::Int:
-      product<int32_t, uint64_t>(m, n, k, a, b, c, extra);
-      return Error::Ok;
+      return whole(int32_t());
     case ScalarType::Long:
-      product<int64_t, uint64_t>(m, n, k, a, b, c, extra);
-      return Error::Ok;
+      return whole(int64_t());
     default:
       TORCHETTE_CHECK(false, InvalidType, "no matrix product of dtype %d", static_cast<int>(type));
   }

@@ -105,19 +105,19 @@ static const T* data_of(const Optional<Tensor>& t) {
 /// Calls `body` with (T, Math) values that name the types of a floating dtype.
 template <typename Body>
 static Error for_floating(ScalarType type, const Body& body) {
+  const auto built = [&](auto t, auto math) {
+    if constexpr (has_dtype(kScalarType<decltype(t)>)) body(t, math);
+    return Error::Ok;
+  };
   switch (type) {
     case ScalarType::Float:
-      body(float(), float());
-      return Error::Ok;
+      return built(float(), float());
     case ScalarType::Double:
-      body(double(), double());
-      return Error::Ok;
+      return built(double(), double());
     case ScalarType::Half:
-      body(Half(0.0f), float());
-      return Error::Ok;
+      return built(Half(0.0f), float());
     case ScalarType::BFloat16:
-      body(BFloat16(0.0f), float());
-      return Error::Ok;
+      return built(BFloat16(0.0f), float());
     default:
       TORCHETTE_CHECK(false, InvalidType, "no normalisation of dtype %d", static_cast<int>(type));
   }

@@ -109,12 +109,22 @@ static void start(void* wide, void* narrow, size_t n) {
   }
 }
 
+template <typename Op, typename T>
+static constexpr void put([[maybe_unused]] Fold& fold, [[maybe_unused]] Compute compute) {
+  if constexpr (computes_in<T>()) {
+    fold.run[compute] = &fold_run<Op, T>;
+    fold.rows[compute] = &fold_rows<Op, T>;
+    fold.flush[compute] = &flush<Op, T>;
+    fold.start[compute] = &start<Op, T>;
+  }
+}
 template <typename Op>
 static constexpr Fold fold_of() {
-  return {{&fold_run<Op, float>, &fold_run<Op, double>, &fold_run<Op, int64_t>},
-          {&fold_rows<Op, float>, &fold_rows<Op, double>, &fold_rows<Op, int64_t>},
-          {&flush<Op, float>, &flush<Op, double>, &flush<Op, int64_t>},
-          {&start<Op, float>, &start<Op, double>, &start<Op, int64_t>}};
+  Fold fold{};
+  put<Op, float>(fold, kF32);
+  put<Op, double>(fold, kF64);
+  put<Op, int64_t>(fold, kI64);
+  return fold;
 }
 #define REDUCE(name, first, expression)      \
   struct name##_op {                         \

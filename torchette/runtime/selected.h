@@ -33,4 +33,18 @@ constexpr bool has_dtype(ScalarType type) {
   return (kSelectedDtypes >> static_cast<uint8_t>(type) & 1u) != 0;
 }
 
+/// Whether a kernel may have to compute in T, which is float (also for the two 16-bit types), double, or
+/// int64_t for whole numbers and bools.
+template <typename T>
+constexpr bool computes_in() {
+  for (uint8_t i = 0; i < 32; ++i) {
+    const auto type = static_cast<ScalarType>(i);
+    const ScalarType computed = type == ScalarType::Double ? type
+                                : is_floating(type)        ? ScalarType::Float
+                                                           : ScalarType::Long;
+    if (has_dtype(type) && computed == kScalarType<T>) return true;
+  }
+  return false;
+}
+
 }  // namespace torchette

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Builds for other machines, run by an emulator: the runtime's own C++ tests, operators against eager, and a whole model
+# against the host. One target is in the quick suite, the others are slow.
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchette
+from tests.building import ROOT, run
+from tests.kernels import parity
+from tests.models import zoo
+from torchette.build import library, selection, targets, toolchain
+from torchette.build.make import Made, link_flags, make
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ziglang") is None, reason="pip install 'torchette[build]'"
+)
+LINUX = ["x86-64-linux-musl", "armv7-linux", "riscv64-linux"]
+
+# Operators of each family of kernels, some of whose samples are run on each target.
+OPERATORS = (
+    "add", "mul", "sub", "div.floor_rounding", "exp", "tanh", "erf", "pow", "where", "clamp", "eq", "remainder",
+    "bitwise_and", "sum", "mean", "amax", "argmax", "var", "any", "cumsum", "softmax", "log_softmax", "matmul",
+    "bmm", "addmm", "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d",
+    "nn.functional.avg_pool2d", "nn.functional.layer_norm", "nn.functional.group_norm", "nn.functional.pad.constant",
+    "nn.functional.interpolate.bilinear", "nn.functional.gelu", "cat", "index_select", "gather", "scatter_add",
+    "topk", "sort", "flip", "repeat", "permute", "tril", "cdist", "nn.functional.embedding",
+)  # fmt: skip
+
+
+@dataclass
+class Case:
+    """A model with arguments, and what it gives on the host."""
+
+    path: Path
+    args: tuple[torch.Tensor, ...]
+    expected: list[torch.Tensor]
+
+
+def compiled(module: torch.nn.Module, args: tuple[torch.Tensor, ...], path: Path) -> Case:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torchette.compile(module.eval(), args)
+    model.save(path)
+    outputs = model(*map(torch.clone, args))
+    return Case(path, args, list(torch.utils._pytree.tree_leaves(outputs)))
+
+
+@pytest.fixture(scope="session")
+def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    module, _ = zoo.build("mobilenet_v2")
+    torch.manual_seed(0)
+    return compiled(
+        module, (torch.rand(1, 3, 96, 96),), tmp_path_factory.mktemp("mobilenet") / "mobilenet.pte"
+    )
+
+
+@pytest.fixture(scope="session")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[parity.Sample], Case]:
+    samples = [
+        sample
+        for name in OPERATORS
+        for dtype in parity.two_dtypes(name)
+        for sample in parity.samples(name, dtype, 2)
+        if parity.reason_against(sample) is None
+    ]
+    passed = parity.hold(samples).passed
+    assert len(passed) > 0.95 * len(samples)
+    inputs = (torch.zeros(1), *(tensor for sample in passed for tensor in sample.tensors()))
+    path = tmp_path_factory.mktemp("operators") / "operators.pte"
+    return passed, compiled(parity.Calls(passed), inputs, path)
+
+
+def emulated(target: targets.Target) -> list[str]:
+    """The command that runs its programs; skips where it is not there."""
+    if target.emulator and shutil.which(target.emulator[0]) is None:
+        pytest.skip(f"apt install qemu-user: no {target.emulator[0]}")
+    return list(target.emulator)
+
+
+def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> list[torch.Tensor]:
+    """What the runner of the target gives, in the dtypes and shapes of the host."""
+    for i, tensor in enumerate(case.args):
+        tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tofile(folder / f"in-{i}.bin")
+    names = ",".join(str(folder / f"in-{i}.bin") for i in range(len(case.args)))
+    command = [*emulated(target), made.files["runner"], "--model_path", case.path, "--inputs", names]
+    run(*command, "--output_file", folder / "out", "--print_output", "none")
+    outputs = []
+    for i, expected in enumerate(case.expected):
+        data = (folder / f"out-{i}.bin").read_bytes()
+        assert len(data) == expected.nbytes
+        flat = torch.frombuffer(bytearray(data), dtype=expected.dtype) if data else expected.flatten()
+        outputs.append(flat.reshape(expected.shape))
+    return outputs
+
+
+def check_target(name: str, folder: Path, mobilenet: Case, operators: tuple[list, Case]) -> None:
+    target = targets.find(name)
+    emulated(target)
+    samples, calls = operators
+    made = make(target, selection.of_files([mobilenet.path, calls.path]), folder / "build")
+    torch.testing.assert_close(
+        outputs_of(made, target, mobilenet, folder), mobilenet.expected, rtol=1e-4, atol=1e-5
+    )
+    flat = iter(outputs_of(made, target, calls, folder))
+    wrong = {
+        str(sample): problem
+        for sample in samples
+        if (problem := parity.difference(sample, [next(flat) for _ in sample.eager()])) is not None
+    }
+    assert not wrong
+
+
+def check_core(name: str, folder: Path) -> None:
+    """The C++ tests of the runtime."""
+    target = targets.find(name)
+    command = emulated(target)
+    driver = toolchain.find_compiler(target)
+    common = (*library.flags(small=False), f"-I{ROOT / 'tests' / 'runtime'}")
+    tests = [
+        toolchain.Unit(source, common) for source in sorted((ROOT / "tests" / "runtime").glob("*_test.cpp"))
+    ]
+    units = [*library.core_units("posix", common), *library.extension_units(common), *tests]
+    program = folder / "core_tests"
+    toolchain.link(driver, toolchain.compile_units(driver, units), program, link_flags(target, driver))
+    file = folder / "program.pte"
+    run(sys.executable, ROOT / "tests" / "runtime" / "make_program.py", file, env={"PYTHONPATH": str(ROOT)})
+    assert " 0 failures" in run(*command, program, file).stdout
+
+
+def test_aarch64_runs_models_as_the_host_does(tmp_path: Path, mobilenet, operators) -> None:
+    check_target("aarch64-linux", tmp_path, mobilenet, operators)
+
+
+def test_the_runtimes_own_tests_pass_on_aarch64(tmp_path: Path) -> None:
+    check_core("aarch64-linux", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LINUX)
+def test_other_targets_run_models_as_the_host_does(name: str, tmp_path: Path, mobilenet, operators) -> None:
+    check_target(name, tmp_path, mobilenet, operators)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LINUX)
+def test_the_runtimes_own_tests_pass_on(name: str, tmp_path: Path) -> None:
+    check_core(name, tmp_path)
+
+
+def test_a_program_of_other_operators_is_refused_by_name(tmp_path: Path) -> None:
+    """On the host, with its own compiler: an operator, and a dtype of one that is there."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+
+    class Sum(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    class Product(torch.nn.Module):
+        def forward(self, x, y):
+            return x * y
+
+    pair = (torch.ones(3), torch.ones(3))
+    whole = (torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64))
+    built_for = compiled(Sum(), pair, tmp_path / "sum.pte")
+    target = targets.find("host")
+    made = make(target, selection.of_files([built_for.path]), tmp_path / "build", small=True)
+    assert [cost.name for cost in made.footprint.kernels] == ["aten::add.out"]
+    torch.testing.assert_close(outputs_of(made, target, built_for, tmp_path), built_for.expected)
+
+    def refusal(case: Case) -> str:
+        return run(made.files["runner"], "--model_path", case.path, status=1).stderr
+
+    assert "there is no kernel for aten::mul.out" in refusal(compiled(Product(), pair, tmp_path / "mul.pte"))
+    of_other_type = refusal(compiled(Sum(), whole, tmp_path / "whole.pte"))
+    assert "aten::add.out for dtype 4 is not in this build" in of_other_type and "--dtypes" in of_other_type
+
+
+def test_only_kernels_that_are_named_are_in_the_library(tmp_path: Path) -> None:
+    if shutil.which("c++") is None or shutil.which("nm") is None:
+        pytest.skip("no C++ compiler")
+    target = targets.find("host")
+    operators = frozenset(["aten::mm.out", "aten::add.out"])
+    bytes_of = {}
+    for dtypes in (frozenset(["float32"]), frozenset(["float32", "float64", "int64", "float16"])):
+        made = make(target, selection.Selection(operators, dtypes), tmp_path / str(len(dtypes)), small=True)
+        symbols = subprocess.run(
+            ["nm", "-C", made.files["library"]], capture_output=True, text=True, check=True
+        )
+        boxed = {
+            line.split("torchette::Boxed<&")[1] for line in symbols.stdout.splitlines() if "Boxed<&" in line
+        }
+        assert {re.match(r"\w+", name.split("::")[2])[0] for name in boxed} == {"mm_out", "add_out"}
+        assert {cost.name for cost in made.footprint.kernels} == operators
+        bytes_of[len(dtypes)] = made.footprint.shared + sum(c.own for c in made.footprint.kernels)
+    assert bytes_of[1] < bytes_of[4]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What `torchette build` says before it compiles anything: targets, compilers that are not there, backends that a target lacks.
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from torchette import cli
+from torchette.build import library, selection, targets, toolchain
+from torchette.build.selection import Selection
+from torchette.errors import BuildError, MissingCompilerError, TargetError
+
+
+def test_a_wrong_name_has_its_neighbour_in_the_message():
+    with pytest.raises(TargetError, match="did you mean aarch64-linux") as caught:
+        targets.find("aarch64-linx")
+    assert "riscv64-linux" in caught.value.hints[0]
+    assert caught.value.code == "no-such-target"
+
+
+def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    arm = targets.find("cortex-m4")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingCompilerError, match=r"arm-none-eabi-g\+\+") as caught:
+        toolchain.find_compiler(arm, "arm-none-eabi-")
+    assert any("gcc-arm-none-eabi" in hint for hint in caught.value.hints)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ziglang" else find(name))
+    with pytest.raises(MissingCompilerError, match="ziglang is not installed") as caught:
+        toolchain.find_compiler(arm)
+    assert "pip install 'torchette[build]'" in caught.value.hints
+
+
+def test_android_says_that_its_compiler_must_be_named():
+    with pytest.raises(MissingCompilerError, match="NDK"):
+        toolchain.find_compiler(targets.find("aarch64-android"))
+
+
+def test_a_backend_that_no_target_has_is_named():
+    chosen = Selection(frozenset(), frozenset(), frozenset(["XnnpackBackend"]))
+    with pytest.raises(TargetError, match="cortex-m4 has no backend XnnpackBackend"):
+        library.backend_units(chosen, targets.find("cortex-m4"), ())
+    assert "NullBackend" in library.portable_backends()
+
+
+def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path))
+    (tmp_path / "wrong.cpp").write_text("int main() { return nothing; }")
+    try:
+        driver = toolchain.find_compiler(targets.find("host"), "c++")
+    except MissingCompilerError:
+        pytest.skip("no C++ compiler")
+    with pytest.raises(BuildError, match=r"(?s)wrong\.cpp cannot be compiled.*nothing"):
+        toolchain.compile_units(driver, [toolchain.Unit(tmp_path / "wrong.cpp")])
+
+
+def test_an_object_is_made_again_only_when_what_it_reads_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / "cache"))
+    try:
+        driver = toolchain.find_compiler(targets.find("host"), "c++")
+    except MissingCompilerError:
+        pytest.skip("no C++ compiler")
+    header, source = tmp_path / "number.h", tmp_path / "a source.cpp"
+    header.write_text("#define NUMBER 1\n")
+    source.write_text('#include "number.h"\nint number() { return NUMBER; }\n')
+    made: list[str] = []
+
+    def compile_once(*flags: str) -> bytes:
+        unit = toolchain.Unit(source, flags)
+        return toolchain.compile_units(driver, [unit], lambda *report: made.append(report[2]))[0].read_bytes()
+
+    first = compile_once()
+    assert compile_once() == first and len(made) == 1
+    compile_once("-DOTHER")
+    assert len(made) == 2
+    header.write_text("#define NUMBER 22\n")
+    assert compile_once() != first and len(made) == 3
+
+
+def test_targets_are_listed(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["build", "--list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in targets.TARGETS)
+    assert cli.main(["build", "--target", "aarch64-linx", "-o", "x"]) == 2
+    assert cli.main(["build", "--ops", "aten::ad.out", "-o", "x"]) == 2
+    assert "did you mean aten::add.out" in capsys.readouterr().err
+
+
+def test_a_file_says_what_it_needs(tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    import torchette
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return torch.argmax(x @ x, 1)
+
+    path = tmp_path / "net.pte"
+    torchette.compile(Net().eval(), (torch.ones(3, 3),)).save(path)
+    found = selection.of_file(path)
+    assert found.operators == {"aten::mm.out", "aten::argmax.out"}
+    assert found.dtypes == {"float32", "int64"} and not found.backends

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a target and what its models need. Out: a folder with a static library, headers, a CMake package and toolchain file,
+# and on targets with files a program that runs models.
+"""Builds everything for a target into one folder: `make`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchette.build import footprint, library, toolchain
+from torchette.build.selection import Selection
+from torchette.build.targets import Target
+
+# Linking that leaves out what nobody refers to, by kind of target; Apple's linker has other words.
+_GC = {"aarch64-macos": ("-Wl,-dead_strip",)}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `make` has built.
+
+    Attributes:
+        files: every file of the folder that people name, by what it is: "library", "headers", "runner", "selection",
+            "toolchain".
+        footprint: what each kernel costs; None where the objects are not ELF files.
+        loaded: bytes of the runner by what becomes of them; None where it is not an ELF file, or there is none.
+    """
+
+    files: dict[str, Path]
+    footprint: footprint.Footprint | None
+    loaded: dict[str, int] | None
+
+
+def make(
+    target: Target,
+    selection: Selection,
+    folder: Path,
+    *,
+    compiler: str | None = None,
+    small: bool | None = None,
+    log_level: int = 2,
+    report: toolchain.Report | None = None,
+) -> Made:
+    """Builds the runtime with the selected kernels for `target` into `folder`.
+
+    Args:
+        target: the machine.
+        selection: the operators, dtypes and backends to hold.
+        folder: where to; made where it is not there.
+        compiler: as for `toolchain.find_compiler`.
+        small: optimise for size; by default where there is no operating system.
+        log_level: 0 keeps no messages, 4 all.
+        report: told of each object that is compiled.
+
+    Raises:
+        MissingCompilerError: there is no compiler for the target.
+        TargetError: the target lacks a backend that the selection names.
+        BuildError: the compiler or linker refused something.
+    """
+    driver = toolchain.find_compiler(target, compiler)
+    small = target.kind in ("bare", "wasm") if small is None else small
+    bare = target.kind == "bare"
+    common = library.flags(small=small, log_level=log_level)
+    units = library.units(target, selection, "minimal" if bare else "posix", common, small=small)
+    runner = [] if bare else library.runner_units(common)
+    objects = toolchain.compile_units(driver, units + runner, report)
+    files = {"library": folder / "lib" / "libtorchette.a", "headers": folder / "include"}
+    files["library"].parent.mkdir(parents=True, exist_ok=True)
+    toolchain.archive(driver, objects[: len(units)], files["library"])
+    library.write_headers(files["headers"], bare=bare)
+    files["selection"] = folder / "selection.h"
+    files["selection"].write_text(selection.header(), encoding="utf-8")
+    files["toolchain"] = folder / "toolchain.cmake"
+    files["toolchain"].write_text(_toolchain_file(target, driver), encoding="utf-8")
+    package = folder / "lib" / "cmake" / "torchette" / "torchetteConfig.cmake"
+    package.parent.mkdir(parents=True, exist_ok=True)
+    package.write_text(_cmake_package(log_level), encoding="utf-8")
+    loaded = None
+    if runner:
+        suffix = {"x86-64-windows": ".exe", "wasm32-wasi": ".wasm"}.get(target.name, "")
+        program = files["runner"] = folder / "bin" / f"executor_runner{suffix}"
+        program.parent.mkdir(parents=True, exist_ok=True)
+        toolchain.link(driver, objects, program, link_flags(target, driver))
+        loaded = _or_none(footprint.loaded_bytes, program)
+    return Made(files, _or_none(footprint.measure, objects, "main"), loaded)
+
+
+def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:
+    """Flags for linking a program of a target with files."""
+    flags = [*_GC.get(target.name, ("-Wl,--gc-sections",)), "-s"]
+    return [*flags, "-static"] if driver.is_zig and target.kind == "linux" and target.zig else flags
+
+
+def _or_none(function, *args):  # type: ignore[no-untyped-def]
+    """The function's value, or None where the files are not of the kind that it reads."""
+    try:
+        return function(*args)
+    except ValueError:
+        return None
+
+
+def _toolchain_file(target: Target, driver: toolchain.Compiler) -> str:
+    """CMake's description of the compiler: for projects that link the library."""
+    system = {"bare": "Generic", "wasm": "WASI"}.get(target.kind, "Linux")
+    system = {"aarch64-macos": "Darwin", "x86-64-windows": "Windows", "aarch64-android": "Android"}.get(
+        target.name, system
+    )
+    command = ";".join(driver.compile)
+    c_command = ";".join(
+        "cc" if word == "c++" else word.removesuffix("g++") + "gcc" if word.endswith("g++") else word
+        for word in driver.compile
+    )
+    lines = [
+        f"# The compiler of {target.name}; written by torchette build.",
+        *([f"set(CMAKE_SYSTEM_NAME {system})"] if target.name != "host" else []),
+        f'set(CMAKE_CXX_COMPILER "{command}")',
+        f'set(CMAKE_C_COMPILER "{c_command}")',
+        f'set(CMAKE_AR "{_script(driver.archive)}")' if len(driver.archive) == 1 else "",
+        "set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)" if target.kind == "bare" else "",
+    ]
+    if target.emulator:
+        lines.append(f'set(CMAKE_CROSSCOMPILING_EMULATOR "{";".join(target.emulator)}")')
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def _script(words: Sequence[str]) -> str:
+    return ";".join(words)
+
+
+def _cmake_package(log_level: int) -> str:
+    return f"""# find_package(torchette) for this build; written by torchette build.
+if(NOT TARGET torchette::torchette)
+  get_filename_component(torchette_folder "${{CMAKE_CURRENT_LIST_DIR}}/../../.." ABSOLUTE)
+  add_library(torchette::torchette STATIC IMPORTED)
+  set_target_properties(torchette::torchette PROPERTIES
+    IMPORTED_LOCATION "${{torchette_folder}}/lib/libtorchette.a"
+    INTERFACE_INCLUDE_DIRECTORIES "${{torchette_folder}}/include"
+    INTERFACE_COMPILE_DEFINITIONS TORCHETTE_LOG_LEVEL={log_level}
+    INTERFACE_COMPILE_FEATURES cxx_std_17)
+endif()
+"""

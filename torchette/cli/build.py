@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: .pte files and the name of a machine. Out: a folder with the runtime for that machine, cut to what the files need.
+"""Build the runtime for another machine, with the kernels that models need and no others
+
+Compiles with the package ziglang (pip install 'torchette[build]'), or with a compiler of your own. Several models give
+a build that runs each of them. A first build for a target takes minutes; later ones compile what has changed.
+
+examples:
+  torchette build --target aarch64-linux net.pte -o build      for a Raspberry Pi
+  torchette build --target cortex-m4 --compiler arm-none-eabi- kws.pte digits.pte -o build
+  torchette build --target host --ops aten::add.out,aten::mm.out --dtypes float32 -o build
+  torchette build --target wasm32-wasi -o build                all kernels, for any model
+  torchette build --list                                       the targets
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from torchette.cli import DONE, UsageError
+from torchette.cli._console import note, print_json, print_table, print_values
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", metavar="MODEL.pte", type=Path, nargs="*", help="what the build must run")
+    parser.add_argument("--target", default="host", help="the machine to build for (default: host)")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="where everything goes")
+    parser.add_argument("--ops", metavar="A,B,...", help="operators to hold, instead of the models'")
+    parser.add_argument("--dtypes", metavar="A,B,...", help="dtypes to hold, instead of the models'")
+    parser.add_argument(
+        "--compiler",
+        metavar="COMMAND",
+        help="prefix of GNU tools (arm-none-eabi-) or a C++ compiler with its flags (default: ziglang)",
+    )
+    parser.add_argument(
+        "--optimize",
+        choices=["size", "speed"],
+        help="default: size where there is no operating system, else speed",
+    )
+    parser.add_argument(
+        "--log-level", type=int, choices=range(5), default=2, help="messages that are kept: 0 none, 4 all (2)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the targets")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    from torchette.build import selection, targets
+    from torchette.build.make import make
+    from torchette.build.selection import Selection
+
+    if options.list:
+        table = [(t.name, t.text, ", ".join(t.emulator) or "-", t.note) for t in targets.TARGETS.values()]
+        print_table(("target", "", "emulator", "note"), table)
+        return DONE
+    target = targets.find(options.target)
+    if options.output is None:
+        raise UsageError("where to? name a folder: -o DIR")
+    chosen = selection.of_files(options.models)
+    if options.ops is not None or options.dtypes is not None:
+        operators = (
+            chosen.operators if options.ops is None else selection.checked_operators(_names(options.ops))
+        )
+        dtypes = chosen.dtypes if options.dtypes is None else selection.checked_dtypes(_names(options.dtypes))
+        chosen = Selection(operators, dtypes, chosen.backends)
+    made = make(
+        target,
+        chosen,
+        options.output,
+        compiler=options.compiler,
+        small=None if options.optimize is None else options.optimize == "size",
+        log_level=options.log_level,
+        report=_progress,
+    )
+    known = {name for family in selection.library().values() for name in family.operators}
+    kept = known if chosen.operators is None else chosen.operators & known
+    bytes_ = made.footprint
+    if options.json:
+        print_json(
+            {
+                "target": target.name,
+                "files": {kind: str(path) for kind, path in made.files.items()},
+                "kernels": [vars(cost) for cost in bytes_.kernels] if bytes_ else sorted(kept),
+                "left_out": {"operators": sorted(known - kept), "dtypes": _left_out(chosen.dtypes)},
+                "shared_bytes": bytes_.shared if bytes_ else None,
+                "other_bytes": bytes_.rest if bytes_ else None,
+                "runner": made.loaded,
+            }
+        )
+        return DONE
+    if bytes_ is not None:
+        print_table(
+            ("kernel", "own bytes", "with shared"),
+            [(cost.name, cost.own, cost.reached) for cost in bytes_.kernels],
+            title=f"Kernels of {target.name}: bytes of code and constants",
+        )
+        print()
+    left = _left_out(chosen.dtypes)
+    rows: list[tuple[str, object]] = [
+        ("kernels", f"{len(kept)} of {len(known)}; {len(known - kept)} left out"),
+        (
+            "dtypes",
+            f"{len(selection.DTYPES) - len(left)} of {len(selection.DTYPES)}; left out: {', '.join(left) or 'none'}",
+        ),
+    ]
+    if bytes_ is not None:
+        own = sum(cost.own for cost in bytes_.kernels)
+        rows += [("kernels' own bytes", own), ("shared by kernels", bytes_.shared)]
+        rows.append(("runtime and runner" if made.loaded else "reached without them", bytes_.rest))
+    if made.loaded is not None:
+        loaded = made.loaded
+        rows.append(
+            ("image in all", f"{loaded['text']:,} text, {loaded['data']:,} data, {loaded['bss']:,} bss")
+        )
+    print_values([*rows, *((kind, str(path)) for kind, path in made.files.items())])
+    if target.note:
+        note(f"{target.name}: {target.note}")
+    return DONE
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _left_out(dtypes: frozenset[str] | None) -> list[str]:
+    from torchette.build.selection import DTYPES
+
+    return [] if dtypes is None else [name for name in DTYPES if name not in dtypes]
+
+
+def _progress(done: int, of: int, name: str) -> None:
+    """A line on standard error for each object, or one line that changes where somebody is looking."""
+    live = sys.stderr.isatty()
+    end = "" if live and done < of else "\n"
+    print(
+        f"{chr(13) if live else ''}  {done} of {of} compiled: {name:<32}",
+        end=end,
+        file=sys.stderr,
+        flush=True,
+    )
