@@ -177,6 +177,11 @@ _DIAGNOSES = (
         ),
     ),
     _Diagnosis(
+        r"fake tensor in the exported program constant",
+        "a tensor is given other memory than it had (x.data = ...), which no graph can say",
+        ("write to the tensor instead: x.copy_(value) for x.data = value",),
+    ),
+    _Diagnosis(
         r"no fake impl registered",
         "a custom operator does not say what shape its result has",
         ("@operator.register_fake\ndef _(x):\n    return torch.empty_like(x)",),

@@ -12,17 +12,37 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
+
+from torchette import spectra
 
 
 class Rewrites(TorchFunctionMode):
     """While it is entered, calls of the functions in TABLE compute what TABLE says, where it has an answer."""
+
+    def __enter__(self) -> Rewrites:
+        self._detect = transformer._detect_is_causal_mask
+        transformer._detect_is_causal_mask = _causal_if_said
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        transformer._detect_is_causal_mask = self._detect
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         rewritten = TABLE.get(func)
         result = NotImplemented if rewritten is None else rewritten(*args, **kwargs)
         return func(*args, **kwargs) if result is NotImplemented else result
+
+
+def _causal_if_said(
+    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    """Whether a mask may be taken for the causal one: a hint that saves reading it. Torch looks at its values."""
+    return bool(is_causal)
 
 
 def _narrow(x: torch.Tensor, dim: int, start: Any, length: int) -> Any:
@@ -179,7 +199,14 @@ def _ctc_loss(
     return _reduced(loss, {0: "none", 2: "sum"}.get(reduction, reduction))
 
 
+def _never_nested(*_: Any, **__: Any) -> bool:
+    """Whether an encoder may drop the padding and compute on what is left: eager decides by the values of the mask,
+    and gives zeros for the padding then. What is not padding is the same either way."""
+    return False
+
+
 TABLE: dict[Any, Callable] = {
+    **spectra.TABLE,
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     torch.equal: _equal,
@@ -195,4 +222,5 @@ TABLE: dict[Any, Callable] = {
     functional.gaussian_nll_loss: _gaussian_nll,
     functional.ctc_loss: _ctc_loss,
     torch.ctc_loss: _ctc_loss,
+    torch._nested_tensor_from_mask_left_aligned: _never_nested,
 }

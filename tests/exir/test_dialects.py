@@ -156,6 +156,12 @@ def _():
     return export(lambda x: x.t_() + 1, (torch.randn(4, 3),)), "autograd_safe"
 
 
+@broken_by("one-tensor-twice")
+def _():
+    x = torch.randn(4)
+    return export(lambda x, y: x * 2 + y, (x, x)), "autograd_safe"
+
+
 @broken_by("train-mode")
 def _():
     p = at("core")

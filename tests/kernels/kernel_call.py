@@ -30,7 +30,8 @@ def run(name: str, *arguments: Any, like: Sequence[torch.Tensor]) -> list[torch.
     """Runs kernel `name` with outputs shaped as `like`; checks the bytes around them."""
     outputs, buffers = zip(*(guarded(t) for t in like), strict=True)
     sizes = _native.call_kernel(name, *arguments, *outputs)
-    for output, buffer, size in zip(outputs, buffers, sizes, strict=True):
+    # Arguments that are written to have sizes as well, before those of the results.
+    for output, buffer, size in zip(outputs, buffers, sizes[-len(outputs) :], strict=True):
         assert tuple(size) == tuple(output.shape)
         edge = torch.full((GUARD,), 99, dtype=torch.uint8).to(output.dtype)
         assert torch.equal(buffer[:GUARD], edge), "wrote before the output"

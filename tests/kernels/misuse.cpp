@@ -2,8 +2,8 @@
 // Calls every kernel of the table with arguments that fit its signature and little else: wrong shapes,
 // dtypes, ranks, layouts, numbers, results that lie in operands. Built with AddressSanitizer and
 // UndefinedBehaviorSanitizer, which end it where a kernel reads or writes outside of its tensors. Every
-// refusal must come with a message. Arguments: how many calls per kernel, the seed, parts of names (default:
-// all). Prints "name: ran, refused" per kernel.
+// refusal must come with a message. Arguments: how many calls per kernel, the seed, a file of calls that are
+// right ("" for none), parts of names (default: all). Prints "name: ran, refused" per kernel.
 #include <unistd.h>
 
 #include <cinttypes>
@@ -12,9 +12,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -68,10 +71,22 @@ class Scratch final : public MemoryAllocator {
 };
 
 using Shape = std::vector<SizesType>;
+/// A call that is right, an argument a word: `-` none, `v` a place for a number, `i5` `d0.5` `b1` numbers,
+/// `Sfloor` text, `I1,2` `D0.5` `B1,0` lists, `T6:2,3:00..` a tensor (type, sizes, bytes in hexadecimal), `L`
+/// lists of those with `|`.
+using Example = std::vector<std::string>;
+
+std::vector<std::string> parts_of(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
+  return parts;
+}
 
 class Call {
  public:
-  Call(const Kernel& kernel, std::mt19937_64& random) : random_(random) {
+  Call(const Kernel& kernel, std::mt19937_64& random, const std::vector<Example>* examples)
+      : random_(random) {
     values_.reserve(512);  // lists point into it
     base_ = any_shape();
     type_ = one_of(kTypes);
@@ -84,6 +99,10 @@ class Call {
       length_ = chance(70) && base_.size() > 2 ? base_.size() - 2 : chance(50) ? base_.size() : 1 + below(3);
       indices_ = chance(30);
     }
+    // Half of the calls are of an example: as it is, or with a few arguments that are not.
+    const Example* const example =
+        examples != nullptr && chance(50) ? &(*examples)[below(examples->size())] : nullptr;
+    const size_t wrong = chance(30) ? 0 : 15;
     const char* code = kernel.signature;
     size_t count = 0;
     for (const char* c = code; *c != 0; ++c) count += *c != '?';
@@ -91,7 +110,10 @@ class Call {
     for (size_t i = 0; *code != 0; ++i, ++code) {
       const bool optional = *code == '?';
       if (optional) ++code;
-      if (!optional || !chance(40)) values_[i] = argument(*code, code[1] == 0);
+      if (example != nullptr && !chance(wrong))
+        values_[i] = given((*example)[i], *code);
+      else if (!optional || !chance(40))
+        values_[i] = argument(*code, code[1] == 0);
       index_.push_back(static_cast<int32_t>(i));
     }
   }
@@ -377,6 +399,85 @@ class Call {
         return list(Tag::ListOptionalTensor);
     }
   }
+  Value given(const std::string& word, char code) {
+    const std::string rest = word.substr(1);
+    switch (word[0]) {
+      case 'i':
+        return Value(static_cast<int64_t>(std::stoll(rest)));
+      case 'd':
+        return Value(std::stod(rest));
+      case 'b':
+        return Value(rest == "1");
+      case 'T':
+        return given_tensor(rest, code == 't');
+      case 'S': {
+        List& list = lists_.emplace_back();
+        list.text = rest;
+        list.plain = {list.text.data(), static_cast<uint32_t>(rest.size())};
+        return Value(Tag::String, &list.plain);
+      }
+      case 'I':
+      case 'D':
+      case 'B':
+      case 'L':
+        return given_list(word[0], rest, code);
+      default:  // nothing, or a place for a number
+        return Value();
+    }
+  }
+  Value given_list(char kind, const std::string& text, char code) {
+    List& list = lists_.emplace_back();
+    const std::vector<std::string> parts = parts_of(text, kind == 'L' ? '|' : ',');
+    const auto n = static_cast<uint32_t>(parts.size());
+    if (kind == 'D') {
+      for (const std::string& part : parts) list.doubles.push_back(std::stod(part));
+      list.plain = {list.doubles.data(), n};
+      return Value(Tag::ListDouble, &list.plain);
+    }
+    if (kind == 'B') {
+      list.bools.reset(new bool[n]);
+      for (uint32_t i = 0; i < n; ++i) list.bools[i] = parts[i] == "1";
+      list.plain = {list.bools.get(), n};
+      return Value(Tag::ListBool, &list.plain);
+    }
+    if (kind == 'I') {
+      for (const std::string& part : parts)
+        list.wide.push_back(add(Value(static_cast<int64_t>(std::stoll(part)))));
+      list.gathered_numbers.resize(n);
+      list.boxed = {values_.data(), list.wide.data(), list.gathered_numbers.data(), n};
+      return Value(Tag::ListInt, &list.boxed);
+    }
+    for (const std::string& part : parts)
+      list.narrow.push_back(part == "-" ? -1 : add(given_tensor(part.substr(1), code == 't')));
+    list.gathered.resize(n);
+    list.boxed = {values_.data(), list.narrow.data(), list.gathered.data(), n};
+    return Value(code == 'O' ? Tag::ListOptionalTensor : Tag::ListTensor, &list.boxed);
+  }
+  Value given_tensor(const std::string& text, bool output) {
+    const size_t first = text.find(':'), second = text.find(':', first + 1);
+    Storage& storage = storage_.emplace_back();
+    TensorImpl& impl = storage.impl;
+    impl.type = static_cast<ScalarType>(std::stoi(text));
+    const std::vector<std::string> sizes = parts_of(text.substr(first + 1, second - first - 1), ',');
+    impl.dim = static_cast<uint8_t>(sizes.size());
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      storage.sizes[d] = std::stoi(sizes[d]);
+      storage.dim_order[d] = static_cast<DimOrderType>(d);
+    }
+    impl.sizes = storage.sizes;
+    impl.strides = storage.strides;
+    impl.dim_order = storage.dim_order;
+    impl.numel = *dense_strides({storage.sizes, sizes.size()}, storage.dim_order, storage.strides);
+    impl.capacity = static_cast<size_t>(impl.numel);
+    impl.dynamism = output && chance(30) ? TensorShapeDynamism::DYNAMIC_BOUND : TensorShapeDynamism::STATIC;
+    const size_t bytes = impl.capacity * element_size(impl.type);
+    auto* const data = static_cast<uint8_t*>(malloc(bytes));
+    for (size_t i = 0; i < bytes; ++i)
+      data[i] = static_cast<uint8_t>(std::stoi(text.substr(second + 1 + 2 * i, 2), nullptr, 16));
+    impl.data = data;
+    buffers_.emplace_back(impl.data, bytes);
+    return Value(Tensor(&impl));
+  }
   Value outputs() {
     List& list = lists_.emplace_back();
     const size_t n = 1 + below(4);
@@ -398,6 +499,19 @@ class Call {
   std::vector<std::pair<std::unique_ptr<void, Free>, size_t>> buffers_;
 };
 
+/// Lines of a kernel's name and a call of it.
+std::map<std::string, std::vector<Example>> examples_of(const char* path) {
+  std::map<std::string, std::vector<Example>> examples;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    Example words = parts_of(line, ' ');
+    const std::string name = words.front();
+    words.erase(words.begin());
+    examples[name].push_back(words);
+  }
+  return examples;
+}
+
 bool wanted(const char* name, int parts, char** part) {
   for (int i = 0; i < parts; ++i)
     if (strstr(name, part[i]) != nullptr) return true;
@@ -409,6 +523,7 @@ bool wanted(const char* name, int parts, char** part) {
 int main(int count, char** argument) {
   const size_t calls = count > 1 ? strtoul(argument[1], nullptr, 10) : 200;
   const uint64_t seed = count > 2 ? strtoull(argument[2], nullptr, 10) : 1;
+  const std::map<std::string, std::vector<Example>> examples = examples_of(count > 3 ? argument[3] : "");
   PalImpl platform;
   platform.emit_log_message = count_message;
   register_pal(platform);
@@ -416,13 +531,14 @@ int main(int count, char** argument) {
   Scratch scratch;
   for (const Kernels& family : kernel_table())
     for (const Kernel& kernel : family) {
-      if (!wanted(kernel.name, count - 3, argument + 3)) continue;
+      if (!wanted(kernel.name, count - 4, argument + 4)) continue;
+      const auto found = examples.find(kernel.name);
       running = kernel.name;
       alarm(20 + static_cast<unsigned>(calls / 100));
       size_t ran = 0, refused = 0;
       for (size_t i = 0; i < calls; ++i) {
         std::mt19937_64 random(seed * 1000003 + i);
-        Call call(kernel, random);
+        Call call(kernel, random, found == examples.end() ? nullptr : &found->second);
         Context context(&scratch);
         messages = 0;
         const Error error = kernel.function(context, call.arguments());

@@ -112,7 +112,7 @@ NAMES = [
 ]
 
 # What cannot be compiled, with the code of the error that says why.
-FAILS = {"transformers/fnet": "not-core"}
+FAILS: dict[str, str] = {}
 
 # Largest difference from eager, in units of eager's largest value.
 TOLERANCE = 1e-4
@@ -143,7 +143,7 @@ class First(nn.Module):
 
 def build(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A model in eval mode and the arguments of one call, the same in every process."""
-    zoo._declare_torchvision_operators()
+    zoo.declare_torchvision_operators()
     os.environ["HF_HUB_OFFLINE"] = "1"
     library, _, architecture = name.partition("/")
     with torch.random.fork_rng(), warnings.catch_warnings():

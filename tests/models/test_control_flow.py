@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.while_loop import while_loop
 
 import torchette
@@ -122,3 +123,14 @@ def test_a_missing_kernel_in_a_branch_is_refused_when_compiling() -> None:
 
     with pytest.raises(MissingKernelError, match=r"branch_test::twice\.out"):
         torchette.compile(branching.Function(model).eval(), (torch.ones(3),))
+
+
+def test_slices_of_a_size_that_follows_from_the_inputs() -> None:
+    model = branching.Function(
+        lambda linear, rows: map_rows(lambda row: torch.cat([row, row * 2, row[:1]]), rows)
+    ).eval()
+    columns = torch.export.Dim("columns", min=2, max=8)
+    compiled = torchette.compile(model, (torch.randn(3, 4),), dynamic_shapes={"x": {1: columns}})
+    for size in (2, 5, 8):
+        x = torch.randn(3, size)
+        assert_equal(compiled(x), model(x))

@@ -69,6 +69,13 @@ class LoopUntilAValue(nn.Module):
         return x
 
 
+@fails("export-failed", "given other memory than it had", "x.copy_(value)")
+class ReplacesItsData(nn.Module):
+    def forward(self, x):  # here
+        x.data = x * 2
+        return x + 1
+
+
 @fails("export-failed", "control flow depends on the values of a tensor", "torch._check(")
 class LoopCountedByAValue(nn.Module):
     def forward(self, x):

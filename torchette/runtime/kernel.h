@@ -170,7 +170,8 @@ constexpr Kernel kernel_entry(const char* name) {
 /// One entry of a family's table: KERNEL("aten::mm.out", mm_out).
 #define TORCHETTE_KERNEL(name, fn) ::torchette::kernel_entry<::torchette::is_selected(name), fn>(name)
 
-/// The entries that a build keeps, without the empty ones.
+/// The entries that a build keeps, without the empty ones. They are known by their names: with sanitizers GCC
+/// compares no function with nullptr while compiling.
 template <size_t kCount>
 struct KeptKernels {
   Kernel kernels[kCount != 0 ? kCount : 1] = {};
@@ -178,13 +179,13 @@ struct KeptKernels {
   constexpr explicit KeptKernels(const Kernel (&all)[kAll]) {
     size_t n = 0;
     for (const Kernel& kernel : all)
-      if (kernel.function != nullptr) kernels[n++] = kernel;
+      if (kernel.name != nullptr) kernels[n++] = kernel;
   }
 };
 template <size_t kAll>
 constexpr size_t count_kept(const Kernel (&all)[kAll]) {
   size_t n = 0;
-  for (const Kernel& kernel : all) n += kernel.function != nullptr ? 1 : 0;
+  for (const Kernel& kernel : all) n += kernel.name != nullptr ? 1 : 0;
   return n;
 }
 

@@ -16,6 +16,7 @@ from torch._functorch import predispatch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from torchette.errors import DialectError
 from torchette.exir import control_flow, ops
@@ -631,6 +632,26 @@ def _written_back(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]
             yield value, f"the new value of {spec.target} is not written back"
 
 
+def _given_twice(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    given = pytree.tree_leaves(program.example_inputs)
+    users = set(program.graph_signature.user_inputs)
+    inputs = [node for node in placeholders(program) if node.name in users]
+    if len(given) != len(inputs):
+        return
+    same: dict[int, list[Node]] = {}
+    for value, node in zip(given, inputs, strict=True):
+        if isinstance(value, torch.Tensor):
+            same.setdefault(id(value), []).append(node)
+    for nodes in same.values():
+        read = [node for node in nodes if node.users]
+        for node in nodes if read else ():
+            if node not in read:
+                yield (
+                    node,
+                    f"{node.name} and {read[0].name} were one tensor at export, which reads {read[0].name} for both",
+                )
+
+
 # ---- the dialects ----
 
 EXPORT_AGAIN = "export the model again with torch.export.export; a pass left the graph in this state"
@@ -672,7 +693,15 @@ AUTOGRAD_SAFE = Dialect(
             _reshaped_in_place,
         ),
     ),
-    WHOLE,
+    (
+        *WHOLE,
+        ProgramCheck(
+            "one-tensor-twice",
+            "Inputs that were one tensor at export are told apart.",
+            "export with a copy: (x, x.clone()) for (x, x), or compile the module itself",
+            _given_twice,
+        ),
+    ),
 )
 ATEN = Dialect(
     "aten",

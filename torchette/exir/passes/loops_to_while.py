@@ -11,9 +11,12 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.proxy import GraphAppendingTracer
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from torchette.errors import UnsupportedError
 from torchette.exir import control_flow, ops
@@ -97,17 +100,34 @@ def _uninitialised(before: Node, val: torch.Tensor, length: Any, sources: Sequen
 
 
 def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node:
+    """What computes a size: the size of an operand, or arithmetic on such."""
+    sizes: dict[Any, Node] = {}
     for source in (*sources, *control_flow.sliced(before)):
         val = source.meta.get("val") if isinstance(source, Node) else None
         for dim, known in enumerate(val.shape if isinstance(val, torch.Tensor) else ()):
             if isinstance(known, torch.SymInt) and same_size(known, size):
                 return call(before, aten.sym_size.int, (source, dim), val=size, like=before)
-    raise UnsupportedError(
-        f"a {control_flow.name(before.target).removesuffix('_impl')} yields slices of the size {size}, which is no size "
-        "of its inputs",
-        where=[place(before)],
-        hints=["pad the slices to a fixed size, or to a size that one of the inputs has"],
-    )
+            if isinstance(known, torch.SymInt) and known.node.expr.is_symbol:
+                symbol = known.node.expr
+                sizes[symbol] = sizes.get(symbol) or call(
+                    before, aten.sym_size.int, (source, dim), val=known, like=before
+                )
+    if not size.node.expr.free_symbols <= sizes.keys():
+        raise UnsupportedError(
+            f"a {control_flow.name(before.target).removesuffix('_impl')} yields slices of the size {size}, which does "
+            "not follow from the sizes of its inputs",
+            where=[place(before)],
+            hints=["pad the slices to a fixed size, or to a size that one of the inputs has"],
+        )
+    tracer, first = GraphAppendingTracer(before.graph), before.prev
+    with before.graph.inserting_before(before):
+        numbers = {symbol: Proxy(node, tracer) for symbol, node in sizes.items()}
+        result = sympy_interp(PythonReferenceAnalysis, numbers, size.node.expr).node
+    made = first.next
+    while made is not before:
+        made.meta["val"] = made.target(*torch.fx.map_arg(made.args, lambda node: node.meta["val"]))
+        made = made.next
+    return result
 
 
 def _placeholders(graph: Graph, operands: Sequence[Any]) -> list[Node]:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Every kernel of the table is called at least once and held against eager, or against plain Python where eager has no
+# such operator: by torch's own samples (test_parity.py), or here.
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernels import parity, samples
+from tests.kernels.kernel_call import check, run
+from torchette.runtime import _native
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", samples.CALLS)
+def test_calls_give_what_eager_gives(name: str) -> None:
+    for call in samples.CALLS[name]:
+        expected, arguments = samples.results(name, call), samples.arguments(name, copy.deepcopy(call))
+        if isinstance(expected, list):
+            results = [torch.empty_like(tensor) for tensor in expected]
+            _native.call_kernel(name, *arguments, results)
+            for ours, theirs in zip(results, expected, strict=True):
+                assert torch.equal(ours, theirs)
+        elif name.startswith("aten::_embedding_bag"):  # the others are notes for its own backward
+            first, *_ = run(name, *arguments, like=expected)
+            torch.testing.assert_close(first, expected[0])
+        else:
+            check(name, expected, *arguments)
+
+
+@pytest.mark.parametrize("name", samples.NUMBERS)
+def test_numbers_are_what_python_says(name: str) -> None:
+    function, calls = samples.NUMBERS[name]
+    for args in calls:
+        expected = function(*args)
+        (result,) = _native.call_kernel(name, *args, None)
+        assert type(result) is type(expected) and result == expected, args
+
+
+@pytest.mark.parametrize("name", samples.OTHERS)
+def test_what_is_written_to_arguments(name: str) -> None:
+    for args, at, expected in samples.OTHERS[name]:
+        _native.call_kernel(name, *args)
+        assert torch.equal(args[at], expected)
+
+
+def test_batch_statistics_are_followed() -> None:
+    x, mean, var = samples.IMAGE, samples.MEAN.clone(), samples.SPREAD.clone()
+    expected = torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5)
+    ours = samples.MEAN.clone(), samples.SPREAD.clone()
+    outs = [torch.empty_like(result) for result in expected]
+    _native.call_kernel("aten::_native_batch_norm_legit.out", x, None, None, *ours, True, 0.1, 1e-5, *outs)
+    for result, wanted in zip((*outs, *ours), (*expected, mean, var), strict=True):
+        torch.testing.assert_close(result, wanted)
+
+
+def test_every_kernel_is_called() -> None:
+    by_torch = set(json.loads(parity.RESULT.read_text())["kernels"])
+    by_hand = {*samples.CALLS, *samples.NUMBERS, *samples.OTHERS}
+    drawn = set(re.findall(r'"(aten::[^"]+)"', Path(__file__).with_name("test_random.py").read_text()))
+    assert drawn >= samples.RANDOM
+    kernels = {name for name, _ in _native.operators()}
+    assert kernels - by_torch - by_hand - samples.RANDOM == set()
+    assert by_hand | samples.RANDOM <= kernels
