@@ -3,13 +3,14 @@
 
 import sys
 
-from benchmarks import codegen, families, images, models, tax, xnnpack
+from benchmarks import codegen, families, images, models, tax, threads, xnnpack
 
 PARTS = {
     "codegen": codegen.main,
     "images": images.main,
     "kernels": families.main,
     "tax": tax.main,
+    "threads": threads.main,
     "xnnpack": xnnpack.main,
 }
 

@@ -17,10 +17,12 @@
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/parallel_method.h"
+#include "torchette/extension/thread_pool.h"
 #include "torchette/runtime/backend.h"
 
 using namespace torchette;
 using namespace torchette::extension;
+using torchette::extension::threadpool::ThreadPool;
 
 namespace {
 
@@ -64,48 +66,6 @@ Backend meeting_backend{"NullBackend", &meeting};
 class Inline final : public Executor {
  public:
   void submit(void (*task)(void*), void* argument) override { task(argument); }
-};
-
-class Threads final : public Executor {
- public:
-  explicit Threads(int count) {
-    for (int i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
-  }
-  ~Threads() override {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  void submit(void (*task)(void*), void* argument) override {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      tasks_.emplace_back(task, argument);
-    }
-    changed_.notify_one();
-  }
-
- private:
-  void work() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      const auto [task, argument] = tasks_.front();
-      tasks_.pop_front();
-      lock.unlock();
-      task(argument);
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::pair<void (*)(void*), void*>> tasks_;
-  std::vector<std::thread> threads_;
-  bool ends_ = false;
 };
 
 /// A loaded method with its memory, inputs of numbers that count up, and outputs of its own.
@@ -179,7 +139,7 @@ void delegates_meet(const char* path) {
   loaded.forget();
   CHECK(parallel.execute() == Error::Ok && same() && meeting.most == 1);
 
-  Threads threads(2);
+  ThreadPool threads(2);
   meeting.wanted = 2;
   loaded.forget();
   CHECK(parallel.execute(&threads) == Error::Ok && same() && meeting.most == 2);
@@ -249,6 +209,24 @@ void many_methods_of_one_program(const char* path) {
   CHECK(right == 8);
 }
 
+void pools_run_loops() {
+  ThreadPool pool(3);
+  CHECK(pool.get_thread_count() == 3);
+  std::vector<int> seen(1000);
+  pool.run([&](size_t i) { pool.run([&](size_t k) { ++seen[i * 10 + k]; }, 10); }, 100);
+  CHECK(std::count(seen.begin(), seen.end(), 1) == 1000);
+  pool.run([](size_t) { CHECK(false); }, 0);
+  std::atomic<int64_t> sum{0};
+  std::atomic<int> parts{0};
+  CHECK(parallel_for(-5, 1001, 100, [&](int64_t first, int64_t last) {
+    ++parts;
+    for (int64_t i = first; i < last; ++i) sum += i;
+  }));
+  CHECK(sum == 1000 * 1001 / 2 - 15 && parts >= 1 && parts <= 11);
+  CHECK(!parallel_for(2, 1, 1, [](int64_t, int64_t) {}) && !parallel_for(0, 1, 0, [](int64_t, int64_t) {}));
+  CHECK(parallel_for(3, 3, 1, [](int64_t, int64_t) { CHECK(false); }));
+}
+
 void kernels_give_the_same(const char* path) {
   Loaded loaded(path);
   Method& method = **loaded.method;
@@ -257,7 +235,7 @@ void kernels_give_the_same(const char* path) {
   CHECK(parallel.is_parallel());
   CHECK(method.execute() == Error::Ok);
   const std::vector<float> expected = loaded.result(0);
-  Threads threads(2);
+  ThreadPool threads(2);
   for (int round = 0; round < 50; ++round) {
     loaded.forget();
     CHECK(parallel.execute(&threads) == Error::Ok && loaded.result(0) == expected);
@@ -270,6 +248,7 @@ int main(int argc, char** argv) {
   if (argc < 2 || register_backend(meeting_backend) != Error::Ok) return 2;
   delegates_meet(argv[1]);
   many_methods_of_one_program(argv[1]);
+  pools_run_loops();
   if (argc > 2) kernels_give_the_same(argv[2]);
   std::printf("%d checks, %d failures\n", checks, failures);
   return failures == 0 ? 0 : 1;

@@ -68,7 +68,10 @@ def test_threads_race_nowhere(programs: tuple[Path, Path], tmp_path: Path) -> No
         p for p in (ROOT / "torchette/runtime").glob("*.cpp") if p.stem not in ("python", "platform_minimal")
     ]
     extension = ROOT / "torchette/extension"
-    sources += [extension / f"{name}.cpp" for name in ("parallel_method", "file_data_loader", "open_file")]
+    sources += [
+        extension / f"{name}.cpp"
+        for name in ("parallel_method", "thread_pool", "file_data_loader", "open_file")
+    ]
     includes = ["-I", ROOT, "-I", ROOT / "build/dev/generated"]
     program = tmp_path / "parallel_test"
     command = [CXX, "-std=c++17", "-O1", "-g1", "-fsanitize=thread", *includes, table, *sources]

@@ -8,17 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "torchette/extension/executor.h"
 #include "torchette/runtime/method.h"
 
 namespace torchette::extension {
-
-/// The caller's threads.
-class Executor {
- public:
-  virtual ~Executor() = default;
-  /// Calls `task(argument)` once, on any thread, before or after this returns.
-  virtual void submit(void (*task)(void*), void* argument) = 0;
-};
 
 /// What a chain waits for is found out from the memory that its instructions really use, and not from what
 /// the file says of it: two chains run at the same time only if neither writes where the other reads or

@@ -54,6 +54,9 @@ _log.addHandler(logging.NullHandler())  # else Python itself would print what no
 # Ends the name of a method's second plan, which needs no backend.
 _PORTABLE = "@portable"
 
+# More threads than chains can be are of no use.
+_MOST_THREADS = 256
+
 # The runtime's error numbers that Python tells apart.
 _INVALID_ARGUMENT, _OPERATOR_MISSING = 0x12, 0x14
 _ACCESS_FAILED, _INVALID_PROGRAM = 0x22, 0x23
@@ -352,20 +355,26 @@ class Program:
         """The names of its methods."""
         return {name for name in self._program.method_names if not name.endswith(_PORTABLE)}
 
-    def load_method(self, name: str) -> Method:
+    def load_method(self, name: str, *, threads: int = 1) -> Method:
         """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
+
+        With more than one thread, chains that need nothing of each other run at the same time, at most `threads` of them:
+        see `torchette.compile(parallel=...)`. Results are the same, bit by bit.
 
         Where a backend is missing or refuses and the program was compiled with `portable_fallback`, the portable kernels
         run the method, and a RuntimeWarning says so, once.
 
         Raises:
+            InputError: `threads` is no positive number.
             RuntimeLoadError: there is no such method, or it needs kernels (all of them are named) or backends that are not
                 there.
             FormatError: the file is damaged.
         """
+        if threads < 1:
+            raise InputError(f"a method cannot run on {threads} threads", hints=["threads=1, the default"])
         meta = self.metadata(name)
         try:
-            return Method(self._program.load_method(name), meta)
+            return Method(self._program.load_method(name, min(threads, _MOST_THREADS)), meta)
         except _module().Fault as fault:
             if not meta.backend_names or name + _PORTABLE not in self._program.method_names:
                 raise self._error(fault, f"method {name!r} cannot be loaded") from None

@@ -27,6 +27,8 @@
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/mmap_data_loader.h"
+#include "torchette/extension/parallel_method.h"
+#include "torchette/extension/thread_pool.h"
 #include "torchette/runtime/backend.h"
 #include "torchette/runtime/kernel_registry.h"
 #include "torchette/runtime/method.h"
@@ -92,11 +94,24 @@ class Interruptible {
 
 thread_local std::string log_lines;
 
+/// Messages of the threads that work for one execution.
+struct SharedLog {
+  std::mutex mutex;
+  std::string lines;
+};
+thread_local SharedLog* shared_log = nullptr;
+
+void append_line(std::string& lines, const char* message, size_t length) {
+  if (lines.size() > 64 * 1024) return;  // a fault in a loop must not eat the memory
+  if (!lines.empty()) lines += '\n';
+  lines.append(message, length);
+}
+
 void capture_log_line(torchette_timestamp_t, torchette_log_level_t, const char*, const char*, size_t,
                       const char* message, size_t length) {
-  if (log_lines.size() > 64 * 1024) return;  // a fault in a loop must not eat the memory
-  if (!log_lines.empty()) log_lines += '\n';
-  log_lines.append(message, length);
+  if (shared_log == nullptr) return append_line(log_lines, message, length);
+  const std::lock_guard<std::mutex> lock(shared_log->mutex);
+  append_line(shared_log->lines, message, length);
 }
 
 std::string take_log() { return std::exchange(log_lines, {}); }
@@ -656,10 +671,40 @@ class MeasuringAllocator final : public MemoryAllocator {
   size_t limit_, used_ = 0, wanted_ = 0;
 };
 
+/// Threads whose messages can be had afterwards.
+class LoggingPool final : public extension::Executor {
+ public:
+  explicit LoggingPool(size_t threads) : pool_(threads) {}
+  void submit(void (*task)(void*), void* argument) override {
+    pool_.submit(&run, new Task{task, argument, &log_});
+  }
+  std::string take_log() {
+    const std::lock_guard<std::mutex> lock(log_.mutex);
+    return std::exchange(log_.lines, {});
+  }
+
+ private:
+  struct Task {
+    void (*task)(void*);
+    void* argument;
+    SharedLog* log;
+  };
+  static void run(void* argument) {
+    const std::unique_ptr<Task> task(static_cast<Task*>(argument));
+    shared_log = task->log;
+    task->task(task->argument);
+    shared_log = nullptr;
+  }
+
+  SharedLog log_;
+  extension::threadpool::ThreadPool pool_;
+};
+
 /// A method with its memory. Calls from several threads wait for one another.
 class LoadedMethod {
  public:
-  LoadedMethod(SharedProgram program, const std::string& name) : program_(std::move(program)) {
+  LoadedMethod(SharedProgram program, const std::string& name, size_t threads)
+      : program_(std::move(program)) {
     const MethodMeta meta = unwrap(program_->program().method_meta(name.c_str()));
     for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
       const auto size = static_cast<size_t>(unwrap(meta.memory_planned_buffer_size(i)));
@@ -673,6 +718,14 @@ class LoadedMethod {
                             ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
                             : std::nullopt);
     method_.emplace(unwrap(program_->program().load_method(name.c_str(), &*memory_)));
+    if (threads < 2) return;
+    std::vector<MemoryAllocator*> scratch;
+    for (size_t i = 0; i < threads; ++i) scratch.push_back(&scratch_.emplace_back(64 * 1024));
+    parallel_.emplace(*method_, std::move(scratch));
+    if (parallel_->is_parallel())
+      pool_.emplace(threads);
+    else
+      parallel_.reset();
   }
 
   nb::list execute(nb::sequence given) {
@@ -697,6 +750,7 @@ class LoadedMethod {
       const Interruptible interruptible(*method_);
       error = run({values.data(), values.size()}, outcomes);
       log = take_log();
+      if (pool_.has_value()) log += pool_->take_log();
     }
     if (error == Error::OutOfResources && PyErr_CheckSignals() != 0) throw nb::python_error();
     if (error != Error::Ok) throw Fault{Fault::Kind::Runtime, error, log, 0};
@@ -726,7 +780,6 @@ class LoadedMethod {
     if (error != Error::Ok) throw runtime_fault(error);
   }
 
-  size_t method_memory_size() const { return method_memory_.size(); }
   /// The most bytes that tensors of sizes which only the run knows held at once in the last execution.
   size_t dynamic_memory_peak() const { return dynamic_memory_.peak(); }
 
@@ -783,7 +836,7 @@ class LoadedMethod {
       fresh[i] = allocate_memory(size);
       TORCHETTE_TRY(method_->set_output_data_ptr(fresh[i].get(), size, i));
     }
-    TORCHETTE_TRY(method_->execute());
+    TORCHETTE_TRY(parallel_.has_value() ? parallel_->execute(&*pool_) : method_->execute());
     for (size_t i = 0; i < outcomes.size(); ++i) {
       TORCHETTE_TRY(detach(method_->get_output(i), std::move(fresh[i]), outcomes[i]));
     }
@@ -851,6 +904,9 @@ class LoadedMethod {
   std::optional<MemoryManager> memory_;
   std::vector<std::optional<TensorInfo>> inputs_;
   std::optional<Method> method_;
+  std::deque<extension::MallocMemoryAllocator> scratch_;  // of the chains that run at the same time
+  std::optional<LoggingPool> pool_;
+  std::optional<extension::ParallelMethod> parallel_;
   std::mutex mutex_;
 };
 
@@ -1210,17 +1266,16 @@ NB_MODULE(_native, m) {
       .def("describe", &describe_method, nb::arg("method"))
       .def(
           "load_method",
-          [](const SharedProgram& program, const std::string& name) {
+          [](const SharedProgram& program, const std::string& name, size_t threads) {
             take_log();
-            return std::make_unique<LoadedMethod>(program, name);
+            return std::make_unique<LoadedMethod>(program, name, threads);
           },
-          nb::arg("name"));
+          nb::arg("name"), nb::arg("threads") = 1);
   nb::class_<LoadedMethod>(m, "Method")
       .def("execute", &LoadedMethod::execute, nb::arg("inputs"))
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
-      .def_prop_ro("memory_size", &LoadedMethod::method_memory_size)
       .def_prop_ro("method_bytes", &LoadedMethod::method_bytes)
       .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);
 

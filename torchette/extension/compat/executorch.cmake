@@ -46,6 +46,8 @@ set(torchette_compat
   extension/pytree/pytree.h                      pytree.h
   extension/runner_util/inputs.h                 prepare_inputs.h
   extension/tensor/tensor.h                      tensor_ptr.h
+  extension/threadpool/threadpool.h              thread_pool.h
+  runtime/kernel/thread_parallel_interface.h     thread_pool.h
   extension/tensor/tensor_ptr.h                  tensor_ptr.h
   extension/tensor/tensor_ptr_maker.h            tensor_ptr.h
 )

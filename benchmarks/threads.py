@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What threads give: one execution whose branches run at the same time, and two Python threads with a method each.
+"""`./dev bench threads`: wall time with two threads as a ratio of that with one, interleaved."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+
+import numpy as np
+import torch
+
+import torchette
+from torchette.cli._console import print_table
+from torchette.runtime import Method, Program, Runtime
+
+ROUNDS, CALLS = 15, 20
+
+
+class Towers(torch.nn.Module):
+    """Two towers of convolutions over one image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.towers = torch.nn.ModuleList(
+            torch.nn.Sequential(
+                *(
+                    layer
+                    for _ in range(6)
+                    for layer in (torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.ReLU())
+                )
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tower(x) for tower in self.towers], 1)
+
+
+def seconds(call) -> float:
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return time.perf_counter() - start
+
+
+def at_once(methods: list[Method], x: np.ndarray) -> float:
+    """Seconds in which each of the methods is called CALLS times, in a thread of its own."""
+    threads = [threading.Thread(target=lambda m=m: [m.execute([x]) for _ in range(CALLS)]) for m in methods]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start
+
+
+def main(arguments: list[str] | None = None) -> int:
+    del arguments
+    x = np.random.default_rng(0).standard_normal((1, 32, 56, 56), dtype=np.float32)
+    model = torchette.compile(Towers().eval(), (torch.from_numpy(x),), parallel=2)
+    program: Program = Runtime.get().load_program(model.program.buffer)
+    one, two, other = (program.load_method("forward", threads=n) for n in (1, 2, 1))
+    branches, throughput = [], []
+    for _ in range(ROUNDS):
+        alone = seconds(lambda: one.execute([x]))
+        branches.append(seconds(lambda: two.execute([x])) / alone)
+        throughput.append(2 * alone / at_once([one, other], x))
+    print_table(
+        ("what", "ratio", "goal"),
+        [
+            ("two branches on 2 threads / on 1, wall time", f"{statistics.median(branches):.2f}", "0.58"),
+            ("throughput of 2 Python threads / 1", f"{statistics.median(throughput):.2f}", "1.70"),
+        ],
+    )
+    print(f"{os.cpu_count()} cores; medians of {ROUNDS} rounds of {CALLS} calls")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# One program in many threads, and one execution on several: the answers are those of one thread.
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torchette  # noqa: E402
+from torchette.errors import ExecutionError, InputError  # noqa: E402
+from torchette.runtime import Program, Runtime  # noqa: E402
+
+
+class Towers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = torch.nn.Linear(128, 128), torch.nn.Linear(128, 128)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        left, right = torch.relu(self.left(x)), torch.sigmoid(self.right(x))
+        return left @ left.t() + right @ right.t() + self.calls
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    torch.manual_seed(0)
+    model = torchette.compile(Towers().eval(), (torch.ones(32, 128),), parallel=2)
+    assert any("2 chains" in note for note in model.report().notes("split_chains"))
+    return Runtime.get().load_program(model.program.buffer)
+
+
+def _inputs(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((32, 128), dtype=np.float32)
+
+
+def test_eight_threads_with_a_method_each(program: Program) -> None:
+    expected = [program.load_method("forward").execute([_inputs(i)])[0] for i in range(8)]
+
+    def serve(i: int) -> bool:
+        method = program.load_method("forward", threads=1 + i % 2)
+        first = method.execute([_inputs(i)])[0]
+        later = [method.execute([_inputs(i)])[0] for _ in range(10)]
+        counted = all(np.allclose(each, first + 1 + k, atol=1e-3) for k, each in enumerate(later))
+        return np.array_equal(first, expected[i]) and counted
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(serve, range(8)))
+
+
+def test_one_execution_on_two_threads_gives_the_same_bits(program: Program) -> None:
+    one, two = program.load_method("forward"), program.load_method("forward", threads=2)
+    for seed in range(50):
+        assert np.array_equal(one.execute([_inputs(seed)])[0], two.execute([_inputs(seed)])[0])
+    two.reset()
+    assert np.array_equal(
+        two.execute([_inputs(0)])[0], program.load_method("forward").execute([_inputs(0)])[0]
+    )
+
+
+def test_an_execution_on_threads_is_cancelled_and_the_next_one_is_right(program: Program) -> None:
+    method = program.load_method("forward", threads=2)
+    method.cancel()
+    with pytest.raises(ExecutionError, match="cancelled"):
+        method.execute([_inputs(0)])
+    method.reset()
+    assert np.array_equal(
+        method.execute([_inputs(0)])[0], program.load_method("forward").execute([_inputs(0)])[0]
+    )
+
+
+def test_a_method_on_no_thread_is_refused(program: Program) -> None:
+    with pytest.raises(InputError, match="0 threads"):
+        program.load_method("forward", threads=0)

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ThreadPool: some threads, for a ParallelMethod and for loops of one's own.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "torchette/extension/executor.h"
+
+namespace torchette::extension::threadpool {
+
+class ThreadPool final : public Executor {
+ public:
+  /// As many threads as the machine has cores where it is 0.
+  explicit ThreadPool(size_t thread_count = 0);
+  /// Ends when all tasks have run.
+  ~ThreadPool() override;
+
+  size_t get_thread_count() const { return threads_.size(); }
+  void submit(void (*task)(void*), void* argument) override;
+  /// Calls `task(0)` to `task(range - 1)`, on the threads and on this one; returns when all have returned.
+  /// May be called from within a task.
+  void run(const std::function<void(size_t)>& task, size_t range);
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<void (*)(void*), void*>> tasks_;
+  bool ends_ = false;
+  std::vector<std::thread> threads_;
+};
+
+/// The process's pool, made on first use, with a thread for each core.
+ThreadPool* get_threadpool();
+
+/// Calls `task(first, last)` for parts of [begin, end) of at least `grain_size` items each. False, and
+/// nothing is done, where begin > end or grain_size < 1.
+bool parallel_for(int64_t begin, int64_t end, int64_t grain_size,
+                  const std::function<void(int64_t, int64_t)>& task);
+
+}  // namespace torchette::extension::threadpool
+
+namespace torchette::extension {
+using threadpool::parallel_for;
+}
