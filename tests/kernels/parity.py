@@ -289,7 +289,12 @@ def _as_good_as_eager(ours: torch.Tensor, theirs: torch.Tensor, exact: Any) -> b
     if theirs.dtype == torch.float64 or not isinstance(exact, torch.Tensor) or exact.dtype != torch.float64:
         exact = theirs.double()
     finite = exact.isfinite() & theirs.isfinite()
-    same_elsewhere = torch.equal(ours[~finite].nan_to_num(), theirs[~finite].nan_to_num())
+    # Where a narrow type overflowed on eager's way to a result that it can hold, that result is right as well.
+    near = torch.isclose(ours.double(), exact, rtol=8 * torch.finfo(theirs.dtype).eps, atol=0)
+    other = ~finite & ~near
+    same_elsewhere = torch.equal(ours[other].nan_to_num(), theirs[other].nan_to_num())
+    if not finite.any():
+        return same_elsewhere
     error = (ours.double() - exact)[finite].abs().max()
     eagers = (theirs.double() - exact)[finite].abs().max()
     unit = torch.finfo(theirs.dtype).eps * exact[finite].abs().max()

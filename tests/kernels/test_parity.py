@@ -22,7 +22,7 @@ def test_samples_give_what_eager_gives(shard: int) -> None:
 @pytest.mark.parametrize("shard", range(FULL))
 def test_all_dtypes_give_what_eager_gives(shard: int) -> None:
     names = list(parity.operators())[shard::FULL]
-    result = parity.sweep(names, parity.SAMPLES)
+    result = parity.sweep(names, 3)  # about a quarter of an hour of one core in all
     assert not result.failures, "\n".join(result.failures)
 
 

@@ -253,9 +253,10 @@ def _batch_norm(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor,
     training: bool, momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """By the statistics of the batch, and with running ones that follow them."""
+    """In training by the statistics of the batch, and with running ones that follow them."""
     if not training:
-        return NotImplemented
+        results = aten._native_batch_norm_legit_no_training(x, weight, bias, mean, var, momentum, eps)
+        return *results, mean.clone(), var.clone()
     others = [0, *range(2, x.dim())]
     count = x.numel() // x.shape[1]
     result, of_batch, inverse = aten._native_batch_norm_legit.no_stats(x, weight, bias, True, momentum, eps)
