@@ -124,6 +124,7 @@ CPP: dict[str, int] = {
     "torchette/schema/": 4,  # headers of slot constants, made from the schemas by the build
     "torchette/runtime/tensor": 4,
     "torchette/runtime/loader": 4,
+    "torchette/runtime/data_map": 5,
     "torchette/runtime/value": 5,
     "torchette/runtime/tracer": 6,
     "torchette/runtime/kernel": 6,

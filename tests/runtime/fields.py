@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: where each number of its program stands, one a line, for mutations that hit what matters:
+# In: a .pte, .ptd or .bpte file. Out: where each number of its flatbuffers stands, one a line, for mutations that hit
+# what matters:
 # kind (o: offset, n: another number), position, width, and the position that an offset leads to.
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import struct
 import sys
 from pathlib import Path
 
-from torchette.format import pte
+from torchette.format import bundled, ptd, pte
 from torchette.format.schema import Field, Schema
 
 WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8, "f": 4, "d": 8}
@@ -67,11 +68,25 @@ class Walk:
 
 def fields(data: bytes) -> str:
     """The list, as text."""
-    walk = Walk(pte.SCHEMA, data)
-    walk.table(walk.schema.root, walk.offset(0))
     return "".join(
-        f"{kind} {at} {width} {target}\n" for at, (kind, width, target) in sorted(walk.found.items())
+        f"{kind} {at} {width} {target}\n" for at, (kind, width, target) in sorted(places(data).items())
     )
+
+
+def places(data: bytes) -> dict[int, tuple[str, int, int]]:
+    """By position: kind, width, and what an offset leads to."""
+    schemas = {module.SCHEMA.identifier: module.SCHEMA for module in (pte, ptd, bundled)}
+    walk = Walk(schemas[data[4:8]], data)
+    walk.table(walk.schema.root, walk.offset(0))
+    if walk.schema is bundled.SCHEMA:
+        program = bytes(bundled.read(data).program)
+        start = data.index(program)
+        for at, (kind, width, target) in places(program).items():
+            walk.found[start + at] = (kind, width, start + target if kind == "o" else target)
+    elif walk.schema is ptd.SCHEMA:
+        for at, width in ((12, 4), (16, 8), (24, 8), (32, 8), (40, 8)):  # of the header
+            walk.found[at] = ("n", width, 0)
+    return walk.found
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The coverage-guided fuzzer of loading and executing: libFuzzer mutates programs for as long as they reach
-// new code.
+// The coverage-guided fuzzer of loading and executing: libFuzzer mutates programs, data files and bundled
+// programs for as long as they reach new code.
 #include <cstdlib>
 #include <cstring>
 
@@ -13,9 +13,17 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // aligned as a file's bytes are, and ending where they end
-  auto* bytes = static_cast<uint8_t*>(std::malloc(size));
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 64, size) != 0) return 0;
+  auto* bytes = static_cast<uint8_t*>(memory);
   if (size != 0) std::memcpy(bytes, data, size);
-  (void)try_program(bytes, size);
+  if (size >= 8 && std::memcmp(bytes + 4, "BP", 2) == 0) {
+    (void)try_bundle(bytes, size);
+  } else if (size >= 8 && std::memcmp(bytes + 4, "FT", 2) == 0) {
+    (void)try_data_file(bytes, size, {});
+  } else {
+    (void)try_program(bytes, size);
+  }
   std::free(bytes);
   return 0;
 }

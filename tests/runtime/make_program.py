@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchette.format import pte
+from torchette.format import bundled, ptd, pte
 
 FLOAT, LONG, BOOL = pte.ScalarType.FLOAT, pte.ScalarType.LONG, pte.ScalarType.BOOL
 BOUND = pte.TensorShapeDynamism.DYNAMIC_BOUND
@@ -144,6 +144,56 @@ def build() -> bytes:
         delegate_data=[b"what the backend compiled"],
     )
     return bytes(file)
+
+
+def external() -> tuple[bytes, bytes]:
+    """A program whose weight and first state stand in a .ptd file, and that file: x + weight, and state += 1."""
+    b = Builder()
+
+    def info(name: str) -> Any:
+        return pte.ExtraTensorInfo(fully_qualified_name=name, location=pte.TensorDataLocation.EXTERNAL)
+
+    x, total = b.tensor([4, 3], at=0), b.tensor([4, 3], at=64)
+    weight = b.tensor([3], extra_tensor_info=info("weight"))
+    state = b.tensor([1], at=128, extra_tensor_info=info("state"))
+    one, none = b.value(pte.Double(1.0)), b.value(pte.Null())
+    b.call("test::add", "out", x, weight, one, total, total)
+    b.call("test::add", "out", state, state, none, state, state)
+    plan = b.plan("forward", [x], [total, state], planned=192)
+    program = pte.write(pte.Program(version=0, execution_plan=[plan]))
+    data = ptd.write(
+        {
+            "state": ptd.NamedBytes(struct.pack("<f", 10), ptd.layout(FLOAT, [1])),
+            "blob": ptd.NamedBytes(b"not a tensor"),
+            "weight": ptd.NamedBytes(struct.pack("<3f", 1, 2, 3), ptd.layout(FLOAT, [3])),
+        }
+    )
+    return bytes(program), data
+
+
+def bundle(program: bytes) -> bytes:
+    """The program of `build` with a case for `forward` and two for `delegated`."""
+    xs = [float(i) for i in range(6)]
+
+    def tensor(sizes: list[int], numbers: list[float]) -> Any:
+        data = struct.pack(f"<{len(numbers)}f", *numbers)
+        return bundled.Value(bundled.Tensor(bundled.ScalarType.FLOAT, sizes, data, bytes(range(len(sizes)))))
+
+    forward = bundled.BundledMethodTestCase(
+        [tensor([2, 3], xs), bundled.Value(bundled.Bool(True))],
+        [
+            tensor([2, 3], [x + 1 + i % 3 for i, x in enumerate(xs)]),
+            tensor([2, 3], [2 * x for x in xs]),
+            bundled.Value(bundled.Int(2)),
+            tensor([1], [11.0]),
+        ],
+    )
+    delegated = bundled.BundledMethodTestCase([tensor([2], [1.0, 2.0])], [tensor([2], [1.0, 2.0])])
+    suites = [
+        bundled.BundledMethodTestSuite("forward", [forward]),
+        bundled.BundledMethodTestSuite("delegated", [delegated, delegated]),
+    ]
+    return bundled.write(bundled.BundledProgram(0, suites, program))
 
 
 if __name__ == "__main__":

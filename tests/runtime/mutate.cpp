@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Mutates a program many times and loads and executes each: nothing may crash, whatever the bytes. Built with
-// AddressSanitizer and UndefinedBehaviorSanitizer. Arguments: the file, how many mutations, the seed, and the
-// list of its fields that fields.py has written, for edits that look at what stands where.
+// Mutates a program, a data file or a bundled program many times and loads and executes each: nothing may
+// crash, whatever the bytes. Built with AddressSanitizer and UndefinedBehaviorSanitizer. Arguments: the file,
+// how many mutations, the seed, the list of its fields that fields.py has written, for edits that look at
+// what stands where, and a second file that stays as it is: the program of a data file, or the data file of a
+// program.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -91,12 +93,28 @@ void edit_bytes(Bytes& bytes) {
   }
 }
 
+Bytes read_file(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  return Bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+bool has_mark(const Bytes& bytes, const char* mark) {
+  return bytes.size() >= 8 && std::memcmp(&bytes[4], mark, 2) == 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   prepare();
-  std::ifstream file(argv[1], std::ios::binary);
-  const Bytes bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const Bytes bytes = read_file(argv[1]), other = argc > 5 ? read_file(argv[5]) : Bytes();
+  torchette::extension::BufferDataLoader other_loader(other.data(), other.size());
+  const auto other_map = torchette::extension::FlatTensorDataMap::load(&other_loader);
+  const bool is_data = has_mark(bytes, "FT"), is_bundle = has_mark(bytes, "BP");
+  const auto attempt = [&](const uint8_t* data, size_t size) {
+    return is_data     ? try_data_file(data, size, other)
+           : is_bundle ? try_bundle(data, size)
+                       : try_program(data, size, other_map.ok() ? &*other_map : nullptr);
+  };
   const long count = argc > 2 ? std::atol(argv[2]) : 1000;
   generator.seed(argc > 3 ? static_cast<unsigned>(std::atoi(argv[3])) : 0);
   std::vector<Field> fields;
@@ -105,8 +123,12 @@ int main(int argc, char** argv) {
     for (Field field{}; list >> field.kind >> field.position >> field.width >> field.target;)
       fields.push_back(field);
   }
-  if (try_program(bytes.data(), bytes.size()) != Outcome::Ran) {
-    std::fprintf(stderr, "the file itself does not run\n");
+  auto* exact = static_cast<uint8_t*>(std::aligned_alloc(64, (bytes.size() + 63) / 64 * 64));
+  std::memcpy(exact, bytes.data(), bytes.size());
+  const Outcome itself = attempt(exact, bytes.size());
+  std::free(exact);
+  if (itself != Outcome::Ran) {
+    std::fprintf(stderr, "the file itself does not run: %d\n", static_cast<int>(itself));
     return 1;
   }
   long outcomes[4] = {};
@@ -120,11 +142,13 @@ int main(int argc, char** argv) {
         edit_bytes(mutant);
       }
     }
-    // in memory of exactly its size
-    auto* exact = static_cast<uint8_t*>(std::malloc(mutant.size()));
+    // in memory of exactly its size, aligned as a file's bytes are
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, mutant.size()) != 0) return 1;
+    exact = static_cast<uint8_t*>(memory);
     std::memcpy(exact, mutant.data(), mutant.size());
     const std::clock_t start = std::clock();
-    ++outcomes[static_cast<int>(try_program(exact, mutant.size()))];
+    ++outcomes[static_cast<int>(attempt(exact, mutant.size()))];
     const std::clock_t taken = std::clock() - start;
     if (taken > slowest) slowest = taken;
     std::free(exact);

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.fields import fields
+from tests.runtime.make_program import build, bundle
+from tests.runtime.make_program import external as external_files
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "torchette/runtime"
@@ -67,14 +69,25 @@ def test_cpp(sanitized: Path) -> None:
 
 @pytest.mark.xdist_group("sanitized")
 def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path: Path) -> None:
-    program = sanitized / "one_of_everything.pte"
-    places = tmp_path / "fields"
-    places.write_text(fields(program.read_bytes()))
-    output = run(sanitized / "torchette_mutate", program, "50000", "7", places)
-    outcomes = dict(re.findall(r"(\d+) ([a-z ]+)", output)[::-1])
-    counts = {name: int(count) for count, name in outcomes.items()}
-    # all four ends are reached, or the test proves little
-    assert min(counts[name] for name in ("not opened", "not loaded", "failed", "ran")) > 100, counts
+    """Of a program, a program whose weights stand in a data file, that data file, and a bundled program."""
+    program = build()
+    external, data = external_files()
+    contents = {"program": program, "external": external, "data": data, "bundle": bundle(program)}
+    for name, mutations, other in (
+        ("program", 50000, ()),
+        ("external", 10000, (tmp_path / "data",)),
+        ("data", 10000, (tmp_path / "external",)),
+        ("bundle", 10000, ()),
+    ):
+        for file, held in contents.items():
+            (tmp_path / file).write_bytes(held)
+        places = tmp_path / "fields"
+        places.write_text(fields(contents[name]))
+        output = run(sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", places, *other)
+        counts = {end: int(count) for count, end in re.findall(r"(\d+) ([a-z ]+)", output)[:4]}
+        # all ends are reached, or the test proves little
+        ends = ["not opened", "not loaded", "ran", *(["failed"] if name == "program" else [])]
+        assert min(counts[end] for end in ends) > 100, (name, counts)
 
 
 @pytest.fixture(scope="module")

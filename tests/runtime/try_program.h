@@ -8,6 +8,8 @@
 #include "test_backend.h"
 #include "test_kernels.h"
 #include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/bundled_program.h"
+#include "torchette/extension/flat_tensor.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/runtime/method.h"
 
@@ -22,7 +24,9 @@ Span<const Kernels> kernel_table() { return test_table(); }
 /// How far the bytes got; of several methods, the one that got least far.
 enum class Outcome { NotOpened, NotLoaded, Failed, Ran };
 
-inline Outcome try_method(const torchette::Program& program, const char* name) {
+inline Outcome try_method(const torchette::Program& program, const char* name,
+                          const torchette::NamedDataMap* data = nullptr,
+                          const torchette::extension::BundledProgram* bundle = nullptr) {
   using namespace torchette;
   constexpr size_t kLargestArena = 1 << 20;
   const Result<MethodMeta> meta = program.method_meta(name);
@@ -45,7 +49,7 @@ inline Outcome try_method(const torchette::Program& program, const char* name) {
   HierarchicalAllocator planned({spans.data(), spans.size()});
   extension::MallocMemoryAllocator method_memory, temp;
   MemoryManager manager(&method_memory, &planned, &temp);
-  Result<Method> method = program.load_method(name, &manager);
+  Result<Method> method = program.load_method(name, &manager, data);
   if (!method.ok()) return Outcome::NotLoaded;
 
   // each input as large as the method takes it, in memory of its own
@@ -73,7 +77,15 @@ inline Outcome try_method(const torchette::Program& program, const char* name) {
     if (method->set_output_data_ptr(outputs[i].data(), bytes, i) != Error::Ok) return Outcome::Failed;
   }
   method->set_max_turns(20);
-  if (method->execute() != Error::Ok) return Outcome::Failed;
+  // a bundle's cases, or else once on what was given above
+  const size_t cases = bundle == nullptr ? 0 : bundle->num_cases(name);
+  for (size_t i = 0; i < cases && i < 10; ++i) {
+    if (bundle->load_bundled_input(*method, i) != Error::Ok || method->execute() != Error::Ok)
+      return Outcome::Failed;
+    (void)bundle->compare(*method, i, 0, 0.01, 0.01).ok();
+    (void)bundle->verify_method_outputs(*method, i);
+  }
+  if (cases == 0 && method->execute() != Error::Ok) return Outcome::Failed;
   for (size_t i = 0; i < method->outputs_size(); ++i) {
     const Value& output = method->get_output(i);
     if (output.is_tensor() && output.to_tensor().const_data_ptr() != nullptr) touch(output.to_tensor());
@@ -81,7 +93,8 @@ inline Outcome try_method(const torchette::Program& program, const char* name) {
   return method->reset() == Error::Ok ? Outcome::Ran : Outcome::Failed;
 }
 
-inline Outcome try_program(const uint8_t* data, size_t size) {
+inline Outcome try_program(const uint8_t* data, size_t size, const torchette::NamedDataMap* map = nullptr,
+                           const torchette::extension::BundledProgram* bundle = nullptr) {
   using namespace torchette;
   extension::BufferDataLoader loader(data, size);
   const Result<Program> program = Program::load(&loader, Program::Verification::InternalConsistency);
@@ -89,10 +102,36 @@ inline Outcome try_program(const uint8_t* data, size_t size) {
   Outcome worst = program->num_methods() == 0 ? Outcome::NotOpened : Outcome::Ran;
   for (size_t i = 0; i < program->num_methods() && i < 10; ++i) {
     const Result<const char*> name = program->get_method_name(i);
-    const Outcome outcome = name.ok() ? try_method(*program, *name) : Outcome::NotOpened;
+    const Outcome outcome = name.ok() ? try_method(*program, *name, map, bundle) : Outcome::NotOpened;
     if (outcome < worst) worst = outcome;
   }
   return worst;
+}
+
+/// A .ptd file: all that it has, and then under the program that takes weights from it.
+inline Outcome try_data_file(const uint8_t* data, size_t size, const std::vector<uint8_t>& program) {
+  using namespace torchette;
+  extension::BufferDataLoader loader(data, size);
+  const Result<extension::FlatTensorDataMap> map = extension::FlatTensorDataMap::load(&loader);
+  if (!map.ok()) return Outcome::NotOpened;
+  static volatile uint8_t sink;
+  for (uint32_t i = 0; i < *map->get_num_keys() && i < 100; ++i) {
+    const Result<const char*> key = map->get_key(i);
+    if (!key.ok()) return Outcome::NotOpened;
+    const Result<FreeableBuffer> bytes = map->get_data(*key);
+    if (bytes.ok())
+      for (size_t k = 0; k < bytes->size(); ++k) sink = static_cast<const uint8_t*>(bytes->data())[k];
+    (void)map->get_tensor_layout(*key).ok();
+  }
+  return try_program(program.data(), program.size(), &*map);
+}
+
+/// A bundled program: its cases on its program.
+inline Outcome try_bundle(const uint8_t* data, size_t size) {
+  using namespace torchette;
+  const Result<extension::BundledProgram> bundle = extension::BundledProgram::load(data, size);
+  if (!bundle.ok()) return Outcome::NotOpened;
+  return try_program(bundle->program().data(), bundle->program().size(), nullptr, &*bundle);
 }
 
 /// To be called first: there is a backend, and no log, which would take most of the time.

@@ -16,10 +16,9 @@ constexpr size_t kAlignment = 64;  // what vector instructions like
 
 /// The loader that `from` gives, on the heap.
 template <typename L>
-Error keep(Result<L> loader, std::shared_ptr<DataLoader>* kept) {
+Result<std::shared_ptr<DataLoader>> keep(Result<L> loader) {
   if (!loader.ok()) return loader.error();
-  *kept = std::make_shared<L>(std::move(*loader));
-  return Error::Ok;
+  return std::shared_ptr<DataLoader>(std::make_shared<L>(std::move(*loader)));
 }
 
 }  // namespace
@@ -43,6 +42,14 @@ Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<Memory
   if (!temp_allocator_) temp_allocator_ = std::make_shared<MallocMemoryAllocator>();
 }
 
+Module::Module(std::string file_path, std::vector<std::string> data_files, LoadMode load_mode,
+               std::shared_ptr<MemoryAllocator> memory_allocator,
+               std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
+    : Module(std::move(file_path), load_mode, std::move(memory_allocator), std::move(temp_allocator),
+             share_memory_arenas) {
+  data_files_ = std::move(data_files);
+}
+
 Module::Module(std::shared_ptr<DataLoader> data_loader, std::shared_ptr<MemoryAllocator> memory_allocator,
                std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
     : Module(std::string(), LoadMode::File, std::move(memory_allocator), std::move(temp_allocator),
@@ -59,25 +66,44 @@ Module::Module(std::shared_ptr<Program> program, std::shared_ptr<MemoryAllocator
 
 Module::~Module() = default;
 
+Result<std::shared_ptr<DataLoader>> Module::open_file(const std::string& path) const {
+  using Lock = MmapDataLoader::MlockConfig;
+  switch (load_mode_) {
+    case LoadMode::Mmap:
+      return keep(MmapDataLoader::from(path.c_str()));
+    case LoadMode::MmapUseMlock:
+      return keep(MmapDataLoader::from(path.c_str(), Lock::UseMlock));
+    case LoadMode::MmapUseMlockIgnoreErrors:
+      return keep(MmapDataLoader::from(path.c_str(), Lock::UseMlockIgnoreErrors));
+    default:
+      return keep(FileDataLoader::from(path.c_str()));
+  }
+}
+
+Error Module::open_data_files() {
+  if (data_files_.empty() || data_map_) return Error::Ok;
+  data_maps_.clear();
+  data_file_loaders_.clear();
+  for (const std::string& path : data_files_) {
+    Result<std::shared_ptr<DataLoader>> loader = open_file(path);
+    if (!loader.ok()) return loader.error();
+    Result<FlatTensorDataMap> map = FlatTensorDataMap::load(loader->get());
+    if (!map.ok()) return map.error();
+    data_file_loaders_.push_back(std::move(*loader));
+    data_maps_.push_back(std::move(*map));
+  }
+  data_map_ =
+      std::make_unique<MergedDataMap>(Span<const FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
+  return Error::Ok;
+}
+
 Error Module::load(Program::Verification verification) {
   if (program_) return Error::Ok;
+  TORCHETTE_TRY(open_data_files());
   if (!data_loader_) {
-    using Lock = MmapDataLoader::MlockConfig;
-    const char* path = file_path_.c_str();
-    switch (load_mode_) {
-      case LoadMode::File:
-        TORCHETTE_TRY(keep(FileDataLoader::from(path), &data_loader_));
-        break;
-      case LoadMode::Mmap:
-        TORCHETTE_TRY(keep(MmapDataLoader::from(path), &data_loader_));
-        break;
-      case LoadMode::MmapUseMlock:
-        TORCHETTE_TRY(keep(MmapDataLoader::from(path, Lock::UseMlock), &data_loader_));
-        break;
-      case LoadMode::MmapUseMlockIgnoreErrors:
-        TORCHETTE_TRY(keep(MmapDataLoader::from(path, Lock::UseMlockIgnoreErrors), &data_loader_));
-        break;
-    }
+    Result<std::shared_ptr<DataLoader>> loader = open_file(file_path_);
+    if (!loader.ok()) return loader.error();
+    data_loader_ = std::move(*loader);
   }
   Result<Program> program = Program::load(data_loader_.get(), verification);
   if (!program.ok()) return program.error();
@@ -164,7 +190,7 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
   }
   MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
   loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
-  Result<Method> method = program_->load_method(method_name.c_str(), &loaded->manager);
+  Result<Method> method = program_->load_method(method_name.c_str(), &loaded->manager, data_map_.get());
   if (!method.ok()) return method.error();
   loaded->method = std::make_unique<Method>(std::move(*method));
   for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "torchette/extension/flat_tensor.h"
 #include "torchette/extension/tensor_ptr.h"
 #include "torchette/runtime/method.h"
 
@@ -27,6 +28,10 @@ class Module {
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   bool share_memory_arenas = false);
+  /// With .ptd files, in which the weights stand that the program has not.
+  Module(std::string file_path, std::vector<std::string> data_files, LoadMode load_mode = LoadMode::File,
+         std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
+         std::shared_ptr<MemoryAllocator> temp_allocator = nullptr, bool share_memory_arenas = false);
   explicit Module(std::shared_ptr<DataLoader> data_loader,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
@@ -40,7 +45,8 @@ class Module {
   Module& operator=(const Module&) = delete;
   ~Module();
 
-  /// Opens the program; all others do so by themselves. Errors: those of the loader and of Program::load().
+  /// Opens the program and its data files; all others do so by themselves. Errors: those of the loaders, of
+  /// Program::load() and of FlatTensorDataMap::load().
   Error load(Program::Verification verification = Program::Verification::Minimal);
   bool is_loaded() const { return program_ != nullptr; }
   std::shared_ptr<Program> program() const { return program_; }
@@ -97,12 +103,18 @@ class Module {
   struct Loaded;
   using Arenas = std::vector<Span<uint8_t>>;
 
+  Result<std::shared_ptr<DataLoader>> open_file(const std::string& path) const;
+  Error open_data_files();
   Error plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas);
   Error share_arenas();
 
   std::string file_path_;
   LoadMode load_mode_ = LoadMode::File;
+  std::vector<std::string> data_files_;
   std::shared_ptr<DataLoader> data_loader_;
+  std::vector<std::shared_ptr<DataLoader>> data_file_loaders_;
+  std::vector<FlatTensorDataMap> data_maps_;
+  std::unique_ptr<MergedDataMap> data_map_;  // null without data files
   std::shared_ptr<Program> program_;
   std::shared_ptr<MemoryAllocator> memory_allocator_;
   std::shared_ptr<MemoryAllocator> temp_allocator_;

@@ -59,7 +59,7 @@ _MOST_THREADS = 256
 
 # The runtime's error numbers that Python tells apart.
 _INVALID_ARGUMENT, _OPERATOR_MISSING = 0x12, 0x14
-_ACCESS_FAILED, _INVALID_PROGRAM = 0x22, 0x23
+_ACCESS_FAILED, _INVALID_PROGRAM, _INVALID_EXTERNAL_DATA = 0x22, 0x23, 0x24
 
 # Names of the element types, by number.
 _DTYPES = (
@@ -418,7 +418,8 @@ class Program:
                 ],
             )
         kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
-        return kind(f"{self._name}: {what}: {lines[0]}", where=lines[1:])
+        hints = ["load_program(..., data_files=['weights.ptd'])"] if number == _INVALID_EXTERNAL_DATA else []
+        return kind(f"{self._name}: {what}: {lines[0]}", where=lines[1:], hints=hints)
 
     def __repr__(self) -> str:
         return f"<Program {self._name}: {', '.join(sorted(self.method_names))}>"
@@ -563,6 +564,7 @@ class Runtime:
         data: bytes | bytearray | memoryview | BinaryIO | Path | str,
         *,
         verification: Verification = Verification.InternalConsistency,
+        data_files: Sequence[str | os.PathLike] = (),
     ) -> Program:
         """Opens a program.
 
@@ -570,10 +572,12 @@ class Runtime:
             data: a path, which is mapped, so that weights cost memory once they are used; or the bytes, which are used in
                 place where they are immutable; or an open binary file, which is read.
             verification: how much is checked at once.
+            data_files: paths of the .ptd files with the weights that the program has not; mapped, so that programs share
+                them. Where two have a name, the first has it.
 
         Raises:
             ModelNotFoundError: there is no such file.
-            FormatError: the file is not a program, is cut short or damaged.
+            FormatError: the file is not a program, or a data file is none, or one of them is cut short or damaged.
         """
         verify = verification == Verification.InternalConsistency
         native = _module()
@@ -585,7 +589,7 @@ class Runtime:
                     raise ModelNotFoundError(f"there is no file {name}")
                 if os.path.isdir(name):
                     raise FormatError(f"{name} is a folder, a program is a file")
-                return Program(native.Program.from_path(name, verify), name)
+                return self._opened(native.Program.from_path(name, verify), name, data_files)
             if hasattr(data, "read"):
                 name = str(getattr(data, "name", name))
                 data = data.read()
@@ -594,7 +598,7 @@ class Runtime:
                     f"a program is a path, bytes or a binary file, not {type(data).__name__}",
                     hints=["Runtime.get().load_program('model.pte')"],
                 )
-            return Program(native.Program.from_bytes(data, verify), name)
+            return self._opened(native.Program.from_bytes(data, verify), name, data_files)
         except native.Fault as fault:
             _, number, text, _ = fault.args
             _log.error("%s: %s", name, text)
@@ -602,6 +606,20 @@ class Runtime:
                 raise RuntimeLoadError(text) from None
             kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
             raise kind(f"{name}: {text}") from None
+
+    @staticmethod
+    def _opened(program: Any, name: str, data_files: Sequence[str | os.PathLike]) -> Program:
+        for file in data_files:
+            path = os.fspath(file)
+            if not os.path.exists(path):
+                raise ModelNotFoundError(f"there is no file {path}")
+            try:
+                program.add_data_file(path)
+            except _module().Fault as fault:
+                _, number, text, _ = fault.args
+                kind = FormatError if number == _INVALID_EXTERNAL_DATA else RuntimeLoadError
+                raise kind(f"{path}: {text}") from None
+        return Program(program, name)
 
     def __repr__(self) -> str:
         return f"<Runtime with {len(operator_names())} operators>"

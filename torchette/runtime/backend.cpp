@@ -7,6 +7,37 @@ namespace {
 
 Backend* backends = nullptr;
 
+/// A program's own data and behind them those of other files.
+class Data final : public NamedDataMap {
+ public:
+  Data(const Program* program, const NamedDataMap* external) : program_(program), external_(external) {}
+
+  Result<FreeableBuffer> get_data(const char* key) const override {
+    Result<FreeableBuffer> own = program_->get_data(key);
+    if (own.error() != Error::NotFound) return own;
+    if (external_ != nullptr) return external_->get_data(key);
+    TORCHETTE_LOG(Error, "the program has no data of the name %s, and no data file is given", key);
+    return Error::NotFound;
+  }
+  Result<uint32_t> get_num_keys() const override {
+    if (external_ == nullptr) return program_->get_num_keys();
+    const Result<uint32_t> more = external_->get_num_keys();
+    if (!more.ok()) return more.error();
+    return *program_->get_num_keys() + *more;
+  }
+  Result<const char*> get_key(uint32_t index) const override {
+    const uint32_t own = *program_->get_num_keys();
+    return index < own || external_ == nullptr ? program_->get_key(index) : external_->get_key(index - own);
+  }
+  Error get_tensor(const char* key, const TensorImpl& tensor, void** data) const override {
+    return external_ == nullptr ? Error::NotFound : external_->get_tensor(key, tensor, data);
+  }
+
+ private:
+  const Program* program_;
+  const NamedDataMap* external_;
+};
+
 }  // namespace
 
 Error register_backend(Backend& backend) {
@@ -29,6 +60,11 @@ size_t get_num_registered_backends() {
   size_t n = 0;
   for (const Backend* node = backends; node != nullptr; node = node->next) ++n;
   return n;
+}
+
+const NamedDataMap* BackendInitContext::get_named_data_map() const {
+  static_assert(sizeof(Data) <= sizeof(data_));
+  return program_ == nullptr ? nullptr : new (data_) Data(program_, external_);
 }
 
 Result<const char*> get_backend_name(size_t index) {

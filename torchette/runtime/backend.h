@@ -3,6 +3,7 @@
 // it.
 #pragma once
 
+#include "torchette/runtime/data_map.h"
 #include "torchette/runtime/kernel.h"
 #include "torchette/runtime/loader.h"
 #include "torchette/runtime/program.h"
@@ -20,19 +21,23 @@ using DelegateHandle = void;
 
 class BackendInitContext {
  public:
-  BackendInitContext(MemoryAllocator* allocator, const char* method_name,
-                     const NamedDataMap* named_data = nullptr)
-      : allocator_(allocator), method_name_(method_name), named_data_(named_data) {}
+  BackendInitContext(MemoryAllocator* allocator, const char* method_name, const Program* program = nullptr,
+                     const NamedDataMap* external = nullptr)
+      : allocator_(allocator), method_name_(method_name), program_(program), external_(external) {}
   /// Memory that lives as long as the method.
   MemoryAllocator* get_runtime_allocator() const { return allocator_; }
   const char* get_method_name() const { return method_name_; }
-  /// What delegates of the file share by name; null where the backend is used without a program.
-  const NamedDataMap* get_named_data_map() const { return named_data_; }
+  /// What delegates of the program share by name, in its file or in data files; valid as long as this. Null
+  /// where the backend is used without a program.
+  const NamedDataMap* get_named_data_map() const;
 
  private:
   MemoryAllocator* allocator_;
   const char* method_name_;
-  const NamedDataMap* named_data_;
+  const Program* program_;
+  const NamedDataMap* external_;
+  // the map, made when it is asked for: firmware whose backends do not ask links none of it
+  alignas(void*) mutable unsigned char data_[3 * sizeof(void*)];
 };
 
 /// A backend asks for scratch memory as a kernel does.

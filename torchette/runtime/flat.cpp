@@ -64,9 +64,9 @@ Span<const uint8_t> Reader::items_at(size_t position, unsigned log2_size) {
   return {};
 }
 
-size_t Reader::vector(size_t table, uint16_t slot, unsigned log2_size) {
+size_t Reader::tables(size_t table, uint16_t slot) {
   const size_t target = follow(table, slot);
-  return items_at(target, log2_size).data() == nullptr ? 0 : target;
+  return items_at(target, 2).data() == nullptr ? 0 : target;
 }
 
 size_t Reader::item(size_t vector, size_t index) {

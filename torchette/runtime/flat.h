@@ -48,7 +48,7 @@ class Reader {
   const uint8_t* field(size_t table, uint16_t slot, size_t bytes);
   size_t follow(size_t table, uint16_t slot);
   size_t table(size_t table, uint16_t slot);
-  size_t vector(size_t table, uint16_t slot, unsigned log2_size);
+  size_t tables(size_t table, uint16_t slot);
   size_t item(size_t vector, size_t index);
   /// `index` must be within.
   size_t element(size_t vector, size_t index) {
@@ -97,10 +97,14 @@ class Table {
   }
   TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->table(position_, slot)}; }
   Tables tables(uint16_t slot) const;
-  /// Numbers in place; their address must be a multiple of their size.
+  /// The numbers of a vector in place: the address of the first and how many there are. It must be a multiple
+  /// of their size, 1 << `log2_size`.
+  TORCHETTE_INLINE Span<const uint8_t> items(uint16_t slot, unsigned log2_size) const {
+    return reader_->items(position_, slot, log2_size);
+  }
   template <typename T>
   TORCHETTE_INLINE Span<const T> vector(uint16_t slot) const {
-    const Span<const uint8_t> bytes = reader_->items(position_, slot, log2_of<sizeof(T)>());
+    const Span<const uint8_t> bytes = items(slot, log2_of<sizeof(T)>());
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size()};
   }
   /// The text without its terminating zero, which is there; "" where it is absent.
@@ -133,7 +137,7 @@ class Tables {
 };
 
 TORCHETTE_INLINE Tables Table::tables(uint16_t slot) const {
-  return {reader_, reader_->vector(position_, slot, 2)};
+  return {reader_, reader_->tables(position_, slot)};
 }
 
 /// Reads tables of one kind one after the other, for the sections that a file has thousands of. Such tables

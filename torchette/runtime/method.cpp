@@ -13,8 +13,9 @@ bool is_plain(const Value& value) { return value.is_none() || value.is_scalar();
 }  // namespace
 
 // not in the header: a call takes less code than the many zeros
-MethodParts::MethodParts(const Program* program, size_t plan, MemoryManager* memory)
-    : program_(program), plan_(plan), memory_(memory) {}
+MethodParts::MethodParts(const Program* program, size_t plan, MemoryManager* memory,
+                         const NamedDataMap* external)
+    : program_(program), plan_(plan), memory_(memory), external_(external) {}
 
 Method::Method(Method&& other) noexcept
     : MethodParts(other), end_(other.end_.load(std::memory_order_relaxed)) {
@@ -23,7 +24,7 @@ Method::Method(Method&& other) noexcept
 
 Method::~Method() {
   for (Delegate& delegate : delegates_) {
-    delegate.backend->destroy(delegate.handle);
+    if (delegate.backend != nullptr) delegate.backend->destroy(delegate.handle);
     delegate.processed.~FreeableBuffer();
   }
 }

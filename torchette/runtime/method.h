@@ -18,7 +18,7 @@ class MethodParts {
   friend class extension::ParallelMethod;
 
  protected:
-  MethodParts(const Program* program, size_t plan, MemoryManager* memory);
+  MethodParts(const Program* program, size_t plan, MemoryManager* memory, const NamedDataMap* external);
 
   /// What load finds out about each value.
   enum Flag : uint8_t {
@@ -52,14 +52,15 @@ class MethodParts {
     bool set;
   };
   struct Delegate {
-    BackendInterface* backend;
-    DelegateHandle* handle;
+    BackendInterface* backend = nullptr;  // until it has taken it
+    DelegateHandle* handle = nullptr;
     FreeableBuffer processed;
   };
 
   const Program* program_;
   size_t plan_;
   MemoryManager* memory_;
+  const NamedDataMap* external_;  // null where there is none
   Span<Value> values_;
   uint8_t* flags_ = nullptr;  // of each value
   Span<Instruction> instructions_;
@@ -71,10 +72,10 @@ class MethodParts {
   size_t next_ = 0;       // instruction
   bool any_unbacked_ = false;
   uint32_t max_turns_ = UINT32_MAX;
-  uint32_t turns_left_ = 0;
+  uint32_t turns_left_;  // of the execution that runs
 };
 
-/// Not for use by two threads at once. Program and memory manager must outlive it.
+/// Not for use by two threads at once. Program, memory manager and named data must outlive it.
 class Method : private MethodParts {
  public:
   Method(Method&& other) noexcept;
@@ -141,7 +142,8 @@ class Method : private MethodParts {
   class Loading;
 
   using MethodParts::MethodParts;
-  static Result<Method> load(const Program* program, size_t plan, MemoryManager* memory);
+  static Result<Method> load(const Program* program, size_t plan, MemoryManager* memory,
+                             const NamedDataMap* external);
 
   Value& value(int32_t index) const { return values_[static_cast<size_t>(index)]; }
   uint8_t& flags(int32_t index) const { return flags_[static_cast<size_t>(index)]; }
@@ -153,6 +155,10 @@ class Method : private MethodParts {
   Error move(int32_t from, int32_t to);
   Error explain(Error error) const;
   Error load_state();
+  /// Fills a mutable tensor with the first value that its record names.
+  Error load_initial(flat::Reader& reader, const flat::Table& record, const TensorImpl& tensor) const;
+  /// The bytes of a tensor that stands outside of the file, by the name in its record.
+  Error find_external(const flat::Table& extra, const TensorImpl& tensor, void** data) const;
 
   // where the walk ends: after the last instruction, or at once where it is cancelled
   std::atomic<size_t> end_{0};

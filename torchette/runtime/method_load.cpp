@@ -58,6 +58,23 @@ constexpr uint16_t tags_of(char code) {
   }
 }
 
+/// How a list stands in the file. What names values is gathered, and so has room for the items themselves.
+struct ListKind {
+  Tag tag;
+  uint8_t log2_size;      // of an item in the file
+  uint8_t gathered_size;  // 0: it is used in place
+};
+constexpr ListKind kLists[] = {
+    {Tag::String, 0, 0},
+    {Tag::ListInt, 3, sizeof(int64_t)},
+    {Tag::ListDouble, 3, 0},
+    {Tag::ListBool, 0, 0},
+    {Tag::ListTensor, 2, sizeof(Tensor)},
+    {Tag::ListOptionalTensor, 2, sizeof(Optional<Tensor>)},
+};
+static_assert(static_cast<int>(Types::OptionalTensorList) - static_cast<int>(Types::String) == 5 &&
+              static_cast<int>(Types::IntList) - static_cast<int>(Types::String) == 1);
+
 /// By code: the tags that it takes, and above them the flags that an argument under it gets.
 struct Codes {
   uint32_t of['v' + 1 - 'B'] = {};
@@ -66,6 +83,12 @@ struct Codes {
       of[code - 'B'] = tags_of(code) | (code == 't' ? written : code == 'v' ? read | written : read) << 16;
   }
 };
+
+/// Whether a tensor's bytes stand outside of the file, under its name.
+bool is_external(const Table& extra) {
+  return extra.get<schema::TensorDataLocation>(schema::ExtraTensorInfo::kLocation) ==
+         schema::TensorDataLocation::EXTERNAL;
+}
 
 bool is_number(const Value& v) { return v.is_none() || v.is_scalar(); }
 
@@ -140,42 +163,47 @@ class Method::Loading {
   Error signature() {
     m_.inputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kInputs);
     m_.outputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kOutputs);
-    TORCHETTE_CHECK(plan_.present() && reader_.ok(), InvalidProgram,
-                    "the method's plan is not inside of the file");
+    TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "the method's plan is not inside of the file");
     const size_t count = records_.size();
     TORCHETTE_TRY(allocate(count, &m_.values_));
     Span<uint8_t> flags;
     TORCHETTE_TRY(allocate(count, &flags));
     m_.flags_ = flags.data();
-    for (Value& value : m_.values_) value = Value();
-    for (uint8_t& flag : flags) flag = 0;
+    static_assert(static_cast<int>(Tag::None) == 0);
+    memset(static_cast<void*>(m_.values_.data()), 0, count * sizeof(Value));
+    memset(m_.flags_, 0, count);
+    Span<Span<uint8_t>> buffers;
     const HierarchicalAllocator* planned = m_.memory_->planned_memory();
-    TORCHETTE_TRY(allocate(planned == nullptr ? 0 : planned->buffers().size(), &m_.extents_));
-    for (size_t& extent : m_.extents_) extent = 0;
-    TORCHETTE_TRY(planned_sizes());
+    if (planned != nullptr) {  // a tensor that is planned says so where there is none
+      buffers = planned->buffers();
+      TORCHETTE_TRY(planned_sizes(buffers));
+    }
+    TORCHETTE_TRY(allocate(buffers.size(), &m_.extents_));
+    memset(m_.extents_.data(), 0, buffers.size() * sizeof(size_t));
     Span<Input> inputs;
     TORCHETTE_TRY(allocate(m_.inputs_.size(), &inputs));
     m_.input_state_ = inputs.data();
-    for (Input& input : inputs) input.set = true;  // but for tensors
-    TORCHETTE_TRY(mark(m_.inputs_, kInput));
-    return mark(m_.outputs_, kOutput);
-  }
-
-  Error mark(Span<const int32_t> indices, Flag flag) {
-    for (int32_t i : indices) {
-      TORCHETTE_TRY(in_range(i));
-      m_.flags(i) |= flag;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i].set = true;  // but for tensors
+      const int32_t index = m_.inputs_[i];
+      TORCHETTE_TRY(in_range(index));
+      uint8_t& known = m_.flags(index);
+      TORCHETTE_CHECK(known == 0, InvalidProgram, "value %d is an input twice", static_cast<int>(index));
+      known = kInput;
+      m_.value(index) = Value(static_cast<int64_t>(i));  // until it is read: which input it is
+    }
+    for (int32_t index : m_.outputs_) {
+      TORCHETTE_TRY(in_range(index));
+      m_.flags(index) |= kOutput;
     }
     return Error::Ok;
   }
 
   /// The buffers are as large as the file says, so that a small one is named with what it needs.
-  Error planned_sizes() const {
-    const HierarchicalAllocator* planned = m_.memory_->planned_memory();
-    if (planned == nullptr) return Error::Ok;  // a tensor that is planned then says so
+  Error planned_sizes(Span<const Span<uint8_t>> buffers) const {
     const Span<const int64_t> sizes = plan_.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes);
     for (size_t id = 1; id < sizes.size(); ++id) {
-      const size_t given = id <= planned->buffers().size() ? planned->buffers()[id - 1].size() : 0;
+      const size_t given = id <= buffers.size() ? buffers[id - 1].size() : 0;
       TORCHETTE_CHECK(static_cast<uint64_t>(sizes[id]) <= given, MemoryAllocationFailed,
                       "planned buffer %zu has %zu bytes, the method needs %lld", id - 1, given,
                       static_cast<long long>(sizes[id]));
@@ -205,6 +233,7 @@ class Method::Loading {
     switch (type) {
       case Types::NONE:
       case Types::Null:
+        value = Value();
         break;
       case Types::Int:
         value = Value(record.get<int64_t>(schema::Int::kIntVal));
@@ -215,56 +244,44 @@ class Method::Loading {
       case Types::Double:
         value = Value(record.get<double>(schema::Double::kDoubleVal));
         break;
-      case Types::String: {
-        const Span<const char> text = record.string(schema::String::kStringVal);
-        return plain(Tag::String, text.data(), text.size(), &value);
+      default: {
+        const auto list = static_cast<size_t>(type) - static_cast<size_t>(Types::String);
+        TORCHETTE_CHECK(list < sizeof(kLists) / sizeof(*kLists), NotSupported,
+                        "value %zu is of a kind that this runtime does not know", i);
+        return this->list(kLists[list], record, i);
       }
-      case Types::DoubleList: {
-        const Span<const double> items = record.vector<double>(schema::DoubleList::kItems);
-        return plain(Tag::ListDouble, items.data(), items.size(), &value);
-      }
-      case Types::BoolList: {
-        const Span<const uint8_t> items = record.vector<uint8_t>(schema::BoolList::kItems);
-        TORCHETTE_TRY(spend(items.size()));
-        for (uint8_t item : items)
-          TORCHETTE_CHECK(item <= 1, InvalidProgram, "value %zu has a bool of %u", i, item);
-        return plain(Tag::ListBool, items.data(), items.size(), &value);
-      }
-      case Types::IntList: {
-        const Span<const int64_t> items = record.vector<int64_t>(schema::IntList::kItems);
-        return boxed(Tag::ListInt, items.data(), items.size(), sizeof(int64_t), &value);
-      }
-      case Types::TensorList:
-      case Types::OptionalTensorList: {
-        static_assert(schema::TensorList::kItems == schema::OptionalTensorList::kItems);
-        const Span<const int32_t> items = record.vector<int32_t>(schema::TensorList::kItems);
-        const bool optional = type == Types::OptionalTensorList;
-        return boxed(optional ? Tag::ListOptionalTensor : Tag::ListTensor, items.data(), items.size(),
-                     optional ? sizeof(Optional<Tensor>) : sizeof(Tensor), &value);
-      }
-      default:
-        TORCHETTE_LOG(Error, "value %zu is of a kind that this runtime does not know", i);
-        return Error::NotSupported;
     }
     return Error::Ok;
   }
 
-  Error plain(Tag tag, const void* data, size_t size, Value* value) {
-    PlainList* list;
-    TORCHETTE_TRY(allocate(&list));
-    *list = {data, static_cast<uint32_t>(size)};
-    *value = Value(tag, list);
-    return Error::Ok;
-  }
-
-  Error boxed(Tag tag, const void* items, size_t size, size_t gathered_size, Value* value) {
+  /// Value `i`, whose record has one field, the items.
+  Error list(const ListKind& kind, const Table& record, size_t i) {
+    constexpr uint16_t kItems = schema::IntList::kItems;
+    Span<const uint8_t> items;
+    if (kind.tag == Tag::String) {
+      const Span<const char> text = record.string(kItems);
+      items = {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+    } else {
+      items = record.items(kItems, kind.log2_size);
+    }
+    const auto size = static_cast<uint32_t>(items.size());
     TORCHETTE_TRY(spend(size));
-    BoxedList* list;
-    TORCHETTE_TRY(allocate(&list));
-    void* gathered = room(size, gathered_size, 8);
-    if (gathered == nullptr) return Error::MemoryAllocationFailed;
-    *list = {m_.values_.data(), items, gathered, static_cast<uint32_t>(size)};
-    *value = Value(tag, list);
+    if (kind.tag == Tag::ListBool)
+      for (uint8_t item : items)
+        TORCHETTE_CHECK(item <= 1, InvalidProgram, "value %zu has a bool of %u", i, item);
+    if (kind.gathered_size == 0) {
+      PlainList* list;
+      TORCHETTE_TRY(allocate(&list));
+      *list = {items.data(), size};
+      m_.values_[i] = Value(kind.tag, list);
+    } else {
+      BoxedList* list;
+      TORCHETTE_TRY(allocate(&list));
+      void* gathered = room(size, kind.gathered_size, 8);
+      if (gathered == nullptr) return Error::MemoryAllocationFailed;
+      *list = {m_.values_.data(), items.data(), gathered, size};
+      m_.values_[i] = Value(kind.tag, list);
+    }
     return Error::Ok;
   }
 
@@ -332,32 +349,34 @@ class Method::Loading {
     impl->dim = static_cast<uint8_t>(rank);
     impl->type = info.type_;
     impl->dynamism = info.dynamism_;
-    new (&m_.values_[index]) Value(Tensor(impl));
-
+    Value& value = m_.values_[index];
     const Table extra = tensor_.table(schema::Tensor::kExtraTensorInfo);
-    if (extra.present()) TORCHETTE_TRY(is_here(extra, index));
     if ((m_.flags_[index] & kInput) != 0) {
       const auto ranges = extra.vector<SizesType>(schema::ExtraTensorInfo::kRanges);
       const bool both = ranges.size() == 2 * rank;
-      const Span<const int32_t> inputs = m_.inputs_;
-      Input* const states = m_.input_state_;
-      for (size_t i = 0; i < inputs.size(); ++i)
-        if (static_cast<size_t>(inputs[i]) == index)
-          states[i] = {both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(1 + both),
-                       both || stays, false};
+      m_.input_state_[value.to_int()] = {both ? ranges.data() : info.sizes_.data(),
+                                         static_cast<uint8_t>(1 + both), both || stays, false};
     }
-    return place(index, info.nbytes_, owned, impl);
+    new (&value) Value(Tensor(impl));
+    return place(index, info.nbytes_, owned, extra, impl);
   }
 
   /// Gives the tensor under the cursor, which is value `index`, its bytes.
-  Error place(size_t index, size_t nbytes, bool owned, TensorImpl* impl) {
+  Error place(size_t index, size_t nbytes, bool owned, const Table& extra, TensorImpl* impl) {
     const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
     const size_t allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
     uint8_t& flags = m_.flags_[index];
+    TORCHETTE_CHECK(
+        extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) == schema::DeviceType::CPU,
+        NotSupported, "tensor %zu lives on another device than the CPU", index);
+    const bool external = is_external(extra);
     if (allocation != 0) {
       allocation_.seek(allocation);
       TORCHETTE_TRY(planned(nbytes, &impl->data));
-      if (buffer != 0) flags |= kInitialised;
+      if (buffer != 0 || external) flags |= kInitialised;
+    } else if (external) {
+      TORCHETTE_TRY(m_.find_external(extra, *impl, &impl->data));
+      flags |= kConstant;
     } else if (buffer != 0) {
       TORCHETTE_TRY(program_.constant(reader_, buffer, nbytes, &impl->data));
       flags |= kConstant;
@@ -377,17 +396,6 @@ class Method::Loading {
     }
     TORCHETTE_CHECK(is_aligned_for(impl->data, impl->type), InvalidProgram,
                     "the bytes of tensor %zu are not aligned", index);
-    return Error::Ok;
-  }
-
-  static Error is_here(const Table& extra, size_t index) {
-    TORCHETTE_CHECK(
-        extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) == schema::DeviceType::CPU,
-        NotSupported, "tensor %zu lives on another device than the CPU", index);
-    TORCHETTE_CHECK(extra.get<schema::TensorDataLocation>(schema::ExtraTensorInfo::kLocation) !=
-                        schema::TensorDataLocation::EXTERNAL,
-                    NotSupported, "the data of %s are in another file, which is not supported yet",
-                    extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).data());
     return Error::Ok;
   }
 
@@ -664,38 +672,36 @@ class Method::Loading {
     TORCHETTE_TRY(allocate(records.size(), &all));
     for (size_t i = 0; i < all.size(); ++i) {
       const Table record = records[i];
-      const Span<const char> id = record.string(schema::BackendDelegate::kId);
-      TORCHETTE_TRY(intact("delegate", i));
-      BackendInterface* backend = get_backend_class(id.data());
-      TORCHETTE_CHECK(backend != nullptr && backend->is_available(), NotSupported,
-                      "the method needs the backend %s, which is not %s", id.data(),
-                      backend == nullptr ? "registered" : "available on this device");
+      const char* id = record.string(schema::BackendDelegate::kId).data();
+      const Table reference = record.table(schema::BackendDelegate::kProcessed);
       const Tables options = record.tables(schema::BackendDelegate::kCompileSpecs);
-      Span<CompileSpec> specs;
       const size_t count = options.size();
       TORCHETTE_TRY(spend(count));
+      Span<CompileSpec> specs;
       TORCHETTE_TRY(allocate(count, &specs));
       for (size_t k = 0; k < count; ++k) {
         const Table option = options[k];
         specs[k] = {option.string(schema::CompileSpec::kKey).data(),
                     option.vector<uint8_t>(schema::CompileSpec::kValue)};
       }
-      const Table reference = record.table(schema::BackendDelegate::kProcessed);
       TORCHETTE_TRY(intact("delegate", i));
-      Result<FreeableBuffer> data = program_.load_delegate_data(reader_, reference, id.data());
-      if (!data.ok()) return data.error();
+      BackendInterface* backend = get_backend_class(id);
+      TORCHETTE_CHECK(backend != nullptr && backend->is_available(), NotSupported,
+                      "the method needs the backend %s, which is not %s", id,
+                      backend == nullptr ? "registered" : "available on this device");
       Delegate& made = all[i];
-      new (&made.processed) FreeableBuffer(std::move(*data));
-      BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data(), &program_);
+      new (&made) Delegate();
+      m_.delegates_ = {all.data(), i + 1};
+      TORCHETTE_TRY(program_.load_delegate_data(reader_, reference, id, &made.processed));
+      BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data(), &program_,
+                                 m_.external_);
       const Result<DelegateHandle*> handle = backend->init(context, &made.processed, {specs.data(), count});
       if (!handle.ok()) {
-        made.processed.~FreeableBuffer();
-        TORCHETTE_LOG(Error, "the backend %s refused delegate %zu", id.data(), i);
+        TORCHETTE_LOG(Error, "the backend %s refused delegate %zu", id, i);
         return handle.error();
       }
       made.backend = backend;
       made.handle = *handle;
-      m_.delegates_ = {all.data(), i + 1};
     }
     return Error::Ok;
   }
@@ -718,19 +724,21 @@ class Method::Loading {
   bool unsure_ = false;  // whether the verdict on an argument depends on instructions that come later
 };
 
-Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager) const {
+Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager,
+                                    const NamedDataMap* named_data_map) const {
   const Result<size_t> plan = find_plan(method_name);
   if (!plan.ok()) return plan.error();
-  return Method::load(this, *plan, memory_manager);
+  return Method::load(this, *plan, memory_manager, named_data_map);
 }
 
-Result<Method> Method::load(const Program* program, size_t plan, MemoryManager* memory) {
+Result<Method> Method::load(const Program* program, size_t plan, MemoryManager* memory,
+                            const NamedDataMap* external) {
   TORCHETTE_CHECK(memory != nullptr && memory->method_allocator() != nullptr, InvalidArgument,
                   "a method needs a method allocator");
-  Method method(program, plan, memory);
+  Result<Method> method{Method(program, plan, memory, external)};
   Reader reader = program->reader();
-  const Error error = Loading(method, *program, reader).run();
-  if (error != Error::Ok) return error;
+  const Error error = Loading(*method, *program, reader).run();
+  if (error != Error::Ok) method.fail(error);
   return method;
 }
 
@@ -741,10 +749,43 @@ Error Method::load_state() {
   const Tables records = Table::at(&reader, plan_).tables(schema::ExecutionPlan::kValues);
   for (size_t i = 0; i < values_.size(); ++i) {
     if ((flags_[i] & kInitialised) == 0) continue;
-    TORCHETTE_TRY(program_->load_mutable(reader, records[i].table(schema::EValue::kVal),
-                                         *values_[i].to_tensor().unsafe_impl()));
+    TORCHETTE_TRY(
+        load_initial(reader, records[i].table(schema::EValue::kVal), *values_[i].to_tensor().unsafe_impl()));
   }
   return Error::Ok;
+}
+
+Error Method::load_initial(Reader& reader, const Table& record, const TensorImpl& tensor) const {
+  const Table extra = record.table(schema::Tensor::kExtraTensorInfo);
+  const size_t nbytes = tensor.capacity * element_size(tensor.type);
+  if (is_external(extra)) {
+    void* data;
+    TORCHETTE_TRY(find_external(extra, tensor, &data));
+    if (nbytes != 0) memcpy(tensor.data, data, nbytes);
+    return Error::Ok;
+  }
+  const auto place = extra.get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx);
+  const auto index = record.get<uint32_t>(schema::Tensor::kDataBufferIdx);
+  const Tables parts = Table::root(&reader).tables(schema::Program::kMutableDataSegments);
+  TORCHETTE_CHECK(place < parts.size(), InvalidProgram,
+                  "a tensor starts with data of a mutable segment that is not there");
+  const Table part = parts[static_cast<size_t>(place)];
+  const Span<const uint64_t> offsets = part.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
+  const size_t segment = part.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
+  size_t start, size;
+  TORCHETTE_TRY(program_->find_segment(reader, segment, &start, &size));
+  const uint64_t offset = reader.ok() && index < offsets.size() ? offsets[index] : UINT64_MAX;
+  TORCHETTE_CHECK(offset <= size && nbytes <= size - static_cast<size_t>(offset), InvalidProgram,
+                  "initial data %u of %zu bytes is not inside of its segment", index, nbytes);
+  return program_->loader_->load_into(start + static_cast<size_t>(offset), nbytes,
+                                      {DataLoader::SegmentInfo::Type::Mutable, segment}, tensor.data);
+}
+
+Error Method::find_external(const Table& extra, const TensorImpl& tensor, void** data) const {
+  const char* name = extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).data();
+  TORCHETTE_CHECK(external_ != nullptr, InvalidExternalData,
+                  "the data of %s are in another file (.ptd), and none is given", name);
+  return external_->get_tensor(name, tensor, data);
 }
 
 Error Method::reset() {

@@ -38,49 +38,57 @@ Program::HeaderStatus Program::check_header(const void* data, size_t size) {
 }
 
 Result<Program> Program::load(DataLoader* loader, Verification verification) {
-  Result<size_t> file_size = loader->size();
+  Result<Program> program{Program(loader)};
+  const Error error = program->open(verification);
+  if (error != Error::Ok) program.fail(error);
+  return program;
+}
+
+Error Program::read(size_t offset, size_t size, const Segment& info, FreeableBuffer* out) const {
+  Result<FreeableBuffer> bytes = loader_->load(offset, size, info);
+  if (!bytes.ok()) return bytes.error();
+  *out = std::move(*bytes);
+  return Error::Ok;
+}
+
+Error Program::open(Verification verification) {
+  const Result<size_t> file_size = loader_->size();
   if (!file_size.ok()) return file_size.error();
   TORCHETTE_CHECK(*file_size >= kMinHeadBytes, InvalidProgram,
                   "the file has %zu bytes, too few for a program", *file_size);
   size_t program_size = *file_size;
-  size_t segment_base = 0;
-  {
-    Result<FreeableBuffer> head = loader->load(0, kMinHeadBytes, {Segment::Type::Program});
-    if (!head.ok()) return head.error();
-    const auto* bytes = static_cast<const uint8_t*>(head->data());
-    switch (check_header(bytes, head->size())) {
-      case HeaderStatus::CompatibleVersion:
-        break;
-      case HeaderStatus::IncompatibleVersion:
-        TORCHETTE_LOG(Error, "the file is a program of version %.4s, this runtime reads %s",
-                      bytes + kIdentifierAt, schema::kFileIdentifier);
-        return Error::InvalidProgram;
-      default:
-        TORCHETTE_LOG(Error, "the file is not a program: it lacks the mark %s", schema::kFileIdentifier);
-        return Error::InvalidProgram;
-    }
-    if (memcmp(bytes + kHeaderAt, kHeaderMagic, sizeof(kHeaderMagic)) == 0) {
-      const auto length = Reader::load<uint32_t>(bytes + kHeaderAt + 4);
-      const auto stated_size = Reader::load<uint64_t>(bytes + kHeaderAt + 8);
-      const auto base = Reader::load<uint64_t>(bytes + kHeaderAt + 16);
-      TORCHETTE_CHECK(length >= kHeaderMinimum, InvalidProgram, "the extended header has %u bytes", length);
-      TORCHETTE_CHECK(stated_size <= *file_size && stated_size >= kMinHeadBytes && base <= *file_size,
-                      InvalidProgram, "the file is cut short: it has %zu bytes, its program alone %llu",
-                      *file_size, static_cast<unsigned long long>(stated_size));
-      program_size = static_cast<size_t>(stated_size);
-      segment_base = static_cast<size_t>(base);
-    }
+  TORCHETTE_TRY(read(0, kMinHeadBytes, {Segment::Type::Program}, &bytes_));
+  const auto* head = static_cast<const uint8_t*>(bytes_.data());
+  switch (check_header(head, kMinHeadBytes)) {
+    case HeaderStatus::CompatibleVersion:
+      break;
+    case HeaderStatus::IncompatibleVersion:
+      TORCHETTE_LOG(Error, "the file is a program of version %.4s, this runtime reads %s",
+                    head + kIdentifierAt, schema::kFileIdentifier);
+      return Error::InvalidProgram;
+    default:
+      TORCHETTE_LOG(Error, "the file is not a program: it lacks the mark %s", schema::kFileIdentifier);
+      return Error::InvalidProgram;
   }
-  Result<FreeableBuffer> bytes = loader->load(0, program_size, {Segment::Type::Program});
-  if (!bytes.ok()) return bytes.error();
-  TORCHETTE_CHECK(is_aligned(bytes->data(), kAlignment), InvalidArgument,
+  if (memcmp(head + kHeaderAt, kHeaderMagic, sizeof(kHeaderMagic)) == 0) {
+    const auto length = Reader::load<uint32_t>(head + kHeaderAt + 4);
+    const auto stated_size = Reader::load<uint64_t>(head + kHeaderAt + 8);
+    const auto base = Reader::load<uint64_t>(head + kHeaderAt + 16);
+    TORCHETTE_CHECK(length >= kHeaderMinimum, InvalidProgram, "the extended header has %u bytes", length);
+    TORCHETTE_CHECK(stated_size <= *file_size && stated_size >= kMinHeadBytes && base <= *file_size,
+                    InvalidProgram, "the file is cut short: it has %zu bytes, its program alone %llu",
+                    *file_size, static_cast<unsigned long long>(stated_size));
+    program_size = static_cast<size_t>(stated_size);
+    segment_base_ = static_cast<size_t>(base);
+  }
+  TORCHETTE_TRY(read(0, program_size, {Segment::Type::Program}, &bytes_));
+  TORCHETTE_CHECK(is_aligned(bytes_.data(), kAlignment), InvalidArgument,
                   "the program's bytes must start at a multiple of %zu", kAlignment);
-  Program program(loader, std::move(*bytes), segment_base);
 
-  Reader reader = program.reader();
+  Reader reader = this->reader();
   const Table root = Table::root(&reader);
   const flat::Tables segments = root.tables(schema::Program::kSegments);
-  const uint64_t room = *file_size - segment_base;
+  const uint64_t room = *file_size - segment_base_;
   for (size_t i = 0; i < segments.size(); ++i) {
     const Table segment = segments[i];
     const auto offset = segment.get<uint64_t>(schema::DataSegment::kOffset);
@@ -91,18 +99,12 @@ Result<Program> Program::load(DataLoader* loader, Verification verification) {
   const Table constants = root.table(schema::Program::kConstantSegment);
   if (constants.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets).size() > 0) {
     const auto index = constants.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
-    Result<FreeableBuffer> segment = program.load_segment(reader, index, {Segment::Type::Constant, index});
-    if (!segment.ok()) return segment.error();
-    program.constants_ = std::move(*segment);
+    TORCHETTE_TRY(load_segment(reader, index, {Segment::Type::Constant, index}, &constants_));
   }
   root.tables(schema::Program::kExecutionPlan);
   TORCHETTE_CHECK(root.present() && reader.ok(), InvalidProgram,
                   "the file is damaged: its root is not inside");
-  if (verification == Verification::InternalConsistency) {
-    const Error error = program.verify();
-    if (error != Error::Ok) return error;
-  }
-  return program;
+  return verification == Verification::InternalConsistency ? verify() : Error::Ok;
 }
 
 Error Program::verify() const {
@@ -147,15 +149,21 @@ Result<size_t> Program::find_plan(const char* method_name) const {
   return Error::InvalidArgument;
 }
 
-Result<FreeableBuffer> Program::load_segment(Reader& reader, size_t index, const Segment& info) const {
+Error Program::find_segment(Reader& reader, size_t index, size_t* start, size_t* size) const {
   const flat::Tables segments = Table::root(&reader).tables(schema::Program::kSegments);
   TORCHETTE_CHECK(index < segments.size(), InvalidProgram, "segment %zu is named, there are %zu", index,
                   segments.size());
   // load() has seen that all segments are inside of the file
   const Table segment = segments[index];
-  const auto offset = segment.get<uint64_t>(schema::DataSegment::kOffset);
-  const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
-  return loader_->load(segment_base_ + static_cast<size_t>(offset), static_cast<size_t>(size), info);
+  *start = segment_base_ + static_cast<size_t>(segment.get<uint64_t>(schema::DataSegment::kOffset));
+  *size = static_cast<size_t>(segment.get<uint64_t>(schema::DataSegment::kSize));
+  return Error::Ok;
+}
+
+Error Program::load_segment(Reader& reader, size_t index, const Segment& info, FreeableBuffer* out) const {
+  size_t start, size;
+  TORCHETTE_TRY(find_segment(reader, index, &start, &size));
+  return read(start, size, info, out);
 }
 
 Error Program::constant(Reader& reader, uint32_t index, size_t nbytes, void** address) const {
@@ -184,29 +192,6 @@ Error Program::constant(Reader& reader, uint32_t index, size_t nbytes, void** ad
   return Error::Ok;
 }
 
-Error Program::load_mutable(Reader& reader, const Table& record, const TensorImpl& tensor) const {
-  const auto segments_index = record.table(schema::Tensor::kExtraTensorInfo)
-                                  .get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx);
-  const auto index = record.get<uint32_t>(schema::Tensor::kDataBufferIdx);
-  const size_t nbytes = tensor.capacity * element_size(tensor.type);
-  const Table root = Table::root(&reader);
-  const flat::Tables mutable_segments = root.tables(schema::Program::kMutableDataSegments);
-  TORCHETTE_CHECK(segments_index < mutable_segments.size(), InvalidProgram,
-                  "a tensor starts with data of a mutable segment that is not there");
-  const Table part = mutable_segments[static_cast<size_t>(segments_index)];
-  const Span<const uint64_t> offsets = part.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
-  const size_t segment_index = part.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
-  const Table segment = root.tables(schema::Program::kSegments)[segment_index];
-  const auto start = segment.get<uint64_t>(schema::DataSegment::kOffset);
-  const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
-  TORCHETTE_CHECK(reader.ok() && segment.present() && index < offsets.size(), InvalidProgram,
-                  "initial data %u is not inside of the file", index);
-  TORCHETTE_CHECK(offsets[index] <= size && nbytes <= size - offsets[index], InvalidProgram,
-                  "initial data %u of %zu bytes is not inside of its segment", index, nbytes);
-  return loader_->load_into(segment_base_ + static_cast<size_t>(start + offsets[index]), nbytes,
-                            {Segment::Type::Mutable, segment_index}, tensor.data);
-}
-
 Result<FreeableBuffer> Program::get_data(const char* key) const {
   Reader reader = this->reader();
   const flat::Tables named = Table::root(&reader).tables(schema::Program::kNamedData);
@@ -214,22 +199,38 @@ Result<FreeableBuffer> Program::get_data(const char* key) const {
     const Table item = named[i];
     if (strcmp(item.string(schema::NamedData::kKey).data(), key) != 0 || !reader.ok()) continue;
     const size_t index = item.get<uint32_t>(schema::NamedData::kSegmentIndex);
-    return load_segment(reader, index, {Segment::Type::Backend, index, key});
+    FreeableBuffer data;
+    const Error error = load_segment(reader, index, {Segment::Type::Backend, index, key}, &data);
+    if (error != Error::Ok) return error;
+    return data;
   }
-  TORCHETTE_LOG(Error, "the file has no data of the name %s", key);
   return Error::NotFound;
 }
 
-Result<FreeableBuffer> Program::load_delegate_data(Reader& reader, const Table& reference,
-                                                   const char* id) const {
+Result<uint32_t> Program::get_num_keys() const {
+  Reader reader = this->reader();
+  return static_cast<uint32_t>(Table::root(&reader).tables(schema::Program::kNamedData).size());
+}
+
+Result<const char*> Program::get_key(uint32_t index) const {
+  Reader reader = this->reader();
+  const flat::Tables named = Table::root(&reader).tables(schema::Program::kNamedData);
+  const char* key = named[index].string(schema::NamedData::kKey).data();
+  TORCHETTE_CHECK(reader.ok(), InvalidArgument, "there is no data number %u by name", index);
+  return key;
+}
+
+Error Program::load_delegate_data(Reader& reader, const Table& reference, const char* id,
+                                  FreeableBuffer* out) const {
   const auto index = reference.get<uint32_t>(schema::BackendDelegateDataReference::kIndex);
   if (reference.get<schema::DataLocation>(schema::BackendDelegateDataReference::kLocation) ==
       schema::DataLocation::SEGMENT)
-    return load_segment(reader, index, {Segment::Type::Backend, index, id});
+    return load_segment(reader, index, {Segment::Type::Backend, index, id}, out);
   const flat::Tables blobs = Table::root(&reader).tables(schema::Program::kBackendDelegateData);
   const Span<const uint8_t> data = blobs[index].vector<uint8_t>(schema::BackendDelegateInlineData::kData);
   TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the data of a delegate to %s are not inside of the file", id);
-  return FreeableBuffer(data.data(), data.size(), nullptr);
+  *out = FreeableBuffer(data.data(), data.size(), nullptr);
+  return Error::Ok;
 }
 
 }  // namespace torchette

@@ -15,6 +15,7 @@ class ParallelMethod;
 
 class Method;
 class MethodMeta;
+class NamedDataMap;
 struct TensorImpl;
 
 /// Must outlive the methods that are loaded from it, as its loader must outlive it.
@@ -37,43 +38,45 @@ class Program {
   /// Error: InvalidArgument (no such method).
   Result<MethodMeta> method_meta(const char* method_name) const;
   /// Everything that may fail for reasons of the file fails here. Errors: InvalidArgument (no such method),
-  /// InvalidProgram, OperatorMissing (all missing ones are in the log), NotSupported, MemoryAllocationFailed.
-  Result<Method> load_method(const char* method_name, MemoryManager* memory_manager) const;
+  /// InvalidProgram, OperatorMissing (all missing ones are in the log), NotSupported, MemoryAllocationFailed,
+  /// InvalidExternalData (weights stand outside of the file and `named_data_map` does not have them).
+  Result<Method> load_method(const char* method_name, MemoryManager* memory_manager,
+                             const NamedDataMap* named_data_map = nullptr) const;
 
   /// The bytes that the file has under that name, which delegates share. Errors: NotFound, those of the
   /// loader.
   Result<FreeableBuffer> get_data(const char* key) const;
-  const Program* get_named_data_map() const { return this; }
+  Result<uint32_t> get_num_keys() const;
+  /// Error: InvalidArgument (there are fewer).
+  Result<const char*> get_key(uint32_t index) const;
 
  private:
   friend class Method;
   friend class MethodMeta;
   friend class extension::ParallelMethod;
 
-  Program(DataLoader* loader, FreeableBuffer&& bytes, size_t segment_base)
-      : loader_(loader), bytes_(std::move(bytes)), segment_base_(segment_base) {}
+  explicit Program(DataLoader* loader) : loader_(loader) {}
 
   flat::Reader reader() const { return {bytes_.data(), bytes_.size()}; }
+  Error open(Verification verification);
   Error verify() const;
+  Error read(size_t offset, size_t size, const DataLoader::SegmentInfo& info, FreeableBuffer* out) const;
   /// Position of the plan of that name in the bytes.
   Result<size_t> find_plan(const char* method_name) const;
   /// The address of `nbytes` bytes of constant `index`, wherever the file has them. They are not to be
   /// written.
   Error constant(flat::Reader& reader, uint32_t index, size_t nbytes, void** address) const;
-  /// Fills a mutable tensor with the first value that its record names.
-  Error load_mutable(flat::Reader& reader, const flat::Table& record, const TensorImpl& tensor) const;
-  Result<FreeableBuffer> load_segment(flat::Reader& reader, size_t index,
-                                      const DataLoader::SegmentInfo& info) const;
-  Result<FreeableBuffer> load_delegate_data(flat::Reader& reader, const flat::Table& reference,
-                                            const char* id) const;
+  /// Where segment `index` is in the file. Error: InvalidProgram.
+  Error find_segment(flat::Reader& reader, size_t index, size_t* start, size_t* size) const;
+  Error load_segment(flat::Reader& reader, size_t index, const DataLoader::SegmentInfo& info,
+                     FreeableBuffer* out) const;
+  Error load_delegate_data(flat::Reader& reader, const flat::Table& reference, const char* id,
+                           FreeableBuffer* out) const;
 
   DataLoader* loader_;
   FreeableBuffer bytes_;      // the flatbuffer
   FreeableBuffer constants_;  // the constant segment, if the file has one
-  size_t segment_base_;
+  size_t segment_base_ = 0;
 };
-
-/// ExecuTorch's name for what finds named data.
-using NamedDataMap = Program;
 
 }  // namespace torchette

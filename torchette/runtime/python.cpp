@@ -24,6 +24,7 @@
 #include "torchette/extension/backends.h"
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/custom_library.h"
+#include "torchette/extension/flat_tensor.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/mmap_data_loader.h"
@@ -245,6 +246,15 @@ class LoadedProgram {
   LoadedProgram(const LoadedProgram&) = delete;
 
   const Program& program() const { return *program_; }
+  /// Adds a data file, which is mapped; to be called before methods are loaded.
+  void add_data_file(const std::string& path) {
+    data_files_.push_back(std::make_unique<extension::MmapDataLoader>(
+        unwrap(extension::MmapDataLoader::from(path.c_str()))));
+    data_maps_.push_back(unwrap(extension::FlatTensorDataMap::load(data_files_.back().get())));
+    data_map_.emplace(Span<const extension::FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
+  }
+  /// Null where no data file was added.
+  const NamedDataMap* data_map() const { return data_map_ ? &*data_map_ : nullptr; }
 
  private:
   /// A view of a Python buffer. Made and released with the interpreter's lock held, as all objects of Python
@@ -269,6 +279,9 @@ class LoadedProgram {
   View view_;
   Memory copy_;
   std::optional<extension::BufferDataLoader> buffer_;
+  std::vector<std::unique_ptr<extension::MmapDataLoader>> data_files_;
+  std::vector<extension::FlatTensorDataMap> data_maps_;
+  std::optional<extension::MergedDataMap> data_map_;
   std::optional<Program> program_;
 };
 
@@ -717,7 +730,7 @@ class LoadedMethod {
       inputs_.push_back(unwrap(meta.input_tag(i)) == Tag::Tensor
                             ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
                             : std::nullopt);
-    method_.emplace(unwrap(program_->program().load_method(name.c_str(), &*memory_)));
+    method_.emplace(unwrap(program_->program().load_method(name.c_str(), &*memory_, program_->data_map())));
     if (threads < 2) return;
     std::vector<MemoryAllocator*> scratch;
     for (size_t i = 0; i < threads; ++i) scratch.push_back(&scratch_.emplace_back(64 * 1024));
@@ -1262,6 +1275,13 @@ NB_MODULE(_native, m) {
             return std::make_shared<LoadedProgram>(bytes, verification(verify));
           },
           nb::arg("bytes"), nb::arg("verify"))
+      .def(
+          "add_data_file",
+          [](LoadedProgram& program, const std::string& path) {
+            take_log();
+            program.add_data_file(path);
+          },
+          nb::arg("path"))
       .def_prop_ro("method_names", &method_names)
       .def("describe", &describe_method, nb::arg("method"))
       .def(

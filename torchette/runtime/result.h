@@ -64,6 +64,11 @@ class [[nodiscard]] Result : private ResultParts<T> {
   const T& get() const { return this->value_; }
   T& operator*() { return this->value_; }
   const T& operator*() const { return this->value_; }
+  /// Gives the value up for an error: a function that makes its result in place so ends in one way.
+  void fail(Error error) {
+    this->value_.~T();
+    this->error_ = error;
+  }
   T* operator->() { return &this->value_; }
   const T* operator->() const { return &this->value_; }
 };

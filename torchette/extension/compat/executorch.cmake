@@ -16,9 +16,11 @@ set(torchette_compat
   runtime/core/freeable_buffer.h                 compat/runtime.h
   runtime/core/hierarchical_allocator.h          compat/runtime.h
   runtime/core/memory_allocator.h                compat/runtime.h
+  runtime/core/named_data_map.h                  compat/runtime.h
   runtime/core/result.h                          compat/runtime.h
   runtime/core/span.h                            compat/runtime.h
   runtime/core/tag.h                             compat/runtime.h
+  runtime/core/tensor_layout.h                   compat/runtime.h
   runtime/core/tensor_shape_dynamism.h           compat/runtime.h
   runtime/executor/memory_manager.h              compat/runtime.h
   runtime/executor/method.h                      compat/runtime.h
@@ -40,6 +42,7 @@ set(torchette_compat
   extension/data_loader/mmap_data_loader.h       mmap_data_loader.h
   extension/data_loader/shared_ptr_data_loader.h shared_ptr_data_loader.h
   extension/evalue_util/print_evalue.h           print_value.h
+  extension/flat_tensor/flat_tensor_data_map.h   flat_tensor.h
   extension/kernel_util/make_boxed_from_unboxed_functor.h compat/kernel.h
   extension/memory_allocator/malloc_memory_allocator.h    malloc_memory_allocator.h
   extension/module/module.h                      module.h

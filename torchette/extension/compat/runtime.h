@@ -25,12 +25,14 @@
   X(MemoryManager)                 \
   X(Method)                        \
   X(MethodMeta)                    \
+  X(NamedDataMap)                  \
   X(PalImpl)                       \
   X(Program)                       \
   X(Result)                        \
   X(Span)                          \
   X(Tag)                           \
   X(TensorInfo)                    \
+  X(TensorLayout)                  \
   X(get_backend_class)             \
   X(get_backend_name)              \
   X(get_num_registered_backends)   \

@@ -9,12 +9,17 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 
 #include "torchette/extension/backends.h"
+#include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/bundled_program.h"
 #include "torchette/extension/element.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/extension/mmap_data_loader.h"
 #include "torchette/extension/module.h"
 #include "torchette/extension/print_value.h"
 #include "torchette/extension/runner/npy.h"
@@ -39,23 +44,31 @@ Runs a method of a .pte file. Inputs are ones where no files are given.
   --json                  print one JSON object: sizes, elements, milliseconds
   --server_mode           run once for each line of the standard input, reading the input files again
   --cpu_threads N         accepted; the kernels run on one thread
-  --data_path, --etdump_path, --bundleio_rtol, --bundleio_atol
-                          of ExecuTorch's runner; refused here, as .ptd files, traces and bundles are not there yet
+  --data_path A,B,...     data files (.ptd) with the weights that the program has not
+  --bundleio              the model is a bundled program (.bpte): run its case on the inputs that it brings, and
+                          compare the outputs with those that it expects; seen by itself in such a file
+  --testset_idx N         which of its cases (0)
+  --bundleio_rtol R, --bundleio_atol A
+                          an element fits where |output - expected| <= A + R * |expected| (0.01 each)
+  --etdump_path           of ExecuTorch's runner; refused here, as there are no traces yet
   --help                  this text
 
 examples:
   executor_runner --model_path mobilenet.pte --num_executions 10 --print_output none --json
   executor_runner --model_path mobilenet.pte --inputs photo.npy --output_file scores.npy
 
-It ends with 0, with 1 where the model or an execution failed, with 2 where an option or a file is wrong.
+It ends with 0, with 1 where the model or an execution failed or an output of a case is not as expected, with 2
+where an option or a file is wrong.
 )";
 
 /// The values of the options, with their defaults; what stands here is what is known.
 std::map<std::string, std::string> options = {
-    {"model_path", "model.pte"}, {"method_name", ""},         {"inputs", ""},          {"input_shapes", ""},
-    {"output_file", ""},         {"print_output", "summary"}, {"num_executions", "1"}, {"json", "false"},
-    {"server_mode", "false"},    {"cpu_threads", "-1"},       {"data_path", ""},       {"etdump_path", ""},
-    {"bundleio_rtol", ""},       {"bundleio_atol", ""},       {"help", "false"},
+    {"model_path", "model.pte"}, {"method_name", ""},  {"inputs", ""},
+    {"input_shapes", ""},        {"output_file", ""},  {"print_output", "summary"},
+    {"num_executions", "1"},     {"json", "false"},    {"server_mode", "false"},
+    {"cpu_threads", "-1"},       {"data_path", ""},    {"etdump_path", ""},
+    {"bundleio", "false"},       {"testset_idx", "0"}, {"bundleio_rtol", "0.01"},
+    {"bundleio_atol", "0.01"},   {"help", "false"},
 };
 
 /// Ends the program with one line.
@@ -77,6 +90,14 @@ long number_of(const char* option, long least) {
   if (options[option].empty() || *end != 0 || value < least)
     stop(2, std::string("--") + option + " must be a whole number from " + std::to_string(least) + ", not " +
                 options[option]);
+  return value;
+}
+
+double tolerance_of(const char* option) {
+  char* end;
+  const double value = std::strtod(options[option].c_str(), &end);
+  if (options[option].empty() || *end != 0 || !(value >= 0))
+    stop(2, std::string("--") + option + " must be a number from 0, not " + options[option]);
   return value;
 }
 
@@ -249,6 +270,37 @@ void write_outputs(const std::vector<Value>& outputs, std::string base, bool npy
   }
 }
 
+/// Runs a case of a bundled program and prints a line for each output. Whether all of them fit.
+bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
+  const char* name = method.method_meta().name();
+  if (index >= bundle.num_cases(name))
+    stop(2,
+         "--testset_idx: " + std::string(name) + " has " + std::to_string(bundle.num_cases(name)) + " cases");
+  const Error given = bundle.load_bundled_input(method, index);
+  if (given != Error::Ok) stop(name, given);
+  for (long i = number_of("num_executions", 1); i > 0; --i) {
+    const Error ran = method.execute();
+    if (ran != Error::Ok) stop(name, ran);
+  }
+  const size_t expected = bundle.num_expected(name, index);
+  std::printf("output    elements  mismatches  largest difference\n");
+  bool fits = expected == method.outputs_size();
+  for (size_t i = 0; i < expected && i < method.outputs_size(); ++i) {
+    const Result<OutputComparison> result =
+        bundle.compare(method, index, i, tolerance_of("bundleio_rtol"), tolerance_of("bundleio_atol"));
+    if (!result.ok()) stop(name, result.error());
+    fits = fits && result->fits();
+    std::printf("%6zu%12zu%12zu%20g  %s\n", i, result->elements, result->mismatches, result->difference,
+                result->fits()      ? "fits"
+                : result->same_kind ? "differs"
+                                    : "is of another dtype or shape");
+  }
+  if (expected != method.outputs_size())
+    std::printf("the case expects %zu outputs, the method has %zu\n", expected, method.outputs_size());
+  std::fflush(stdout);
+  return fits;
+}
+
 double milliseconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since).count();
 }
@@ -316,8 +368,7 @@ int main(int argc, char** argv) {
     std::fputs(kHelp, stdout);
     return 0;
   }
-  for (const char* later : {"data_path", "etdump_path", "bundleio_rtol", "bundleio_atol"})
-    if (!options[later].empty()) stop(2, std::string("--") + later + " is not supported yet");
+  if (!options["etdump_path"].empty()) stop(2, "--etdump_path is not supported yet");
   const std::string& mode = options["print_output"];
   if (mode != "none" && mode != "summary" && mode != "all")
     stop(2, "--print_output must be none, summary or all, not '" + mode + "'");
@@ -327,11 +378,31 @@ int main(int argc, char** argv) {
     fclose(file);
   else
     stop(2, options["model_path"] + " cannot be opened");
+  tolerance_of("bundleio_rtol");
+  tolerance_of("bundleio_atol");
 
   const Error backends = register_all_backends();
   if (backends != Error::Ok) stop("backends", backends);
   const auto start = std::chrono::steady_clock::now();
-  Module module(options["model_path"], Module::LoadMode::Mmap);
+  // a bundled program brings its program inside
+  Result<MmapDataLoader> file = MmapDataLoader::from(options["model_path"].c_str());
+  if (!file.ok()) stop(options["model_path"], file.error());
+  Result<FreeableBuffer> bytes = file->load(0, *file->size(), {DataLoader::SegmentInfo::Type::Program});
+  if (!bytes.ok()) stop(options["model_path"], bytes.error());
+  std::optional<BundledProgram> bundle;
+  std::shared_ptr<DataLoader> inside;
+  if (is_set("bundleio") || BundledProgram::is_bundled(bytes->data(), bytes->size())) {
+    if (!options["data_path"].empty()) stop(2, "--data_path does not go with a bundled program");
+    const Result<BundledProgram> found = BundledProgram::load(bytes->data(), bytes->size());
+    if (!found.ok()) stop(options["model_path"], found.error());
+    bundle = *found;
+    inside = std::make_shared<BufferDataLoader>(bundle->program().data(), bundle->program().size());
+  }
+  std::unique_ptr<Module> owned =
+      bundle ? std::make_unique<Module>(inside)
+             : std::make_unique<Module>(options["model_path"], split(options["data_path"], ','),
+                                        Module::LoadMode::Mmap);
+  Module& module = *owned;
   const Error opened = module.load();
   if (opened != Error::Ok) stop(options["model_path"], opened);
   std::string method = options["method_name"];
@@ -344,6 +415,9 @@ int main(int argc, char** argv) {
   if (loaded != Error::Ok) stop(method, loaded);
   const double load_ms = milliseconds(start);
 
+  if (bundle)
+    return run_case(**module.method(method), *bundle, static_cast<size_t>(number_of("testset_idx", 0))) ? 0
+                                                                                                        : 1;
   if (!is_set("server_mode")) {
     run(module, method, load_ms);
     return 0;

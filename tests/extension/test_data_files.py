@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Weights in .ptd files and bundled programs: ours and ExecuTorch's, through the runtime for Python and through Module and
+# executor_runner; what is missing or does not fit is named.
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.building import built, run
+from torchette.errors import FormatError, ModelNotFoundError, RuntimeLoadError
+from torchette.format import bundled, ptd, pte
+from torchette.runtime import Runtime
+
+X = np.linspace(-1, 1, 8).astype(np.float32).reshape(2, 4)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("count", torch.full((1,), 5.0))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.count.add_(1)
+        return torch.relu(self.linear(x)), self.count * 1
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[np.ndarray]:
+    with torch.no_grad():
+        return [tensor.numpy() for tensor in Net()(torch.from_numpy(X))]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """By writer: a program and its data files."""
+    folder = tmp_path_factory.mktemp("data")
+    result = {"ours": ours(folder)}
+    exir = pytest.importorskip("executorch.exir")
+    exported = torch.export.export(Net().eval(), (torch.from_numpy(X),))
+    for name, options in (
+        ("constants", {"external_constants": True}),
+        ("split", {"external_constants": lambda node: "b" if "bias" in node.name else "w"}),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            config = exir.ExecutorchBackendConfig(**options)
+            program = exir.to_edge(exported).to_executorch(config)
+        (folder / name).mkdir()
+        (folder / name / "model.pte").write_bytes(program.buffer)
+        program.write_tensor_data_to_file(str(folder / name))
+        result[name] = [folder / name / "model.pte", *sorted((folder / name).glob("*.ptd"))]
+    return result
+
+
+def ours(folder: Path) -> list[Path]:
+    """A compiled program whose weights and the first value of whose buffer were moved into a data file."""
+    from torchette.exir import to_edge
+
+    program = to_edge(torch.export.export(Net().eval(), (torch.from_numpy(X),))).to_executorch()
+    file = pte.read(bytes(program.buffer))
+    named = {}
+    for value in file.program.execution_plan[0].values:
+        tensor = value.val
+        if not isinstance(tensor, pte.Tensor) or tensor.data_buffer_idx == 0:
+            continue
+        name = f"weight.{len(named)}"
+        stored = file.mutable if tensor.allocation_info else file.constant
+        data = bytes(stored(tensor.data_buffer_idx))[: pte.tensor_nbytes(tensor)]
+        layout = ptd.layout(tensor.scalar_type, list(tensor.sizes), bytes(tensor.dim_order))
+        named[name] = ptd.NamedBytes(data, layout)
+        tensor.data_buffer_idx = 0
+        tensor.extra_tensor_info = pte.ExtraTensorInfo(
+            fully_qualified_name=name, location=pte.TensorDataLocation.EXTERNAL
+        )
+    assert len(named) == 3
+    paths = [folder / "ours.pte", folder / "ours.ptd"]
+    pte.write(file.program).write_to(paths[0])
+    paths[1].write_bytes(ptd.write(named))
+    return paths
+
+
+KINDS = ["ours", "constants", "split"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runtime_for_python(kind: str, files: dict[str, list[Path]], expected: list[np.ndarray]) -> None:
+    program, *data = files[kind]
+    assert len(data) == (2 if kind == "split" else 1)
+    method = Runtime.get().load_program(program, data_files=data).load_method("forward")
+    outputs = method.execute([X])[-2:]
+    np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-6)
+    if kind == "ours":  # ExecuTorch stores the first value of a buffer only where it is asked to
+        assert outputs[1] == expected[1]
+        assert method.execute([X])[-1] == expected[1] + 1
+        method.reset()
+        assert method.execute([X])[-1] == expected[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_module_and_executor_runner(
+    kind: str, files: dict[str, list[Path]], expected: list[np.ndarray], tmp_path: Path
+) -> None:
+    program, *data = files[kind]
+    np.save(tmp_path / "x.npy", X)
+    run(
+        *(built("executor_runner"), "--model_path", program, "--data_path", ",".join(map(str, data))),
+        *("--inputs", tmp_path / "x.npy", "--output_file", tmp_path / "y", "--print_output=none"),
+    )
+    outputs = [np.load(path) for path in sorted(tmp_path.glob("y-*.npy"))]
+    np.testing.assert_allclose(outputs[-2], expected[0], rtol=1e-6)
+
+
+def test_programs_share_a_data_file(files: dict[str, list[Path]], expected: list[np.ndarray]) -> None:
+    program, data = files["constants"]
+    methods = [
+        Runtime.get().load_program(program, data_files=[data]).load_method("forward") for _ in range(3)
+    ]
+    for method in methods:
+        np.testing.assert_allclose(method.execute([X])[-2], expected[0], rtol=1e-6)
+
+
+def test_we_read_what_executorch_writes_and_the_other_way_round(files: dict[str, list[Path]]) -> None:
+    theirs = ptd.read(files["constants"][1].read_bytes())
+    assert {"linear.weight", "linear.bias"} <= set(theirs)
+    serialize = pytest.importorskip("executorch.extension.flat_tensor.serialize.serialize")
+    cord = pytest.importorskip("executorch.exir._serialize._cord").Cord
+    blob = bytes(ptd.write(theirs))
+    payload = serialize.FlatTensorSerializer().deserialize(cord(blob))
+    assert set(payload.named_data) == set(theirs)
+    for name, entry in payload.named_data.items():
+        assert payload.buffers[entry.buffer_index] == bytes(theirs[name].data)
+        assert entry.tensor_layout.sizes == list(theirs[name].layout.sizes)
+
+
+# ---- what does not fit ----
+
+
+def test_the_file_is_missing(files: dict[str, list[Path]], tmp_path: Path) -> None:
+    program = files["constants"][0]
+    with pytest.raises(
+        RuntimeLoadError, match=r"linear\.\w+ are in another file \(\.ptd\).*none is given"
+    ) as e:
+        Runtime.get().load_program(program).load_method("forward")
+    assert any("data_files" in hint for hint in e.value.hints)
+    with pytest.raises(ModelNotFoundError, match=r"none\.ptd"):
+        Runtime.get().load_program(program, data_files=[tmp_path / "none.ptd"])
+    with pytest.raises(FormatError, match=r"model\.pte: .*is not a data file"):
+        Runtime.get().load_program(program, data_files=[program])
+    text = run(built("executor_runner"), "--model_path", program, status=1).stderr
+    assert "linear." in text and "InvalidExternalData" in text
+
+
+def changed(files: dict[str, list[Path]], folder: Path, **items: Any) -> list[Path]:
+    """The files of `constants` with some items of the data file replaced, or without them where they are None."""
+    named = {**ptd.read(files["constants"][1].read_bytes()), **items}
+    path = folder / "changed.ptd"
+    path.write_bytes(ptd.write({name: item for name, item in named.items() if item is not None}))
+    return [files["constants"][0], path]
+
+
+@pytest.mark.parametrize(
+    "item, message",
+    [
+        (None, "data files? has a tensor linear.bias|no tensor linear.bias"),
+        (ptd.NamedBytes(bytes(12)), "linear.bias is not a tensor in the data file"),
+        (ptd.NamedBytes(bytes(12), ptd.layout(3, [3])), "linear.bias is of another dtype"),
+        (ptd.NamedBytes(bytes(16), ptd.layout(6, [4])), "linear.bias is of another dtype, shape"),
+        (ptd.NamedBytes(bytes(12), ptd.layout(6, [1, 3])), "linear.bias is of another dtype, shape"),
+    ],
+    ids=["absent", "no tensor", "dtype", "shape", "rank"],
+)
+def test_a_tensor_does_not_fit(item: Any, message: str, files: dict[str, list[Path]], tmp_path: Path) -> None:
+    program, data = changed(files, tmp_path, **{"linear.bias": item})
+    with pytest.raises(RuntimeLoadError, match=message):
+        Runtime.get().load_program(program, data_files=[data]).load_method("forward")
+
+
+def test_bytes_that_are_not_as_many_as_the_shape_says(files: dict[str, list[Path]], tmp_path: Path) -> None:
+    short = ptd.NamedBytes(bytes(8), ptd.layout(6, [3]))
+    program, data = changed(files, tmp_path, **{"linear.bias": short})
+    with pytest.raises(FormatError, match=r"linear\.bias are not those of the tensor"):
+        Runtime.get().load_program(program, data_files=[data])
+
+
+def test_every_truncation_of_a_data_file(files: dict[str, list[Path]], tmp_path: Path) -> None:
+    program, data = files["constants"]
+    whole, cut = data.read_bytes(), tmp_path / "cut.ptd"
+    for length in [*range(0, 200, 3), *range(200, len(whole), 17)]:
+        cut.write_bytes(whole[:length])
+        with pytest.raises((FormatError, RuntimeLoadError)):
+            Runtime.get().load_program(program, data_files=[cut])
+
+
+# ---- bundled programs ----
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Written by ExecuTorch: two cases, the second with a wrong expectation."""
+    exir = pytest.importorskip("executorch.exir")
+    core = pytest.importorskip("executorch.devtools.bundled_program.core")
+    config = pytest.importorskip("executorch.devtools.bundled_program.config")
+    serialize = pytest.importorskip("executorch.devtools.bundled_program.serialize")
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).eval()
+    x = torch.from_numpy(X)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = exir.to_edge(torch.export.export(net, (x,))).to_executorch()
+        cases = [
+            config.MethodTestCase(inputs=[x], expected_outputs=[net(x)]),
+            config.MethodTestCase(inputs=[x], expected_outputs=[net(x) + torch.eye(2, 3)]),
+        ]
+        record = core.BundledProgram(program, [config.MethodTestSuite("forward", cases)])
+        contents = serialize.serialize_from_bundled_program_to_flatbuffer(record)
+    path = tmp_path_factory.mktemp("bundle") / "model.bpte"
+    path.write_bytes(contents)
+    return path
+
+
+def test_a_bundled_program_of_executorch(bundle: Path) -> None:
+    runner = built("executor_runner")
+    table = run(runner, "--model_path", bundle, "--bundleio").stdout.splitlines()
+    assert table[0].split() == ["output", "elements", "mismatches", "largest", "difference"]
+    assert table[1].split()[:3] == ["0", "6", "0"] and table[1].endswith("fits")
+    wrong = run(runner, "--model_path", bundle, "--testset_idx=1", status=1).stdout.splitlines()[1].split()
+    assert wrong[:3] == ["0", "6", "2"] and abs(float(wrong[3]) - 1) < 1e-5 and wrong[4] == "differs"
+    run(runner, "--model_path", bundle, "--testset_idx=1", "--bundleio_atol=1.1")
+    assert "has 2 cases" in run(runner, "--model_path", bundle, "--testset_idx=2", status=2).stderr
+    assert len(bundled.read(bundle.read_bytes()).method_test_suites[0].test_cases) == 2
+
+
+def test_a_damaged_bundle(bundle: Path, tmp_path: Path) -> None:
+    runner, cut = built("executor_runner"), tmp_path / "cut.bpte"
+    whole = bundle.read_bytes()
+    for length in (8, 60, len(whole) // 2, len(whole) - 1):
+        cut.write_bytes(whole[:length])
+        assert "InvalidProgram" in run(runner, "--model_path", cut, status=1).stderr
+    record = bundled.read(whole)
+    record.method_test_suites[0].test_cases[0].inputs[0].val.sizes = [2, 5]
+    cut.write_bytes(bundled.write(record))
+    assert "value 0 of case 0" in run(runner, "--model_path", cut, status=1).stderr
+    refused = run(runner, "--model_path", cut, "--bundleio_rtol", "x", status=2).stderr
+    assert "--bundleio_rtol must be a number" in refused

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The .bpte file: a program with inputs and the outputs that they must give.
+
+`write` and `read` go between records and bytes. The records' classes are those of
+`torchette/schema/bundled_program.fbs`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torchette.errors import FormatError
+from torchette.format import flatbuffer
+from torchette.format.schema import load
+
+SCHEMA = load(Path(__file__).parent.parent / "schema" / "bundled_program.fbs")
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return SCHEMA.types[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def write(record: Any) -> bytes:
+    """The bytes of a BundledProgram record. Raises FormatError for one that the schema cannot hold."""
+    return bytes(flatbuffer.encode(SCHEMA, record))
+
+
+def read(data: Any) -> Any:
+    """The BundledProgram record of a file. Raises FormatError."""
+    view = memoryview(data).cast("B")
+    if bytes(view[4:8]) != SCHEMA.identifier:
+        raise FormatError(f"Not a bundled program: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")
+    return flatbuffer.decode(SCHEMA, view)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The .ptd file: bytes by name, such as weights that programs share.
+
+`write` takes tensors' layouts and buffers and gives the file's bytes; `read` takes any bytes and gives them back, or a
+FormatError. The records' classes are those of `torchette/schema/flat_tensor.fbs`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchette.errors import FormatError
+from torchette.format import flatbuffer
+from torchette.format.schema import load
+
+SCHEMA = load(Path(__file__).parent.parent / "schema" / "flat_tensor.fbs")
+
+# After the root offset and the file identifier: magic, its own length, then offset and bytes of the flatbuffer, offset of
+# the first segment, bytes of all segments. The flatbuffer's own offsets count from the start of the file.
+_HEADER = struct.Struct("<4sIQQQQ8x")
+_HEADER_AT = 8
+_HEADER_MAGIC = b"FH01"
+_HEADER_LENGTH = 40
+
+
+class NamedBytes(NamedTuple):
+    """Bytes and, where they are a tensor's, its TensorLayout record."""
+
+    data: Any
+    layout: Any = None
+
+
+def layout(scalar_type: int, sizes: list[int], dim_order: bytes | None = None) -> Any:
+    """A TensorLayout record; without a dim order that of a contiguous tensor."""
+    order = bytes(range(len(sizes))) if dim_order is None else dim_order
+    return SCHEMA.types["TensorLayout"](SCHEMA.types["ScalarType"](scalar_type), sizes, order)
+
+
+def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> bytes:
+    """The bytes of a .ptd file. Names with the same buffer object share a segment.
+
+    Args:
+        named: what stands under each name; buffers are C-contiguous.
+        segment_alignment: bytes, a power of two; where segments start.
+
+    Raises ValueError for an alignment that is none.
+    """
+    if segment_alignment < 1 or segment_alignment & (segment_alignment - 1):
+        raise ValueError(f"An alignment must be a power of two, not {segment_alignment}")
+    types = SCHEMA.types
+    records, segments, chunks = [], [], []
+    stored: dict[int, int] = {}
+    size = 0
+    for key, item in named.items():
+        if id(item.data) not in stored:
+            data = bytes(item.data)
+            chunks += [bytes(-size % segment_alignment), data]
+            size += -size % segment_alignment
+            segments.append(types["DataSegment"](size, len(data)))
+            size += len(data)
+            stored[id(item.data)] = len(segments) - 1
+        records.append(types["NamedData"](key, stored[id(item.data)], item.layout))
+    head = flatbuffer.encode(SCHEMA, types["FlatTensor"](0, segments, records), reserve=_HEADER.size)
+    base = len(head) + -len(head) % segment_alignment
+    _HEADER.pack_into(
+        head, _HEADER_AT, _HEADER_MAGIC, _HEADER_LENGTH, _HEADER.size, len(head) - _HEADER.size, base, size
+    )
+    return bytes(head) + bytes(base - len(head)) + b"".join(chunks)
+
+
+def read(data: Any) -> dict[str, NamedBytes]:
+    """What a .ptd file has under each name, not copied. Raises FormatError."""
+    view = memoryview(data).cast("B")
+    if len(view) < _HEADER_AT + _HEADER_LENGTH or bytes(view[4:8]) != SCHEMA.identifier:
+        raise FormatError(f"Not a .ptd file: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")
+    magic, length, offset, flatbuffer_size, base, size = struct.unpack_from("<4sIQQQQ", view, _HEADER_AT)
+    if magic != _HEADER_MAGIC or length < _HEADER_LENGTH:
+        raise FormatError("Not a .ptd file: its header is damaged")
+    if offset + flatbuffer_size > len(view) or base + size > len(view):
+        raise FormatError(f"The data file is cut short: it has {len(view)} bytes, its header asks for more")
+    record = flatbuffer.decode(SCHEMA, view[: offset + flatbuffer_size])
+    found: dict[str, NamedBytes] = {}
+    for item in record.named_data:
+        if item.segment_index >= len(record.segments):
+            raise FormatError(f"{item.key} is in segment {item.segment_index} of {len(record.segments)}")
+        segment = record.segments[item.segment_index]
+        if segment.offset + segment.size > size:
+            raise FormatError(f"The segment of {item.key} is not inside of the data file")
+        start = base + segment.offset
+        found.setdefault(item.key, NamedBytes(view[start : start + segment.size], item.tensor_layout))
+    return found
