@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What kills a process with ExecuTorch 1.5.0 in it, even where it verifies first: one test per cause. The file, ours and
+# ExecuTorch's, is broken by an edit of the one field; the message names the fault, and the process goes on.
+
+from __future__ import annotations
+
+import io
+import struct
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from tests.building import built, run
+from tests.runtime.fields import WIDTHS
+from torchette.errors import ExecutionError, FormatError, RuntimeLoadError, TorchetteError
+from torchette.format import pte
+from torchette.runtime import Runtime, Verification
+
+FLAG, X = np.array(True), np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Branch(nn.Module):
+    def forward(self, flag: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([x, x]) + 1
+        return torch.cond(flag, lambda x: x + 1, lambda x: x * 2, (x,))
+
+
+@pytest.fixture(scope="module", params=["torchette", "executorch"])
+def file(request: pytest.FixtureRequest) -> bytes:
+    exir = pytest.importorskip(f"{request.param}.exir")
+    args = (torch.tensor(True), torch.from_numpy(X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(Branch().eval(), args)
+        return bytes(exir.to_edge(exported).to_executorch().buffer)
+
+
+class Place:
+    """Where a field stands in a file: found by the schema, edited in place."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = bytearray(data)
+
+    def table(self, *path: str | int) -> tuple[str, int]:
+        """Name and position of the table that a path of fields and indices leads to."""
+        name, at = pte.SCHEMA.root, self.follow(0)
+        steps = list(path)
+        while steps:
+            field = self.field(name, str(steps.pop(0)))
+            start = self.follow(self.entry(at, field.offset))
+            if field.kind == "vector":
+                at, name = self.follow(start + 4 + 4 * int(steps.pop(0))), field.type
+            elif field.kind == "union":
+                tag = self.data[self.entry(at, field.offset - 2)]
+                at, name = start, pte.SCHEMA.unions[field.type][tag - 1]
+            else:
+                at, name = start, field.type
+        return name, at
+
+    def set(self, value: int, *path: str | int) -> bytes:
+        """The file with another number in the field, or the item of a vector, that the path ends with."""
+        item = path[-1] if isinstance(path[-1], int) else None
+        owner = path[: -2 if item is not None else -1]
+        name, at = self.table(*owner)
+        field = self.field(name, str(path[len(owner)]))
+        place = self.entry(at, field.offset)
+        assert place != at, "the field is not in the file"
+        width = WIDTHS[field.code]
+        if item is not None:
+            place = self.follow(place) + 4 + width * item
+        self.data[place : place + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
+        return bytes(self.data)
+
+    def remove(self, *path: str | int) -> bytes:
+        """The file without a field: its entry in the vtable is none."""
+        name, at = self.table(*path[:-1])
+        vtable = at - struct.unpack_from("<i", self.data, at)[0]
+        struct.pack_into("<H", self.data, vtable + self.field(name, str(path[-1])).offset, 0)
+        return bytes(self.data)
+
+    def scribble(self, text: bytes, *path: str | int) -> bytes:
+        """The file with other bytes at the start of a string."""
+        name, at = self.table(*path[:-1])
+        start = self.follow(self.entry(at, self.field(name, str(path[-1])).offset)) + 4
+        self.data[start : start + len(text)] = text
+        return bytes(self.data)
+
+    def field(self, table: str, name: str) -> Any:
+        return next(field for field in pte.SCHEMA.tables[table] if field.name == name)
+
+    def entry(self, table: int, offset: int) -> int:
+        vtable = table - struct.unpack_from("<i", self.data, table)[0]
+        return table + struct.unpack_from("<H", self.data, vtable + offset)[0]
+
+    def follow(self, place: int) -> int:
+        return place + struct.unpack_from("<I", self.data, place)[0]
+
+
+PLAN = ("execution_plan", 0)
+
+
+def plan_of(file: bytes) -> Any:
+    return pte.read(file).program.execution_plan[0]
+
+
+def instruction(file: bytes, kind: str) -> tuple[int, Any]:
+    """Number and record of the first instruction of a kind all of whose fields are in the file: a zero is not."""
+    calls = [item.instr_args for item in plan_of(file).chains[0].instructions]
+    return next(
+        (i, call)
+        for i, call in enumerate(calls)
+        if type(call).__name__ == kind and getattr(call, "op_index", 1) != 0
+    )
+
+
+def arguments(number: int) -> tuple[str | int, ...]:
+    return (*PLAN, "chains", 0, "instructions", number, "instr_args")
+
+
+def value(file: bytes, kind: str) -> int:
+    return next(i for i, item in enumerate(plan_of(file).values) if type(item.val).__name__ == kind)
+
+
+def refused(file: bytes, broken: bytes, error: type[TorchetteError], words: str) -> str:
+    """The message; the intact file runs after it."""
+    assert broken != file
+    with pytest.raises(error, match=words) as caught:
+        Runtime.get().load_program(broken).load_method("forward")
+    survives(file)
+    return str(caught.value)
+
+
+def survives(file: bytes) -> None:
+    (y,) = Runtime.get().load_program(file).load_method("forward").execute([FLAG, X])
+    np.testing.assert_array_equal(y, np.concatenate([X, X]) + 2)
+
+
+def test_an_argument_of_a_type_that_the_kernel_does_not_take(file: bytes) -> None:
+    number, _ = instruction(file, "KernelCall")
+    broken = Place(file).set(value(file, "Int"), *arguments(number), "args", 0)
+    refused(file, broken, FormatError, r"argument 0 of \w+::\w+\.\w+ is of kind \d+, it takes \(")
+
+
+@pytest.mark.parametrize("index", [99, 2**31 - 1, -1])
+def test_an_operator_index_out_of_range(file: bytes, index: int) -> None:
+    number, _ = instruction(file, "KernelCall")
+    broken = Place(file).set(index, *arguments(number), "op_index")
+    refused(file, broken, FormatError, rf"operator {index} is called, there are \d+")
+
+
+@pytest.mark.parametrize("index", [1000, 2**31 - 1, -1])
+def test_a_value_index_out_of_range(file: bytes, index: int) -> None:
+    number, _ = instruction(file, "KernelCall")
+    broken = Place(file).set(index, *arguments(number), "args", 0)
+    refused(file, broken, FormatError, rf"value {index} is named, there are \d+")
+    for port in ("inputs", "outputs"):
+        broken = Place(file).set(index, *PLAN, port, 0)
+        with pytest.raises(TorchetteError, match=rf"value {index} "):
+            Runtime.get().load_program(broken).load_method("forward")
+    place = value(file, "TensorList")
+    broken = Place(file).set(index, *PLAN, "values", place, "val", "items", 0)
+    refused(file, broken, FormatError, rf"list {place} names a value that is not there")
+
+
+@pytest.mark.parametrize("field", ["name", "overload"])
+def test_an_operator_without_a_name(file: bytes, field: str) -> None:
+    read = pte.read(file)
+    setattr(read.program.execution_plan[0].operators[0], field, None)
+    offsets = read.program.constant_segment.offsets
+    constants = [b"", *(bytes(read.constant(i)) for i in range(1, len(offsets)))]
+    refused(file, bytes(pte.write(read.program, constants)), RuntimeLoadError, "there is no kernel for ")
+
+
+def test_a_method_without_a_name(file: bytes) -> None:
+    broken = Place(file).remove(*PLAN, "name")
+    refused(file, broken, TorchetteError, "has no method 'forward'|is not inside")
+
+
+def test_a_message_with_invalid_utf_8(file: bytes) -> None:
+    broken = Place(file).scribble(b"\xff\xfe\xc0\x80", *PLAN, "operators", 0, "name")
+    text = refused(file, broken, RuntimeLoadError, "there is no kernel for ")
+    assert "\ufffd" in text and text.encode()
+    broken = Place(file).scribble(b"\xff\xfe", *PLAN, "name")
+    assert "\ufffd" in refused(file, broken, RuntimeLoadError, "has no method 'forward'")
+
+
+@pytest.mark.parametrize("size", [2**62, 2**63 - 1, -1])
+def test_a_giant_planned_buffer(file: bytes, size: int) -> None:
+    broken = Place(file).set(size, *PLAN, "non_const_buffer_sizes", 1)
+    with pytest.raises((TorchetteError, MemoryError)):
+        Runtime.get().load_program(broken).load_method("forward")
+    survives(file)
+
+
+def test_a_giant_tensor(file: bytes) -> None:
+    place = value(file, "Tensor")
+    plan = plan_of(file)
+    tensor = next(i for i, v in enumerate(plan.values) if isinstance(v.val, pte.Tensor) and v.val.sizes)
+    broken = Place(file).set(2**31 - 1, *PLAN, "values", tensor, "val", "sizes", 0)
+    assert place <= tensor
+    with pytest.raises((TorchetteError, MemoryError)):
+        Runtime.get().load_program(broken).load_method("forward")
+    survives(file)
+
+
+@pytest.mark.parametrize("target", [1000, 2**31 - 1, -1])
+def test_a_jump_out_of_range(file: bytes, target: int) -> None:
+    number, _ = instruction(file, "JumpFalseCall")
+    broken = Place(file).set(target, *arguments(number), "destination_instruction")
+    refused(file, broken, FormatError, rf"a jump leads to instruction {target} of \d+")
+
+
+def test_a_loop_that_never_ends(file: bytes) -> None:
+    number, _ = instruction(file, "JumpFalseCall")
+    broken = Place(file).set(number, *arguments(number), "destination_instruction")
+    method = Runtime.get().load_program(broken).load_method("forward")
+    timer = threading.Timer(0.2, method.cancel)
+    timer.start()
+    with pytest.raises(ExecutionError, match=r"cancelled|ended"):
+        method.execute([~FLAG, X])
+    timer.join()
+    survives(file)
+
+
+# ---- there is no way in that does not verify ----
+
+EDITS: dict[str, Callable[[bytes], bytes]] = {
+    "operator": lambda f: Place(f).set(99, *arguments(instruction(f, "KernelCall")[0]), "op_index"),
+    "value": lambda f: Place(f).set(1000, *arguments(instruction(f, "KernelCall")[0]), "args", 0),
+    "jump": lambda f: Place(f).set(
+        1000, *arguments(instruction(f, "JumpFalseCall")[0]), "destination_instruction"
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_no_way_in_is_unverified(file: bytes, edit: str, tmp_path: Path) -> None:
+    """Each way to open a file, at each level of verification, refuses it with the same words."""
+    broken = EDITS[edit](file)
+    path = tmp_path / "broken.pte"
+    path.write_bytes(broken)
+    messages = set()
+    for verification in Verification:
+        for source in (broken, bytearray(broken), memoryview(broken), path, str(path), io.BytesIO(broken)):
+            program = Runtime.get().load_program(source, verification=verification)
+            with pytest.raises(FormatError) as caught:
+                program.load_method("forward")
+            messages.add(str(caught.value).partition(": ")[2])
+    with pytest.raises(FormatError) as caught:
+        torchette.load(path)(torch.from_numpy(np.asarray(FLAG)), torch.from_numpy(X))
+    assert len(messages) == 1
+    text = run(built("executor_runner"), "--model_path", path, status=1).stderr
+    assert "InvalidProgram" in text
