@@ -354,8 +354,9 @@ class Method::Loading {
     if ((m_.flags_[index] & kInput) != 0) {
       const auto ranges = extra.vector<SizesType>(schema::ExtraTensorInfo::kRanges);
       const bool both = ranges.size() == 2 * rank;
-      m_.input_state_[value.to_int()] = {both ? ranges.data() : info.sizes_.data(),
-                                         static_cast<uint8_t>(1 + both), both || stays, false};
+      // it is an int, and asking keeps the conversion of doubles out of firmware
+      m_.input_state_[value.is_int() ? value.to_int() : 0] = {
+          both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(1 + both), both || stays, false};
     }
     new (&value) Value(Tensor(impl));
     return place(index, info.nbytes_, owned, extra, impl);

@@ -248,8 +248,8 @@ class LoadedProgram {
   const Program& program() const { return *program_; }
   /// Adds a data file, which is mapped; to be called before methods are loaded.
   void add_data_file(const std::string& path) {
-    data_files_.push_back(std::make_unique<extension::MmapDataLoader>(
-        unwrap(extension::MmapDataLoader::from(path.c_str()))));
+    data_files_.push_back(
+        std::make_unique<extension::MmapDataLoader>(unwrap(extension::MmapDataLoader::from(path.c_str()))));
     data_maps_.push_back(unwrap(extension::FlatTensorDataMap::load(data_files_.back().get())));
     data_map_.emplace(Span<const extension::FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
   }
