@@ -89,10 +89,16 @@ def emulated(target: targets.Target) -> list[str]:
     return list(target.emulator)
 
 
+def order_of(tensor: torch.Tensor) -> list[int]:
+    """Its dimensions from the outermost to the innermost in memory."""
+    return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+
+
 def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> list[torch.Tensor]:
     """What the runner of the target gives, in the dtypes and shapes of the host."""
     for i, tensor in enumerate(case.args):
-        tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tofile(folder / f"in-{i}.bin")
+        in_memory = tensor.permute(order_of(tensor)).contiguous()
+        in_memory.reshape(-1).view(torch.uint8).numpy().tofile(folder / f"in-{i}.bin")
     names = ",".join(str(folder / f"in-{i}.bin") for i in range(len(case.args)))
     command = [*emulated(target), made.files["runner"], "--model_path", case.path, "--inputs", names]
     run(*command, "--output_file", folder / "out", "--print_output", "none")
@@ -101,7 +107,9 @@ def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> 
         data = (folder / f"out-{i}.bin").read_bytes()
         assert len(data) == expected.nbytes
         flat = torch.frombuffer(bytearray(data), dtype=expected.dtype) if data else expected.flatten()
-        outputs.append(flat.reshape(expected.shape))
+        order = order_of(expected)
+        shape = [expected.shape[d] for d in order]
+        outputs.append(flat.reshape(shape).permute([order.index(d) for d in range(expected.dim())]))
     return outputs
 
 

@@ -19,7 +19,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from torchette.build.selection import Selection
+from torchette.build.targets import Target
 from torchette.cli import DONE, UsageError
+from torchette.cli import new as boards
 from torchette.cli._console import note, print_json, print_table, print_values
 
 
@@ -42,6 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level", type=int, choices=range(5), default=2, help="messages that are kept: 0 none, 4 all (2)"
     )
+    boards.board_arguments(parser)
     parser.add_argument("--list", action="store_true", help="list the targets")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -49,7 +53,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from torchette.build import selection, targets
     from torchette.build.make import make
-    from torchette.build.selection import Selection
 
     if options.list:
         table = [(t.name, t.text, ", ".join(t.emulator) or "-", t.note) for t in targets.TARGETS.values()]
@@ -65,6 +68,8 @@ def run(options: argparse.Namespace) -> int:
         )
         dtypes = chosen.dtypes if options.dtypes is None else selection.checked_dtypes(_names(options.dtypes))
         chosen = Selection(operators, dtypes, chosen.backends)
+    if target.name == "wasm32-browser":
+        return _build_for_browser(options, chosen)
     made = make(
         target,
         chosen,
@@ -74,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
         log_level=options.log_level,
         report=_progress,
     )
+    if target.kind == "bare" and options.models:
+        made.files.update(_build_images(options, target, chosen))
     known = {name for family in selection.library().values() for name in family.operators}
     kept = known if chosen.operators is None else chosen.operators & known
     bytes_ = made.footprint
@@ -108,7 +115,8 @@ def run(options: argparse.Namespace) -> int:
     if bytes_ is not None:
         own = sum(cost.own for cost in bytes_.kernels)
         rows += [("kernels' own bytes", own), ("shared by kernels", bytes_.shared)]
-        rows.append(("runtime and runner" if made.loaded else "reached without them", bytes_.rest))
+        if made.loaded is not None:
+            rows.append(("runtime and runner", bytes_.rest))
     if made.loaded is not None:
         loaded = made.loaded
         rows.append(
@@ -118,6 +126,49 @@ def run(options: argparse.Namespace) -> int:
     if target.note:
         note(f"{target.name}: {target.note}")
     return DONE
+
+
+def _build_for_browser(options: argparse.Namespace, chosen: Selection) -> int:
+    from torchette.build import web
+
+    small = options.optimize == "size"
+    for path in web.build(
+        options.models,
+        options.output,
+        chosen=chosen,
+        small=small,
+        log_level=options.log_level,
+        report=_progress,
+    ):
+        print(f"{path}  {path.stat().st_size:,} bytes")
+    return DONE
+
+
+def _build_images(options: argparse.Namespace, target: Target, chosen: Selection) -> dict[str, Path]:
+    """An image of each model, which compares its results with those that the model gives here."""
+    from torchette.build import toolchain
+    from torchette.build.bare.boards import BOARDS
+    from torchette.build.bare.image import build_image
+    from torchette.build.bare.project import Application
+    from torchette.devtools.embed import identifier
+
+    default = next(board.name for board in BOARDS.values() if board.target == target.name)
+    board, stack, temp = boards.chosen_board(options, default)
+    compiler = toolchain.find_compiler(target, options.compiler)
+    found = {}
+    for model in options.models:
+        name = identifier(model.stem)
+        image = build_image(
+            Application(model, board, name, stack, temp),
+            compiler,
+            chosen,
+            options.output / "images" / name,
+            log_level=options.log_level,
+            report=_progress,
+        )
+        found[f"image of {name}"] = image.path
+        note(f"{image.path.name} for {board.name}: {image.flash:,} bytes of flash, {image.ram:,} of RAM")
+    return found
 
 
 def _names(text: str) -> list[str]:
