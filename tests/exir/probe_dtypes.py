@@ -200,6 +200,7 @@ def samples() -> dict[Any, list[Call]]:
     volume = torch.arange(64.0).reshape(1, 1, 4, 4, 4) + 1
     two = torch.tensor([1.0, 2.0])
     index = torch.tensor([[0, 1, 0]])
+    square, pivots = torch.tensor([[2.0, 1.0], [1.0, 3.0]]), torch.tensor([1, 2], dtype=torch.int32)
     found: dict[Any, list[Call]] = {
         aten.linear.default: [((x, x, two), {}), ((x, x), {})],
         aten._native_batch_norm_legit.no_stats: [((image, two, two, True, 0.1, 1e-5), {})],
@@ -229,6 +230,11 @@ def samples() -> dict[Any, list[Call]]:
         aten.reflection_pad3d.default: [((volume, [1, 1, 1, 1, 1, 1]), {})],
         aten.replication_pad2d.default: [((image, [1, 1, 1, 1]), {})],
         aten.replication_pad3d.default: [((volume, [1, 1, 1, 1, 1, 1]), {})],
+        aten.linalg_lu_solve.default: [((square, pivots, square), {})],
+        aten.linalg_ldl_solve.default: [((square, pivots, square), {})],
+        aten.lu_unpack.default: [((square, pivots), {})],
+        aten.linalg_solve_triangular.default: [((square, square), {"upper": True})],
+        aten.ormqr.default: [((square, two, square), {})],
         ops.to_dim_order_copy: [((x,), {"dim_order": [0, 1]})],
         ops.clone_dim_order: [((x,), {"dim_order": [0, 1]})],
     }

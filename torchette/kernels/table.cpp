@@ -14,6 +14,7 @@
   X(fills)                    \
   X(gradients)                \
   X(indexing)                 \
+  X(linear_algebra)           \
   X(matmul)                   \
   X(norm)                     \
   X(paddings)                 \
@@ -29,6 +30,7 @@
   X(shape)                    \
   X(softmaxes)                \
   X(sorting)                  \
+  X(spectra)                  \
   X(transforms)
 #endif
 

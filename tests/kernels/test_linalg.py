@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Factorisations of matrices against eager: what is unique element by element, vectors by what they multiply to. What is
+# singular, not definite or not finite is an error that names operator and matrix.
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchette
+from tests.kernels.kernel_call import check, run
+from torchette.runtime import _native
+
+aten = torch.ops.aten
+DTYPES = [torch.float32, torch.float64]
+SQUARE = [(5, 5), (2, 3, 4, 4), (1, 1), (0, 0), (3, 0, 0), (0, 3, 3), (40, 40)]
+ANY = [(5, 5), (2, 3, 4, 6), (1, 1), (6, 3), (0, 3), (3, 0), (2, 40, 17), (0, 3, 4)]
+
+
+def matrix(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    torch.manual_seed(sum(shape))
+    return torch.randn(shape, dtype=dtype)
+
+
+def assert_orthonormal(rows: torch.Tensor) -> None:
+    unit = torch.eye(rows.shape[-2], dtype=rows.dtype).expand(*rows.shape[:-2], -1, -1)
+    torch.testing.assert_close(rows @ rows.mT, unit)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SQUARE)
+def test_square(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    a = matrix(shape, dtype)
+    definite, symmetric = a @ a.mT + torch.eye(shape[-1], dtype=dtype), a + a.mT
+    for upper in (False, True):
+        expected = aten.linalg_cholesky_ex(definite, upper=upper)
+        check("aten::linalg_cholesky_ex.L", expected, definite, upper, False)
+        w, v = run("aten::_linalg_eigh.eigenvalues", a, "LU"[upper], True, like=aten._linalg_eigh(symmetric))
+        whole = a.triu() + a.triu(1).mT if upper else a.tril() + a.tril(-1).mT
+        torch.testing.assert_close(w, torch.linalg.eigvalsh(whole), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close((v * w.unsqueeze(-2)) @ v.mT, whole, rtol=1e-4, atol=1e-4)
+        assert_orthonormal(v.mT)
+    check("aten::linalg_matrix_exp.out", aten.linalg_matrix_exp(a / 3), a / 3)
+    factors, pivots, info = aten.linalg_ldl_factor_ex(symmetric)
+    check("aten::linalg_ldl_factor_ex.out", (factors, pivots, info), symmetric, False, False, scale=100)
+    b = torch.randn(*shape[:-1], 3, dtype=dtype)
+    expected = aten.linalg_ldl_solve(factors, pivots, b)
+    check("aten::linalg_ldl_solve.out", expected, factors, pivots, b, False, scale=1000)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", ANY)
+def test_any(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    a = matrix(shape, dtype)
+    least = min(shape[-2:])
+    lu, pivots, info = aten.linalg_lu_factor_ex(a)
+    check("aten::linalg_lu_factor_ex.out", (lu, pivots, info), a, True, False, scale=100)
+    check("aten::lu_unpack.out", aten.lu_unpack(lu, pivots), lu, pivots, True, True)
+    factors, tau = aten.geqrf(a)
+    check("aten::geqrf.a", (factors, tau), a, scale=30)
+    for left, transpose in ((True, True), (True, False), (False, True), (False, False)):
+        other = torch.randn(*shape[:-2], *((shape[-2], 3) if left else (3, shape[-2])), dtype=dtype)
+        expected = aten.ormqr(factors, tau, other, left, transpose)
+        check("aten::ormqr.out", expected, factors, tau, other, left, transpose, scale=10)
+    poor = torch.zeros_like(a)
+    poor[..., :1, :], poor[..., 1:2, :] = 1, 2
+    for x in (a, poor):
+        for full in (True, False):
+            like = aten._linalg_svd(x, full)
+            u, s, vh = run("aten::_linalg_svd.U", x, full, True, None, like=like)
+            torch.testing.assert_close(s, like[1], rtol=1e-4, atol=1e-5)
+            product = (u[..., :least] * s.unsqueeze(-2)) @ vh[..., :least, :]
+            torch.testing.assert_close(product, x, rtol=1e-4, atol=1e-5)
+            assert_orthonormal(u.mT)
+            assert_orthonormal(vh)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("flag", [True, False])
+def test_solving_broadcasts(flag: bool, left: bool) -> None:
+    a, b = matrix((3, 1, 4, 4), torch.float64), matrix((2, 4, 4), torch.float64)
+    lu, pivots, _ = aten.linalg_lu_factor_ex(a)
+    expected = aten.linalg_lu_solve(lu, pivots, b, left=left, adjoint=flag)
+    check("aten::linalg_lu_solve.out", expected, lu, pivots, b, left, flag)
+    for unit in (True, False):
+        expected = aten.linalg_solve_triangular(a, b, upper=flag, left=left, unitriangular=unit)
+        check("aten::linalg_solve_triangular.out", expected, a, b, flag, left, unit, scale=100)
+
+
+def test_info_is_eagers() -> None:
+    a = torch.tensor([[[1.0, 2], [2, 4]], [[4, 1], [1, 3]], [[0, 0], [0, 0]]])
+    for check_errors in (False, True):
+        calls = {
+            "aten::linalg_lu_factor_ex.out": (aten.linalg_lu_factor_ex(a), a, True, check_errors),
+            "aten::linalg_cholesky_ex.L": (aten.linalg_cholesky_ex(a - 1), a - 1, False, check_errors),
+            "aten::linalg_ldl_factor_ex.out": (aten.linalg_ldl_factor_ex(a), a, False, check_errors),
+        }
+        for name, (expected, *arguments) in calls.items():
+            assert expected[-1].any()
+            if check_errors:
+                with pytest.raises(RuntimeError):
+                    run(name, *arguments, like=expected)
+            else:
+                assert torch.equal(run(name, *arguments, like=expected)[-1], expected[-1])
+
+
+@pytest.mark.parametrize("kernel", ["aten::_linalg_eigh.eigenvalues", "aten::_linalg_svd.U"])
+def test_what_is_not_finite_is_refused(kernel: str) -> None:
+    a = torch.full((3, 3), float("nan"))
+    arguments = ("L", True) if "eigh" in kernel else (True, True, None)
+    outs = [torch.empty(3), torch.empty(3, 3)]
+    outs = outs if "eigh" in kernel else [torch.empty(3, 3), *outs]
+    with pytest.raises(RuntimeError):
+        _native.call_kernel(kernel, a, *arguments, *outs)
+
+
+@pytest.mark.parametrize("pivots", [[0, 1, 2], [1, 4, 3], [-2, 1, 3], [1, 2, -3]])
+def test_pivots_are_proven(pivots: list[int]) -> None:
+    a, b, given = torch.eye(3), torch.ones(3, 1), torch.tensor(pivots, dtype=torch.int32)
+    for name, arguments in (
+        ("aten::linalg_lu_solve.out", (a, given, b, True, False)),
+        ("aten::linalg_ldl_solve.out", (a, given, b, False)),
+    ):
+        with pytest.raises(RuntimeError):
+            _native.call_kernel(name, *arguments, torch.empty(3, 1))
+
+
+class Solves(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.linalg.solve(a, b), torch.linalg.inv(a), torch.linalg.det(a)
+
+
+def test_a_singular_matrix_is_an_error_of_the_program() -> None:
+    a, b = matrix((4, 4), torch.float32), torch.ones(4, 2)
+    model = torchette.compile(Solves(), (a, b))
+    for ours, theirs in zip(model(a, b), Solves()(a, b), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    with pytest.raises(torchette.TorchetteError):
+        model(torch.ones(4, 4), b)
