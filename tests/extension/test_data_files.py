@@ -44,21 +44,23 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """By writer: a program and its data files."""
     folder = tmp_path_factory.mktemp("data")
     result = {"ours": ours(folder)}
+    for name, choice in (("constants", True), ("split", lambda node: "b" if "bias" in node.name else "w")):
+        (folder / name).mkdir()
+        result[name] = theirs(folder / name, choice)
+    return result
+
+
+def theirs(folder: Path, external_constants: Any) -> list[Path]:
+    """A program that ExecuTorch has compiled, and its data files."""
     exir = pytest.importorskip("executorch.exir")
     exported = torch.export.export(Net().eval(), (torch.from_numpy(X),))
-    for name, options in (
-        ("constants", {"external_constants": True}),
-        ("split", {"external_constants": lambda node: "b" if "bias" in node.name else "w"}),
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            config = exir.ExecutorchBackendConfig(**options)
-            program = exir.to_edge(exported).to_executorch(config)
-        (folder / name).mkdir()
-        (folder / name / "model.pte").write_bytes(program.buffer)
-        program.write_tensor_data_to_file(str(folder / name))
-        result[name] = [folder / name / "model.pte", *sorted((folder / name).glob("*.ptd"))]
-    return result
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = exir.ExecutorchBackendConfig(external_constants=external_constants)
+        program = exir.to_edge(exported).to_executorch(config)
+    (folder / "model.pte").write_bytes(program.buffer)
+    program.write_tensor_data_to_file(str(folder))
+    return [folder / "model.pte", *sorted(folder.glob("*.ptd"))]
 
 
 def ours(folder: Path) -> list[Path]:

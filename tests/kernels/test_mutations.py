@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.exir.graphs import Function
+from tests.extension.test_data_files import ours, theirs
 from tests.kernels.sanitized import build
 from tests.runtime.fields import fields
 
@@ -111,9 +112,18 @@ def test_files_of_earlier_releases(path: Path, mutate: Path, tmp_path: Path) -> 
     run_mutations(mutate, path.read_bytes(), tmp_path)
 
 
-def run_mutations(mutate: Path, contents: bytes, folder: Path) -> None:
-    file, places = folder / "model.pte", folder / "fields"
+@pytest.mark.parametrize("compiler", ["torchette", "executorch"])
+def test_data_files_and_the_programs_that_use_them(compiler: str, mutate: Path, tmp_path: Path) -> None:
+    program, data = ours(tmp_path) if compiler == "torchette" else theirs(tmp_path, True)
+    run_mutations(mutate, data.read_bytes(), tmp_path, program)
+    run_mutations(mutate, program.read_bytes(), tmp_path, data)
+
+
+def run_mutations(mutate: Path, contents: bytes, folder: Path, *other: Path) -> None:
+    file, places = folder / "mutated", folder / "fields"
     file.write_bytes(contents)
     places.write_text(fields(contents))
-    done = subprocess.run([mutate, file, str(MUTATIONS), "11", places], capture_output=True, text=True)
+    done = subprocess.run(
+        [mutate, file, str(MUTATIONS), "11", places, *other], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
