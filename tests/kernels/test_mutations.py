@@ -109,7 +109,8 @@ def test_kernels_stay_inside_of_their_tensors(name: str, compiler: str, mutate: 
 
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.pte")), ids=lambda path: path.stem)
 def test_files_of_earlier_releases(path: Path, mutate: Path, tmp_path: Path) -> None:
-    run_mutations(mutate, path.read_bytes(), tmp_path)
+    data = [file for file in [path.with_suffix(".ptd")] if file.exists()]
+    run_mutations(mutate, path.read_bytes(), tmp_path, *data)
 
 
 @pytest.mark.parametrize("compiler", ["torchette", "executorch"])

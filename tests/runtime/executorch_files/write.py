@@ -2,7 +2,8 @@
 # Writes the files of this folder, with the executorch package that is imported: pip install --no-deps --target DIR
 # executorch==RELEASE; PYTHONPATH=DIR FLATC_EXECUTABLE=DIR/executorch/data/bin/flatc python write.py RELEASE OUT.
 # Releases 1.0.0 to 1.5.0 were run on torch 2.13. A release that writes the same bytes as the one before has no file.
-# expected.json holds the inputs and eager's results.
+# expected.json holds the inputs and eager's results. layers_external and layers_bundled are the model `layers` with its
+# weights in a data file and with its case beside it.
 
 from __future__ import annotations
 
@@ -106,6 +107,26 @@ def main(release: str, out: Path) -> None:
             results = [record(model(*args)) for _ in range(2)]
         expected[name] = {"inputs": record(args), "outputs": results}
     (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    write_other_formats(release, out)
+
+
+def write_other_formats(release: str, out: Path) -> None:
+    from executorch.devtools.bundled_program import config, core
+    from executorch.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
+    from executorch.exir import ExecutorchBackendConfig, to_edge
+
+    model, args, _ = MODELS["layers"]
+    edge = to_edge(torch.export.export(model.eval(), args, strict=True))
+    program = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+    (out / f"layers_external-{release}.pte").write_bytes(program.buffer)
+    program.write_tensor_data_to_file(str(out))
+    (data,) = out.glob("_default*.ptd")
+    data.rename(out / f"layers_external-{release}.ptd")
+    with torch.no_grad():
+        case = config.MethodTestCase(inputs=list(args), expected_outputs=[model(*args)])
+    edge = to_edge(torch.export.export(model.eval(), args, strict=True))
+    bundle = core.BundledProgram(edge.to_executorch(), [config.MethodTestSuite("forward", [case])])
+    (out / f"layers_bundled-{release}.bpte").write_bytes(serialize_from_bundled_program_to_flatbuffer(bundle))
 
 
 if __name__ == "__main__":
