@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)
     targets = [HOST, *([] if CORTEX_M4.missing else [CORTEX_M4])]
-    print(f"{'model':20}{'target':>10}{'':>14}{'interpreter':>13}{'codegen':>10}{'ratio':>8}")
+    print(f"{'model':20}{'target':>10}{'':>14}{'interpreter':>14}{'codegen':>14}{'ratio':>8}")
     for name in options.models:
         with tempfile.TemporaryDirectory() as folder:
             pte = save(name, Path(folder))
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def row(name: str, target: str, what: str, interpreter: float, generated: float) -> None:
     ratio = f"{generated / interpreter:.3f}" if interpreter else ""
-    print(f"{name:20}{target:>10}{what:>14}{interpreter:13,.0f}{generated:10,.0f}{ratio:>8}", flush=True)
+    print(f"{name:20}{target:>10}{what:>14}{interpreter:14,.0f}{generated:14,.0f}{ratio:>8}", flush=True)
 
 
 def ram(side: Side, target: Target) -> int:

@@ -38,7 +38,13 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree", "torchette.runtime"),
     "torchette.runtime": ("torchette.errors",),
     "torchette.build": ("torchette.errors", "torchette.format", "torchette.devtools", "torchette.runtime"),
-    "torchette.codegen": ("torchette.devtools", "torchette.errors", "torchette.format", "torchette.runtime"),
+    "torchette.codegen": (
+        "torchette.build",
+        "torchette.devtools",
+        "torchette.errors",
+        "torchette.format",
+        "torchette.runtime",
+    ),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
     "torchette.custom": ("torchette.errors", "torchette.exir.ops", "torchette.runtime"),
     **{

@@ -14,11 +14,13 @@ import torch
 import torchette
 from tests.building import CXX, run
 from tests.codegen.built import Unit, assert_same, needs_compiler
-from tests.models import artifacts, branching
+from tests.extension.test_parallel import Towers
+from tests.models import artifacts, branching, zoo
 from torchette.backends.null.partitioner import NullPartitioner
 from torchette.cli import main
 from torchette.codegen import codegen, kernels
 from torchette.exir.program import DynamicMemoryPlanningMode
+from torchette.format import pte
 from torchette.runtime import operator_names
 
 pytestmark = needs_compiler
@@ -41,6 +43,13 @@ def test_reference_models(name: str, tmp_path: Path) -> None:
     unit = Unit(path)
     inputs = arrays(artifacts.args(name))
     assert_same(unit, [("forward", inputs), ("forward", [-x for x in inputs])])
+
+
+@pytest.mark.slow
+def test_mobilenet_v2(tmp_path: Path) -> None:
+    module, _ = zoo.build("mobilenet_v2")
+    x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    assert_same(Unit(saved(module, (x,), tmp_path)), [("forward", arrays((x,)))])
 
 
 class Whole(torch.nn.Module):
@@ -188,6 +197,13 @@ def test_the_plan_without_a_backend_is_taken(tmp_path: Path) -> None:
     assert found.tolist() == [3.0, -4.0]
 
 
+def test_several_chains_run_one_after_the_other(tmp_path: Path) -> None:
+    x = torch.randn(1, 3, 24, 24)
+    path = saved(Towers().eval(), (x,), tmp_path, parallel=2)
+    assert len(pte.load_file(path).program.execution_plan[0].chains) > 1
+    assert_same(Unit(path), [("forward", arrays((x,)))])
+
+
 @pytest.mark.parametrize("kind", ["damaged", "missing", "backend", "unbounded"])
 def test_refusals_say_why_and_write_nothing(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -210,6 +226,11 @@ def test_refusals_say_why_and_write_nothing(
     assert main(["codegen", str(path), "-o", str(tmp_path / "made")]) == status
     assert message.lower() in capsys.readouterr().err.lower()
     assert not (tmp_path / "made").exists()
+
+
+def test_negative_scratch_memory_is_refused(tmp_path: Path) -> None:
+    path = saved(torch.nn.ReLU(), (torch.ones(2),), tmp_path)
+    assert main(["codegen", str(path), "-o", str(tmp_path / "made"), "--temp", "-1"]) == 2
 
 
 def test_files_are_replaced_and_others_stay(tmp_path: Path) -> None:

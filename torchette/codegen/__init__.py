@@ -15,8 +15,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from torchette.build import selection
 from torchette.codegen.unit import unit
 from torchette.devtools.embed import identifier
+from torchette.errors import InputError
 from torchette.format import pte
 from torchette.runtime import Runtime
 
@@ -43,9 +45,12 @@ def codegen(
         InputError: the scratch memory depends on the data, and `temp` does not say how much there is to be.
     """
     source, folder = Path(source), Path(folder)
+    if temp is not None and temp < 0:
+        raise InputError(f"scratch memory has a number of bytes that is not negative, not {temp}")
     file = pte.load_file(source)
     Runtime.get().load_program(source)  # which looks at every value and instruction
-    texts = unit(file, identifier(name or source.stem), temp)
+    dtypes = selection.Selection(None, selection.of_file(source).dtypes)
+    texts = unit(file, identifier(name or source.stem), temp, dtypes.header())
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".codegen-") as made:
         for path, text in texts.items():

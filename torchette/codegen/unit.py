@@ -24,9 +24,11 @@ from torchette.format import pte
 # Where weights and planned memory start, and scratch memory; in bytes.
 _ALIGNMENT, _TEMP_ALIGNMENT = 16, 64
 
-# Which compilation the kernels' scratch memory was measured for, by level (torchette/kernels/simd.h). The vectors of
-# other machines are as short as those of the last one; where they have more of them, AVX-512 needs no less.
-_LEVELS = (("v4", "defined(__AVX512F__) || defined(__aarch64__)"), ("v3", "defined(__AVX__)"))
+# Which compilation the kernels' scratch memory was measured for, by level (torchette/kernels/simd.h).
+_LEVELS = (("v4", "defined(__AVX512F__)"), ("v3", "defined(__AVX__)"))
+# 64-bit ARM has the short vectors of the last level, but twice as many: tiles of 14 rows instead of 6 (kMaxRows of
+# torchette/kernels/gemm.h), and scratch memory grows with nothing else of these.
+_MORE_REGISTERS = ("defined(__aarch64__)", 14, 6)
 
 _CONFIG = """\
 // What every file of the unit starts with. The namespace is the unit's own, so that it links beside others.
@@ -38,6 +40,7 @@ _CONFIG = """\
 #define torchette {name}_torchette
 #define TORCHETTE_ISA kernels
 #define TORCHETTE_LOG_LEVEL 0
+{selected}
 #include "codegen/unit.h"
 
 // The kernels' tables name what they have; here they are called directly, and what is not called is left out.
@@ -54,13 +57,14 @@ _CONFIG = """\
 """
 
 
-def unit(file: pte.PteFile, name: str, temp: int | None) -> dict[str, str]:
+def unit(file: pte.PteFile, name: str, temp: int | None, selected: str) -> dict[str, str]:
     """The unit's files, by path.
 
     Args:
         file: the program.
         name: first part of all symbols and file names.
         temp: bytes of scratch memory; None to measure them.
+        selected: lines of C++ that say which dtypes there are, for torchette/runtime/selected.h.
 
     Raises:
         UnsupportedError, InputError: see `torchette.codegen.codegen`.
@@ -118,7 +122,7 @@ def unit(file: pte.PteFile, name: str, temp: int | None) -> dict[str, str]:
     texts = {
         f"{name}.h": _header(name, methods, states, shared, temps, pool),
         f"{name}.cpp": about + "\n".join([*source, ""]),
-        f"{name}/config.h": about + _CONFIG.format(name=name),
+        f"{name}/config.h": about + _CONFIG.format(name=name, selected=selected),
         f"{name}/calls.h": about + _calls(pool, signatures),
     }
     if pool.weights:
@@ -171,6 +175,9 @@ def _temps(plans: Sequence[Any], temp: int | None) -> list[tuple[str, int]]:
                 )
             most = max(most, bill.most)
         found.append((condition, most))
+    condition, rows, fewer = _MORE_REGISTERS
+    if levels[-1] != "baseline":  # else this machine is such a one, or has no other vectors either
+        found.insert(-1, (condition, -(-found[-1][1] * rows // fewer // 64) * 64))
     return found
 
 
