@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="there is no C
 
 class Spread(torch.nn.Module):
     def forward(self, x):
-        least, greatest = torch.ops.my.range(torch.ops.my.scale(x, 3.0))
+        least, greatest = torch.ops.tests_custom.range(torch.ops.tests_custom.scale(x, 3.0))
         return greatest - least
 
 
@@ -43,29 +43,31 @@ def expected(x: torch.Tensor) -> torch.Tensor:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("custom") / "libmy_op.so"
     assert cli.main(["custom", "build", str(SOURCE), "-o", str(path)]) == 0
-    assert torchette.load_library(path) == ["my::scale", "my::range"]
+    assert torchette.load_library(path) == ["tests_custom::scale", "tests_custom::range"]
     return path
 
 
 def test_eager_calls_the_kernels(library: Path) -> None:
     x = torch.randn(5, 3)
-    assert torch.equal(torch.ops.my.scale(x), 2 * x)
-    assert torch.equal(torch.ops.my.scale(x.t(), by=0.5), 0.5 * x.t())  # made row-major first
+    assert torch.equal(torch.ops.tests_custom.scale(x), 2 * x)
+    assert torch.equal(torch.ops.tests_custom.scale(x.t(), by=0.5), 0.5 * x.t())  # made row-major first
     out = torch.empty(5, 3)
-    assert torch.ops.my.scale.out(x, -1.0, out=out) is out and torch.equal(out, -x)
-    least, greatest = torch.ops.my.range(x)
+    assert torch.ops.tests_custom.scale.out(x, -1.0, out=out) is out and torch.equal(out, -x)
+    least, greatest = torch.ops.tests_custom.range(x)
     assert torch.equal(least, x.amin(1)) and torch.equal(greatest, x.amax(1))
     outs = torch.empty(5), torch.empty(5)
-    torch.ops.my.range.out(x, out0=outs[0], out1=outs[1])
+    torch.ops.tests_custom.range.out(x, out0=outs[0], out1=outs[1])
     assert torch.equal(outs[1], x.amax(1))
     with pytest.raises(ExecutionError, match="scale takes float32"):
-        torch.ops.my.scale(x.double())
+        torch.ops.tests_custom.scale(x.double())
 
 
 def test_the_edge_program_has_the_operators(library: Path) -> None:
     edge = to_edge(torch.export.export(Spread().eval(), (torch.ones(5, 3),)))
     targets = [str(node.target) for node in edge.exported_program().graph.nodes if node.op == "call_function"]
-    assert any("my.scale" in target for target in targets) and any("my.range" in target for target in targets)
+    assert any("tests_custom.scale" in target for target in targets) and any(
+        "tests_custom.range" in target for target in targets
+    )
 
 
 @pytest.mark.parametrize("dynamic", [None, ({0: torch.export.Dim("rows", min=1, max=9)},)])
@@ -78,13 +80,13 @@ def test_models_run(library: Path, dynamic: tuple | None, tmp_path: Path) -> Non
     model.save(tmp_path / "spread.pte")
     method = Runtime.get().load_program(tmp_path / "spread.pte").load_method("forward")
     assert torch.equal(torch.as_tensor(method.execute([x])[0]), expected(x))
-    assert {"my::scale.out", "my::range.out"} <= operator_names()
+    assert {"tests_custom::scale.out", "tests_custom::range.out"} <= operator_names()
 
 
 def test_loading_twice_changes_nothing(library: Path, tmp_path: Path) -> None:
-    assert torchette.load_library(library) == ["my::scale", "my::range"]
+    assert torchette.load_library(library) == ["tests_custom::scale", "tests_custom::range"]
     copy = shutil.copyfile(library, tmp_path / "copy.so")
-    with pytest.raises(RuntimeLoadError, match=r"there is a kernel my::range\.out already"):
+    with pytest.raises(RuntimeLoadError, match=r"there is a kernel tests_custom::scale\.out already"):
         torchette.load_library(copy)
 
 
@@ -160,5 +162,5 @@ def test_bad_files(tmp_path: Path) -> None:
 
 def test_without_torch_the_kernels_load(library: Path) -> None:
     script = f"import sys; sys.modules['torch'] = None; import torchette.runtime as r; r.load_kernels({str(library)!r});"
-    script += "assert 'my::scale.out' in r.operator_names()"
+    script += "assert 'tests_custom::scale.out' in r.operator_names()"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

@@ -73,6 +73,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "model.py").write_text(NET)
     np.save(folder / "photo.npy", np.ones((1, 3, 224, 224), np.float32))
+    for page in PAGES:  # a block that begins with a file's name is that file
+        for block in blocks(page):
+            if named := re.match(r"(?://|#) (\w+\.(?:cpp|yaml))\n", block.text):
+                (folder / named[1]).write_text(block.text)
     namespace: dict[str, type] = {}
     exec(NET, namespace)
     net = namespace["Net"]()

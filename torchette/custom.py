@@ -34,7 +34,7 @@ def load_library(path: str | os.PathLike[str]) -> list[str]:
         RuntimeLoadError: it cannot be loaded, is of another version, or there is a kernel of such a name already.
         InputError: torch does not understand a schema.
     """
-    described = runtime.load_kernels(path)[::-1]
+    described = runtime.load_kernels(path)
     if importlib.util.find_spec("torch") is not None:
         for schema, result in described:
             _declare(schema, result)

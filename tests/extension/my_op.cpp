@@ -10,7 +10,7 @@ static Error scale_out(Context&, const Tensor& x, double by, Tensor& out) {
   for (int64_t i = 0; i < x.numel(); ++i) out.data_ptr<float>()[i] = static_cast<float>(by) * from[i];
   return Error::Ok;
 }
-TORCHETTE_OP("my::scale(Tensor x, float by=2) -> Tensor", scale_out)
+TORCHETTE_OP("tests_custom::scale(Tensor x, float by=2) -> Tensor", scale_out)
 
 static Error range_out(Context&, const Tensor& x, Tensor& least, Tensor& greatest) {
   TORCHETTE_CHECK(x.scalar_type() == ScalarType::Float && x.dim() == 2 && x.size(1) > 0, InvalidArgument,
@@ -25,5 +25,5 @@ static Error range_out(Context&, const Tensor& x, Tensor& least, Tensor& greates
   }
   return Error::Ok;
 }
-TORCHETTE_OP("my::range(Tensor x) -> (Tensor, Tensor)", range_out,
+TORCHETTE_OP("tests_custom::range(Tensor x) -> (Tensor, Tensor)", range_out,
              "x.new_empty(x.shape[0]), x.new_empty(x.shape[0])")

@@ -25,11 +25,10 @@ Result<const CustomLibrary*> load_custom_library(const char* path, const PalImpl
     return Error::InvalidExternalData;
   }
   library->register_pal(log);
-  for (KernelRegistration* node = *library->kernels; node != nullptr;) {
-    KernelRegistration* const next = node->next;
-    TORCHETTE_TRY(register_kernels(*node));
-    if (added != nullptr) added->push_back(node->kernels);
-    *library->kernels = node = next;
+  while (KernelNode* const node = *library->kernels) {
+    TORCHETTE_TRY(register_node(*node));
+    if (added != nullptr) added->push_back(node->registration.kernels);
+    *library->kernels = node->next;
   }
   return library;
 #else

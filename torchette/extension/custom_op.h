@@ -3,6 +3,8 @@
 // into a program, or by `torchette custom build` into a library that Python's torch and every runtime load.
 #pragma once
 
+#include <cstring>
+
 #include "torchette/runtime/kernel_registry.h"
 
 namespace torchette::extension {
@@ -14,10 +16,32 @@ struct CustomOp {
   CustomOp* next;
 };
 
+/// Kernels of a file. `otherwise`, where it is not null, is to be told which kernel they stand before.
+struct KernelNode {
+  KernelRegistration registration;
+  OpFunction* otherwise = nullptr;
+  KernelNode* next = nullptr;
+};
+
+/// Registers a node's kernels; those that are partial come before the ones of their name.
+inline Error register_node(KernelNode& node) {
+  if (node.otherwise != nullptr) {
+    const Kernel& kernel = node.registration.kernels[0];
+    const Kernel* const found = find_kernel(kernel.name);
+    if (found != nullptr) {
+      TORCHETTE_CHECK(strcmp(found->signature, kernel.signature) == 0, InvalidArgument,
+                      "a partial kernel of %s takes %s, the operator takes %s", kernel.name, kernel.signature,
+                      found->signature);
+      *node.otherwise = found->function;
+    }
+  }
+  return register_kernels(node.registration);
+}
+
 /// What a library of `torchette custom build` holds, under the symbol torchette_custom_library.
 struct CustomLibrary {
   uint32_t layout;  // kCustomLayout of the headers that it was compiled with
-  KernelRegistration** kernels;
+  KernelNode** kernels;
   CustomOp** ops;
   bool (*register_pal)(const PalImpl& impl);
 };
@@ -26,21 +50,27 @@ struct CustomLibrary {
 constexpr uint32_t kCustomLayout = 1u << 24 | sizeof(Value) << 16 | sizeof(TensorImpl) << 8 | sizeof(Kernel);
 
 inline CustomOp* custom_ops = nullptr;
-inline KernelRegistration* custom_kernels = nullptr;
+inline KernelNode* custom_kernels = nullptr;
+
+/// Last in the list: a partial kernel comes before those that its file has above it.
+template <typename T>
+void append(T*& list, T& node) {
+  T** end = &list;
+  while (*end != nullptr) end = &(*end)->next;
+  *end = &node;
+}
 
 /// Registers the kernels of a file while its program starts, or puts them on the list of its library.
-inline Error add_kernels(KernelRegistration& kernels) {
+inline Error add_kernels(KernelNode& node) {
 #ifdef TORCHETTE_CUSTOM_LIBRARY
-  kernels.next = custom_kernels;
-  custom_kernels = &kernels;
+  append(custom_kernels, node);
   return Error::Ok;
 #else
-  return register_kernels(kernels);
+  return register_node(node);
 #endif
 }
-inline Error add_op(CustomOp& op, KernelRegistration& kernels) {
-  op.next = custom_ops;
-  custom_ops = &op;
+inline Error add_op(CustomOp& op, KernelNode& kernels) {
+  append(custom_ops, op);
   return add_kernels(kernels);
 }
 
@@ -69,11 +99,11 @@ struct OutName {
 /// without it, each is as the first tensor.
 #define TORCHETTE_OP(schema, ...) TORCHETTE_OP_ON(__LINE__, schema, __VA_ARGS__, "")
 #define TORCHETTE_OP_ON(line, ...) TORCHETTE_OP_AT(line, __VA_ARGS__, "")
-#define TORCHETTE_OP_AT(line, schema, fn, result, ...)                                                 \
-  static constexpr ::torchette::extension::OutName torchette_op_name_##line(schema);                   \
-  static constexpr ::torchette::Kernel torchette_op_kernel_##line[] = {                                \
-      TORCHETTE_KERNEL(torchette_op_name_##line.text, fn)};                                            \
-  static ::torchette::KernelRegistration torchette_op_registration_##line{torchette_op_kernel_##line}; \
-  static ::torchette::extension::CustomOp torchette_op_##line{schema, result, nullptr};                \
-  [[maybe_unused]] static const ::torchette::Error torchette_op_added_##line =                         \
+#define TORCHETTE_OP_AT(line, schema, fn, result, ...)                                                      \
+  static constexpr ::torchette::extension::OutName torchette_op_name_##line(schema);                        \
+  static constexpr ::torchette::Kernel torchette_op_kernel_##line[] = {                                     \
+      TORCHETTE_KERNEL(torchette_op_name_##line.text, fn)};                                                 \
+  static ::torchette::extension::KernelNode torchette_op_registration_##line{{torchette_op_kernel_##line}}; \
+  static ::torchette::extension::CustomOp torchette_op_##line{schema, result, nullptr};                     \
+  [[maybe_unused]] static const ::torchette::Error torchette_op_added_##line =                              \
       ::torchette::extension::add_op(torchette_op_##line, torchette_op_registration_##line);

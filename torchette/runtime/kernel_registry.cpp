@@ -25,10 +25,10 @@ const Kernel* find_in(Kernels kernels, Span<const char> name, Span<const char> o
 }  // namespace
 
 const Kernel* find_kernel(Span<const char> name, Span<const char> overload) {
-  for (const Kernels& family : kernel_table())
-    if (const Kernel* kernel = find_in(family, name, overload)) return kernel;
   for (const KernelRegistration* node = registrations; node != nullptr; node = node->next)
     if (const Kernel* kernel = find_in(node->kernels, name, overload)) return kernel;
+  for (const Kernels& family : kernel_table())
+    if (const Kernel* kernel = find_in(family, name, overload)) return kernel;
   return nullptr;
 }
 
@@ -42,7 +42,7 @@ Error register_kernels(KernelRegistration& registration) {
     TORCHETTE_CHECK(kernel.name != nullptr && kernel.function != nullptr && kernel.signature != nullptr,
                     InvalidArgument, "kernel %zu has no name, function or signature", i);
     const Span<const char> name(kernel.name, strlen(kernel.name));
-    TORCHETTE_CHECK(find_kernel(kernel.name) == nullptr &&
+    TORCHETTE_CHECK((registration.replaces || find_kernel(kernel.name) == nullptr) &&
                         find_in({registration.kernels.data(), i}, name, {"", 0}) == nullptr,
                     RegistrationAlreadyRegistered, "there is a kernel %s already", kernel.name);
   }

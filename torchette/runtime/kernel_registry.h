@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finding a kernel by its operator's name: first in the table that was linked in, then among those that were
-// registered while running.
+// Finding a kernel by its operator's name: first among those that were registered while running, the last one
+// first, then in the table that was linked in.
 #pragma once
 
 #include "torchette/runtime/kernel.h"
@@ -12,11 +12,13 @@ namespace torchette {
 struct KernelRegistration {
   Kernels kernels;
   KernelRegistration* next = nullptr;
+  bool replaces =
+      false;  // programs that are loaded from now on use these where there are others of their name
 };
 
 /// Adds the kernels of `registration`. Not to be called while programs are loading in other threads.
-/// Errors: RegistrationAlreadyRegistered (a kernel of that name is there, or twice in the list; nothing is
-/// added), InvalidArgument (a kernel without name, function or signature).
+/// Errors: RegistrationAlreadyRegistered (a kernel of that name is there and not to be replaced, or it is
+/// twice in the list; nothing is added), InvalidArgument (a kernel without name, function or signature).
 Error register_kernels(KernelRegistration& registration);
 
 /// The kernel called `name` ("aten::add"), `overload` ("out"; may be empty), or null.

@@ -54,8 +54,8 @@ def build_image(
 
 
 def bare_flags(log_level: int = 2) -> tuple[str, ...]:
-    """Flags of every source of an image."""
-    return library.flags(small=True, log_level=log_level)
+    """Flags of every source of an image; newlib has no M_PI for a C++ without extensions."""
+    return (*library.flags(small=True, log_level=log_level), "-std=gnu++17")
 
 
 def bare_units(common: tuple[str, ...]) -> list[Unit]:
@@ -105,17 +105,16 @@ def overflows(words: str) -> dict[str, int]:
 
 
 def image_size(path: Path, board: Board) -> tuple[int, int]:
-    """Bytes in flash and in RAM that an image reaches to, read from its segments."""
+    """Bytes in flash and in RAM, read from the sections of an image."""
     data = path.read_bytes()
-    (start,) = struct.unpack_from("<I", data, 28)
-    each, count = struct.unpack_from("<2H", data, 42)
-    flash, ram = board.flash.origin, board.ram.origin
+    (start,) = struct.unpack_from("<I", data, 32)
+    each, count = struct.unpack_from("<2H", data, 46)
+    flash = ram = 0
     for header in range(start, start + each * count, each):
-        kind, _, address, stored_at, stored, size = struct.unpack_from("<6I", data, header)
-        if kind != 1:  # PT_LOAD
+        _, kind, flags, address, _, size = struct.unpack_from("<6I", data, header)
+        if not flags & 2:  # takes no memory while it runs
             continue
-        if stored:
-            flash = max(flash, stored_at + stored)
-        if board.ram.origin <= address < board.ram.origin + board.ram.size:
-            ram = max(ram, address + size)
-    return flash - board.flash.origin, ram - board.ram.origin
+        in_ram = board.ram.origin <= address < board.ram.origin + board.ram.size
+        ram += size if in_ram else 0
+        flash += size if not in_ram or kind != 8 else 0  # 8: has no bytes in the file
+    return flash, ram

@@ -11,6 +11,8 @@ set(torchette_compat
   runtime/core/error.h                           compat/runtime.h
   runtime/core/evalue.h                          compat/runtime.h
   runtime/core/exec_aten/exec_aten.h             compat/runtime.h
+  runtime/core/exec_aten/testing_util/tensor_factory.h    testing.h
+  runtime/core/exec_aten/testing_util/tensor_util.h       testing.h
   runtime/core/exec_aten/util/scalar_type_util.h compat/kernel.h
   runtime/core/exec_aten/util/tensor_util.h      compat/kernel.h
   runtime/core/freeable_buffer.h                 compat/runtime.h
@@ -48,6 +50,7 @@ set(torchette_compat
   extension/module/module.h                      module.h
   extension/pytree/pytree.h                      pytree.h
   extension/runner_util/inputs.h                 prepare_inputs.h
+  extension/testing_util/temp_file.h             testing.h
   extension/tensor/tensor.h                      tensor_ptr.h
   extension/threadpool/threadpool.h              thread_pool.h
   runtime/kernel/thread_parallel_interface.h     thread_pool.h

@@ -185,6 +185,11 @@ struct From<std::string_view> {
     return {v.to_string().data(), v.to_string().size()};
   }
 };
+template <>
+struct From<ScalarType> {
+  static constexpr char kCode[] = "i";
+  static TORCHETTE_INLINE ScalarType get(const Value& v) { return static_cast<ScalarType>(v.to_int()); }
+};
 template <typename T>
 struct From<std::optional<T>> : private From<Optional<T>> {
   using From<Optional<T>>::kCode;
@@ -221,10 +226,10 @@ struct Unboxed<Fn, R (*)(A...)> {
 /// registered; where one of that name is there already, it stays, and the log says so.
 #define EXECUTORCH_LIBRARY(ns, name, fn) TORCHETTE_LIBRARY(ns, name, fn, __LINE__)
 #define TORCHETTE_LIBRARY(ns, name, fn, line) TORCHETTE_LIBRARY_AT(ns, name, fn, line)
-#define TORCHETTE_LIBRARY_AT(ns, name, fn, line)                                                 \
-  static const ::torchette::Kernel torchette_kernel_##line[] = {                                 \
-      TORCHETTE_KERNEL(#ns "::" name, ::torchette::Unboxed<fn>::call)};                          \
-  static ::torchette::KernelRegistration torchette_registration_##line{torchette_kernel_##line}; \
-  [[maybe_unused]] static const ::torchette::Error torchette_registered_##line =                 \
+#define TORCHETTE_LIBRARY_AT(ns, name, fn, line)                                                      \
+  static const ::torchette::Kernel torchette_kernel_##line[] = {                                      \
+      TORCHETTE_KERNEL(#ns "::" name, ::torchette::Unboxed<fn>::call)};                               \
+  static ::torchette::extension::KernelNode torchette_registration_##line{{torchette_kernel_##line}}; \
+  [[maybe_unused]] static const ::torchette::Error torchette_registered_##line =                      \
       ::torchette::extension::add_kernels(torchette_registration_##line);
 #endif

@@ -4,6 +4,8 @@
 // lead here.
 #pragma once
 
+#include <sys/types.h>  // ssize_t, which kernels written for ExecuTorch use
+
 #include "torchette/extension/compat/aten.h"
 #include "torchette/runtime/backend.h"
 #include "torchette/runtime/kernel_registry.h"

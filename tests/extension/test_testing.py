@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The utilities for tests of kernels: a user's test in 15 lines, and the same under ExecuTorch's names.
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.building import CXX, ROOT, built, run
+from torchette.build import library
+
+THEIRS = """
+#include <cstdio>
+#define EXPECT_TRUE(condition) failures += !(condition)
+int failures = 0;
+#include <executorch/extension/testing_util/temp_file.h>
+#include <executorch/runtime/core/exec_aten/testing_util/tensor_factory.h>
+#include <executorch/runtime/core/exec_aten/testing_util/tensor_util.h>
+using executorch::aten::ScalarType;
+using executorch::extension::testing::TempFile;
+using executorch::runtime::testing::TensorFactory;
+#define EXPECT_FALSE(condition) EXPECT_TRUE(!(condition))
+
+int main() {
+  using torchette::extension::tensors_are_equal;
+  TensorFactory<ScalarType::Float> floats;
+  TensorFactory<ScalarType::Bool> bools;
+  TensorFactory<ScalarType::Long> longs;
+  const auto rows = floats.make({2, 3}, {1, 2, 3, 4, 5, 6});
+  const auto columns = floats.make_with_dimorder({2, 3}, {1, 4, 2, 5, 3, 6}, {1, 0});
+  EXPECT_TENSOR_EQ(rows, columns);
+  EXPECT_TENSOR_EQ(floats.make({2, 3}, {1, 4, 2, 5, 3, 6}, {1, 2}), rows);
+  EXPECT_FALSE(tensors_are_equal(rows, floats.make({3, 2}, {1, 2, 3, 4, 5, 6})));
+  EXPECT_FALSE(tensors_are_equal(rows, floats.make({2, 3}, {1, 2, 3, 4, 5, 7})));
+  EXPECT_TENSOR_CLOSE(floats.full({2}, 1.0f), floats.full({2}, 1.000001f));
+  EXPECT_FALSE(tensors_are_equal(floats.full({2}, 1.0f), floats.full({2}, 1.000001f)));
+  EXPECT_TENSOR_EQ(floats.full({1}, NAN), floats.full({1}, NAN));
+  EXPECT_FALSE(torchette::extension::tensors_are_close(floats.full({1}, 1), floats.full({1}, INFINITY)));
+  EXPECT_FALSE(tensors_are_equal(floats.ones({1}), longs.ones({1})));
+  EXPECT_TENSOR_EQ(bools.make({2}, {true, false}), bools.make({2}, {true, false}));
+  EXPECT_FALSE(tensors_are_equal(longs.full({1}, INT64_MAX), longs.full({1}, INT64_MAX - 1)));
+  EXPECT_TENSOR_EQ(floats.zeros_like(columns), floats.zeros({2, 3}));
+  EXPECT_TENSOR_EQ(floats.zeros({0, 3}), floats.zeros({0, 3}));
+  std::string path;
+  {
+    TempFile file(std::string("bytes"));
+    path = file.path();
+    char read[8] = {};
+    FILE* const opened = fopen(path.c_str(), "rb");
+    EXPECT_TRUE(opened != nullptr && fread(read, 1, 8, opened) == 5 && std::string(read) == "bytes");
+    fclose(opened);
+  }
+  EXPECT_TRUE(fopen(path.c_str(), "rb") == nullptr);
+  std::printf("%d failures", failures);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def flags() -> list[str | Path]:
+    return ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", f"-I{library.compat_folder()}"]
+
+
+@pytest.fixture(scope="module")
+def archive() -> list[str | Path]:
+    return [built("torchette_static").with_name("libtorchette.a"), "-ldl", "-lpthread"]
+
+
+def test_a_kernel_s_test_in_15_lines(flags: list, archive: list, tmp_path: Path) -> None:
+    source = ROOT / "tests/extension/kernel_test.cpp"
+    assert len([line for line in source.read_text().splitlines() if line.strip()]) <= 15
+    run(CXX, *flags, source, *archive, "-o", tmp_path / "test")
+    run(tmp_path / "test")
+
+
+def test_the_same_under_executorch_s_names(flags: list, archive: list, tmp_path: Path) -> None:
+    (tmp_path / "theirs.cpp").write_text(THEIRS)
+    run(CXX, *flags, "-include", "climits", tmp_path / "theirs.cpp", *archive, "-o", tmp_path / "test")
+    assert run(tmp_path / "test").stdout == "0 failures"

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: ExecuTorch's lists of kernels (functions.yaml, custom_ops.yaml). Out: C++ that declares the kernels and registers
+# them, by dtype and dim order where the list says so. Needs no torch.
+"""Reads a kernel list and writes its registration: `write`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchette.build.selection import DTYPES
+from torchette.errors import FormatError, MissingPackageError, ModelNotFoundError
+from torchette.format import pte
+
+# Schema types, and the codes of torchette/runtime/kernel.h that mean the same, to the C++ of a kernel's parameter.
+_CPP = {
+    "Tensor": "const ::executorch::aten::Tensor&",
+    "Tensor?": "const ::executorch::aten::optional<::executorch::aten::Tensor>&",
+    "Tensor[]": "::executorch::aten::ArrayRef<::executorch::aten::Tensor>",
+    "Tensor?[]": "::executorch::aten::ArrayRef<::torchette::Optional<::executorch::aten::Tensor>>",
+    "Scalar": "const ::executorch::aten::Scalar&",
+    "Scalar?": "const ::executorch::aten::optional<::executorch::aten::Scalar>&",
+    "int": "int64_t",
+    "float": "double",
+    "bool": "bool",
+    "str": "::executorch::aten::string_view",
+    "int[]": "::executorch::aten::ArrayRef<int64_t>",
+    "float[]": "::executorch::aten::ArrayRef<double>",
+    "bool[]": "::executorch::aten::ArrayRef<bool>",
+    "ScalarType": "::executorch::aten::ScalarType",
+}
+_CODES = {"T": "Tensor", "s": "Scalar", "i": "int", "d": "float", "b": "bool", "S": "str"}
+_CODES |= {"I": "int[]", "D": "float[]", "B": "bool[]", "L": "Tensor[]", "O": "Tensor?[]", "t": "Tensor!"}
+_TYPE_NUMBERS = {name: int(pte.SCHEMA.types["ScalarType"][name]) for name in DTYPES.values()}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument of a kernel: its name, its type as in a schema without marks, whether it is written."""
+
+    name: str
+    type: str
+    out: bool
+
+    @property
+    def cpp(self) -> str:
+        """The parameter's type in C++."""
+        if self.out:
+            return "::executorch::aten::Tensor&" if self.type == "Tensor" else _CPP["Tensor[]"]
+        if self.type in _CPP:
+            return _CPP[self.type]
+        return f"::executorch::aten::optional<{_CPP[self.type.removesuffix('?')]}>"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A line of the list: an operator's full name, its parameters, the C++ function, the keys that it is for."""
+
+    operator: str
+    parameters: tuple[Parameter, ...]
+    function: str
+    keys: tuple[str, ...]  # ("",): for all tensors
+    custom: bool
+
+    @property
+    def returns(self) -> str:
+        """What the C++ function returns."""
+        outs = [parameter.cpp for parameter in self.parameters if parameter.out]
+        if len(outs) == 1:
+            return outs[0] if outs[0].endswith("&") else "void"
+        return f"std::tuple<{', '.join(outs)}>"
+
+
+def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple[list[Kernel], list[str]]:
+    """The kernels of a list, and the names of the operators that have none to register: those without out arguments.
+
+    Args:
+        path: a YAML file: entries with `op` (an operator of ATen, by name) or `func` (a schema), `kernels` (`arg_meta`,
+            `kernel_name`), `type_alias` and `dim_order_alias`.
+        signatures: of operators that are only named, as `torchette.runtime.operator_signatures` gives them, which it is.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        FormatError: it is no such list; names the entry and what is wrong with it.
+        MissingPackageError: pyyaml is not installed.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise MissingPackageError("reading YAML needs pyyaml", hints=["pip install pyyaml"]) from None
+    path = Path(path)
+    if not path.is_file():
+        raise ModelNotFoundError(f"there is no file {path}")
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise FormatError(f"{path} is no YAML: {error}") from None
+    if not isinstance(entries, list):
+        raise FormatError(f"{path} is no list of kernels", hints=["entries begin with `- op:` or `- func:`"])
+    if signatures is None:
+        from torchette import runtime
+
+        signatures = runtime.operator_signatures()
+    kernels: list[Kernel] = []
+    left_out: list[str] = []
+    for entry in entries:
+        named = entry.get("func") or entry.get("op") if isinstance(entry, dict) else None
+        if not isinstance(named, str):
+            raise FormatError(f"{path}: an entry has neither op nor func: {entry}")
+        try:
+            found = list(_kernels(entry, named, signatures))
+        except _Wrong as wrong:
+            raise FormatError(f"{path}: {named.partition('(')[0]}: {wrong}") from None
+        kernels += found
+        if not found:
+            left_out.append(named.partition("(")[0])
+    return kernels, left_out
+
+
+class _Wrong(Exception):
+    """What is wrong with an entry."""
+
+
+def _kernels(entry: Mapping[str, Any], named: str, signatures: Mapping[str, str]) -> Iterable[Kernel]:
+    operator = named.partition("(")[0].strip()
+    operator = operator if "::" in operator else f"aten::{operator}"
+    parameters = _of_schema(named) if "func" in entry else _of_signature(operator, signatures)
+    if not any(parameter.out for parameter in parameters):
+        return
+    listed = entry.get("kernels")
+    if not isinstance(listed, list) or not listed:
+        raise _Wrong("it has no kernels")
+    for kernel in listed:
+        if not isinstance(kernel, dict) or not re.fullmatch(r"\w+(::\w+)*", str(kernel.get("kernel_name"))):
+            raise _Wrong(f"kernel_name is to be a C++ name: {kernel}")
+        space, _, function = str(kernel["kernel_name"]).rpartition("::")
+        # where ExecuTorch's generator looks for it
+        name = f"{space or 'at'}::native::{function}"
+        keys = tuple(_keys(kernel.get("arg_meta"), entry, parameters))
+        yield Kernel(operator, tuple(parameters), name, keys, "func" in entry)
+
+
+def _of_schema(text: str) -> list[Parameter]:
+    match = re.fullmatch(r"\s*[\w:.]+\s*\((.*)\)\s*->.*", text, re.DOTALL)
+    if not match:
+        raise _Wrong(f"no schema: {text!r}")
+    parameters = []
+    for part in re.split(r",(?![^\[(]*[\])])", match[1]):
+        words = part.split("=")[0].split()
+        if words in ([], ["*"]):
+            continue
+        if len(words) != 2:
+            raise _Wrong(f"no argument: {part.strip()!r}")
+        kind = re.sub(r"\[\d+\]", "[]", re.sub(r"\((\w)(!?)\)", r"\2", words[0])).replace("SymInt", "int")
+        out, kind = "!" in kind, kind.replace("!", "").replace("MemoryFormat", "int")
+        if kind not in _CPP and kind.removesuffix("?") not in _CPP:
+            raise _Wrong(f"no kernel takes a {words[0]}")
+        parameters.append(Parameter(words[1], kind, out))
+    return parameters
+
+
+def _of_signature(operator: str, signatures: Mapping[str, str]) -> list[Parameter]:
+    if operator not in signatures:
+        raise _Wrong(
+            "this runtime has no such operator, so its arguments are not known: give its schema, with func:"
+        )
+    codes = re.findall(r"\??\w", signatures[operator])
+    parameters = []
+    for i, code in enumerate(codes):
+        out = code == "t" or (code == "L" and i == len(codes) - 1 and operator.endswith("out"))
+        kind = _CODES[code[-1]].removesuffix("!") + ("?" if code[0] == "?" else "")
+        parameters.append(Parameter(f"arg{i}", kind, out))
+    return parameters
+
+
+def _keys(meta: Any, entry: Mapping[str, Any], parameters: Sequence[Parameter]) -> Iterable[str]:
+    """A key for each choice of what the aliases stand for; one alias means the same in all arguments."""
+    if meta is None:
+        yield ""
+        return
+    if not isinstance(meta, dict):
+        raise _Wrong(f"arg_meta is a map of arguments, not {meta!r}")
+    types = {name: _listed(value) for name, value in (entry.get("type_alias") or {}).items()}
+    orders = {name: _orders(value) for name, value in (entry.get("dim_order_alias") or {}).items()}
+    tensors = [parameter.name for parameter in parameters if parameter.type in ("Tensor", "Tensor?")]
+    if "func" in entry:
+        if sorted(meta) != sorted(tensors):
+            raise _Wrong(f"arg_meta names {', '.join(meta)}; the tensors are {', '.join(tensors)}")
+        meta = {name: meta[name] for name in tensors}
+    elif len(meta) != len(tensors):
+        raise _Wrong(f"arg_meta has {len(meta)} arguments, the operator {len(tensors)} tensors")
+    chosen: dict[str, list[Any]] = {}
+    for value in meta.values():
+        if not isinstance(value, list) or len(value) != 2:
+            raise _Wrong(f"an argument is [dtype, dim order], not {value!r}")
+        kind, order = value
+        chosen[f"type {kind}"] = types.get(kind, [kind])
+        if isinstance(order, str) and order not in orders:
+            raise _Wrong(f"there is no dim_order_alias {order}")
+        chosen[f"order {order}"] = orders[order] if isinstance(order, str) else _orders(order)
+    for choice in itertools.product(*chosen.values()):
+        now = dict(zip(chosen, choice, strict=True))
+        parts = []
+        for kind, order in meta.values():
+            dtype = str(now[f"type {kind}"])
+            if dtype.upper() not in _TYPE_NUMBERS:
+                raise _Wrong(f"there is no dtype {dtype}")
+            parts.append(f"{_TYPE_NUMBERS[dtype.upper()]};{','.join(map(str, now[f'order {order}']))}")
+        yield "|".join(parts)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _orders(value: Any) -> list[list[int]]:
+    nested = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    for order in nested:
+        if not isinstance(order, list) or sorted(order) != list(range(len(order))):
+            raise _Wrong(f"no dim order: {order!r}")
+    return nested
+
+
+def write(paths: Sequence[str | Path], folder: Path) -> tuple[list[Path], list[str]]:
+    """Writes RegisterKernels.cpp, NativeFunctions.h (kernels of ATen's operators), CustomOpsNativeFunctions.h (of those
+    with a schema) and Functions.h, for the kernels of all lists.
+
+    Returns:
+        The files, and the operators that were left out because they write to no argument.
+
+    Raises:
+        As `read`.
+    """
+    kernels: list[Kernel] = []
+    left_out: list[str] = []
+    for path in paths:
+        found, without = read(path)
+        kernels += found
+        left_out += without
+    texts = {
+        "NativeFunctions.h": _declarations(kernel for kernel in kernels if not kernel.custom),
+        "CustomOpsNativeFunctions.h": _declarations(kernel for kernel in kernels if kernel.custom),
+        "Functions.h": _functions(kernels),
+        "RegisterKernels.cpp": _registration(kernels),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts], left_out
+
+
+_ABOUT = "// Written by torchette custom yaml.\n"
+_HEAD = (
+    _ABOUT + "#pragma once\n\n#include <tuple>\n\n#include <executorch/runtime/kernel/kernel_includes.h>\n\n"
+)
+
+
+def _declared(kernel: Kernel) -> str:
+    listed = ", ".join(f"{parameter.cpp} {parameter.name}" for parameter in kernel.parameters)
+    return f"(::executorch::runtime::KernelRuntimeContext& context, {listed})"
+
+
+def _declarations(kernels: Iterable[Kernel]) -> str:
+    lines: dict[str, None] = {}
+    for kernel in kernels:
+        space, _, function = kernel.function.rpartition("::")
+        lines[f"namespace {space} {{ {kernel.returns} {function}{_declared(kernel)}; }}\n"] = None
+    return _HEAD + "".join(lines)
+
+
+def _functions(kernels: Iterable[Kernel]) -> str:
+    """The first kernel of each operator, under the operator's name; overloads are C++'s own."""
+    lines: dict[str, str] = {}
+    for kernel in kernels:
+        space, _, name = kernel.operator.partition("::")
+        packet = re.sub(r"\W", "_", name.partition(".")[0])
+        space = "torch::executor" if space == "aten" else space
+        passed = ", ".join(["context", *(parameter.name for parameter in kernel.parameters)])
+        head = f"namespace {space} {{ inline {kernel.returns} {packet}_outf{_declared(kernel)}"
+        overload = f"{space}::{packet}({[parameter.cpp for parameter in kernel.parameters]})"
+        lines.setdefault(overload, f"{head} {{ return ::{kernel.function}({passed}); }} }}\n")
+    heads = '#include "CustomOpsNativeFunctions.h"\n#include "NativeFunctions.h"\n\n'
+    return _ABOUT + "#pragma once\n\n" + heads + "".join(lines.values())
+
+
+def _registration(kernels: Iterable[Kernel]) -> str:
+    lines = [_ABOUT, '#include "CustomOpsNativeFunctions.h"\n#include "NativeFunctions.h"\n']
+    lines.append('#include "torchette/extension/partial_kernel.h"\n\n')
+    # the last one that fits is asked first: those for all tensors come before those for some
+    for number, kernel in enumerate(sorted(kernels, key=lambda kernel: kernel.keys != ("",))):
+        # C++ may have several functions of that name
+        lines.append(f"\nusing Kernel{number} = {kernel.returns}{_declared(kernel)};\n")
+        function = f"::torchette::Unboxed<static_cast<Kernel{number}*>(&::{kernel.function})>::call"
+        lines += [
+            f'TORCHETTE_PARTIAL_KERNEL("{kernel.operator}", "{key}", {function})\n' for key in kernel.keys
+        ]
+    return "".join(lines)

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Partial kernels: one that is used where all tensors of a call have the dtypes and dim orders that it is
+// written for; every other call goes to the kernel that was there before.
+#pragma once
+
+#include "torchette/extension/custom_op.h"
+
+namespace torchette::extension {
+
+/// Whether the tensors of a call are those of `key`: for each tensor argument, outputs included, the number
+/// of its dtype and its dim order, "6;0,1|6;0,1|6;0,1", as ExecuTorch writes it behind "v1/". An empty key
+/// fits all.
+inline bool fits(const char* key, const char* signature, Args arguments) {
+  if (key[0] == 'v' && key[1] == '1' && key[2] == '/') key += 3;
+  if (*key == 0) return true;
+  const auto number = [&key] {
+    int n = 0;
+    for (; *key >= '0' && *key <= '9'; ++key) n = 10 * n + *key - '0';
+    return n;
+  };
+  bool first = true;
+  for (size_t i = 0; *signature != 0; ++i, ++signature) {
+    if (*signature == '?') ++signature;
+    if (*signature != 'T' && *signature != 't') continue;
+    if (!arguments[i].is_tensor()) return false;
+    if (!first && *key++ != '|') return false;
+    first = false;
+    const Tensor tensor = arguments[i].to_tensor();
+    if (number() != static_cast<int>(tensor.scalar_type()) || *key++ != ';') return false;
+    size_t dim = 0;
+    for (; *key != 0 && *key != '|'; ++dim) {
+      if (dim == tensor.dim_order().size() || number() != tensor.dim_order()[dim]) return false;
+      if (*key == ',') ++key;
+    }
+    if (dim != tensor.dim_order().size()) return false;
+  }
+  return *key == 0;
+}
+
+/// A kernel for `key` alone. `Id` tells several of one function apart.
+template <auto Fn, int Id>
+struct Partial {
+  static inline const char* key = "";
+  static inline OpFunction otherwise = nullptr;
+
+  static Error run(Context& context, Args arguments) {
+    if (fits(key, Boxed<Fn>::kSignature.text, arguments)) return Boxed<Fn>::run(context, arguments);
+    TORCHETTE_CHECK(otherwise != nullptr, NotSupported, "no kernel fits these dtypes and dim orders: not %s",
+                    key);
+    return otherwise(context, arguments);
+  }
+};
+
+}  // namespace torchette::extension
+
+/// TORCHETTE_PARTIAL_KERNEL("aten::add.out", "6;0,1|6;0,1|6;0,1", fast_add_out); at namespace scope, in a
+/// file that is compiled into a program or by `torchette custom build`. `fn` takes what the operator's kernel
+/// takes.
+#define TORCHETTE_PARTIAL_KERNEL(name, key, fn) TORCHETTE_PARTIAL_ON(__LINE__, name, key, fn)
+#define TORCHETTE_PARTIAL_ON(line, name, key, fn) TORCHETTE_PARTIAL_AT(line, name, key, fn)
+#define TORCHETTE_PARTIAL_AT(line, name, wanted, fn)                                                     \
+  static const ::torchette::Kernel torchette_partial_kernel_##line[] = {                                 \
+      {name, &::torchette::extension::Partial<fn, line>::run, ::torchette::Boxed<fn>::kSignature.text}}; \
+  static ::torchette::extension::KernelNode torchette_partial_##line{                                    \
+      {torchette_partial_kernel_##line, nullptr, true},                                                  \
+      &::torchette::extension::Partial<fn, line>::otherwise};                                            \
+  [[maybe_unused]] static const ::torchette::Error torchette_partial_added_##line =                      \
+      (::torchette::extension::Partial<fn, line>::key = wanted,                                          \
+       ::torchette::extension::add_kernels(torchette_partial_##line));

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// For tests of kernels: tensors from lists of elements, their comparison, files that go away. Works under any
+// test framework; with GoogleTest included before, there are EXPECT_TENSOR_EQ and its like.
+#pragma once
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "torchette/extension/element.h"
+#include "torchette/extension/tensor_ptr.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension {
+
+/// Tensors of one dtype, which last as long as the factory. A tensor that cannot be ends the test's process.
+template <ScalarType kType>
+class TensorFactory {
+  template <typename T>
+  struct Is {
+    using type = T;
+  };
+  template <typename T, typename... Others>
+  struct Find : std::conditional_t<kScalarType<T> == kType, Is<T>, Find<Others...>> {};
+  template <typename T>
+  struct Find<T> : Is<T> {};
+
+ public:
+  /// An element; a bool is a byte, as std::vector<bool> has none.
+  using Element = typename Find<uint8_t, int8_t, int16_t, int32_t, int64_t, Half, float, double, BFloat16,
+                                uint16_t, uint32_t, uint64_t, uint8_t>::type;
+
+  /// Elements in the order of memory: row-major, or as `dim_order` or `strides` say.
+  Tensor make(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
+              const std::vector<StridesType>& strides = {},
+              TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
+    return keep(sizes, data, {}, strides, dynamism);
+  }
+  Tensor make_with_dimorder(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
+                            const std::vector<DimOrderType>& dim_order,
+                            TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
+    return keep(sizes, data, dim_order, {}, dynamism);
+  }
+  Tensor full(const std::vector<SizesType>& sizes, Element value,
+              TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
+    size_t count = 1;
+    for (SizesType size : sizes) count *= static_cast<size_t>(size);
+    return keep(sizes, std::vector<Element>(count, value), {}, {}, dynamism);
+  }
+  Tensor zeros(const std::vector<SizesType>& sizes,
+               TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
+    return full(sizes, Element(0), dynamism);
+  }
+  Tensor ones(const std::vector<SizesType>& sizes,
+              TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
+    return full(sizes, Element(1), dynamism);
+  }
+  /// Of the other's sizes and dim order.
+  Tensor full_like(const Tensor& other, Element value) {
+    const std::vector<Element> data(static_cast<size_t>(other.numel()), value);
+    return keep({other.sizes().begin(), other.sizes().end()}, data,
+                {other.dim_order().begin(), other.dim_order().end()}, {}, TensorShapeDynamism::STATIC);
+  }
+  Tensor zeros_like(const Tensor& other) { return full_like(other, Element(0)); }
+  Tensor ones_like(const Tensor& other) { return full_like(other, Element(1)); }
+
+ private:
+  Tensor keep(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
+              const std::vector<DimOrderType>& dim_order, const std::vector<StridesType>& strides,
+              TensorShapeDynamism dynamism) {
+    TensorPtr made =
+        copy_tensor_ptr(sizes, data.data(), data.size(), kType, dim_order, strides, kType, dynamism);
+    if (!made) runtime_abort();  // the log says why
+    kept_.push_back(std::move(made));
+    return *kept_.back();
+  }
+
+  std::vector<TensorPtr> kept_;
+};
+
+/// Whether both have one dtype, the same sizes and, wherever they lie in memory, elements for which |a - b|
+/// <= atol + rtol * |b|; NaN is close to NaN.
+inline bool tensors_are_close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8) {
+  if (a.scalar_type() != b.scalar_type() || a.dim() != b.dim() || !has_elements(a.scalar_type()))
+    return false;
+  for (ptrdiff_t d = 0; d < a.dim(); ++d)
+    if (a.size(d) != b.size(d)) return false;
+  for (ptrdiff_t i = 0; i < a.numel(); ++i) {
+    size_t at[2] = {};
+    ptrdiff_t rest = i;
+    for (ptrdiff_t d = a.dim() - 1; d >= 0; --d) {
+      const auto place = static_cast<size_t>(rest % a.size(d));
+      rest /= a.size(d);
+      at[0] += place * static_cast<size_t>(a.strides()[static_cast<size_t>(d)]);
+      at[1] += place * static_cast<size_t>(b.strides()[static_cast<size_t>(d)]);
+    }
+    const Scalar x = get_element(a.const_data_ptr(), a.scalar_type(), at[0]);
+    const Scalar y = get_element(b.const_data_ptr(), b.scalar_type(), at[1]);
+    if (!x.is_floating() && x.to_int() == y.to_int()) continue;
+    if (!x.is_floating() && rtol == 0 && atol == 0) return false;
+    const double p = x.to_double(), q = y.to_double();
+    if (p == q || (std::isnan(p) && std::isnan(q))) continue;
+    if (!(std::fabs(p - q) <= atol + rtol * std::fabs(q)) || std::isinf(q)) return false;
+  }
+  return true;
+}
+inline bool tensors_are_equal(const Tensor& a, const Tensor& b) { return tensors_are_close(a, b, 0, 0); }
+
+/// A file with these bytes, which the destructor takes away.
+class TempFile {
+ public:
+  explicit TempFile(const void* data = nullptr, size_t size = 0) {
+    const char* const folder = getenv("TMPDIR");
+    path_ = std::string(folder != nullptr ? folder : "/tmp") + "/torchette-XXXXXX";
+    const int file = mkstemp(path_.data());
+    if (file < 0 || write(file, data, size) != static_cast<ssize_t>(size) || close(file) != 0)
+      runtime_abort();
+  }
+  explicit TempFile(const std::string& contents) : TempFile(contents.data(), contents.size()) {}
+  TempFile(const TempFile&) = delete;
+  TempFile& operator=(const TempFile&) = delete;
+  ~TempFile() { std::remove(path_.c_str()); }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace torchette::extension
+
+#ifdef EXPECT_TRUE
+#define EXPECT_TENSOR_EQ(a, b) EXPECT_TRUE(::torchette::extension::tensors_are_equal(a, b))
+#define EXPECT_TENSOR_CLOSE(a, b) EXPECT_TRUE(::torchette::extension::tensors_are_close(a, b))
+#define EXPECT_TENSOR_CLOSE_WITH_TOL(a, b, rtol, atol) \
+  EXPECT_TRUE(::torchette::extension::tensors_are_close(a, b, rtol, atol))
+#define ASSERT_TENSOR_EQ(a, b) ASSERT_TRUE(::torchette::extension::tensors_are_equal(a, b))
+#define ASSERT_TENSOR_CLOSE(a, b) ASSERT_TRUE(::torchette::extension::tensors_are_close(a, b))
+#endif
+
+// ExecuTorch's places of the same
+namespace executorch::runtime::testing {
+using ::torchette::extension::TensorFactory;
+}
+namespace torch::executor::testing {
+using ::torchette::extension::TensorFactory;
+}
+namespace torchette::extension::testing {
+using ::torchette::extension::TempFile;
+}
