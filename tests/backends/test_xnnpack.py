@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 
 import pytest
@@ -14,7 +15,7 @@ from torch.export import Dim, export
 from tests.models import zoo
 from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
 from torchette.backends.xnnpack.operators import OPERATORS
-from torchette.errors import DelegationWarning, TorchetteError
+from torchette.errors import DelegationWarning, InputError, TorchetteError
 from torchette.exir import to_edge_transform_and_lower
 from torchette.exir.delegate import to_backend
 from torchette.runtime import Runtime
@@ -31,6 +32,21 @@ def _lower(model: nn.Module, args: tuple, **how):
         return to_edge_transform_and_lower(
             export(model.eval(), args, **how), partitioner=XnnpackPartitioner()
         )
+
+
+def damage(edge, args: tuple, times: int = 400) -> None:
+    """Change bytes of the only delegate; loading and running must work or fail, and nothing else."""
+    (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    data, blob = edge.to_executorch().buffer, module.processed_bytes
+    at = data.index(blob)
+    dice = torch.Generator().manual_seed(0)
+    for _ in range(times):
+        changed = bytearray(data)
+        for _ in range(int(torch.randint(1, 4, (), generator=dice))):
+            where = at + int(torch.randint(len(blob), (), generator=dice))
+            changed[where] = int(torch.randint(256, (), generator=dice))
+        with contextlib.suppress(TorchetteError):
+            Runtime.get().load_program(bytes(changed)).load_method("forward").execute(list(args))
 
 
 def _parts(edge) -> int:
@@ -170,24 +186,108 @@ def test_the_peer_runs_our_payload_and_we_run_theirs() -> None:
     torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), model(*args))
 
 
+HALVES = {
+    "convolutions": lambda: nn.Sequential(
+        nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(96, 4)
+    ),
+    "a transformer's": lambda: nn.Sequential(nn.Linear(10, 16), nn.GELU(), nn.LayerNorm(16), nn.Softmax(-1)),
+}  # fmt: skip
+
+
+@there
+@pytest.mark.parametrize("name", HALVES)
+def test_half_precision_here_and_there(name: str) -> None:
+    torch.manual_seed(0)
+    model, args = HALVES[name]().eval().half(), (X.half(),)
+    edge = _lower(model, args)
+    assert _parts(edge) == 1 and not [item for item in edge.delegation().placements if item.backend is None]
+    (got,) = _run(edge, args)
+    assert got.dtype is torch.float16
+    torch.testing.assert_close(got, model(*args), rtol=2e-2, atol=2e-3)
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    buffer = edge.to_executorch().buffer
+    theirs = peer._load_for_executorch_from_buffer(buffer).forward(args)[0]
+    torch.testing.assert_close(theirs, got, rtol=2e-2, atol=2e-3)
+
+
+@there
+def test_half_precision_that_the_peer_lowered() -> None:
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
+    from executorch.exir import to_edge_transform_and_lower as their_lowering
+
+    torch.manual_seed(0)
+    model, args = nn.Sequential(nn.Linear(10, 16), nn.Sigmoid(), nn.Linear(16, 3)).eval().half(), (X.half(),)
+    data = bytes(their_lowering(export(model, args), partitioner=[Theirs()]).to_executorch().buffer)
+    expected = peer._load_for_executorch_from_buffer(data).forward(args)[0]
+    method = Runtime.get().load_program(data).load_method("forward")
+    torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), expected, rtol=2e-3, atol=2e-3)
+
+
+@there
+def test_threads_memory_and_weights_are_options() -> None:
+    registry = Runtime.get().backend_registry
+    name = "XnnpackBackend"
+    model = nn.Sequential(
+        nn.Conv2d(6, 8, 3), nn.ReLU(), _Of(lambda x: torch.cumsum(x, 0)), nn.Conv2d(8, 4, 3)
+    ).eval()
+    edge = _lower(model, (X,))
+    assert _parts(edge) == 2
+    defaults = {
+        key: registry.get_option(name, key)
+        for key in ("num_threads", "workspace_sharing_mode", "weight_cache_enabled")
+    }
+    assert defaults == {"num_threads": 1, "workspace_sharing_mode": 1, "weight_cache_enabled": True}
+    try:
+        for threads, sharing, cache in ((1, 0, False), (os.cpu_count() or 1, 2, True), (1, 1, True)):
+            options = dict(zip(defaults, (threads, sharing, cache), strict=True))
+            registry.set_option(name, **options)
+            assert {key: registry.get_option(name, key) for key in defaults} == options
+            methods = [
+                Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+                for _ in range(2)
+            ]
+            for method in methods * 2:
+                torch.testing.assert_close(
+                    torch.as_tensor(method.execute([X])[0]), model(X), rtol=1e-4, atol=1e-5
+                )
+        for option, value in (
+            ("num_threads", 100_000),
+            ("num_threads", 0),
+            ("workspace_sharing_mode", 3),
+            ("speed", 1),
+            ("num_threads", "two"),
+        ):
+            with pytest.raises(InputError, match=option):
+                registry.set_option(name, **{option: value})
+        with pytest.raises(InputError, match="XnnpackBackend"):
+            registry.set_option("Nobody", num_threads=1)
+    finally:
+        registry.set_option(name, **defaults)
+
+
+@there
+def test_methods_share_weights() -> None:
+    layer = nn.Linear(64, 64).eval()
+    one, two = nn.Sequential(layer, nn.ReLU()).eval(), nn.Sequential(layer, nn.Sigmoid()).eval()
+    x = torch.randn(3, 64)
+    programs = {"one": export(one, (x,)), "two": export(two, (x,))}
+    data = to_edge_transform_and_lower(programs, partitioner=XnnpackPartitioner()).to_executorch().buffer
+    program = Runtime.get().load_program(data)
+    methods = {name: program.load_method(name) for name in ("one", "two", "one")}
+    for name, model in (("one", one), ("two", two), ("one", one)):
+        torch.testing.assert_close(
+            torch.as_tensor(methods[name].execute([x])[0]), model(x), rtol=1e-4, atol=1e-5
+        )
+
+
 @there
 def test_damaged_payloads_are_errors() -> None:
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
     ).eval()
     args = (torch.randn(1, 2, 8, 8),)
-    edge = _lower(model, args)
-    (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
-    data, blob = edge.to_executorch().buffer, module.processed_bytes
-    at = data.index(blob)
-    dice = torch.Generator().manual_seed(0)
-    for _ in range(400):
-        changed = bytearray(data)
-        for _ in range(int(torch.randint(1, 4, (), generator=dice))):
-            where = at + int(torch.randint(len(blob), (), generator=dice))
-            changed[where] = int(torch.randint(256, (), generator=dice))
-        with contextlib.suppress(TorchetteError):
-            Runtime.get().load_program(bytes(changed)).load_method("forward").execute(list(args))
+    damage(_lower(model, args), args)
 
 
 def test_what_is_claimed_can_be_lowered_and_the_rest_has_a_reason() -> None:
@@ -195,7 +295,7 @@ def test_what_is_claimed_can_be_lowered_and_the_rest_has_a_reason() -> None:
     report = _lower(model, (torch.randn(3, 4),)).delegation()
     reasons = {item.op: item.reasons for item in report.placements if item.backend is None}
     assert reasons["aten.cumsum.default"] == {"XnnpackPartitioner": ("XNNPACK has no such operator",)}
-    assert reasons["aten._to_copy.default"] == {"XnnpackPartitioner": ("XNNPACK has no such operator",)}
+    assert reasons["aten._to_copy.default"] == {"XnnpackPartitioner": ("dtype float64",)}
     assert len(OPERATORS) > 40
 
 

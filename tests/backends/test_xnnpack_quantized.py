@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.export import export
 
+from tests.backends.test_xnnpack import damage
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.payload import SCHEMA, T
 from torchette.errors import DelegationWarning
@@ -167,6 +168,29 @@ def test_four_bit_weights_here_and_there(group: int | None) -> None:
     theirs = bytes(their_lowering(program, partitioner=both).to_executorch().buffer)
     expected = peer._load_for_executorch_from_buffer(theirs).forward(args)[0]
     torch.testing.assert_close(_run(theirs, args), expected, rtol=0, atol=0)
+
+
+@there
+@pytest.mark.parametrize("kind", ["static", "dynamic", "four bits"])
+def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerGroup
+
+    torch.manual_seed(0)
+    if kind == "static":
+        args = (torch.randn(1, 4, 9, 7),)
+        program = _quantized(_Residual(), args, is_per_channel=True)
+    else:
+        model, args = (
+            nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).eval(),
+            (torch.randn(3, 64),),
+        )
+        if kind == "dynamic":
+            program = _quantized(model, args, is_per_channel=True, is_dynamic=True)
+        else:
+            quantize_(model, Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(32)))
+            program = export(model, args)
+    damage(_lower(program), args, times=300)
 
 
 def test_the_quantizer_keeps_to_its_settings() -> None:

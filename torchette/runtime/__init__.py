@@ -437,6 +437,34 @@ class BackendRegistry:
         """Whether that backend is registered and can run on this machine."""
         return _module().is_backend_available(backend_name)
 
+    def set_option(self, backend_name: str, **options: bool | int | str) -> None:
+        """Settings of a backend by name, such as ``set_option("XnnpackBackend", num_threads=2)``.
+
+        Raises:
+            InputError: there is no such backend or option, or the value is not one that it can have.
+        """
+        for key, value in options.items():
+            self._option(backend_name, "set_backend_option", key, value)
+
+    def get_option(self, backend_name: str, key: str) -> bool | int | str:
+        """The value of a setting of a backend.
+
+        Raises:
+            InputError: there is no such backend or option.
+        """
+        return self._option(backend_name, "get_backend_option", key)
+
+    def _option(self, backend_name: str, function: str, key: str, *value: Any) -> Any:
+        native = _module()
+        try:
+            return getattr(native, function)(backend_name, key, *value)
+        except native.Fault as fault:
+            raise InputError(
+                f"option {key} of {backend_name}: {fault.args[2] or 'refused'}",
+                hints=[f"backends that there are: {', '.join(self.registered_backend_names) or 'none'}"],
+                code="bad-backend-option",
+            ) from None
+
     def load(self, path: str | os.PathLike) -> str:
         """Registers the backend in a shared library; returns its name.
 

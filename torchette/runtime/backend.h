@@ -43,6 +43,9 @@ class BackendInitContext {
 /// A backend asks for scratch memory as a kernel does.
 using BackendExecutionContext = Context;
 
+struct BackendOption;        // torchette/runtime/backend_options.h
+class BackendOptionContext;  // likewise
+
 class BackendInterface {
  public:
   /// Whether this device can run it at all.
@@ -59,6 +62,16 @@ class BackendInterface {
   virtual size_t num_inputs(DelegateHandle* handle) const {
     (void)handle;
     return 0;
+  }
+  /// Settings by name; a backend without any refuses all.
+  virtual Error set_option(BackendOptionContext& context, const Span<BackendOption>& options) {
+    (void)context;
+    return options.empty() ? Error::Ok : Error::NotSupported;
+  }
+  /// Fills in the values of the keys that are given.
+  virtual Error get_option(BackendOptionContext& context, Span<BackendOption>& options) {
+    (void)context;
+    return options.empty() ? Error::Ok : Error::NotSupported;
   }
 
  protected:

@@ -31,6 +31,7 @@
 #include "torchette/extension/parallel_method.h"
 #include "torchette/extension/thread_pool.h"
 #include "torchette/runtime/backend.h"
+#include "torchette/runtime/backend_options.h"
 #include "torchette/runtime/kernel_registry.h"
 #include "torchette/runtime/method.h"
 #include "torchette/runtime/platform.h"
@@ -1319,6 +1320,31 @@ NB_MODULE(_native, m) {
   m.def("is_backend_available", [](const std::string& name) {
     const BackendInterface* backend = get_backend_class(name.c_str());
     return backend != nullptr && backend->is_available();
+  });
+  m.def("set_backend_option", [](const std::string& name, const std::string& key, nb::object value) {
+    take_log();
+    BackendOptions<1> options;
+    Error error = Error::InvalidArgument;
+    if (nb::isinstance<nb::bool_>(value)) {
+      error = options.set_option(key.c_str(), nb::cast<bool>(value));
+    } else if (nb::isinstance<nb::int_>(value)) {
+      error = options.set_option(key.c_str(), nb::cast<int>(value));
+    } else if (nb::isinstance<nb::str>(value)) {
+      error = options.set_option(key.c_str(), nb::cast<std::string>(value).c_str());
+    }
+    if (error == Error::Ok) error = set_option(name.c_str(), options.view());
+    if (error != Error::Ok) throw runtime_fault(error);
+  });
+  m.def("get_backend_option", [](const std::string& name, const std::string& key) -> nb::object {
+    take_log();
+    BackendOptions<1> options;
+    Error error = options.set_option(key.c_str(), 0);
+    if (error == Error::Ok) error = get_option(name.c_str(), options.view());
+    if (error != Error::Ok) throw runtime_fault(error);
+    const OptionValue& value = options.view()[0].value;
+    if (const bool* truth = std::get_if<bool>(&value)) return nb::cast(*truth);
+    if (const int* number = std::get_if<int>(&value)) return nb::cast(*number);
+    return nb::cast(std::string(std::get<2>(value).data()));
   });
   m.def("backends", [] {
     nb::list names;

@@ -3,7 +3,9 @@
 #include "torchette/backends/xnnpack/graph.h"
 
 #include <limits>
+#include <string>
 
+#include "torchette/runtime/dtype.h"
 #include "torchette/runtime/flat.h"
 #include "torchette/schema/xnnpack.h"
 
@@ -32,8 +34,15 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct Defined {
   bool present = false;
   bool constant = false;
+  bool result = false;  // of the graph
+  bool ready = false;   // has its elements before the next node runs
+  xnn_datatype type = xnn_datatype_invalid;
+  size_t channel_dim = 0;  // of scales, where there is one for each channel
+  size_t inner_dims = 0;   // quantized together, of a value that is quantized when the graph runs
   uint32_t id = XNN_INVALID_VALUE_ID;
   std::vector<size_t> dims;
+  const void* data = nullptr;  // of a constant
+  size_t buffer = SIZE_MAX;    // its place among the named data
 };
 
 size_t product(const std::vector<size_t>& dims) {
@@ -95,6 +104,9 @@ class Builder {
         return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
       }
     }
+    for (size_t i = 0; i < known_.size(); ++i)
+      TORCHETTE_CHECK(known_[i].ready || !known_[i].present || !known_[i].result,
+                      DelegateInvalidCompatibility, "result %zu of an XNNPACK payload is never computed", i);
     // the arguments of the call: inputs, then outputs, each once
     std::vector<bool> seen(externs, false);
     for (const std::vector<External>* list : {&out_.inputs, &out_.outputs})
@@ -165,6 +177,8 @@ class Builder {
 
   /// The bytes of constant `index`, at least `size` of them.
   Error constant(uint32_t index, size_t size, const void** data) {
+    key_.clear();
+    out_.constant_bytes += size;
     if (buffers_.size() != 0) {
       const Span<const uint8_t> bytes = index < buffers_.size()
                                             ? buffers_[index].vector<uint8_t>(fb::Buffer::kStorage)
@@ -187,6 +201,7 @@ class Builder {
       out_.needs_bytes = true;
       return Error::Ok;
     }
+    key_.assign(key.data(), key.size());
     TORCHETTE_CHECK(named_ != nullptr && !key.empty(), DelegateInvalidCompatibility,
                     "constant %u has no data", index);
     Result<FreeableBuffer> buffer = named_->get_data(key.data());
@@ -194,7 +209,7 @@ class Builder {
     TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed",
                     key.data(), buffer->size(), size);
     *data = buffer->data();
-    out_.constants.push_back(std::move(*buffer));
+    out_.constants.push_back({std::move(*buffer)});
     return Error::Ok;
   }
 
@@ -231,6 +246,7 @@ class Builder {
                     "value %u is defined twice, or is not there", id_out);
     Defined& it = known_[id_out];
     it.dims.assign(given.begin(), given.end());
+    it.type = type;
     uint64_t count = 1;
     for (size_t d : it.dims) {
       count = d != 0 && count > (uint64_t{1} << 40) / d ? uint64_t{1} << 41 : count * d;
@@ -245,6 +261,13 @@ class Builder {
       const uint64_t nbytes = bits(type) == 4 ? rows * ((last + 1) / 2) : count * bits(type) / 8;
       TORCHETTE_TRY(constant(buffer, static_cast<size_t>(nbytes), &data));
       it.constant = true;
+      it.data = data;
+      if (!key_.empty()) it.buffer = out_.constants.size() - 1;
+    }
+    std::string identity = key_;
+    if (it.constant && !identity.empty()) {
+      identity += '/' + std::to_string(static_cast<int>(type));
+      for (size_t d : it.dims) identity += ',' + std::to_string(d);
     }
     const bool is_external = external != XNN_INVALID_VALUE_ID;
     TORCHETTE_CHECK(!is_external || (external < externs_ && (flags == 1 || flags == 2) && !it.constant),
@@ -254,6 +277,7 @@ class Builder {
     const size_t* dims = it.dims.data();
     const size_t rank = it.dims.size();
     xnn_subgraph_t g = out_.subgraph;
+    key_.clear();
     if (!quantized) {
       TORCHETTE_XNN(xnn_define_tensor_value(g, type, rank, dims, data, external, kept_flags, &it.id));
     } else {
@@ -268,6 +292,7 @@ class Builder {
           const auto dim = q.get<int32_t>(fb::PerChannelQuant::kChannelDim);
           TORCHETTE_CHECK(dim >= 0 && static_cast<size_t>(dim) < rank, DelegateInvalidCompatibility,
                           "channels in dimension %d", static_cast<int>(dim));
+          it.channel_dim = static_cast<size_t>(dim);
           const void* scale = nullptr;
           TORCHETTE_TRY(scales(q, fb::PerChannelQuant::kScale, fb::PerChannelQuant::kScaleBufferIdx,
                                sizeof(float), it.dims[static_cast<size_t>(dim)], &scale));
@@ -285,6 +310,7 @@ class Builder {
                               it.dims[static_cast<size_t>(1 - dim)] % static_cast<size_t>(group) == 0,
                           DelegateInvalidCompatibility, "groups of %d in dimension %d",
                           static_cast<int>(group), static_cast<int>(dim));
+          it.channel_dim = static_cast<size_t>(dim);
           const size_t channels = it.dims[static_cast<size_t>(dim)];
           const size_t groups = it.dims[static_cast<size_t>(1 - dim)] / static_cast<size_t>(group);
           const void* scale = nullptr;
@@ -297,7 +323,8 @@ class Builder {
         }
         case fb::XNNQuantParams::PerTokenDynamicQuant: {
           const auto inner = q.get<int32_t>(fb::PerTokenDynamicQuant::kNumNonbatchDims);
-          TORCHETTE_CHECK(inner >= 0 && static_cast<size_t>(inner) <= rank && data == nullptr,
+          it.inner_dims = static_cast<size_t>(inner);
+          TORCHETTE_CHECK(inner > 0 && static_cast<size_t>(inner) <= rank && data == nullptr && !is_external,
                           DelegateInvalidCompatibility, "a value quantized over %d dimensions",
                           static_cast<int>(inner));
           TORCHETTE_XNN(xnn_define_dynamically_quantized_tensor_value(
@@ -309,27 +336,96 @@ class Builder {
           return Error::NotSupported;
       }
     }
+    if (it.constant) {
+      // Those with scales of their own in the payload are not told apart.
+      if (quantized && key_.empty()) identity.clear();
+      if (!identity.empty()) identity += '/' + key_;
+      const auto [known, is_new] = out_.identities.emplace(data, identity);
+      if (!is_new && known->second != identity) known->second.clear();
+    }
     it.present = true;
+    it.ready = it.constant || (is_external && flags == 1);
+    it.result = is_external && flags == 2;
     if (is_external)
       (flags == 1 ? out_.inputs : out_.outputs).push_back({external, argument_type(type), it.dims});
     return Error::Ok;
   }
 
-  /// The library's id of a value that a node names; null in `found` where the node may go without it.
+  /// What a node may read: numbers that stand for themselves or have one scale; those and rows that are
+  /// quantized when the graph runs; weights, of any type.
+  enum class Reads { Plain, Rows, Weights };
+
+  /// The library's id of a value that a node reads; null in `found` where the node may go without it.
   Error find(const Table& table, uint16_t slot, uint32_t* id, const Defined** found = nullptr,
-             bool optional = false) {
+             Reads reads = Reads::Plain, bool optional = false) {
     const auto name = table.get<uint32_t>(slot);
     if (optional && name == XNN_INVALID_VALUE_ID) {
       *id = XNN_INVALID_VALUE_ID;
       if (found != nullptr) *found = nullptr;
       return Error::Ok;
     }
-    TORCHETTE_CHECK(name < known_.size() && known_[name].present, DelegateInvalidCompatibility,
-                    "a node names value %u, which is not there", name);
+    TORCHETTE_CHECK(name < known_.size() && known_[name].ready, DelegateInvalidCompatibility,
+                    "a node reads value %u, which is not there yet", name);
+    const xnn_datatype type = known_[name].type;
+    TORCHETTE_CHECK(
+        reads == Reads::Weights || is_plain(type) || (reads == Reads::Rows && type == xnn_datatype_qdint8),
+        DelegateInvalidCompatibility, "a node reads value %u, of a type that it cannot have", name);
+    if (reads != Reads::Weights && known_[name].buffer != SIZE_MAX)
+      out_.constants[known_[name].buffer].stays = true;
     *id = known_[name].id;
     if (found != nullptr) *found = &known_[name];
     return Error::Ok;
   }
+
+  /// The library's convolutions in half precision take weights in float32 only, and pack them as halves.
+  Error widen(const Defined& weights, uint32_t* id) {
+    if (weights.type != xnn_datatype_fp16) return Error::Ok;
+    std::vector<float> wide(product(weights.dims));
+    const auto* halves = static_cast<const Half*>(weights.data);
+    for (size_t i = 0; i < wide.size(); ++i) wide[i] = static_cast<float>(halves[i]);
+    out_.widened.push_back(std::move(wide));
+    TORCHETTE_XNN(xnn_define_tensor_value(out_.subgraph, xnn_datatype_fp32, weights.dims.size(),
+                                          weights.dims.data(), out_.widened.back().data(),
+                                          XNN_INVALID_VALUE_ID, 0, id));
+    return Error::Ok;
+  }
+
+  /// How a node packs its weights goes into what tells them apart; two nodes that differ in it share nothing.
+  void packed_as(const Defined& weights, const std::string& how) {
+    const auto known = out_.identities.find(weights.data);
+    if (known == out_.identities.end() || known->second.empty()) return;
+    const auto [use, is_new] = uses_.emplace(weights.data, how);
+    if (is_new) known->second += '/' + how;
+    if (use->second != how) known->second.clear();
+  }
+
+  /// The library's id of a value that a node writes: one that nobody wrote before.
+  Error make(const Table& table, uint16_t slot, uint32_t* id, bool rows = false) {
+    const auto name = table.get<uint32_t>(slot);
+    TORCHETTE_CHECK(name < known_.size() && known_[name].present && !known_[name].ready,
+                    DelegateInvalidCompatibility, "a node writes value %u, which it cannot", name);
+    TORCHETTE_CHECK(is_plain(known_[name].type) || (rows && known_[name].type == xnn_datatype_qdint8),
+                    DelegateInvalidCompatibility, "a node writes value %u, of a type that it cannot have",
+                    name);
+    known_[name].ready = true;
+    *id = known_[name].id;
+    return Error::Ok;
+  }
+
+  static bool is_plain(xnn_datatype type) {
+    return type == xnn_datatype_fp32 || type == xnn_datatype_fp16 || type == xnn_datatype_qint8 ||
+           type == xnn_datatype_quint8;
+  }
+
+  /// Whether the scales of weights and of what is added are those of the outputs, and rows are quantized over
+  /// as many dimensions as the layer reads at once.
+  static bool scales_fit(const Defined& source, const Defined& weights, const Defined* added, size_t outputs,
+                         size_t inner_dims) {
+    return (bits(weights.type) == 4 || has_channels(weights.type) ? weights.channel_dim == outputs : true) &&
+           (added == nullptr || added->channel_dim == 0) &&
+           (source.type != xnn_datatype_qdint8 || source.inner_dims == inner_dims);
+  }
+  static bool has_channels(xnn_datatype type) { return type == xnn_datatype_qcint8; }
 
   Error sizes(const Table& table, uint16_t slot, size_t expected, size_t (&out)[XNN_MAX_TENSOR_DIMS]) {
     const Span<const uint32_t> given = table.vector<uint32_t>(slot);
@@ -342,7 +438,7 @@ class Builder {
   Error unary(const Table& n, xnn_unary_operator op, const xnn_unary_params* params = nullptr) {
     uint32_t in, out;
     TORCHETTE_TRY(find(n, fb::XNNSigmoid::kInputId, &in));
-    TORCHETTE_TRY(find(n, fb::XNNSigmoid::kOutputId, &out));
+    TORCHETTE_TRY(make(n, fb::XNNSigmoid::kOutputId, &out, op == xnn_unary_convert));
     TORCHETTE_XNN(xnn_define_unary(out_.subgraph, op, params, in, out, 0));
     return Error::Ok;
   }
@@ -351,7 +447,7 @@ class Builder {
     uint32_t a, b, out;
     TORCHETTE_TRY(find(n, fb::XNNAdd::kInput1Id, &a));
     TORCHETTE_TRY(find(n, fb::XNNAdd::kInput2Id, &b));
-    TORCHETTE_TRY(find(n, fb::XNNAdd::kOutputId, &out));
+    TORCHETTE_TRY(make(n, fb::XNNAdd::kOutputId, &out));
     const xnn_binary_params params = {low, high};
     TORCHETTE_XNN(xnn_define_binary(out_.subgraph, op, &params, a, b, out, 0));
     return Error::Ok;
@@ -363,7 +459,7 @@ class Builder {
                                            C::kInput5Id};
     uint32_t in[5], out;
     for (size_t i = 0; i < count; ++i) TORCHETTE_TRY(find(n, kInputs[i], &in[i]));
-    TORCHETTE_TRY(find(n, C::kOutputId, &out));
+    TORCHETTE_TRY(make(n, C::kOutputId, &out));
     const auto axis = static_cast<int32_t>(n.get<uint32_t>(C::kAxis));
     xnn_subgraph_t g = out_.subgraph;
     switch (count) {
@@ -387,10 +483,10 @@ class Builder {
     const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
     uint32_t in, filter, bias, out;
     const Defined *weights, *offsets, *image;
-    TORCHETTE_TRY(find(n, C::kInput1Id, &in, &image));
-    TORCHETTE_TRY(find(n, C::kFilterId, &filter, &weights));
-    TORCHETTE_TRY(find(n, C::kBiasId, &bias, &offsets, true));
-    TORCHETTE_TRY(find(n, C::kOutputId, &out));
+    TORCHETTE_TRY(find(n, C::kInput1Id, &in, &image, Reads::Rows));
+    TORCHETTE_TRY(find(n, C::kFilterId, &filter, &weights, Reads::Weights));
+    TORCHETTE_TRY(find(n, C::kBiasId, &bias, &offsets, Reads::Weights, true));
+    TORCHETTE_TRY(make(n, C::kOutputId, &out));
     const uint64_t groups = u(C::kGroups), gic = u(C::kGroupInputChannels), goc = u(C::kGroupOutputChannels);
     const uint32_t kh = u(C::kKernelHeight), kw = u(C::kKernelWidth);
     const bool depthwise = kind == Node::XNNDepthwiseConv2d;
@@ -400,8 +496,13 @@ class Builder {
     TORCHETTE_CHECK(
         groups != 0 && gic != 0 && goc != 0 && weights->constant && weights->dims == filter_dims &&
             (offsets == nullptr || (offsets->constant && product(offsets->dims) == groups * goc)) &&
-            image->dims.size() == 4 && image->dims[3] == groups * gic,
+            image->dims.size() == 4 && image->dims[3] == groups * gic &&
+            scales_fit(*image, *weights, offsets, depthwise ? 3 : 0, 3),
         DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
+    packed_as(*weights, std::to_string(static_cast<int>(kind)) + ',' + std::to_string(groups) + ',' +
+                            std::to_string(gic) + ',' + std::to_string(goc));
+    TORCHETTE_TRY(widen(*weights, &filter));
+    if (offsets != nullptr) TORCHETTE_TRY(widen(*offsets, &bias));
     xnn_subgraph_t g = out_.subgraph;
     if (kind == Node::XNNConvTranspose2d) {
       TORCHETTE_XNN(xnn_define_deconvolution_2d(
@@ -431,7 +532,7 @@ class Builder {
     const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
     uint32_t in, out;
     TORCHETTE_TRY(find(n, P::kInputId, &in));
-    TORCHETTE_TRY(find(n, P::kOutputId, &out));
+    TORCHETTE_TRY(make(n, P::kOutputId, &out));
     if (largest) {
       TORCHETTE_XNN(xnn_define_max_pooling_2d(
           out_.subgraph, u(P::kPaddingTop), u(P::kPaddingRight), u(P::kPaddingBottom), u(P::kPaddingLeft),
@@ -513,28 +614,28 @@ class Builder {
       case Node::XNNLeakyReLU:
         params.leaky_relu = {n.get<float>(fb::XNNLeakyReLU::kNegativeSlope)};
         TORCHETTE_TRY(find(n, fb::XNNLeakyReLU::kInputId, &in));
-        TORCHETTE_TRY(find(n, fb::XNNLeakyReLU::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNLeakyReLU::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_unary(g, xnn_unary_leaky_relu, &params, in, out, 0));
         return Error::Ok;
       case Node::XNNELU:
         params.elu = {n.get<float>(fb::XNNELU::kAlpha)};
         TORCHETTE_TRY(find(n, fb::XNNELU::kInputId, &in));
-        TORCHETTE_TRY(find(n, fb::XNNELU::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNELU::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_unary(g, xnn_unary_elu, &params, in, out, 0));
         return Error::Ok;
       case Node::XNNCopy:
         TORCHETTE_TRY(find(n, fb::XNNCopy::kInputId, &in));
-        TORCHETTE_TRY(find(n, fb::XNNCopy::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNCopy::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_copy(g, in, out, 0));
         return Error::Ok;
       case Node::XNNSoftmax:
         TORCHETTE_TRY(find(n, fb::XNNSoftmax::kInputId, &in));
-        TORCHETTE_TRY(find(n, fb::XNNSoftmax::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNSoftmax::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_softmax(g, in, out, 0));
         return Error::Ok;
       case Node::XNNGlobalAvgPooling2d: {
         TORCHETTE_TRY(find(n, fb::XNNGlobalAvgPooling2d::kInputId, &in, &source));
-        TORCHETTE_TRY(find(n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
         TORCHETTE_CHECK(source->dims.size() == 4, DelegateInvalidCompatibility, "an image of %zu dimensions",
                         source->dims.size());
         static constexpr int64_t kAxes[] = {1, 2};
@@ -561,15 +662,17 @@ class Builder {
         using F = fb::XNNFullyConnected;
         uint32_t filter, bias;
         const Defined *weights, *offsets;
-        TORCHETTE_TRY(find(n, F::kInput1Id, &in));
-        TORCHETTE_TRY(find(n, F::kFilterId, &filter, &weights));
-        TORCHETTE_TRY(find(n, F::kBiasId, &bias, &offsets, true));
-        TORCHETTE_TRY(find(n, F::kOutputId, &out));
+        TORCHETTE_TRY(find(n, F::kInput1Id, &in, &source, Reads::Rows));
+        TORCHETTE_TRY(find(n, F::kFilterId, &filter, &weights, Reads::Weights));
+        TORCHETTE_TRY(find(n, F::kBiasId, &bias, &offsets, Reads::Weights, true));
+        TORCHETTE_TRY(make(n, F::kOutputId, &out));
         const uint32_t flags = n.get<uint32_t>(F::kFlags) & XNN_FLAG_TRANSPOSE_WEIGHTS;
         TORCHETTE_CHECK(
             weights->dims.size() == 2 &&
-                (offsets == nullptr || product(offsets->dims) == weights->dims[flags != 0 ? 1 : 0]),
+                (offsets == nullptr || product(offsets->dims) == weights->dims[flags != 0 ? 1 : 0]) &&
+                scales_fit(*source, *weights, offsets, flags != 0 ? 1 : 0, 1),
             DelegateInvalidCompatibility, "a linear layer's bias does not fit its weights");
+        packed_as(*weights, flags != 0 ? "transposed" : "linear");
         TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, flags));
         return Error::Ok;
       }
@@ -577,7 +680,7 @@ class Builder {
         uint32_t other;
         TORCHETTE_TRY(find(n, fb::XNNBatchMatrixMultiply::kInput1Id, &in));
         TORCHETTE_TRY(find(n, fb::XNNBatchMatrixMultiply::kInput2Id, &other));
-        TORCHETTE_TRY(find(n, fb::XNNBatchMatrixMultiply::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNBatchMatrixMultiply::kOutputId, &out));
         const uint32_t flags = n.get<uint32_t>(fb::XNNBatchMatrixMultiply::kFlags) & XNN_FLAG_TRANSPOSE_B;
         TORCHETTE_XNN(xnn_define_batch_matrix_multiply(g, in, other, out, flags));
         return Error::Ok;
@@ -590,20 +693,20 @@ class Builder {
         TORCHETTE_TRY(find(n, A::kValueId, &value));
         TORCHETTE_TRY(find(n, A::kScaleId, &scale));
         TORCHETTE_TRY(find(n, A::kMaskId, &mask));
-        TORCHETTE_TRY(find(n, A::kOutputId, &out));
+        TORCHETTE_TRY(make(n, A::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_scaled_dot_product_attention(g, xnn_attention_logits_cap_type_none, nullptr,
                                                               in, key, value, scale, mask, out, 0));
         return Error::Ok;
       }
       case Node::XNNStaticTranspose:
         TORCHETTE_TRY(find(n, fb::XNNStaticTranspose::kInputId, &in, &source));
-        TORCHETTE_TRY(find(n, fb::XNNStaticTranspose::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNStaticTranspose::kOutputId, &out));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticTranspose::kPerm, source->dims.size(), numbers));
         TORCHETTE_XNN(xnn_define_static_transpose(g, source->dims.size(), numbers, in, out, 0));
         return Error::Ok;
       case Node::XNNStaticReshape: {
         TORCHETTE_TRY(find(n, fb::XNNStaticReshape::kInputId, &in));
-        TORCHETTE_TRY(find(n, fb::XNNStaticReshape::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNStaticReshape::kOutputId, &out));
         const size_t rank = n.vector<uint32_t>(fb::XNNStaticReshape::kNewShape).size();
         TORCHETTE_TRY(sizes(n, fb::XNNStaticReshape::kNewShape, rank, numbers));
         TORCHETTE_XNN(xnn_define_static_reshape(g, rank, numbers, in, out, 0));
@@ -611,14 +714,14 @@ class Builder {
       }
       case Node::XNNStaticSlice:
         TORCHETTE_TRY(find(n, fb::XNNStaticSlice::kInputId, &in, &source));
-        TORCHETTE_TRY(find(n, fb::XNNStaticSlice::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNStaticSlice::kOutputId, &out));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticSlice::kOffsets, source->dims.size(), numbers));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticSlice::kSizes, source->dims.size(), more));
         TORCHETTE_XNN(xnn_define_static_slice(g, source->dims.size(), numbers, more, in, out, 0));
         return Error::Ok;
       case Node::XNNStaticConstantPad:
         TORCHETTE_TRY(find(n, fb::XNNStaticConstantPad::kInputId, &in, &source));
-        TORCHETTE_TRY(find(n, fb::XNNStaticConstantPad::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNStaticConstantPad::kOutputId, &out));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticConstantPad::kPrePaddings, source->dims.size(), numbers));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticConstantPad::kPostPaddings, source->dims.size(), more));
         TORCHETTE_XNN(xnn_define_static_constant_pad(
@@ -626,7 +729,7 @@ class Builder {
         return Error::Ok;
       case Node::XNNStaticResizeBilinear2D:
         TORCHETTE_TRY(find(n, fb::XNNStaticResizeBilinear2D::kInputId, &in));
-        TORCHETTE_TRY(find(n, fb::XNNStaticResizeBilinear2D::kOutputId, &out));
+        TORCHETTE_TRY(make(n, fb::XNNStaticResizeBilinear2D::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_static_resize_bilinear_2d(
             g, n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kNewHeight),
             n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kNewWidth), in, out,
@@ -650,6 +753,8 @@ class Builder {
   Tables constants_ = Table::at(&nothing_, 0).tables(0);
   Tables buffers_ = constants_;
   std::vector<Defined> known_;
+  std::string key_;                          // of the constant that was read last; empty if it has none
+  std::map<const void*, std::string> uses_;  // weights -> how they are packed
 };
 
 }  // namespace

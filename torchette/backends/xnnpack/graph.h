@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "torchette/backends/xnnpack/packed_weights.h"
 #include "torchette/runtime/backend.h"
 
 namespace torchette {
@@ -19,12 +20,31 @@ struct External {
   std::vector<size_t> dims;  // as compiled: upper bounds where they vary
 };
 
+/// Named data, and whether they are read when the graph runs; the others the library packs.
+struct Constant {
+  FreeableBuffer bytes;
+  bool stays = false;
+};
+
 /// A subgraph, and what its values point into.
 struct Graph {
   xnn_subgraph_t subgraph = nullptr;
   std::vector<External> inputs, outputs;
-  std::vector<FreeableBuffer> constants;  // named data
-  bool needs_bytes = false;               // whether constants stand in the processed bytes themselves
+  std::vector<Constant> constants;
+  std::vector<std::vector<float>> widened;  // weights in half precision that the library wants in float32
+  Identities identities;                    // of the weights
+  size_t constant_bytes = 0;
+  bool needs_bytes = false;  // whether constants stand in the processed bytes themselves
+
+  /// To be called when the library has made its runtime of the subgraph: what that needs no more.
+  void shrink() {
+    xnn_delete_subgraph(subgraph);
+    subgraph = nullptr;
+    identities.clear();
+    widened.clear();
+    for (Constant& it : constants)
+      if (!it.stays) it.bytes.Free();
+  }
 
   Graph() = default;
   Graph(const Graph&) = delete;

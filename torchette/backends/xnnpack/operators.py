@@ -276,6 +276,10 @@ class Lowering:
         """Whether the node that is being lowered becomes one on integers."""
         return bool(self._stands_for)
 
+    def compute_in(self, element: Element) -> None:
+        """The type of what is between nodes of the library from here on, until the next node of the graph."""
+        self._element = element
+
     def number(self, value: float) -> int:
         """A single element of the type of the node that is being lowered."""
         dtype = torch.float16 if self._element.type == "fp16" else torch.float32
@@ -885,8 +889,14 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
         lowering.add(kind, node, input1_id=left, input2_id=right, output_id=result)
         return result
 
+    given = lowering.plain(source)  # type: ignore[arg-type]
+    is_half = lowering.element(source) != FP32  # type: ignore[arg-type]
+    if is_half:  # the squares would leave its range
+        half, given = given, lowering.scratch(shape, FP32)
+        lowering.add("XNNConvert", node, input_id=half, output_id=given)
+    lowering.compute_in(FP32)
     value = lowering.scratch([rows, inner])
-    lowering.reshape_to(node, lowering.plain(source), [rows, inner], value)  # type: ignore[arg-type]
+    lowering.reshape_to(node, given, [rows, inner], value)
     mean = _row_mean(lowering, node, value, rows, inner)
     centred = step("XNNSubtract", value, mean, [rows, inner])
     squares = lowering.scratch([rows, inner])
@@ -899,9 +909,14 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
     for kind, operand in (("XNNMultiply", weight), ("XNNAdd", bias)):
         stored = lowering.constant(operand) if isinstance(operand, Node) else None
         if stored is not None:
-            value = step(kind, value, payload.constant(stored.reshape(1, inner)), [rows, inner])
+            value = step(kind, value, payload.constant(stored.reshape(1, inner).float()), [rows, inner])
     holder, *others = node.users
-    lowering.reshape_to(node, value, shape, lowering.result(holder))
+    if is_half:
+        whole = lowering.scratch(shape)
+        lowering.reshape_to(node, value, shape, whole)
+        lowering.add("XNNConvert", node, input_id=whole, output_id=lowering.result(holder))
+    else:
+        lowering.reshape_to(node, value, shape, lowering.result(holder))
     for other in others:
         lowering.alias(other, holder)
 
@@ -936,6 +951,19 @@ def _is_noop(node: Node, is_constant: Callable[[Node], bool]) -> None:
 @_register(aten.clone.default, check=_is_noop)
 def _clone(lowering: Lowering, node: Node) -> None:
     lowering.alias(node, node.args[0])  # type: ignore[arg-type]
+
+
+def _between_floats(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    if node.kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
+        raise Refused("another order of dimensions")
+    if node.meta["val"].dtype == node.args[0].meta["val"].dtype:  # type: ignore[union-attr]
+        raise Refused("a copy")
+
+
+@_register(aten._to_copy.default, check=_between_floats)
+def _to_copy(lowering: Lowering, node: Node) -> None:
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    lowering.add("XNNConvert", node, input_id=source, output_id=result)
 
 
 @_register(aten.permute_copy.default)

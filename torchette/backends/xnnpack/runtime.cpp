@@ -3,24 +3,73 @@
 // method's own tensors.
 #include <pthreadpool.h>
 
+#include <memory>
+#include <mutex>
 #include <new>
+#include <thread>
 
 #include "torchette/backends/xnnpack/graph.h"
+#include "torchette/runtime/backend_options.h"
 
 namespace torchette {
 namespace {
 
 using xnnpack::External;
 
+/// Memory for values inside of graphs; whoever runs on it holds the lock.
+struct Workspace {
+  xnn_workspace_t it = nullptr;
+  std::mutex mutex;
+  Workspace() = default;
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace() {
+    if (it != nullptr) xnn_release_workspace(it);
+  }
+};
+
+/// Packed weights of a program; whoever makes a runtime holds the lock.
+struct Weights {
+  xnnpack::PackedWeights packed;
+  std::mutex mutex;
+};
+
+/// The one object of its kind for a key, for as long as somebody holds it.
+template <class T>
+class Pool {
+ public:
+  std::shared_ptr<T> get(const void* key) {
+    if (key == nullptr) return std::make_shared<T>();
+    for (auto it = known_.begin(); it != known_.end();)
+      it = it->second.expired() ? known_.erase(it) : std::next(it);
+    std::shared_ptr<T> found = known_[key].lock();
+    if (found == nullptr) known_[key] = found = std::make_shared<T>();
+    return found;
+  }
+
+ private:
+  std::map<const void*, std::weak_ptr<T>> known_;
+};
+
+using Threads = std::shared_ptr<pthreadpool>;
+
 struct Handle {
   xnnpack::Graph graph;
+  Threads threads;
+  std::shared_ptr<Weights> weights;  // null where the cache is off
+  std::shared_ptr<Workspace> workspace;
   xnn_runtime_t runtime = nullptr;
   std::vector<xnn_external_value> pointers;
   std::vector<std::vector<size_t>> shapes;  // of the inputs at the last execution
   bool ready = false;                       // reshaped and set up
 
+  Handle() = default;
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
   ~Handle() {
-    if (runtime != nullptr) xnn_delete_runtime(runtime);
+    if (runtime == nullptr) return;
+    const std::lock_guard<std::mutex> lock(workspace->mutex);
+    xnn_delete_runtime(runtime);
   }
 };
 
@@ -56,6 +105,7 @@ class XnnpackBackend final : public BackendInterface {
 
   Error execute(BackendExecutionContext&, DelegateHandle* pointer, Span<Value*> arguments) const override {
     Handle& handle = *static_cast<Handle*>(pointer);
+    const std::lock_guard<std::mutex> lock(handle.workspace->mutex);
     const auto& inputs = handle.graph.inputs;
     const auto& outputs = handle.graph.outputs;
     TORCHETTE_CHECK(arguments.size() == inputs.size() + outputs.size(), InvalidArgument,
@@ -103,20 +153,109 @@ class XnnpackBackend final : public BackendInterface {
     return Error::Ok;
   }
 
+  size_t num_inputs(DelegateHandle* pointer) const override {
+    const auto& inputs = static_cast<Handle*>(pointer)->graph.inputs;
+    for (const External& input : inputs)
+      if (input.id >= inputs.size()) return 0;
+    return inputs.size();
+  }
+
   void destroy(DelegateHandle* handle) const override { static_cast<Handle*>(handle)->~Handle(); }
 
+  /// "num_threads": from 1 to the number of processors. "workspace_sharing_mode": 0, each delegate has memory
+  /// of its own; 1, those of a program share it; 2, all. "weight_cache_enabled": whether weights that are
+  /// packed alike are held once in a program. All of them are for what is loaded afterwards.
+  Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const BackendOption& option : options) {
+      const int* number = std::get_if<int>(&option.value);
+      if (strcmp(option.key, kThreads) == 0) {
+        const auto limit = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+        TORCHETTE_CHECK(number != nullptr && *number >= 1 && *number <= limit, InvalidArgument,
+                        "XNNPACK cannot have %d threads: 1 to %d, the processors of this machine",
+                        number != nullptr ? *number : 0, limit);
+        if (*number == num_threads_) continue;
+        Threads threads;
+        if (*number > 1)
+          threads = Threads(pthreadpool_create(static_cast<size_t>(*number)), pthreadpool_destroy);
+        TORCHETTE_CHECK(*number == 1 || threads != nullptr, MemoryAllocationFailed,
+                        "XNNPACK cannot start %d threads", *number);
+        threads_ = std::move(threads);
+        num_threads_ = *number;
+      } else if (strcmp(option.key, kSharing) == 0) {
+        TORCHETTE_CHECK(number != nullptr && *number >= 0 && *number <= 2, InvalidArgument,
+                        "XNNPACK's %s is 0 (none), 1 (a program's) or 2 (all)", kSharing);
+        sharing_ = *number;
+      } else if (strcmp(option.key, kCache) == 0) {
+        const bool* on = std::get_if<bool>(&option.value);
+        TORCHETTE_CHECK(on != nullptr, InvalidArgument, "XNNPACK's %s is true or false", kCache);
+        caches_ = *on;
+      } else {
+        TORCHETTE_LOG(Error, "XNNPACK has no option %.63s: %s, %s, %s", option.key, kThreads, kSharing,
+                      kCache);
+        return Error::InvalidArgument;
+      }
+    }
+    return Error::Ok;
+  }
+
+  Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (BackendOption& option : options) {
+      if (strcmp(option.key, kThreads) == 0) {
+        option.value = num_threads_;
+      } else if (strcmp(option.key, kSharing) == 0) {
+        option.value = sharing_;
+      } else if (strcmp(option.key, kCache) == 0) {
+        option.value = caches_;
+      } else {
+        TORCHETTE_LOG(Error, "XNNPACK has no option %.63s: %s, %s, %s", option.key, kThreads, kSharing,
+                      kCache);
+        return Error::InvalidArgument;
+      }
+    }
+    return Error::Ok;
+  }
+
  private:
-  static Error start(BackendInitContext& context, const FreeableBuffer& processed, Handle* handle) {
+  static constexpr const char* kThreads = "num_threads";
+  static constexpr const char* kSharing = "workspace_sharing_mode";
+  static constexpr const char* kCache = "weight_cache_enabled";
+
+  Error start(BackendInitContext& context, const FreeableBuffer& processed, Handle* handle) const {
     TORCHETTE_CHECK(xnn_initialize(nullptr) == xnn_status_success, NotSupported,
                     "XNNPACK does not know this processor, or has no memory");
-    TORCHETTE_TRY(xnnpack::read_graph(processed, context.get_named_data_map(), &handle->graph));
-    const xnn_status status =
-        xnn_create_runtime_v4(handle->graph.subgraph, nullptr, nullptr, nullptr, 0, &handle->runtime);
+    const NamedDataMap* program = context.get_named_data_map();
+    TORCHETTE_TRY(xnnpack::read_graph(processed, program, &handle->graph));
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      handle->threads = threads_;
+      if (caches_) handle->weights = weights_.get(program);
+      const void* const sharers[] = {nullptr, program, &workspaces_};
+      handle->workspace = workspaces_.get(sharers[sharing_]);
+    }
+    const std::lock_guard<std::mutex> lock(handle->workspace->mutex);
+    TORCHETTE_CHECK(handle->workspace->it != nullptr ||
+                        xnn_create_workspace(&handle->workspace->it) == xnn_status_success,
+                    MemoryAllocationFailed, "XNNPACK has no memory");
+    const auto make = [&](xnn_weights_cache_t cache) {
+      return xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it,
+                                   handle->threads.get(), 0, &handle->runtime);
+    };
+    xnn_status status;
+    if (handle->weights != nullptr) {
+      const std::lock_guard<std::mutex> packing(handle->weights->mutex);
+      status = make(handle->weights->packed.open(handle->graph.identities, handle->graph.constant_bytes));
+      handle->weights->packed.close();
+    } else {
+      status = make(nullptr);
+    }
     TORCHETTE_CHECK(status == xnn_status_success, DelegateInvalidCompatibility,
                     "XNNPACK refuses the graph: status %d", static_cast<int>(status));
     for (const auto* list : {&handle->graph.inputs, &handle->graph.outputs})
       for (const External& it : *list) handle->pointers.push_back({it.id, nullptr});
     handle->shapes.resize(handle->graph.inputs.size());
+    handle->graph.shrink();
     return Error::Ok;
   }
 
@@ -147,6 +286,14 @@ class XnnpackBackend final : public BackendInterface {
     }
     return resize_tensor(tensor, {sizes, rank});
   }
+
+  mutable std::mutex mutex_;  // over all that follows
+  mutable Pool<Weights> weights_;
+  mutable Pool<Workspace> workspaces_;
+  Threads threads_;  // null for one
+  int num_threads_ = 1;
+  int sharing_ = 1;
+  bool caches_ = true;
 };
 
 XnnpackBackend backend;

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The library's weights cache: weights in the order in which its kernels read them, each packed and held once
+// for all delegates of a program.
+#pragma once
+
+#include <xnnpack.h>
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace torchette {
+namespace xnnpack {
+
+/// By address of the weights as they are stored: what tells them from all others of the program. Empty where
+/// one address stands for several things; those are not shared.
+using Identities = std::map<const void*, std::string>;
+
+/// Not safe to be used by two threads at once.
+class PackedWeights {
+ public:
+  PackedWeights();
+  PackedWeights(const PackedWeights&) = delete;
+  PackedWeights& operator=(const PackedWeights&) = delete;
+  ~PackedWeights();
+
+  /// To be given to the library while it makes the runtime of a graph, about as large as `bytes`.
+  xnn_weights_cache_t open(const Identities& identities, size_t bytes);
+  void close() { identities_ = nullptr; }
+
+ private:
+  using Key = std::tuple<uint32_t, std::string, std::string>;
+  struct Chunk {
+    char* data;
+    size_t size;
+  };
+  static PackedWeights& of(void* context) { return *static_cast<PackedWeights*>(context); }
+  bool key_of(const xnn_weights_cache_look_up_key& given, Key* key) const;
+  size_t look_up(const xnn_weights_cache_look_up_key& key) const;
+  void* reserve(size_t size);
+  size_t insert(const xnn_weights_cache_look_up_key& key, void* data);
+
+  xnn_weights_cache_provider provider_{};
+  const Identities* identities_ = nullptr;
+  std::map<Key, void*> entries_;
+  std::vector<Chunk> chunks_;
+  size_t used_ = 0;      // of the last chunk
+  size_t expected_ = 0;  // bytes that are still to come
+};
+
+}  // namespace xnnpack
+}  // namespace torchette
