@@ -22,9 +22,7 @@ from torchette.errors import (
     InputError,
     InputTypeError,
     MissingKernelError,
-    MissingOutVariantError,
     MissingPackageError,
-    UnsupportedError,
 )
 from torchette.exir.check import evaluate, user_results
 from torchette.exir.graph import calls
@@ -221,8 +219,6 @@ def compile(
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
-    except (MissingOutVariantError, MissingKernelError) as error:
-        raise _as_unquantizable(error) or error from None
     return CompiledModel(program, programs)
 
 
@@ -278,20 +274,6 @@ def _quantized(name: str, program: ExportedProgram, quantizer: Any, dynamic_shap
         observed = prepare_pt2e(program.module(), quantizer)
         observed(*args, **kwargs)
         return capture(convert_pt2e(observed), args, kwargs, dynamic_shapes, name)
-
-
-def _as_unquantizable(error: MissingOutVariantError | MissingKernelError) -> UnsupportedError | None:
-    missing = [name for name in error.operators if name.startswith("quantized_decomposed")]
-    if not missing:
-        return None
-    return UnsupportedError(
-        f"quantized models do not run yet: the runtime has no kernels for {', '.join(missing)}",
-        where=error.where,
-        hints=[
-            "leave quantize out: the model runs in floating point",
-            "add the kernels: docs/add-a-kernel.md",
-        ],
-    )
 
 
 # ---- kernels ----

@@ -34,6 +34,7 @@ from torchette.exir.passes.promote_types import promote_types
 from torchette.exir.passes.remove_dead_code import remove_assertions, remove_dead_code
 from torchette.exir.passes.remove_noops import remove_noops
 from torchette.exir.passes.scalars_to_tensors import scalars_to_tensors
+from torchette.exir.passes.spell_out_quantization import spell_out_quantization
 from torchette.exir.passes.to_out_variants import to_out_variants
 from torchette.exir.passes.update_buffers_in_place import update_buffers_in_place
 
@@ -73,6 +74,8 @@ STAGES = (
         "optimize",
         dialects.EDGE,
         (
+            # What backends did not take: they are given it as it was captured.
+            spell_out_quantization,
             # Before constants are folded: a transposed weight that is put back needs no folding.
             fuse_linear,
             fold_batch_norm,

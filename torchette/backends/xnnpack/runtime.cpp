@@ -153,13 +153,6 @@ class XnnpackBackend final : public BackendInterface {
     return Error::Ok;
   }
 
-  size_t num_inputs(DelegateHandle* pointer) const override {
-    const auto& inputs = static_cast<Handle*>(pointer)->graph.inputs;
-    for (const External& input : inputs)
-      if (input.id >= inputs.size()) return 0;
-    return inputs.size();
-  }
-
   void destroy(DelegateHandle* handle) const override { static_cast<Handle*>(handle)->~Handle(); }
 
   /// "num_threads": from 1 to the number of processors. "workspace_sharing_mode": 0, each delegate has memory

@@ -74,12 +74,21 @@ def _computable(program: ExportedProgram, stored: dict[Node, torch.Tensor]) -> d
             continue
         if ops.is_operator(node.target) and (not ops.is_pure(node.target) or ops.is_symbolic(node.target)):
             continue
-        # Quantized weights stay what they are: backends compute with them, and the file keeps them small.
-        if "dequantize" in str(node.target):
+        # Stored integers that become real numbers are quantized weights: the file keeps them small.
+        if _widens(node):
             continue
         if all(source in stored or source in found for source in node.all_input_nodes) and _is_static(node):
             found[node] = None
     return found
+
+
+def _widens(node: Node) -> bool:
+    if "dequantize" in str(node.target):
+        return True
+    sources = node.all_input_nodes
+    if node.target != torch.ops.aten._to_copy.default or node.meta["val"].dtype is not torch.float32:
+        return False
+    return sources[0].meta["val"].dtype is torch.int8
 
 
 def _is_static(node: Node) -> bool:

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph whose quantization no backend took comes in; the same arithmetic in core operators goes out. Stored whole
+# numbers stay what they are, so the file stays as small.
+"""Quantize and dequantize in operators that every runtime has."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import add_constant, call, calls, fake_mode, note, replace
+
+aten = torch.ops.aten
+_NAMESPACE = "quantized_decomposed."
+
+
+def spell_out_quantization(program: ExportedProgram) -> ExportedProgram:
+    """Replace quantize, dequantize and choose_qparams of PT2E by core operators."""
+    done = 0
+    for node in list(calls(program)):
+        name = str(node.target)
+        rule = _RULES.get(name.removeprefix(_NAMESPACE)) if name.startswith(_NAMESPACE) else None
+        if rule is not None:
+            rule(_Writer(program, node), node)
+            done += 1
+    if done:
+        note(program, f"{done} nodes that quantize or dequantize run as core operators")
+    return program
+
+
+class _Writer:
+    """Inserts calls before a node."""
+
+    def __init__(self, program: ExportedProgram, node: Node) -> None:
+        self.program = program
+        self._node = node
+        self._mode = fake_mode(program)
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        values, named = torch.fx.node.map_arg((args, kwargs), lambda source: source.meta["val"])
+        with self._mode:
+            val = target(*values, **named)
+        return call(self._node, target, args, kwargs, val=val, like=self._node)
+
+    def number(self, value: float) -> Node:
+        tensor = torch.tensor(float(value))
+        return add_constant(self.program, f"number_{self._node.name}", tensor, self._node)
+
+    def real(self, value: Any) -> Node:
+        """A number or tensor in float32."""
+        if not isinstance(value, Node):
+            return self.number(value)
+        return value if value.meta["val"].dtype is torch.float32 else self.to(value, torch.float32)
+
+    def to(self, value: Node, dtype: torch.dtype) -> Node:
+        return self.call(aten._to_copy.default, value, dtype=dtype)
+
+    def along(self, value: Node, axis: int, rank: int) -> Node:
+        """A vector, so that it is broadcast over all dimensions but one."""
+        shape = [1] * rank
+        shape[axis] = value.meta["val"].shape[0]
+        return self.call(aten.view_copy.default, value, shape)
+
+    def replace(self, old: Node, value: Node) -> None:
+        if value.meta["val"].dtype != old.meta["val"].dtype:
+            value = self.to(value, old.meta["val"].dtype)
+        replace(self.program, old, value)
+
+
+def _quantize(write: _Writer, node: Node, scale: Node, zero: Node, low: Any, high: Any) -> None:
+    scaled = write.call(aten.div.Tensor, write.real(node.args[0]), scale)
+    shifted = write.call(aten.add.Tensor, write.call(aten.round.default, scaled), zero)
+    write.replace(node, write.call(aten.clamp.default, shifted, float(low), float(high)))
+
+
+def _dequantize(write: _Writer, node: Node, scale: Node, zero: Node | None) -> None:
+    value = write.real(node.args[0])
+    if zero is not None:
+        value = write.call(aten.sub.Tensor, value, zero)
+    write.replace(node, write.call(aten.mul.Tensor, value, scale))
+
+
+def _per_tensor(write: _Writer, node: Node) -> None:
+    scale, zero, low, high = node.args[1:5]
+    if ".quantize" in str(node.target):
+        _quantize(write, node, write.real(scale), write.real(zero), low, high)
+    else:
+        _dequantize(write, node, write.real(scale), None if zero == 0 else write.real(zero))
+
+
+def _per_channel(write: _Writer, node: Node) -> None:
+    scales, zeros, axis, low, high = node.args[1:6]
+    rank = node.meta["val"].dim()
+
+    def along(value: Any) -> Node:
+        return write.along(write.real(value), axis % rank, rank)  # type: ignore[operator]
+
+    if ".quantize" in str(node.target):
+        _quantize(write, node, along(scales), along(zeros), low, high)
+    else:
+        _dequantize(write, node, along(scales), None if zeros is None else along(zeros))
+
+
+def _choose(write: _Writer, node: Node) -> None:
+    source, low, high, epsilon = node.args[:4]
+    dims = list(range(source.meta["val"].dim()))  # type: ignore[union-attr]
+    none = write.number(0.0)
+    least = write.call(aten.minimum.default, write.call(aten.amin.default, source, dims), none)
+    most = write.call(aten.maximum.default, write.call(aten.amax.default, source, dims), none)
+    spread = write.call(aten.sub.Tensor, most, least)
+    scale = write.call(aten.div.Tensor, spread, write.number(high - low))  # type: ignore[operator]
+    scale = write.call(aten.clamp.default, scale, float(epsilon))  # type: ignore[arg-type]
+    zero = write.call(aten.round.default, write.call(aten.div.Tensor, least, scale))
+    zero = write.call(aten.sub.Tensor, write.number(low), zero)  # type: ignore[arg-type]
+    zero = write.call(aten.clamp.default, zero, float(low), float(high))  # type: ignore[arg-type]
+    for user in [user for user in node.users if user.target is operator.getitem]:
+        part = scale if user.args[1] == 0 else zero
+        write.replace(user, write.call(aten.view_copy.default, part, list(user.meta["val"].shape)))
+    if not node.users:
+        node.graph.erase_node(node)
+
+
+_RULES: dict[str, Callable[[_Writer, Node], None]] = {
+    "quantize_per_tensor.default": _per_tensor,
+    "quantize_per_tensor.tensor": _per_tensor,
+    "dequantize_per_tensor.default": _per_tensor,
+    "dequantize_per_tensor.tensor": _per_tensor,
+    "quantize_per_channel.default": _per_channel,
+    "dequantize_per_channel.default": _per_channel,
+    "choose_qparams.tensor": _choose,
+}
