@@ -26,6 +26,9 @@ MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "50000"))
 # What a C library without heap and files has, and what every compiler may call by itself.
 ALLOWED = {"memcpy", "memmove", "memset", "memcmp", "strlen", "strcmp", "strncmp"}
 
+# Of the extension: .ptd files and bundled programs, with what they use of it.
+HEAPLESS = ("flat_tensor", "bundled_program", "element")
+
 pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="no C++ compiler")
 
 
@@ -94,14 +97,16 @@ def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The core compiled as for a microcontroller: for size, without logging, on the platform layer without libc."""
+    """The core and what reads hostile files beside it, compiled as for a microcontroller: for size, without logging, on the platform layer without libc."""
     folder = tmp_path_factory.mktemp("objects")
-    run(
-        *(sys.executable, ROOT / "torchette/format/schema.py", ROOT / "torchette/schema/program.fbs"),
-        *("--cpp", folder / "torchette/schema/program.h"),
-    )
+    for name in ("program", "flat_tensor", "bundled_program"):
+        run(
+            *(sys.executable, ROOT / "torchette/format/schema.py", ROOT / f"torchette/schema/{name}.fbs"),
+            *("--cpp", folder / f"torchette/schema/{name}.h"),
+        )
     skipped = re.compile(r"python|platform_(?!minimal)")
     sources = [path for path in sorted(RUNTIME.glob("*.cpp")) if not skipped.match(path.stem)]
+    sources += [ROOT / f"torchette/extension/{name}.cpp" for name in HEAPLESS]
 
     def compiled(source: Path) -> Path:
         target = folder / f"{source.stem}.o"
