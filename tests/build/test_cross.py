@@ -20,8 +20,11 @@ import torchette
 from tests.building import ROOT, run
 from tests.kernels import parity
 from tests.models import zoo
+from torchette import cli
 from torchette.build import library, selection, targets, toolchain
+from torchette.build.bare import boards
 from torchette.build.make import Made, link_flags, make
+from torchette.build.selection import Selection
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="pip install 'torchette[build]'"
@@ -203,7 +206,7 @@ def test_only_kernels_that_are_named_are_in_the_library(tmp_path: Path) -> None:
     operators = frozenset(["aten::mm.out", "aten::add.out"])
     bytes_of = {}
     for dtypes in (frozenset(["float32"]), frozenset(["float32", "float64", "int64", "float16"])):
-        made = make(target, selection.Selection(operators, dtypes), tmp_path / str(len(dtypes)), small=True)
+        made = make(target, Selection(operators, dtypes), tmp_path / str(len(dtypes)), small=True)
         symbols = subprocess.run(
             ["nm", "-C", made.files["library"]], capture_output=True, text=True, check=True
         )
@@ -214,3 +217,42 @@ def test_only_kernels_that_are_named_are_in_the_library(tmp_path: Path) -> None:
         assert {cost.name for cost in made.footprint.kernels} == operators
         bytes_of[len(dtypes)] = made.footprint.shared + sum(c.own for c in made.footprint.kernels)
     assert bytes_of[1] < bytes_of[4]
+
+
+def test_boards_get_an_image_that_gives_the_answers_of_the_desk(tmp_path: Path) -> None:
+    if shutil.which("arm-none-eabi-g++") is None or shutil.which("qemu-system-arm") is None:
+        pytest.skip("./dev tools installs the compiler and the emulator")
+    case = compiled(torch.nn.Softmax(-1), (torch.randn(2, 5),), tmp_path / "soft.pte")
+    words = ["build", "--target", "cortex-m4", "--compiler", "arm-none-eabi-", str(case.path)]
+    assert cli.main([*words, "-o", str(tmp_path / "made")]) == 0
+    image = tmp_path / "made" / "images" / "soft" / "soft.elf"
+    printed = run(*boards.find("mps2-an386").emulator, image).stderr
+    assert "10 values are equal to those of the desk" in printed
+
+
+def test_a_project_finds_a_build_and_its_compiler(tmp_path: Path) -> None:
+    """docs/cross-compile.md: find_package and the toolchain file that `torchette build` writes; and CMake's own build of the
+    core with selection.h."""
+    target = targets.find("aarch64-linux")
+    command = emulated(target)
+    if shutil.which("cmake") is None or shutil.which("ninja") is None:
+        pytest.skip("no cmake and ninja")
+    made = make(target, Selection(frozenset(["aten::add.out"]), frozenset(["float32"])), tmp_path / "made")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "main.cpp").write_text(
+        '#include <cstdio>\n#include "torchette/runtime/kernel.h"\n'
+        "int main() {\n  for (const torchette::Kernels& family : torchette::kernel_table())\n"
+        "    for (const torchette::Kernel& kernel : family) std::puts(kernel.name);\n  return 0;\n}\n"
+    )
+    page = (ROOT / "docs" / "cross-compile.md").read_text()
+    (project / "CMakeLists.txt").write_text(page.split("```cmake\n")[1].split("```")[0])
+    options = [f"-DCMAKE_TOOLCHAIN_FILE={made.files['toolchain']}", "-G", "Ninja"]
+    build = tmp_path / "build"
+    run("cmake", "-S", project, "-B", build, *options, f"-DCMAKE_PREFIX_PATH={tmp_path / 'made'}")
+    run("cmake", "--build", build)
+    assert run(*command, build / "app").stdout == "aten::add.out\n"
+    ours = [*options, f"-DTORCHETTE_SELECTION={made.files['selection']}", "-DTORCHETTE_BUILD_PYTHON=OFF"]
+    run("cmake", "-S", ROOT, "-B", tmp_path / "tree", *ours, f"-DPython_EXECUTABLE={sys.executable}")
+    run("cmake", "--build", tmp_path / "tree", "--target", "torchette_core")
+    assert list((tmp_path / "tree").glob("libtorchette_core.a"))
