@@ -104,3 +104,16 @@ def test_a_file_says_what_it_needs(tmp_path: Path):
     found = selection.of_file(path)
     assert found.operators == {"aten::mm.out", "aten::argmax.out"}
     assert found.dtypes == {"float32", "int64"} and not found.backends
+
+
+def test_a_source_that_others_call_is_compiled_with_them():
+    chosen = Selection(frozenset(["aten::index_put.out"]), frozenset(["float32", "int64"]))
+    units = library.kernel_units(targets.find("cortex-m4"), chosen, (), small=True)
+    names = {unit.source.name for unit in units}
+    assert {
+        "index.cpp",
+        "selection.cpp",
+        "elementwise.cpp",
+        "strided.cpp",
+    } <= names  # places.h is of selection.cpp
+    assert not names & {"pool.cpp", "norm.cpp", "softmax.cpp"}

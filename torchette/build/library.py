@@ -105,10 +105,16 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
     return units
 
 
+# A function that is not static: another source may call it.
+_SHARED = re.compile(
+    r"^(?!static |template|constexpr |inline |extern |const |using )\w[\w:<>*& ]* \w+\(.*[^;]$", re.M
+)
+
+
 def _needed(selection: Selection, source: Path) -> bool:
     """Whether the selection has operators of the source, or other sources may call it."""
     family = selected.library().get(source.name)
-    if selection.operators is None or family is None or source.with_suffix(".h").exists():
+    if selection.operators is None or family is None or _SHARED.search(source.read_text(encoding="utf-8")):
         return True
     return bool(selection.operators.intersection(family.operators))
 
