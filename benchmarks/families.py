@@ -25,6 +25,12 @@ REASONS: dict[str, str] = {
     "float16": "converted to float32 and back, in one loop for all 16-bit types",
     "float64": "doubles take plain tiles and loops",
     "real, 256": "plain mixed radix, without vectors",
+    **dict.fromkeys(
+        ("cholesky", "lu_factor", "geqrf", "eigh"),
+        "in double precision and not blocked, so that the code is small and a float32 result right to its last digits",
+    ),
+    "svd": "rotations of columns, in double precision: little code, and small singular values right to their last digits",
+    "scaled_modified_bessel": "an integral by the trapezoidal rule, in double precision, an element at a time",
     "unique": "heap sort, whose memory is known ahead",
     "cummax": "compares keys that order elements of any type, one at a time",
     "scatter_reduce": "one element at a time, with a branch that cannot be guessed",
@@ -181,6 +187,16 @@ def cases() -> Iterator[Case]:
         "distance", "cdist", aten._cdist_forward.default, (matrix[:, :32].contiguous(),) * 2 + (2.0, None)
     )
     yield Case("transform", "real, 256", aten._fft_r2c.default, (matrix, [1], 0, True))
+    square = matrix @ matrix.mT + torch.eye(256)
+    yield Case("linalg", "cholesky, 256", aten.linalg_cholesky_ex.default, (square,))
+    yield Case("linalg", "lu_factor, 256", aten.linalg_lu_factor_ex.default, (matrix,))
+    yield Case("linalg", "geqrf, 256", aten.geqrf.default, (matrix,))
+    yield Case("linalg", "eigh, 256", aten._linalg_eigh.default, (square,))
+    yield Case("linalg", "svd, 256", aten._linalg_svd.default, (matrix,))
+    yield Case("special", "bessel_j0", aten.special_bessel_j0.default, (positive,))
+    yield Case(
+        "special", "scaled_modified_bessel_k0", aten.special_scaled_modified_bessel_k0.default, (positive,)
+    )
     yield Case("shape", "slice", aten.slice_copy.Tensor, (matrix, 1, 0, 256, 2))
     yield Case("shape", "constant_pad_nd", aten.constant_pad_nd.default, (image, [1, 1, 1, 1]))
     yield Case("shape", "reflection_pad2d", aten.reflection_pad2d.default, (image, [1, 1, 1, 1]))

@@ -249,13 +249,6 @@ def _():
     return p, "edge"
 
 
-@broken_by("random")
-def _():
-    p = at("edge")
-    call(p, aten.rand.default, ([4],), val=first(p).meta["val"])
-    return p, "edge"
-
-
 @broken_by("bad-alias")
 def _():
     p = at("exec")

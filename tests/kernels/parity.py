@@ -43,8 +43,28 @@ FACTORS: dict[str, Callable] = {
     "linalg.svd": lambda u, s, vh: [s, _product(u, s, vh), u.mT @ u, vh @ vh.mT],
     "svd": lambda u, s, v: [s, _product(u, s, v.mT), u.mT @ u, v.mT @ v],
 }
-# What these leave in memory is undefined: shape and dtype are compared.
+# What these leave in memory is undefined, or drawn at random (tests/kernels/test_random.py looks at the distributions):
+# shape and dtype are compared.
 WITHOUT_VALUES = {
+    "bernoulli",
+    "cauchy",
+    "exponential",
+    "geometric",
+    "log_normal",
+    "multinomial",
+    "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d",
+    "normal",
+    "normal.in_place",
+    "normal.number_mean",
+    "pca_lowrank",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "svd_lowrank",
+    "uniform",
     "empty",
     "empty_like",
     "empty_permuted",

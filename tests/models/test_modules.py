@@ -15,13 +15,8 @@ from torch.utils import _pytree as pytree
 import torchette
 from torchette.errors import TorchetteError
 
-# Layers that are refused, with the code that says why: what draws random numbers has no answer that could be compared.
-REFUSED = {
-    "nn.FractionalMaxPool2d": "not-core",
-    "nn.FractionalMaxPool3d": "not-core",
-}
-
-
+# These draw random numbers, so that only dtype and shape can be compared.
+DRAWN = (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 # (description, a module in eval mode, args, kwargs)
 Sample = tuple[str, nn.Module, tuple, dict]
 
@@ -71,7 +66,9 @@ def faults(batch: Sequence[Sample]) -> list[str]:
         for (_, module, _, kwargs), *results in zip(batch, actual, expected, strict=True):
             leaves = [pytree.tree_leaves(without_padding(module, kwargs, result)) for result in results]
             for ours, eager in zip(*leaves, strict=True):
-                torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5, equal_nan=True)
+                assert (ours.dtype, ours.shape) == (eager.dtype, eager.shape)
+                if not isinstance(module, DRAWN):
+                    torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5, equal_nan=True)
     except (TorchetteError, AssertionError) as error:
         if len(batch) == 1:
             refused = isinstance(error, TorchetteError)
@@ -86,5 +83,4 @@ def faults(batch: Sequence[Sample]) -> list[str]:
 def test_all_samples_equal_eager(info: Any) -> None:
     every = list(samples(info))
     found = [fault for start in range(0, len(every), 24) for fault in faults(every[start : start + 24])]
-    refused = REFUSED.get(info.name)
-    assert every and found == [refused] * (len(every) if refused else 0), found
+    assert every and not found, found

@@ -71,7 +71,7 @@ EXTRAS: frozenset[OpOverload] = frozenset(
         aten.signbit.default, aten._linalg_eigh.default, aten._linalg_svd.default, aten.geqrf.default,
         aten.linalg_cholesky_ex.default, aten.linalg_ldl_factor_ex.default, aten.linalg_ldl_solve.default,
         aten.linalg_lu_factor_ex.default, aten.linalg_lu_solve.default, aten.linalg_matrix_exp.default,
-        aten.linalg_solve_triangular.default, aten.lu_unpack.default, aten.ormqr.default,
+        aten.linalg_solve_triangular.default, aten.lu_unpack.default, aten.ormqr.default, aten.randint.default, aten.randint.low,
         aten.special_airy_ai.default, aten.special_bessel_j0.default, aten.special_bessel_j1.default,
         aten.special_bessel_y0.default, aten.special_bessel_y1.default,
         aten.special_scaled_modified_bessel_k0.default, aten.special_scaled_modified_bessel_k1.default,

@@ -239,7 +239,6 @@ def _core(target: Any) -> bool:
 _TRAINING = frozenset(
     {
         aten.native_dropout.default, aten.rrelu_with_noise_functional.default, aten.bernoulli.p,
-        aten.bernoulli.default,
     }
 )  # fmt: skip
 
@@ -508,17 +507,6 @@ def _like_its_pattern(node: Node) -> str | None:
     return None if meant == given else f"{node.name} yields {given}, the pattern of {_target(node)} {meant}"
 
 
-def _deterministic(node: Node) -> str | None:
-    if (
-        node.op == "call_function"
-        and ops.is_operator(node.target)
-        and ops.is_random(node.target)
-        and node.target not in _TRAINING
-    ):  # type: ignore[arg-type]
-        return f"{_target(node)} draws random numbers"
-    return None
-
-
 def _inference(node: Node) -> str | None:
     if node.op != "call_function" or node.target not in _TRAINING:
         return None
@@ -756,7 +744,6 @@ EDGE = Dialect(
         Check("not-natural-order", "Values are dense, dimensions in natural order.", "run normalize_memory_formats after the pass that made it", _natural_order),
         Check("unsupported-dtype", "Dtypes are among those that the runtime has.", "cast to a supported dtype before that line", _dtype),
         Check("rank-limit", f"Tensors have at most {MAX_RANK} dimensions.", "flatten some dimensions", _rank),
-        Check("random", "Results follow from the inputs alone.", "call model.eval() before export; pass random values in as inputs", _deterministic),
     ),
     WHOLE,
 )  # fmt: skip

@@ -5,15 +5,11 @@
 
 from __future__ import annotations
 
-_RANDOM = "its result is drawn at random"
 _TRAINING = "it is what a layer in training mode does"
 
 REFUSED: dict[str, str] = {
     "aten::_scaled_mm_v2": "the file format has no 8-bit floating point tensors",
     "aten::bernoulli.p": _TRAINING,
-    "aten::exponential": _RANDOM,
-    "aten::fractional_max_pool2d": "its regions are drawn at random",
-    "aten::fractional_max_pool3d": "its regions are drawn at random",
     "aten::native_channel_shuffle": "torch takes no decomposition for it; channel_shuffle computes the same",
     "aten::rrelu_with_noise_functional": _TRAINING,
 }

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind
 
 from torchette.exir import ops
-from torchette.exir.passes import decompositions, histograms, linear_algebra
+from torchette.exir.passes import decompositions, histograms, linear_algebra, random_numbers
 
 aten = torch.ops.aten
 
@@ -68,4 +68,11 @@ def _table(operators: int) -> dict[Any, Callable]:
     """Torch's table and ours. Reading torch's costs tens of milliseconds: once for as long as no operator is added."""
     table = dict(default_decompositions().items())
     around = {op: make(table[op]) for op, make in decompositions.AROUND.items()}
-    return {**table, **decompositions.TABLE, **histograms.TABLE, **linear_algebra.TABLE, **around}
+    return {
+        **table,
+        **decompositions.TABLE,
+        **histograms.TABLE,
+        **linear_algebra.TABLE,
+        **random_numbers.TABLE,
+        **around,
+    }

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Torch's distributions in terms of uniform and normal numbers, which there are kernels of. Data of decompose_to_core.
+"""Decompositions of operators that draw random numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _uniform(like: torch.Tensor) -> torch.Tensor:
+    """Of [0, 1), in float32 where the tensor's own type is narrower or whole."""
+    return torch.rand(like.shape, dtype=_wide(like.dtype), device=like.device)
+
+
+def _normal(like: torch.Tensor) -> torch.Tensor:
+    return torch.randn(like.shape, dtype=_wide(like.dtype), device=like.device)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _uniform_between(
+    x: torch.Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
+) -> torch.Tensor:
+    return (_uniform(x) * (high - low) + low).to(x.dtype)
+
+
+def _normal_like(
+    x: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
+) -> torch.Tensor:
+    return (_normal(x) * std + mean).to(x.dtype)
+
+
+def _normal_of_tensors(mean: Any, std: Any = 1.0, *, generator: Any = None) -> torch.Tensor:
+    given = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
+    shape = torch.broadcast_shapes(*(x.shape for x in given))
+    result = torch.randn(shape, dtype=_wide(given[0].dtype), device=given[0].device) * std + mean
+    return result.to(given[0].dtype)
+
+
+def _normal_of_numbers(
+    mean: float, std: float, size: Sequence[int], *, generator: Any = None, dtype: Any = None, device: Any = None,
+    **_: Any,
+) -> torch.Tensor:  # fmt: skip
+    return torch.randn(size, dtype=dtype, device=device) * std + mean
+
+
+def _log_normal(
+    x: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
+) -> torch.Tensor:
+    return torch.exp(_normal(x) * std + mean).to(x.dtype)
+
+
+def _exponential(x: torch.Tensor, rate: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+    return (-torch.log(1 - _uniform(x)) / rate).to(x.dtype)
+
+
+def _geometric(x: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
+    # A uniform number is 0 once in a while, and then this is the first trial as well.
+    return torch.ceil(torch.log(1 - _uniform(x)) / math.log1p(-p)).clamp(min=1).to(x.dtype)
+
+
+def _cauchy(
+    x: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
+) -> torch.Tensor:
+    return (median + sigma * torch.tan(math.pi * (_uniform(x) - 0.5))).to(x.dtype)
+
+
+def _bernoulli(p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    return (_uniform(p) < p).to(p.dtype)
+
+
+def _bernoulli_of(x: torch.Tensor, p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    return (_uniform(x) < p).to(x.dtype)
+
+
+def _drawn_like(draw: Callable) -> Callable:
+    def decomposed(x: torch.Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:
+        return draw(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+    return decomposed
+
+
+def _randint_like(
+    x: torch.Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None, **_: Any
+) -> torch.Tensor:
+    low, high = (0, low) if high is None else (low, high)
+    drawn = torch.randint(low, high, x.shape, dtype=torch.int64, device=device or x.device)
+    return drawn.to(dtype or x.dtype)
+
+
+def _multinomial(
+    weights: torch.Tensor, count: int, replacement: bool = False, *, generator: Any = None
+) -> torch.Tensor:
+    wide = weights.to(_wide(weights.dtype))
+    if not replacement:
+        # The largest of independent exponential times, each divided into its weight, is any with its weight's chance.
+        return torch.topk(wide / -torch.log(1 - _uniform(wide)), count, -1)[1]
+    ends = torch.cumsum(wide, -1)
+    drawn = torch.rand(*weights.shape[:-1], count, dtype=wide.dtype, device=wide.device) * ends[..., -1:]
+    return torch.searchsorted(ends, drawn, right=True).clamp(max=weights.shape[-1] - 1)
+
+
+def _fractional_max_pool(rank: int) -> Callable:
+    """Windows at places that follow from one random number per plane and dimension: Graham, "Fractional max-pooling"."""
+
+    def decomposed(
+        x: torch.Tensor, kernel: Sequence[int], size: Sequence[int], samples: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        planes, spatial = x.shape[:-rank], x.shape[-rank:]
+        kernel, size = [list(v) * (rank if len(v) == 1 else 1) for v in (kernel, size)]
+        offsets = torch.zeros([1] * (2 * rank), dtype=torch.int64)
+        for d in range(rank):
+            # Torch gives the numbers of images from the last dimension on, those of volumes from the first.
+            u = samples[..., rank - 1 - d if rank == 2 else d].reshape(*planes, 1)
+            last = spatial[d] - kernel[d]
+            start = torch.full([*planes, 1], last, dtype=torch.int64)
+            if size[d] > 1:
+                step = last / (size[d] - 1)
+                steps = torch.arange(size[d] - 1, dtype=u.dtype)
+                inner = ((steps + u) * step).to(torch.int64) - (u * step).to(torch.int64)
+                start = torch.cat([inner, start], -1)
+            places = start.unsqueeze(-1) + torch.arange(kernel[d])
+            shape = [1] * (2 * rank)
+            shape[d], shape[rank + d] = size[d], kernel[d]
+            offsets = offsets * spatial[d] + places.reshape(*planes, *shape)
+        flat = offsets.reshape(*planes, *size, -1)
+        values = x.flatten(-rank).gather(-1, flat.flatten(len(planes))).reshape(flat.shape)
+        best, at = values.max(-1, keepdim=True)
+        return best.squeeze(-1), flat.gather(-1, at).squeeze(-1)
+
+    return decomposed
+
+
+TABLE: dict[Any, Callable] = {
+    aten.rand_like.default: _drawn_like(torch.rand),
+    aten.randn_like.default: _drawn_like(torch.randn),
+    aten.uniform.default: _uniform_between,
+    aten.normal_functional.default: _normal_like,
+    aten.normal.Tensor_float: _normal_of_tensors,
+    aten.normal.float_Tensor: _normal_of_tensors,
+    aten.normal.Tensor_Tensor: _normal_of_tensors,
+    aten.normal.float_float: _normal_of_numbers,
+    aten.log_normal.default: _log_normal,
+    aten.exponential.default: _exponential,
+    aten.geometric.default: _geometric,
+    aten.cauchy.default: _cauchy,
+    aten.bernoulli.default: _bernoulli,
+    aten.bernoulli.Tensor: _bernoulli_of,
+    aten.randint_like.default: _randint_like,
+    aten.randint_like.low_dtype: _randint_like,
+    aten.multinomial.default: _multinomial,
+    aten.fractional_max_pool2d.default: _fractional_max_pool(2),
+    aten.fractional_max_pool3d.default: _fractional_max_pool(3),
+}
