@@ -19,6 +19,8 @@ from tests.models import artifacts, branching, zoo
 from torchette.backends.null.partitioner import NullPartitioner
 from torchette.cli import main
 from torchette.codegen import codegen, kernels
+from torchette.codegen.unit import unit
+from torchette.errors import UnsupportedError
 from torchette.exir.program import DynamicMemoryPlanningMode
 from torchette.format import pte
 from torchette.runtime import operator_names
@@ -226,6 +228,19 @@ def test_refusals_say_why_and_write_nothing(
     assert main(["codegen", str(path), "-o", str(tmp_path / "made")]) == status
     assert message.lower() in capsys.readouterr().err.lower()
     assert not (tmp_path / "made").exists()
+
+
+def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
+    path = saved(torch.nn.Linear(4, 4).eval(), (torch.ones(1, 4),), tmp_path)
+    file = pte.load_file(path)
+    (plan,) = file.program.execution_plan
+    weight = next(value.val for value in plan.values if getattr(value.val, "data_buffer_idx", 0))
+    weight.data_buffer_idx = 0
+    weight.extra_tensor_info = pte.ExtraTensorInfo(
+        fully_qualified_name="weight", location=pte.TensorDataLocation.EXTERNAL
+    )
+    with pytest.raises(UnsupportedError, match="the data of weight are in another file"):
+        unit(file, "net", None, "")
 
 
 def test_negative_scratch_memory_is_refused(tmp_path: Path) -> None:

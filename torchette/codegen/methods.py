@@ -169,6 +169,13 @@ class Method:
         for index, record in enumerate(self._values):
             if self._kind(index) != "Tensor":
                 continue
+            extra = record.extra_tensor_info
+            if extra is not None and extra.location == pte.TensorDataLocation.EXTERNAL:
+                raise UnsupportedError(
+                    f"the data of {extra.fully_qualified_name} are in another file",
+                    where=where,
+                    hints=["compile the model with its weights inside of the .pte file"],
+                )
             if record.scalar_type.name not in C_TYPES:
                 raise UnsupportedError(f"there is no C type for {record.scalar_type.name}", where=where)
             if record.shape_dynamism == _UNBOUND and record.sizes and index not in self.plan.inputs:

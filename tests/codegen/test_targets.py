@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Generated C++ on other machines, run by their emulators: the folder compiles as it is, nothing of the runtime is linked,
+# and the answers are those of the interpreter here.
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.build.images import compiler, emulate
+from tests.building import run
+from tests.models import artifacts
+from torchette.build import targets, toolchain
+from torchette.build.bare import boards
+from torchette.build.bare.image import bare_flags, bare_units, link_image
+from torchette.build.toolchain import DEVICE_FLAGS, Compiler, Unit
+from torchette.codegen import codegen
+from torchette.runtime import Runtime
+
+# Of the greatest result: sums run in another order than here.
+TOLERANCE = 2e-6
+MAIN = """\
+#include "net.h"
+static const float in[] = {@in@}, expected[] = {@expected@};
+static float out[NET_FORWARD_OUT0_NUMEL];
+int main() {
+  if (net_forward(in, out) != 0) return 3;
+  for (int i = 0; i < NET_FORWARD_OUT0_NUMEL; ++i) {
+    const float error = out[i] - expected[i] + (i == 0 ? OFFSET : 0);
+    if (!(error <= @tolerance@f && -error <= @tolerance@f)) return 4;
+  }
+  return 0;
+}
+"""
+
+
+def sources(model: str, folder: Path) -> tuple[list[Path], Path]:
+    """The unit of a model, and a program that ends with 0 where its answer is right, 4 where it is wrong."""
+    (folder / "net.pte").write_bytes(artifacts.our_file(model))
+    codegen(folder / "net.pte", folder)
+    (x,) = (tensor.numpy() for tensor in artifacts.args(model))
+    (expected,) = Runtime.get().load_program(folder / "net.pte").load_method("forward").execute([x])
+    text = MAIN.replace("@tolerance@", repr(float(np.abs(expected).max()) * TOLERANCE))
+    for word, array in (("@in@", x), ("@expected@", expected)):
+        text = text.replace(word, ",".join(f"{number!r}f" for number in array.ravel().tolist()))
+    (folder / "main.cc").write_text(text)
+    return sorted(folder.glob("*.cpp")), folder / "main.cc"
+
+
+def compiled(used: Compiler, model: str, folder: Path, flags: tuple[Any, ...]) -> list[list[Path]]:
+    """The objects of two programs: one whose answer is right, and one that expects another."""
+    files, program = sources(model, folder)
+    mains = [Unit(program, (*flags, f"-DOFFSET={offset}")) for offset in ("0", "1")]
+    objects = toolchain.compile_units(used, [*(Unit(file, flags) for file in files), *mains])
+    return [[*objects[:-2], main] for main in objects[-2:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("aarch64-linux", "digits"),
+        pytest.param("aarch64-linux", "keyword_spotting", marks=pytest.mark.slow),
+        pytest.param("armv7-linux", "keyword_spotting", marks=pytest.mark.slow),
+        pytest.param("riscv64-linux", "keyword_spotting", marks=pytest.mark.slow),
+        pytest.param("x86-64-linux-musl", "digits", marks=pytest.mark.slow),
+    ],
+)
+def test_linux(name: str, model: str, tmp_path: Path) -> None:
+    target = targets.find(name)
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("pip install ziglang")
+    if target.emulator and shutil.which(target.emulator[0]) is None:
+        pytest.skip("apt install qemu-user")
+    used = toolchain.find_compiler(target)
+    flags = ("-std=c++17", "-Os", "-fwrapv", "-w")
+    for status, objects in zip((0, 4), compiled(used, model, tmp_path, flags)):
+        toolchain.link(used, objects, tmp_path / "program")
+        run(*target.emulator, tmp_path / "program", status=status)
+
+
+@pytest.mark.parametrize(
+    ("board", "kind", "model"),
+    [
+        ("mps2-an386", "gcc", "digits"),
+        pytest.param("mps3-an547", "zig", "keyword_spotting", marks=pytest.mark.slow),
+    ],
+)
+def test_boards(board: str, kind: str, model: str, tmp_path: Path) -> None:
+    if shutil.which("qemu-system-arm") is None:
+        pytest.skip("apt install qemu-system-arm")
+    machine = boards.BOARDS[board]
+    used = compiler(machine, kind)
+    common = bare_flags(0)
+    start = toolchain.compile_units(used, bare_units(common))
+    (tmp_path / "image.ld").write_text(boards.script(machine))
+    flags = (*DEVICE_FLAGS, "-Os", "-fwrapv")
+    for status, objects in zip((0, 4), compiled(used, model, tmp_path, flags)):
+        image = link_image(machine, used, [*start, *objects], tmp_path / "net.elf")
+        assert emulate(machine, image.path)[0] == status
+
+
+@pytest.mark.slow
+def test_webassembly(tmp_path: Path) -> None:
+    if importlib.util.find_spec("ziglang") is None or shutil.which("node") is None:
+        pytest.skip("pip install ziglang, apt install nodejs")
+    used = toolchain.find_compiler(targets.find("wasm32-wasi"))
+    wasi = Path(__file__).parents[1] / "build" / "wasi.mjs"
+    for status, objects in zip((0, 4), compiled(used, "digits", tmp_path, (*DEVICE_FLAGS, "-Os"))):
+        toolchain.link(used, objects, tmp_path / "program.wasm")
+        run("node", "--no-warnings", wasi, tmp_path, "program.wasm", status=status)
