@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the reference models that are worth a delegate. Out: lowering, loading and running them on XNNPACK, here and in
 # ExecuTorch, each with its own partitioner and its own build of the library, as ratios in a table.
-"""XNNPACK here and in ExecuTorch, side by side in one process, one thread each."""
+"""XNNPACK here and in ExecuTorch, side by side: latency, load time, lowering, peak memory, delegate calls."""
 
 from __future__ import annotations
 
@@ -19,17 +19,43 @@ from typing import Any
 
 from benchmarks.models import ROOT, _interleave
 
-MODELS = ["mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "resnet18", "vit_tiny", "minilm"]
+MODELS = [
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "efficientnet_b0",
+    "resnet18",
+    "resnet50",
+    "vit_tiny",
+    "minilm",
+]
+
+# What a process of its own prints for the peak memory of loading a file and running it once: bytes above what it had
+# when all was imported.
+_PEAK = """
+import resource, sys, torch
+path, side, inputs = sys.argv[1:]
+args = torch.load(inputs, weights_only=True)
+if side == "ours":
+    from torchette.runtime import Runtime
+else:
+    from executorch.runtime import Runtime
+runtime = Runtime.get()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+program = runtime.load_program(path)
+program.load_method("forward").execute(args)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench xnnpack", description=__doc__)
     parser.add_argument("models", nargs="*", default=MODELS, help=f"by default {', '.join(MODELS)}")
     parser.add_argument("--quick", action="store_true", help="two rounds of each instead of seven")
+    parser.add_argument("--threads", type=int, default=1, help="threads of either library (default 1)")
     parser.add_argument("--measure", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.measure:
-        json.dump(measure(options.measure, options.quick), sys.stdout)
+        json.dump(measure(options.measure, options.quick, options.threads), sys.stdout)
         return 0
 
     from rich.console import Console
@@ -42,8 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     console = Console() if sys.stdout.isatty() else Console(width=150)
     table = Table(
-        "model", "latency ms, ours : peer", "ratio", "load ms", "ratio", "lowering CPU s", "ratio", "calls"
-    )
+        "model", "latency ms, ours : peer", "ratio", "load ms", "ratio", "lowering CPU s", "ratio", "peak MB", "ratio", "calls"
+    )  # fmt: skip
     for name in options.models:
         command = [
             sys.executable,
@@ -52,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             "--measure",
             name,
             *["--quick"] * options.quick,
+            f"--threads={options.threads}",
         ]
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
@@ -65,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         f = json.loads(done.stdout.splitlines()[-1])
         cells = [name]
-        for key, unit, digits in (("latency", 1e3, 2), ("load", 1e3, 1), ("lower", 1, 1)):
+        for key, unit, digits in (("latency", 1e3, 2), ("load", 1e3, 1), ("lower", 1, 1), ("peak", 1e-6, 0)):
             ours, peer = f[f"{key}_ours"], f[f"{key}_peer"]
             cells += [f"{ours * unit:.{digits}f} : {peer * unit:.{digits}f}", f"{ours / peer:.2f}"]
         table.add_row(*cells, f"{f['calls_ours']:.0f} : {f['calls_peer']:.0f}")
@@ -73,8 +100,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def measure(name: str, quick: bool) -> dict[str, float]:
-    """All figures of one model: seconds (medians over the rounds), and delegate calls."""
+def measure(name: str, quick: bool, threads: int = 1) -> dict[str, float]:
+    """All figures of one model: seconds (medians over the rounds), bytes, and delegate calls."""
     import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackPartitioner as PeerPartitioner,
@@ -93,7 +120,8 @@ def measure(name: str, quick: bool) -> dict[str, float]:
     warnings.simplefilter("ignore", DelegationWarning)
     torch.set_num_threads(1)
     if reset := getattr(portable_lib, "_unsafe_reset_threadpool", None):
-        reset(1)
+        reset(threads)
+    Runtime.get().backend_registry.set_option("XnnpackBackend", num_threads=threads)
     module, args = zoo.build(name)
 
     def ours(program: torch.export.ExportedProgram) -> bytes:
@@ -128,6 +156,13 @@ def measure(name: str, quick: bool) -> dict[str, float]:
         def load_ours() -> Any:
             return Runtime.get().load_program(paths["lower_ours"]).load_method("forward")
 
+        inputs = Path(folder, "inputs.pt")
+        torch.save(args, inputs)
+        peaks = {}
+        for side in ("ours", "peer"):
+            command = [sys.executable, "-c", _PEAK, str(paths[f"lower_{side}"]), side, str(inputs)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            peaks[f"peak_{side}"] = float(done.stdout.split()[-1])
         load = _interleave({"load_ours": load_ours, "load_peer": load_peer}, rounds, time.perf_counter)
         our_method, peer_method = load_ours(), load_peer()
         for mine, theirs in zip(our_method.execute(args), peer_method.execute(args), strict=True):
@@ -143,7 +178,7 @@ def measure(name: str, quick: bool) -> dict[str, float]:
         )
         for side in ("ours", "peer")
     }
-    return {**cpu, **load, **latency, "calls_ours": counts["ours"], "calls_peer": counts["peer"]}
+    return {**cpu, **load, **latency, **peaks, "calls_ours": counts["ours"], "calls_peer": counts["peer"]}
 
 
 if __name__ == "__main__":
