@@ -18,6 +18,18 @@
 
 namespace torchette::extension {
 
+namespace {
+
+/// The pages that lie wholly inside leave the process; who reads them again gets them from the file again.
+void forget(void*, void* data, size_t size) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+}  // namespace
+
 Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) {
   size_t size;
   const int file = open_regular_file(path, &size);
@@ -46,7 +58,7 @@ Result<FreeableBuffer> MmapDataLoader::load(size_t offset, size_t size, const Se
     TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of the file of %zu", size, offset, size_);
     return Error::InvalidArgument;
   }
-  return FreeableBuffer(static_cast<const uint8_t*>(data_) + offset, size, nullptr);
+  return FreeableBuffer(static_cast<const uint8_t*>(data_) + offset, size, forget);
 }
 
 Error MmapDataLoader::load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const {

@@ -370,8 +370,14 @@ class Builder {
     TORCHETTE_CHECK(
         reads == Reads::Weights || is_plain(type) || (reads == Reads::Rows && type == xnn_datatype_qdint8),
         DelegateInvalidCompatibility, "a node reads value %u, of a type that it cannot have", name);
-    if (reads != Reads::Weights && known_[name].buffer != SIZE_MAX)
-      out_.constants[known_[name].buffer].stays = true;
+    if (known_[name].buffer != SIZE_MAX) {
+      Constant& constant = out_.constants[known_[name].buffer];
+      if (reads == Reads::Weights) {
+        ++constant.readers;
+      } else {
+        constant.stays = true;
+      }
+    }
     *id = known_[name].id;
     if (found != nullptr) *found = &known_[name];
     return Error::Ok;

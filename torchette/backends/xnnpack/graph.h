@@ -24,6 +24,7 @@ struct External {
 struct Constant {
   FreeableBuffer bytes;
   bool stays = false;
+  size_t readers = 0;  // nodes that pack them
 };
 
 /// A subgraph, and what its values point into.
@@ -35,6 +36,12 @@ struct Graph {
   Identities identities;                    // of the weights
   size_t constant_bytes = 0;
   bool needs_bytes = false;  // whether constants stand in the processed bytes themselves
+
+  /// Weights that were packed; the bytes go if no other node packs them.
+  void packed(const void* data) {
+    for (Constant& it : constants)
+      if (it.bytes.data() == data && !it.stays && it.readers == 1) it.bytes.Free();
+  }
 
   /// To be called when the library has made its runtime of the subgraph: what that needs no more.
   void shrink() {

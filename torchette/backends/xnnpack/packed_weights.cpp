@@ -34,8 +34,10 @@ PackedWeights::~PackedWeights() {
   for (const Chunk& chunk : chunks_) munmap(chunk.data, chunk.size);
 }
 
-xnn_weights_cache_t PackedWeights::open(const Identities& identities, size_t bytes) {
+xnn_weights_cache_t PackedWeights::open(const Identities& identities, size_t bytes,
+                                        std::function<void(const void*)> packed) {
   identities_ = &identities;
+  packed_ = std::move(packed);
   expected_ = bytes;
   return &provider_;
 }
@@ -86,6 +88,7 @@ void* PackedWeights::reserve(size_t size) {
 }
 
 size_t PackedWeights::insert(const xnn_weights_cache_look_up_key& given, void* data) {
+  packed_(given.kernel);
   Key key;
   if (key_of(given, &key)) {
     const auto [entry, is_new] = entries_.emplace(std::move(key), data);

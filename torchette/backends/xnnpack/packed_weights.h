@@ -5,6 +5,7 @@
 
 #include <xnnpack.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <tuple>
@@ -26,8 +27,13 @@ class PackedWeights {
   ~PackedWeights();
 
   /// To be given to the library while it makes the runtime of a graph, about as large as `bytes`.
-  xnn_weights_cache_t open(const Identities& identities, size_t bytes);
-  void close() { identities_ = nullptr; }
+  /// `packed` is told of each set of weights that is read no more.
+  xnn_weights_cache_t open(const Identities& identities, size_t bytes,
+                           std::function<void(const void*)> packed);
+  void close() {
+    identities_ = nullptr;
+    packed_ = nullptr;
+  }
 
  private:
   using Key = std::tuple<uint32_t, std::string, std::string>;
@@ -43,6 +49,7 @@ class PackedWeights {
 
   xnn_weights_cache_provider provider_{};
   const Identities* identities_ = nullptr;
+  std::function<void(const void*)> packed_;
   std::map<Key, void*> entries_;
   std::vector<Chunk> chunks_;
   size_t used_ = 0;      // of the last chunk

@@ -238,7 +238,8 @@ class XnnpackBackend final : public BackendInterface {
     xnn_status status;
     if (handle->weights != nullptr) {
       const std::lock_guard<std::mutex> packing(handle->weights->mutex);
-      status = make(handle->weights->packed.open(handle->graph.identities, handle->graph.constant_bytes));
+      status = make(handle->weights->packed.open(handle->graph.identities, handle->graph.constant_bytes,
+                                                 [handle](const void* data) { handle->graph.packed(data); }));
       handle->weights->packed.close();
     } else {
       status = make(nullptr);
