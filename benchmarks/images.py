@@ -50,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
             kernels = parts.shared + sum(cost.own for cost in parts.kernels)
             core = parts.rest
             line += f"{core + kernels:>20,}"
-        print(f"\r{name:20}{core:>9,}{PEER.get(name, 0) or '-':>9}{line}")
+        peer = f"{PEER[name]:,}" if name in PEER else "-"
+        print(f"\r{name:20}{core:>9,}{peer:>9}{line}")
     return 0
 
 
