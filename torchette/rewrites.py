@@ -205,8 +205,14 @@ def _never_nested(*_: Any, **__: Any) -> bool:
     return False
 
 
+def _set_data(x: torch.Tensor, value: torch.Tensor) -> None:
+    # Torch would capture the model as if the line were not there.
+    raise RuntimeError("the data of a tensor is assigned to")
+
+
 TABLE: dict[Any, Callable] = {
     **spectra.TABLE,
+    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     torch.equal: _equal,

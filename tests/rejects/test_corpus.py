@@ -71,8 +71,8 @@ class LoopUntilAValue(nn.Module):
 
 @fails("export-failed", "given other memory than it had", "x.copy_(value)")
 class ReplacesItsData(nn.Module):
-    def forward(self, x):  # here
-        x.data = x * 2
+    def forward(self, x):
+        x.data = x * 2  # here
         return x + 1
 
 

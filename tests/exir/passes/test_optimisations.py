@@ -6,7 +6,9 @@ import pytest
 import torch
 from graphs import ConvNet, called, lower
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
+from torchette.exir import control_flow
 from torchette.exir.graph import constants
 
 X = torch.randn(2, 3, 8, 8)
@@ -110,6 +112,32 @@ def test_constants_are_folded_but_the_file_does_not_grow():
     assert stored_bytes(program) <= stored_bytes(plain) + 4096
     tied = [node for node, tensor in constants(program).items() if tensor.shape == (100, 64)]
     assert len(tied) == 1 and len(tied[0].users) == 2
+
+
+class ConstantsInBranches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x):
+        def body(turn, x):
+            return turn + 1, x * (torch.ones(8) * 2) + torch.arange(8.0)
+
+        def repeated(x):
+            return while_loop(lambda turn, x: turn < 3, body, (torch.zeros((), dtype=torch.int64), x))[1]
+
+        return torch.cond(x.sum() > 0, repeated, lambda x: x @ (self.a @ self.b), (x,))
+
+
+def test_branches_are_given_what_they_would_compute_of_constants():
+    program, _ = lower(ConstantsInBranches(), (X.abs(),), "optimize")
+    branches = [
+        [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+        for module in control_flow.owners(program.graph_module)
+    ]
+    flat = [name for names in branches for name in names]
+    assert not [name for name in flat if "arange" in name or "full" in name or "ones" in name]
+    assert sum("mm" in name or "matmul" in name for name in flat) == 1 and flat.count("aten.mul.Tensor") == 1
 
 
 def test_random_and_empty_are_never_folded():

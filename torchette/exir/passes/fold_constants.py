@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, GraphModule, Node
 
-from torchette.exir import ops
+from torchette.exir import control_flow, ops
 from torchette.exir.graph import (
     add_constant,
     constants,
@@ -32,7 +33,8 @@ SMALL = 4096
 def fold_constants(program: ExportedProgram) -> ExportedProgram:
     """Replace what is computable from stored tensors by stored tensors, unless that makes the file larger."""
     stored = constants(program)
-    computable = _computable(program, stored)
+    _hoist(program, stored)
+    computable = _computable(program.graph, stored)
     results = set(outputs(program))
     # Values that something outside reads; the others vanish with them.
     frontier = [n for n in computable if n in results or any(user not in computable for user in n.users)]
@@ -65,9 +67,60 @@ def fold_constants(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _computable(program: ExportedProgram, stored: dict[Node, torch.Tensor]) -> dict[Node, None]:
+def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
+    """Let the main graph compute what branches compute of stored tensors alone, so that it is folded there: a branch
+    has no tensors of its own, and a loop's body would compute it in every turn."""
+    callers = control_flow.owners(program.graph_module)
+    for branch in reversed(list(callers)):
+        origins: dict[Node, Node] = {}
+        for node in control_flow.inputs(branch):
+            origin = _origin(node, callers)
+            if origin in stored:
+                origins[node] = origin
+        computable = _computable(branch.graph, origins)
+        outermost = callers[branch]
+        while outermost.graph.owning_module in callers:
+            outermost = callers[outermost.graph.owning_module]
+        returned = {value for value in control_flow.results(branch) if isinstance(value, Node)}
+        for node in computable:
+            read = any(user not in computable for user in node.users)
+            is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+            if read and is_tensor and node not in returned and _nbytes(node) <= SMALL:
+                copied = _copied(node, origins, outermost)
+                node.replace_all_uses_with(control_flow.bring_in(copied, branch, callers))
+        for node in reversed(computable):
+            if not node.users:
+                branch.graph.erase_node(node)
+
+
+def _origin(node: Node, callers: Mapping[GraphModule, Node]) -> Node | None:
+    """What a placeholder of a branch stands for in the main graph, where it is the same in every turn."""
+    while node.graph.owning_module in callers:
+        branch = node.graph.owning_module
+        caller = callers[branch]
+        first = len(control_flow.carried(caller)) + len(control_flow.sliced(caller))
+        at = control_flow.inputs(branch).index(node) - first if node.op == "placeholder" else -1
+        if at < 0:
+            return None
+        value = control_flow.shared(caller)[at]
+        if not isinstance(value, Node):
+            return None
+        node = value
+    return node
+
+
+def _copied(node: Node, known: dict[Node, Node], before: Node) -> Node:
+    if node not in known:
+        for source in node.all_input_nodes:
+            _copied(source, known, before)
+        with before.graph.inserting_before(before):
+            known[node] = before.graph.node_copy(node, lambda source: known[source])
+    return known[node]
+
+
+def _computable(graph: Graph, stored: Mapping[Node, Any]) -> dict[Node, None]:
     found: dict[Node, None] = {}
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         if node.op != "call_function" or not (
             ops.is_operator(node.target) or node.target is operator.getitem
         ):
