@@ -89,7 +89,7 @@ def test_the_installed_package_builds_for_a_target(wheel: Path, tmp_path: Path) 
     more = ["--dtypes", "float32", "--optimize", "size", "-o", str(tmp_path / "made")]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "torchette.cli", *command, *more], capture_output=True, text=True,
+        [sys.executable, "-m", "torchette.cli", *command, *more], capture_output=True, text=True,
         cwd=tmp_path, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
