@@ -76,7 +76,6 @@ WITHOUT_VALUES = {
 # Of bytes eager adds these up with rounded weights: a result may be off by one.
 ROUNDED = {
     "_upsample_bilinear2d_aa",
-    "nn.functional.interpolate.bicubic",
     "nn.functional.interpolate.bilinear",
     "nn.functional.upsample_bilinear",
 }
