@@ -30,6 +30,8 @@ class BackendInitContext {
   /// What delegates of the program share by name, in its file or in data files; valid as long as this. Null
   /// where the backend is used without a program.
   const NamedDataMap* get_named_data_map() const;
+  /// The same for all delegates of a program, which get the same bytes by name; null where they may not.
+  const void* get_named_data_source() const { return external_ == nullptr ? program_ : nullptr; }
 
  private:
   MemoryAllocator* allocator_;

@@ -218,8 +218,8 @@ class XnnpackBackend final : public BackendInterface {
   Error start(BackendInitContext& context, const FreeableBuffer& processed, Handle* handle) const {
     TORCHETTE_CHECK(xnn_initialize(nullptr) == xnn_status_success, NotSupported,
                     "XNNPACK does not know this processor, or has no memory");
-    const NamedDataMap* program = context.get_named_data_map();
-    TORCHETTE_TRY(xnnpack::read_graph(processed, program, &handle->graph));
+    const void* program = context.get_named_data_source();
+    TORCHETTE_TRY(xnnpack::read_graph(processed, context.get_named_data_map(), &handle->graph));
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       handle->threads = threads_;
