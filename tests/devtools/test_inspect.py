@@ -217,7 +217,7 @@ def test_inputs_of_a_compiled_model_have_their_arguments_names() -> None:
             return image * sizes["h"] * scale
 
     one = torch.ones(2, 3)
-    exported = torch.export.export(Net(), (one, {"h": one}), {"scale": one})
+    exported = torch.export.export(Net(), (one, {"h": one.clone()}), {"scale": one.clone()})
     forward = describe(bytes(to_edge(exported).to_executorch().buffer)).methods[0]
     assert [port.name for port in forward.inputs] == ["image", "args[1]['h']", "scale"]
     assert [port.text for port in forward.inputs] == ["float32[2, 3]"] * 3

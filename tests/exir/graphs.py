@@ -54,9 +54,13 @@ class Counter(nn.Module):
 
 
 def export(module, args, **kwargs):
-    """What torch.export captures of a module or function."""
+    """What torch.export captures of a module or function; it would take one tensor given twice for one input."""
     module = module if isinstance(module, nn.Module) else Function(module)
-    return torch.export.export(module.eval(), args, **kwargs)
+    apart = tuple(
+        arg.clone() if any(arg is other for other in args[:number]) else arg
+        for number, arg in enumerate(args)
+    )
+    return torch.export.export(module.eval(), apart, **kwargs)
 
 
 def lower(module, args, stage="exec", dynamic_shapes=None, **options):

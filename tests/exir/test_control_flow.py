@@ -163,15 +163,3 @@ def test_export_passes_reach_into_every_branch():
     }
     assert torch.ops.aten.cos.default in calls and torch.ops.aten.sin.default not in calls
     edge.to_executorch()
-
-
-def test_slices_of_a_size_that_no_input_has_are_refused():
-    from torchette.errors import UnsupportedError
-
-    exported = export(
-        Function(lambda x: torch_map(lambda row: torch.cat((row, row)), x)),
-        (X,),
-        dynamic_shapes=(({1: torch.export.Dim("n", max=8)},),),
-    )
-    with pytest.raises(UnsupportedError, match="no size of its inputs"):
-        to_edge(exported).to_executorch()

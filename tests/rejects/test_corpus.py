@@ -170,14 +170,10 @@ def shapeless(x: Tensor) -> Tensor:
     return x.clone()
 
 
-@torch.library.custom_op("corpus::outless", mutates_args=())
-def outless(x: Tensor) -> Tensor:
-    return x.clone()
-
-
-@outless.register_fake
-def _(x):
-    return torch.empty_like(x)
+# A list among other results: no out variant can be made for it.
+_library = torch.library.Library("corpus", "FRAGMENT")
+_library.define("outless(Tensor x) -> (Tensor, Tensor[])")
+_library.impl("outless", lambda x: (x.clone(), [x.clone()]), "CompositeExplicitAutograd")
 
 
 @fails("export-failed", "an operator that is not registered", "'corpus' object has no attribute 'nothing'")
@@ -195,7 +191,7 @@ class OperatorWithoutAShape(nn.Module):
 @fails("missing-out-variant", "corpus.outless", 'library.define("outless.out(')
 class OperatorWithoutAnOutVariant(nn.Module):
     def forward(self, x):
-        return outless(x)  # here
+        return torch.ops.corpus.outless(x)[0]  # here
 
 
 # ---- operators that have no place ----

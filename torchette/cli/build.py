@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: .pte files and the name of a machine. Out: a folder with the runtime for that machine, cut to what the files need.
-"""Build the runtime for another machine, with the kernels that models need and no others
+"""Build the runtime for another machine, with the kernels that models need
 
 Compiles with the package ziglang (pip install 'torchette[build]'), or with a compiler of your own. Several models give
 a build that runs each of them. A first build for a target takes minutes; later ones compile what has changed.

@@ -383,15 +383,15 @@ static void convert_run(const void* src, ptrdiff_t stride, void* dst, size_t n) 
   }
 }
 /// What numbers are computed in is there in any build.
+template <typename T>
+static constexpr bool kBuilt = has_dtype(kScalarType<T>) || std::is_same_v<T, float> ||
+                               std::is_same_v<T, double> || std::is_same_v<T, int64_t>;
+template <>
+constexpr bool kBuilt<Truth> = kBuilt<bool>;
+
 template <typename From, typename To>
 static constexpr Convert conversion() {
-  constexpr auto kBuilt = [](ScalarType type) {
-    return has_dtype(type) || type == ScalarType::Float || type == ScalarType::Double ||
-           type == ScalarType::Long;
-  };
-  if constexpr (std::is_same_v<From, Truth>)
-    return conversion<bool, To>() == nullptr ? nullptr : &convert_run<Truth, To>;
-  else if constexpr (kBuilt(kScalarType<From>) && kBuilt(kScalarType<To>))
+  if constexpr (kBuilt<From> && kBuilt<To>)
     return &convert_run<From, To>;
   else
     return nullptr;
