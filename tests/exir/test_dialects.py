@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from graphs import ConvNet, Counter, export, lower
+from graphs import ConvNet, Counter, Function, export, lower
 from torch import nn
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
@@ -159,7 +159,7 @@ def _():
 @broken_by("one-tensor-twice")
 def _():
     x = torch.randn(4)
-    return export(lambda x, y: x * 2 + y, (x, x)), "autograd_safe"
+    return torch.export.export(Function(lambda x, y: x * 2 + y), (x, x)), "autograd_safe"
 
 
 @broken_by("train-mode")
