@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import types
@@ -67,7 +68,7 @@ def page_id(page: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the pages speak of: model.py, net.pte, program.pt2, photo.npy."""
     torch = pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("reader")
@@ -85,6 +86,12 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert cli.main(["compile", f"{folder}/model.py:Net", "-o", f"{folder}/net.pte"]) == 0
     return folder
+
+
+@pytest.fixture
+def reader(made_reader: Path, tmp_path: Path) -> Path:
+    """A page's own copy: pages save other models under the same names."""
+    return shutil.copytree(made_reader, tmp_path / "reader")
 
 
 @pytest.mark.parametrize("page", with_language("python"), ids=page_id)
@@ -125,7 +132,8 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
             elif words[:1] == ["executor_runner"]:
                 runner = ROOT / "build" / "dev" / "executor_runner"
                 if runner.exists():
-                    subprocess.run([runner, *words[1:]], check=True, capture_output=True)
+                    done = subprocess.run([runner, *words[1:]], capture_output=True, text=True)
+                    assert done.returncode == 0, f"{place}: {done.stderr}"
             elif words[:1] == ["./dev"]:
                 assert re.search(rf"^  {re.escape(words[1])}\b", dev_help, re.M) or words[1] == "--help", (
                     place
