@@ -51,6 +51,21 @@ def test_structures_come_back(nest: torchette.Model, tmp_path: Path) -> None:
     assert isinstance(numpy["sum"], np.ndarray) and np.allclose(numpy["sum"], expected["sum"])
 
 
+class Best(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.sum(), {"best": torch.topk(x, 2), "largest": x.max(0)}
+
+
+def test_results_with_names_keep_them(tmp_path: Path) -> None:
+    x = torch.randn(4, 6)
+    compiled = torchette.compile(Best().eval(), (x,))
+    _, found = compiled(x)
+    torch.testing.assert_close(found, Best()(x)[1], check_stride=False)
+    assert type(found["best"]) is torch.return_types.topk
+    compiled.save(tmp_path / "best.pte")
+    assert torchette.load(tmp_path / "best.pte")(x.numpy())[1]["largest"].indices.shape == (6,)
+
+
 def test_arguments_by_name(nest: torchette.Model) -> None:
     args, kwargs = arguments()
     expected = Nest()(*args, **kwargs)["sum"]

@@ -57,10 +57,11 @@ def test_classes_that_torch_knows_come_back_as_they_were() -> None:
     assert type(again) is type(output) and again.attentions == 2
 
 
+LEAF = {"type": None, "context": None, "children_spec": []}
 OUTPUT = {
     "type": "some.module.Output",
     "context": '["logits", "state"]',
-    "children_spec": [{"type": None, "context": None, "children_spec": []}] * 2,
+    "children_spec": [LEAF] * 2,
 }
 
 
@@ -69,6 +70,29 @@ def test_classes_that_nobody_knows_become_dicts() -> None:
     assert tree is not None
     assert pytree.unflatten(tree, [1, 2]) == {"logits": 1, "state": 2}
     assert list(pytree.names(tree, "out")) == ["out.logits", "out.state"]
+
+
+def named(name: str, fields: str, count: int = 2) -> pytree.Tree:
+    record = {"type": f"torch.return_types.{name}", "context": fields, "children_spec": [LEAF] * count}
+    tree = pytree.decode(json.dumps([1, record]))
+    assert tree is not None
+    return tree
+
+
+def test_named_results_have_their_names_without_torch() -> None:
+    result = pytree.unflatten(named("not_in_torch", '["values", "indices"]'), [1, 2])
+    assert result == (1, 2) and result.values == 1 and type(result).__name__ == "not_in_torch"
+    assert list(pytree.names(named("topk", '["values", "indices"]'), "out")) == ["out.values", "out.indices"]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [named("x", '["a", "a"]'), named("x", "7"), named("a b", '["a", "b"]'), named("topk", '["values"]', 3)],
+    ids=["twice", "no names", "no identifier", "too many"],
+)
+def test_made_up_names_leave_a_tuple(tree: pytree.Tree) -> None:
+    pytest.importorskip("torch")
+    assert pytree.unflatten(tree, list(range(tree.num_leaves))) == tuple(range(tree.num_leaves))
 
 
 def test_torch_is_not_imported() -> None:
@@ -84,9 +108,6 @@ assert pytree.unflatten(tree, [1, 2]) == {{"logits": 1, "state": 2}}
 
 def test_nothing_is_no_tree() -> None:
     assert pytree.decode("") is None
-
-
-LEAF = {"type": None, "context": None, "children_spec": []}
 
 
 def nested(depth: int) -> dict:

@@ -93,6 +93,26 @@ def _registered(kind: str) -> Any:
     return None if python_type is None else torch_pytree.SUPPORTED_NODES.get(python_type)
 
 
+_NAMED_RESULTS = "torch.return_types."
+
+
+def _is_named_result(tree: Tree) -> bool:
+    """What torch.topk and its like return: a tuple whose fields have the names in the context."""
+    return tree.type is not None and tree.type.startswith(_NAMED_RESULTS)
+
+
+def _named_result(tree: Tree, members: list[Any]) -> Any:
+    """The class of torch's own where torch is loaded, else one like it."""
+    name = str(tree.type).removeprefix(_NAMED_RESULTS)
+    torch_class = getattr(sys.modules.get("torch.return_types"), name, None)
+    try:
+        if torch_class is not None:
+            return torch_class(members)
+        return collections.namedtuple(name, tree.context)(*members)  # type: ignore[misc]
+    except (TypeError, ValueError):  # names or a number of fields that a file made up
+        return tuple(members)
+
+
 def names(tree: Tree, root: str = "") -> Iterator[str]:
     """What to call each leaf: the way to it, such as ``args[1]['h']``."""
     if tree.is_leaf:
@@ -137,9 +157,11 @@ def _members(tree: Tree, value: Any, where: str) -> Sequence[Any]:
                 + (f", {unknown} unknown" if unknown else "")
             )
         return [value[key] for key in wanted]
-    if tree.type in ("builtins.tuple", "builtins.list", "collections.namedtuple", "collections.deque"):
+    sequences = ("builtins.tuple", "builtins.list", "collections.namedtuple", "collections.deque")
+    if tree.type in sequences or _is_named_result(tree):
         if not isinstance(value, (tuple, list, collections.deque)):
-            raise InputError(f"{where} must be a {tree.type.split('.')[1]}, not {type(value).__name__}")
+            kind = str(tree.type).rpartition(".")[2]
+            raise InputError(f"{where} must be a {kind}, not {type(value).__name__}")
         members: Sequence[Any] = list(value)
     else:
         node = _registered(tree.type or "")
@@ -181,6 +203,8 @@ def _unflatten(tree: Tree, take: Callable[[], Any]) -> Any:
         return collections.OrderedDict(zip(tree.context, members, strict=True))
     if kind == "collections.deque":
         return collections.deque(members)
+    if _is_named_result(tree):
+        return _named_result(tree, members)
     built = _build(tree, members)
     if built is not None:
         return built

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 import operator
 import re
@@ -799,9 +800,31 @@ def _structure(spec: pytree.TreeSpec | None) -> str:
     if spec is None:
         return ""
     try:
-        return pytree.treespec_dumps(spec)
+        version, record = json.loads(pytree.treespec_dumps(_with_plain_tuples(spec)))
     except NotImplementedError:  # a container registered without a name that a file could hold
         return ""
+    _name_tuples(record, spec)
+    return json.dumps([version, record])
+
+
+def _is_named_result(spec: pytree.TreeSpec) -> bool:
+    """What torch.topk and its like return: tuples with names, which torch itself has no text for."""
+    return spec.type in torch.return_types.all_return_types
+
+
+def _with_plain_tuples(spec: pytree.TreeSpec) -> pytree.TreeSpec:
+    if spec.is_leaf():
+        return spec
+    kind, context = (tuple, None) if _is_named_result(spec) else (spec.type, spec.context)
+    return pytree.TreeSpec(kind, context, [_with_plain_tuples(child) for child in spec.children()])
+
+
+def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
+    if _is_named_result(spec):
+        record["type"] = f"torch.return_types.{spec.type.__name__}"
+        record["context"] = json.dumps(spec.type.__match_args__)
+    for child, child_spec in zip(record["children_spec"], spec.children(), strict=True):
+        _name_tuples(child, child_spec)
 
 
 def _constant_method(name: str, value: Any, constants: _Store) -> Any:
