@@ -36,6 +36,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "util.activation_memory_profiler": {"generate_memory_trace": "torchette.devtools.memory_trace"},
     "exir.lowered_backend_module": {"LoweredBackendModule": _DELEGATE},
+    "exir.graph_module": dict.fromkeys(("get_cond_while_submodules", "get_control_flow_submodules"), "torchette.exir.control_flow"),
+    "exir.program._program": dict.fromkeys(("EdgeProgramManager", "ExecutorchProgramManager", "to_edge", "to_edge_transform_and_lower"), "torchette.exir.program"),
     "exir._serialize._named_data_store": {
         "NamedDataStore": _DELEGATE,
         "NamedDataStoreOutput": _DELEGATE,

@@ -210,6 +210,47 @@ def test_state_goes_along_as_a_whole() -> None:
     assert list(kept.graph_signature.buffers_to_mutate.values()) == ["count"]
 
 
+class HoldingBackend(BackendDetails):
+    """Its bytes are a program, in which another backend has a part."""
+
+    @staticmethod
+    def preprocess(edge_program, compile_specs):
+        inner = to_backend(edge_program, Choose("mul"))
+        return PreprocessResult(EdgeProgramManager(inner).to_executorch().buffer)
+
+
+def _ids(module: torch.nn.Module) -> list[str]:
+    return [child.backend_id for child in module.children() if isinstance(child, LoweredBackendModule)]
+
+
+def test_delegates_hold_delegates() -> None:
+    model = Model()
+    whole = _lowered(model, ARGS, AllNodePartitioner("HoldingBackend", []))
+    (outer,) = whole.exported_program().graph_module.children()
+    (inner,) = pte.read(outer.processed_bytes).program.execution_plan[0].delegates
+    assert inner.id == "ListingBackend"
+    # the same in two turns: what a backend has taken is a call like others to the next partitioner
+    twice = _lowered(
+        model, ARGS, [Choose("mul"), AllNodePartitioner("HoldingBackend", [])]
+    ).exported_program()
+    assert _ids(twice.graph_module) == ["HoldingBackend"]
+    (outer,) = twice.graph_module.children()
+    assert _ids(outer.original_module.graph_module) == ["ListingBackend"]
+    _close(twice.module()(*ARGS), model(*ARGS))
+
+
+def test_a_branch_goes_where_its_call_goes() -> None:
+    class Branches(torch.nn.Module):
+        def forward(self, x, y):
+            return torch.cond(x.sum() > 0, lambda x, y: x * y, lambda x, y: x + y, (x, y)) + 1
+
+    program = _lowered(Branches(), ARGS, AllNodePartitioner("HoldingBackend", [])).exported_program()
+    assert _ids(program.graph_module) == ["HoldingBackend"]
+    assert len(list(program.graph_module.children())) == 1, "the branches are inside of the part"
+    for x in (ARGS[0].abs(), -ARGS[0].abs()):
+        _close(program.module()(x, ARGS[1])[None], Branches()(x, ARGS[1])[None])
+
+
 def test_operators_are_kept_whole_for_those_who_want_them() -> None:
     class Norm(torch.nn.Module):
         def forward(self, x):

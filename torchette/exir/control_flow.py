@@ -86,6 +86,26 @@ def set_results(branch: GraphModule, values: list[Any]) -> None:
     branch.graph.output_node().args = (tuple(values),)
 
 
+def get_control_flow_submodules(graph_module: GraphModule) -> list[tuple[str, GraphModule, Node]]:
+    """(name, branch, call) of the branches that conds, maps and scans of this graph run; those of branches are not among
+    them. ExecuTorch's name, as is that of the next."""
+    return _submodules(graph_module, "cond", "map_impl", "scan")
+
+
+def get_cond_while_submodules(graph_module: GraphModule) -> list[tuple[str, GraphModule, Node]]:
+    """The same of conds and while loops."""
+    return _submodules(graph_module, "cond", "while_loop")
+
+
+def _submodules(module: GraphModule, *kinds: str) -> list[tuple[str, GraphModule, Node]]:
+    return [
+        (str(node.args[at].target), branch, node)  # type: ignore[union-attr]
+        for node in module.graph.nodes
+        if node.op == "call_function" and name(node.target) in kinds
+        for at, branch in zip(FORMS[name(node.target)].graphs, branches(node), strict=True)
+    ]
+
+
 def owners(root: GraphModule) -> dict[GraphModule, Node]:
     """Branch -> the call that runs it, for all branches below a graph."""
     found: dict[GraphModule, Node] = {}

@@ -439,11 +439,14 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
     for name, partitioner in method_edge_program_partitioners.method_to_partitioner.items():
         programs[name] = _partition(programs[name], partitioner)
         tags = programs[name].graph_module.meta.pop("partition_tags")
+        taken: set[torch.nn.Module] = set()
         for module in graph_modules(programs[name]):
             main = module is programs[name].graph_module
-            for piece in pieces(module, programs[name] if main else None):
-                spec = tags[piece.tag]
-                parts.append(_Part(name, module, piece, spec, program_of(piece, programs[name])))
+            # A branch goes where the call goes that runs it.
+            for piece in pieces(module, programs[name] if main else None) if module not in taken else ():
+                part = program_of(piece, programs[name])
+                taken.update(part.graph_module.modules())
+                parts.append(_Part(name, module, piece, tags[piece.tag], part))
     replaced: dict[Node, Node] = {}
     for backend_id in dict.fromkeys(part.spec.backend_id for part in parts):
         mine = [part for part in parts if part.spec.backend_id == backend_id]
@@ -488,6 +491,12 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
             hints=["do it in a pass"],
             code="bad-partition",
         )
+    operators, wanted = partitioner.ops_to_not_decompose(program)
+    for node in calls(program):
+        # Not all operators that a filter refuses fall apart: a linear layer stays one.
+        if TAG in node.meta and wanted is not None and node.target in operators and not wanted(node):
+            del node.meta[TAG]
+            reject(node, "its ops_to_not_decompose does not want this one whole")
     tagged = [node for node in calls(program) if TAG in node.meta]
     unknown = {node.meta[TAG]: node for node in tagged if node.meta[TAG] not in result.partition_tags}
     if unknown:

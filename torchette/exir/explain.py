@@ -20,7 +20,7 @@ from torch.fx import Node
 from torchette.errors import DelegationError, DelegationWarning
 from torchette.exir.cost import cost, multiply_adds
 from torchette.exir.delegate import LoweredBackendModule, is_delegate_call
-from torchette.exir.graph import graph_modules, place
+from torchette.exir.graph import calls, graph_modules, place
 from torchette.exir.ops import is_symbolic
 
 EXPENSIVE = 0.01  # share of the whole cost from which on a call that stays behind is worth a warning
@@ -101,6 +101,23 @@ def explain(program: ExportedProgram) -> Delegation:
             for node, backend in found
         )
     )
+
+
+def keep_reasons(before: ExportedProgram, after: ExportedProgram) -> ExportedProgram:
+    """Give the calls of a program that was traced anew the reasons that those had from which they come: the same operator
+    of the same line of the model, else any of that line."""
+    known: dict[Any, dict[str, tuple[str, ...]]] = {}
+    for node in calls(before):
+        trace, reasons = node.meta.get("stack_trace"), node.meta.get("not_delegated")
+        if trace and reasons:
+            known.setdefault((trace, node.target), reasons)
+            known.setdefault(trace, reasons)
+    for node in calls(after):
+        trace = node.meta.get("stack_trace")
+        reasons = known.get((trace, node.target)) or known.get(trace)
+        if reasons and not is_delegate_call(node):
+            node.meta.setdefault("not_delegated", reasons)
+    return after
 
 
 def warn(delegation: Delegation, strict: bool) -> None:

@@ -49,6 +49,7 @@ class Piece:
         inputs: the nodes outside of it that it reads, stored tensors that it owns excepted.
         outputs: its nodes that others read, or that the graph returns.
         owned: stored tensors that become part of it.
+        attributes: graphs and lowered modules that its calls name, which become part of it.
         updates: (output of the program, new value) of the state that becomes part of it.
         number, of: which piece of its tag this is.
     """
@@ -58,6 +59,7 @@ class Piece:
     inputs: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
     owned: list[Node] = field(default_factory=list)
+    attributes: list[Node] = field(default_factory=list)
     updates: list[tuple[OutputSpec, Node]] = field(default_factory=list)
     number: int = 0
     of: int = 1
@@ -238,12 +240,15 @@ def _find_edges(piece: Piece, program: ExportedProgram | None) -> None:
     written: set[Node] = set()
     inputs: dict[Node, None] = {}
     owned: dict[Node, None] = {}
+    attributes: dict[Node, None] = {}
     for node in piece.nodes:
         for source in node.all_input_nodes:
             if source in inside:
                 continue
             spec = stored.get(source)
-            if spec is None:
+            if source.op == "get_attr":
+                attributes[source] = None
+            elif spec is None:
                 inputs[source] = None
             elif spec.target not in updates:
                 owned[source] = None
@@ -257,7 +262,7 @@ def _find_edges(piece: Piece, program: ExportedProgram | None) -> None:
                     owned[source] = None
                 else:
                     inputs[source] = None
-    piece.inputs, piece.owned = list(inputs), list(owned)
+    piece.inputs, piece.owned, piece.attributes = list(inputs), list(owned), list(attributes)
     kept = {id(spec) for spec, _ in piece.updates}
     for node in piece.nodes:
         outside = any(user not in inside and user.op != "output" for user in node.users)
@@ -308,6 +313,14 @@ def program_of(piece: Piece, program: ExportedProgram) -> ExportedProgram:
     for node in piece.inputs:
         copies[node] = _placeholder(graph, node)
         specs.append(InputSpec(InputKind.USER_INPUT, _argument(copies[node]), None))
+    root = torch.nn.Module()
+    for node in piece.attributes:
+        copies[node] = graph.node_copy(node)
+        value = getattr(node.graph.owning_module, str(node.target))
+        setattr(root, str(node.target), value)
+        for inner in value.modules():
+            for each in inner.graph.nodes if isinstance(inner, GraphModule) else ():
+                each.meta.pop(TAG, None)
     for node in piece.nodes:
         copies[node] = graph.node_copy(node, lambda n: copies[n])
         copies[node].meta.pop(TAG, None)
@@ -322,7 +335,7 @@ def program_of(piece: Piece, program: ExportedProgram) -> ExportedProgram:
         ],
     )
     result = copy.copy(program)
-    result._graph_module = _LazyGraphModule(torch.nn.Module(), graph)
+    result._graph_module = _LazyGraphModule(root, graph)
     result._graph_signature = signature
     result._state_dict, result._constants = state, constants
     result._example_inputs = None
@@ -394,6 +407,10 @@ def replace_by_call(
         _drop_outputs(program, {id(spec) for spec, _ in piece.updates})
     for old in reversed(piece.nodes):
         graph.erase_node(old)
+    for old in piece.attributes:
+        if not old.users:
+            graph.erase_node(old)
+            delattr(module, str(old.target))
     return node
 
 

@@ -20,7 +20,7 @@ from torchette.errors import InputTypeError, UnsupportedError
 from torchette.exir import delegate, dialects, ops
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import EmitterOutput, emit_program
-from torchette.exir.explain import Delegation, explain, warn
+from torchette.exir.explain import Delegation, explain, keep_reasons, warn
 from torchette.exir.graph import calls, place, placeholders, shape_text
 from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
@@ -29,6 +29,8 @@ from torchette.exir.passes.split_chains import split_chains
 from torchette.exir.passes.split_rows import Split, split_rows
 from torchette.exir.pipeline import PIPELINE, Options, PassRecord, Pipeline, Report, Stage
 from torchette.format import pte
+
+__path__: list[str] = []  # in ExecuTorch this is a package; compat.py serves `program._program`
 
 
 class DynamicMemoryPlanningMode(Enum):
@@ -420,7 +422,7 @@ class EdgeProgramManager:
 
         def decomposed(programs: Mapping[str, ExportedProgram], reports: Mapping[str, Report]) -> dict:
             return {
-                name: again.run(program, _options(config), reports.get(name))
+                name: keep_reasons(program, again.run(program, _options(config), reports.get(name)))
                 if any(True for _ in calls(program, *preserved))
                 else program
                 for name, program in programs.items()

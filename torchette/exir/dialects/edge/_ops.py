@@ -95,6 +95,8 @@ class EdgeOpOverload(OpOverload):
         self.__dict__.update(op.__dict__)
         self._torch = op
         self._schema = EdgeDialectFunctionSchema(op._schema)  # type: ignore[assignment]
+        # In Edge an operator's name has the namespace, `aten.add.Tensor`: backends write it into their bytes.
+        self.__name__, self.__module__ = str(op), "torch._ops"
 
     def to_out_variant(self) -> OpOverload:
         """The overload that writes its results to tensors that it is given.

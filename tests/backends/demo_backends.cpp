@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The halves on the device of ExecuTorch's two demo backends, each in a library of its own: what their Python
+// halves wrote comes in. One runs a list of operators, the other a whole program, in which there may be a
+// part for the first.
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/module.h"
+#include "torchette/runtime/backend.h"
+
+namespace {
+
+using namespace torchette;
+
+/// Its bytes: "<count>version:0#", then "op:demo::<name>, numel:<n>, dtype:<type><debug_handle><number>#" for
+/// each operator. They name no operands: an operator is given the result before it, a second operand is the
+/// next input.
+class CompilerDemo final : public BackendInterface {
+ public:
+  bool is_available() const override { return true; }
+
+  Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer* processed,
+                               Span<const CompileSpec>) const override {
+    const std::string text(static_cast<const char*>(processed->data()), processed->size());
+    processed->Free();
+    const size_t header = text.find("version:0#");
+    if (header == std::string::npos) {
+      TORCHETTE_LOG(Error, "these are no bytes of the demo backend, version 0");
+      return Error::DelegateInvalidCompatibility;
+    }
+    auto names = std::make_unique<std::vector<std::string>>();
+    for (size_t at = text.find('#'); at + 1 < text.size(); at = text.find('#', at + 1)) {
+      constexpr char kBegin[] = "op:demo::";
+      const size_t name = at + sizeof(kBegin), end = text.find(',', name);
+      if (text.compare(at + 1, sizeof(kBegin) - 1, kBegin) != 0 || end == std::string::npos) break;
+      names->push_back(text.substr(name, end - name));
+    }
+    if (std::to_string(names->size()) != text.substr(0, header)) return Error::DelegateInvalidCompatibility;
+    return static_cast<DelegateHandle*>(names.release());
+  }
+
+  Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<Value*> arguments) const override {
+    const auto& names = *static_cast<const std::vector<std::string>*>(handle);
+    size_t given = 0;
+    const auto next = [&]() -> Tensor { return arguments[given++]->to_tensor(); };
+    const Tensor first = next();
+    std::vector<SizesType> shape(first.sizes().begin(), first.sizes().end());
+    std::vector<float> value(first.const_data_ptr<float>(), first.const_data_ptr<float>() + first.numel());
+    for (const std::string& name : names) {
+      if (name == "aten.sin.default") {
+        for (float& x : value) x = std::sin(x);
+        continue;
+      }
+      TORCHETTE_CHECK(given + 1 < arguments.size(), InvalidArgument, "%s has no second operand",
+                      name.c_str());
+      const Tensor other = next();
+      const float* b = other.const_data_ptr<float>();
+      if (name == "aten.add.Tensor") {
+        for (size_t i = 0; i < value.size(); ++i) value[i] += b[i];
+      } else if (name == "aten.mm.default") {
+        const auto m = shape[0], k = shape[1], n = other.sizes()[1];
+        std::vector<float> product(static_cast<size_t>(m * n));
+        for (int i = 0; i < m * n; ++i)
+          for (int j = 0; j < k; ++j) product[i] += value[i / n * k + j] * b[j * n + i % n];
+        value = std::move(product);
+        shape = {m, n};
+      } else {
+        TORCHETTE_LOG(Error, "the demo backend has no operator %s", name.c_str());
+        return Error::NotSupported;
+      }
+    }
+    const Tensor out = next();
+    TORCHETTE_TRY(resize_tensor(out, {shape.data(), shape.size()}));
+    memcpy(out.mutable_data_ptr(), value.data(), value.size() * sizeof(float));
+    return Error::Ok;
+  }
+
+  void destroy(DelegateHandle* handle) const override {
+    delete static_cast<std::vector<std::string>*>(handle);
+  }
+};
+
+CompilerDemo compiler_demo;
+Backend compiler_entry{"BackendWithCompilerDemo", &compiler_demo};
+
+#ifdef WHOLE_PROGRAM
+/// Its bytes are a program.
+class ExecutorDemo final : public BackendInterface {
+ public:
+  bool is_available() const override { return true; }
+
+  Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer* processed,
+                               Span<const CompileSpec>) const override {
+    // the runtime of this library is another one than its host's, with backends of its own
+    if (get_backend_class(compiler_entry.name) == nullptr) TORCHETTE_TRY(register_backend(compiler_entry));
+    auto module = std::make_unique<extension::Module>(
+        std::make_shared<extension::BufferDataLoader>(processed->data(), processed->size()));
+    TORCHETTE_TRY(module->load_forward());
+    return static_cast<DelegateHandle*>(module.release());
+  }
+
+  Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<Value*> arguments) const override {
+    auto& module = *static_cast<extension::Module*>(handle);
+    const Result<MethodMeta> meta = module.method_meta("forward");
+    if (!meta.ok()) return meta.error();
+    std::vector<Value> inputs;
+    for (size_t i = 0; i < meta->num_inputs(); ++i) inputs.push_back(*arguments[i]);
+    const auto results = module.forward(inputs);
+    if (!results.ok()) return results.error();
+    for (size_t i = 0; i < results->size(); ++i) {
+      const Tensor from = (*results)[i].to_tensor(), to = arguments[inputs.size() + i]->to_tensor();
+      TORCHETTE_TRY(resize_tensor(to, from.sizes()));
+      memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+    }
+    return Error::Ok;
+  }
+
+  void destroy(DelegateHandle* handle) const override { delete static_cast<extension::Module*>(handle); }
+};
+
+ExecutorDemo executor_demo;
+Backend executor_entry{"ExecutorBackend", &executor_demo};
+#endif
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) torchette::Backend* torchette_backend() {
+#ifdef WHOLE_PROGRAM
+  return &executor_entry;
+#else
+  return &compiler_entry;
+#endif
+}

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# ExecuTorch's demo backends and partitioners, which its guides explain, are read from its installed package. What is
+# changed in them is the import root; their halves on the device are ours (demo_backends.cpp).
+"""Backends that were written for ExecuTorch lower and run after a change of the import root."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.export import export
+
+from tests.building import CXX, ROOT, built, run
+from torchette.backends.null import NullPartitioner
+from torchette.errors import DelegationWarning
+from torchette.exir import to_edge, to_edge_transform_and_lower
+from torchette.exir.delegate import executorch_call_delegate, to_backend
+from torchette.exir.graph import calls
+from torchette.format import pte
+from torchette.runtime import Runtime
+
+DEMOS = "torchette.exir.backend.test"
+
+
+class _ChangedRoot(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `torchette.exir.backend.test` in ExecuTorch's package."""
+
+    def __init__(self, package: Path) -> None:
+        self.package = package
+
+    def _path(self, name: str) -> Path:
+        return self.package.joinpath(*name.split(".")[1:])
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname != DEMOS and not fullname.startswith(DEMOS + "."):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=self._path(fullname).is_dir())
+
+    def create_module(self, spec: Any) -> None: ...
+
+    def exec_module(self, module: ModuleType) -> None:
+        file = self._path(module.__name__).with_suffix(".py")
+        if file.is_file():
+            source = re.sub(r"\bexecutorch(?=\.)", "torchette", file.read_text(encoding="utf-8"))
+            exec(compile(source, str(file), "exec"), module.__dict__)
+
+
+@pytest.fixture(scope="module")
+def demos() -> Iterator[Any]:
+    """A function: path below the demos -> module."""
+    found = importlib.util.find_spec("executorch")
+    package = Path(next(iter(found.submodule_search_locations))) if found else None
+    if package is None or not (package / "exir/backend/test/op_partitioner_demo.py").exists():
+        pytest.skip("ExecuTorch's demo backends are not installed")
+    finder = _ChangedRoot(package)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield lambda path: importlib.import_module(f"{DEMOS}.{path}")
+    finally:
+        sys.meta_path.remove(finder)
+
+
+@pytest.fixture(scope="module")
+def on_the_device(tmp_path_factory: pytest.TempPathFactory) -> None:
+    archive = built("torchette_static").with_name("libtorchette.a")
+    folder = tmp_path_factory.mktemp("demo")
+    registry = Runtime.get().backend_registry
+    for name, options in (("BackendWithCompilerDemo", []), ("ExecutorBackend", ["-DWHOLE_PROGRAM"])):
+        if registry.is_available(name):
+            continue
+        library = folder / f"{name}.so"
+        run(
+            *(CXX, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"),
+            *(*options, f"-I{ROOT}", ROOT / "tests/backends/demo_backends.cpp", archive, "-lpthread", "-ldl"),
+            *("-o", library),
+        )  # fmt: skip
+        assert registry.load(library) == name
+
+
+class _Of(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+SQUARES = tuple(x.clone() for x in torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0)))
+
+
+def _lower(function: Any, partitioner: Any, args: tuple = SQUARES) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        return to_edge_transform_and_lower(export(_Of(function), args), partitioner=partitioner)
+
+
+def _ids(edge: Any) -> list[str]:
+    return [
+        getattr(node.graph.owning_module, str(node.args[0].target)).backend_id
+        for node in calls(edge.exported_program(), executorch_call_delegate)
+    ]
+
+
+def _check(edge: Any, function: Any, args: tuple = SQUARES) -> None:
+    (result,) = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward").execute(args)
+    torch.testing.assert_close(torch.as_tensor(result), function(*args))
+
+
+def test_a_whole_graph(demos: Any, on_the_device: None) -> None:
+    demos("backend_with_compiler_demo")
+    program = to_edge(export(_Of(torch.sin), (torch.ones(1),))).exported_program()
+    lowered = to_backend("BackendWithCompilerDemo", program, [])
+    assert re.fullmatch(
+        rb"1version:0#op:demo::aten\.sin\.default, numel:1, dtype:torch\.float32<debug_handle>\d+#",
+        lowered.processed_bytes,
+    )
+    args = (torch.tensor([0.5]),)
+    _check(to_edge(export(_Of(lowered), args)), torch.sin, args)
+
+
+def _product_and_sum(a, x, b):
+    return torch.mm(a, x) + b - a
+
+
+def test_a_part_of_a_graph(demos: Any, on_the_device: None) -> None:
+    edge = _lower(_product_and_sum, demos("op_partitioner_demo").AddMulPartitionerDemo())
+    assert _ids(edge) == ["BackendWithCompilerDemo"]
+    _check(edge, _product_and_sum)
+
+
+def test_two_backends_in_one_graph(demos: Any, on_the_device: None) -> None:
+    def function(a, x, b):
+        return (torch.mm(a, x) + b) * a
+
+    edge = _lower(function, [demos("op_partitioner_demo").AddMulPartitionerDemo(), NullPartitioner()])
+    assert _ids(edge) == ["BackendWithCompilerDemo", "NullBackend"]
+    _check(edge, function)
+
+
+def test_in_branches(demos: Any, on_the_device: None) -> None:
+    def function(a, x, b):
+        return torch.cond(a.sum() > 0, _product_and_sum, lambda a, x, b: torch.mm(x, a) - b, (a, x, b))
+
+    edge = _lower(function, demos("op_partitioner_demo").AddMulPartitionerDemo())
+    assert _ids(edge) == ["BackendWithCompilerDemo"] * 2
+    for args in (SQUARES, tuple(-x for x in SQUARES)):
+        _check(edge, function, args)
+
+
+def test_a_whole_program_as_a_part_and_in_it_a_part_of_its_own(demos: Any, on_the_device: None) -> None:
+    def function(a, x, b):
+        a = x - b
+        return torch.mm(a, x) + b
+
+    partitioners = [
+        demos("op_partitioner_demo").AddMulPartitionerDemo(),
+        demos("demos.rpc.executor_backend_partitioner").ExecutorBackendPartitioner(),
+    ]
+    edge = _lower(function, partitioners)
+    assert _ids(edge) == ["ExecutorBackend"]
+    (outer,) = [
+        child for child in edge.exported_program().graph_module.children() if hasattr(child, "backend_id")
+    ]
+    (inner,) = pte.read(outer.processed_bytes).program.execution_plan[0].delegates
+    assert inner.id == "BackendWithCompilerDemo"
+    _check(edge, function)
+
+
+def test_a_part_that_branches(demos: Any, on_the_device: None) -> None:
+    def function(a, x, b):
+        return torch.cond(a.sum() > 0, _product_and_sum, lambda a, x, b: torch.mm(x, a) - b, (a, x, b)) * 2
+
+    edge = _lower(function, demos("op_partitioner_demo").AllNodesPartitionerDemo())
+    assert _ids(edge) == ["ExecutorBackend"]
+    for args in (SQUARES, tuple(-x for x in SQUARES)):
+        _check(edge, function, args)
+
+
+def test_a_network_as_a_part(demos: Any, on_the_device: None) -> None:
+    demos("demos.rpc.executor_backend_preprocess")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 25), torch.nn.Sigmoid(), torch.nn.Linear(25, 3)).eval()
+    args = (torch.randn(5, 4),)
+    lowered = to_backend("ExecutorBackend", to_edge(export(model, args)).exported_program(), [])
+    _check(to_edge(export(_Of(lowered), args)), model, args)
+
+
+def test_operators_are_kept_whole_where_the_filter_wants_them(demos: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False)).eval()
+    edge = _lower(model, demos("op_partitioner_demo").NonDecompTestPartitioner(), SQUARES[:1])
+    (part,) = [
+        child for child in edge.exported_program().graph_module.children() if hasattr(child, "backend_id")
+    ]
+    assert b"1version:0#op:demo::aten.linear.default" in part.processed_bytes
+    left = [item for item in edge.delegation().placements if item.backend is None]
+    assert [(item.op, list(item.reasons)) for item in left] == [
+        ("aten.linear.default", ["NonDecompTestPartitioner"])
+    ]
+    torch.testing.assert_close(edge.exported_program().module()(SQUARES[0]), model(SQUARES[0]))
+
+
+def test_backends_that_see_all_methods_at_once(demos: Any) -> None:
+    partitioner = demos("backend_with_preprocess_all_demo").BackendWithPreprocessAllPartitioner()
+    methods = {
+        "one": export(_Of(lambda x: (x + x).cos() - x), (torch.ones(2),)),
+        "two": export(_Of(lambda x: torch.sin(x) + x), (torch.ones(2),)),
+    }
+    edge = to_edge_transform_and_lower(methods, partitioner=partitioner)
+    texts = {
+        name: [
+            child.processed_bytes.decode()
+            for child in edge.exported_program(name).graph_module.children()
+            if hasattr(child, "backend_id")
+        ]
+        for name in methods
+    }
+    assert texts == {
+        "one": [
+            "FirstBackendWithPreprocessAll#3#aten.add.Tensor:#add:b'\\x00';",
+            "SecondBackendWithPreprocessAll#2#aten.cos.default:aten.sub.Tensor:#cos:b'\\x03';sub:b'\\x02';",
+        ],
+        "two": [
+            "FirstBackendWithPreprocessAll#3#aten.sin.default:aten.add.Tensor:#sin:b'\\x01';add:b'\\x00';"
+        ],
+    }
+    assert len(edge.to_executorch().buffer) > 0
+
+
+def test_data_that_stand_in_the_file_by_name(demos: Any) -> None:
+    edge = _lower(
+        lambda a, x, b: torch.sin(a + x) * b, demos("backend_with_named_data_map").BackendWithNDMPartitioner()
+    )
+    named = pte.read(edge.to_executorch().buffer).named()
+    assert {key: len(bytes(value)) for key, value in named.items()} == {
+        "aten.sin.default": 0,
+        "aten.add.Tensor": 1,
+        "aten.mul.Tensor": 3,
+    }
