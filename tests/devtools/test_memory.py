@@ -185,6 +185,23 @@ def test_scratch_memory_is_what_a_kernel_asks_for() -> None:
     assert runtime.scratch_bytes("aten::relu.out", [tensor(3), tensor(3)], LEVEL) == (0, 0)
 
 
+def test_scratch_memory_of_a_product_is_no_larger_than_the_product() -> None:
+    lanes = 4  # of the smallest level, which microcontrollers have, too
+    most = 384 * (3 * lanes + 1) * 4  # a panel of the greatest depth, and the column behind
+    taken = {}
+    for rows, inner, columns in ((1, 64, 64), (2, 0, 8), (2, 16, 8), (8, 16, 8), (8, 2000, 500)):
+        arguments = [tensor(rows, inner), tensor(columns, inner), tensor(columns), tensor(rows, columns)]
+        need = runtime.scratch_bytes("aten::linear.out", arguments, LEVEL)
+        assert need is not None and need[0] == need[1] <= most
+        taken[rows, inner, columns] = need[0]
+    assert taken[1, 64, 64] == 0  # a matrix times a vector reads both in place
+    assert taken[2, 16, 8] == taken[8, 16, 8] <= 16 * (8 + 1) * 4
+    image, point = tensor(1, 8, 16, 16), tensor(8, 8, 1, 1)
+    arguments = [image, point, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, image]
+    convolution = runtime.scratch_bytes("aten::convolution.out", arguments, LEVEL)
+    assert convolution is not None and convolution[0] <= 4096
+
+
 def test_a_mask_is_billed_as_if_it_were_true_everywhere() -> None:
     arguments = [tensor(5, 4), [tensor(5, 4, dtype=BOOL)], tensor(20)]
     assert runtime.scratch_bytes("aten::index.Tensor_out", arguments, LEVEL) == (2 * 20 * 8, 2 * 20 * 8)

@@ -118,9 +118,9 @@ static ptrdiff_t fetch_columns(const PanelSource& self, size_t k0, size_t depth,
 static Error conv_by_columns(Context& context, const Conv& conv, const float* input, const float* weight,
                              const float* bias, float* out) {
   GemmScratch scratch(context);
-  float* panels = scratch.panels();
-  TORCHETTE_CHECK(panels != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
   const size_t m = conv.out_channels, n = conv.out_plane(), k = conv.in_channels * conv.taps();
+  float* panels = scratch.panels(n, k);
+  TORCHETTE_CHECK(panels != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
   for (size_t b = 0; b < conv.batch; ++b) {
     for (size_t g = 0; g < conv.groups; ++g) {
       ColumnSource source = {
@@ -134,7 +134,7 @@ static Error conv_by_columns(Context& context, const Conv& conv, const float* in
         continue;
       }
       // The weight is [in, out, taps]: blocks of it are copied to [out, in x taps].
-      float* rows = scratch.rows();
+      float* rows = scratch.rows(m, k);
       TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
       const size_t taps = conv.taps();
       do {
@@ -172,10 +172,9 @@ static Error conv_by_winograd(Context& context, const Conv& conv, const float* i
                              conv.out[1],      conv.out[2],       conv.padding[1], conv.padding[2]};
   if (!winograd.pays()) return Error::Ok;
   // one request, so that nothing is held where it is refused
-  const size_t floats = GemmScratch::kPanelsFloats + winograd.weight_floats() + winograd.scratch_floats();
-  auto* panels = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
-  if (panels == nullptr) return Error::Ok;
-  float* memory = panels + GemmScratch::kPanelsFloats;
+  const size_t floats = winograd.weight_floats() + winograd.scratch_floats();
+  auto* memory = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
+  if (memory == nullptr) return Error::Ok;
   const size_t in_image = conv.in_channels * conv.in_plane(),
                out_image = conv.out_channels * conv.out_plane();
   done = true;
@@ -184,7 +183,7 @@ static Error conv_by_winograd(Context& context, const Conv& conv, const float* i
     for (size_t b = 0; b < conv.batch && done; ++b)
       done = winograd.run(input + (b * conv.groups + g) * in_image, memory,
                           bias != nullptr ? bias + g * conv.out_channels : nullptr,
-                          out + (b * conv.groups + g) * out_image, memory + winograd.weight_floats(), panels);
+                          out + (b * conv.groups + g) * out_image, memory + winograd.weight_floats());
   }
   return Error::Ok;
 }

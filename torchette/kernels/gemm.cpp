@@ -219,10 +219,10 @@ static void rows_times_vector(size_t count, size_t k, const float* rows, ptrdiff
 
 // --- The loops around the tiles ---
 
-/// c[row][j] (+)= a[row] . tail[j] for kColumns columns whose depth is contiguous, kMaxDepth apart.
+/// c[row][j] (+)= a[row] . tail[j] for kColumns columns whose depth is contiguous, `tail_row` apart.
 template <int kColumns>
 static void dot_columns(size_t rows, size_t depth, const float* a, ptrdiff_t a_row, const float* tail,
-                        float* c, ptrdiff_t c_row, const TileStart& start) {
+                        size_t tail_row, float* c, ptrdiff_t c_row, const TileStart& start) {
   for (size_t i = 0; i < rows; i += 2) {
     const float* first = a + static_cast<ptrdiff_t>(i) * a_row;
     const float* second = i + 1 < rows ? first + a_row : first;
@@ -232,7 +232,7 @@ static void dot_columns(size_t rows, size_t depth, const float* a, ptrdiff_t a_r
       const Vec x = load(first + p), y = load(second + p);
 #pragma GCC unroll 8
       for (int j = 0; j < kColumns; ++j) {
-        const Vec t = load(tail + static_cast<size_t>(j) * kMaxDepth + p);
+        const Vec t = load(tail + static_cast<size_t>(j) * tail_row + p);
         acc[0][j] = fma(x, t, acc[0][j]);
         acc[1][j] = fma(y, t, acc[1][j]);
       }
@@ -241,7 +241,7 @@ static void dot_columns(size_t rows, size_t depth, const float* a, ptrdiff_t a_r
       const Vec x = load_partial(first + p, depth - p), y = load_partial(second + p, depth - p);
 #pragma GCC unroll 8
       for (int j = 0; j < kColumns; ++j) {
-        const Vec t = load_partial(tail + static_cast<size_t>(j) * kMaxDepth + p, depth - p);
+        const Vec t = load_partial(tail + static_cast<size_t>(j) * tail_row + p, depth - p);
         acc[0][j] = fma(x, t, acc[0][j]);
         acc[1][j] = fma(y, t, acc[1][j]);
       }
@@ -265,13 +265,28 @@ static auto dot_columns_of(size_t columns, std::integer_sequence<int, kColumn...
   return kFunctions[columns - 1];
 }
 
+/// Floats of all panels that are fetched together, where each is `depth` deep.
+static size_t room_for_panels(size_t n, size_t depth) {
+  constexpr size_t kWidest = kMaxVectors * kLanes, kAll = kMaxPanels * kWidest;
+  const size_t columns = whole_vectors(n), together = depth * (columns < kAll ? columns : kAll);
+  const size_t one = depth * (columns < kWidest ? columns : kWidest);
+  return together < kShallowFloats ? together : one > kShallowFloats ? one : kShallowFloats;
+}
+
+static bool may_have_tail(size_t n, size_t k) { return n > kLanes && k >= 4 * kLanes; }
+
+size_t panel_floats(size_t n, size_t k) {
+  const size_t depth = next_part(k, kMaxDepth);
+  return room_for_panels(n, depth) + (may_have_tail(n, k) ? kMaxTail * whole_vectors(depth) : 0);
+}
+
 void gemm_panels(const Product& product, const PanelSource& source, float* panels) {
   const size_t m = product.m, n = product.n, k = product.k;
-  float* tail = panels + kPanelFloats;              // [kMaxTail][kMaxDepth]
-  float* tail_panel = tail + kMaxTail * kMaxDepth;  // [kMaxDepth][kLanes]
+  const size_t tail_row = whole_vectors(next_part(k, kMaxDepth));
+  float* tail = panels + room_for_panels(n, next_part(k, kMaxDepth));  // [tail columns][tail_row]
   // Columns behind the last whole vector: dots cost depth / kLanes + a sum each, a vector costs depth.
-  size_t tail_columns = n > kLanes ? n % kLanes : 0;
-  if (tail_columns > kMaxTail || k < 4 * kLanes) tail_columns = 0;
+  size_t tail_columns = may_have_tail(n, k) ? n % kLanes : 0;
+  if (tail_columns > kMaxTail) tail_columns = 0;
   const size_t n_tiles = n - tail_columns;
   // Blocks of rows keep the part of A that every panel meets again in the L2 cache.
   constexpr size_t kRowBlock = 504;
@@ -287,10 +302,10 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
       };
       if (tail_columns != 0) {
         const float* b;
-        const ptrdiff_t b_row = source.fetch(source, k0, depth, n_tiles, tail_columns, kLanes, tail_panel, b);
+        const ptrdiff_t b_row = source.fetch(source, k0, depth, n_tiles, tail_columns, kLanes, panels, b);
         for (size_t p = 0; p < depth; ++p)
           for (size_t j = 0; j < tail_columns; ++j)
-            tail[j * kMaxDepth + p] = b[static_cast<ptrdiff_t>(p) * b_row + static_cast<ptrdiff_t>(j)];
+            tail[j * tail_row + p] = b[static_cast<ptrdiff_t>(p) * b_row + static_cast<ptrdiff_t>(j)];
       }
       for (size_t n0 = 0; n0 < n_tiles;) {
         // One odd vector joins a wider tile: a tile of one vector waits for loads. Few rows want wide tiles.
@@ -304,13 +319,12 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
         }
         const size_t width = vectors * kLanes;
         // Shallow panels go several at a time, so that rows of C are written in longer runs.
-        constexpr size_t kMostAtOnce = 8;
-        const size_t fitting = depth == 0 ? kMostAtOnce : kPanelFloats / (width * depth);
-        if (at_once > fitting) at_once = fitting;
-        if (at_once > kMostAtOnce) at_once = kMostAtOnce;
-        const float* b[kMostAtOnce];
-        ptrdiff_t b_row[kMostAtOnce];
-        size_t columns[kMostAtOnce];
+        const size_t fitting = depth == 0 ? kMaxPanels : kShallowFloats / (width * depth);
+        if (at_once > fitting) at_once = fitting > 0 ? fitting : 1;
+        if (at_once > kMaxPanels) at_once = kMaxPanels;
+        const float* b[kMaxPanels];
+        ptrdiff_t b_row[kMaxPanels];
+        size_t columns[kMaxPanels];
         size_t end = n0;
         for (size_t q = 0; q < at_once; ++q) {
           columns[q] = n_tiles - end < width ? n_tiles - end : width;
@@ -331,7 +345,8 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
           }
           if (end == n_tiles && tail_columns != 0)  // now A's rows are in the L1 cache
             dot_columns_of(tail_columns, std::make_integer_sequence<int, kMaxTail>{})(
-                rows, depth, a, product.a_row, tail, c + n_tiles, product.c_row, tile_start(i, n_tiles));
+                rows, depth, a, product.a_row, tail, tail_row, c + n_tiles, product.c_row,
+                tile_start(i, n_tiles));
           i += rows;
         }
         n0 = end;
@@ -397,7 +412,7 @@ Error gemm(GemmScratch& scratch, size_t m, size_t n, size_t k, Matrix a, Matrix 
                       col_bias != nullptr ? col_bias[0] : 0.0f);
     return Error::Ok;
   }
-  float* panels = scratch.panels();
+  float* panels = scratch.panels(n, k);
   TORCHETTE_CHECK(panels != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
   MatrixSource source = {{fetch_matrix}, b, m <= static_cast<size_t>(kMaxRows)};
   // Rows a multiple of a page apart would push each other out of the L1 cache.
@@ -407,7 +422,7 @@ Error gemm(GemmScratch& scratch, size_t m, size_t n, size_t k, Matrix a, Matrix 
     return Error::Ok;
   }
   // The left side is copied block by block, each block a product of its own.
-  float* rows = scratch.rows();
+  float* rows = scratch.rows(m, k);
   TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
   size_t k0 = 0;
   do {

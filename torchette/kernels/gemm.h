@@ -26,6 +26,10 @@ constexpr int max_rows(int vectors) { return vectors <= 2 ? kMaxRows : (kVectorR
 /// cache.
 constexpr size_t kMaxDepth = 384;
 constexpr size_t kPanelFloats = kMaxDepth * kMaxVectors * kLanes;
+/// Shallow panels are fetched several at a time, in so many floats: machines with short vectors have less
+/// memory and gain less.
+constexpr size_t kMaxPanels = 8;
+constexpr size_t kShallowFloats = kLanes >= 8 ? kPanelFloats : kPanelFloats / 4;
 /// So few columns behind the last whole vector are summed up as dot products along the depth.
 constexpr size_t kMaxTail = kLanes / 3;
 
@@ -37,23 +41,37 @@ TORCHETTE_INLINE size_t next_part(size_t total, size_t most) {
   return (total + parts - 1) / parts;
 }
 
+/// `count` rounded up to whole vectors.
+TORCHETTE_INLINE size_t whole_vectors(size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+/// Floats of the panels of B, for products of inner size `k` with up to `n` columns.
+size_t panel_floats(size_t n, size_t k);
+
 /// Scratch memory of matrix products, taken from the context on first need and shared by all products of a
-/// kernel: about 170 KB at 16 lanes, a quarter of it at 4.
+/// kernel, of which the first is the largest. It grows with them, at most to kPanelFloats and the columns
+/// behind, and kBlockRows x kMaxDepth where the left side is copied: 270 KB at 16 lanes, 94 KB at 4.
 class GemmScratch {
  public:
   explicit GemmScratch(Context& context) : context_(context) {}
-  /// Room for panels of B and for the columns behind them, or null.
-  float* panels() { return panels_ != nullptr ? panels_ : panels_ = take(kPanelsFloats); }
+  /// panel_floats(n, k) floats, or null.
+  float* panels(size_t n, size_t k) {
+    return panels_ != nullptr ? panels_ : panels_ = take(panel_floats(n, k));
+  }
   /// `count` floats, the same number each time, for the caller's own blocks; or null.
   float* blocks(size_t count) { return blocks_ != nullptr ? blocks_ : blocks_ = take(count); }
-  /// kBlockRows x kMaxDepth floats, or null.
-  float* rows() { return rows_ != nullptr ? rows_ : rows_ = take(kBlockRows * kMaxDepth); }
+  /// A block of the left side: up to kBlockRows of `m` rows, of the depth of a panel; or null.
+  float* rows(size_t m, size_t k) {
+    return rows_ != nullptr ? rows_
+                            : rows_ = take((m < kBlockRows ? m : kBlockRows) * next_part(k, kMaxDepth));
+  }
 
   static constexpr size_t kBlockRows = 8 * kMaxRows;
-  static constexpr size_t kPanelsFloats = kPanelFloats + (kMaxTail + kLanes) * kMaxDepth;
 
  private:
-  float* take(size_t count) { return static_cast<float*>(context_.allocate_temp(count * sizeof(float))); }
+  /// One float at least: a product of inner size 0 needs none, and null says that there is no memory.
+  float* take(size_t count) {
+    return static_cast<float*>(context_.allocate_temp((count > 0 ? count : 1) * sizeof(float)));
+  }
 
   Context& context_;
   float* panels_ = nullptr;
@@ -87,7 +105,7 @@ struct Product {
   bool accumulate;        // start from what C holds instead of the biases
 };
 
-/// C (+)= A B. `panels` is GemmScratch::panels().
+/// C (+)= A B. `panels` has panel_floats(n, k) floats.
 void gemm_panels(const Product& product, const PanelSource& source, float* panels);
 /// C (+)= A B where B's rows are contiguous, `b_row` apart and near enough to be read in place.
 void gemm_of_rows(const Product& product, const float* b, ptrdiff_t b_row, float* panels);

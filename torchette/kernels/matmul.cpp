@@ -159,7 +159,7 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
   typedef double Wide __attribute__((vector_size(kLanes * 4), aligned(8), may_alias));
   constexpr size_t kWide = kLanes / 2, kWidth = 2 * kWide, kDepth = 256;
   constexpr size_t kRows = kVectorRegisters == 32 ? 8 : 4;
-  auto* const panel = reinterpret_cast<double*>(scratch.blocks(2 * kDepth * kWidth));
+  auto* const panel = reinterpret_cast<double*>(scratch.blocks(2 * next_part(k, kDepth) * kWidth));
   TORCHETTE_CHECK(panel != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
   const auto at = [](const View& v, size_t i, size_t j) {
     return static_cast<double*>(v.data) + static_cast<ptrdiff_t>(i) * v.row +

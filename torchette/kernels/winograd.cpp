@@ -12,9 +12,6 @@ constexpr size_t kTilesAtOnce = 7 * 16;
 
 static size_t tiles_in(ptrdiff_t outputs) { return static_cast<size_t>((outputs + 1) / 2); }
 
-/// Floats between the rows of a matrix of `tiles` columns: whole vectors.
-static size_t row_of(size_t tiles) { return (tiles + kLanes - 1) / kLanes * kLanes; }
-
 bool Winograd::pays() const {
   constexpr size_t kMostWeights = size_t{1} << 20;
   const size_t tiles = tiles_in(out_height) * tiles_in(out_width);
@@ -24,7 +21,8 @@ bool Winograd::pays() const {
 
 size_t Winograd::scratch_floats() const {
   const size_t tiles = tiles_in(out_height) * tiles_in(out_width);
-  return 16 * (in_channels + out_channels) * row_of(tiles < kTilesAtOnce ? tiles : kTilesAtOnce);
+  const size_t at_once = tiles < kTilesAtOnce ? tiles : kTilesAtOnce;
+  return 16 * (in_channels + out_channels) * whole_vectors(at_once) + panel_floats(at_once, in_channels);
 }
 
 void Winograd::transform_weight(const float* weight, float* to) const {
@@ -71,17 +69,18 @@ static TORCHETTE_INLINE void for_tiles(size_t first, size_t count, size_t per_ro
 }
 
 bool Winograd::run(const float* image, const float* transformed_weight, const float* bias, float* out,
-                   float* scratch, float* panels) const {
+                   float* scratch) const {
   const size_t per_row = tiles_in(out_width), tiles = tiles_in(out_height) * per_row;
   const size_t in_plane = static_cast<size_t>(in_height * in_width);
   const size_t out_plane = static_cast<size_t>(out_height * out_width);
   VecInt strange = {};
   for (size_t first = 0; first < tiles; first += kTilesAtOnce) {
     const size_t count = tiles - first < kTilesAtOnce ? tiles - first : kTilesAtOnce;
-    const size_t row = row_of(count);
+    const size_t row = whole_vectors(count);
     const size_t in_place = in_channels * row, out_place = out_channels * row;
     float* inputs = scratch;                    // [16][in_channels][row]
     float* products = scratch + 16 * in_place;  // [16][out_channels][row]
+    float* panels = products + 16 * out_place;
 
     for_tiles(first, count, per_row, [&](size_t t, ptrdiff_t y, ptrdiff_t x, size_t lanes) {
       const ptrdiff_t iy = 2 * y - pad_y, ix = 2 * x - pad_x;

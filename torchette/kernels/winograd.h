@@ -23,8 +23,8 @@ struct Winograd {
   /// Convolves one image. False when the output has an infinity or NaN: the sums and differences of the
   /// method spread them further than the definition does, so the caller then has to convolve by the
   /// definition.
-  bool run(const float* image, const float* transformed_weight, const float* bias, float* out, float* scratch,
-           float* panels) const;
+  bool run(const float* image, const float* transformed_weight, const float* bias, float* out,
+           float* scratch) const;
 };
 
 }  // namespace TORCHETTE_ISA
