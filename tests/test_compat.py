@@ -19,7 +19,9 @@ def test_every_name_is_there(path: str) -> None:
         module.no_such_name  # noqa: B018
 
 
-@pytest.mark.parametrize("path", [path for path in compat.TABLE if path.startswith("exir.")])
+@pytest.mark.parametrize(
+    "path", [path for path in compat.TABLE if path.startswith(("exir.", "devtools.", "extension."))]
+)
 def test_the_peer_has_the_same_paths(path: str) -> None:
     pytest.importorskip("executorch")
     theirs = importlib.import_module(f"executorch.{path}")

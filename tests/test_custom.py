@@ -143,6 +143,52 @@ def test_a_missing_kernel_is_refused_ahead_of_time() -> None:
     assert out.tolist() == [2, 2]
 
 
+def test_a_kernel_that_gives_no_sizes_is_sized_or_refused(tmp_path: Path) -> None:
+    """Where sizes vary, a result has no memory before: one that looks like the first tensor gets it from there, for another
+    the kernel must ask."""
+    source = tmp_path / "careless.cpp"
+    source.write_text(
+        """
+#include "torchette/extension/custom_op.h"
+using namespace torchette;
+static Error twice_out(Context&, const Tensor& x, Tensor& out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out.data_ptr<float>()[i] = 2 * x.const_data_ptr<float>()[i];
+  return Error::Ok;
+}
+TORCHETTE_OP("tests_careless::twice(Tensor x) -> Tensor", twice_out)
+static Error heads_out(Context&, const Tensor& x, Tensor& out) {
+  for (int64_t i = 0; i < out.numel(); ++i) out.data_ptr<float>()[i] = x.const_data_ptr<float>()[i];
+  return Error::Ok;
+}
+TORCHETTE_OP("tests_careless::heads(Tensor x) -> Tensor", heads_out, "x.new_empty(x.shape[0])")
+"""
+    )
+    from torchette.build import custom
+
+    torchette.load_library(custom.build([source], tmp_path / "libcareless.so"))
+
+    class Model(torch.nn.Module):
+        def __init__(self, op):
+            super().__init__()
+            self.op = op
+
+        def forward(self, x):
+            return self.op(x + 1) * 1  # inside of the method, where memory is its own
+
+    unbounded = ({0: torch.export.Dim("rows", min=1)},)
+    x = torch.randn(5, 3)
+    ops = torch.ops.tests_careless
+    for dynamic in (None, unbounded):
+        model = torchette.compile(Model(ops.twice).eval(), (x,), dynamic_shapes=dynamic)
+        assert torch.equal(model(x), (x + 1) * 2)
+    assert torch.equal(model(x[:2]), (x[:2] + 1) * 2)
+    for dynamic in (unbounded, ({0: torch.export.Dim("rows", min=1, max=9)},)):
+        model = torchette.compile(Model(ops.heads).eval(), (x,), dynamic_shapes=dynamic)
+        for _ in range(2):
+            with pytest.raises(ExecutionError, match="gave a result no sizes"):
+                model(x)
+
+
 def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"nothing\.cpp"):
         from torchette.build import custom

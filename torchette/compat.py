@@ -14,6 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+_BUNDLE = "torchette.devtools.bundle"
 _DELEGATE = "torchette.exir.delegate"
 _PARTITIONERS = "torchette.exir.partitioners"
 _XNNPACK = "torchette.backends.xnnpack"
@@ -35,6 +36,10 @@ TABLE: dict[str, dict[str, str]] = {
         "generate_pattern_op_partitions": _PARTITIONERS,
     },
     "util.activation_memory_profiler": {"generate_memory_trace": "torchette.devtools.memory_trace"},
+    "devtools.bundled_program.config": dict.fromkeys(("MethodTestCase", "MethodTestSuite"), _BUNDLE),
+    "devtools.bundled_program.core": {"BundledProgram": _BUNDLE},
+    "devtools.bundled_program.serialize": {"serialize_from_bundled_program_to_flatbuffer": _BUNDLE},
+    "extension.pybindings.portable_lib": dict.fromkeys(("BundledModule", "_load_bundled_program_from_buffer", "_load_for_executorch", "_load_for_executorch_from_buffer", "_load_for_executorch_from_bundled_program"), _BUNDLE),
     "exir.lowered_backend_module": {"LoweredBackendModule": _DELEGATE},
     "exir.graph_module": dict.fromkeys(("get_cond_while_submodules", "get_control_flow_submodules"), "torchette.exir.control_flow"),
     "exir.program._program": dict.fromkeys(("EdgeProgramManager", "ExecutorchProgramManager", "to_edge", "to_edge_transform_and_lower"), "torchette.exir.program"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import warnings
@@ -29,7 +30,7 @@ from torchette.build.selection import Selection
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="pip install 'torchette[build]'"
 )
-LINUX = ["x86-64-linux-musl", "armv7-linux", "riscv64-linux"]
+OTHERS = ["x86-64-linux-musl", "armv7-linux", "riscv64-linux", "x86-64-windows"]
 
 # Operators of each family of kernels, some of whose samples are run on each target.
 OPERATORS = (
@@ -40,6 +41,11 @@ OPERATORS = (
     "nn.functional.interpolate.bilinear", "nn.functional.gelu", "cat", "index_select", "gather", "scatter_add",
     "topk", "sort", "flip", "repeat", "permute", "tril", "cdist", "nn.functional.embedding",
 )  # fmt: skip
+
+
+class Product(torch.nn.Module):
+    def forward(self, x, y):
+        return x @ y
 
 
 @dataclass
@@ -88,7 +94,7 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[parity.Sam
 def emulated(target: targets.Target) -> list[str]:
     """The command that runs its programs; skips where it is not there."""
     if target.emulator and shutil.which(target.emulator[0]) is None:
-        pytest.skip(f"apt install qemu-user: no {target.emulator[0]}")
+        pytest.skip(f"./dev tools installs {target.emulator[0]}")
     return list(target.emulator)
 
 
@@ -120,7 +126,8 @@ def check_target(name: str, folder: Path, mobilenet: Case, operators: tuple[list
     target = targets.find(name)
     emulated(target)
     samples, calls = operators
-    made = make(target, selection.of_files([mobilenet.path, calls.path]), folder / "build")
+    chosen = selection.of_files([mobilenet.path, calls.path])
+    made = make(target, chosen, folder / "build", small=name != "aarch64-linux")
     torch.testing.assert_close(
         outputs_of(made, target, mobilenet, folder), mobilenet.expected, rtol=1e-4, atol=1e-5
     )
@@ -159,15 +166,39 @@ def test_the_runtimes_own_tests_pass_on_aarch64(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LINUX)
+@pytest.mark.parametrize("name", OTHERS)
 def test_other_targets_run_models_as_the_host_does(name: str, tmp_path: Path, mobilenet, operators) -> None:
     check_target(name, tmp_path, mobilenet, operators)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LINUX)
+@pytest.mark.parametrize("name", OTHERS[:3])
 def test_the_runtimes_own_tests_pass_on(name: str, tmp_path: Path) -> None:
     check_core(name, tmp_path)
+
+
+@pytest.mark.slow
+def test_ziglang_compiles_the_kernels_for_each_level_of_x86_64(tmp_path: Path) -> None:
+    x, y = torch.randn(40, 50), torch.randn(50, 30)
+    case = compiled(Product(), (x, y), tmp_path / "product.pte")
+    target = targets.find("x86-64-linux-musl")
+    made = make(target, selection.of_files([case.path]), tmp_path / "build", small=False)
+    (kernel,) = made.footprint.kernels
+    torch.testing.assert_close(outputs_of(made, target, case, tmp_path), case.expected)
+    of_one = make(target, selection.of_files([case.path]), tmp_path / "small", small=True)
+    assert kernel.own > 2 * of_one.footprint.kernels[0].own
+
+
+@pytest.mark.slow
+def test_a_program_for_macos_is_one(tmp_path: Path) -> None:
+    """Nothing here can run it."""
+    case = compiled(Product(), (torch.ones(2, 2), torch.ones(2, 2)), tmp_path / "product.pte")
+    made = make(
+        targets.find("aarch64-macos"), selection.of_files([case.path]), tmp_path / "build", small=True
+    )
+    magic, processor, _, kind = struct.unpack_from("<4I", made.files["runner"].read_bytes())
+    assert (magic, processor, kind) == (0xFEEDFACF, 0x0100000C, 2)  # 64 bits, ARM, an executable
+    assert made.files["library"].stat().st_size > 100_000
 
 
 def test_a_program_of_other_operators_is_refused_by_name(tmp_path: Path) -> None:
@@ -179,7 +210,7 @@ def test_a_program_of_other_operators_is_refused_by_name(tmp_path: Path) -> None
         def forward(self, x, y):
             return x + y
 
-    class Product(torch.nn.Module):
+    class Times(torch.nn.Module):
         def forward(self, x, y):
             return x * y
 
@@ -194,7 +225,7 @@ def test_a_program_of_other_operators_is_refused_by_name(tmp_path: Path) -> None
     def refusal(case: Case) -> str:
         return run(made.files["runner"], "--model_path", case.path, status=1).stderr
 
-    assert "there is no kernel for aten::mul.out" in refusal(compiled(Product(), pair, tmp_path / "mul.pte"))
+    assert "there is no kernel for aten::mul.out" in refusal(compiled(Times(), pair, tmp_path / "mul.pte"))
     of_other_type = refusal(compiled(Sum(), whole, tmp_path / "whole.pte"))
     assert "aten::add.out for dtype 4 is not in this build" in of_other_type and "--dtypes" in of_other_type
 

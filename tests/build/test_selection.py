@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from torchette.build import selection
+from torchette.build import kernels, selection
 from torchette.build.selection import Selection
 from torchette.errors import TargetError
 from torchette.runtime import _native
 
 
 def test_the_sources_register_what_the_runtime_has():
-    found = [name for family in selection.library().values() for name in family.operators]
+    found = [name for family in kernels.families().values() for name in family.operators]
     assert sorted(found) == sorted(name for name, _ in _native.operators())
 
 
@@ -30,10 +30,10 @@ def test_a_union_holds_what_each_needs():
 
 def test_a_header_of_a_source_names_its_own_operators_only():
     chosen = Selection(frozenset(["aten::mm.out", "aten::add.out"]), frozenset(["float32", "int64"]))
-    text = chosen.header(selection.KERNELS / "matmul.cpp")
+    text = chosen.header(kernels.KERNELS / "matmul.cpp")
     assert "aten::mm.out" in text and "aten::add.out" not in text
     assert f"{1 << 6 | 1 << 4:#x}u" in text
-    assert "X(elementwise) X(matmul)" in chosen.header(selection.KERNELS / "table.cpp")
+    assert "X(elementwise) X(matmul)" in chosen.header(kernels.KERNELS / "table.cpp")
 
 
 def test_unknown_names_have_their_neighbour_in_the_message():

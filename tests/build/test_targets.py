@@ -11,6 +11,7 @@ import pytest
 from torchette import cli
 from torchette.build import library, selection, targets, toolchain
 from torchette.build.selection import Selection
+from torchette.devtools import memory
 from torchette.errors import BuildError, MissingCompilerError, TargetError
 
 
@@ -19,6 +20,15 @@ def test_a_wrong_name_has_its_neighbour_in_the_message():
         targets.find("aarch64-linx")
     assert "riscv64-linux" in caught.value.hints[0]
     assert caught.value.code == "no-such-target"
+
+
+def test_what_memory_is_like_is_known_for_every_target():
+    for name in targets.TARGETS:
+        assert memory.target_named(name).pointer == (
+            4 if name.startswith(("armv7", "cortex", "wasm32")) else 8
+        )
+    assert memory.target_named("aarch64-android").kernels == "4x32"
+    assert memory.target_named("x86-64-v3").kernels == "8x16"
 
 
 def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

@@ -17,8 +17,9 @@ from tests.codegen.built import Unit, assert_same, needs_compiler
 from tests.extension.test_parallel import Towers
 from tests.models import artifacts, branching, zoo
 from torchette.backends.null.partitioner import NullPartitioner
+from torchette.build import kernels
 from torchette.cli import main
-from torchette.codegen import codegen, kernels
+from torchette.codegen import codegen
 from torchette.codegen.unit import unit
 from torchette.errors import UnsupportedError
 from torchette.exir.program import DynamicMemoryPlanningMode

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from tests.building import built, run
-from torchette.errors import FormatError, ModelNotFoundError, RuntimeLoadError
+from torchette.devtools.bundle import Module, load_bundled_program
+from torchette.errors import ExecutionError, FormatError, ModelNotFoundError, RuntimeLoadError
 from torchette.format import bundled, ptd, pte
 from torchette.runtime import Runtime
 
@@ -238,6 +239,11 @@ def test_a_bundled_program_of_executorch(bundle: Path) -> None:
     run(runner, "--model_path", bundle, "--testset_idx=1", "--bundleio_atol=1.1")
     assert "has 2 cases" in run(runner, "--model_path", bundle, "--testset_idx=2", status=2).stderr
     assert len(bundled.read(bundle.read_bytes()).method_test_suites[0].test_cases) == 2
+    ours = load_bundled_program(bundle)
+    (output,) = Module(ours.program).verify_result_with_bundled_expected_output(ours, "forward", 0)
+    assert output.shape == (2, 3)
+    with pytest.raises(ExecutionError, match="output 0 differs in 2 of 6 elements"):
+        Module(ours.program).verify_result_with_bundled_expected_output(ours, "forward", 1)
 
 
 def test_a_damaged_bundle(bundle: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
-from torchette.build import selection as selected
+from torchette.build import kernels
 from torchette.build.selection import Selection
 from torchette.build.targets import Target
 from torchette.build.toolchain import DEVICE_FLAGS, KERNEL_FLAGS, ROOT, Unit, cache_folder
@@ -113,7 +113,7 @@ _SHARED = re.compile(
 
 def _needed(selection: Selection, source: Path) -> bool:
     """Whether the selection has operators of the source, or other sources may call it."""
-    family = selected.library().get(source.name)
+    family = kernels.families().get(source.name)
     if selection.operators is None or family is None or _SHARED.search(source.read_text(encoding="utf-8")):
         return True
     return bool(selection.operators.intersection(family.operators))

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchette.build import kernels
 from torchette.errors import TargetError
 from torchette.format import pte
-
-KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 
 # torch's names -> names in the file's schema
 DTYPES = {
@@ -68,7 +66,7 @@ class Selection:
             bits = sum(1 << int(pte.SCHEMA.types["ScalarType"][DTYPES[name]]) for name in sorted(self.dtypes))
             lines.append(f"#define TORCHETTE_SELECTED_DTYPES {bits:#x}u  // {', '.join(sorted(self.dtypes))}")
         if self.operators is not None:
-            families = library()
+            families = kernels.families()
             own = families[source.name].operators if source is not None and source.name in families else ()
             kept = self.operators if source is None else self.operators.intersection(own)
             names = "".join(f'"{name}", ' for name in sorted(kept))
@@ -120,7 +118,7 @@ def checked_operators(names: Iterable[str]) -> frozenset[str]:
     Raises:
         TargetError: one is not there; names the nearest.
     """
-    return _checked("operator", names, {name for family in library().values() for name in family.operators})
+    return _checked("operator", names, kernels.library())
 
 
 def checked_dtypes(names: Iterable[str]) -> frozenset[str]:
@@ -141,42 +139,3 @@ def _checked(kind: str, names: Iterable[str], known: Iterable[str]) -> frozenset
             code="no-such-choice",
         )
     return chosen
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of kernels: its name in table.cpp and the operators that its source registers."""
-
-    name: str
-    operators: tuple[str, ...]
-
-
-@functools.cache
-def library() -> dict[str, Family]:
-    """The families of the kernel library by the name of their source."""
-    found = {}
-    for source in sorted(KERNELS.glob("*.cpp")):
-        text = source.read_text(encoding="utf-8")
-        family = re.search(r"^TORCHETTE_(?:KERNELS|FAMILY)\(\s*(\w+)", text, re.MULTILINE)
-        if not family:
-            continue
-        operators = re.findall(r'TORCHETTE_KERNEL\("(\w+::[\w.]+)"', text)
-        for macro, body in _list_macros(text).items():
-            overloads = re.findall(r'"aten::" #name "([.\w]+)"', body)
-            for included in re.findall(r'#include "torchette/kernels/(\w+\.def)"', text):
-                lines = (KERNELS / included).read_text(encoding="utf-8")
-                for name in re.findall(rf"^{macro}\((\w+),", lines, re.MULTILINE):
-                    operators += [f"aten::{name}{overload}" for overload in overloads]
-        found[source.name] = Family(family[1], tuple(dict.fromkeys(operators)))
-    return found
-
-
-def _list_macros(text: str) -> dict[str, str]:
-    """The macros that make entries of a table from the lines of a .def file: by name, what they become."""
-    bodies: dict[str, str] = {}
-    for name, other, body in re.findall(
-        r"^#define (\w+)(?: (\w+)$|\(name, expression\)((?:[^\n]*\\\n)*[^\n]*))", text, re.MULTILINE
-    ):
-        if "TORCHETTE_KERNEL(" in body or other in bodies:
-            bodies[name] = body or bodies[other]
-    return bodies

@@ -13,20 +13,18 @@ from torchette.errors import TargetError
 
 @dataclass(frozen=True)
 class Target:
-    """A machine to build for.
+    """A machine to build for. What its memory is like, `torchette.devtools.memory` knows.
 
     Attributes:
         name: what `--target` takes.
         text: one line for people.
-        kind: "linux" (a process with files), "bare" (an image and nothing below it), "wasm", or "other", for which
-            executables are built that no test runs.
-        pointer: bytes of a pointer.
+        kind: "linux" (a process with files), "bare" (an image and nothing below it), "wasm", or "other" (a process of
+            another system).
         zig: flags of `zig c++` for compiling; empty for the machine that this runs on.
         zig_link: flags for linking where they are others than `zig`.
         gcc: prefix of the GNU tools, such as ``aarch64-linux-gnu-``; None where there are none.
         gcc_flags: flags that those need.
         emulator: the command that runs a program of the target on Linux x86-64; empty where none is needed or known.
-        kernels: lanes x registers of the vectors that the kernels are written for (torchette/kernels/simd.h).
         levels: whether the kernels are compiled for each level of x86-64, of which the runtime picks one.
         note: what cannot be had for this target, or was not tried.
     """
@@ -34,13 +32,11 @@ class Target:
     name: str
     text: str
     kind: str
-    pointer: int
     zig: tuple[str, ...] = ()
     zig_link: tuple[str, ...] = ()
     gcc: str | None = None
     gcc_flags: tuple[str, ...] = ()
     emulator: tuple[str, ...] = ()
-    kernels: str = "4x16"
     levels: bool = False
     note: str = ""
 
@@ -54,7 +50,6 @@ def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
         name,
         text,
         "bare",
-        4,
         # zig has C and C++ headers for Linux only; of its musl, which does not compile for all of them, mathematics is linked
         zig=("-target", "thumb-linux-musleabihf", f"-mcpu={zig}"),
         zig_link=("-target", "thumb-linux-musleabihf", "-mcpu=cortex_m4+vfp4d16sp"),
@@ -74,16 +69,13 @@ TARGETS = {
             "host",
             "the machine that this runs on",
             "linux",
-            8,
             gcc="",
-            kernels="4x16" if _X86 else "4x32",
             levels=_X86,
         ),
         Target(
             "x86-64-linux-musl",
             "Linux, x86-64, static",
             "linux",
-            8,
             zig=("-target", "x86_64-linux-musl"),
             gcc="x86_64-linux-musl-",
             levels=True,
@@ -92,17 +84,14 @@ TARGETS = {
             "aarch64-linux",
             "Linux, 64-bit ARM, static with ziglang",
             "linux",
-            8,
             zig=("-target", "aarch64-linux-musl"),
             gcc="aarch64-linux-gnu-",
             emulator=("qemu-aarch64",),
-            kernels="4x32",
         ),
         Target(
             "armv7-linux",
             "Linux, 32-bit ARM with NEON, static with ziglang",
             "linux",
-            4,
             zig=("-target", "arm-linux-musleabihf", "-mcpu=generic+v7a+neon+vfp3"),
             gcc="arm-linux-gnueabihf-",
             gcc_flags=("-march=armv7-a", "-mfpu=neon", "-mfloat-abi=hard"),
@@ -112,7 +101,6 @@ TARGETS = {
             "riscv64-linux",
             "Linux, 64-bit RISC-V (rv64gc), static with ziglang",
             "linux",
-            8,
             zig=("-target", "riscv64-linux-musl"),
             gcc="riscv64-linux-gnu-",
             emulator=("qemu-riscv64",),
@@ -127,7 +115,6 @@ TARGETS = {
             "wasm32-wasi",
             "WebAssembly with files (WASI)",
             "wasm",
-            4,
             zig=(*_WASM, "-D_WASI_EMULATED_MMAN"),
             zig_link=(*_WASM, "-lwasi-emulated-mman"),
         ),
@@ -135,7 +122,6 @@ TARGETS = {
             "wasm32-browser",
             "WebAssembly for web pages and Node.js, with a JavaScript module",
             "wasm",
-            4,
             zig=_WASM,
             # no main: JavaScript calls the exports. A stack that is too small traps, since it lies below everything else
             zig_link=(
@@ -150,26 +136,23 @@ TARGETS = {
             "aarch64-macos",
             "macOS on Apple silicon",
             "other",
-            8,
             zig=("-target", "aarch64-macos"),
-            kernels="4x32",
-            note="not tried: no test builds or runs it",
+            note="built by the tests, run by none",
         ),
         Target(
             "x86-64-windows",
             "Windows, x86-64",
             "other",
-            8,
-            zig=("-target", "x86_64-windows-gnu"),
-            note="not tried: no test builds or runs it",
+            # else mingw has no M_PI and no Bessel functions
+            zig=("-target", "x86_64-windows-gnu", "-U__STRICT_ANSI__"),
+            emulator=("wine",),
+            levels=True,
         ),
         Target(
             "aarch64-android",
             "Android 10, 64-bit ARM",
             "other",
-            8,
             gcc="aarch64-linux-android29-",
-            kernels="4x32",
             note="needs the NDK: ziglang has no headers of Android's C library",
         ),
     )

@@ -51,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchette.build import selection, targets
+    from torchette.build import kernels, selection, targets
     from torchette.build.make import make
 
     if options.list:
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     )
     if target.kind == "bare" and options.models:
         made.files.update(_build_images(options, target, chosen))
-    known = {name for family in selection.library().values() for name in family.operators}
+    known = set(kernels.library())
     kept = known if chosen.operators is None else chosen.operators & known
     bytes_ = made.footprint
     if options.json:

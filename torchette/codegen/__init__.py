@@ -4,7 +4,6 @@
 """A .pte file as C++ without an interpreter: `codegen` writes the folder.
 
 * `flow`: jumps as branches and loops
-* `kernels`: the kernel library as sources
 * `methods`: one method as C++
 * `unit`: the files
 """

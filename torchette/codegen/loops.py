@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from torchette.codegen import kernels
+from torchette.build import kernels
 from torchette.format import pte
 
 SOURCE = "torchette/kernels/elementwise.cpp"

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torchette.codegen import flow, kernels
+from torchette.build import kernels
+from torchette.codegen import flow
 from torchette.codegen.flow import Branch, Jump, Leave, Node, Step, structured
 from torchette.codegen.loops import Loop, loop_of
 from torchette.errors import UnsupportedError

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchette import runtime
-from torchette.codegen import kernels
+from torchette.build import kernels
 from torchette.codegen.loops import SOURCE, definitions
 from torchette.codegen.methods import C_TYPES, Method, Pool, Port, codes_of, parameter, symbol
 from torchette.devtools.embed import distinct_names

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from torchette.format import pte
 
-_DTYPES = {
+DTYPES = {
     "BYTE": "uint8",
     "CHAR": "int8",
     "SHORT": "int16",
@@ -319,7 +319,7 @@ def _tensor(record: Any) -> TensorInfo:
         storage = "constant" if data else "unplanned"
     name = record.scalar_type.name
     return TensorInfo(
-        dtype=_DTYPES.get(name, name.lower()),
+        dtype=DTYPES.get(name, name.lower()),
         sizes=record.sizes,
         dim_order=list(record.dim_order),
         dynamism=record.shape_dynamism.name.lower(),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ TARGETS = {
     target.name: target
     for target in (
         Target("cortex-m", 4, "4x16"),
+        Target("armv7", 4, "4x16"),
         Target("riscv32", 4, "4x16"),
         Target("wasm32", 4, "4x16"),
         Target("aarch64", 8, "4x32"),
@@ -60,22 +62,23 @@ TARGETS = {
 
 
 def target_named(name: str) -> Target:
-    """The target called `name`: one of `TARGETS`, a Cortex-M such as cortex-m4, or "native", this machine.
+    """The target called `name`: one of `TARGETS`, a machine of its kind such as cortex-m4 or aarch64-linux, or this one,
+    "native" or "host".
 
     Raises:
         InputError: there is none of that name.
-        NativeModuleError: for "native", the runtime is not built.
+        NativeModuleError: for this machine, the runtime is not built.
     """
-    if name == "native":
+    if name in ("native", "host"):
         from torchette import runtime
 
         return Target(name, struct.calcsize("P"), _LEVELS[runtime.kernel_level()])
-    known = "cortex-m" if name.startswith("cortex-m") else name
-    if known not in TARGETS:
+    known = [kind for kind in TARGETS if re.fullmatch(rf"{kind}(\d+|-.+)?", name)]
+    if not known:
         raise InputError(
             f"there is no target {name!r}", hints=[f"the targets are native, {', '.join(TARGETS)}"]
         )
-    return TARGETS[known]._replace(name=name)
+    return TARGETS[max(known, key=len)]._replace(name=name)
 
 
 # ---- the method's own memory ----

@@ -90,6 +90,52 @@ struct OutName {
   }
 };
 
+/// A kernel where sizes vary: its results have none from an earlier call. One that looks like the first
+/// tensor is given that one's sizes before; of another, the kernel must have given sizes to each.
+template <auto Fn, bool kAsFirst>
+struct Sized {
+  static Error run(Context& context, Args arguments) {
+    constexpr const char* kSignature = Boxed<Fn>::kSignature.text;
+    const TensorImpl* first = nullptr;
+    for_each_tensor(kSignature, arguments, [&first](char code, const TensorImpl& t) {
+      if (code == 'T' && first == nullptr) first = &t;
+      return Error::Ok;
+    });
+    TORCHETTE_TRY(for_each_tensor(kSignature, arguments, [first](char code, TensorImpl& t) {
+      if (code != 't' || t.dynamism == TensorShapeDynamism::STATIC || t.dim == 0) return Error::Ok;
+      if (kAsFirst && first != nullptr && first->dim == t.dim)
+        return resize_tensor(Tensor(&t), {first->sizes, first->dim});
+      t.sizes[0] = kNone;
+      t.numel = 0;
+      return Error::Ok;
+    }));
+    const Error error = Boxed<Fn>::run(context, arguments);
+    const Error sizes = for_each_tensor(kSignature, arguments, [](char code, TensorImpl& t) {
+      if (code != 't' || t.dim == 0 || t.sizes[0] != kNone) return Error::Ok;
+      t.sizes[0] = 0;
+      return Error::InvalidState;
+    });
+    TORCHETTE_CHECK(error != Error::Ok || sizes == Error::Ok, InvalidState,
+                    "a kernel of one's own gave a result no sizes: resize_tensor(out, ...) comes first");
+    return error != Error::Ok ? error : sizes;
+  }
+
+ private:
+  static constexpr SizesType kNone = -1;
+
+  template <typename F>
+  static Error for_each_tensor(const char* code, Args arguments, F f) {
+    Error result = Error::Ok;
+    for (size_t i = 0; *code != 0; ++i, ++code) {
+      if (*code == '?') ++code;
+      if (!arguments[i].is_tensor()) continue;
+      const Error error = f(*code, *arguments[i].to_tensor().unsafe_impl());
+      if (result == Error::Ok) result = error;
+    }
+    return result;
+  }
+};
+
 }  // namespace torchette::extension
 
 /// TORCHETTE_OP("my::scale(Tensor x, float by) -> Tensor", scale_out); at namespace scope. `fn` takes a
@@ -102,7 +148,8 @@ struct OutName {
 #define TORCHETTE_OP_AT(line, schema, fn, result, ...)                                                      \
   static constexpr ::torchette::extension::OutName torchette_op_name_##line(schema);                        \
   static constexpr ::torchette::Kernel torchette_op_kernel_##line[] = {                                     \
-      TORCHETTE_KERNEL(torchette_op_name_##line.text, fn)};                                                 \
+      {torchette_op_name_##line.text, &::torchette::extension::Sized<fn, sizeof(result) == 1>::run,         \
+       ::torchette::Boxed<fn>::kSignature.text}};                                                           \
   static ::torchette::extension::KernelNode torchette_op_registration_##line{{torchette_op_kernel_##line}}; \
   static ::torchette::extension::CustomOp torchette_op_##line{schema, result, nullptr};                     \
   [[maybe_unused]] static const ::torchette::Error torchette_op_added_##line =                              \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads with pread, so that several threads may load from one file.
+// Reads at offsets, so that several threads may load from one file.
 #include "torchette/extension/file_data_loader.h"
 
 #include <fcntl.h>
@@ -37,7 +37,9 @@ Result<FileDataLoader> FileDataLoader::from(const char* path, size_t alignment) 
 Result<FileDataLoader> FileDataLoader::from_descriptor(int descriptor, size_t alignment) {
   if (!is_alignment(alignment)) return Error::InvalidArgument;
   struct stat status{};
-#ifdef F_DUPFD_CLOEXEC
+#if defined(_WIN32)
+  const int file = dup(descriptor);
+#elif defined(F_DUPFD_CLOEXEC)
   const int file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
 #else  // WASI: there is one process and no duplicate of a descriptor
   errno = ENOTSUP;
@@ -75,7 +77,7 @@ Error FileDataLoader::load_into(size_t offset, size_t size, const SegmentInfo&, 
   }
   auto* at = static_cast<uint8_t*>(buffer);
   while (size > 0) {
-    const ssize_t got = pread(file_, at, size, static_cast<off_t>(offset));
+    const int64_t got = read_at(file_, at, size, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       TORCHETTE_LOG(Error, "the file cannot be read at %zu: %s", offset,

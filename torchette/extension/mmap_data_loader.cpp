@@ -3,8 +3,13 @@
 #include "torchette/extension/mmap_data_loader.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
+#ifdef _WIN32
+#include <io.h>
+#include <windows.h>
+#else
+#include <sys/mman.h>
+#endif
 
 #include <cerrno>
 #include <cstring>
@@ -12,13 +17,39 @@
 #include "torchette/extension/open_file.h"
 #include "torchette/runtime/platform.h"
 
-#ifdef __wasi__  // mapping is reading there, into memory that stays
-#define mlock(data, size) 0
-#endif
-
 namespace torchette::extension {
 
 namespace {
+
+#ifdef _WIN32
+
+/// Null where it cannot be mapped. The view keeps the mapping.
+void* map(int file, size_t) {
+  const auto handle = reinterpret_cast<HANDLE>(_get_osfhandle(file));
+  const HANDLE mapping = CreateFileMappingW(handle, nullptr, PAGE_READONLY, 0, 0, nullptr);
+  void* data = mapping == nullptr ? nullptr : MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, 0);
+  if (mapping != nullptr) CloseHandle(mapping);
+  if (data == nullptr) errno = EIO;
+  return data;
+}
+void unmap(void* data, size_t) { UnmapViewOfFile(data); }
+bool lock_pages(void* data, size_t size) { return VirtualLock(data, size) != 0; }
+/// Unlocking what is not locked takes pages out of the process's working set.
+void forget(void*, void* data, size_t size) { VirtualUnlock(data, size); }
+
+#else
+
+void* map(int file, size_t size) {
+  void* const data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  return data == MAP_FAILED ? nullptr : data;
+}
+void unmap(void* data, size_t size) { munmap(data, size); }
+
+#ifdef __wasi__  // mapping is reading there, into memory that stays
+bool lock_pages(void*, size_t) { return true; }
+#else
+bool lock_pages(void* data, size_t size) { return mlock(data, size) == 0; }
+#endif
 
 /// The pages that lie wholly inside leave the process; who reads them again gets them from the file again.
 void forget(void*, void* data, size_t size) {
@@ -28,6 +59,8 @@ void forget(void*, void* data, size_t size) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+#endif
+
 }  // namespace
 
 Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) {
@@ -35,14 +68,14 @@ Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) 
   const int file = open_regular_file(path, &size);
   if (file < 0) return Error::AccessFailed;
   // an empty file cannot be mapped; it is no program either, which Program::load says better
-  void* data = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  void* data = size == 0 ? nullptr : map(file, size);
   close(file);
-  if (data == MAP_FAILED) {
+  if (data == nullptr && size != 0) {
     TORCHETTE_LOG(Error, "%s cannot be mapped: %s", path, strerror(errno));
     return Error::AccessFailed;
   }
   MmapDataLoader loader(data, size);
-  if (lock != MlockConfig::NoMlock && mlock(data, size) != 0 && lock == MlockConfig::UseMlock) {
+  if (lock != MlockConfig::NoMlock && !lock_pages(data, size) && lock == MlockConfig::UseMlock) {
     TORCHETTE_LOG(Error, "%s cannot be locked into memory: %s", path, strerror(errno));
     return Error::AccessFailed;
   }
@@ -50,7 +83,7 @@ Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) 
 }
 
 MmapDataLoader::~MmapDataLoader() {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (data_ != nullptr) unmap(data_, size_);
 }
 
 Result<FreeableBuffer> MmapDataLoader::load(size_t offset, size_t size, const SegmentInfo&) const {

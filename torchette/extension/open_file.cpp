@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The one place where a path becomes a descriptor.
+// The one place where a path becomes a descriptor, and where Windows reads in another way.
 #include "torchette/extension/open_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#ifdef _WIN32
+#include <io.h>
+#include <windows.h>
+#endif
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -13,8 +18,14 @@
 
 namespace torchette::extension {
 
+#ifdef _WIN32
+constexpr int kOpenFlags = O_RDONLY | O_BINARY | O_NOINHERIT;
+#else
+constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC;
+#endif
+
 int open_regular_file(const char* path, size_t* size) {
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  const int file = open(path, kOpenFlags);
   struct stat status{};
   if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     TORCHETTE_LOG(Error, "%s cannot be opened: %s", path,
@@ -24,6 +35,23 @@ int open_regular_file(const char* path, size_t* size) {
   }
   *size = static_cast<size_t>(status.st_size);
   return file;
+}
+
+int64_t read_at(int file, void* buffer, size_t size, size_t offset) {
+#ifdef _WIN32
+  OVERLAPPED at{};
+  at.Offset = static_cast<DWORD>(offset);
+  at.OffsetHigh = static_cast<DWORD>(static_cast<uint64_t>(offset) >> 32);
+  DWORD got = 0;
+  if (ReadFile(reinterpret_cast<HANDLE>(_get_osfhandle(file)), buffer,
+               static_cast<DWORD>(std::min<size_t>(size, 1u << 30)), &got, &at))
+    return got;
+  if (GetLastError() == ERROR_HANDLE_EOF) return 0;
+  errno = EIO;
+  return -1;
+#else
+  return pread(file, buffer, size, static_cast<off_t>(offset));
+#endif
 }
 
 }  // namespace torchette::extension

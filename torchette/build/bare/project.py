@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from torchette.build import selection, targets
+from torchette.build import kernels, selection, targets
 from torchette.build.bare import boards
 from torchette.build.bare.boards import STACK, Board
 from torchette.devtools.embed import distinct_names, embed
@@ -291,7 +291,6 @@ def _filled(template: str, **values: str) -> str:
 
 def _copy_runtime(chosen: selection.Selection, folder: Path) -> list[Path]:
     """Copies the core, the kernels that were chosen and all that they include."""
-    families = selection.library()
     wanted: list[str] = [
         f"torchette/runtime/{source.name}"
         for source in (PACKAGE / "runtime").glob("*.cpp")
@@ -301,25 +300,16 @@ def _copy_runtime(chosen: selection.Selection, folder: Path) -> list[Path]:
     wanted += ["torchette/kernels/table.cpp", "torchette/extension/buffer_data_loader.h"]
     wanted += [
         f"torchette/kernels/{source}"
-        for source, family in families.items()
+        for source, family in kernels.families().items()
         if chosen.operators is None or chosen.operators.intersection(family.operators)
     ]
-    done: dict[str, None] = {}
-    while wanted:
-        name = wanted.pop()
-        if name in done:
-            continue
-        done[name] = None
+    names = kernels.closure(wanted)
+    for name in names:
         to = folder / name
         to.parent.mkdir(parents=True, exist_ok=True)
         if name.startswith("torchette/schema/"):
             source = PACKAGE / "schema" / f"{to.stem}.fbs"
             to.write_text(schema.cpp_header(schema.load(source), source.name), encoding="utf-8")
-            continue
-        source = PACKAGE.parent / name
-        shutil.copyfile(source, to)
-        wanted += re.findall(r'#\s*include "(torchette/[\w/]+\.(?:h|def))"', source.read_text("utf-8"))
-        beside = source.with_suffix(".cpp")
-        if name.startswith("torchette/kernels/") and beside.exists():
-            wanted.append(f"torchette/kernels/{beside.name}")
-    return [folder / name for name in done]
+        else:
+            shutil.copyfile(PACKAGE.parent / name, to)
+    return [folder / name for name in names]

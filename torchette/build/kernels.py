@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the sources of the kernel library. Out: which typed function in which file stands behind an operator, and the files
-# that it needs.
+# In: the sources of the kernel library. Out: which typed function in which file stands behind an operator, which family
+# it belongs to, and the files that it needs. The one place where these sources are read.
 """The kernel library as C++ sources."""
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ KERNELS = ROOT / "torchette" / "kernels"
 
 # What every kernel links with.
 RUNTIME = ("torchette/runtime/kernel.cpp", "torchette/runtime/memory.cpp", "torchette/runtime/tensor.cpp")
+
+
+class Family(NamedTuple):
+    """A family of kernels: its name in table.cpp and the operators that its source registers."""
+
+    name: str
+    operators: tuple[str, ...]
 
 
 class Function(NamedTuple):
@@ -49,6 +56,20 @@ def library() -> dict[str, Function]:
     return found
 
 
+@functools.cache
+def families() -> dict[str, Family]:
+    """The families of the kernel library by the name of their source."""
+    operators: dict[str, list[str]] = {}
+    for operator, function in library().items():
+        operators.setdefault(function.source, []).append(operator)
+    found = {}
+    for source in sorted(KERNELS.glob("*.cpp")):
+        name = re.search(r"^TORCHETTE_(?:KERNELS|FAMILY)\(\s*(\w+)", source.read_text(encoding="utf-8"), re.M)
+        if name:
+            found[source.name] = Family(name[1], tuple(operators.get(source.name, ())))
+    return found
+
+
 def _entry_macros(text: str) -> dict[str, list[tuple[str, str]]]:
     """The macros that make entries of a table from the lines of a .def file: the ends of operators and functions."""
     macros: dict[str, list[tuple[str, str]]] = {}
@@ -60,7 +81,8 @@ def _entry_macros(text: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def closure(files: Iterable[str]) -> list[str]:
-    """The files, what they include, and the sources beside the kernels' headers that they include; sorted.
+    """The files, what they include, and the sources beside the kernels' headers that they include; sorted. Of headers
+    that are made from a schema, the names.
 
     Args:
         files: paths from the root, such as ``torchette/kernels/matmul.cpp``.
@@ -72,6 +94,8 @@ def closure(files: Iterable[str]) -> list[str]:
         if file in known:
             continue
         known.add(file)
+        if file.startswith("torchette/schema/"):
+            continue
         ahead += included(file)
         source = str(Path(file).with_suffix(".cpp"))
         if file.startswith("torchette/kernels/") and file.endswith(".h") and (ROOT / source).exists():
@@ -88,4 +112,4 @@ def takes_scratch(operator: str) -> bool:
 
 def included(file: str) -> list[str]:
     """The files of ours that a file includes."""
-    return re.findall(r'^#include "(torchette/[^"]+)"', (ROOT / file).read_text(encoding="utf-8"), re.M)
+    return re.findall(r'^#\s*include "(torchette/[^"]+)"', (ROOT / file).read_text(encoding="utf-8"), re.M)

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a program with inputs, and the outputs that eager has computed of them. Out: one file of all that (.bpte); and of
+# such a file, whether the runtime gives these outputs. The names are ExecuTorch's.
+"""Programs that bring their own test.
+
+>>> suites = [MethodTestSuite("forward", [MethodTestCase((x,), (model(x),))])]
+>>> Path("net.bpte").write_bytes(BundledProgram(program, suites).serialize())
+>>> bundle = load_bundled_program("net.bpte")
+>>> Module(bundle.program).verify_result_with_bundled_expected_output(bundle, "forward", 0)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchette.devtools.inspect import DTYPES
+from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError, ModelNotFoundError
+from torchette.format import bundled
+from torchette.runtime import MethodMeta, Runtime
+
+_NUMBERS = {bool: ("Bool", "bool_val"), int: ("Int", "int_val"), float: ("Double", "double_val")}
+_VERSION = 0  # of the format
+
+
+class MethodTestCase:
+    """Inputs of a method and the outputs that it must give.
+
+    Args:
+        inputs: torch tensors and numbers, in any tree.
+        expected_outputs: likewise; None for a case that is only to be run.
+    """
+
+    def __init__(self, inputs: Any, expected_outputs: Any = None) -> None:
+        from torch.utils._pytree import tree_leaves
+
+        self.inputs = tree_leaves(inputs)
+        self.expected_outputs = [] if expected_outputs is None else tree_leaves(expected_outputs)
+
+
+@dataclass
+class MethodTestSuite:
+    """The cases of one method."""
+
+    method_name: str
+    test_cases: Sequence[MethodTestCase]
+
+
+class BundledProgram:
+    """A program and its cases.
+
+    Args:
+        executorch_program: what has the program's bytes as ``buffer``, or the bytes.
+        method_test_suites: the cases.
+        pte_file_path: the program's file, instead of the first argument.
+
+    Raises:
+        InputError: there is no program, or two; a case has not as many inputs as its method takes.
+        InputTypeError: a value is neither a tensor nor a number.
+    """
+
+    def __init__(
+        self,
+        executorch_program: Any,
+        method_test_suites: Sequence[MethodTestSuite],
+        pte_file_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if (executorch_program is None) == (pte_file_path is None):
+            raise InputError("a bundle has one program: give executorch_program or pte_file_path")
+        self.executorch_program = executorch_program
+        self.method_test_suites = sorted(method_test_suites, key=lambda suite: suite.method_name)
+        given = getattr(executorch_program, "buffer", executorch_program)
+        self._bytes = bytes(given) if pte_file_path is None else Path(pte_file_path).read_bytes()
+        program = Runtime.get().load_program(self._bytes)
+        for suite in self.method_test_suites:
+            takes = program.metadata(suite.method_name).num_inputs()
+            for i, case in enumerate(suite.test_cases):
+                if len(case.inputs) != takes:
+                    raise InputError(
+                        f"case {i} of method {suite.method_name!r} has {len(case.inputs)} inputs, the method takes {takes}"
+                    )
+
+    def serialize(self) -> bytes:
+        """The bytes of the .bpte file."""
+        suites = [
+            bundled.BundledMethodTestSuite(
+                suite.method_name,
+                [
+                    bundled.BundledMethodTestCase(
+                        [_stored(value) for value in case.inputs],
+                        [_stored(value) for value in case.expected_outputs],
+                    )
+                    for case in suite.test_cases
+                ],
+            )
+            for suite in self.method_test_suites
+        ]
+        return bundled.write(bundled.BundledProgram(_VERSION, suites, self._bytes))
+
+
+def serialize_from_bundled_program_to_flatbuffer(bundled_program: BundledProgram) -> bytes:
+    """The bytes of the .bpte file."""
+    return bundled_program.serialize()
+
+
+def _stored(value: Any) -> Any:
+    """The record of a value."""
+    for kind, (name, field) in _NUMBERS.items():
+        if type(value) is kind:
+            return bundled.Value(getattr(bundled, name)(**{field: value}))
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        raise InputTypeError(f"a case has tensors and numbers, not {type(value).__name__}")
+    dtype = str(value.dtype).removeprefix("torch.")
+    name = {torch_name: name for name, torch_name in DTYPES.items()}.get(dtype, dtype.upper())
+    if name not in bundled.ScalarType.__members__:
+        raise InputTypeError(f"a case cannot have a tensor of {dtype}")
+    order = sorted(range(value.dim()), key=lambda d: -value.stride(d))
+    in_memory = value.detach().cpu().permute(order).contiguous()
+    data = in_memory.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+    kind = bundled.ScalarType[name]
+    return bundled.Value(bundled.Tensor(kind, list(value.shape), data, order))
+
+
+def _read(record: Any) -> Any:
+    """The value of a record: a tensor or a number. Raises FormatError."""
+    value = record.val
+    for name, field in _NUMBERS.values():
+        if type(value).__name__ == name:
+            return getattr(value, field)
+    import torch
+
+    sizes, order = list(value.sizes or ()), list(value.dim_order or range(len(value.sizes or ())))
+    dtype = getattr(torch, DTYPES.get(value.scalar_type.name, value.scalar_type.name.lower()), None)
+    if dtype is None or sorted(order) != list(range(len(sizes))) or min(sizes, default=0) < 0:
+        raise FormatError("a tensor of the bundle has an unknown dtype, or no sizes and order that fit")
+    if len(value.data or b"") != math.prod(sizes) * dtype.itemsize:
+        raise FormatError(f"a tensor of the bundle has {len(value.data or b'')} bytes for {sizes} of {dtype}")
+    flat = torch.frombuffer(bytearray(value.data), dtype=dtype) if value.data else torch.empty(0, dtype=dtype)
+    return flat.reshape([sizes[d] for d in order]).permute([order.index(d) for d in range(len(sizes))])
+
+
+class BundledModule:
+    """A .bpte file that has been read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._record = bundled.read(data)
+
+    @property
+    def program(self) -> bytes:
+        """The .pte file inside."""
+        return bytes(self._record.program or b"")
+
+    def case(self, method_name: str, testset_idx: int) -> tuple[list[Any], list[Any]]:
+        """Inputs and expected outputs of a case: torch tensors and numbers.
+
+        Raises:
+            InputError: there is no such case.
+            FormatError: it is damaged.
+        """
+        suites = {suite.method_name: suite.test_cases for suite in self._record.method_test_suites or ()}
+        cases = suites.get(method_name) or ()
+        if not 0 <= testset_idx < len(cases):
+            raise InputError(
+                f"the bundle has {len(cases)} cases of method {method_name!r}, number {testset_idx} is asked for"
+            )
+        case = cases[testset_idx]
+        return [_read(v) for v in case.inputs or ()], [_read(v) for v in case.expected_outputs or ()]
+
+
+class Module:
+    """A program as ExecuTorch's Python bindings give it: methods are loaded when they are called first.
+
+    Args:
+        program: a path or the bytes of a .pte file.
+    """
+
+    def __init__(self, program: bytes | str | os.PathLike[str]) -> None:
+        self._program = Runtime.get().load_program(
+            Path(program) if isinstance(program, os.PathLike) else program
+        )
+        self._methods: dict[str, Any] = {}
+        self._inputs: dict[str, list[Any]] = {}
+
+    def method_names(self) -> list[str]:
+        """The names of its methods."""
+        return sorted(self._program.method_names)
+
+    def method_meta(self, method_name: str) -> MethodMeta:
+        """What a method takes, gives and needs."""
+        return self._program.metadata(method_name)
+
+    def run_method(
+        self, method_name: str, inputs: Sequence[Any] = (), clone_outputs: bool = True
+    ) -> list[Any]:
+        """Runs a method; outputs are always freshly owned. Raises as `torchette.runtime.Method.execute`."""
+        del clone_outputs
+        if method_name not in self._methods:
+            self._methods[method_name] = self._program.load_method(method_name)
+        return self._methods[method_name].execute(list(inputs))
+
+    def forward(self, inputs: Sequence[Any] = (), clone_outputs: bool = True) -> list[Any]:
+        """Runs the method forward."""
+        return self.run_method("forward", inputs, clone_outputs)
+
+    __call__ = forward
+
+    def load_bundled_input(self, bundle: BundledModule, method_name: str, testset_idx: int) -> None:
+        """Keeps the inputs of a case for `plan_execute`. InputError: there is no such case."""
+        self._inputs[method_name] = bundle.case(method_name, testset_idx)[0]
+
+    def plan_execute(self, method_name: str, clone_outputs: bool = True) -> list[Any]:
+        """Runs a method with the inputs that were loaded last."""
+        return self.run_method(method_name, self._inputs.get(method_name, []), clone_outputs)
+
+    def verify_result_with_bundled_expected_output(
+        self,
+        bundle: BundledModule,
+        method_name: str,
+        testset_idx: int,
+        rtol: float = 1e-5,
+        atol: float = 1e-8,
+    ) -> list[Any]:
+        """Runs a case and returns its outputs.
+
+        Raises:
+            InputError: there is no such case, or it has no expectations.
+            ExecutionError: an output differs: |output - expected| > atol + rtol * |expected|.
+        """
+        expected = bundle.case(method_name, testset_idx)[1]
+        what = f"case {testset_idx} of method {method_name!r}"
+        if not expected:
+            raise InputError(f"{what} has no expected outputs")
+        self.load_bundled_input(bundle, method_name, testset_idx)
+        outputs = self.plan_execute(method_name)
+        if len(outputs) < len(expected):
+            raise ExecutionError(f"{what}: {len(expected)} outputs are expected, {len(outputs)} are given")
+        for i, (output, wanted) in enumerate(zip(outputs, expected)):
+            difference = _difference(output, wanted, rtol, atol)
+            if difference:
+                raise ExecutionError(f"{what}: output {i} {difference}", code="output-differs")
+        return outputs
+
+
+def _difference(output: Any, expected: Any, rtol: float, atol: float) -> str:
+    """How an output differs; empty where it does not."""
+    import torch
+
+    if not isinstance(expected, torch.Tensor):
+        close = math.isclose(output, expected, rel_tol=rtol, abs_tol=atol) or output == expected
+        return "" if close else f"is {output}, not {expected}"
+    found = torch.as_tensor(output)
+    if found.dtype != expected.dtype or found.shape != expected.shape:
+        return f"is {found.dtype} {list(found.shape)}, not {expected.dtype} {list(expected.shape)}"
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    found, expected = found.to(wide), expected.to(wide)
+    apart = ~torch.isclose(found, expected, rtol, atol, equal_nan=True)
+    if not apart.any():
+        return ""
+    greatest = (found - expected).abs()[apart].max().item()
+    return f"differs in {int(apart.sum())} of {apart.numel()} elements, by {greatest:.6g} at most (rtol {rtol}, atol {atol})"
+
+
+def load_bundled_program(path: str | os.PathLike[str]) -> BundledModule:
+    """A .bpte file. Raises ModelNotFoundError, FormatError."""
+    if not Path(path).is_file():
+        raise ModelNotFoundError(f"there is no file {os.fspath(path)}")
+    return BundledModule(Path(path).read_bytes())
+
+
+# ---- the names of ExecuTorch's bindings ----
+
+
+def _load_bundled_program_from_buffer(buffer: bytes, non_const_pool_size: int = 0) -> BundledModule:
+    del non_const_pool_size
+    return BundledModule(buffer)
+
+
+def _load_for_executorch(path: str, enable_etdump: bool = False) -> Module:
+    del enable_etdump
+    return Module(Path(path))
+
+
+def _load_for_executorch_from_buffer(buffer: bytes, enable_etdump: bool = False) -> Module:
+    del enable_etdump
+    return Module(buffer)
+
+
+def _load_for_executorch_from_bundled_program(module: BundledModule, enable_etdump: bool = False) -> Module:
+    del enable_etdump
+    return Module(module.program)
