@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #endif
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -51,11 +52,16 @@ bool lock_pages(void*, size_t) { return true; }
 bool lock_pages(void* data, size_t size) { return mlock(data, size) == 0; }
 #endif
 
-/// The pages that lie wholly inside leave the process; who reads them again gets them from the file again.
-void forget(void*, void* data, size_t size) {
+/// What one fault may map at most, around the page that it is for.
+constexpr uintptr_t kFolio = uintptr_t{1} << 21;
+
+/// The pages that lie wholly inside leave the process; who reads them again gets them from the file again. So
+/// do those before them, which their faults may have brought back after others had let them go.
+void forget(void* mapping, void* data, size_t size) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+  const auto first = reinterpret_cast<uintptr_t>(data);
+  const auto begin = std::max(reinterpret_cast<uintptr_t>(mapping), first / kFolio * kFolio);
+  const auto end = (first + size) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
@@ -91,7 +97,7 @@ Result<FreeableBuffer> MmapDataLoader::load(size_t offset, size_t size, const Se
     TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of the file of %zu", size, offset, size_);
     return Error::InvalidArgument;
   }
-  return FreeableBuffer(static_cast<const uint8_t*>(data_) + offset, size, forget);
+  return FreeableBuffer(static_cast<const uint8_t*>(data_) + offset, size, forget, data_);
 }
 
 Error MmapDataLoader::load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const {

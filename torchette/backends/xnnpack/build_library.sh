@@ -59,6 +59,21 @@ fetch() {
   done
 }
 
+# Products on AVX-512 in tiles of 8 rows as well, with kernels that the library has but does not choose from: of the
+# 128 rows of a sentence none is computed in vain, where tiles of 7 rows compute 133.
+choose_tiles_of_8() {
+  local config="$destination/src/xnnpack/src/configs/gemm-config.c" kind name
+  local list="$destination/src/xnnpack/cmake/gen/avx512f_microkernels.cmake"
+  grep -q 8x32__avx512f_broadcast "$config" && return
+  for kind in gemm igemm; do
+    name="f32_${kind}_minmax_ukernel_7x32__avx512f_broadcast"
+    grep -q "$name" "$config" || fail "this version of XNNPACK has no $name"
+    sed -i "/$name/{p;s/INDEX(7)/INDEX(8)/;s/7x32/8x32/}" "$config"
+    sed -i "/^SET(PROD_AVX512F/a\\  src/f32-$kind/gen/f32-$kind-8x32-minmax-avx512f-broadcast.c" "$list"
+  done
+  sed -i "/f32_igemm_minmax_ukernel_8x32__avx512f_broadcast/,/\.mr = 7;/s/\.mr = 7;/.mr = 8;/" "$config"
+}
+
 build() {
   local src="$destination/src" sections="-ffunction-sections -fdata-sections"
   cmake -G Ninja -S "$src/xnnpack" -B "$destination/build" -DCMAKE_BUILD_TYPE=Release \
@@ -73,4 +88,5 @@ build() {
 }
 
 [[ -d $destination/src/xnnpack ]] || fetch
+choose_tiles_of_8
 build

@@ -22,6 +22,9 @@ using Node = fb::XNodeUnion;
 constexpr char kHeaderMagic[] = {'X', 'H', '0', '0'};
 constexpr size_t kHeaderSize = 30;
 constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant that stands elsewhere
+// Named data of up to so many bytes that nodes read when the graph runs are copied: of a mapped file one page
+// that is read may bring 2 MB into memory.
+constexpr size_t kCopied = size_t{1} << 20;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 #define TORCHETTE_XNN(call)                                                            \
@@ -34,8 +37,9 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct Defined {
   bool present = false;
   bool constant = false;
-  bool result = false;  // of the graph
-  bool ready = false;   // has its elements before the next node runs
+  bool result = false;     // of the graph
+  bool is_packed = false;  // weights
+  bool ready = false;      // has its elements before the next node runs
   xnn_datatype type = xnn_datatype_invalid;
   size_t channel_dim = 0;  // of scales, where there is one for each channel
   size_t inner_dims = 0;   // quantized together, of a value that is quantized when the graph runs
@@ -92,6 +96,7 @@ class Builder {
     TORCHETTE_XNN(xnn_create_subgraph(externs, 0, &out_.subgraph));
     known_.resize(values.size());
     externs_ = externs;
+    for (size_t i = 0; i < nodes.size(); ++i) find_weights(nodes[i]);
     for (size_t i = 0; i < values.size(); ++i) {
       TORCHETTE_TRY(value(values[i]));
       TORCHETTE_CHECK(reader.ok(), DelegateInvalidCompatibility, "value %zu of an XNNPACK payload is damaged",
@@ -176,7 +181,7 @@ class Builder {
   }
 
   /// The bytes of constant `index`, at least `size` of them.
-  Error constant(uint32_t index, size_t size, const void** data) {
+  Error constant(uint32_t index, size_t size, const void** data, bool is_packed = false) {
     key_.clear();
     out_.constant_bytes += size;
     if (buffers_.size() != 0) {
@@ -208,6 +213,12 @@ class Builder {
     if (!buffer.ok()) return buffer.error();
     TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed",
                     key.data(), buffer->size(), size);
+    if (!is_packed && size <= kCopied) {
+      std::vector<char>& copy = out_.copies.emplace_back(size + XNN_EXTRA_BYTES);
+      memcpy(copy.data(), buffer->data(), size);
+      *data = copy.data();
+      return Error::Ok;
+    }
     *data = buffer->data();
     out_.constants.push_back({std::move(*buffer)});
     return Error::Ok;
@@ -224,6 +235,24 @@ class Builder {
       return Error::Ok;
     }
     return constant(quant.get<uint32_t>(index_slot), count * item, data);
+  }
+
+  void find_weights(const Table& entry) {
+    const Table n = entry.table(fb::XNode::kXnodeUnion);
+    uint32_t filter = XNN_INVALID_VALUE_ID;
+    switch (entry.get<Node>(fb::XNode::kXnodeUnionType)) {
+      case Node::XNNFullyConnected:
+        filter = n.get<uint32_t>(fb::XNNFullyConnected::kFilterId);
+        break;
+      case Node::XNNConv2d:
+      case Node::XNNDepthwiseConv2d:
+      case Node::XNNConvTranspose2d:
+        filter = n.get<uint32_t>(fb::XNNConv2d::kFilterId);
+        break;
+      default:
+        break;
+    }
+    if (filter < known_.size()) known_[filter].is_packed = true;
   }
 
   Error value(const Table& entry) {
@@ -259,10 +288,11 @@ class Builder {
       const uint64_t rows = last == 0 ? 0 : count / last;
       // four bits an element, each row padded to whole bytes
       const uint64_t nbytes = bits(type) == 4 ? rows * ((last + 1) / 2) : count * bits(type) / 8;
-      TORCHETTE_TRY(constant(buffer, static_cast<size_t>(nbytes), &data));
+      const size_t held = out_.constants.size();
+      TORCHETTE_TRY(constant(buffer, static_cast<size_t>(nbytes), &data, it.is_packed));
       it.constant = true;
       it.data = data;
-      if (!key_.empty()) it.buffer = out_.constants.size() - 1;
+      if (out_.constants.size() != held) it.buffer = held;
     }
     std::string identity = key_;
     if (it.constant && !identity.empty()) {
@@ -644,8 +674,12 @@ class Builder {
         TORCHETTE_TRY(make(n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
         TORCHETTE_CHECK(source->dims.size() == 4, DelegateInvalidCompatibility, "an image of %zu dimensions",
                         source->dims.size());
-        static constexpr int64_t kAxes[] = {1, 2};
-        TORCHETTE_XNN(xnn_define_static_reduce_v2(g, xnn_reduce_mean, 2, kAxes, in, out, XNN_FLAG_KEEP_DIMS));
+        // One channel: its dimension goes with the others, so that the library adds up what lies side by
+        // side.
+        static constexpr int64_t kAxes[] = {1, 2, 3};
+        const size_t count = source->dims[3] == 1 ? 3 : 2;
+        TORCHETTE_XNN(
+            xnn_define_static_reduce_v2(g, xnn_reduce_mean, count, kAxes, in, out, XNN_FLAG_KEEP_DIMS));
         return Error::Ok;
       }
       case Node::XNNConcatenate2:

@@ -32,6 +32,7 @@ struct Graph {
   xnn_subgraph_t subgraph = nullptr;
   std::vector<External> inputs, outputs;
   std::vector<Constant> constants;
+  std::vector<std::vector<char>> copies;    // of constants that nodes read when the graph runs
   std::vector<std::vector<float>> widened;  // weights in half precision that the library wants in float32
   Identities identities;                    // of the weights
   size_t constant_bytes = 0;
