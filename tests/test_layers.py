@@ -58,8 +58,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     },
     "torchette.exir": ("torchette.errors", *COMPILER),
     "torchette.capture": ("torchette.errors", "torchette.rewrites"),
-    "torchette.rewrites": ("torchette.spectra",),
-    "torchette.spectra": (),
+    "torchette.rewrites": (),
     "torchette.compat": (),  # a table of names: what it serves is imported on demand
     # A backend knows the door of the compiler; the compiler finds it by name.
     "torchette.backends": ("torchette.errors", *COMPILER, "torchette.format", "torchette.runtime"),

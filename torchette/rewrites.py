@@ -15,8 +15,6 @@ from torch.nn import functional
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
-from torchette import spectra
-
 
 class Rewrites(TorchFunctionMode):
     """While it is entered, calls of the functions in TABLE compute what TABLE says, where it has an answer."""
@@ -88,7 +86,7 @@ def _cov(
     freedom = freedom.clamp(min=0) if isinstance(freedom, torch.Tensor) else max(freedom, 0)
     centred = rows - mean
     weighted = centred if weights is None else centred * weights
-    product = weighted @ centred.T / freedom
+    product = weighted @ centred.T.conj() / freedom
     return product.squeeze()
 
 
@@ -211,7 +209,6 @@ def _set_data(x: torch.Tensor, value: torch.Tensor) -> None:
 
 
 TABLE: dict[Any, Callable] = {
-    **spectra.TABLE,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,

@@ -212,6 +212,13 @@ def _():
 @broken_by("unsupported-dtype")
 def _():
     p = at("edge")
+    call(p, aten.sin.default, (first(p),), val=first(p).meta["val"].to(torch.uint64))
+    return p, "edge"
+
+
+@broken_by("complex-tensor")
+def _():
+    p = at("edge")
     call(p, aten.sin.default, (first(p),), val=first(p).meta["val"].to(torch.complex128))
     return p, "edge"
 

@@ -41,7 +41,7 @@ def test_unary(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["copysign", "fmax", "fmin", "nextafter", "igamma", "igammac", "special_zeta"]
+    "name", ["copysign", "fmax", "fmin", "hypot", "nextafter", "igamma", "igammac", "special_zeta"]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_binary(name: str, dtype: torch.dtype) -> None:

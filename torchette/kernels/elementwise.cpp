@@ -174,6 +174,13 @@ static TORCHETTE_INLINE double atan2(double a, double b) { return ::atan2(a, b);
 
 static TORCHETTE_INLINE float copysign(float a, float b) { return __builtin_copysignf(a, b); }
 static TORCHETTE_INLINE double copysign(double a, double b) { return __builtin_copysign(a, b); }
+// No square overflows where the result does not; of an infinite number and none at all the result is infinite.
+static TORCHETTE_INLINE float hypot(float a, float b) {
+  const auto length = static_cast<float>(sqrt(double(a) * a + double(b) * b));
+  const float infinity = __builtin_inff();
+  return (abs(a) == infinity) | (abs(b) == infinity) ? infinity : length;
+}
+static TORCHETTE_INLINE double hypot(double a, double b) { return __builtin_hypot(a, b); }
 static TORCHETTE_INLINE float nextafter(float a, float b) { return ::nextafterf(a, b); }
 static TORCHETTE_INLINE double nextafter(double a, double b) { return ::nextafter(a, b); }
 static TORCHETTE_INLINE bool signbit(float x) { return __builtin_signbitf(x) != 0; }

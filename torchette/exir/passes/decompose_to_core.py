@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from torchette.exir import ops
 from torchette.exir.passes import decompositions, histograms, linear_algebra, random_numbers
+from torchette.exir.passes.split_complex import split_complex
 
 aten = torch.ops.aten
 
@@ -35,7 +36,7 @@ def decompose_to_core(
         with _no_garbage_collection():
             program = program.run_decompositions(table)
     _parameters_as_state(program)
-    return program
+    return split_complex(program, table)
 
 
 def _parameters_as_state(program: ExportedProgram) -> None:

@@ -348,7 +348,6 @@ TABLE: dict[Any, Callable] = {
     aten.copysign.Scalar: lambda a, b: torch.copysign(a, torch.full((), b, dtype=torch.float32)),
     aten.dist.default: lambda a, b, p=2: torch.linalg.vector_norm(a - b, p),
     aten.ldexp.Tensor: lambda a, b: a * torch.pow(2.0, b),
-    aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
     aten.round.decimals: _round,
     aten._trilinear.default: _trilinear,
     aten.conv_tbc.default: _conv_tbc,

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Complex numbers within a model, whose inputs and outputs are real, against eager.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import torchette
+from torchette.exir.passes.split_complex import RULES
+
+fft, pairs = torch.fft, torch.view_as_real
+aten = torch.ops.aten
+WAVES = torch.randn(2, 6, 8)
+
+
+class Function(nn.Module):
+    def __init__(self, *functions: Callable, **buffers: torch.Tensor) -> None:
+        super().__init__()
+        self.functions = functions
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, *xs: torch.Tensor) -> list[Any]:
+        return [function(*xs, *self.buffers()) for function in self.functions]
+
+
+def check(functions: dict[str, Callable], *xs: torch.Tensor, tolerance: float = 1e-4, **buffers: Any) -> Any:
+    """Compiled together, since that takes less time, and compared one by one."""
+    model = Function(*functions.values(), **buffers).eval()
+    compiled = torchette.compile(model, xs)
+    other = tuple(torch.randn_like(x) for x in xs)
+    for name, ours, eager in zip(functions, compiled(*other), model(*other), strict=True):
+        torch.testing.assert_close(
+            ours, eager, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    return compiled
+
+
+TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "fnet": lambda x: fft.fftn(x, dim=(1, 2)).real,
+    "power": lambda x: fft.rfft(x, norm="ortho").abs() ** 2,
+    "phase": lambda x: torch.angle(fft.rfft2(x + 3)[..., 1:3]),
+    "low pass": lambda x: fft.irfft(fft.rfft(x) * torch.linspace(1, 0, 5), n=8),
+    "filter": lambda x: fft.irfft2(fft.rfft2(x, norm="ortho") * fft.rfft2(x.flip(0)), s=(6, 8), norm="forward"),
+    "round trip": lambda x: torch.real(fft.ifftn(fft.fftn(x, norm="forward"), norm="forward")),
+    "padded": lambda x: pairs(fft.fft(x, n=11, dim=1)),
+    "cut": lambda x: fft.ifft2(x, s=(4, -1)).imag,
+    "whole numbers": lambda x: fft.rfftn((x * 4).to(torch.int64), s=(4, 10)).real,
+    "odd": lambda x: fft.irfftn(fft.rfftn(x[..., :7]), s=(2, 6, 7)),
+    "hermitian": lambda x: fft.hfft(torch.complex(x, x.flip(-1)), n=11),
+    "hermitian back": lambda x: pairs(fft.ihfft2(x)),
+    "shifted": lambda x: pairs(fft.fftshift(fft.fft(x))),
+}  # fmt: skip
+
+
+def test_transforms() -> None:
+    check(TRANSFORMS, WAVES)
+
+
+# Split into factors: 96 = 8 x 12, 1000 = 25 x 40, 194 = 2 x 97; 101 has none.
+@pytest.mark.parametrize("length", [96, 101, 194, 1000])
+def test_long_transforms(length: int) -> None:
+    signal = torch.randn(2, length)
+    transforms: dict[str, Callable] = {
+        "real": lambda x: pairs(fft.rfft(x)),
+        "complex": lambda x: pairs(fft.ifft(torch.complex(x, x.flip(0)))),
+        "to real": lambda x: fft.irfft(torch.complex(x, x.flip(0))[..., : length // 2 + 1], n=length),
+    }
+    check(transforms, signal, tolerance=1e-3)
+    check({"real": transforms["real"]}, signal.double(), tolerance=1e-11)
+
+
+def test_a_long_transform_takes_small_tables() -> None:
+    compiled = check({"power": lambda x: fft.rfft(x).abs()}, torch.randn(1, 512), tolerance=1e-3)
+    assert compiled.nbytes < 32_000  # 16 x 32; a product with all of its waves at once would take a megabyte
+    assert not [op for op in compiled.program.operators() if "cos" in op or "arange" in op]
+
+
+def test_spectrogram_and_back() -> None:
+    window = torch.hann_window(64)
+
+    def there(x: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
+        return torch.stft(x, 64, 16, window=window, return_complex=True)
+
+    check(
+        {
+            "spectrogram": lambda x, w: there(x, w).abs() ** 2,
+            "and back": lambda x, w: torch.istft(there(x, w) * 2, 64, 16, window=w),
+        },
+        torch.randn(2, 320),
+        window=window,
+    )
+
+
+def test_rotary_embedding_of_complex_numbers() -> None:
+    angles = torch.outer(torch.arange(6.0), 100.0 ** -(torch.arange(0, 8, 2) / 8))
+
+    def rotated(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+        numbers = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return pairs(numbers * turns).flatten(-2)
+
+    check({"rotated": rotated}, WAVES, turns=torch.polar(torch.ones_like(angles), angles))
+
+
+def z(x: torch.Tensor) -> torch.Tensor:
+    """Complex numbers in all four quarters of the plane."""
+    return torch.complex(x, x.roll(1, -1))
+
+
+OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sums": lambda x: pairs(z(x) + x - 2j + (1 - z(x)) * 3),
+    "scaled sum": lambda x: pairs(torch.add(z(x), z(x.flip(0)), alpha=2 - 1j)),
+    "products": lambda x: pairs(z(x) * z(x.flip(1)) * x * (2 + 1j)),
+    "real times complex": lambda x: pairs(x * 1j),
+    "quotients": lambda x: pairs(z(x) / z(x.flip(1)) / 2 + 1 / z(x) + z(x) / x),
+    "by large ones": lambda x: pairs(z(x) * 1e30 / (z(x.flip(1)) * 1e30)),
+    "powers": lambda x: pairs(z(x) ** 2 + z(x) ** -1.5 + z(x) ** z(x).conj() + 2 ** z(x)),
+    "roots": lambda x: pairs(z(x).sqrt() + z(x).rsqrt()),
+    "roots of reals": lambda x: pairs(torch.complex(x, torch.zeros_like(x)).sqrt()),
+    "exponentials": lambda x: pairs(z(x).exp() + z(x).log()),
+    "circular": lambda x: pairs(z(x).sin() + z(x).cos() + z(x).tan()),
+    "hyperbolic": lambda x: pairs(z(x).sinh() + z(x).cosh() + z(x).tanh()),
+    "far out": lambda x: pairs((z(x) * 200).tanh()),
+    "inverses": lambda x: pairs(z(x).asin() + z(x).asinh() + z(x).atan() + z(x / 4).atanh()),
+    "other logarithms": lambda x: pairs(z(x).log2() + z(x).log10()),
+    "gates": lambda x: pairs(torch.sigmoid(z(x)) + nn.functional.silu(z(x))),
+    "multiplied": lambda x: pairs(z(x).prod() + z(x).prod(1)),
+    "zero or not": lambda x: torch.logical_and(z(x.relu()), x > 0) & z(x).all(1, keepdim=True) & z(x).any(),
+    "signs": lambda x: pairs(z(x.clamp(min=0)).sgn()),
+    "lengths and angles": lambda x: z(x).abs() + z(x).angle() + z(x).conj().imag + (-z(x)).real,
+    "norms": lambda x: torch.linalg.vector_norm(z(x), dim=1) + z(x).var(1),
+    "sums along": lambda x: pairs(z(x).sum(1) + z(x).mean(1) + z(x).cumsum(0)[0, :1]),
+    "matrices": lambda x: pairs(z(x) @ z(x).mT.conj() + z(x[0]) @ z(x[1]).T),
+    "linear": lambda x: pairs(torch.addmm(z(x[0, :, :6]), z(x[0]), z(x[1]).T, alpha=2)),
+    "convolution": lambda x: pairs(nn.functional.conv1d(z(x), z(x[:, :3, :3].mT).mT[:, :, :2].repeat(1, 2, 1), z(x[0, :2, 0]))),
+    "layouts": lambda x: pairs(torch.cat([z(x), x], 1).permute(2, 0, 1)[1:].flip(0).reshape(-1, 3).unsqueeze(0)),
+    "stacked": lambda x: pairs(torch.stack([z(x), x * 2j], -1).squeeze(0)),
+    "split": lambda x: pairs(z(x).split(2, 1)[1] * z(x).unbind(0)[0][:2]),
+    "chosen": lambda x: pairs(torch.where(x > 0, z(x), 1.0).masked_fill(x > 1, 0.5j)),
+    "indexed": lambda x: pairs(z(x)[:, [0, 2]].gather(2, torch.zeros(2, 2, 1, dtype=torch.int64))),
+    "written": lambda x: pairs(torch.slice_scatter(z(x), z(x[:, :2]) * 2, 1, 0, 2)),
+    "padded": lambda x: pairs(nn.functional.pad(z(x), (1, 2))),
+    "made": lambda x: pairs(z(x) + torch.full((8,), 2j) + torch.ones_like(z(x)) + torch.zeros(8, dtype=torch.complex64)),
+    "cast": lambda x: pairs(x.to(torch.complex128) * z(x)).float() + pairs(x.to(torch.int64).to(torch.complex64)),
+    "compared": lambda x: (z(x) == z(x).clone()).float() + (z(x) != 1j).float() + torch.isnan(z(x)).float(),
+}  # fmt: skip
+
+
+def test_operations() -> None:
+    check(OPERATIONS, WAVES)
+
+
+def test_every_rule_is_of_an_operator() -> None:
+    assert all(isinstance(op, torch._ops.OpOverload) for op in RULES)
+
+
+def test_sizes_that_vary() -> None:
+    model = Function(lambda x: pairs(fft.fft(x) * 1j)).eval()
+    compiled = torchette.compile(
+        model, (torch.randn(5, 8),), dynamic_shapes=(({0: Dim("n", min=2, max=20)},),)
+    )
+    for length in (2, 9, 20):
+        x = torch.randn(length, 8)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_precision() -> None:
+    x = torch.randn(3, 200, dtype=torch.float64)
+    check({"fft": lambda x: pairs(fft.fft(x))}, x, tolerance=200 * torch.finfo(torch.float64).eps)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (fft.fft, r"torch\.view_as_real"),
+        (lambda x: torch.linalg.eigvals(x[0, :, :6]).real, "complex"),
+    ],
+    ids=["a complex result", "an operator without a rule"],
+)
+def test_what_stays_complex_is_refused(function: Callable, words: str) -> None:
+    with pytest.raises(torchette.TorchetteError, match=words):
+        torchette.compile(Function(function).eval(), (WAVES,))
+
+
+def test_a_complex_input_is_refused() -> None:
+    with pytest.raises(torchette.TorchetteError, match=r"torch\.view_as_complex"):
+        torchette.compile(Function(torch.abs).eval(), (z(WAVES),))
