@@ -146,7 +146,9 @@ def survives(file: bytes) -> None:
 def test_an_argument_of_a_type_that_the_kernel_does_not_take(file: bytes) -> None:
     number, _ = instruction(file, "KernelCall")
     broken = Place(file).set(value(file, "Int"), *arguments(number), "args", 0)
-    refused(file, broken, FormatError, r"argument 0 of \w+::\w+\.\w+ is of kind \d+, it takes \(")
+    refused(
+        file, broken, FormatError, r"value \d+ as an argument of \w+::\w+\.\w+ is of kind \d+, it takes \("
+    )
 
 
 @pytest.mark.parametrize("index", [99, 2**31 - 1, -1])

@@ -41,15 +41,15 @@ void reads() {
 
   flat::CursorOf<Kind> cursor(reader);
   for (int round = 0; round < 2; ++round) {
-    cursor.seek(20);
+    cursor.seek(Table::at(&reader, 20));
     CHECK(cursor.present() && cursor.get<int32_t>(kA) == 7 && cursor.vector<int32_t>(kB)[1] == 2);
-    CHECK(cursor.get<uint64_t>(kAbsent) == 0 && cursor.follow(kC) == 48);
-    cursor.seek(0);
+    CHECK(cursor.get<uint64_t>(kAbsent) == 0 && cursor.follow(kC) == bytes.data + 48);
+    cursor.seek(Table::at(&reader, 0));
     CHECK(!cursor.present() && cursor.get<int32_t>(kA) == 0 && cursor.vector<int32_t>(kB).empty());
   }
   CHECK(reader.ok());
-  cursor.seek(55);
-  CHECK(!cursor.present() && cursor.follow(kC) == 0 && !reader.ok());
+  cursor.seek(bytes.data + 55);
+  CHECK(!cursor.present() && cursor.follow(kC) == nullptr && !reader.ok());
 }
 
 /// A cursor sees what a table sees, wherever it was before, or knows that something is wrong.
@@ -59,7 +59,7 @@ void cursor_sees_the_same(uint8_t* data, size_t size) {
   for (const size_t position :
        {size_t{20}, size_t{0}, size_t{36}, size_t{20}, size_t{8}, size - 1, size_t{20}}) {
     const Table table = Table::at(&one, position);
-    cursor.seek(position);
+    cursor.seek(position == 0 ? nullptr : data + position);
     const bool same = table.present() == cursor.present() &&
                       table.get<int32_t>(kA) == cursor.get<int32_t>(kA) &&
                       table.vector<int32_t>(kB).data() == cursor.vector<int32_t>(kB).data() &&

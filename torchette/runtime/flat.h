@@ -16,14 +16,14 @@ namespace torchette::flat {
 /// from it.
 class Reader {
  public:
-  Reader(const void* data, size_t size) : data_(static_cast<const uint8_t*>(data)), size_(size) {}
+  Reader(const void* data, size_t size) : data_(static_cast<const uint8_t*>(data)), end_(data_ + size) {}
 
   bool ok() const { return ok_; }
-  size_t size() const { return size_; }
+  size_t size() const { return room(data_); }
   const uint8_t* data() const { return data_; }
   /// The address of [position, position + bytes), or null.
   const uint8_t* at(size_t position, size_t bytes) {
-    if (position <= size_ && bytes <= size_ - position) return data_ + position;
+    if (position <= size() && bytes <= size() - position) return data_ + position;
     ok_ = false;
     return nullptr;
   }
@@ -41,31 +41,33 @@ class Reader {
   friend class Tables;
   friend class Cursor;
 
-  // Tables and vectors by position, 0 being the absent one, and all in registers: a method of the two classes
-  // below is one call of these.
-  size_t root();
-  size_t check_table(size_t position);
-  const uint8_t* field(size_t table, uint16_t slot, size_t bytes);
-  size_t follow(size_t table, uint16_t slot);
-  size_t table(size_t table, uint16_t slot);
-  size_t tables(size_t table, uint16_t slot);
-  size_t item(size_t vector, size_t index);
-  /// `index` must be within.
-  size_t element(size_t vector, size_t index) {
-    const size_t here = vector + 4 + 4 * index;
-    const size_t offset = load<uint32_t>(data_ + here);
-    if (offset <= size_ - here) return here + offset;
+  // Tables and vectors by the address where they start, null being the absent one, and all in registers: a
+  // method of the two classes below is one call of these.
+  const uint8_t* root();
+  const uint8_t* table_at(size_t position);
+  const uint8_t* check_table(const uint8_t* place);
+  const uint8_t* field(const uint8_t* table, uint16_t slot, size_t bytes);
+  const uint8_t* follow(const uint8_t* table, uint16_t slot);
+  const uint8_t* table(const uint8_t* table, uint16_t slot);
+  const uint8_t* tables(const uint8_t* table, uint16_t slot);
+  const uint8_t* item(const uint8_t* vector, size_t index);
+  /// Bytes from `place`, which is inside or the end.
+  size_t room(const uint8_t* place) const { return static_cast<size_t>(end_ - place); }
+  /// Where the offset leads that stands at `here`.
+  const uint8_t* led_from(const uint8_t* here) {
+    const size_t offset = load<uint32_t>(here);
+    if (offset != 0 && offset <= room(here)) return here + offset;
     fail();
-    return 0;
+    return nullptr;
   }
-  /// The items of the vector at `position`, whose address is null where the vector is not inside.
-  Span<const uint8_t> items_at(size_t position, unsigned log2_size);
-  Span<const uint8_t> items(size_t table, uint16_t slot, unsigned log2_size);
-  Span<const char> string(size_t table, uint16_t slot);
-  uint64_t number(size_t table, uint16_t slot, size_t bytes);
+  /// The items of the vector at `place`, whose address is null where the vector is not inside.
+  Span<const uint8_t> items_at(const uint8_t* place, unsigned log2_size);
+  Span<const uint8_t> items(const uint8_t* table, uint16_t slot, unsigned log2_size);
+  Span<const char> string(const uint8_t* table, uint16_t slot);
+  uint64_t number(const uint8_t* table, uint16_t slot, size_t bytes);
 
   const uint8_t* data_;
-  size_t size_;
+  const uint8_t* end_;
   bool ok_ = true;
 };
 
@@ -76,31 +78,33 @@ constexpr unsigned log2_of() {
 }
 
 class Tables;
+class Cursor;
 
 /// A table, or the absent table, whose fields are all absent. Slots are the constants of the schema's header.
 class Table {
  public:
   TORCHETTE_INLINE static Table at(Reader* reader, size_t position) {
-    return {reader, reader->check_table(position)};
+    return {reader, reader->table_at(position)};
   }
   TORCHETTE_INLINE static Table root(Reader* reader) { return {reader, reader->root()}; }
 
-  TORCHETTE_INLINE bool present() const { return position_ != 0; }
-  TORCHETTE_INLINE size_t position() const { return position_; }
+  TORCHETTE_INLINE bool present() const { return place_ != nullptr; }
+  /// For at(); the table must be present.
+  TORCHETTE_INLINE size_t position() const { return static_cast<size_t>(place_ - reader_->data_); }
 
   template <typename T>
   TORCHETTE_INLINE T get(uint16_t slot) const {
-    const uint64_t bits = reader_->number(position_, slot, sizeof(T));
+    const uint64_t bits = reader_->number(place_, slot, sizeof(T));
     T value;
     memcpy(&value, &bits, sizeof(T));  // little-endian, as the file
     return value;
   }
-  TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->table(position_, slot)}; }
+  TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->table(place_, slot)}; }
   Tables tables(uint16_t slot) const;
   /// The numbers of a vector in place: the address of the first and how many there are. It must be a multiple
   /// of their size, 1 << `log2_size`.
   TORCHETTE_INLINE Span<const uint8_t> items(uint16_t slot, unsigned log2_size) const {
-    return reader_->items(position_, slot, log2_size);
+    return reader_->items(place_, slot, log2_size);
   }
   template <typename T>
   TORCHETTE_INLINE Span<const T> vector(uint16_t slot) const {
@@ -108,54 +112,53 @@ class Table {
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size()};
   }
   /// The text without its terminating zero, which is there; "" where it is absent.
-  TORCHETTE_INLINE Span<const char> string(uint16_t slot) const { return reader_->string(position_, slot); }
+  TORCHETTE_INLINE Span<const char> string(uint16_t slot) const { return reader_->string(place_, slot); }
 
  private:
   friend class Tables;
-  TORCHETTE_INLINE Table(Reader* reader, size_t position) : reader_(reader), position_(position) {}
+  friend class Cursor;
+  TORCHETTE_INLINE Table(Reader* reader, const uint8_t* place) : reader_(reader), place_(place) {}
 
   Reader* reader_;
-  size_t position_;
+  const uint8_t* place_;
 };
 
 /// A vector of tables.
 class Tables {
  public:
-  TORCHETTE_INLINE Tables() : reader_(nullptr), position_(0) {}
-  TORCHETTE_INLINE size_t size() const {
-    return position_ == 0 ? 0 : Reader::load<uint32_t>(reader_->data() + position_);
-  }
-  TORCHETTE_INLINE Table operator[](size_t i) const { return {reader_, reader_->item(position_, i)}; }
+  TORCHETTE_INLINE Tables() : reader_(nullptr), place_(nullptr) {}
+  TORCHETTE_INLINE size_t size() const { return place_ == nullptr ? 0 : Reader::load<uint32_t>(place_); }
+  TORCHETTE_INLINE Table operator[](size_t i) const { return {reader_, reader_->item(place_, i)}; }
 
  private:
   friend class Table;
   friend class Cursor;
-  TORCHETTE_INLINE Tables(Reader* reader, size_t position) : reader_(reader), position_(position) {}
+  TORCHETTE_INLINE Tables(Reader* reader, const uint8_t* place) : reader_(reader), place_(place) {}
 
   Reader* reader_;
-  size_t position_;
+  const uint8_t* place_;
 };
 
 TORCHETTE_INLINE Tables Table::tables(uint16_t slot) const {
-  return {reader_, reader_->tables(position_, slot)};
+  return {reader_, reader_->tables(place_, slot)};
 }
 
 /// Reads tables of one kind one after the other, for the sections that a file has thousands of. Such tables
 /// share few vtables: each is checked once, with the width of its fields, and then a field is one load.
 class Cursor {
  public:
-  /// The table at `position`, which is not beyond the end; at 0 the absent one.
-  void seek(size_t position) {
-    const uint8_t* p = reader_->data_ + position;
-    if (position != 0 && known_->table_size <= reader_->size_ - position &&
-        position - static_cast<size_t>(Reader::load<int32_t>(p)) == known_->position) {
-      table_ = p;
+  /// The table at `place`, which follow() gave; at null the absent one.
+  void seek(const uint8_t* place) {
+    if (place != nullptr && known_->table_size <= reader_->room(place) &&
+        vtable_at(place) == known_->address) {
+      table_ = place;
     } else {
-      learn(position);
+      learn(place);
     }
   }
+  TORCHETTE_INLINE void seek(const Table& table) { seek(table.place_); }
   /// The table that item `i` of `tables`, which must be there, points to.
-  void seek(const Tables& tables, size_t i) { seek(reader_->element(tables.position_, i)); }
+  void seek(const Tables& tables, size_t i) { seek(reader_->led_from(tables.place_ + 4 + 4 * i)); }
   TORCHETTE_INLINE bool present() const { return table_ != nullptr; }
 
   template <typename T>
@@ -163,22 +166,22 @@ class Cursor {
     const uint16_t at = entry(slot);
     return at == 0 ? T{} : Reader::load<T>(table_ + at);
   }
-  /// Where the object stands that the field points to; 0 where there is none.
-  size_t follow(uint16_t slot) const {
+  /// Where the object stands that the field points to; null where there is none.
+  const uint8_t* follow(uint16_t slot) const {
     const uint16_t at = entry(slot);
-    if (at == 0) return 0;
-    const auto here = static_cast<size_t>(table_ - reader_->data_) + at;
-    const size_t offset = Reader::load<uint32_t>(table_ + at);
-    if (offset != 0 && offset <= reader_->size_ - here) return here + offset;
-    reader_->fail();
-    return 0;
+    if (at == 0) return nullptr;
+    return reader_->led_from(table_ + at);
   }
-  TORCHETTE_INLINE Table table(uint16_t slot) const { return Table::at(reader_, follow(slot)); }
-  /// Numbers in place; their address must be a multiple of their size.
+  TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->check_table(follow(slot))}; }
+  /// Numbers in place, where follow() led; their address must be a multiple of their size.
+  template <typename T>
+  TORCHETTE_INLINE Span<const T> vector_at(const uint8_t* place) const {
+    const Span<const uint8_t> items = reader_->items_at(place, log2_of<sizeof(T)>());
+    return {reinterpret_cast<const T*>(items.data()), items.size()};
+  }
   template <typename T>
   TORCHETTE_INLINE Span<const T> vector(uint16_t slot) const {
-    const Span<const uint8_t> items = reader_->items_at(follow(slot), log2_of<sizeof(T)>());
-    return {reinterpret_cast<const T*>(items.data()), items.size()};
+    return vector_at<T>(follow(slot));
   }
 
  protected:
@@ -188,13 +191,17 @@ class Cursor {
 
  private:
   struct Vtable {
-    size_t position;
+    uintptr_t address;
     size_t table_size;
     uint16_t entries[kMostFields];
   };
 
   TORCHETTE_INLINE uint16_t entry(uint16_t slot) const { return known_->entries[slot / 2 - 2]; }
-  void learn(size_t position);
+  /// Where the difference wraps, it is no vtable's address.
+  static uintptr_t vtable_at(const uint8_t* place) {
+    return reinterpret_cast<uintptr_t>(place) - static_cast<uintptr_t>(Reader::load<int32_t>(place));
+  }
+  void learn(const uint8_t* place);
 
   Reader* reader_;
   const uint8_t* widths_;

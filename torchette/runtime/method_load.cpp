@@ -75,12 +75,21 @@ constexpr ListKind kLists[] = {
 static_assert(static_cast<int>(Types::OptionalTensorList) - static_cast<int>(Types::String) == 5 &&
               static_cast<int>(Types::IntList) - static_cast<int>(Types::String) == 1);
 
-/// By code: the tags that it takes, and above them the flags that an argument under it gets.
-struct Codes {
-  uint32_t of['v' + 1 - 'B'] = {};
-  explicit constexpr Codes(uint32_t read, uint32_t written) {
-    for (char code = 'B'; code <= 'v'; ++code)
-      of[code - 'B'] = tags_of(code) | (code == 't' ? written : code == 'v' ? read | written : read) << 16;
+/// By code: the tags that it takes, the flags that an argument gets under it, and the flags with which it
+/// needs a closer look, as all do under '?' and lists of tensors. The low bits of a code tell it from the
+/// others.
+constexpr unsigned kSetsAt = 16, kDoubtsAt = 24, kCodes = 64;
+struct Rules {
+  uint32_t of[kCodes] = {};
+  constexpr Rules(uint32_t read, uint32_t written, uint32_t unbacked, uint32_t constant) {
+    for (char code = 'B'; code <= 'v'; ++code) {
+      const uint32_t sets = code == 't' ? written : code == 'v' ? read | written : read;
+      const uint32_t doubts = code == 'T'                  ? unbacked
+                              : code == 't'                ? unbacked | constant
+                              : code == 'L' || code == 'O' ? read
+                                                           : 0;
+      if (tags_of(code) != 0) of[code % kCodes] = tags_of(code) | sets << kSetsAt | doubts << kDoubtsAt;
+    }
   }
 };
 
@@ -122,7 +131,9 @@ class Method::Loading {
 
  private:
   __attribute__((noinline)) void* room(size_t count, size_t size, size_t alignment) {
-    void* const found = count > SIZE_MAX / size ? nullptr : arena_.allocate(count * size, alignment);
+    size_t bytes;
+    void* const found =
+        __builtin_mul_overflow(count, size, &bytes) ? nullptr : arena_.allocate(bytes, alignment);
     if (found == nullptr)
       TORCHETTE_LOG(Error, "the method allocator has no room for %zu items of %zu bytes", count, size);
     return found;
@@ -215,12 +226,11 @@ class Method::Loading {
     for (size_t i = 0; i < m_.values_.size(); ++i) {
       entry_.seek(records_, i);
       const auto type = entry_.get<Types>(schema::EValue::kValType);
-      const size_t position = entry_.follow(schema::EValue::kVal);
       if (type == Types::Tensor) {
-        tensor_.seek(position);
+        tensor_.seek(entry_.follow(schema::EValue::kVal));
         TORCHETTE_TRY(tensor(i));
       } else {
-        TORCHETTE_TRY(other(type, Table::at(&reader_, position), i));
+        TORCHETTE_TRY(other(type, entry_.table(schema::EValue::kVal), i));
       }
       TORCHETTE_TRY(intact("value", i));
     }
@@ -313,10 +323,10 @@ class Method::Loading {
   Error tensor(size_t index) {
     const bool stays =
         tensor_.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism) == TensorShapeDynamism::STATIC;
-    bool same_layout;
-    TORCHETTE_TRY(last_[stays].read(reader_, tensor_, &same_layout));
-    if (stays && !same_layout) shared_strides_ = nullptr;
-    return make_tensor(last_[stays], stays, index);
+    TensorInfo& info = last_[stays];
+    TORCHETTE_TRY(info.read(reader_, tensor_));
+    if (stays && !info.same_layout_) shared_strides_ = nullptr;
+    return make_tensor(info, stays, index);
   }
 
   /// A function by itself, so that the address of `info` is not computed again and again.
@@ -325,7 +335,7 @@ class Method::Loading {
     const bool owned = info.dynamism_ == TensorShapeDynamism::DYNAMIC_UNBOUND &&
                        (m_.flags_[index] & kInput) == 0 && rank != 0;
     auto* const impl = static_cast<TensorImpl*>(
-        room(1, owned ? sizeof(OwnedTensorImpl) : sizeof(TensorImpl), alignof(OwnedTensorImpl)));
+        arena_.allocate(owned ? sizeof(OwnedTensorImpl) : sizeof(TensorImpl), alignof(OwnedTensorImpl)));
     if (impl == nullptr) return Error::MemoryAllocationFailed;
     // sizes that stay are never written, so they stand in the file and equal neighbours share their strides
     impl->sizes = const_cast<SizesType*>(info.sizes_.data());
@@ -363,15 +373,16 @@ class Method::Loading {
   }
 
   /// Gives the tensor under the cursor, which is value `index`, its bytes.
-  Error place(size_t index, size_t nbytes, bool owned, const Table& extra, TensorImpl* impl) {
+  TORCHETTE_INLINE Error place(size_t index, size_t nbytes, bool owned, const Table& extra,
+                               TensorImpl* impl) {
     const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
-    const size_t allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
+    const uint8_t* const allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
     uint8_t& flags = m_.flags_[index];
-    TORCHETTE_CHECK(
-        extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) == schema::DeviceType::CPU,
-        NotSupported, "tensor %zu lives on another device than the CPU", index);
-    const bool external = is_external(extra);
-    if (allocation != 0) {
+    TORCHETTE_CHECK(!extra.present() || extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) ==
+                                            schema::DeviceType::CPU,
+                    NotSupported, "tensor %zu lives on another device than the CPU", index);
+    const bool external = extra.present() && is_external(extra);
+    if (allocation != nullptr) {
       allocation_.seek(allocation);
       TORCHETTE_TRY(planned(nbytes, &impl->data));
       if (buffer != 0 || external) flags |= kInitialised;
@@ -406,7 +417,6 @@ class Method::Loading {
     const uint64_t offset =
         allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
         static_cast<uint64_t>(allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
-    TORCHETTE_TRY(intact("memory", id));
     const HierarchicalAllocator* memory = m_.memory_->planned_memory();
     TORCHETTE_CHECK(memory != nullptr, InvalidArgument, "the method needs planned memory, none is given");
     TORCHETTE_CHECK(id != 0 && offset <= SIZE_MAX, InvalidProgram, "a tensor is planned into memory %u", id);
@@ -455,7 +465,7 @@ class Method::Loading {
     CursorOf<schema::KernelCall> call(reader_);
     // a slot may be read before the instruction that writes it, in file order: then kernel calls are judged
     // once more
-    for (int pass = 0; pass < 2; ++pass) {
+    do {
       unsure_ = false;
       size_t at = 0;
       for (size_t c = 0; c < chains.size(); ++c) {
@@ -464,14 +474,13 @@ class Method::Loading {
         for (size_t i = 0; i < records.size(); ++i, ++at) {
           record.seek(records, i);
           const auto kind = record.get<schema::InstructionArguments>(schema::Instruction::kInstrArgsType);
-          const size_t arguments = record.follow(schema::Instruction::kInstrArgs);
           Instruction* out = &m_.instructions_[at];
           Error error = Error::Ok;
           if (kind == schema::InstructionArguments::KernelCall) {
-            call.seek(arguments);
-            error = kernel_call(call, pass == 0, out);
-          } else if (pass == 0) {
-            error = control(kind, Table::at(&reader_, arguments), start, records.size(), out);
+            call.seek(record.follow(schema::Instruction::kInstrArgs));
+            error = kernel_call(call, out);
+          } else if (first_) {
+            error = control(kind, record.table(schema::Instruction::kInstrArgs), start, records.size(), out);
           }
           if (error == Error::Ok) error = intact("instruction", at);
           if (error != Error::Ok) {
@@ -480,8 +489,8 @@ class Method::Loading {
           }
         }
       }
-      if (!unsure_) break;
-    }
+      first_ = !first_;
+    } while (unsure_ && !first_);
     return Error::Ok;
   }
 
@@ -531,69 +540,96 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  Error kernel_call(const CursorOf<schema::KernelCall>& call, bool first, Instruction* out) {
+  Error kernel_call(const CursorOf<schema::KernelCall>& call, Instruction* out) {
     const auto op = call.get<uint32_t>(schema::KernelCall::kOpIndex);
     TORCHETTE_CHECK(op < kernels_.size(), InvalidProgram, "operator %d is called, there are %zu",
                     static_cast<int>(op), kernels_.size());
     const Kernel& kernel = *kernels_[op];
     const Span<const int32_t> indices = call.vector<int32_t>(schema::KernelCall::kArgs);
-    // a byte that is written may be any byte: locals keep the compiler from asking again
-    const Span<Value> values = m_.values_;
-    uint8_t* const all_flags = m_.flags_;
-    bool unbacked = false, defines_last = false;
-    size_t i = 0;
-    for (const char* code = kernel.signature; *code != 0; ++code, ++i) {
-      const bool optional = *code == '?';
-      if (optional) ++code;
-      TORCHETTE_CHECK(i < indices.size(), InvalidProgram, "%s is called with %zu arguments, it takes (%s)",
-                      kernel.name, indices.size(), kernel.signature);
-      const int32_t index = indices[i];
-      if (static_cast<uint32_t>(index) >= values.size()) return in_range(index);
-      const Value& value = values[static_cast<size_t>(index)];
-      const uint32_t takes = kCodes.of[*code - 'B'];
-      const uint32_t flags = all_flags[index] | takes >> 16;
-      all_flags[index] = static_cast<uint8_t>(flags);
-      const bool fits = (takes >> static_cast<unsigned>(value.tag()) & 1u) != 0;
-      if (fits && value.is_tensor()) {
-        if ((flags & (kUnbacked | kConstant)) == 0) continue;  // as most
-        const bool is_unbacked = (flags & kUnbacked) != 0;
-        unbacked |= is_unbacked;
-        if (*code == 'T') continue;
-        if (is_unbacked && code[1] == 0 && strcmp(kernel.name, kViewKernel) == 0) {
-          defines_last = true;
-        } else {
-          return read_only(kernel, index);
-        }
-      } else if (fits && (*code == 'L' || *code == 'O')) {
-        const BoxedList& list = *value.boxed_list();
-        const auto* items = static_cast<const int32_t*>(list.indices);
-        TORCHETTE_TRY(spend(list.size));
-        for (uint32_t k = 0; k < list.size; ++k) {
-          if (items[k] < 0) continue;
-          unbacked |= (all_flags[items[k]] & kUnbacked) != 0;
-          if (*code == 'L' && code[1] == 0 && (all_flags[items[k]] & (kUnbacked | kConstant)) != 0)
-            return read_only(kernel, items[k]);
-        }
-      } else if (!fits && !(optional && value.is_none())) {
-        // a slot that is written while executing may hold any number, whatever it holds now
-        const bool number = is_number(value) && (takes >> static_cast<unsigned>(Tag::Int) & 1u) != 0;
-        unsure_ |= number;
-        TORCHETTE_CHECK(number && (first || (flags & kWritten) != 0), InvalidProgram,
-                        "argument %zu of %s is of kind %u, it takes (%s)", i, kernel.name,
-                        static_cast<unsigned>(value.tag()), kernel.signature);
-      }
+    unbacked_ = 0;
+    defines_last_ = false;
+    const char* code = kernel.signature;
+    size_t count = 0;
+    for (;;) {
+      const size_t usual = count_usual(code, indices.data() + count, indices.size() - count);
+      code += usual;
+      count += usual;
+      if (*code == 0) break;
+      TORCHETTE_CHECK(count != indices.size(), InvalidProgram,
+                      "%s is called with %zu arguments, it takes (%s)", kernel.name, count, kernel.signature);
+      TORCHETTE_TRY(unusual(kernel, code, indices[count]));
+      code += *code == '?' ? 2 : 1;
+      ++count;
     }
-    if (!first) return Error::Ok;
+    if (!first_) return Error::Ok;
 #ifdef TORCHETTE_SELECTED_DTYPES
-    TORCHETTE_TRY(dtypes_are_built(kernel, {indices.data(), i}));
+    TORCHETTE_TRY(dtypes_are_built(kernel, {indices.data(), count}));
 #endif
     *out = {kernel.function, indices.data()};
-    if (!unbacked) return Error::Ok;
+    if (unbacked_ == 0) return Error::Ok;
     Control* control;
     TORCHETTE_TRY(make_control(Control::Kind::CheckedKernel, &control, out));
     control->function = kernel.function;
-    control->arguments = {indices.data(), i};
-    control->defines_last = defines_last;
+    control->arguments = {indices.data(), count};
+    control->defines_last = defines_last_;
+    return Error::Ok;
+  }
+
+  /// How many of the next arguments need no closer look, most often all. A function by itself and without
+  /// calls, so that all of it is in registers.
+  __attribute__((noinline)) size_t count_usual(const char* code, const int32_t* indices, size_t count) const {
+    // a byte that is written may be any byte: locals keep the compiler from asking again
+    const Value* const values = m_.values_.data();
+    const size_t all = m_.values_.size();
+    uint8_t* const all_flags = m_.flags_;
+    size_t n = 0;
+    for (; code[n] != 0 && n != count; ++n) {
+      const auto index = static_cast<uint32_t>(indices[n]);
+      if (index >= all) break;
+      const uint32_t rule = rule_of(code[n]);
+      const uint32_t flags = all_flags[index] | rule >> kSetsAt;
+      all_flags[index] = static_cast<uint8_t>(flags);
+      if ((rule >> static_cast<unsigned>(values[index].tag()) & 1u) == 0 || (flags & rule >> kDoubtsAt) != 0)
+        break;
+    }
+    return n;
+  }
+
+  __attribute__((noinline)) Error unusual(const Kernel& kernel, const char* code, int32_t index) {
+    TORCHETTE_TRY(in_range(index));
+    const bool optional = *code == '?';
+    code += optional;
+    const Value& value = m_.value(index);
+    const uint32_t rule = rule_of(*code);
+    const uint32_t flags = m_.flags(index) | rule >> kSetsAt;
+    m_.flags(index) = static_cast<uint8_t>(flags);
+    if ((rule >> static_cast<unsigned>(value.tag()) & 1u) == 0) {
+      if (optional && value.is_none()) return Error::Ok;
+      // a slot that is written while executing may hold any number, whatever it holds now
+      const bool number = is_number(value) && (rule >> static_cast<unsigned>(Tag::Int) & 1u) != 0;
+      unsure_ |= number;
+      TORCHETTE_CHECK(number && (first_ || (flags & kWritten) != 0), InvalidProgram,
+                      "value %d as an argument of %s is of kind %u, it takes (%s)", static_cast<int>(index),
+                      kernel.name, static_cast<unsigned>(value.tag()), kernel.signature);
+    } else if (value.is_tensor()) {
+      unbacked_ |= flags & kUnbacked;
+      if (*code == 't' && (flags & (kUnbacked | kConstant)) != 0) {
+        if ((flags & kUnbacked) == 0 || code[1] != 0 || strcmp(kernel.name, kViewKernel) != 0)
+          return read_only(kernel, index);
+        defines_last_ = true;
+      }
+    } else if (value.tag() >= Tag::ListTensor) {
+      const BoxedList& list = *value.boxed_list();
+      const auto* items = static_cast<const int32_t*>(list.indices);
+      TORCHETTE_TRY(spend(list.size));
+      for (uint32_t k = 0; k < list.size; ++k) {
+        if (items[k] < 0) continue;
+        const unsigned item = m_.flags(items[k]);
+        unbacked_ |= item & kUnbacked;
+        if (*code == 'L' && code[1] == 0 && (item & (kUnbacked | kConstant)) != 0)
+          return read_only(kernel, items[k]);
+      }
+    }
     return Error::Ok;
   }
 
@@ -707,7 +743,8 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  static constexpr Codes kCodes{kUsed, kWritten};
+  static constexpr Rules kRules{kUsed, kWritten, kUnbacked, kConstant};
+  static uint32_t rule_of(char code) { return kRules.of[static_cast<uint8_t>(code) % kCodes]; }
 
   Method& m_;
   const Program& program_;
@@ -722,6 +759,9 @@ class Method::Loading {
   Span<const Kernel*> kernels_;
   TensorInfo last_[2];                     // tensors read: one whose sizes may change, one whose sizes stay
   StridesType* shared_strides_ = nullptr;  // of tensors like the latter
+  unsigned unbacked_;                      // of the kernel call that is judged: not 0 where an argument is
+  bool defines_last_;                      // and whether its last argument is the view that becomes backed
+  bool first_ = true;                      // of the walks over the instructions
   bool unsure_ = false;  // whether the verdict on an argument depends on instructions that come later
 };
 

@@ -83,30 +83,37 @@ bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
 
 }  // namespace
 
-Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor, bool* same_layout) {
-  const auto sizes = tensor.vector<SizesType>(schema::Tensor::kSizes);
-  const auto dim_order = tensor.vector<DimOrderType>(schema::Tensor::kDimOrder);
+Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor) {
+  const uint8_t* const sizes_at = tensor.follow(schema::Tensor::kSizes);
+  const uint8_t* const order_at = tensor.follow(schema::Tensor::kDimOrder);
   type_ = tensor.get<ScalarType>(schema::Tensor::kScalarType);
   dynamism_ = tensor.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism);
-  TORCHETTE_CHECK(tensor.present() && reader.ok(), InvalidProgram, "a tensor's record is damaged");
-  const size_t rank = sizes.size();
-  TORCHETTE_CHECK(dim_order.size() == rank, InvalidProgram, "a tensor of rank %zu has a dim order of %zu",
-                  rank, dim_order.size());
-  bool same = rank == sizes_.size();
-  for (size_t d = 0; same && d < rank; ++d) same = sizes[d] == sizes_[d] && dim_order[d] == dim_order_[d];
-  *same_layout = same;
-  if (!same) {
-    TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "a tensor has rank %zu, the most is %zu", rank, kMaxDim);
-    uint32_t seen = 0;
-    for (uint8_t d : dim_order) seen |= d < rank ? 1u << d : 0;
-    TORCHETTE_CHECK(seen == (1u << rank) - 1, InvalidProgram, "a dim order is not a permutation");
-    StridesType strides[kMaxDim];
-    const Result<int32_t> numel = dense_strides(sizes, dim_order.data(), strides);
-    TORCHETTE_CHECK(numel.ok(), InvalidProgram, "a tensor's sizes are negative or too large");
-    numel_ = *numel;
+  same_layout_ = true;
+  if (sizes_at != sizes_at_ || order_at != order_at_) {  // a writer may share what is equal
+    const auto sizes = tensor.vector_at<SizesType>(sizes_at);
+    const auto dim_order = tensor.vector_at<DimOrderType>(order_at);
+    const size_t rank = sizes.size();
+    TORCHETTE_CHECK(dim_order.size() == rank, InvalidProgram, "a tensor of rank %zu has a dim order of %zu",
+                    rank, dim_order.size());
+    bool same = rank == sizes_.size();
+    for (size_t d = 0; same && d < rank; ++d) same = sizes[d] == sizes_[d] && dim_order[d] == dim_order_[d];
+    if (!same) {
+      TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "a tensor has rank %zu, the most is %zu", rank, kMaxDim);
+      uint32_t seen = 0;
+      for (uint8_t d : dim_order) seen |= d < rank ? 1u << d : 0;
+      TORCHETTE_CHECK(seen == (1u << rank) - 1, InvalidProgram, "a dim order is not a permutation");
+      StridesType strides[kMaxDim];
+      const Result<int32_t> numel = dense_strides(sizes, dim_order.data(), strides);
+      TORCHETTE_CHECK(numel.ok(), InvalidProgram, "a tensor's sizes are negative or too large");
+      numel_ = *numel;
+    }
+    same_layout_ = same;
+    sizes_at_ = sizes_at;
+    order_at_ = order_at;
+    sizes_ = sizes;
+    dim_order_ = dim_order;
   }
-  sizes_ = sizes;
-  dim_order_ = dim_order;
+  TORCHETTE_CHECK(tensor.present() && reader.ok(), InvalidProgram, "a tensor's record is damaged");
   const size_t item_size = element_size(type_);
   TORCHETTE_CHECK(item_size != 0 && tensor.get<int8_t>(schema::Tensor::kLayout) == 0 &&
                       tensor.get<int32_t>(schema::Tensor::kStorageOffset) == 0,
@@ -114,21 +121,18 @@ Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor, bool* s
                   static_cast<int>(type_));
   TORCHETTE_CHECK(dynamism_ <= TensorShapeDynamism::DYNAMIC_UNBOUND, InvalidProgram,
                   "shape dynamism %d is unknown", static_cast<int>(dynamism_));
-  const auto numel = static_cast<size_t>(numel_);
-  TORCHETTE_CHECK(numel <= SIZE_MAX / 16 || numel <= SIZE_MAX / item_size, InvalidProgram,
+  TORCHETTE_CHECK(!__builtin_mul_overflow(static_cast<size_t>(numel_), item_size, &nbytes_), InvalidProgram,
                   "a tensor's sizes are too large");
-  nbytes_ = numel * item_size;
   return Error::Ok;
 }
 
 Result<TensorInfo> TensorInfo::of(Reader& reader, const Table& tensor) {
   flat::CursorOf<schema::Tensor> cursor(reader);
-  cursor.seek(tensor.position());
+  cursor.seek(tensor);
   TensorInfo info;
-  bool same_layout;
-  const Error error = info.read(reader, cursor, &same_layout);
+  const Error error = info.read(reader, cursor);
   if (error != Error::Ok) return error;
-  info.planned_ = cursor.follow(schema::Tensor::kAllocationInfo) != 0;
+  info.planned_ = cursor.follow(schema::Tensor::kAllocationInfo) != nullptr;
   const Table extra = cursor.table(schema::Tensor::kExtraTensorInfo);
   info.name_ = extra.string(schema::ExtraTensorInfo::kFullyQualifiedName);
   info.ranges_ = extra.vector<SizesType>(schema::ExtraTensorInfo::kRanges);

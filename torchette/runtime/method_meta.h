@@ -34,9 +34,9 @@ class TensorInfo {
   friend class MethodMeta;
   TensorInfo() = default;
   /// Reads the Tensor record under the cursor and checks all of it that needs nothing but the record. Where
-  /// sizes and order are those that this held before, it says so in `same_layout` and takes the verdict on
-  /// them over. Errors: InvalidProgram, NotSupported (a type or layout that no tensor of this runtime has).
-  Error read(const flat::Reader& reader, const flat::Cursor& tensor, bool* same_layout);
+  /// sizes and order are those that this held before, it takes the verdict on them over. Errors:
+  /// InvalidProgram, NotSupported (a type or layout that no tensor of this runtime has).
+  Error read(const flat::Reader& reader, const flat::Cursor& tensor);
   /// One tensor by itself.
   static Result<TensorInfo> of(flat::Reader& reader, const flat::Table& tensor);
 
@@ -45,10 +45,12 @@ class TensorInfo {
   Span<const char> name_;
   Span<const SizesType> ranges_;
   size_t nbytes_ = 0;
+  const uint8_t *sizes_at_ = nullptr, *order_at_ = nullptr;  // where what was read last stands in the file
   int32_t numel_ = 1;
   ScalarType type_ = ScalarType::Undefined;
   TensorShapeDynamism dynamism_ = TensorShapeDynamism::STATIC;
   bool planned_ = false;
+  bool same_layout_ = false;  // whether sizes and order are those of the record that was read before
 };
 
 /// Must not outlive the program. Errors of all: InvalidArgument (no such index), InvalidProgram (damaged
