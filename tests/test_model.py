@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,33 @@ def test_results_with_names_keep_them(tmp_path: Path) -> None:
     assert type(found["best"]) is torch.return_types.topk
     compiled.save(tmp_path / "best.pte")
     assert torchette.load(tmp_path / "best.pte")(x.numpy())[1]["largest"].indices.shape == (6,)
+
+
+@dataclasses.dataclass
+class Found:
+    box: Any
+    score: Any
+    mask: Any = None
+
+
+torch.export.register_dataclass(Found)
+
+
+class Finds(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return Found(x + 1, [x.sum()])
+
+
+def test_dataclasses_come_back(tmp_path: Path) -> None:
+    compiled = torchette.compile(Finds().eval(), (torch.ones(2),))
+    found = compiled(torch.ones(2))
+    assert type(found) is Found and found.mask is None and float(found.score[0]) == 2
+    compiled.save(tmp_path / "finds.pte")
+    code = (
+        f"import numpy, torchette; found = torchette.load({str(tmp_path / 'finds.pte')!r})(numpy.ones(2, 'f'));"
+        "assert list(found) == ['box', 'score'] and found['box'][1] == 2, found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_arguments_by_name(nest: torchette.Model) -> None:

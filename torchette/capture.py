@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch._functorch.predispatch import _unwrap_for_grad
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -58,11 +59,22 @@ def capture(
         with warnings.catch_warnings(), torch.no_grad(), Rewrites():
             warnings.simplefilter("ignore")
             args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
-            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        _refuse_lost_inputs(program)
+        return program
     except TorchetteError:
         raise
     except Exception as error:
         raise _export_error(error, module, name, dynamic_shapes is not None) from error
+
+
+def _refuse_lost_inputs(program: ExportedProgram) -> None:
+    """torch.func.grad and its like make torch.export take the tensors that they differentiate by for constants."""
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule) and part.graph.find_nodes(
+            op="call_function", target=_unwrap_for_grad
+        ):
+            raise RuntimeError("what is differentiated by becomes a constant: it does not require grad")
 
 
 def _distinct(inputs: Any) -> Any:
@@ -230,7 +242,7 @@ _DIAGNOSES = (
     _Diagnosis(
         r"does not require grad|requires_grad",
         "it asks for gradients, which are not recorded here",
-        ("write the derivative out, or take it with torch.func.grad",),
+        ("write the derivative out: torch.func.grad and torch.autograd.grad cannot be captured",),
     ),
 )  # fmt: skip
 _UNKNOWN = _Diagnosis(

@@ -89,8 +89,11 @@ def _registered(kind: str) -> Any:
     torch_pytree = sys.modules.get("torch.utils._pytree")
     if torch_pytree is None:
         return None
+    nodes = torch_pytree.SUPPORTED_NODES
     python_type = torch_pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(kind)
-    return None if python_type is None else torch_pytree.SUPPORTED_NODES.get(python_type)
+    if python_type is None:  # a dataclass need not be registered under a name
+        python_type = next((t for t in nodes if f"{t.__module__}.{t.__qualname__}" == kind), None)
+    return None if python_type is None else nodes.get(python_type)
 
 
 _NAMED_RESULTS = "torch.return_types."
@@ -125,10 +128,10 @@ def names(tree: Tree, root: str = "") -> Iterator[str]:
 def _labels(tree: Tree) -> list[str]:
     if tree.type in _KEYED:
         return [f"[{key!r}]" for key in keys(tree.type, tree.context)]
-    fields = (
-        tree.context if isinstance(tree.context, list) and len(tree.context) == len(tree.children) else None
-    )
-    if fields is not None and all(isinstance(name, str) for name in fields):
+    # A dataclass: the fields that there are, and those that are None.
+    is_nested = isinstance(tree.context, list) and [*map(type, tree.context)] == [list, list]
+    fields = tree.context[0] if is_nested else tree.context
+    if isinstance(fields, list) and [*map(type, fields)] == [str] * len(tree.children):
         return [f".{name}" for name in fields]
     return [f"[{i}]" for i in range(len(tree.children))]
 
@@ -229,4 +232,7 @@ def _build(tree: Tree, members: list[Any]) -> Any:
             context = definition.from_dumpable_context(tree.text)
         except Exception:  # a class that cannot be imported: its fields are worth something all the same
             return None
-    return node.unflatten_fn(members, context)
+    try:
+        return node.unflatten_fn(members, context)
+    except Exception:  # a class that has other fields than the file says
+        return None

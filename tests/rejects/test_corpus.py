@@ -146,6 +146,12 @@ class TakesAGradient(nn.Module):
         return torch.autograd.grad((x * x).sum(), x)[0]  # here
 
 
+@fails("export-failed", "it asks for gradients", "write the derivative out")
+class DifferentiatesAFunction(nn.Module):
+    def forward(self, x):  # here
+        return torch.func.grad(lambda y: (y**3).sum())(x)
+
+
 @fails("export-failed", "not on the CPU", "module.cpu()")
 class OnAnotherDevice(nn.Module):
     def __init__(self):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -807,22 +808,26 @@ def _structure(spec: pytree.TreeSpec | None) -> str:
     return json.dumps([version, record])
 
 
-def _is_named_result(spec: pytree.TreeSpec) -> bool:
-    """What torch.topk and its like return: tuples with names, which torch itself has no text for."""
+def _lacks_text(spec: pytree.TreeSpec) -> bool:
+    """What torch.topk and its like return, and dataclasses without a name: torch itself has no text for them."""
+    if dataclasses.is_dataclass(spec.type):
+        text = pytree.SUPPORTED_SERIALIZED_TYPES.get(spec.type)
+        return text is None or text.serialized_type_name == pytree.NO_SERIALIZED_TYPE_NAME_FOUND
     return spec.type in torch.return_types.all_return_types
 
 
 def _with_plain_tuples(spec: pytree.TreeSpec) -> pytree.TreeSpec:
     if spec.is_leaf():
         return spec
-    kind, context = (tuple, None) if _is_named_result(spec) else (spec.type, spec.context)
+    kind, context = (tuple, None) if _lacks_text(spec) else (spec.type, spec.context)
     return pytree.TreeSpec(kind, context, [_with_plain_tuples(child) for child in spec.children()])
 
 
 def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
-    if _is_named_result(spec):
-        record["type"] = f"torch.return_types.{spec.type.__name__}"
-        record["context"] = json.dumps(spec.type.__match_args__)
+    if _lacks_text(spec):
+        is_dataclass = dataclasses.is_dataclass(spec.type)
+        record["type"] = f"{spec.type.__module__}.{spec.type.__qualname__}"
+        record["context"] = json.dumps(spec.context if is_dataclass else spec.type.__match_args__)
     for child, child_spec in zip(record["children_spec"], spec.children(), strict=True):
         _name_tuples(child, child_spec)
 

@@ -68,7 +68,13 @@ OURS = {
     "max": (lambda x: x.max(), (FLOATS,)),
     "min": (lambda x: x.min(), (FLOATS,)),
     "exp2": (torch.exp2, (FLOATS,)),
-    "hypot": (torch.hypot, (FLOATS, FLOATS)),
+    "fake quantize": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.3, 7, 0, 15), (FLOATS,)),
+    "fake quantize by tensors": (
+        lambda x: torch.fake_quantize_per_tensor_affine(
+            x, torch.tensor(0.3), torch.tensor(7, dtype=torch.int32), 0, 15
+        ),
+        (FLOATS,),
+    ),
     "round": (lambda x: x.round(decimals=2), (FLOATS,)),
     "norm": (torch.nn.functional.normalize, (FLOATS,)),
     "shifts": (lambda i: (i << 2, i >> 1), (INTS,)),

@@ -57,6 +57,28 @@ def attention(fallback: Callable) -> Callable:
     return decomposed
 
 
+def _fake_quantize(
+    x: torch.Tensor, scale: Any, zero_point: Any, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rounded to the steps of a quantized tensor, and which elements its range holds."""
+    steps = torch.round(x * (1 / scale)) + zero_point
+    kept = torch.logical_and(steps >= least, steps <= most)
+    return (torch.clamp(steps, least, most) - zero_point) * scale, kept
+
+
+def _fake_quantize_by_switch(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    enabled: torch.Tensor,
+    least: int,
+    most: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    result, kept = _fake_quantize(x, scale, zero_point, least, most)
+    on = enabled != 0
+    return torch.where(on, result, x), torch.logical_or(kept, torch.logical_not(on))
+
+
 def _round(x: torch.Tensor, *, decimals: int) -> torch.Tensor:
     scale = 10.0**decimals
     return torch.round(x * scale) / scale
@@ -349,6 +371,8 @@ TABLE: dict[Any, Callable] = {
     aten.dist.default: lambda a, b, p=2: torch.linalg.vector_norm(a - b, p),
     aten.ldexp.Tensor: lambda a, b: a * torch.pow(2.0, b),
     aten.round.decimals: _round,
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_by_switch,
     aten._trilinear.default: _trilinear,
     aten.conv_tbc.default: _conv_tbc,
     aten._grouped_mm.default: _grouped_mm,
