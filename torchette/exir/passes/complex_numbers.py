@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What operators do with complex numbers, written with pairs of real tensors; the rules of the pass split_complex.
+"""`Pair`, and `RULES`: the operators of complex tensors."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+
+REAL = {
+    torch.complex128: torch.float64,
+    torch.complex64: torch.float32,
+    torch.complex32: torch.float16,
+}
+
+
+class Pair(NamedTuple):
+    """A complex value: tensors, nodes or numbers, of one shape and one real dtype."""
+
+    real: Any
+    imag: Any
+
+
+def _pair(x: Any) -> Pair:
+    """A real tensor or any number as a pair."""
+    if isinstance(x, Pair):
+        return x
+    if isinstance(x, torch.Tensor):
+        return Pair(x, torch.zeros_like(x))
+    return Pair(x.real, x.imag)
+
+
+def is_pair(x: Any) -> bool:
+    """Whether this is a complex value."""
+    return isinstance(x, Pair)
+
+
+def _of(part: str, values: Any) -> Any:
+    """That part of every pair within, and of every complex dtype the real one."""
+    values = pytree.tree_map(lambda v: getattr(v, part) if is_pair(v) else v, values, is_leaf=is_pair)
+    return pytree.tree_map_only(torch.dtype, lambda dtype: REAL.get(dtype, dtype), values)
+
+
+def _each(op: Callable) -> Callable:
+    """Does the same to both parts."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        results = [op(*_of(part, args), **_of(part, kwargs)) for part in Pair._fields]
+        if isinstance(results[0], (tuple, list)):
+            return [Pair(*parts) for parts in zip(*results, strict=True)]
+        return Pair(*results)
+
+    return rule
+
+
+def _each_of(op: Callable, *operands: int) -> Callable:
+    """Does the same to both parts; these operands are complex even where they are given as real ones."""
+    rule = _each(op)
+
+    def all_pairs(*args: Any, **kwargs: Any) -> Any:
+        given = [
+            ([_pair(x) for x in value] if isinstance(value, list) else _pair(value))
+            if i in operands
+            else value
+            for i, value in enumerate(args)
+        ]
+        return rule(*given, **kwargs)
+
+    return all_pairs
+
+
+def _add(a: Any, b: Any, alpha: Any = 1) -> Pair:
+    b = b if isinstance(alpha, int) and alpha == 1 else multiply(b, alpha)
+    a, b = _pair(a), _pair(b)
+    return Pair(a.real + b.real, a.imag + b.imag)
+
+
+def _subtract(a: Any, b: Any, alpha: Any = 1) -> Pair:
+    return _add(a, multiply(b, -alpha))
+
+
+def multiply(a: Any, b: Any, op: Callable = operator.mul) -> Any:
+    """a b of anything that is linear in both."""
+    if isinstance(a, complex) or isinstance(b, complex):
+        a, b = (_pair(x) if isinstance(x, complex) else x for x in (a, b))
+    if is_pair(a) and is_pair(b):
+        return Pair(op(a.real, b.real) - op(a.imag, b.imag), op(a.real, b.imag) + op(a.imag, b.real))
+    if is_pair(a):
+        return Pair(op(a.real, b), op(a.imag, b))
+    return Pair(op(a, b.real), op(a, b.imag)) if is_pair(b) else op(a, b)
+
+
+def _bilinear(op: Callable) -> Callable:
+    return lambda a, b, *rest: NotImplemented if rest else multiply(a, b, op)
+
+
+def _add_product(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Pair:
+    return _add(multiply(x, beta), multiply(multiply(a, b, torch.mm), alpha))
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Pair:
+    result = multiply(x, weight, aten.linear.default)
+    return result if bias is None else _add(result, bias)
+
+
+def _convolution(x: Any, weight: Any, bias: Any, *rest: Any) -> Pair:
+    result = multiply(x, weight, lambda a, b: aten.convolution.default(a, b, None, *rest))
+    if bias is None:
+        return result
+    shape = [-1] + [1] * len(rest[0])
+    return _add(result, Pair(*(part.reshape(shape) for part in _pair(bias))))
+
+
+def _conjugate(x: Any) -> Any:
+    return Pair(x.real, -x.imag) if is_pair(x) else x
+
+
+def _divide(a: Any, b: Any) -> Any:
+    b = _pair(b) if isinstance(b, complex) else b
+    if not is_pair(b):
+        return Pair(a.real / b, a.imag / b)
+    # Divided by the larger part first, as Smith does: squares would overflow where the quotient does not.
+    scale = torch.maximum(torch.abs(torch.as_tensor(b.real)), torch.abs(torch.as_tensor(b.imag)))
+    unit = Pair(b.real / scale, b.imag / scale)
+    length = unit.real * unit.real + unit.imag * unit.imag
+    product = _pair(multiply(a, _conjugate(unit)))
+    return Pair(product.real / length / scale, product.imag / length / scale)
+
+
+def _abs(x: Pair) -> torch.Tensor:
+    return torch.hypot(x.real, x.imag)
+
+
+def _angle(x: Pair) -> torch.Tensor:
+    return torch.atan2(x.imag, x.real)
+
+
+def _polar(length: Any, angle: Any) -> Pair:
+    return Pair(length * torch.cos(angle), length * torch.sin(angle))
+
+
+def _exp(x: Pair) -> Pair:
+    return _polar(torch.exp(x.real), x.imag)
+
+
+def _log(x: Pair) -> Pair:
+    return Pair(torch.log(_abs(x)), _angle(x))
+
+
+def _sqrt(x: Pair) -> Pair:
+    # Half the sum of length and real part suffers where the two cancel: then the other root is computed by it.
+    root = torch.sqrt((_abs(x) + torch.abs(x.real)) / 2)
+    other = torch.where(root == 0, torch.zeros_like(root), torch.abs(x.imag) / (2 * root))
+    sign = torch.where(torch.signbit(x.imag), -1.0, 1.0).to(root.dtype)
+    right = x.real >= 0
+    return Pair(torch.where(right, root, other), sign * torch.where(right, other, root))
+
+
+def _power(x: Any, exponent: Any) -> Any:
+    if isinstance(exponent, int) and 0 < exponent <= 8:
+        result = x
+        for _ in range(exponent - 1):
+            result = multiply(result, x)
+        return result
+    if isinstance(exponent, float) and exponent == 0.5:
+        return _sqrt(x)
+    if not is_pair(x):
+        x = _pair(x)
+    if not isinstance(x.real, torch.Tensor):
+        number = complex(*x)
+        return _exp(multiply(Pair(math.log(abs(number)), math.atan2(number.imag, number.real)), exponent))
+    return _exp(multiply(_log(x), exponent))
+
+
+def _cosh(x: Pair) -> Pair:
+    return Pair(torch.cosh(x.real) * torch.cos(x.imag), torch.sinh(x.real) * torch.sin(x.imag))
+
+
+def _sinh(x: Pair) -> Pair:
+    return Pair(torch.sinh(x.real) * torch.cos(x.imag), torch.cosh(x.real) * torch.sin(x.imag))
+
+
+def _tanh(x: Pair) -> Pair:
+    # With t = tanh(real) and u = tan(imag): (t + i u) / (1 + i t u), which no large real part makes overflow.
+    t, u = torch.tanh(x.real), torch.tan(x.imag)
+    return _divide(Pair(t, u), Pair(torch.ones_like(t), t * u))
+
+
+def _turned(rule: Callable, back: bool = True) -> Callable:
+    """f(z) for a rule g with f(z) = -i g(iz), or g(iz) if not back."""
+
+    def turned(x: Pair) -> Pair:
+        found = rule(Pair(-x.imag, x.real))
+        return Pair(found.imag, -found.real) if back else found
+
+    return turned
+
+
+def _sign(x: Pair) -> Pair:
+    length = _abs(x)
+    divisor = torch.where(length == 0, torch.ones_like(length), length)
+    return Pair(x.real / divisor, x.imag / divisor)
+
+
+def _either(op: Callable) -> Callable:
+    """True where it is of either part."""
+    return lambda x: torch.logical_or(op(x.real), op(x.imag))
+
+
+def _is_not_zero(x: Any) -> torch.Tensor:
+    return torch.logical_or(x.real != 0, x.imag != 0) if is_pair(x) else x != 0
+
+
+def _of_truth(op: Callable) -> Callable:
+    """What asks of each number only whether it is zero."""
+    return lambda *args, **kwargs: op(
+        *(_is_not_zero(x) if isinstance(x, (Pair, torch.Tensor)) else x for x in args), **kwargs
+    )
+
+
+def _log_by(base: float) -> Callable:
+    return lambda x: multiply(_log(x), 1 / math.log(base))
+
+
+def _sigmoid(x: Pair) -> Pair:
+    # By way of tanh, whose exponential cannot overflow.
+    half = _tanh(multiply(x, 0.5))
+    return Pair(half.real / 2 + 0.5, half.imag / 2)
+
+
+def _arcus_sinh(x: Pair) -> Pair:
+    # Of z and of -z it is the same but for the sign, and a sum that cancels is avoided by taking the right one.
+    left = torch.where(torch.signbit(x.real), -1.0, 1.0).to(x.real.dtype)
+    z = multiply(x, left)
+    return multiply(_log(_add(z, _sqrt(_add(multiply(z, z), 1.0)))), left)
+
+
+def _arcus_tanh(x: Pair) -> Pair:
+    # Half of log((1 + z) / (1 - z)): its real part as log1p, which keeps what is small.
+    squares = (1 - x.real) * (1 - x.real) + x.imag * x.imag
+    real = torch.log1p(4 * x.real / squares) / 4
+    imag = torch.atan2(2 * x.imag, (1 - x.real) * (1 + x.real) - x.imag * x.imag) / 2
+    return Pair(real, imag)
+
+
+def _product_of(x: Pair, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The product along a dimension, in as many steps as its length has bits; of known lengths only."""
+    if dim is None:
+        x, dim = Pair(*(p.reshape(-1) for p in x)), 0
+    length = x.real.shape[dim]
+    if dtype is not None or not isinstance(length, int):
+        return NotImplemented
+    while length > 1:
+        even = length // 2
+        first, second = (Pair(*(p.narrow(dim, start, even) for p in x)) for start in (0, even))
+        product = multiply(first, second)
+        rest = [p.narrow(dim, 2 * even, length - 2 * even) for p in x]
+        x = Pair(*(torch.cat([p, r], dim) for p, r in zip(product, rest, strict=True)))
+        length = length - even
+    if length == 0:
+        return NotImplemented
+    return x if keepdim else Pair(*(p.squeeze(dim) for p in x))
+
+
+def _compare(op: Callable, join: Callable) -> Callable:
+    def rule(a: Any, b: Any) -> torch.Tensor:
+        a, b = _pair(a), _pair(b)
+        return join(op(a.real, b.real), op(a.imag, b.imag))
+
+    return rule
+
+
+def _norm(x: Pair, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.linalg.vector_norm(_abs(x), *args, **_of("real", kwargs))
+
+
+def _variance(x: Pair, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return aten.var.correction(x.real, *args, **kwargs) + aten.var.correction(x.imag, *args, **kwargs)
+
+
+def _cast(x: Any, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+    if dtype is None or dtype in REAL:
+        real = REAL[dtype] if dtype is not None else None
+        return Pair(*(aten._to_copy.default(part, dtype=real) for part in _pair(x)))
+    return aten._to_copy.default(x.real, dtype=dtype)
+
+
+def _filled(op: Callable) -> Callable:
+    """Makes a tensor with a number in it."""
+
+    def rule(size: Any, number: Any, *args: Any, **kwargs: Any) -> Pair:
+        kwargs = {**_of("real", kwargs), "pin_memory": None}
+        number = _pair(number)
+        return Pair(*(op(_of(part, size), getattr(number, part), *args, **kwargs) for part in Pair._fields))
+
+    return rule
+
+
+def _made(op: Callable, number: float) -> Callable:
+    """Makes a tensor of one number."""
+
+    def rule(like: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("dtype") is not None and kwargs["dtype"] not in REAL:
+            return op(like.real, *args, **kwargs)
+        real = op(_of("real", like), *args, **_of("real", kwargs))
+        return Pair(torch.full_like(real, number), torch.zeros_like(real))
+
+    return rule
+
+
+_ALIKE = (
+    aten._unsafe_view.default, aten.alias.default, aten.clone.default,
+    aten.cumsum.default, aten.detach.default, aten.diagonal.default, aten.expand.default, aten.flip.default,
+    aten.gather.default, aten.index.Tensor, aten.index_select.default, aten.lift_fresh_copy.default,
+    aten.mean.default, aten.mean.dim, aten.neg.default, aten.permute.default, aten.repeat.default,
+    aten.reshape.default, aten.roll.default, aten.select.int, aten.slice.Tensor, aten.split.Tensor,
+    aten.split_with_sizes.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.sum.default,
+    aten.sum.dim_IntList, aten.t.default, aten.transpose.int, aten.tril.default, aten.triu.default,
+    aten.unbind.int, aten.unfold.default, aten.unsqueeze.default, aten.view.default,
+)  # fmt: skip
+
+RULES: dict[Any, Callable] = {
+    **{op: _each(op) for op in _ALIKE},
+    aten.cat.default: _each_of(aten.cat.default, 0),
+    aten.stack.default: _each_of(aten.stack.default, 0),
+    aten.where.self: _each_of(aten.where.self, 1, 2),
+    aten.masked_fill.Scalar: _each_of(aten.masked_fill.Scalar, 0, 2),
+    aten.constant_pad_nd.default: _each_of(aten.constant_pad_nd.default, 0, 2),
+    aten.slice_scatter.default: _each_of(aten.slice_scatter.default, 0, 1),
+    aten.select_scatter.default: _each_of(aten.select_scatter.default, 0, 1),
+    aten.index_put.default: _each_of(aten.index_put.default, 0, 2),
+    aten.scatter_add.default: _each_of(aten.scatter_add.default, 0, 3),
+    aten.scatter.src: _each_of(aten.scatter.src, 0, 3),
+    aten.copy.default: _each_of(aten.copy.default, 0, 1),
+    aten.sym_size.int: lambda x, dim: x.real.shape[dim],
+    aten.add.Tensor: _add,
+    aten.add.Scalar: _add,
+    aten.sub.Tensor: _subtract,
+    aten.sub.Scalar: _subtract,
+    aten.rsub.Scalar: lambda a, b, alpha=1: _subtract(b, a, alpha),
+    aten.mul.Tensor: multiply,
+    aten.mul.Scalar: multiply,
+    aten.div.Tensor: _divide,
+    aten.div.Scalar: _divide,
+    aten.reciprocal.default: lambda x: _divide(1.0, x),
+    aten.mm.default: _bilinear(torch.mm),
+    aten.bmm.default: _bilinear(torch.bmm),
+    aten.addmm.default: _add_product,
+    aten.linear.default: _linear,
+    aten.convolution.default: _convolution,
+    aten.view_as_real.default: lambda x: torch.stack(list(x), -1),
+    aten.view_as_complex.default: lambda x: Pair(x.select(-1, 0), x.select(-1, 1)),
+    aten.real.default: lambda x: x.real,
+    aten.imag.default: lambda x: x.imag,
+    aten.complex.default: lambda real, imag: Pair(*torch.broadcast_tensors(real, imag)),
+    aten.polar.default: _polar,
+    aten._conj.default: _conjugate,
+    aten._conj_physical.default: _conjugate,
+    aten.conj_physical.default: _conjugate,
+    aten.resolve_conj.default: lambda x: x,
+    aten.resolve_neg.default: lambda x: x,
+    aten._neg_view.default: lambda x: _each(torch.neg)(x) if is_pair(x) else torch.neg(x),
+    aten.abs.default: _abs,
+    aten.angle.default: _angle,
+    aten.sgn.default: _sign,
+    aten.exp.default: _exp,
+    aten.log.default: _log,
+    aten.sqrt.default: _sqrt,
+    aten.rsqrt.default: lambda x: _divide(1.0, _sqrt(x)),
+    aten.pow.Tensor_Scalar: _power,
+    aten.pow.Tensor_Tensor: _power,
+    aten.pow.Scalar: _power,
+    aten.cosh.default: _cosh,
+    aten.sinh.default: _sinh,
+    aten.tanh.default: _tanh,
+    aten.cos.default: _turned(_cosh, back=False),
+    aten.sin.default: _turned(_sinh),
+    aten.tan.default: _turned(_tanh),
+    aten.asinh.default: _arcus_sinh,
+    aten.asin.default: _turned(_arcus_sinh),
+    aten.atanh.default: _arcus_tanh,
+    aten.atan.default: _turned(_arcus_tanh),
+    aten.log2.default: _log_by(2),
+    aten.log10.default: _log_by(10),
+    aten.sigmoid.default: _sigmoid,
+    aten.silu.default: lambda x: multiply(x, _sigmoid(x)),
+    aten.prod.default: _product_of,
+    aten.prod.dim_int: _product_of,
+    aten.any.default: _of_truth(torch.any),
+    aten.any.dim: _of_truth(torch.any),
+    aten.any.dims: _of_truth(torch.any),
+    aten.all.default: _of_truth(torch.all),
+    aten.all.dim: _of_truth(torch.all),
+    aten.all.dims: _of_truth(torch.all),
+    aten.nonzero.default: _of_truth(torch.nonzero),
+    aten.logical_not.default: _of_truth(torch.logical_not),
+    aten.logical_and.default: _of_truth(torch.logical_and),
+    aten.logical_or.default: _of_truth(torch.logical_or),
+    aten.logical_xor.default: _of_truth(torch.logical_xor),
+    aten.eq.Tensor: _compare(torch.eq, torch.logical_and),
+    aten.eq.Scalar: _compare(torch.eq, torch.logical_and),
+    aten.ne.Tensor: _compare(torch.ne, torch.logical_or),
+    aten.ne.Scalar: _compare(torch.ne, torch.logical_or),
+    aten.isnan.default: _either(torch.isnan),
+    aten.isinf.default: _either(torch.isinf),
+    aten.linalg_vector_norm.default: _norm,
+    aten.var.correction: _variance,
+    aten._to_copy.default: _cast,
+    aten.full.default: _filled(aten.full.default),
+    aten.full_like.default: _filled(aten.full_like.default),
+    aten.scalar_tensor.default: lambda number, **kwargs: Pair(
+        *(torch.scalar_tensor(part, dtype=REAL[kwargs["dtype"]]) for part in _pair(number))
+    ),
+    aten.zeros.default: _made(torch.zeros, 0),
+    aten.ones.default: _made(torch.ones, 1),
+    aten.empty.memory_format: _made(torch.zeros, 0),
+    aten.zeros_like.default: _made(torch.zeros_like, 0),
+    aten.ones_like.default: _made(torch.ones_like, 1),
+    aten.empty_like.default: _made(torch.zeros_like, 0),
+}

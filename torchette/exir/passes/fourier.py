@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Fourier transforms come in, products with cosines and sines go out; a long transform is made of the short ones of its
+# length's factors, so that the tables stay small and the work does not grow with the square of the length.
+"""`RULES`: torch's Fourier transforms, on pairs of real tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchette.exir.passes.complex_numbers import Pair, is_pair, multiply
+
+aten = torch.ops.aten
+
+
+def _waves(rows: Any, columns: Any, length: Any, dtype: torch.dtype) -> Pair:
+    """Cosines and sines of 2 pi j k / length, j counting rows and k columns; exact to the rounding of the dtype."""
+    j, k = (torch.arange(n, dtype=torch.int64) for n in (rows, columns))
+    turns = torch.remainder(j.unsqueeze(1) * k.unsqueeze(0), length)
+    angles = turns.to(torch.float64) * (2 * math.pi / length)
+    return Pair(torch.cos(angles).to(dtype), torch.sin(angles).to(dtype))
+
+
+# What is transformed by a single product with a matrix. A longer transform is two of its factors: the matrices of 512
+# would be a megabyte, those of 16 and 32 are 10 KB.
+_AT_ONCE = 64
+
+
+def _factors(length: Any) -> tuple[int, int] | None:
+    """Two whole numbers, the first the smaller, that make up the length; None if one product is to do."""
+    if not isinstance(length, int) or length <= _AT_ONCE:
+        return None
+    first = next(n for n in range(math.isqrt(length), 0, -1) if length % n == 0)
+    return (first, length // first) if first > 1 else None
+
+
+def _product(x: torch.Tensor, waves: torch.Tensor) -> torch.Tensor:
+    return torch.mm(x.reshape(-1, x.shape[-1]), waves).reshape(*x.shape[:-1], waves.shape[-1])
+
+
+def _transformed(x: Any, forward: bool, columns: Any = None) -> Pair:
+    """The transform of the last dimension, of its first columns if not all are asked for; x may be real."""
+    first = x.real if is_pair(x) else x
+    length = first.shape[-1]
+    factors = _factors(length)
+    if factors is None:
+        waves = _waves(length, length if columns is None else columns, length, first.dtype)
+        sines = -waves.imag if forward else waves.imag
+        return multiply(x, Pair(waves.real, sines), _product)
+    # Place j1 n2 + j2, frequency k1 + k2 n1: transforms of length n1, turned by e^(2 pi i j2 k1 / n), then of length n2.
+    n1, n2 = factors
+    table = pytree.tree_map(lambda p: p.reshape(*p.shape[:-1], n1, n2).transpose(-1, -2), x)
+    turned = _transformed(table, forward)
+    waves = _waves(n2, n1, length, first.dtype)
+    turned = multiply(turned, Pair(waves.real, -waves.imag if forward else waves.imag))
+    done = _transformed(Pair(*(p.transpose(-1, -2) for p in turned)), forward)
+    parts = (p.transpose(-1, -2).reshape(first.shape) for p in done)
+    return Pair(*(p if columns is None else p[..., :columns] for p in parts))
+
+
+def _along(x: Any, dim: int, forward: bool, columns: Any = None) -> Pair:
+    last = pytree.tree_map(lambda p: p.movedim(dim, -1), x)
+    return Pair(*(p.movedim(-1, dim) for p in _transformed(last, forward, columns)))
+
+
+def _scaled(x: Any, norm: int, lengths: Sequence[Any]) -> Any:
+    """`norm` is ATen's number: 0 as it is, 1 divided by the root of the lengths' product, 2 by that product."""
+    if norm == 0:
+        return x
+    product = math.prod(lengths)
+    factor = 1 / (product if norm == 2 else math.sqrt(product))
+    return pytree.tree_map(lambda p: p * factor, x)
+
+
+def _complex_transform(x: Pair, dims: list[int], norm: int, forward: bool) -> Pair:
+    lengths = [x.real.shape[dim] for dim in dims]
+    for dim in dims:
+        x = _along(x, dim, forward)
+    return _scaled(x, norm, lengths)
+
+
+def _transform_of_real(x: torch.Tensor, dims: list[int], norm: int, onesided: bool) -> Pair:
+    lengths = [x.shape[dim] for dim in dims]
+    result = _along(x, dims[-1], True, lengths[-1] // 2 + 1 if onesided else None)
+    for dim in dims[:-1]:
+        result = _along(result, dim, True)
+    return _scaled(result, norm, lengths)
+
+
+def _transform_to_real(x: Pair, dims: list[int], norm: int, length: Any) -> torch.Tensor:
+    """From half a spectrum, whose other half mirrors it."""
+    lengths = [*(x.real.shape[dim] for dim in dims[:-1]), length]
+    for dim in dims[:-1]:
+        x = _along(x, dim, False)
+    half = Pair(*(p.movedim(dims[-1], -1)[..., : length // 2 + 1] for p in x))
+    if _factors(length) is None:
+        # Every wave but the first, and the last of an even length, stands for its mirror image too.
+        rows = half.real.shape[-1]
+        waves = _waves(rows, length, length, half.real.dtype)
+        k = torch.arange(rows)
+        alone = torch.logical_or(k == 0, 2 * k == length).to(half.real.dtype)
+        real, imag = (p * (2 - alone) for p in half)
+        result = _product(real, waves.real) - _product(imag, waves.imag)
+    else:
+        rest = Pair(*(p[..., 1 : (length + 1) // 2].flip(-1) for p in half))
+        # The first and the middle are real by right: what imaginary part they have is not looked at.
+        k = torch.arange(length // 2 + 1)
+        alone = torch.logical_or(k == 0, 2 * k == length)
+        imag = torch.where(alone, torch.zeros_like(half.imag), half.imag)
+        whole = Pair(torch.cat([half.real, rest.real], -1), torch.cat([imag, -rest.imag], -1))
+        result = _transformed(whole, False).real
+    return _scaled(result.movedim(-1, dims[-1]), norm, lengths)
+
+
+RULES: dict[Any, Callable] = {
+    aten._fft_c2c.default: _complex_transform,
+    aten._fft_r2c.default: _transform_of_real,
+    aten._fft_c2r.default: _transform_to_real,
+}
