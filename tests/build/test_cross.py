@@ -250,7 +250,9 @@ def test_only_kernels_that_are_named_are_in_the_library(tmp_path: Path) -> None:
     assert bytes_of[1] < bytes_of[4]
 
 
-def test_boards_get_an_image_that_gives_the_answers_of_the_desk(tmp_path: Path) -> None:
+def test_boards_get_an_image_that_gives_the_answers_of_the_desk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if shutil.which("arm-none-eabi-g++") is None or shutil.which("qemu-system-arm") is None:
         pytest.skip("./dev tools installs the compiler and the emulator")
     case = compiled(torch.nn.Softmax(-1), (torch.randn(2, 5),), tmp_path / "soft.pte")
@@ -259,6 +261,32 @@ def test_boards_get_an_image_that_gives_the_answers_of_the_desk(tmp_path: Path) 
     image = tmp_path / "made" / "images" / "soft" / "soft.elf"
     printed = run(*boards.find("mps2-an386").emulator, image).stderr
     assert "10 values are equal to those of the desk" in printed
+    # the linker's shortfall is what the flash lacks, to the byte
+    flash = 20_000
+    words += ["-o", str(tmp_path / "short"), "--flash"]
+    capsys.readouterr()
+    assert cli.main([*words, str(flash)]) == 2
+    missing = int(
+        re.search(r"([\d,]+) bytes too many for FLASH", capsys.readouterr().err)[1].replace(",", "")
+    )
+    assert cli.main([*words, str(flash + missing)]) == 0
+    assert cli.main([*words, str(flash + missing - 4)]) == 2
+    assert "4 bytes too many for FLASH" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_images_are_optimised_for_size_or_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if shutil.which("arm-none-eabi-g++") is None or shutil.which("qemu-system-arm") is None:
+        pytest.skip("./dev tools installs the compiler and the emulator")
+    case = compiled(torch.nn.Softmax(-1), (torch.randn(2, 5),), tmp_path / "soft.pte")
+    words = ["build", "--target", "cortex-m4", "--compiler", "arm-none-eabi-", str(case.path)]
+    flash = {}
+    for goal in ("size", "speed"):
+        assert cli.main([*words, "-o", str(tmp_path / goal), "--optimize", goal]) == 0
+        flash[goal] = int(re.search(r"([\d,]+) bytes of flash", capsys.readouterr().err)[1].replace(",", ""))
+        image = tmp_path / goal / "images" / "soft" / "soft.elf"
+        assert "10 values are equal" in run(*boards.find("mps2-an386").emulator, image).stderr
+    assert flash["size"] < flash["speed"]
 
 
 def test_a_project_finds_a_build_and_its_compiler(tmp_path: Path) -> None:

@@ -43,12 +43,41 @@ class MeetingBackend final : public BackendInterface {
     --inside_;
     if (fails) return Error::Internal;
     lock.unlock();
-    const Tensor x = arguments[0]->to_tensor(), out = arguments[arguments.size() - 1]->to_tensor();
-    for (ptrdiff_t i = 0; i < x.numel(); ++i)
-      out.mutable_data_ptr<float>()[i] = x.const_data_ptr<float>()[i] * x.const_data_ptr<float>()[i];
+    square(arguments);
     return Error::Ok;
   }
 
+  /// As a device does: a thread of its own ends the calls as soon as as many as are wanted have been started.
+  Error execute_async(BackendExecutionContext&, DelegateHandle*, Span<Value*> arguments,
+                      void (*done)(void*, Error), void* argument) const override {
+    if (device == Device::None) return Error::NotSupported;
+    if (device == Device::AtOnce) {
+      square(arguments);
+      done(argument, Error::Ok);
+      return Error::Ok;
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    most = std::max(most, ++inside_);
+    arrived_.notify_all();
+    devices.emplace_back([=] {
+      std::unique_lock<std::mutex> own(mutex_);
+      arrived_.wait_for(own, std::chrono::seconds(20), [this] { return most >= wanted; });
+      --inside_;
+      own.unlock();
+      if (!fails) square(arguments);
+      done(argument, fails ? Error::Internal : Error::Ok);
+    });
+    return Error::Ok;
+  }
+
+  static void square(Span<Value*> arguments) {
+    const Tensor x = arguments[0]->to_tensor(), out = arguments[arguments.size() - 1]->to_tensor();
+    for (ptrdiff_t i = 0; i < x.numel(); ++i)
+      out.mutable_data_ptr<float>()[i] = x.const_data_ptr<float>()[i] * x.const_data_ptr<float>()[i];
+  }
+
+  enum class Device { None, AtOnce, Threads } device = Device::None;
+  mutable std::vector<std::thread> devices;
   mutable int most = 0;
   int wanted = 1;
   bool fails = false;
@@ -188,6 +217,41 @@ void delegates_meet(const char* path) {
   CHECK(same());
 }
 
+/// Calls that are pending at the same time, with one thread to start them.
+void delegates_are_pending(const char* path) {
+  Loaded loaded(path);
+  Method& method = **loaded.method;
+  MallocMemoryAllocator first, second;
+  ParallelMethod parallel(method, {&first, &second});
+  CHECK(method.execute() == Error::Ok);
+  const std::vector<float> x = loaded.result(0), y = loaded.result(1);
+  const auto same = [&] { return loaded.result(0) == x && loaded.result(1) == y; };
+
+  ThreadPool one(1);
+  meeting.device = MeetingBackend::Device::Threads;
+  meeting.wanted = 2;
+  meeting.most = 0;
+  loaded.forget();
+  CHECK(parallel.execute_async(one) == Error::Ok && parallel.wait() == Error::Ok);
+  CHECK(meeting.most == 2 && same());
+  meeting.most = 0;
+  loaded.forget();
+  CHECK(parallel.execute(&one) == Error::Ok && meeting.most == 2 && same());
+
+  meeting.fails = true;
+  CHECK(parallel.execute(&one) == Error::Internal);
+  meeting.fails = false;
+  for (std::thread& device : meeting.devices) device.join();
+
+  // done before it has returned
+  meeting.device = MeetingBackend::Device::AtOnce;
+  loaded.forget();
+  Inline on_this_thread;
+  CHECK(parallel.execute(&on_this_thread) == Error::Ok && same());
+  meeting.device = MeetingBackend::Device::None;
+  meeting.wanted = 1;
+}
+
 /// One program, its weights and its backends, and a method for each thread.
 void many_methods_of_one_program(const char* path) {
   Loaded shared(path);
@@ -247,6 +311,7 @@ void kernels_give_the_same(const char* path) {
 int main(int argc, char** argv) {
   if (argc < 2 || register_backend(meeting_backend) != Error::Ok) return 2;
   delegates_meet(argv[1]);
+  delegates_are_pending(argv[1]);
   many_methods_of_one_program(argv[1]);
   pools_run_loops();
   if (argc > 2) kernels_give_the_same(argv[2]);

@@ -63,7 +63,7 @@ def make(
     driver = toolchain.find_compiler(target, compiler)
     small = target.kind in ("bare", "wasm") if small is None else small
     bare = target.kind == "bare"
-    common = bare_flags(log_level) if bare else library.flags(small=small, log_level=log_level)
+    common = bare_flags(log_level, small=small) if bare else library.flags(small=small, log_level=log_level)
     units = library.units(target, selection, "minimal" if bare else "posix", common, small=small)
     runner = [] if bare else library.runner_units(common)
     objects = toolchain.compile_units(driver, units + runner, report)

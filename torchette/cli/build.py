@@ -163,6 +163,7 @@ def _build_images(options: argparse.Namespace, target: Target, chosen: Selection
             compiler,
             chosen,
             options.output / "images" / name,
+            small=options.optimize != "speed",
             log_level=options.log_level,
             report=_progress,
         )

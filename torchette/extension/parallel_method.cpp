@@ -198,6 +198,11 @@ bool ParallelMethod::lent_memory_is_apart() const {
 }
 
 Error ParallelMethod::execute_async(Executor& executor, Callback done, void* context) {
+  return begin(executor, done, context, false);
+}
+
+/// `here`: this thread takes part until nothing is left for it.
+Error ParallelMethod::begin(Executor& executor, Callback done, void* context, bool here) {
   std::unique_lock<std::mutex> lock(mutex_);
   TORCHETTE_CHECK(!active_, InvalidState, "the method runs already");
   TORCHETTE_TRY(method_.start());
@@ -209,7 +214,10 @@ Error ParallelMethod::execute_async(Executor& executor, Callback done, void* con
   if (!parallel_ || temp_.empty() || !lent_memory_is_apart()) {
     running_ = remaining_ = 1;
     lock.unlock();
-    executor.submit(&run_whole, this);
+    if (here)
+      run_whole(this);
+    else
+      executor.submit(&run_whole, this);
     return Error::Ok;
   }
   remaining_ = chains_.size();
@@ -218,20 +226,29 @@ Error ParallelMethod::execute_async(Executor& executor, Callback done, void* con
     chains_[i].left = chains_[i].waits_for;
     if (chains_[i].left == 0) ready_.push_back(i);
   }
-  proceed(lock);
+  if (Chain* const own = proceed(lock, here); own != nullptr) run_chain(own);
   return Error::Ok;
 }
 
-/// Hands out what can run, and ends the execution where nothing is left. Nothing is locked while a task is
-/// handed out, since an executor may run it at once, on this thread. `lock` is given back.
-void ParallelMethod::proceed(std::unique_lock<std::mutex>& lock) {
+/// Hands out what can run, but one chain for this thread if it is to keep one, and ends the execution where
+/// nothing is left. Nothing is locked while a task is handed out, since an executor may run it at once, on
+/// this thread. `lock` is given back.
+ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& lock, bool keep_one) {
+  Chain* kept = nullptr;
   ++inside_;
   while (error_ == Error::Ok && !ready_.empty() && !temp_.empty()) {
     Chain& chain = chains_[ready_.back()];
     ready_.pop_back();
     chain.temp = temp_.back();
     temp_.pop_back();
+    chain.context = Context(chain.temp);
+    chain.next = chain.begin;
+    chain.error = Error::Ok;
     ++running_;
+    if (keep_one && kept == nullptr) {
+      kept = &chain;
+      continue;
+    }
     Executor& executor = *executor_;
     lock.unlock();
     executor.submit(&run_chain, &chain);
@@ -249,59 +266,79 @@ void ParallelMethod::proceed(std::unique_lock<std::mutex>& lock) {
   }
   lock.unlock();
   if (callback != nullptr) callback(context, error);
+  return kept;
 }
 
+/// A chain, and after it one that can run then: to wake another thread for it would cost more.
 void ParallelMethod::run_chain(void* argument) {
-  Chain& chain = *static_cast<Chain*>(argument);
-  ParallelMethod& self = *chain.owner;
-  const Error error = self.run(chain);
-  std::unique_lock<std::mutex> lock(self.mutex_);
-  self.temp_.push_back(chain.temp);
-  if (error == Error::Ok)
-    for (size_t dependent : chain.dependents)
-      if (--self.chains_[dependent].left == 0) self.ready_.push_back(dependent);
-  self.ended(lock, error);
+  for (auto* chain = static_cast<Chain*>(argument); chain != nullptr;) {
+    ParallelMethod& self = *chain->owner;
+    Error error = chain->error;
+    if (error == Error::Ok && !self.run(*chain, &error)) return;
+    std::unique_lock<std::mutex> lock(self.mutex_);
+    self.temp_.push_back(chain->temp);
+    if (error == Error::Ok)
+      for (size_t dependent : chain->dependents)
+        if (--self.chains_[dependent].left == 0) self.ready_.push_back(dependent);
+    chain = self.ended(lock, error);
+  }
+}
+
+/// The delegate call that a chain waited for has ended.
+void ParallelMethod::go_on(void* argument, Error error) {
+  auto& chain = *static_cast<Chain*>(argument);
+  chain.context.reset_temp();
+  chain.error = error;
+  chain.owner->executor_->submit(&run_chain, &chain);
 }
 
 void ParallelMethod::run_whole(void* argument) {
   ParallelMethod& self = *static_cast<ParallelMethod*>(argument);
   const Error error = self.method_.execute();
   std::unique_lock<std::mutex> lock(self.mutex_);
-  self.ended(lock, error);
+  (void)self.ended(lock, error);
 }
 
-/// A task has ended.
-void ParallelMethod::ended(std::unique_lock<std::mutex>& lock, Error error) {
+/// A task has ended. A chain for this thread to run, or null.
+ParallelMethod::Chain* ParallelMethod::ended(std::unique_lock<std::mutex>& lock, Error error) {
   --running_;
   if (error == Error::Ok)
     --remaining_;
   else if (error_ == Error::Ok)
     error_ = error;
-  proceed(lock);
+  return proceed(lock, true);
 }
 
-Error ParallelMethod::run(const Chain& chain) {
-  Context context(chain.temp);
-  for (size_t i = chain.begin; i < chain.end; ++i) {
-    TORCHETTE_CHECK(method_.end_.load(std::memory_order_relaxed) != 0, OutOfResources,
-                    "the execution was cancelled");
+/// False where the chain waits for a delegate, and belongs to whoever goes on with it.
+bool ParallelMethod::run(Chain& chain, Error* error) {
+  while (chain.next < chain.end) {
+    if (method_.end_.load(std::memory_order_relaxed) == 0) {
+      TORCHETTE_LOG(Error, "the execution was cancelled");
+      *error = Error::OutOfResources;
+      return true;
+    }
+    const size_t i = chain.next++;
     const Method::Instruction& instruction = method_.instructions_[i];
-    Error error;
     if (instruction.function != nullptr) {
-      error = instruction.function(
-          context, {method_.values_.data(), static_cast<const int32_t*>(instruction.argument)});
+      *error = instruction.function(
+          chain.context, {method_.values_.data(), static_cast<const int32_t*>(instruction.argument)});
     } else {
       const auto& control = *static_cast<const Method::Control*>(instruction.argument);
       const Method::Delegate& delegate = method_.delegates_[static_cast<size_t>(control.a)];
-      error = delegate.backend->execute(context, delegate.handle, control.delegate_arguments);
+      const Error started = delegate.backend->execute_async(chain.context, delegate.handle,
+                                                            control.delegate_arguments, &go_on, &chain);
+      if (started == Error::Ok) return false;
+      *error = started != Error::NotSupported
+                   ? started
+                   : delegate.backend->execute(chain.context, delegate.handle, control.delegate_arguments);
     }
-    context.reset_temp();
-    if (error != Error::Ok) {
-      TORCHETTE_LOG(Error, "instruction %zu failed with error 0x%x", i, static_cast<unsigned>(error));
-      return error;
+    chain.context.reset_temp();
+    if (*error != Error::Ok) {
+      TORCHETTE_LOG(Error, "instruction %zu failed with error 0x%x", i, static_cast<unsigned>(*error));
+      return true;
     }
   }
-  return Error::Ok;
+  return true;
 }
 
 bool ParallelMethod::done() const {
@@ -317,7 +354,7 @@ Error ParallelMethod::wait() {
 
 Error ParallelMethod::execute(Executor* executor) {
   if (executor == nullptr) return method_.execute();
-  TORCHETTE_TRY(execute_async(*executor));
+  TORCHETTE_TRY(begin(*executor, nullptr, nullptr, true));
   return wait();
 }
 

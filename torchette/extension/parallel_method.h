@@ -45,7 +45,7 @@ class ParallelMethod {
   bool done() const;
   /// Waits for the end of the execution that was started last; its error.
   Error wait();
-  /// Both; without an executor on this thread alone.
+  /// Both, and this thread works, too; without an executor it does all.
   Error execute(Executor* executor = nullptr);
 
  private:
@@ -55,16 +55,21 @@ class ParallelMethod {
     std::vector<size_t> dependents;   // chains that wait for this one
     size_t waits_for = 0;             // how many it waits for
     size_t left = 0;                  // of them in this execution
+    size_t next = 0;                  // instruction
+    Error error = Error::Ok;          // of the delegate call that it waited for
     MemoryAllocator* temp = nullptr;  // while it runs
+    Context context{};                // with that memory
   };
   class Analysis;
 
   bool lent_memory_is_apart() const;
-  void proceed(std::unique_lock<std::mutex>& lock);
+  Error begin(Executor& executor, Callback done, void* context, bool here);
+  Chain* proceed(std::unique_lock<std::mutex>& lock, bool keep_one);
   static void run_chain(void* chain);
+  static void go_on(void* chain, Error error);
   static void run_whole(void* self);
-  void ended(std::unique_lock<std::mutex>& lock, Error error);
-  Error run(const Chain& chain);
+  Chain* ended(std::unique_lock<std::mutex>& lock, Error error);
+  bool run(Chain& chain, Error* error);
 
   Method& method_;
   std::vector<MemoryAllocator*> temp_;  // those that no chain uses

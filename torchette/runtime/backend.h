@@ -58,6 +58,15 @@ class BackendInterface {
   /// `arguments` are the delegate's inputs, then its outputs.
   virtual Error execute(BackendExecutionContext& context, DelegateHandle* handle,
                         Span<Value*> arguments) const = 0;
+  /// Starts what execute() does and returns Ok; `done(argument, error)` is then called once, from any thread,
+  /// perhaps before this returns, and scratch memory stays until then. NotSupported, the default: nothing was
+  /// started, and execute() is called. Asked by ParallelMethod alone, whose thread is free meanwhile.
+  virtual Error execute_async(BackendExecutionContext& context, DelegateHandle* handle,
+                              Span<Value*> arguments, void (*done)(void* argument, Error error),
+                              void* argument) const {
+    (void)context, (void)handle, (void)arguments, (void)done, (void)argument;
+    return Error::NotSupported;
+  }
   virtual void destroy(DelegateHandle* handle) const { (void)handle; }
   /// How many of execute()'s arguments it only reads: the first ones. A backend that does not say is never
   /// run at the same time as anything that uses one of its arguments.

@@ -737,7 +737,7 @@ class LoadedMethod {
     for (size_t i = 0; i < threads; ++i) scratch.push_back(&scratch_.emplace_back(64 * 1024));
     parallel_.emplace(*method_, std::move(scratch));
     if (parallel_->is_parallel())
-      pool_.emplace(threads);
+      pool_.emplace(threads - 1);  // the thread that executes takes part
     else
       parallel_.reset();
   }

@@ -35,27 +35,29 @@ def build_image(
     selection: Selection,
     folder: Path,
     *,
+    small: bool = True,
     log_level: int = 2,
     report: Report | None = None,
 ) -> Image:
-    """Writes the application's sources into `folder` and NAME.elf beside them.
+    """Writes the application's sources into `folder` and NAME.elf beside them; optimised for size, or for speed where
+    `small` is False.
 
     Raises:
         BuildError: it does not compile, or does not fit the board; names the missing bytes.
     """
     sources = [path for path in write_application(application, folder) if path.suffix in (".c", ".cpp")]
     target = targets.find(application.board.target)
-    common = bare_flags(log_level)
-    units = library.units(target, selection, "minimal", common, small=True)
+    common = bare_flags(log_level, small=small)
+    units = library.units(target, selection, "minimal", common, small=small)
     units += bare_units(common)
     units += [Unit(source, (*common, f"-I{folder}", "-x", "c++")) for source in sources]
     objects = toolchain.compile_units(compiler, units, report)
     return link_image(application.board, compiler, objects, folder / f"{application.name}.elf")
 
 
-def bare_flags(log_level: int = 2) -> tuple[str, ...]:
+def bare_flags(log_level: int = 2, *, small: bool = True) -> tuple[str, ...]:
     """Flags of every source of an image; newlib has no M_PI for a C++ without extensions."""
-    return (*library.flags(small=True, log_level=log_level), "-std=gnu++17")
+    return (*library.flags(small=small, log_level=log_level), "-std=gnu++17")
 
 
 def bare_units(common: tuple[str, ...]) -> list[Unit]:
