@@ -22,7 +22,7 @@ static void bump() {
   CHECK(memory.allocate(SIZE_MAX - 7, 8) == nullptr);
   CHECK(memory.allocate(1, 3) == nullptr);
   CHECK(memory.allocate(1, 0) == nullptr);
-  CHECK(memory.allocate(1, size_t{1} << 63) == nullptr);
+  CHECK(memory.allocate(1, SIZE_MAX / 2 + 1) == nullptr);
   CHECK(memory.allocate_list<uint64_t>(SIZE_MAX / 4) == nullptr);
   CHECK(memory.used_size() == 16);
   CHECK(memory.allocate(112, 16) == pool + 16);
@@ -92,7 +92,8 @@ static void growing() {
   // one block holds from now on what took several before
   auto* p = static_cast<uint8_t*>(memory.allocate(500));
   auto* q = static_cast<uint8_t*>(memory.allocate(300));
-  CHECK(p != nullptr && q == p + 504 - 0);
+  CHECK(p != nullptr && q == p + (500 + MemoryAllocator::kDefaultAlignment - 1) /
+                                     MemoryAllocator::kDefaultAlignment * MemoryAllocator::kDefaultAlignment);
   memory.reset();
   CHECK(memory.allocate(500) == p);
 }

@@ -2,6 +2,8 @@
 // MallocDynamicAllocator: memory for tensors of sizes that only the run knows, for systems with a heap.
 #pragma once
 
+#include <cstddef>
+
 #include "torchette/runtime/platform.h"
 #include "torchette/runtime/tensor.h"
 
@@ -20,9 +22,10 @@ class MallocDynamicAllocator final : public DynamicAllocator {
   void* reallocate(void* old, size_t size) override {
     if (old != nullptr) drop(static_cast<Piece*>(old) - 1);
     if (size == 0 || size > SIZE_MAX / 2) return nullptr;
-    auto* const piece = static_cast<Piece*>(platform_allocate(sizeof(Piece) + size));
-    if (piece == nullptr) return nullptr;
-    *piece = {size, &pieces_, pieces_};
+    void* const memory = platform_allocate(sizeof(Piece) + size + kSlack);
+    if (memory == nullptr) return nullptr;
+    auto* const piece = reinterpret_cast<Piece*>((reinterpret_cast<uintptr_t>(memory) + kSlack) / 16 * 16);
+    *piece = {size, &pieces_, pieces_, memory};
     if (pieces_ != nullptr) pieces_->here = &piece->next;
     pieces_ = piece;
     held_ += size;
@@ -39,14 +42,17 @@ class MallocDynamicAllocator final : public DynamicAllocator {
     size_t size;
     Piece** here;  // what points to this one
     Piece* next;
+    void* memory;  // as the platform gave it
   };
   static_assert(sizeof(Piece) % 16 == 0);
+  // a heap of 32 bits may give multiples of 8
+  static constexpr size_t kSlack = alignof(max_align_t) % 16 == 0 ? 0 : 15;
 
   void drop(Piece* piece) {
     held_ -= piece->size;
     *piece->here = piece->next;
     if (piece->next != nullptr) piece->next->here = piece->here;
-    platform_free(piece);
+    platform_free(piece->memory);
   }
 
   Piece* pieces_ = nullptr;
