@@ -3,9 +3,10 @@
 
 import sys
 
-from benchmarks import codegen, families, images, models, tax, threads, xnnpack
+from benchmarks import boards, codegen, families, images, models, tax, threads, xnnpack
 
 PARTS = {
+    "boards": boards.main,
     "codegen": codegen.main,
     "images": images.main,
     "kernels": families.main,

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +15,16 @@ import pytest
 
 from tests.build.images import compiler, each_board, emulate, needs_emulator
 from tests.models import artifacts
+from torchette import cli
 from torchette.build import library, selection, targets, toolchain
 from torchette.build.bare import boards
 from torchette.build.bare.boards import Board
-from torchette.build.bare.image import bare_flags, bare_units, link_image
+from torchette.build.bare.image import Image, bare_flags, bare_units, build_image, link_image
+from torchette.build.bare.project import Application
 from torchette.build.toolchain import Compiler, Unit
 from torchette.devtools.embed import embed
 from torchette.devtools.memory import bills
+from torchette.errors import BuildError
 from torchette.runtime import Runtime
 
 pytestmark = needs_emulator
@@ -103,3 +109,52 @@ def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
         if needed > 0:
             code, text = emulate(board, image, "image", pool, str(1 + (spare if pool == "temp" else 0)))
             assert code == MEMORY_ALLOCATION_FAILED and f" {needed}\n" in text, (pool, code, text)
+
+
+def test_build_makes_an_image_of_each_model(
+    model_files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = boards.BOARDS["mps2-an386"]
+    compiler(board, "gcc")
+    words = ["--target", "cortex-m4", "--compiler", "arm-none-eabi-", "-o", str(tmp_path), "--json"]
+    assert cli.main(["build", *map(str, model_files.values()), *words]) == 0
+    made = json.loads(capsys.readouterr().out)
+    for name, model in model_files.items():
+        assert emulate(board, Path(made["files"][f"image of {name}"]))[0] == 0
+        assert made["images"][name]["flash"] > model.stat().st_size
+        assert made["images"][name]["ram"] > boards.STACK
+    assert cli.main(["build", *words, "--board", "mps3-an547"]) == 2
+    assert "mps3-an547 has a cortex-m55, and the target" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_a_board_names_the_missing_bytes(
+    model_files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Ahead of time from the bill, and to the byte from the linker."""
+    board = boards.BOARDS["mps2-an386"]
+    gcc = compiler(board, "gcc")
+    chosen = selection.of_files(list(model_files.values()))
+
+    def build(flash: int, ram: int) -> Image:
+        small = dataclasses.replace(
+            board,
+            flash=dataclasses.replace(board.flash, size=flash),
+            ram=dataclasses.replace(board.ram, size=ram),
+        )
+        application = Application(model_files["digits"], small, "digits")
+        return build_image(application, gcc, chosen, tmp_path / "image")
+
+    made = build(board.flash.size, board.ram.size)
+    assert emulate(board, made.path)[0] == 0
+    assert build(made.flash, made.ram) == made
+    with pytest.raises(
+        BuildError, match=r"^digits.elf does not fit mps2-an386: \d+ bytes too many for FLASH"
+    ) as raised:
+        build(made.flash - 4, made.ram)
+    assert raised.value.code == "does-not-fit-board" and re.search(r": ([1-4]) bytes", str(raised.value))
+    with pytest.raises(BuildError, match=r"\b[1-8] bytes too many for RAM"):
+        build(made.flash, made.ram - 4)
+    with pytest.raises(
+        BuildError, match=r"does not fit the RAM of mps2-an386: it needs [0-9,]+ bytes of 1,000"
+    ):
+        build(made.flash, 1000)

@@ -19,10 +19,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from torchette.build.bare.image import Image
 from torchette.build.selection import Selection
 from torchette.build.targets import Target
-from torchette.cli import DONE, UsageError
-from torchette.cli import new as boards
+from torchette.cli import DONE, UsageError, _board
 from torchette.cli._console import note, print_json, print_table, print_values
 
 
@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level", type=int, choices=range(5), default=2, help="messages that are kept: 0 none, 4 all (2)"
     )
-    boards.board_arguments(parser)
+    _board.arguments(parser.add_argument_group("images of models, for targets without an operating system"))
     parser.add_argument("--list", action="store_true", help="list the targets")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -79,8 +79,8 @@ def run(options: argparse.Namespace) -> int:
         log_level=options.log_level,
         report=_progress,
     )
-    if target.kind == "bare" and options.models:
-        made.files.update(_build_images(options, target, chosen))
+    images = _build_images(options, target, chosen) if target.kind == "bare" else []
+    made.files.update({f"image of {image.path.stem}": image.path for image in images})
     known = set(kernels.library())
     kept = known if chosen.operators is None else chosen.operators & known
     bytes_ = made.footprint
@@ -94,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
                 "shared_bytes": bytes_.shared if bytes_ else None,
                 "other_bytes": bytes_.rest if bytes_ else None,
                 "runner": made.loaded,
+                "images": {image.path.stem: {"flash": image.flash, "ram": image.ram} for image in images},
             }
         )
         return DONE
@@ -144,7 +145,7 @@ def _build_for_browser(options: argparse.Namespace, chosen: Selection) -> int:
     return DONE
 
 
-def _build_images(options: argparse.Namespace, target: Target, chosen: Selection) -> dict[str, Path]:
+def _build_images(options: argparse.Namespace, target: Target, chosen: Selection) -> list[Image]:
     """An image of each model, which compares its results with those that the model gives here."""
     from torchette.build import toolchain
     from torchette.build.bare.boards import BOARDS
@@ -153,9 +154,11 @@ def _build_images(options: argparse.Namespace, target: Target, chosen: Selection
     from torchette.devtools.embed import identifier
 
     default = next(board.name for board in BOARDS.values() if board.target == target.name)
-    board, stack, temp = boards.chosen_board(options, default)
+    board, stack, temp = _board.chosen(options, default)
+    if board.target != target.name:
+        raise UsageError(f"{board.name} has a {board.target}, and the target is {target.name}")
     compiler = toolchain.find_compiler(target, options.compiler)
-    found = {}
+    found = []
     for model in options.models:
         name = identifier(model.stem)
         image = build_image(
@@ -167,7 +170,7 @@ def _build_images(options: argparse.Namespace, target: Target, chosen: Selection
             log_level=options.log_level,
             report=_progress,
         )
-        found[f"image of {name}"] = image.path
+        found.append(image)
         note(f"{image.path.name} for {board.name}: {image.flash:,} bytes of flash, {image.ram:,} of RAM")
     return found
 

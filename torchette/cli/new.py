@@ -15,41 +15,26 @@ examples:
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import tempfile
 from pathlib import Path
 
-from torchette.build.bare.boards import Board
-from torchette.cli import DONE, UsageError
+from torchette.cli import DONE, _board
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=["mcu"], help="what for")
     parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is not there yet, or empty")
     parser.add_argument("model", metavar="MODEL.pte", type=Path, nargs="?", help="a compiled model")
-    board_arguments(parser)
+    _board.arguments(parser)
     parser.add_argument("--name", help="of the image (default: the model's)")
-
-
-def board_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options that say what an image runs on."""
-    parser.add_argument("--board", help="what it runs on (default: mps2-an386, a Cortex-M4)")
-    parser.add_argument(
-        "--flash", metavar="SIZE[@ADDRESS]", help="the board's flash, where yours has another"
-    )
-    parser.add_argument("--ram", metavar="SIZE[@ADDRESS]", help="the board's RAM, where yours has another")
-    parser.add_argument("--stack", metavar="SIZE", default="16K", help="bytes of the stack (default: 16K)")
-    parser.add_argument(
-        "--temp", default="most", metavar="BYTES", help="bytes of the temp pool, or most (default) or least"
-    )
 
 
 def run(options: argparse.Namespace) -> int:
     from torchette.build.bare.project import Application, new_project
     from torchette.devtools.embed import identifier
 
-    board, stack, temp = chosen_board(options, "mps2-an386")
+    board, stack, temp = _board.chosen(options, _board.DEFAULT)
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or _sine(Path(folder))
         application = Application(model, board, identifier(options.name or model.stem), stack, temp)
@@ -57,21 +42,6 @@ def run(options: argparse.Namespace) -> int:
     print(f"{options.folder}: {application.name} for {board.name}, {board.text}")
     print(f"make -C {options.folder} run")
     return DONE
-
-
-def chosen_board(options: argparse.Namespace, default: str) -> tuple[Board, int, str | int]:
-    """The board with the memories that the options name, the stack's bytes, and those of the temp pool."""
-    from torchette.build.bare import boards
-
-    board = boards.find(options.board or default)
-    if options.flash:
-        board = dataclasses.replace(board, flash=boards.region(options.flash, board.flash.origin))
-    if options.ram:
-        board = dataclasses.replace(board, ram=boards.region(options.ram, board.ram.origin))
-    if not options.temp.isdigit() and options.temp not in ("most", "least"):
-        raise UsageError(f"--temp is a number of bytes, most or least, not {options.temp!r}")
-    temp = int(options.temp) if options.temp.isdigit() else options.temp
-    return board, boards.region(options.stack).size, temp
 
 
 def _sine(folder: Path) -> Path:

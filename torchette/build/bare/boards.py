@@ -109,11 +109,6 @@ def region(text: str, origin: int = 0) -> Region:
     return Region(int(match[3], 0) if match[3] else origin, size)
 
 
-def board_of(target: str) -> Board | None:
-    """The board that images for a processor are made for where nobody names one."""
-    return next((board for board in BOARDS.values() if board.target == target), None)
-
-
 def script(board: Board, stack: int = STACK) -> str:
     """The linker script of the board, with `stack` bytes for the stack."""
     numbers = {

@@ -107,16 +107,17 @@ def overflows(words: str) -> dict[str, int]:
 
 
 def image_size(path: Path, board: Board) -> tuple[int, int]:
-    """Bytes in flash and in RAM, read from the sections of an image."""
+    """Bytes in flash and in RAM that an image reaches to, read from its segments."""
     data = path.read_bytes()
-    (start,) = struct.unpack_from("<I", data, 32)
-    each, count = struct.unpack_from("<2H", data, 46)
-    flash = ram = 0
+    (start,) = struct.unpack_from("<I", data, 28)
+    each, count = struct.unpack_from("<2H", data, 42)
+    flash, ram = board.flash.origin, board.ram.origin
     for header in range(start, start + each * count, each):
-        _, kind, flags, address, _, size = struct.unpack_from("<6I", data, header)
-        if not flags & 2:  # takes no memory while it runs
+        kind, _, address, stored_at, stored, size = struct.unpack_from("<6I", data, header)
+        if kind != 1:  # PT_LOAD
             continue
-        in_ram = board.ram.origin <= address < board.ram.origin + board.ram.size
-        ram += size if in_ram else 0
-        flash += size if not in_ram or kind != 8 else 0  # 8: has no bytes in the file
-    return flash, ram
+        if stored:
+            flash = max(flash, stored_at + stored)
+        if board.ram.origin <= address < board.ram.origin + board.ram.size:
+            ram = max(ram, address + size)
+    return flash - board.flash.origin, ram - board.ram.origin

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a command line. Out: the board that images are made for, with the memories, stack and scratch memory that it names.
+"""Boards, as the verbs that make images take them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from torchette.build.bare import boards
+from torchette.build.bare.boards import Board
+from torchette.cli import UsageError
+
+DEFAULT = "mps2-an386"
+
+
+def arguments(parser: argparse._ActionsContainer) -> None:
+    """Declares the options that say what an image runs on."""
+    parser.add_argument(
+        "--board", help="what it runs on (default: one with the target's processor, mps2-an386)"
+    )
+    parser.add_argument(
+        "--flash", metavar="SIZE[@ADDRESS]", help="the board's flash, where yours has another"
+    )
+    parser.add_argument("--ram", metavar="SIZE[@ADDRESS]", help="the board's RAM, where yours has another")
+    parser.add_argument("--stack", metavar="SIZE", default="16K", help="bytes of the stack (default: 16K)")
+    parser.add_argument(
+        "--temp", default="most", metavar="BYTES", help="bytes of the temp pool, or most (default) or least"
+    )
+
+
+def chosen(options: argparse.Namespace, default: str) -> tuple[Board, int, str | int]:
+    """The board with the memories that the options name, the stack's bytes, and those of the temp pool."""
+    board = boards.find(options.board or default)
+    if options.flash:
+        board = dataclasses.replace(board, flash=boards.region(options.flash, board.flash.origin))
+    if options.ram:
+        board = dataclasses.replace(board, ram=boards.region(options.ram, board.ram.origin))
+    if not options.temp.isdigit() and options.temp not in ("most", "least"):
+        raise UsageError(f"--temp is a number of bytes, most or least, not {options.temp!r}")
+    temp = int(options.temp) if options.temp.isdigit() else options.temp
+    return board, boards.region(options.stack).size, temp
