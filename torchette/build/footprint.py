@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-_ALLOC, _STRINGS = 0x2, 0x20
+_ALLOC, _CODE, _STRINGS = 0x2, 0x4, 0x20
 _PROGBITS_LIKE = (1, 14, 15, 16, 0x70000001)  # contents, arrays of constructors, ARM's unwind index
 
 
@@ -164,6 +164,8 @@ def measure(objects: Sequence[Path], entry: str) -> Footprint:
         pointer = 8 if file.wide else 4
         for symbol in file.symbols:
             if "_kernels" not in symbol.name or symbol.section not in file.references:
+                continue
+            if file.sections[symbol.section].flags & _CODE:  # a function of such a name
                 continue
             tables.add((f, symbol.section))
             near = {offset: (to, addend) for offset, to, addend in file.references[symbol.section]}

@@ -174,7 +174,8 @@ static TORCHETTE_INLINE double atan2(double a, double b) { return ::atan2(a, b);
 
 static TORCHETTE_INLINE float copysign(float a, float b) { return __builtin_copysignf(a, b); }
 static TORCHETTE_INLINE double copysign(double a, double b) { return __builtin_copysign(a, b); }
-// No square overflows where the result does not; of an infinite number and none at all the result is infinite.
+// No square overflows where the result does not; of an infinite number and none at all the result is
+// infinite.
 static TORCHETTE_INLINE float hypot(float a, float b) {
   const auto length = static_cast<float>(sqrt(double(a) * a + double(b) * b));
   const float infinity = __builtin_inff();
