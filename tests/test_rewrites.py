@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import flex_attention
 
 import torchette
 from torchette.rewrites import TABLE, Rewrites
@@ -84,3 +85,35 @@ def test_only_what_is_asked_for_is_rewritten() -> None:
         assert torch.equal(x.narrow(0, 1, 2), x[1:])
         assert torch.nn.functional.one_hot(torch.tensor([1]), 3).shape == (1, 3)
     assert all(callable(function) for function in TABLE)
+
+
+class Flexible(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.randn(4))
+        self.window = flex_attention.create_block_mask(
+            lambda b, h, i, j: (i >= j) & (i - j < 3), None, None, 16, 16, device="cpu", BLOCK_SIZE=16
+        )
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> Any:
+        attention = flex_attention.flex_attention
+
+        def nearer(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return score + self.slope[h] * (i - j)
+
+        def not_the_second(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return torch.where((i >= j) & (i != 2), score, -float("inf"))
+
+        return (
+            attention(q, k, k, score_mod=nearer, enable_gqa=True),
+            attention(q, k, k, score_mod=not_the_second, enable_gqa=True, return_lse=True),
+            attention(q, k, k, block_mask=self.window, enable_gqa=True, scale=0.3),
+        )
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_attention_with_scores_of_ones_own() -> None:
+    q, k, model = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), Flexible().eval()
+    compiled = torchette.compile(model, (q, k))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(q, k), model(q, k), rtol=1e-4, atol=1e-4)

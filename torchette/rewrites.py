@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import flex_attention
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
@@ -22,12 +23,16 @@ class Rewrites(TorchFunctionMode):
     def __enter__(self) -> Rewrites:
         self._detect = transformer._detect_is_causal_mask
         transformer._detect_is_causal_mask = _causal_if_said
+        # Called as it is, and not by way of torch.compile, the operator comes to TABLE.
+        self._uncompiled = flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+        flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         transformer._detect_is_causal_mask = self._detect
+        flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = self._uncompiled
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -208,7 +213,28 @@ def _set_data(x: torch.Tensor, value: torch.Tensor) -> None:
     raise RuntimeError("the data of a tensor is assigned to")
 
 
+def _flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, change: Callable, block_mask: tuple, scale: float,
+    _options: Any, change_buffers: tuple = (), mask_buffers: tuple = (),
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Attention whose scores a function changes and another masks: both are given all places at once."""
+    batch, heads, rows, _ = query.shape
+    key, value = (
+        x.repeat_interleave(heads // x.shape[1], 1).expand(batch, heads, *x.shape[2:]) for x in (key, value)
+    )
+    sizes = (batch, heads, rows, key.shape[2])
+    places = [torch.arange(n).reshape([-1] + [1] * (3 - at)) for at, n in enumerate(sizes)]
+    scores = change(query @ key.transpose(-2, -1) * scale, *places, *change_buffers)
+    scores = torch.where(block_mask[-1](*places, *mask_buffers), scores, -math.inf)
+    unused = torch.all(scores == -math.inf, -1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(unused, 0), -1).masked_fill(unused, 0)
+    # Torch asks for both in powers of two.
+    sums = torch.logsumexp(scores, -1) / math.log(2)
+    return weights.to(query.dtype) @ value, sums, scores.amax(-1) / math.log(2)
+
+
 TABLE: dict[Any, Callable] = {
+    torch.ops.higher_order.flex_attention: _flex_attention,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
