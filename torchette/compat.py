@@ -18,9 +18,10 @@ _BUNDLE = "torchette.devtools.bundle"
 _DELEGATE = "torchette.exir.delegate"
 _PARTITIONERS = "torchette.exir.partitioners"
 _XNNPACK = "torchette.backends.xnnpack"
+_CONFIGS = "torchette.backends.xnnpack.configs"
 
-# Path below the root -> name -> our module that has it.
-TABLE: dict[str, dict[str, str]] = {
+# Path below the root -> name -> our module that has it; or one module of ours that has them all.
+TABLE: dict[str, dict[str, str] | str] = {
     "exir.backend.backend_api": dict.fromkeys(("to_backend", "LoweredBackendModule", "MethodProgramsPartitionerSpec"), _DELEGATE),
     "exir.backend.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "ExportedProgram", "PreprocessResult"), _DELEGATE),
     "exir.backend.compile_spec_schema": {"CompileSpec": _DELEGATE},
@@ -47,8 +48,21 @@ TABLE: dict[str, dict[str, str]] = {
         "NamedDataStore": _DELEGATE,
         "NamedDataStoreOutput": _DELEGATE,
     },
-    "backends.xnnpack.partition.xnnpack_partitioner": dict.fromkeys(("XnnpackPartitioner", "XnnpackDynamicallyQuantizedPartitioner"), _XNNPACK),
+    "backends.xnnpack.partition.xnnpack_partitioner": dict.fromkeys(
+        ("XnnpackPartitioner", "XnnpackDynamicallyQuantizedPartitioner", "XnnpackFloatingPointPartitioner", "XnnpackQuantizedPartitioner"), _XNNPACK
+    ),
+    "backends.xnnpack.partition.config": _CONFIGS,
+    "backends.xnnpack.partition.config.gemm_configs": _CONFIGS,
+    "backends.xnnpack.partition.config.generic_node_configs": _CONFIGS,
+    "backends.xnnpack.partition.config.node_configs": _CONFIGS,
+    "backends.xnnpack.partition.config.quant_affine_configs": _CONFIGS,
+    "backends.xnnpack.partition.config.xnnpack_config": _CONFIGS,
+    "backends.xnnpack.utils.configs": _CONFIGS,
     "backends.xnnpack.quantizer.xnnpack_quantizer": dict.fromkeys(("XNNPACKQuantizer", "get_symmetric_quantization_config"), _XNNPACK),
+    "backends.xnnpack.quantizer.xnnpack_quantizer_utils": dict.fromkeys(
+        ("OperatorConfig", "OperatorPatternType", "QuantizationConfig", "QuantizationSpec", "get_bias_qspec", "get_input_act_qspec", "get_output_act_qspec", "get_weight_qspec"),
+        "torchao.quantization.pt2e.quantizer",
+    ),
     "backends.xnnpack.xnnpack_preprocess": {"XnnpackBackend": _XNNPACK},
     # where the delegation interface was in its first releases
     "backends.backend_api": {"to_backend": _DELEGATE},
@@ -77,15 +91,18 @@ class _Finder:
         names = TABLE.get(module.__name__.removeprefix(_ROOT), {})
 
         def lookup(name: str) -> Any:
-            if name not in names:
+            ours = (None if name.startswith("_") else names) if isinstance(names, str) else names.get(name)
+            if ours is None:
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            value = getattr(importlib.import_module(names[name]), name)
+            value = getattr(importlib.import_module(ours), name)
             setattr(module, name, value)
             return value
 
         module.__doc__ = "ExecuTorch's module path; see torchette.compat."
         module.__getattr__ = lookup  # type: ignore[method-assign]
-        module.__dir__ = lambda: sorted(names)  # type: ignore[method-assign]
+        module.__dir__ = lambda: (
+            sorted(names) if not isinstance(names, str) else dir(importlib.import_module(names))
+        )  # type: ignore[method-assign]
 
 
 def install() -> None:

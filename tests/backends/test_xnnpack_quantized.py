@@ -221,6 +221,86 @@ def test_the_quantizer_keeps_to_its_settings() -> None:
     assert quantized(XNNPACKQuantizer().set_global(dynamic)) == {"linear", "linear_1"}
 
 
+class _Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.b = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.b(self.norm(self.a(x)).relu().mean((2, 3)))
+
+
+@there
+def test_training_with_quantization() -> None:
+    """prepare_qat_pt2e, a few steps, convert_pt2e: the result is one call on integers, and close to what was trained."""
+    import torchao.quantization.pt2e as pt2e
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
+
+    from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+
+    torch.manual_seed(0)
+    args = (torch.randn(8, 2, 6, 6),)
+    wanted = torch.randn(8, 3)
+    config = get_symmetric_quantization_config(is_per_channel=True, is_qat=True)
+    prepared = prepare_qat_pt2e(
+        export(_Normed().train(), args).module(), XNNPACKQuantizer().set_global(config)
+    )
+    trained = [p for p in prepared.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.05)
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(prepared(*args), wanted)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+    pt2e.move_exported_model_to_eval(prepared)
+    expected = prepared(*args)
+    edge = _lower(export(convert_pt2e(prepared), args))
+    assert not [item for item in edge.delegation().placements if item.backend is None]
+    assert "XNNConv2d" in _kinds(edge) and "XNNFullyConnected" in _kinds(edge)
+    got = _run(edge.to_executorch().buffer, args)
+    torch.testing.assert_close(got, expected, rtol=0, atol=float(0.05 * expected.abs().max()))
+
+
+def test_the_partitioner_takes_what_it_is_asked_for() -> None:
+    from torchette.backends.xnnpack import ConfigPrecisionType, configs
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.sigmoid(self.linear(x) + x) * x
+
+    args = (torch.randn(3, 8),)
+    plain, static, dynamic = (
+        export(Mixed().eval(), args), _quantized(Mixed(), args), _quantized(Mixed(), args, is_dynamic=True)
+    )  # fmt: skip
+
+    def taken(program, **how) -> tuple[set[str], int]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DelegationWarning)
+            edge = to_edge_transform_and_lower(program, partitioner=XnnpackPartitioner(**how))
+        names = {p.op.split(".")[1] for p in edge.delegation().placements if p.backend is not None}
+        torch.testing.assert_close(edge.exported_program().module()(*args), program.module()(*args))
+        children = edge.exported_program().graph_module.children()
+        return names & {"linear", "add", "sigmoid", "mul"}, sum(hasattr(c, "backend_id") for c in children)
+
+    assert taken(plain) == ({"linear", "add", "sigmoid", "mul"}, 1)
+    assert taken(plain, configs=[configs.AddConfig, configs.MulConfig]) == ({"add", "mul"}, 2)  # type: ignore[attr-defined]
+    assert taken(plain, per_op_mode=True) == ({"linear", "add", "sigmoid", "mul"}, 4)
+    assert taken(plain, config_precisions=ConfigPrecisionType.STATIC_QUANT) == (set(), 0)
+    floats, rows = ConfigPrecisionType.FP32, ConfigPrecisionType.DYNAMIC_QUANT
+    assert taken(dynamic, config_precisions=rows) == ({"linear"}, 1)
+    assert taken(dynamic, config_precisions=floats) == ({"add", "sigmoid", "mul"}, 1)
+    assert taken(dynamic, config_precisions=[floats, rows])[0] == {"linear", "add", "sigmoid", "mul"}
+    names, parts = taken(static, config_precisions=[ConfigPrecisionType.STATIC_QUANT], per_op_mode=True)
+    assert names == {"linear", "add", "mul"} | (names & {"sigmoid"}) and parts >= 3
+
+
 def test_the_names_are_where_executorch_has_them() -> None:
     from torchette.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackDynamicallyQuantizedPartitioner,

@@ -145,7 +145,9 @@ def test_a_whole_program_becomes_a_module_that_can_be_exported_again() -> None:
         def forward(self, x):
             return self.lowered(x) * 2
 
-    again = to_edge(export(Composite(), ARGS[:1]))
+    for strict in (True, False):
+        again = to_edge(export(Composite(), ARGS[:1], strict=strict))
+        assert len(list(calls(again.exported_program(), executorch_call_delegate))) == 1
     (call,) = calls(again.exported_program(), executorch_call_delegate)
     assert call.meta["val"][0].shape == (2, 4)
     torch.testing.assert_close(again.exported_program().module()(ARGS[0]), Composite()(ARGS[0]))

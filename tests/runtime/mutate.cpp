@@ -131,6 +131,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "the file itself does not run: %d\n", static_cast<int>(itself));
     return 1;
   }
+  const char* keep = std::getenv("TORCHETTE_LAST_MUTANT");  // a file: after a crash, what crashed
   long outcomes[4] = {};
   std::clock_t slowest = 0;
   for (long i = 0; i < count; ++i) {
@@ -147,6 +148,9 @@ int main(int argc, char** argv) {
     if (posix_memalign(&memory, 64, mutant.size()) != 0) return 1;
     exact = static_cast<uint8_t*>(memory);
     std::memcpy(exact, mutant.data(), mutant.size());
+    if (keep != nullptr)
+      std::ofstream(keep, std::ios::binary)
+          .write(reinterpret_cast<char*>(exact), static_cast<std::streamsize>(mutant.size()));
     const std::clock_t start = std::clock();
     ++outcomes[static_cast<int>(attempt(exact, mutant.size()))];
     const std::clock_t taken = std::clock() - start;

@@ -7,6 +7,7 @@
 
 #include "test_backend.h"
 #include "test_kernels.h"
+#include "torchette/extension/backends.h"
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/bundled_program.h"
 #include "torchette/extension/flat_tensor.h"
@@ -134,9 +135,13 @@ inline Outcome try_bundle(const uint8_t* data, size_t size) {
   return try_program(bundle->program().data(), bundle->program().size(), nullptr, &*bundle);
 }
 
-/// To be called first: there is a backend, and no log, which would take most of the time.
+/// To be called first: there are backends, and no log, which would take most of the time.
 inline void prepare() {
+#ifdef TORCHETTE_REAL_BACKENDS
+  (void)torchette::register_all_backends();
+#else
   torchette::test_backend();
+#endif
   torchette::PalImpl quiet;
   quiet.emit_log_message = [](torchette_timestamp_t, torchette_log_level_t, const char*, const char*, size_t,
                               const char*, size_t) {};

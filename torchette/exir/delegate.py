@@ -10,6 +10,7 @@ see `torchette.exir.partition`), the backend's `preprocess` turns that into byte
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import importlib
@@ -26,6 +27,7 @@ from torch._C import DispatchKey
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
 
@@ -305,6 +307,14 @@ class LoweredBackendModule(torch.nn.Module):
         self._compile_specs = list(compile_specs)
         self._named_data_store_output = named_data_store_output
         self.meta: dict[str, Any] = {"debug_handle_map": debug_handle_map}
+        self._out_spec = edge_program.call_spec.out_spec
+        # What is called: the same with arguments and results in a row. A module of its own, because torch's tracer asks
+        # the callee's program for results of the structure that the call yields.
+        self._flat: LoweredBackendModule | None = None
+        if self._out_spec is not None and not _is_flat(self._out_spec):
+            self._flat = LoweredBackendModule(
+                _flat(edge_program), backend_id, processed_bytes, compile_specs, named_data_store_output, debug_handle_map
+            )  # fmt: skip
 
     @property
     def backend_id(self) -> str:
@@ -336,13 +346,31 @@ class LoweredBackendModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The results of the original program, in its structure."""
-        spec = self.original_module.call_spec
-        results = executorch_call_delegate(self, *pytree.tree_leaves((args, kwargs)))
-        return pytree.tree_unflatten(list(results), spec.out_spec) if spec.out_spec is not None else results
+        results = executorch_call_delegate(self._flat or self, *pytree.tree_leaves((args, kwargs)))
+        return results if self._flat is None else pytree.tree_unflatten(list(results), self._out_spec)
 
     def program(self) -> ExportedProgram:
         """A program that does nothing but call this."""
         return _as_one_call(self)
+
+
+def _is_flat(spec: pytree.TreeSpec) -> bool:
+    return spec.type is tuple and all(child.is_leaf() for child in spec.children())
+
+
+def _flat(program: ExportedProgram) -> ExportedProgram:
+    """The program with its arguments in a row, and its results in a tuple."""
+    result = copy.copy(program)
+    arguments = tuple(range(len(program.graph_signature.user_inputs)))
+    results = tuple(range(len(program.graph_signature.user_outputs)))
+    signature = ModuleCallSignature(
+        inputs=[],
+        outputs=[],
+        in_spec=pytree.tree_structure((arguments, {})),
+        out_spec=pytree.tree_structure(results),
+    )
+    result._module_call_graph = [ModuleCallEntry("", signature)]
+    return result
 
 
 # ---- finding backends ----

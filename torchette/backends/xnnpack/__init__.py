@@ -6,9 +6,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from torchette.backends.xnnpack.configs import (
+    ConfigPrecisionType,
+    get_xnnpack_edge_compile_config,
+    get_xnnpack_executorch_backend_config,
+)
 from torchette.backends.xnnpack.partitioner import (
     XnnpackDynamicallyQuantizedPartitioner,
+    XnnpackFloatingPointPartitioner,
     XnnpackPartitioner,
+    XnnpackQuantizedPartitioner,
 )
 from torchette.backends.xnnpack.preprocess import XnnpackBackend
 
@@ -16,11 +23,16 @@ if TYPE_CHECKING:
     from torchette.backends.xnnpack.pt2e_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 
 __all__ = [
+    "ConfigPrecisionType",
     "XNNPACKQuantizer",
     "XnnpackBackend",
     "XnnpackDynamicallyQuantizedPartitioner",
+    "XnnpackFloatingPointPartitioner",
     "XnnpackPartitioner",
+    "XnnpackQuantizedPartitioner",
     "get_symmetric_quantization_config",
+    "get_xnnpack_edge_compile_config",
+    "get_xnnpack_executorch_backend_config",
 ]
 
 

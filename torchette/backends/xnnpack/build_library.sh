@@ -75,9 +75,9 @@ choose_tiles_of_8() {
 }
 
 build() {
-  local src="$destination/src" sections="-ffunction-sections -fdata-sections"
+  local src="$destination/src" flags="-ffunction-sections -fdata-sections ${CFLAGS:-}"
   cmake -G Ninja -S "$src/xnnpack" -B "$destination/build" -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_C_FLAGS=$sections" "-DCMAKE_CXX_FLAGS=$sections" \
+    -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_C_FLAGS=$flags" "-DCMAKE_CXX_FLAGS=$flags" \
     -DXNNPACK_LIBRARY_TYPE=static -DXNNPACK_BUILD_TESTS=OFF -DXNNPACK_BUILD_BENCHMARKS=OFF \
     -DXNNPACK_BUILD_ALL_MICROKERNELS=OFF -DXNNPACK_ENABLE_KLEIDIAI=OFF -DXNNPACK_ENABLE_ARM_SME=OFF \
     -DXNNPACK_ENABLE_ARM_SME2=OFF -DCPUINFO_SOURCE_DIR="$src/cpuinfo" -DPTHREADPOOL_SOURCE_DIR="$src/pthreadpool" \

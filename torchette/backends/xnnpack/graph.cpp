@@ -2,6 +2,8 @@
 // Reads a payload (torchette/schema/xnnpack.fbs) and defines its values and nodes.
 #include "torchette/backends/xnnpack/graph.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <string>
 
@@ -39,6 +41,8 @@ struct Defined {
   bool constant = false;
   bool result = false;     // of the graph
   bool is_packed = false;  // weights
+  bool read = false;       // by a node
+  bool made = false;       // by a node
   bool ready = false;      // has its elements before the next node runs
   xnn_datatype type = xnn_datatype_invalid;
   size_t channel_dim = 0;  // of scales, where there is one for each channel
@@ -48,6 +52,10 @@ struct Defined {
   const void* data = nullptr;  // of a constant
   size_t buffer = SIZE_MAX;    // its place among the named data
 };
+
+bool is_aligned(const void* data, size_t alignment) {
+  return reinterpret_cast<uintptr_t>(data) % alignment == 0;
+}
 
 size_t product(const std::vector<size_t>& dims) {
   size_t n = 1;
@@ -104,14 +112,21 @@ class Builder {
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
       const Error error = node(nodes[i]);
-      if (error != Error::Ok || !reader.ok()) {
+      // a node without a step would be believed
+      if (error != Error::Ok || !reader.ok() || out_.steps.size() != i + 1) {
         TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
         return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
       }
     }
-    for (size_t i = 0; i < known_.size(); ++i)
-      TORCHETTE_CHECK(known_[i].ready || !known_[i].present || !known_[i].result,
-                      DelegateInvalidCompatibility, "result %zu of an XNNPACK payload is never computed", i);
+    for (const Defined& it : known_) out_.sizes.push_back(it.dims);
+    for (size_t i = 0; i < known_.size(); ++i) {
+      const Defined& it = known_[i];
+      TORCHETTE_CHECK(it.ready || !it.present || !it.result, DelegateInvalidCompatibility,
+                      "result %zu of an XNNPACK payload is never computed", i);
+      // the library drops the node, and then stumbles over it
+      TORCHETTE_CHECK(!it.made || it.read || it.result, DelegateInvalidCompatibility,
+                      "value %zu of an XNNPACK payload is made for nobody", i);
+    }
     // the arguments of the call: inputs, then outputs, each once
     std::vector<bool> seen(externs, false);
     for (const std::vector<External>* list : {&out_.inputs, &out_.outputs})
@@ -234,7 +249,9 @@ class Builder {
       out_.needs_bytes = true;
       return Error::Ok;
     }
-    return constant(quant.get<uint32_t>(index_slot), count * item, data);
+    TORCHETTE_TRY(constant(quant.get<uint32_t>(index_slot), count * item, data));
+    TORCHETTE_CHECK(is_aligned(*data, item), DelegateInvalidCompatibility, "scales lie across each other");
+    return Error::Ok;
   }
 
   void find_weights(const Table& entry) {
@@ -290,6 +307,8 @@ class Builder {
       const uint64_t nbytes = bits(type) == 4 ? rows * ((last + 1) / 2) : count * bits(type) / 8;
       const size_t held = out_.constants.size();
       TORCHETTE_TRY(constant(buffer, static_cast<size_t>(nbytes), &data, it.is_packed));
+      TORCHETTE_CHECK(is_aligned(data, std::max<size_t>(bits(type) / 8, 1)), DelegateInvalidCompatibility,
+                      "the elements of value %u lie across each other", id_out);
       it.constant = true;
       it.data = data;
       if (out_.constants.size() != held) it.buffer = held;
@@ -377,7 +396,7 @@ class Builder {
     it.ready = it.constant || (is_external && flags == 1);
     it.result = is_external && flags == 2;
     if (is_external)
-      (flags == 1 ? out_.inputs : out_.outputs).push_back({external, argument_type(type), it.dims});
+      (flags == 1 ? out_.inputs : out_.outputs).push_back({external, id_out, argument_type(type), it.dims});
     return Error::Ok;
   }
 
@@ -408,6 +427,7 @@ class Builder {
         constant.stays = true;
       }
     }
+    known_[name].read = true;
     *id = known_[name].id;
     if (found != nullptr) *found = &known_[name];
     return Error::Ok;
@@ -443,7 +463,7 @@ class Builder {
     TORCHETTE_CHECK(is_plain(known_[name].type) || (rows && known_[name].type == xnn_datatype_qdint8),
                     DelegateInvalidCompatibility, "a node writes value %u, of a type that it cannot have",
                     name);
-    known_[name].ready = true;
+    known_[name].ready = known_[name].made = true;
     *id = known_[name].id;
     return Error::Ok;
   }
@@ -471,11 +491,25 @@ class Builder {
     return Error::Ok;
   }
 
+  /// What the node does to sizes.
+  void step(Step::Kind kind, const Table& n, std::initializer_list<uint16_t> inputs, uint16_t output,
+            std::vector<uint64_t> numbers = {}) {
+    Step it{kind, {}, n.get<uint32_t>(output), std::move(numbers)};
+    for (uint16_t slot : inputs)
+      if (n.get<uint32_t>(slot) != XNN_INVALID_VALUE_ID) it.inputs.push_back(n.get<uint32_t>(slot));
+    out_.steps.push_back(std::move(it));
+  }
+  void same(const Table& n, uint16_t input = fb::XNNSigmoid::kInputId,
+            uint16_t output = fb::XNNSigmoid::kOutputId) {
+    step(Step::Kind::Same, n, {input}, output);
+  }
+
   Error unary(const Table& n, xnn_unary_operator op, const xnn_unary_params* params = nullptr) {
     uint32_t in, out;
     TORCHETTE_TRY(find(n, fb::XNNSigmoid::kInputId, &in));
     TORCHETTE_TRY(make(n, fb::XNNSigmoid::kOutputId, &out, op == xnn_unary_convert));
     TORCHETTE_XNN(xnn_define_unary(out_.subgraph, op, params, in, out, 0));
+    same(n);
     return Error::Ok;
   }
 
@@ -486,6 +520,7 @@ class Builder {
     TORCHETTE_TRY(make(n, fb::XNNAdd::kOutputId, &out));
     const xnn_binary_params params = {low, high};
     TORCHETTE_XNN(xnn_define_binary(out_.subgraph, op, &params, a, b, out, 0));
+    step(Step::Kind::Broadcast, n, {fb::XNNAdd::kInput1Id, fb::XNNAdd::kInput2Id}, fb::XNNAdd::kOutputId);
     return Error::Ok;
   }
 
@@ -494,9 +529,14 @@ class Builder {
     static constexpr uint16_t kInputs[] = {C::kInput1Id, C::kInput2Id, C::kInput3Id, C::kInput4Id,
                                            C::kInput5Id};
     uint32_t in[5], out;
-    for (size_t i = 0; i < count; ++i) TORCHETTE_TRY(find(n, kInputs[i], &in[i]));
+    const Defined* first = nullptr;
+    for (size_t i = 0; i < count; ++i) TORCHETTE_TRY(find(n, kInputs[i], &in[i], i == 0 ? &first : nullptr));
     TORCHETTE_TRY(make(n, C::kOutputId, &out));
     const auto axis = static_cast<int32_t>(n.get<uint32_t>(C::kAxis));
+    const auto rank = static_cast<int32_t>(first->dims.size());
+    step(Step::Kind::Concatenate, n, {kInputs[0]}, C::kOutputId,
+         {static_cast<uint64_t>(static_cast<uint32_t>(axis < 0 ? axis + rank : axis))});
+    for (size_t i = 1; i < count; ++i) out_.steps.back().inputs.push_back(n.get<uint32_t>(kInputs[i]));
     xnn_subgraph_t g = out_.subgraph;
     switch (count) {
       case 2:
@@ -537,10 +577,25 @@ class Builder {
         DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
     packed_as(*weights, std::to_string(static_cast<int>(kind)) + ',' + std::to_string(groups) + ',' +
                             std::to_string(gic) + ',' + std::to_string(goc));
+    std::vector<uint64_t> window = {kh,
+                                    kw,
+                                    u(C::kSubsamplingHeight),
+                                    u(C::kSubsamplingWidth),
+                                    u(C::kDilationHeight),
+                                    u(C::kDilationWidth),
+                                    u(C::kPaddingTop),
+                                    u(C::kPaddingLeft),
+                                    u(C::kPaddingBottom),
+                                    u(C::kPaddingRight)};
+    const bool transposed = kind == Node::XNNConvTranspose2d;
+    if (transposed) window.insert(window.end(), {u(C::kAdjustmentHeight), u(C::kAdjustmentWidth)});
+    window.insert(window.end(), {groups * gic, groups * goc});
+    step(transposed ? Step::Kind::Transposed : Step::Kind::Convolution, n, {C::kInput1Id}, C::kOutputId,
+         std::move(window));
     TORCHETTE_TRY(widen(*weights, &filter));
     if (offsets != nullptr) TORCHETTE_TRY(widen(*offsets, &bias));
     xnn_subgraph_t g = out_.subgraph;
-    if (kind == Node::XNNConvTranspose2d) {
+    if (transposed) {
       TORCHETTE_XNN(xnn_define_deconvolution_2d(
           g, u(C::kPaddingTop), u(C::kPaddingRight), u(C::kPaddingBottom), u(C::kPaddingLeft),
           u(C::kAdjustmentHeight), u(C::kAdjustmentWidth), kh, kw, u(C::kSubsamplingHeight),
@@ -569,6 +624,10 @@ class Builder {
     uint32_t in, out;
     TORCHETTE_TRY(find(n, P::kInputId, &in));
     TORCHETTE_TRY(make(n, P::kOutputId, &out));
+    step(Step::Kind::Convolution, n, {P::kInputId}, P::kOutputId,
+         {u(P::kPoolingHeight), u(P::kPoolingWidth), u(P::kStrideHeight), u(P::kStrideWidth),
+          largest ? u(P::kDilationHeight) : 1, largest ? u(P::kDilationWidth) : 1, u(P::kPaddingTop),
+          u(P::kPaddingLeft), u(P::kPaddingBottom), u(P::kPaddingRight), 0, 0});
     if (largest) {
       TORCHETTE_XNN(xnn_define_max_pooling_2d(
           out_.subgraph, u(P::kPaddingTop), u(P::kPaddingRight), u(P::kPaddingBottom), u(P::kPaddingLeft),
@@ -652,22 +711,26 @@ class Builder {
         TORCHETTE_TRY(find(n, fb::XNNLeakyReLU::kInputId, &in));
         TORCHETTE_TRY(make(n, fb::XNNLeakyReLU::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_unary(g, xnn_unary_leaky_relu, &params, in, out, 0));
+        same(n, fb::XNNLeakyReLU::kInputId, fb::XNNLeakyReLU::kOutputId);
         return Error::Ok;
       case Node::XNNELU:
         params.elu = {n.get<float>(fb::XNNELU::kAlpha)};
         TORCHETTE_TRY(find(n, fb::XNNELU::kInputId, &in));
         TORCHETTE_TRY(make(n, fb::XNNELU::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_unary(g, xnn_unary_elu, &params, in, out, 0));
+        same(n, fb::XNNELU::kInputId, fb::XNNELU::kOutputId);
         return Error::Ok;
       case Node::XNNCopy:
         TORCHETTE_TRY(find(n, fb::XNNCopy::kInputId, &in));
         TORCHETTE_TRY(make(n, fb::XNNCopy::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_copy(g, in, out, 0));
+        same(n, fb::XNNCopy::kInputId, fb::XNNCopy::kOutputId);
         return Error::Ok;
       case Node::XNNSoftmax:
         TORCHETTE_TRY(find(n, fb::XNNSoftmax::kInputId, &in));
         TORCHETTE_TRY(make(n, fb::XNNSoftmax::kOutputId, &out));
         TORCHETTE_XNN(xnn_define_softmax(g, in, out, 0));
+        same(n, fb::XNNSoftmax::kInputId, fb::XNNSoftmax::kOutputId);
         return Error::Ok;
       case Node::XNNGlobalAvgPooling2d: {
         TORCHETTE_TRY(find(n, fb::XNNGlobalAvgPooling2d::kInputId, &in, &source));
@@ -678,6 +741,8 @@ class Builder {
         // side.
         static constexpr int64_t kAxes[] = {1, 2, 3};
         const size_t count = source->dims[3] == 1 ? 3 : 2;
+        step(Step::Kind::Mean, n, {fb::XNNGlobalAvgPooling2d::kInputId}, fb::XNNGlobalAvgPooling2d::kOutputId,
+             {count});
         TORCHETTE_XNN(
             xnn_define_static_reduce_v2(g, xnn_reduce_mean, count, kAxes, in, out, XNN_FLAG_KEEP_DIMS));
         return Error::Ok;
@@ -713,6 +778,7 @@ class Builder {
                 scales_fit(*source, *weights, offsets, flags != 0 ? 1 : 0, 1),
             DelegateInvalidCompatibility, "a linear layer's bias does not fit its weights");
         packed_as(*weights, flags != 0 ? "transposed" : "linear");
+        step(Step::Kind::Linear, n, {F::kInput1Id, F::kFilterId, F::kBiasId}, F::kOutputId, {flags});
         TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, flags));
         return Error::Ok;
       }
@@ -722,6 +788,8 @@ class Builder {
         TORCHETTE_TRY(find(n, fb::XNNBatchMatrixMultiply::kInput2Id, &other));
         TORCHETTE_TRY(make(n, fb::XNNBatchMatrixMultiply::kOutputId, &out));
         const uint32_t flags = n.get<uint32_t>(fb::XNNBatchMatrixMultiply::kFlags) & XNN_FLAG_TRANSPOSE_B;
+        using B = fb::XNNBatchMatrixMultiply;
+        step(Step::Kind::Product, n, {B::kInput1Id, B::kInput2Id}, B::kOutputId, {flags});
         TORCHETTE_XNN(xnn_define_batch_matrix_multiply(g, in, other, out, flags));
         return Error::Ok;
       }
@@ -734,6 +802,8 @@ class Builder {
         TORCHETTE_TRY(find(n, A::kScaleId, &scale));
         TORCHETTE_TRY(find(n, A::kMaskId, &mask));
         TORCHETTE_TRY(make(n, A::kOutputId, &out));
+        step(Step::Kind::Attention, n, {A::kQueryId, A::kKeyId, A::kValueId, A::kScaleId, A::kMaskId},
+             A::kOutputId);
         TORCHETTE_XNN(xnn_define_scaled_dot_product_attention(g, xnn_attention_logits_cap_type_none, nullptr,
                                                               in, key, value, scale, mask, out, 0));
         return Error::Ok;
@@ -742,6 +812,8 @@ class Builder {
         TORCHETTE_TRY(find(n, fb::XNNStaticTranspose::kInputId, &in, &source));
         TORCHETTE_TRY(make(n, fb::XNNStaticTranspose::kOutputId, &out));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticTranspose::kPerm, source->dims.size(), numbers));
+        step(Step::Kind::Transpose, n, {fb::XNNStaticTranspose::kInputId}, fb::XNNStaticTranspose::kOutputId,
+             {numbers, numbers + source->dims.size()});
         TORCHETTE_XNN(xnn_define_static_transpose(g, source->dims.size(), numbers, in, out, 0));
         return Error::Ok;
       case Node::XNNStaticReshape: {
@@ -749,6 +821,8 @@ class Builder {
         TORCHETTE_TRY(make(n, fb::XNNStaticReshape::kOutputId, &out));
         const size_t rank = n.vector<uint32_t>(fb::XNNStaticReshape::kNewShape).size();
         TORCHETTE_TRY(sizes(n, fb::XNNStaticReshape::kNewShape, rank, numbers));
+        step(Step::Kind::Reshape, n, {fb::XNNStaticReshape::kInputId}, fb::XNNStaticReshape::kOutputId,
+             {numbers, numbers + rank});
         TORCHETTE_XNN(xnn_define_static_reshape(g, rank, numbers, in, out, 0));
         return Error::Ok;
       }
@@ -757,6 +831,9 @@ class Builder {
         TORCHETTE_TRY(make(n, fb::XNNStaticSlice::kOutputId, &out));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticSlice::kOffsets, source->dims.size(), numbers));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticSlice::kSizes, source->dims.size(), more));
+        step(Step::Kind::Slice, n, {fb::XNNStaticSlice::kInputId}, fb::XNNStaticSlice::kOutputId,
+             {numbers, numbers + source->dims.size()});
+        out_.steps.back().numbers.insert(out_.steps.back().numbers.end(), more, more + source->dims.size());
         TORCHETTE_XNN(xnn_define_static_slice(g, source->dims.size(), numbers, more, in, out, 0));
         return Error::Ok;
       case Node::XNNStaticConstantPad:
@@ -764,12 +841,19 @@ class Builder {
         TORCHETTE_TRY(make(n, fb::XNNStaticConstantPad::kOutputId, &out));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticConstantPad::kPrePaddings, source->dims.size(), numbers));
         TORCHETTE_TRY(sizes(n, fb::XNNStaticConstantPad::kPostPaddings, source->dims.size(), more));
+        step(Step::Kind::Pad, n, {fb::XNNStaticConstantPad::kInputId}, fb::XNNStaticConstantPad::kOutputId,
+             {numbers, numbers + source->dims.size()});
+        out_.steps.back().numbers.insert(out_.steps.back().numbers.end(), more, more + source->dims.size());
         TORCHETTE_XNN(xnn_define_static_constant_pad(
             g, numbers, more, n.get<float>(fb::XNNStaticConstantPad::kPaddingValue), in, out, 0));
         return Error::Ok;
       case Node::XNNStaticResizeBilinear2D:
         TORCHETTE_TRY(find(n, fb::XNNStaticResizeBilinear2D::kInputId, &in));
         TORCHETTE_TRY(make(n, fb::XNNStaticResizeBilinear2D::kOutputId, &out));
+        step(Step::Kind::Resize, n, {fb::XNNStaticResizeBilinear2D::kInputId},
+             fb::XNNStaticResizeBilinear2D::kOutputId,
+             {n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kNewHeight),
+              n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kNewWidth)});
         TORCHETTE_XNN(xnn_define_static_resize_bilinear_2d(
             g, n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kNewHeight),
             n.get<uint32_t>(fb::XNNStaticResizeBilinear2D::kNewWidth), in, out,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "torchette/backends/xnnpack/packed_weights.h"
+#include "torchette/backends/xnnpack/shapes.h"
 #include "torchette/runtime/backend.h"
 
 namespace torchette {
@@ -16,6 +17,7 @@ namespace xnnpack {
 /// An argument of the delegate.
 struct External {
   uint32_t id;               // its place among the arguments
+  uint32_t value;            // its place among the values
   ScalarType type;           // of its elements
   std::vector<size_t> dims;  // as compiled: upper bounds where they vary
 };
@@ -31,6 +33,8 @@ struct Constant {
 struct Graph {
   xnn_subgraph_t subgraph = nullptr;
   std::vector<External> inputs, outputs;
+  std::vector<Step> steps;  // one for each node
+  std::vector<Dims> sizes;  // of all values, as compiled: upper bounds where they vary
   std::vector<Constant> constants;
   std::vector<std::vector<char>> copies;    // of constants that nodes read when the graph runs
   std::vector<std::vector<float>> widened;  // weights in half precision that the library wants in float32

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import logging
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.xnnpack.attention import spell_out_attention
+from torchette.backends.xnnpack.configs import ConfigPrecisionType, XNNPartitionerConfig, operators
 from torchette.backends.xnnpack.operators import why_not
 from torchette.backends.xnnpack.preprocess import XnnpackBackend
 from torchette.backends.xnnpack.quantization import role
@@ -24,11 +26,35 @@ from torchette.exir.delegate import (
     tag_constant_data,
 )
 from torchette.exir.graph import calls, constants, copy_program
+from torchette.exir.partition import TAG
+
+_log = logging.getLogger("torchette")
 
 
 class XnnpackPartitioner(Partitioner):
     """Everything in float32, float16 and int8 that the library has: convolutions, products, activations, pools, softmax,
     shapes. Quantized graphs run on integers where the library has the operator so."""
+
+    def __init__(
+        self,
+        configs: Sequence[type[XNNPartitionerConfig]] | None = None,
+        config_precisions: ConfigPrecisionType | Sequence[ConfigPrecisionType] | None = None,
+        per_op_mode: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        """
+        Args:
+            configs: the operators to take, by default all that the library has.
+            config_precisions: take only what computes so, by default all.
+            per_op_mode: a delegate for each operator, with what quantizes before and after it.
+            verbose: log the reasons why nodes are left out, which `delegation()` reports in any case.
+        """
+        super().__init__()
+        self._operators = None if configs is None else operators(configs)
+        if isinstance(config_precisions, ConfigPrecisionType):
+            config_precisions = [config_precisions]
+        self._precisions = set(config_precisions or ConfigPrecisionType)
+        self._per_op, self._verbose = per_op_mode, verbose
 
     def ops_to_not_decompose(
         self, ep: ExportedProgram
@@ -46,33 +72,93 @@ class XnnpackPartitioner(Partitioner):
         for node in calls(exported_program):
             if node.target is operator.getitem:
                 continue
-            reason = why_not(node, stored)
-            if reason is None and self._wants(node, stored):
-                node.meta["delegation_tag"] = "xnnpack"
+            reason = why_not(node, stored) or self._refusal(node, stored)
+            if reason is None:
+                node.meta[TAG] = "xnnpack"
             else:
-                reject(node, reason or "only what is quantized at run time was asked for")
+                self._leave(node, reason)
         for node in calls(exported_program):
-            if "delegation_tag" in node.meta and not _beside_work(node):
-                del node.meta["delegation_tag"]
-                reject(node, "a conversion beside nothing that runs on XNNPACK")
+            if TAG in node.meta and not _beside_work(node):
+                del node.meta[TAG]
+                self._leave(node, "a conversion beside nothing that runs on XNNPACK")
+        if self._per_op:
+            _tag_one_by_one(exported_program, stored)
+        tags = {node.meta[TAG] for node in calls(exported_program) if TAG in node.meta} or {"xnnpack"}
         tag_constant_data(exported_program)
         spec = DelegationSpec(XnnpackBackend.__name__, [])
-        return PartitionResult(exported_program, {"xnnpack": spec})
+        return PartitionResult(exported_program, dict.fromkeys(sorted(tags), spec))
 
-    def _wants(self, node: Node, stored: dict[Node, torch.Tensor]) -> bool:
-        return True
+    def _refusal(self, node: Node, stored: Mapping[Node, torch.Tensor]) -> str | None:
+        """Why a node that the library has was not asked for."""
+        kind = role(node)
+        if kind == "weights" or (kind == "dequantize" and node.args[0] in stored):
+            reasons = [self._refusal(user, stored) for user in node.users]
+            return None if None in reasons else next(iter(reasons), None)
+        name = ".".join(str(node.target).split(".")[-2:]) if kind is None else "linear.default"
+        conversion = kind in ("quantize", "dequantize")  # what is left of these is beside nothing
+        if self._operators is not None and name not in self._operators and not conversion:
+            return f"{name} is none of the configs that were asked for"
+        precision = _precision(node, stored)
+        return None if precision in self._precisions else f"{precision.name} was not asked for"
+
+    def _leave(self, node: Node, reason: str) -> None:
+        reject(node, reason)
+        if self._verbose:
+            _log.info("%s is left out: %s", node, reason)
 
 
 class XnnpackDynamicallyQuantizedPartitioner(XnnpackPartitioner):
     """Nothing but linear layers whose inputs are quantized when the model runs."""
 
-    def _wants(self, node: Node, stored: dict[Node, torch.Tensor]) -> bool:
-        kind = role(node)
-        if kind == "weights" or (kind == "dequantize" and node.args[0] in stored):
-            return all(self._wants(user, stored) for user in node.users)
-        if kind is not None:
-            return kind in ("choose", "quantize rows", "dequantize rows")
-        return node.target == torch.ops.aten.linear.default and role(node.args[0]) == "dequantize rows"
+    def __init__(self, **how: Any) -> None:
+        super().__init__(config_precisions=ConfigPrecisionType.DYNAMIC_QUANT, **how)
+
+
+class XnnpackFloatingPointPartitioner(XnnpackPartitioner):
+    """Nothing that is quantized."""
+
+    def __init__(self) -> None:
+        super().__init__(config_precisions=ConfigPrecisionType.FP32)
+
+
+class XnnpackQuantizedPartitioner(XnnpackPartitioner):
+    """Nothing but what computes on integers with scales that are known."""
+
+    def __init__(self) -> None:
+        super().__init__(config_precisions=ConfigPrecisionType.STATIC_QUANT)
+
+
+def _precision(node: Node, stored: Mapping[Node, torch.Tensor]) -> ConfigPrecisionType:
+    kind = role(node)
+    if kind is not None:
+        static = kind in ("quantize", "dequantize")
+        return ConfigPrecisionType.STATIC_QUANT if static else ConfigPrecisionType.DYNAMIC_QUANT
+    kinds = {role(source) for source in node.all_input_nodes if source.args and source.args[0] not in stored}
+    if "dequantize rows" in kinds:
+        return ConfigPrecisionType.DYNAMIC_QUANT
+    quantized = "dequantize" in kinds or any(role(user) == "quantize" for user in node.users)
+    return ConfigPrecisionType.STATIC_QUANT if quantized else ConfigPrecisionType.FP32
+
+
+def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor]) -> None:
+    """A tag for each operator in floating point, and for what lies between integers and integers."""
+    parent: dict[Node, Node] = {}
+
+    def root(node: Node) -> Node:
+        while parent.get(node, node) is not node:
+            parent[node] = node = parent.get(parent[node], parent[node])
+        return node
+
+    tagged = [node for node in calls(program) if TAG in node.meta]
+    for node in tagged:
+        for user in node.users:
+            if TAG not in user.meta or role(node) == "quantize":
+                continue
+            floats = _precision(node, stored) is _precision(user, stored) is ConfigPrecisionType.FP32
+            if not floats:
+                parent[root(user)] = root(node)
+    for node in tagged:
+        node.meta[TAG] = f"xnnpack {root(node).name}"
 
 
 def _is_kept(op: Any) -> bool:
@@ -89,4 +175,4 @@ def _beside_work(node: Node) -> bool:
             around |= {*other.all_input_nodes, *other.users}
         elif other.target is operator.getitem:
             around.add(other.args[0])  # type: ignore[arg-type]
-    return any("delegation_tag" in other.meta and role(other) is None for other in around)
+    return any(TAG in other.meta and role(other) is None for other in around)

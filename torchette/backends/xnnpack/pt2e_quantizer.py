@@ -169,9 +169,11 @@ class XNNPACKQuantizer(Quantizer):
         return self
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Numbers that are added or multiplied become tensors, which can have a scale."""
+        """Numbers that are added to floats or multiplied with them become tensors, which can have a scale."""
         graph = model.graph
-        for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _BINARY]:
+        for node in [
+            n for n in graph.nodes if n.op == "call_function" and n.target in _BINARY and _is_float(n)
+        ]:
             for place, arg in enumerate(node.args):
                 if isinstance(arg, Node) or place > 1 or not isinstance(arg, (int, float)):
                     continue

@@ -61,6 +61,7 @@ struct Handle {
   xnn_runtime_t runtime = nullptr;
   std::vector<xnn_external_value> pointers;
   std::vector<std::vector<size_t>> shapes;  // of the inputs at the last execution
+  std::vector<xnnpack::Dims> sizes;         // of all values
   bool ready = false;                       // reshaped and set up
 
   Handle() = default;
@@ -122,10 +123,12 @@ class XnnpackBackend final : public BackendInterface {
           xnn_reshape_external_value(handle.runtime, inputs[i].id, shape.size(), shape.data());
       TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument,
                       "XNNPACK refuses the shape of argument %u", inputs[i].id);
+      handle.sizes[inputs[i].value] = shape;
       handle.shapes[i] = std::move(shape);
       reshape = true;
     }
     if (reshape) {
+      TORCHETTE_TRY(xnnpack::find_sizes(handle.graph.steps, handle.graph.sizes, handle.sizes));
       const xnn_status status = xnn_reshape_runtime(handle.runtime);
       TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument,
                       "XNNPACK cannot run with these shapes: status %d", static_cast<int>(status));
@@ -249,6 +252,7 @@ class XnnpackBackend final : public BackendInterface {
     for (const auto* list : {&handle->graph.inputs, &handle->graph.outputs})
       for (const External& it : *list) handle->pointers.push_back({it.id, nullptr});
     handle->shapes.resize(handle->graph.inputs.size());
+    handle->sizes = handle->graph.sizes;
     handle->graph.shrink();
     return Error::Ok;
   }
