@@ -100,9 +100,10 @@ class _Finder:
 
         module.__doc__ = "ExecuTorch's module path; see torchette.compat."
         module.__getattr__ = lookup  # type: ignore[method-assign]
-        module.__dir__ = lambda: (
-            sorted(names) if not isinstance(names, str) else dir(importlib.import_module(names))
-        )  # type: ignore[method-assign]
+        listed = (
+            (lambda: dir(importlib.import_module(names))) if isinstance(names, str) else lambda: sorted(names)
+        )
+        module.__dir__ = listed  # type: ignore[method-assign]
 
 
 def install() -> None:

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Bytes of every backend of the build, changed ten thousands of times, and the conformance suite, under AddressSanitizer
+# and UndefinedBehaviorSanitizer; XNNPACK's library itself is built with the first.
+"""Whatever the bytes are, no backend reads or writes where it must not, or leaves memory behind."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+from tests.kernels.sanitized import build
+from tests.runtime.fields import Walk
+from tests.runtime.test_lifetimes import ROOT, library
+from torchette.backends.null import NullPartitioner
+from torchette.backends.xnnpack import (
+    XnnpackPartitioner,
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
+from torchette.backends.xnnpack.payload import SCHEMA
+from torchette.errors import DelegationWarning
+from torchette.exir import to_edge_transform_and_lower
+from torchette.runtime import Runtime
+
+MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "5000"))
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sanitized")]
+
+
+class _Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(3, 4))
+
+    def forward(self, x):
+        return (x + x) * (x + self.weight)
+
+
+def _convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4), nn.MaxPool2d(2), nn.Conv2d(4, 3, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2),
+    )  # fmt: skip
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.split, self.join = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.split(self.norm(x)).reshape(1, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        q, k, v = y[0], y[1], y[2]
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return nn.functional.gelu(x + self.join(y.transpose(1, 2).reshape(1, 5, 8)))[:, 1:]
+
+
+def _linear() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def _pt2e(model: nn.Module, args: tuple, **how) -> torch.export.ExportedProgram:
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True, **how))
+    observed = prepare_pt2e(export(model.eval(), args).module(), quantizer)
+    observed(*args)
+    return export(convert_pt2e(observed), args)
+
+
+def _four_bits(group: bool) -> torch.export.ExportedProgram:
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
+    model = _linear().eval()
+    quantize_(model, Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(32) if group else PerAxis(0)))
+    return export(model, (torch.randn(3, 64),))
+
+
+IMAGE, ROWS = (torch.ones(1, 2, 8, 9),), (torch.ones(3, 64),)
+PROGRAMS: dict[str, Callable[[], torch.export.ExportedProgram]] = {
+    "convolutions": lambda: export(_convolutions().eval(), IMAGE),
+    "attention": lambda: export(_Attention().eval(), (torch.ones(1, 5, 8),)),
+    "half": lambda: export(_convolutions().eval().half(), (IMAGE[0].half(),)),
+    "static int8": lambda: _pt2e(_convolutions(), IMAGE),
+    "dynamic int8": lambda: _pt2e(_linear(), ROWS, is_dynamic=True),
+    "4 bits": lambda: _four_bits(group=False),
+    "4 bits in groups": lambda: _four_bits(group=True),
+}
+
+
+def _numbers(data: bytes) -> str:
+    """As tests/runtime/fields.py: where the numbers of the XNNPACK graphs in a program stand."""
+    lines, at = [], data.find(b"XH00")
+    while at >= 0:
+        start = at - 4
+        (graph,) = struct.unpack_from("<I", data, start + 10)
+        walk = Walk(SCHEMA, data)
+        walk.table(SCHEMA.root, walk.offset(start + graph))
+        for position, width in ((8, 2), (10, 4), (14, 4), (18, 4), (22, 8)):  # of the header
+            walk.found[start + position] = ("n", width, 0)
+        lines += [f"{kind} {p} {width} {to}\n" for p, (kind, width, to) in sorted(walk.found.items())]
+        at = data.find(b"XH00", at + 4)
+    return "".join(lines)
+
+
+def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        edge = to_edge_transform_and_lower(program, partitioner=partitioner)
+    assert not [item for item in edge.delegation().placements if item.backend is None]
+    (folder / "program.pte").write_bytes(edge.to_executorch().buffer)
+    (folder / "fields").write_text(_numbers(edge.to_executorch().buffer))
+    tool = build("torchette_mutate_backends", backends=True)
+    command = [tool, folder / "program.pte", str(MUTATIONS), "7", folder / "fields"]
+    # Memory that nobody has is an answer like others.
+    env = {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=512"}
+    env["TORCHETTE_LAST_MUTANT"] = str(folder / "last.pte")
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+    print(done.stdout)
+
+
+@pytest.mark.skipif(
+    not Runtime.get().backend_registry.is_available("XnnpackBackend"), reason="this build has no XNNPACK"
+)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_changed_bytes_of_xnnpack(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    _mutate(PROGRAMS[name](), XnnpackPartitioner(), tmp_path)
+
+
+def test_changed_bytes_of_the_null_backend(tmp_path: Path) -> None:
+    _mutate(export(_Sum(), (torch.ones(3, 4),)), NullPartitioner(), tmp_path)
+
+
+SUITE = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("torchette.runtime._native", {module!r})
+sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[spec.name])
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", {suite!r}]))
+"""
+
+
+def test_the_conformance_suite() -> None:
+    module = build("_native", backends=True)
+    code = SUITE.format(module=str(module), suite=str(ROOT / "tests/backends/test_conformance.py"))
+    env = {
+        **os.environ, "LD_PRELOAD": library(), "PYTHONMALLOC": "malloc", "PYTHONPATH": str(ROOT),
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=ROOT)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-4000:] + done.stderr[-6000:]
