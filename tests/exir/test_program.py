@@ -172,7 +172,7 @@ def test_configs_are_heeded():
     "call",
     [
         lambda: to_edge(export(nn.ReLU(), (X,)), generate_etrecord=True),
-        lambda: ExecutorchBackendConfig(external_constants=True),
+        lambda: ExecutorchBackendConfig(external_mutable_weights=True),
     ],
     ids=["etrecord", "external"],
 )

@@ -15,6 +15,7 @@ from torch import nn
 
 from tests.building import built, run
 from torchette.devtools.bundle import Module, load_bundled_program
+from torchette.devtools.memory import bills
 from torchette.errors import ExecutionError, FormatError, ModelNotFoundError, RuntimeLoadError
 from torchette.format import bundled, ptd, pte
 from torchette.runtime import Runtime
@@ -46,14 +47,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     folder = tmp_path_factory.mktemp("data")
     result = {"ours": ours(folder)}
     for name, choice in (("constants", True), ("split", lambda node: "b" if "bias" in node.name else "w")):
-        (folder / name).mkdir()
-        result[name] = theirs(folder / name, choice)
+        for compiler in ("torchette", "executorch"):
+            (folder / f"{compiler}-{name}").mkdir()
+            result[f"{compiler}-{name}"] = compiled(folder / f"{compiler}-{name}", choice, compiler)
     return result
 
 
 def theirs(folder: Path, external_constants: Any) -> list[Path]:
     """A program that ExecuTorch has compiled, and its data files."""
-    exir = pytest.importorskip("executorch.exir")
+    return compiled(folder, external_constants, "executorch")
+
+
+def compiled(folder: Path, external_constants: Any, compiler: str) -> list[Path]:
+    """A program with weights in data files, by one of the two compilers."""
+    exir = pytest.importorskip(f"{compiler}.exir")
     exported = torch.export.export(Net().eval(), (torch.from_numpy(X),))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -91,17 +98,19 @@ def ours(folder: Path) -> list[Path]:
     return paths
 
 
-KINDS = ["ours", "constants", "split"]
+KINDS = ["ours", "torchette-constants", "torchette-split", "executorch-constants", "executorch-split"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_runtime_for_python(kind: str, files: dict[str, list[Path]], expected: list[np.ndarray]) -> None:
     program, *data = files[kind]
-    assert len(data) == (2 if kind == "split" else 1)
+    assert len(data) == (2 if kind.endswith("split") else 1)
     method = Runtime.get().load_program(program, data_files=data).load_method("forward")
     outputs = method.execute([X])[-2:]
     np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-6)
-    if kind == "ours":  # ExecuTorch stores the first value of a buffer only where it is asked to
+    if not kind.startswith(
+        "executorch"
+    ):  # ExecuTorch stores the first value of a buffer only where it is asked to
         assert outputs[1] == expected[1]
         assert method.execute([X])[-1] == expected[1] + 1
         method.reset()
@@ -122,8 +131,50 @@ def test_module_and_executor_runner(
     np.testing.assert_allclose(outputs[-2], expected[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_memory_bill_is_exact(kind: str, files: dict[str, list[Path]]) -> None:
+    program, *data = files[kind]
+    method = Runtime.get().load_program(program, data_files=data).load_method("forward")
+    assert bills(program, temp=False)[0].method == method.method_bytes
+
+
+def test_executorch_runs_ours(files: dict[str, list[Path]], expected: list[np.ndarray]) -> None:
+    bindings = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    program, data = files["torchette-constants"]
+    outputs = bindings._load_for_executorch(str(program), str(data)).forward([torch.from_numpy(X)])
+    np.testing.assert_allclose(outputs[0].numpy(), expected[0], rtol=1e-6)
+
+
+def test_a_name_means_one_thing_and_equal_bytes_stand_once(tmp_path: Path) -> None:
+    from torchette.exir import ExecutorchBackendConfig, to_edge
+
+    class Linear(nn.Module):
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((3, 4), value))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(x, self.weight) * torch.tensor([2.0, 3.0, 4.0])
+
+    x = torch.from_numpy(X)
+    modules = {"first": Linear(1.0).eval(), "second": Linear(1.0).eval(), "third": Linear(2.0).eval()}
+    programs = {name: torch.export.export(module, (x,)) for name, module in modules.items()}
+    program = to_edge(programs).to_executorch(ExecutorchBackendConfig(external_constants=True))
+    program.save(tmp_path / "model.pte")
+    program.write_tensor_data_to_file(tmp_path)
+    (data,) = tmp_path.glob("*.ptd")
+    named = ptd.read(data.read_bytes())
+    assert set(named) == {"weight", "weight.1"}, "the numbers of the code stay in the program"
+    runtime = Runtime.get().load_program(tmp_path / "model.pte", data_files=[data])
+    for name, module in modules.items():
+        with torch.no_grad():
+            np.testing.assert_allclose(
+                runtime.load_method(name).execute([X])[0], module(x).numpy(), rtol=1e-6
+            )
+
+
 def test_programs_share_a_data_file(files: dict[str, list[Path]], expected: list[np.ndarray]) -> None:
-    program, data = files["constants"]
+    program, data = files["executorch-constants"]
     methods = [
         Runtime.get().load_program(program, data_files=[data]).load_method("forward") for _ in range(3)
     ]
@@ -132,7 +183,7 @@ def test_programs_share_a_data_file(files: dict[str, list[Path]], expected: list
 
 
 def test_we_read_what_executorch_writes_and_the_other_way_round(files: dict[str, list[Path]]) -> None:
-    theirs = ptd.read(files["constants"][1].read_bytes())
+    theirs = ptd.read(files["executorch-constants"][1].read_bytes())
     assert {"linear.weight", "linear.bias"} <= set(theirs)
     serialize = pytest.importorskip("executorch.extension.flat_tensor.serialize.serialize")
     cord = pytest.importorskip("executorch.exir._serialize._cord").Cord
@@ -148,7 +199,7 @@ def test_we_read_what_executorch_writes_and_the_other_way_round(files: dict[str,
 
 
 def test_the_file_is_missing(files: dict[str, list[Path]], tmp_path: Path) -> None:
-    program = files["constants"][0]
+    program = files["executorch-constants"][0]
     with pytest.raises(
         RuntimeLoadError, match=r"linear\.\w+ are in another file \(\.ptd\).*none is given"
     ) as e:
@@ -164,10 +215,10 @@ def test_the_file_is_missing(files: dict[str, list[Path]], tmp_path: Path) -> No
 
 def changed(files: dict[str, list[Path]], folder: Path, **items: Any) -> list[Path]:
     """The files of `constants` with some items of the data file replaced, or without them where they are None."""
-    named = {**ptd.read(files["constants"][1].read_bytes()), **items}
+    named = {**ptd.read(files["executorch-constants"][1].read_bytes()), **items}
     path = folder / "changed.ptd"
     path.write_bytes(ptd.write({name: item for name, item in named.items() if item is not None}))
-    return [files["constants"][0], path]
+    return [files["executorch-constants"][0], path]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +246,7 @@ def test_bytes_that_are_not_as_many_as_the_shape_says(files: dict[str, list[Path
 
 
 def test_every_truncation_of_a_data_file(files: dict[str, list[Path]], tmp_path: Path) -> None:
-    program, data = files["constants"]
+    program, data = files["executorch-constants"]
     whole, cut = data.read_bytes(), tmp_path / "cut.ptd"
     for length in [*range(0, 200, 3), *range(200, len(whole), 17)]:
         cut.write_bytes(whole[:length])

@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   HierarchicalAllocator planned_memory({spans.data(), spans.size()});
   MemoryManager memory_manager(&method_allocator, &planned_memory, &temp_allocator);
 
-  Result<Method> method = program->load_method(method_name, &memory_manager);
+  Result<Method> method = program->load_method(method_name, &memory_manager, nullptr, nullptr);
   if (!method.ok()) return 1;
 
   std::vector<std::vector<float>> data;

@@ -127,6 +127,12 @@ class _Bump:
         self.raw(count * size, alignment)
 
 
+def _stands_outside(record: Any) -> bool:
+    """Whether a tensor's bytes are in a data file."""
+    extra = record.extra_tensor_info
+    return extra is not None and extra.location == pte.TensorDataLocation.EXTERNAL
+
+
 def method_bytes(plan: Any, pointer: int) -> int:
     """Bytes of the method allocator that loading takes, without what the backends of delegates take.
 
@@ -153,7 +159,7 @@ def method_bytes(plan: Any, pointer: int) -> int:
             memory.raw(len(record.items) * size_of(_GATHERED[kind], pointer)[0], 8)
         elif kind == "Tensor":
             # one that takes memory while the method runs knows where from
-            placed = record.allocation_info or record.data_buffer_idx
+            placed = record.allocation_info or record.data_buffer_idx or _stands_outside(record)
             owned = _takes_memory(plan, index)
             memory.take(LAYOUTS["TensorImpl"] + "P" * owned)
             if record.shape_dynamism != pte.TensorShapeDynamism.STATIC:

@@ -29,7 +29,7 @@ from torchette.exir.delegate import LoweredBackendModule, NamedDataStore, is_del
 from torchette.exir.graph import place, placeholders, tensor_of
 from torchette.exir.interface import GraphInterface, specs_of, view_sizes
 from torchette.exir.tensor import TensorShapeDynamism, TensorSpec, upper_bound
-from torchette.format import pte
+from torchette.format import ptd, pte
 
 aten = torch.ops.aten
 
@@ -47,6 +47,7 @@ class EmitterOutput:
         mutable_data: the same for the initial bytes of state; empty if all state starts as zeros.
         delegate_data: blobs of delegates; equal ones stand here once.
         named_data: blobs that delegates find by name.
+        data_files: the name of a file, without its suffix -> what it has under each name: constants outside of the program.
         debug_handle_map: method -> instruction -> the `debug_handle` of the node that it came from.
         instruction_id_to_num_outs_map: method -> instruction -> number of tensors that it writes.
         delegate_map: method -> instruction -> {"name": the backend, "delegate_map": its own debug handles}.
@@ -57,6 +58,7 @@ class EmitterOutput:
     mutable_data: list[Any]
     delegate_data: list[Any] = field(default_factory=list)
     named_data: dict[str, Any] = field(default_factory=dict)
+    data_files: dict[str, dict[str, ptd.NamedBytes]] = field(default_factory=dict)
     debug_handle_map: dict[str, dict[int, Any]] = field(default_factory=dict)
     instruction_id_to_num_outs_map: dict[str, dict[int, int]] = field(default_factory=dict)
     delegate_map: dict[str, dict[int, Any]] = field(default_factory=dict)
@@ -68,6 +70,7 @@ def emit_program(
     constant_methods: Mapping[str, Any] | None = None,
     emit_stacktrace: bool = False,
     emit_mutable_buffer_names: bool = False,
+    data_file_of: Callable[[Node], str | None] | None = None,
 ) -> EmitterOutput:
     """Turn planned programs in the EXEC dialect into the records of one file.
 
@@ -76,6 +79,7 @@ def emit_program(
         constant_methods: method name -> number, string, tensor, or a structure of them that the method returns.
         emit_stacktrace: store, for each instruction, the lines of the user's model that it came from.
         emit_mutable_buffer_names: store the fully qualified names of state; state may then be left unplanned.
+        data_file_of: for the placeholder of a constant the file that it goes to, or None for the program itself.
 
     Returns:
         Records and buffers; the buffers are views of the programs' tensors wherever those are dense.
@@ -86,11 +90,19 @@ def emit_program(
     if isinstance(methods, ExportedProgram):
         methods = {"forward": methods}
     constants, mutable_data, delegates = _Store(), _Store(), _Delegates()
+    outside = _DataFiles(data_file_of)
     output = EmitterOutput(None, constants.buffers, mutable_data.buffers, delegates.blobs)
     plans, problems = [], []
     for name, program in sorted(methods.items()):
         emitter = _MethodEmitter(
-            name, program, constants, mutable_data, delegates, emit_stacktrace, emit_mutable_buffer_names
+            name,
+            program,
+            constants,
+            outside,
+            mutable_data,
+            delegates,
+            emit_stacktrace,
+            emit_mutable_buffer_names,
         )
         plans.append(emitter.emit())
         problems += emitter.problems
@@ -106,6 +118,7 @@ def emit_program(
     if len(mutable_data.buffers) == 1:
         mutable_data.buffers.clear()
     output.named_data = delegates.named_data()
+    output.data_files = outside.files
     output.program = pte.Program(version=SCHEMA_VERSION, execution_plan=plans)
     return output
 
@@ -151,6 +164,26 @@ class _Store:
         self._by_memory[memory] = index
         self._alive.append(tensor)
         return index
+
+
+class _DataFiles:
+    """Constants outside of the program, by file and name. A name means the same bytes in all files, for the runtime asks
+    for names only."""
+
+    def __init__(self, file_of: Callable[[Node], str | None] | None) -> None:
+        self.files: dict[str, dict[str, ptd.NamedBytes]] = {}
+        self.file_of = file_of or (lambda node: None)
+        self.store = _Store()
+        self._meanings: dict[str, tuple] = {}
+
+    def add(self, file: str, name: str, buffer: int, spec: TensorSpec) -> str:
+        """The name under which the runtime finds a tensor: `name`, with a number where other bytes have it already."""
+        meaning = (file, buffer, spec.dtype, tuple(spec.shape), tuple(spec.dim_order))
+        names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(1)))
+        found = next(given for given in names if self._meanings.setdefault(given, meaning) == meaning)
+        layout = ptd.layout(scalar_type(spec.dtype), list(spec.shape), bytes(spec.dim_order))
+        self.files.setdefault(file, {})[found] = ptd.NamedBytes(self.store.buffers[buffer], layout)
+        return found
 
 
 class _Delegates:
@@ -218,7 +251,9 @@ def _ranges(tensor: torch.Tensor, constraints: Mapping[Any, Any]) -> list[int]:
     return ranges
 
 
-def _tensor_record(spec: TensorSpec, data_buffer_idx: int, name: str | None = None) -> Any:
+def _tensor_record(
+    spec: TensorSpec, data_buffer_idx: int, name: str | None = None, outside: bool = False
+) -> Any:
     allocation = None
     if spec.mem_offset is not None and spec.mem_id is not None:
         allocation = pte.AllocationDetails(spec.mem_id, spec.mem_offset & 0xFFFFFFFF, spec.mem_offset >> 32)
@@ -229,7 +264,11 @@ def _tensor_record(spec: TensorSpec, data_buffer_idx: int, name: str | None = No
         data_buffer_idx=data_buffer_idx,
         allocation_info=allocation,
         shape_dynamism=pte.TensorShapeDynamism(int(_dynamism(spec))),
-        extra_tensor_info=pte.ExtraTensorInfo(fully_qualified_name=name) if name else None,
+        extra_tensor_info=pte.ExtraTensorInfo(
+            fully_qualified_name=name, location=pte.TensorDataLocation(int(outside))
+        )
+        if name
+        else None,
     )
 
 
@@ -305,6 +344,7 @@ class _MethodEmitter:
         name: str,
         program: ExportedProgram,
         constants: _Store,
+        outside: _DataFiles,
         mutable_data: _Store,
         delegate_data: _Delegates,
         emit_stacktrace: bool,
@@ -314,6 +354,7 @@ class _MethodEmitter:
         self.program = program
         self.interface = GraphInterface.of(program.graph_module, program.graph_signature)
         self.constants = constants
+        self.outside = outside
         self.mutable_data = mutable_data
         self.delegate_data = delegate_data
         self.emit_mutable_buffer_names = emit_mutable_buffer_names
@@ -332,6 +373,7 @@ class _MethodEmitter:
         self._of_node: dict[Node, int | tuple[int, ...]] = {}
         self._of_spec: dict[TensorSpec, int] = {}
         self._of_scalar: dict[tuple, int] = {}
+        self._outside: dict[TensorSpec, tuple[str, str, int]] = {}  # file, name and buffer
 
     def emit(self) -> Any:
         """The method's ExecutionPlan; what cannot be expressed is in `problems` afterwards."""
@@ -445,6 +487,11 @@ class _MethodEmitter:
             # The runtime fills planned memory with zeros: state that starts so needs no bytes in the file.
             data = self.mutable_data.add(tensor, spec.dim_order) if planned and bool(tensor.any()) else 0
         elif not node.users:
+            return
+        elif file := self.outside.file_of(node):
+            place = (file, stored.target, self.outside.store.add(tensor, spec.dim_order))
+            self._of_node[node] = self._tensor(spec, 0, self.outside.add(*place, spec), outside=True)
+            self._outside[spec] = place
             return
         else:
             data = self.constants.add(tensor, spec.dim_order)
@@ -652,6 +699,10 @@ class _MethodEmitter:
     def _alias(self, node: Node) -> None:
         spec = node.meta["spec"]
         root = spec.root
+        if root in self._outside:
+            name = self.outside.add(*self._outside[root], spec)
+            self._of_node[node] = self._tensor(spec, 0, name, outside=True)
+            return
         if root.const:
             self._of_node[node] = self._tensor(spec, self.values[self._of_spec[root]].val.data_buffer_idx)
             return
@@ -686,10 +737,12 @@ class _MethodEmitter:
         self.values.append(pte.EValue(record))
         return len(self.values) - 1
 
-    def _tensor(self, spec: TensorSpec, data_buffer_idx: int = 0, name: str | None = None) -> int:
+    def _tensor(
+        self, spec: TensorSpec, data_buffer_idx: int = 0, name: str | None = None, outside: bool = False
+    ) -> int:
         index = self._of_spec.get(spec)
         if index is None:
-            index = self._of_spec[spec] = self._value(_tensor_record(spec, data_buffer_idx, name))
+            index = self._of_spec[spec] = self._value(_tensor_record(spec, data_buffer_idx, name, outside))
         return index
 
     def _scalar(self, value: Any) -> int:

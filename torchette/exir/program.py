@@ -28,7 +28,7 @@ from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.passes.split_chains import split_chains
 from torchette.exir.passes.split_rows import Split, split_rows
 from torchette.exir.pipeline import PIPELINE, Options, PassRecord, Pipeline, Report, Stage
-from torchette.format import pte
+from torchette.format import ptd, pte
 
 __path__: list[str] = []  # in ExecuTorch this is a package; compat.py serves `program._program`
 
@@ -77,6 +77,8 @@ class ExecutorchBackendConfig:
         constant_tensor_alignment: bytes, a power of two, at which each weight begins; None: 16.
         remove_view_copy: let copies that move nothing share memory.
         emit_mutable_buffer_names: store the names of the model's state.
+        external_constants: the weights go to a data file, which `write_tensor_data_to_file` writes and programs may share:
+            True for all of them, or a function of a weight's placeholder that names its file, None for the program itself.
         portable_fallback: store for each method with delegates a second plan that needs no backend; the runtime takes
             it, with a warning, where a backend is missing or refuses.
         row_splits: method name -> image layers to compute a few rows at a time, which takes less planned memory.
@@ -114,7 +116,6 @@ class ExecutorchBackendConfig:
 
     def __post_init__(self) -> None:
         unsupported = {
-            "external_constants": self.external_constants is not False,
             "external_mutable_weights": self.external_mutable_weights,
             "do_quant_fusion_and_const_prop": self.do_quant_fusion_and_const_prop,
         }
@@ -469,6 +470,7 @@ class EdgeProgramManager:
             constant_methods=self._constant_methods,
             emit_stacktrace=config.emit_stacktrace,
             emit_mutable_buffer_names=config.emit_mutable_buffer_names,
+            data_file_of=_data_file_of(config.external_constants),
         )
         return ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
 
@@ -484,6 +486,16 @@ class EdgeProgramManager:
         return _describe(
             self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())]
         )
+
+
+def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
+    """For each constant the data file that it goes to, as ExecuTorch chooses and calls it: numbers that stand in the
+    code of a model stay in the program."""
+    if choice is True:
+        choice = lambda node: "_default_external_constant"  # noqa: E731
+    if not callable(choice):
+        return None
+    return lambda node: None if "_lifted_tensor" in node.name else choice(node)
 
 
 def _splitting(splits: Sequence[Split]) -> Any:
@@ -585,7 +597,10 @@ class ExecutorchProgramManager:
         self._pte.write_to(path if path.suffix else path.with_suffix(".pte"))
 
     def write_tensor_data_to_file(self, outdir: str | Path) -> None:
-        """Write the weights that are stored apart from the program: there are none."""
+        """Write the weights that are stored apart from the program, each file as `<name>.ptd` into the folder."""
+        for name, named in self._output.data_files.items():
+            path = Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")
+            path.write_bytes(ptd.write(named, segment_alignment=self._config.segment_alignment))
 
     @property
     def methods(self) -> set[str]:

@@ -164,4 +164,9 @@ class Method : private MethodParts {
   std::atomic<size_t> end_{0};
 };
 
+inline Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager,
+                                           std::nullptr_t, const NamedDataMap* named_data_map) const {
+  return load_method(method_name, memory_manager, named_data_map);
+}
+
 }  // namespace torchette

@@ -42,6 +42,9 @@ class Program {
   /// InvalidExternalData (weights stand outside of the file and `named_data_map` does not have them).
   Result<Method> load_method(const char* method_name, MemoryManager* memory_manager,
                              const NamedDataMap* named_data_map = nullptr) const;
+  /// ExecuTorch's parameters, without a tracer.
+  Result<Method> load_method(const char* method_name, MemoryManager* memory_manager, std::nullptr_t,
+                             const NamedDataMap* named_data_map) const;
 
   /// The bytes that the file has under that name, which delegates share. Errors: NotFound, those of the
   /// loader.
