@@ -12,17 +12,20 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.core_size import CORTEX_M4, HOST, Size, Target
 from torchette.build import library, selection, toolchain
+from torchette.build import targets as machines
 from torchette.build.targets import find
 from torchette.codegen import codegen
 from torchette.devtools.embed import embed
 from torchette.devtools.inspect import describe
 
 MODELS = ("digits", "keyword_spotting", "mobilenet_v2_96")
+SIDES = ("interpreter", "codegen")
 
 _MAIN = """\
 #ifdef __linux__
@@ -70,24 +73,33 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--level", default="-Os", help="the compiler's level for both (default: -Os)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--emulated",
+        default="",
+        metavar="A,B,...",
+        help="count instructions on these targets, too, under qemu",
+    )
     options = parser.parse_args(arguments)
     targets = [HOST, *([] if CORTEX_M4.missing else [CORTEX_M4])]
-    print(f"{'model':20}{'target':>10}{'':>14}{'interpreter':>14}{'codegen':>14}{'ratio':>8}")
+    print(f"{'model':20}{'target':>14}{'':>14}{'interpreter':>14}{'codegen':>14}{'ratio':>8}")
     for name in options.models:
         with tempfile.TemporaryDirectory() as folder:
             pte = save(name, Path(folder))
             for target in targets:
-                sides = [build(pte, target, kind, options.level) for kind in ("interpreter", "codegen")]
+                sides = [build(pte, target, kind, options.level) for kind in SIDES]
                 row(name, target.name, "bytes", *(side.bytes for side in sides))
                 row(name, target.name, "RAM", *(side.size.bss + ram(side, target) for side in sides))
                 if target is HOST:
                     compare(name, sides, options.rounds)
+            for machine in map(find, filter(None, options.emulated.split(","))):
+                programs = [link(pte, machine, kind, options.level) for kind in SIDES]
+                row(name, machine.name, "instructions", *(emulated(program, machine) for program in programs))
     return 0
 
 
 def row(name: str, target: str, what: str, interpreter: float, generated: float) -> None:
     ratio = f"{generated / interpreter:.3f}" if interpreter else ""
-    print(f"{name:20}{target:>10}{what:>14}{interpreter:14,.0f}{generated:14,.0f}{ratio:>8}", flush=True)
+    print(f"{name:20}{target:>14}{what:>14}{interpreter:14,.0f}{generated:14,.0f}{ratio:>8}", flush=True)
 
 
 def ram(side: Side, target: Target) -> int:
@@ -114,11 +126,27 @@ def save(name: str, folder: Path) -> Path:
 
 def build(pte: Path, target: Target, kind: str, level: str) -> Side:
     """The program of one side; both are compiled and linked alike."""
-    folder, name = pte.parent / f"{target.name}_{kind}", pte.stem
     machine = find("host" if target is HOST else target.name)
     compiler = toolchain.find_compiler(machine, "" if target is HOST else target.binutils)
     # strict C++ hides names that kernels need where there is no operating system
     dialect = () if target is HOST else ("-std=gnu++17",)
+    program = link(pte, machine, kind, level, compiler, dialect, target.link_flags)
+    constants = int(re.search(r"WEIGHTS_BYTES (\d+)", _header(pte, target))[1])  # type: ignore[index]
+    return Side(program, Size.of(program, target), constants)
+
+
+def link(
+    pte: Path,
+    machine: machines.Target,
+    kind: str,
+    level: str,
+    compiler: toolchain.Compiler | None = None,
+    dialect: Sequence[str] = (),
+    link_flags: Sequence[str] = (),
+) -> Path:
+    """The program of one side for a machine, with ziglang where no compiler is given."""
+    compiler = compiler or toolchain.find_compiler(machine)
+    folder, name = pte.parent / f"{machine.name}_{kind}", pte.stem
     common = (level, *(flag for flag in library.flags(small=True, log_level=0) if flag != "-Os"), *dialect)
     method = describe(pte).methods[0]
     sizes = [math.prod(method.values[p.index].tensor.sizes) for p in (method.inputs[0], method.outputs[0])]
@@ -129,7 +157,7 @@ def build(pte: Path, target: Target, kind: str, level: str) -> Side:
         flags = (*common, *toolchain.KERNEL_FLAGS, f"-I{folder}")
         units = [toolchain.Unit(source, flags) for source in sources]
     else:
-        embed(pte, folder, name=name, target="x86-64" if target is HOST else target.name)
+        embed(pte, folder, name=name, target="x86-64" if machine.name == "host" else machine.name)
         head = f'#include "{name}.hpp"\nusing namespace torchette;'
         setup = (
             f"auto loader = {name}::program();\n"
@@ -153,9 +181,8 @@ def build(pte: Path, target: Target, kind: str, level: str) -> Side:
     (folder / "main.cc").write_text(text)
     objects = toolchain.compile_units(compiler, [*units, toolchain.Unit(folder / "main.cc", flags)])
     program = folder / "program"
-    toolchain.link(compiler, objects, program, ["-Wl,--gc-sections", *target.link_flags])
-    constants = int(re.search(r"WEIGHTS_BYTES (\d+)", _header(pte, target))[1])  # type: ignore[index]
-    return Side(program, Size.of(program, target), constants)
+    toolchain.link(compiler, objects, program, ["-Wl,--gc-sections", *link_flags])
+    return program
 
 
 def _header(pte: Path, target: Target) -> str:
@@ -179,6 +206,19 @@ def compare(name: str, sides: list[Side], rounds: int) -> None:
         raise SystemExit(f"{name}: the interpreter and the generated code give different numbers")
     if shutil.which("valgrind"):
         row(name, "x86-64", "instructions", *(instructions(side.program) for side in sides))
+
+
+def emulated(program: Path, machine: machines.Target) -> float:
+    """Instructions of one inference under qemu-user: the difference that ten more make."""
+    plugin = program.with_name("count.so")
+    source = Path(__file__).with_name("count_instructions.c")
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", plugin], check=True)
+    counts = []
+    for count in ("2", "12"):
+        command = [*machine.emulator, "-plugin", plugin, program, count]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        counts.append(int(re.search(r"instructions (\d+)", done.stderr)[1]))  # type: ignore[index]
+    return (counts[1] - counts[0]) / 10
 
 
 def instructions(program: Path) -> float:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: reference models and targets. Out: bytes of code and constants of the smallest program that runs each there: the
-# runtime, then what the model's kernels add. The C library is not counted; ExecuTorch's core stands beside.
+# runtime, then what the model's kernels add. The C library is not counted, but in WebAssembly, which is counted as the
+# module that a page loads; ExecuTorch's core stands beside.
 """Image bytes by target and model, as `torchette build` makes them."""
 
 from __future__ import annotations
@@ -10,17 +11,30 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchette.build.selection import Selection
+    from torchette.build.targets import Target
 
 # Text of ExecuTorch 1.5.0's core alone with verification, -Os, without logs and kernels (docs/size.md).
-PEER = {"x86-64-linux-musl": 29_192, "cortex-m4": 26_964}
-MODELS = ("keyword_spotting", "mobilenet_v2", "lstm")
-TARGETS = ("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux", "cortex-m4", "cortex-m55")
+PEER = {"host": 29_192, "x86-64-linux-musl": 29_192, "cortex-m4": 26_964}
+MODELS = ("digits", "keyword_spotting", "mobilenet_v2", "lstm")
+TARGETS = (
+    "host",
+    "aarch64-linux",
+    "armv7-linux",
+    "riscv64-linux",
+    "cortex-m4",
+    "cortex-m55",
+    "wasm32-browser",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     import torchette
     from tests.models import zoo
-    from torchette.build import footprint, library, selection, targets, toolchain
+    from torchette.build import selection, targets
 
     parser = argparse.ArgumentParser(prog="./dev bench images", description=__doc__)
     parser.add_argument("targets", nargs="*", default=TARGETS, help=f"default: {' '.join(TARGETS)}")
@@ -38,21 +52,35 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'bytes of text':20}{'core':>9}{'peer':>9}" + "".join(f"{name:>20}" for name in names))
     for name in options.targets:
         target = targets.find(name)
-        driver = toolchain.find_compiler(target, options.compiler)
-        common = library.flags(small=True, log_level=0)
-        program = toolchain.Unit(Path(__file__).with_name("smallest.cpp"), common)
-        line = ""
-        for selected in chosen.values():
-            units = library.core_units("minimal", common)
-            units += library.kernel_units(target, selected, common, small=True)
-            objects = toolchain.compile_units(driver, [*units, program], _dot)
-            parts = footprint.measure(objects, "main")
-            kernels = parts.shared + sum(cost.own for cost in parts.kernels)
-            core = parts.rest
-            line += f"{core + kernels:>20,}"
+        if target.kind == "wasm":
+            sizes = [(None, _module_bytes(selected)) for selected in chosen.values()]
+        else:
+            sizes = [_program_bytes(target, selected, options.compiler) for selected in chosen.values()]
+        core = "-" if sizes[0][0] is None else f"{sizes[0][0]:,}"
         peer = f"{PEER[name]:,}" if name in PEER else "-"
-        print(f"\r{name:20}{core:>9,}{peer:>9}{line}")
+        print(f"\r{name:20}{core:>9}{peer:>9}" + "".join(f"{size:>20,}" for _, size in sizes), flush=True)
     return 0
+
+
+def _program_bytes(target: Target, selected: Selection, named: str | None) -> tuple[int, int]:
+    """The runtime alone, and with the kernels."""
+    from torchette.build import footprint, library, toolchain
+
+    driver = toolchain.find_compiler(target, named)
+    common = library.flags(small=True, log_level=0)
+    units = library.core_units("minimal", common)
+    units += library.kernel_units(target, selected, common, small=True)
+    units.append(toolchain.Unit(Path(__file__).with_name("smallest.cpp"), common))
+    parts = footprint.measure(toolchain.compile_units(driver, units, _dot), "main")
+    return parts.rest, parts.rest + parts.shared + sum(cost.own for cost in parts.kernels)
+
+
+def _module_bytes(selected: Selection) -> int:
+    from torchette.build import web
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = web.build([], Path(folder), chosen=selected, small=True, log_level=0, report=_dot)
+        return made[0].stat().st_size
 
 
 def _dot(done: int, of: int, name: str) -> None:

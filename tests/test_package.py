@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.building import BUILD, configure, locked
+from tests.building import BUILD, CXX, configure, locked, run
 from tests.extension.conftest import two_methods  # noqa: F401
 from tests.extension.test_guides import build_and_run_guide
 
@@ -96,6 +96,37 @@ def test_the_installed_package_builds_for_a_target(wheel: Path, tmp_path: Path) 
     assert "aten::mm.out" in done.stdout and "aten::bmm.out" not in done.stdout
     assert (tmp_path / "made" / "lib" / "libtorchette.a").exists()
     python(tmp_path / "made" / "bin" / "executor_runner", "--help")
+
+
+@pytest.mark.slow
+def test_the_installed_package_compiles_operators_and_models(wheel: Path, tmp_path: Path) -> None:
+    """`custom build` with its example, and `codegen`, whose sources compile as they are."""
+    torch = pytest.importorskip("torch")
+    import torchette
+
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    page = (ROOT / "docs" / "custom-kernels.md").read_text()
+    (tmp_path / "my_op.cpp").write_text(page.split("```cpp\n")[1].split("```")[0])
+    torchette.compile(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),)).save(tmp_path / "net.pte")
+    script = (
+        "import numpy, torchette.runtime as r; r.load_kernels('libmy_op.so'); x = numpy.ones(2, 'float32');"
+    )
+    script += "out = numpy.zeros(2, 'float32'); r.call_kernel('my::scale.out', [x, 3.0, out]); assert out[1] == 3; print(r)"
+    for command in (
+        ["-m", "torchette.cli", "custom", "build", "my_op.cpp"],
+        ["-c", script],
+        ["-m", "torchette.cli", "codegen", "net.pte", "-o", "generated"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert command[0] == "-m" or str(tmp_path / "site") in done.stdout
+    sources = sorted((tmp_path / "generated").glob("*.cpp"))
+    assert {"net.cpp", "net_matmul.cpp"} <= {source.name for source in sources}
+    flags = ("-std=c++17", "-O0", "-fwrapv", "-fsyntax-only")
+    run(CXX, *flags, *sources)
 
 
 def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
