@@ -151,12 +151,12 @@ int32_t factor_lu(double* a, size_t rows, size_t columns, bool pivot, int32_t* p
   return info;
 }
 
-Error linalg_lu_factor_ex_out(Context& context, const Tensor& self, bool pivot, bool check_errors,
-                              Tensor& out, Tensor& pivots, Tensor& info) {
-  constexpr const char* kName = "linalg_lu_factor_ex";
-  Batch batch;
-  TORCHETTE_TRY(matrices(kName, self, batch));
-  TORCHETTE_TRY(check_type(kName, self, out));
+/// What lu_factor and ldl_factor have in common: `factor` gets a copy of a matrix and room for its pivots,
+/// and returns info.
+template <typename Factor>
+Error factor_with_pivots(Context& context, const char* what, const Tensor& self, const Batch& batch,
+                         bool check_errors, Tensor& out, Tensor& pivots, Tensor& info, const Factor& factor) {
+  TORCHETTE_TRY(check_type(what, self, out));
   const size_t least = batch.rows < batch.columns ? batch.rows : batch.columns;
   TORCHETTE_TRY(resize_tensor(out, self.sizes()));
   TORCHETTE_TRY(resize_batch(pivots, self, least, 0, 1));
@@ -169,12 +169,22 @@ Error linalg_lu_factor_ex_out(Context& context, const Tensor& self, bool pivot, 
   if (self.numel() > 0)
     memmove(to.data<double>(), from.data<double>(), batch.count * batch.size() * sizeof(double));
   for (size_t b = 0; b < batch.count; ++b)
-    state.data<int32_t>()[b] = factor_lu(to.data<double>() + b * batch.size(), batch.rows, batch.columns,
-                                         pivot, chosen.data<int32_t>() + b * least);
-  TORCHETTE_TRY(check_info(kName, "is singular", state, batch.count, check_errors));
+    state.data<int32_t>()[b] =
+        factor(to.data<double>() + b * batch.size(), chosen.data<int32_t>() + b * least);
+  TORCHETTE_TRY(check_info(what, "is singular", state, batch.count, check_errors));
   TORCHETTE_TRY(state.finish());
   TORCHETTE_TRY(chosen.finish());
   return to.finish();
+}
+
+Error linalg_lu_factor_ex_out(Context& context, const Tensor& self, bool pivot, bool check_errors,
+                              Tensor& out, Tensor& pivots, Tensor& info) {
+  constexpr const char* kName = "linalg_lu_factor_ex";
+  Batch batch;
+  TORCHETTE_TRY(matrices(kName, self, batch));
+  return factor_with_pivots(
+      context, kName, self, batch, check_errors, out, pivots, info,
+      [&](double* a, int32_t* rows) { return factor_lu(a, batch.rows, batch.columns, pivot, rows); });
 }
 
 /// A copy of n pivots, each proven to be the number of a row; those of blocks of two are negative, in pairs.
@@ -374,26 +384,12 @@ Error linalg_ldl_factor_ex_out(Context& context, const Tensor& self, bool, bool 
   constexpr const char* kName = "linalg_ldl_factor_ex";
   Batch batch;
   TORCHETTE_TRY(square_matrices(kName, self, batch));
-  TORCHETTE_TRY(check_type(kName, self, out));
-  const size_t n = batch.rows;
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
-  TORCHETTE_TRY(resize_batch(pivots, self, n, 0, 1));
-  TORCHETTE_TRY(resize_batch(info, self, 0, 0, 0));
-  Dense from, to, chosen, state;
-  TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
-  TORCHETTE_TRY(to.open(context, out, ScalarType::Double));
-  TORCHETTE_TRY(chosen.open(context, pivots, ScalarType::Int));
-  TORCHETTE_TRY(state.open(context, info, ScalarType::Int));
-  for (size_t b = 0; b < batch.count; ++b) {
-    double* const a = to.data<double>() + b * n * n;
-    for (size_t i = 0; i < n; ++i)
-      for (size_t j = 0; j < n; ++j) a[i * n + j] = j > i ? 0 : from.data<double>()[b * n * n + i * n + j];
-    state.data<int32_t>()[b] = factor_ldl(a, n, chosen.data<int32_t>() + b * n);
-  }
-  TORCHETTE_TRY(check_info(kName, "is singular", state, batch.count, check_errors));
-  TORCHETTE_TRY(state.finish());
-  TORCHETTE_TRY(chosen.finish());
-  return to.finish();
+  return factor_with_pivots(context, kName, self, batch, check_errors, out, pivots, info,
+                            [n = batch.rows](double* a, int32_t* rows) {
+                              for (size_t i = 0; i < n; ++i)
+                                for (size_t j = i + 1; j < n; ++j) a[i * n + j] = 0;
+                              return factor_ldl(a, n, rows);
+                            });
 }
 
 Error linalg_ldl_solve_out(Context& context, const Tensor& factors, const Tensor& pivots, const Tensor& b,

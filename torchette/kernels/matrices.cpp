@@ -117,6 +117,14 @@ double make_reflection(double* x, ptrdiff_t step, size_t n) {
 void reflect(const double* v, ptrdiff_t step, size_t n, double tau, const Columns& c, size_t first,
              double* work) {
   if (tau == 0) return;
+  if (c.row == 1) {  // columns are runs in memory
+    for (size_t i = 0; i < n; ++i) work[i] = i == 0 ? 1 : v[static_cast<ptrdiff_t>(i) * step];
+    for (size_t k = 0; k < c.m; ++k) {
+      double* const run = c.at(first) + static_cast<ptrdiff_t>(k) * c.column;
+      add_scaled(n, -tau * dot(n, work, run), work, 1, run, 1);
+    }
+    return;
+  }
   for (size_t k = 0; k < c.m; ++k) work[k] = c.at(first)[static_cast<ptrdiff_t>(k) * c.column];
   for (size_t i = 1; i < n; ++i)
     add_scaled(c.m, v[static_cast<ptrdiff_t>(i) * step], c.at(first + i), c.column, work, 1);

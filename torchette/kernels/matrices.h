@@ -56,8 +56,8 @@ struct Columns {
 /// The reflection that takes n elements to a multiple of the first unit vector, as LAPACK has it: I - tau v
 /// v^T, where v[0] is 1. x[0] becomes that multiple, the others become v; returns tau.
 double make_reflection(double* x, ptrdiff_t step, size_t n);
-/// Applies such a reflection to the rows from `first` on, as many as v has elements. `work` has room for m
-/// numbers.
+/// Applies such a reflection to the rows from `first` on, as many as v has elements. `work` has room for
+/// as many numbers as c has rows, and for m.
 void reflect(const double* v, ptrdiff_t step, size_t n, double tau, const Columns& c, size_t first,
              double* work);
 

@@ -44,7 +44,7 @@ Error geqrf_out(Context& context, const Tensor& self, Tensor& out, Tensor& tau) 
   TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
   TORCHETTE_TRY(to.open(context, out, ScalarType::Double));
   TORCHETTE_TRY(factors.open(context, tau, ScalarType::Double));
-  TORCHETTE_TRY(scratch(context, kName, n, work));
+  TORCHETTE_TRY(scratch(context, kName, m > n ? m : n, work));
   memmove(to.data<double>(), from.data<double>(), batch.count * batch.size() * sizeof(double));
   const auto width = static_cast<ptrdiff_t>(n);
   for (size_t b = 0; b < batch.count; ++b)
@@ -88,7 +88,7 @@ Error ormqr_out(Context& context, const Tensor& self, const Tensor& tau, const T
   const auto width = static_cast<ptrdiff_t>(of_c.columns);
   Columns c = left ? Columns{to.data<double>(), width, 1, of_c.rows, of_c.columns}
                    : Columns{to.data<double>(), 1, width, of_c.columns, of_c.rows};
-  TORCHETTE_TRY(scratch(context, kName, c.m, work));
+  TORCHETTE_TRY(scratch(context, kName, c.m > c.n ? c.m : c.n, work));
   for (size_t b = 0; b < of_c.count; ++b, c.data += of_c.size())
     for (size_t i = 0; i < count; ++i) {
       const size_t k = transpose == left ? i : count - 1 - i;
@@ -102,7 +102,7 @@ Error ormqr_out(Context& context, const Tensor& self, const Tensor& tau, const T
 
 /// The symmetric matrix a becomes tridiagonal, with `diagonal` and, from the second element on, `off` it. The
 /// rows of `vectors`, where wanted, are those of the orthogonal matrix that does it, transposed. `work` has
-/// room for 2 n numbers.
+/// room for n numbers.
 void make_tridiagonal(double* a, size_t n, double* diagonal, double* off, double* vectors, double* work) {
   const auto width = static_cast<ptrdiff_t>(n);
   for (size_t k = 0; k < n; ++k) {
