@@ -142,6 +142,21 @@ def test_sizes_within_bounds_are_arguments(tmp_path: Path) -> None:
         assert unit.error("forward", [np.zeros((n, 4), np.float32)]) == 0x12
 
 
+class Doubled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 2).sum(1) + y
+
+
+def test_sizes_that_depend_on_each_other_are_compared(tmp_path: Path) -> None:
+    n = torch.export.Dim("n", min=2, max=9)
+    inputs, mode = (torch.randn(6), torch.randn(3)), DynamicMemoryPlanningMode.UPPER_BOUND
+    more = {"dynamic_shapes": ({0: 2 * n}, {0: n}), "dynamic_memory_planning_mode": mode}
+    unit = Unit(saved(Doubled().eval(), inputs, tmp_path, **more))
+    assert_same(unit, [("forward", [np.ones(2 * n, np.float32), np.ones(n, np.float32)]) for n in (2, 9, 3)])
+    for x in (5, 7, 8):
+        assert unit.error("forward", [np.ones(x, np.float32), np.ones(3, np.float32)]) == 0x12
+
+
 def test_methods_share_weights(tmp_path: Path) -> None:
     linear, x = torch.nn.Linear(8, 8).eval(), torch.randn(1, 8)
     methods = {"run": (linear, (x,)), "twice": (torch.nn.Sequential(linear, linear).eval(), (x,))}

@@ -41,6 +41,31 @@ def test_our_runtime_runs_our_file(name: str) -> None:
     artifacts.assert_equal_to_eager(_run_ours(artifacts.our_file(name), artifacts.args(name)), name)
 
 
+def test_the_peer_runs_a_file_that_compares_sizes() -> None:
+    """It overwrites the texts with what the comparisons say, and goes on."""
+    import torchette
+    from torchette.exir.program import DynamicMemoryPlanningMode
+
+    n = torch.export.Dim("n", min=2, max=9)
+    model = torchette.compile(
+        Added().eval(),
+        (torch.ones(6), torch.ones(3)),
+        dynamic_shapes=({0: 2 * n}, {0: n}),
+        dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND,
+    )
+    (plan,) = model.program.executorch_program.execution_plan
+    assert any(isinstance(value.val, pte.String) and "must be" in value.val.string_val for value in plan.values)
+    method = _peer_method(bytes(model))
+    for size in (3, 9, 2, 2):
+        args = torch.randn(2 * size), torch.randn(size)
+        torch.testing.assert_close(torch.as_tensor(method.execute(args)[0]), Added()(*args))
+
+
+class Added(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 2).sum(1) + y
+
+
 @pytest.mark.xdist_group("llama")
 @pytest.mark.parametrize("file", ["ours", "peer"])
 @pytest.mark.parametrize("runtime", ["ours", "peer"])

@@ -379,6 +379,8 @@ class Call {
         return chance(50) ? Value(whole()) : chance(80) ? Value(number()) : Value(chance(50));
       case 'v':
         return Value();
+      case 'm':
+        return chance(50) ? Value() : argument('S', last);
       case 'S': {
         static const char* const kTexts[] = {"none", "tanh", "floor", "trunc", "sum",
                                              "mean", "amax", "",      "ij"};

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +89,58 @@ def test_every_size_inside_of_the_ranges_equals_eager_and_none_outside_runs(mode
             model(torch.randn(2, 5, 6), torch.randn(shape))
 
 
+class Paired(nn.Module):
+    """Pairs of rows of x, beside as many rows of y, and one more of z."""
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return x.reshape(-1, 6).sum(1) + y + z[1:] * x.shape[0]
+
+
+@MODES
+def test_sizes_that_depend_on_each_other(mode: Any) -> None:
+    n, module = Dim("n", min=2, max=9), Paired().eval()
+    model = torchette.compile(
+        module,
+        (torch.randn(8, 3), torch.randn(4), torch.randn(5)),
+        dynamic_shapes=({0: 2 * n}, {0: n}, {0: n + 1}),
+        dynamic_memory_planning_mode=mode,
+    )
+
+    def call(x: int, y: int, z: int) -> Any:
+        args = torch.randn(x, 3), torch.randn(y), torch.randn(z)
+        return model(*args), args
+
+    for size in (4, 2, 9, 3):
+        result, args = call(2 * size, size, size + 1)
+        assert_equal(result, module(*args))
+    for sizes, text in [
+        ((7, 3, 4), r"input 0 \(x\): x.shape\[0\] must be 2\*y.shape\[0\]: 7 is not 6"),
+        ((8, 3, 4), r"input 0 \(x\): x.shape\[0\] must be 2\*y.shape\[0\]: 8 is not 6"),
+        ((6, 3, 3), r"input 2 \(z\): z.shape\[0\] must be y.shape\[0\] \+ 1: 3 is not 4"),
+        ((20, 9, 10), r"\(x\).*size in dimension 0 is 20, the method takes 4 to 18"),
+        ((6, 3, 11), r"\(z\).*size in dimension 0 is 11, the method takes 3 to 10"),
+    ]:
+        with pytest.raises(InputError, match=text):
+            call(*sizes)
+    result, args = call(6, 3, 4)  # a refusal leaves the method as it was
+    assert_equal(result, module(*args))
+
+
+@MODES
+def test_a_dimension_of_two_inputs_is_one(mode: Any) -> None:
+    n, module = Dim("n", min=1, max=9), OneInput(lambda x: x[0].sum() + x[1]).eval()
+    model = torchette.compile(
+        module,
+        ((torch.randn(3, 2), torch.randn(3)),),
+        dynamic_shapes=(({0: n}, {0: n}),),
+        dynamic_memory_planning_mode=mode,
+    )
+    args = torch.randn(5, 2), torch.randn(5)
+    assert_equal(model(args), module(args))
+    with pytest.raises(InputError, match=r"x_1.shape\[0\] must be x_0.shape\[0\]: 1 is not 5"):
+        model((torch.randn(5, 2), torch.randn(1)))  # eager would repeat the one
+
+
 @MODES
 def test_memory_follows_the_size(mode: Any) -> None:
     """Rows of 1 to 4096: at 16, at most twice what a model for 16 rows needs."""
@@ -104,6 +159,35 @@ def test_memory_follows_the_size(mode: Any) -> None:
         assert taken >= 4096 / 16 * static
     large = torch.randn(4096, 32)
     assert_equal(model(large), module(large))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc says what is resident")
+def test_resident_memory_follows_the_size(tmp_path: Path) -> None:
+    """Rows of 1 to 4096: at 16, the process grows at most twice as much as with a model for 16 rows."""
+    module, x = OneInput(lambda x: (torch.sin(x) * torch.cos(x).exp()).relu().sum(1)), torch.ones(16, 1 << 16)
+    script = """
+import sys
+import numpy
+from torchette.runtime import Runtime
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+x = numpy.ones((16, 1 << 16), numpy.float32)
+before = resident()
+method = Runtime.get().load_program(sys.argv[1]).load_method("forward")
+method.execute((x,))
+print(resident() - before)
+"""
+    grown = []
+    for shapes in (None, ({0: Dim("n", min=1, max=4096)},)):
+        path = tmp_path / f"{len(grown)}.pte"
+        torchette.compile(module.eval(), (x,), dynamic_shapes=shapes).save(path)
+        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        grown.append(int(done.stdout))
+    static, dynamic = grown
+    assert x.nbytes <= static and dynamic <= 2 * static
 
 
 def test_memory_of_a_loop_does_not_grow_with_its_turns() -> None:

@@ -53,6 +53,7 @@ _PARAMETERS = {
     "L": "Span<const Tensor>",
     "O": "Span<const Optional<Tensor>>",
     "v": "Value&",
+    "m": "Verdict",
 }
 _UNBOUND = pte.TensorShapeDynamism.DYNAMIC_UNBOUND
 _STATIC = pte.TensorShapeDynamism.STATIC
@@ -199,7 +200,7 @@ class Method:
             kind = type(call).__name__
             if kind == "KernelCall":
                 for code, index in zip(codes_of(self._signatures[self._operators[call.op_index]]), call.args):
-                    if code == "t" or code == "v":
+                    if code in ("t", "v") or (code == "m" and self._is_number(index)):
                         written.add(index)
                     members = getattr(self._values[index], "items", None) if index >= 0 else None
                     read |= {index, *(members if self._kind(index) in _LISTS_OF_VALUES and members else ())}
@@ -338,6 +339,12 @@ class Method:
             return self._tensor(index)
         if letter == "v":
             return f"v{index}"
+        if letter == "m":
+            return (
+                f"Verdict{{&v{index}, {{}}}}"
+                if self._is_number(index)
+                else f"Verdict{{nullptr, {self._span(index, 'S', before)}}}"
+            )
         return self._span(index, letter, before) if letter in "SIDBLO" else self._number(index, letter)
 
     # ---- instructions as C++ ----

@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import sympy
 import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.utils._sympy.functions import FloorDiv
 from torch.utils._sympy.value_ranges import bound_sympy
 
 from torchette.errors import EmitError
@@ -28,6 +30,7 @@ from torchette.exir import control_flow, ops
 from torchette.exir.delegate import LoweredBackendModule, NamedDataStore, is_delegate_call
 from torchette.exir.graph import place, placeholders, tensor_of
 from torchette.exir.interface import GraphInterface, specs_of, view_sizes
+from torchette.exir.size_relations import relations
 from torchette.exir.tensor import TensorShapeDynamism, TensorSpec, upper_bound
 from torchette.format import ptd, pte
 
@@ -380,6 +383,7 @@ class _MethodEmitter:
         signature = self.program.graph_signature
         for node, stored in zip(placeholders(self.program), signature.input_specs, strict=True):
             self._attempt(self._placeholder, node, stored)
+        self._relate_sizes()
         self._graph(self.program.graph_module)
         outputs = self._attempt(self._output, self.program.graph.output_node()) or []
         if self.program.graph_module.meta.get("non_const_buffer_sizes") is None:
@@ -440,6 +444,42 @@ class _MethodEmitter:
             self.problems.append((self.name, node, str(problem)))
             # Its readers need some value to go on with, so that all problems are found at once.
             self._of_node[node] = self._scalar(0)
+
+    def _relate_sizes(self) -> None:
+        """Compare sizes of inputs that depend on each other, each with a text that is the error where they differ."""
+        inputs = list(self.interface.inputs)
+        found, places = relations([(str(node.target), node.meta.get("val")) for node in inputs])
+        if not found:
+            return
+        first = next(node for node in self.program.graph.nodes if node.op != "placeholder")
+        self._chain = first.meta.get("chain")
+        values: dict[sympy.Expr, int] = {}
+
+        def number(expression: sympy.Expr) -> int:
+            if expression.is_Integer:
+                return self._scalar(int(expression))
+            if expression in values:
+                return values[expression]
+            if expression.is_Symbol:
+                index, dim = places[expression]
+                value = self._argument(inputs[index], "")
+                if dim is None:
+                    return value
+                name, operands = ("aten::sym_size", "int"), [value, self._scalar(dim)]
+            else:
+                is_quotient = isinstance(expression, FloorDiv)
+                left, right = expression.args if is_quotient else expression.as_two_terms()
+                function = "floordiv" if is_quotient else "add" if expression.is_Add else "mul"
+                name, operands = (f"executorch_prim::{function}", "Scalar"), [number(left), number(right)]
+            result = values[expression] = self._value(pte.Int(0))
+            self._instruction(name, [*operands, result], inputs[0], 0)
+            return result
+
+        for place, wanted, text in found:
+            operands = [number(place), number(wanted)]
+            # In the place of the result stands a text, so the kernel fails with it instead of saying no.
+            arguments = [*operands, self._value(pte.String(text))]
+            self._instruction(("executorch_prim::eq", "Scalar"), arguments, inputs[0], 0)
 
     # -- nodes --
 

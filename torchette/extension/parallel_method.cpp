@@ -107,7 +107,8 @@ class ParallelMethod::Analysis {
     for (const char* code = kernel->signature; *code != 0; ++code, ++i) {
       if (*code == '?') ++code;
       if (i >= arguments.size() || *code == 0) return false;
-      const bool written = *code == 't' || *code == 'v' || (*code == 'L' && code[1] == 0);
+      const bool slot = *code == 'v' || *code == 'm';
+      const bool written = *code == 't' || slot || (*code == 'L' && code[1] == 0);
       if (!value(arguments[i], written)) return false;
     }
     return true;

@@ -82,13 +82,24 @@ static int compare(const Scalar& a, const Scalar& b) {
     out = Value(expression);                                                  \
     return Error::Ok;                                                         \
   }
-TORCHETTE_COMPARISON(eq, order == 0)
 TORCHETTE_COMPARISON(ne, order != 0)
 TORCHETTE_COMPARISON(lt, order == -1)
 TORCHETTE_COMPARISON(le, order == -1 || order == 0)
 TORCHETTE_COMPARISON(gt, order == 1)
 TORCHETTE_COMPARISON(ge, order == 1 || order == 0)
 #undef TORCHETTE_COMPARISON
+
+/// With a text in the place of the result: an error with this text where the numbers differ.
+static Error eq(Context&, const Scalar& a, const Scalar& b, Verdict out) {
+  const bool equal = compare(a, b) == 0;
+  if (out.slot != nullptr) {
+    *out.slot = Value(equal);
+    return Error::Ok;
+  }
+  TORCHETTE_CHECK(equal, InvalidArgument, "%.*s: %lld is not %lld", static_cast<int>(out.text.size()),
+                  out.text.data(), static_cast<long long>(a.to_int()), static_cast<long long>(b.to_int()));
+  return Error::Ok;
+}
 
 static Value value_of(const Scalar& a) {
   return a.is_floating() ? Value(a.to_double()) : a.is_bool() ? Value(a.to_bool()) : Value(a.to_int());

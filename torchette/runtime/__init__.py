@@ -310,9 +310,9 @@ class Method:
         kind, number, text, index = fault.args
         _log.error("%s: %s", self._meta.name(), text)
         if kind == "runtime":
-            if number == _INVALID_ARGUMENT and text.startswith("input "):
-                return InputError(f"method {self._meta.name()!r}: {text}")
             reason, *where = text.splitlines() or ["no reason was given"]
+            if number == _INVALID_ARGUMENT and text.startswith("input "):
+                return InputError(f"method {self._meta.name()!r}: {reason}")
             return ExecutionError(f"method {self._meta.name()!r} failed: {reason}", where=where)
         if text == "count":
             count = self._meta.num_inputs()

@@ -57,7 +57,8 @@ using OpFunction = Error (*)(Context&, Args);
 ///   i  int64_t              L  list of tensors; in the last place the outputs
 ///   d  double               O  list of optional tensors
 ///   b  bool                 v  Value&, a number's slot that the kernel writes
-///   S  string               ?X an optional X
+///   S  string               m  Verdict: such a slot, or a string to fail with
+///   ?X an optional X
 struct Kernel {
   const char* name;  // "aten::add.out"
   OpFunction function;
@@ -112,6 +113,18 @@ template <>
 struct From<Value&> {
   static constexpr char kCode[] = "v";
   static TORCHETTE_INLINE Value& get(Value& v) { return v; }
+};
+/// Where a comparison's result goes; or, where what is compared must hold, the text that says so.
+struct Verdict {
+  Value* slot;  // null where there is a text
+  Span<const char> text;
+};
+template <>
+struct From<Verdict> {
+  static constexpr char kCode[] = "m";
+  static TORCHETTE_INLINE Verdict get(Value& v) {
+    return v.isString() ? Verdict{nullptr, v.to_string()} : Verdict{&v, {}};
+  }
 };
 template <typename T>
 struct From<Optional<T>> {

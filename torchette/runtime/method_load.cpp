@@ -41,6 +41,8 @@ constexpr uint16_t tags_of(char code) {
       return one_of({Tag::Int, Tag::Double, Tag::Bool});
     case 'v':
       return one_of({Tag::None, Tag::Int, Tag::Double, Tag::Bool});
+    case 'm':
+      return one_of({Tag::None, Tag::Int, Tag::Double, Tag::Bool, Tag::String});
     case 'S':
       return one_of({Tag::String});
     case 'I':
@@ -83,7 +85,8 @@ struct Rules {
   uint32_t of[kCodes] = {};
   constexpr Rules(uint32_t read, uint32_t written, uint32_t unbacked, uint32_t constant) {
     for (char code = 'B'; code <= 'v'; ++code) {
-      const uint32_t sets = code == 't' ? written : code == 'v' ? read | written : read;
+      const bool slot = code == 'v' || code == 'm';
+      const uint32_t sets = code == 't' ? written : slot ? read | written : read;
       const uint32_t doubts = code == 'T'                  ? unbacked
                               : code == 't'                ? unbacked | constant
                               : code == 'L' || code == 'O' ? read

@@ -1047,6 +1047,8 @@ class CallTable {
         return scalar(object);
       case 'v':
         return object.is_none() ? Value() : scalar(object);
+      case 'm':
+        return object.is_none() ? Value() : nb::isinstance<nb::str>(object) ? string(object) : scalar(object);
       case 'S':
         return string(object);
       case 'D':
@@ -1102,7 +1104,7 @@ struct Call {
       const nb::object argument = arguments[i];
       if (!(optional && argument.is_none())) table.values()[i] = table.convert(*code, argument);
       index.push_back(static_cast<int32_t>(i));
-      is_output.push_back(*code == 't' || *code == 'v');
+      is_output.push_back(*code == 't' || *code == 'v' || *code == 'm');
       ++code;
     }
   }
