@@ -54,7 +54,9 @@ def test_the_peer_runs_a_file_that_compares_sizes() -> None:
         dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND,
     )
     (plan,) = model.program.executorch_program.execution_plan
-    assert any(isinstance(value.val, pte.String) and "must be" in value.val.string_val for value in plan.values)
+    assert any(
+        isinstance(value.val, pte.String) and "must be" in value.val.string_val for value in plan.values
+    )
     method = _peer_method(bytes(model))
     for size in (3, 9, 2, 2):
         args = torch.randn(2 * size), torch.randn(size)

@@ -475,8 +475,8 @@ class _MethodEmitter:
             self._instruction(name, [*operands, result], inputs[0], 0)
             return result
 
-        for place, wanted, text in found:
-            operands = [number(place), number(wanted)]
+        for size, wanted, text in found:
+            operands = [number(size), number(wanted)]
             # In the place of the result stands a text, so the kernel fails with it instead of saying no.
             arguments = [*operands, self._value(pte.String(text))]
             self._instruction(("executorch_prim::eq", "Scalar"), arguments, inputs[0], 0)
