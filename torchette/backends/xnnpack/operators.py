@@ -31,7 +31,9 @@ from torchette.exir.tensor import upper_bound
 aten = torch.ops.aten
 
 MAX_DIMS = 6
+_ALIGN_CORNERS = 8  # a flag of the library
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+_IMAGES = (3, 4)  # dimensions of what may lie in NHWC; a sequence is an image of height 1
 
 
 class Refused(Exception):
@@ -145,9 +147,42 @@ def _static(node: Node) -> None:
                 raise Refused("a dynamic dimension")
 
 
+def _static_channels(node: Node) -> None:
+    """An image whose batch, height and width may vary."""
+    for value in (node, node.args[0]):
+        val = value.meta["val"]  # type: ignore[union-attr]
+        val = val[0] if isinstance(val, (list, tuple)) else val
+        if val.dim() > 1 and isinstance(val.shape[1], torch.SymInt):
+            raise Refused("a dynamic number of channels")
+        if val.dim() == 3 and any(isinstance(size, torch.SymInt) for size in val.shape):
+            raise Refused("a sequence with a dynamic dimension")
+
+
 def dims_of(tensor: torch.Tensor) -> list[int]:
     """Its greatest shape; the library's scalars have one dimension."""
     return [upper_bound(size) or 0 for size in tensor.shape] or [1]
+
+
+def sizes_of(tensor: torch.Tensor) -> list[int]:
+    """Its shape for a node that reshapes: 0 where it varies."""
+    return [0 if isinstance(size, torch.SymInt) else size for size in tensor.shape] or [1]
+
+
+def _image_dims(dims: Sequence[int]) -> list[int]:
+    """Dimensions of an image, or of a sequence, in NHWC."""
+    batch, channels, *size = dims
+    return [batch, *([1] if len(size) == 1 else []), *size, channels]
+
+
+def _image_axis(dim: int, rank: int) -> int:
+    """Where a dimension of an image, or of a sequence, is in NHWC."""
+    return (0, 3, 2)[dim] if rank == 3 else _TO_NHWC.index(dim)
+
+
+def _image_tensor(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+    """A stored tensor that is broadcast to `rank` dimensions, in NHWC."""
+    tensor = tensor.reshape((1,) * (rank - tensor.dim()) + tuple(tensor.shape))
+    return (tensor.unsqueeze(2) if rank == 3 else tensor).permute(_TO_NHWC)
 
 
 class Lowering:
@@ -226,7 +261,7 @@ class Lowering:
         elements = [self.element(source) for source in sources.values()]  # type: ignore[arg-type]
         if node.target in _SAME_SCALE and any(other != element for other in elements):
             return None
-        if node.target == aten.mean.dim and (node.args[0].meta["val"].dim(), _mean_dims(node)) != (4, [2, 3]):  # type: ignore[union-attr]
+        if node.target == aten.mean.dim and (node.args[0].meta["val"].dim(), _reduced(node)) != (4, [2, 3]):  # type: ignore[union-attr]
             return None
         for low, high in [limits] if limits else [_limits(node)] if node.target in _CLAMPS else []:
             least, most = (max(-128, min(127, round(x / element.scale + element.zero_point) if abs(x) < 1e30 else math.copysign(128, x))) for x in (low, high))  # type: ignore[union-attr]  # fmt: skip
@@ -252,6 +287,10 @@ class Lowering:
         handle = node.meta.get("debug_handle", 0)
         self.payload.node(kind, handle, limits or self._limits, flags=fields.pop("flags", 0), **fields)
 
+    def binary(self, kind: str, node: Node, left: int, right: int, result: int) -> None:
+        """A node of the library with two operands."""
+        self.add(kind, node, input1_id=left, input2_id=right, output_id=result)
+
     def element(self, node: Node) -> Element:
         """The type of a node's value."""
         node = self._stands_for.get(node, node)
@@ -270,6 +309,10 @@ class Lowering:
                 args, kwargs = map_nodes((node.args, dict(node.kwargs)), self._constants.__getitem__)
                 self._constants[node] = node.target(*args, **kwargs)  # type: ignore[operator]
         return self._constants.get(node)
+
+    def is_result(self, node: Node) -> bool:
+        """Whether the delegate gives a node's value."""
+        return node in self._results
 
     @property
     def is_integer(self) -> bool:
@@ -293,6 +336,7 @@ class Lowering:
         """
 
         def arrange(tensor: torch.Tensor) -> torch.Tensor:
+            tensor = tensor.unsqueeze(-2) if tensor.dim() == 3 else tensor
             return tensor.permute(tuple(order))
 
         stored = weights_of(node, self._constants)
@@ -347,13 +391,13 @@ class Lowering:
         return number
 
     def image(self, node: Node) -> int:
-        """The value of a node of four dimensions in NHWC."""
+        """The value of a node of four dimensions (or three, which get a height of 1) in NHWC."""
         node = self._stands_for.get(node, node)
         if node not in self._nhwc:
             stored = self.constant(node)
-            dims = [dims_of(node.meta["val"])[i] for i in _TO_NHWC]
+            dims = _image_dims(dims_of(node.meta["val"]))
             if stored is not None:
-                number = self.payload.constant(stored.permute(_TO_NHWC), self.element(node))
+                number = self.payload.constant(_image_tensor(stored, stored.dim()), self.element(node))
             elif node not in self._plain and self.is_image(node):
                 value = self.payload.value(dims, self.element(node))
                 number = self._dequantized(node, self.image(node.args[0]), value)  # type: ignore[arg-type]
@@ -376,25 +420,36 @@ class Lowering:
         return result
 
     def _permuted(self, node: Node, source: int, dims: list[int], order: Sequence[int]) -> int:
-        result = (
-            self._result_value(node, dims)
-            if order == _TO_NCHW
-            else self.payload.value(dims, self.element(node))
-        )
-        image = dims if order == _TO_NHWC else [dims[i] for i in _TO_NHWC]
-        if image[3] == 1 or image[1] * image[2] == 1:  # moving dimensions of one element moves nothing
-            self.reshape_to(node, source, dims, result)
+        """A node's value in the other order, of these dimensions."""
+        to_image = order == _TO_NHWC
+        result = self.payload.value(dims, self.element(node)) if to_image else self._result_value(node, dims)
+        image = dims if to_image else _image_dims(dims)
+        static = not any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
+        if static and (image[3] == 1 or image[1] * image[2] == 1):
+            self.reshape_to(node, source, dims, result)  # moving dimensions of one element moves nothing
+        elif node.meta["val"].dim() == 3:
+            rows = [image[0], image[2], image[3]]  # the height of 1 comes and goes
+            middle = self.payload.value(rows, self.element(node))
+            if to_image:
+                self._transpose(node, source, (0, 2, 1), middle)
+                self.reshape_to(node, middle, dims, result)
+            else:
+                self.reshape_to(node, source, rows, middle)
+                self._transpose(node, middle, (0, 2, 1), result)
         else:
-            self.payload.node(
-                "XNNStaticTranspose",
-                node.meta.get("debug_handle", 0),
-                num_dims=4,
-                perm=list(order),
-                input_id=source,
-                output_id=result,
-                flags=0,
-            )
+            self._transpose(node, source, order, result)
         return result
+
+    def _transpose(self, node: Node, source: int, order: Sequence[int], result: int) -> None:
+        self.payload.node(
+            "XNNStaticTranspose",
+            node.meta.get("debug_handle", 0),
+            num_dims=len(order),
+            perm=list(order),
+            input_id=source,
+            output_id=result,
+            flags=0,
+        )
 
     def _result_value(self, node: Node, dims: list[int]) -> int:
         """A new value for a node in its own order: an output of the delegate, if it is one."""
@@ -415,13 +470,18 @@ class Lowering:
     def image_result(self, node: Node) -> int:
         """The value that a node's result shall have, in NHWC."""
         node = self._stands_for.get(node, node)
-        dims = dims_of(node.meta["val"])
-        self._nhwc[node] = self.payload.value([dims[i] for i in _TO_NHWC], self.element(node))
+        dims = _image_dims(dims_of(node.meta["val"]))
+        self._nhwc[node] = self.payload.value(dims, self.element(node))
         return self._nhwc[node]
 
     def scratch(self, dims: Sequence[int], element: Element | None = None) -> int:
         """A value between two nodes of the library that come from one of the graph."""
         return self.payload.value(dims, element or self._element)
+
+    def scratch_like(self, node: Node) -> int:
+        """A value as that of a node, in the order in which the node's is."""
+        dims = dims_of(node.meta["val"])
+        return self.scratch(_image_dims(dims) if self.is_image(node) else dims)
 
     def alias(self, node: Node, source: Node) -> None:
         """A node that is another one."""
@@ -448,9 +508,8 @@ class Lowering:
 
     def reshape(self, node: Node, source: Node) -> None:
         """A node with the same elements in the same order."""
-        sizes = [0 if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape] or [1]
         value = self.plain(source)
-        self.reshape_to(node, value, sizes, self.result(node))
+        self.reshape_to(node, value, sizes_of(node.meta["val"]), self.result(node))
 
 
 def _only_user(node: Node) -> Node | None:
@@ -470,26 +529,29 @@ _UNARY = {
 
 def _places(lowering: Lowering, node: Node, *sources: Node) -> tuple[list[int], int]:
     """The values of operands and result of an operator that does not care for the order of dimensions."""
+    rank = node.meta["val"].dim()
     if any(lowering.is_image(source) for source in sources) and all(
-        _fits_image(lowering, source) for source in sources
+        _fits_image(lowering, source, rank) for source in sources
     ):
-        return [_as_image(lowering, source) for source in sources], lowering.image_result(node)
+        return [_as_image(lowering, source, rank) for source in sources], lowering.image_result(node)
     values = [lowering.plain(source) for source in sources]
     return values, lowering.result(node)
 
 
-def _fits_image(lowering: Lowering, node: Node) -> bool:
-    return node.meta["val"].dim() == 4 or lowering.constant(node) is not None or node.meta["val"].numel() == 1
+def _fits_image(lowering: Lowering, node: Node, rank: int) -> bool:
+    value = node.meta["val"]
+    return rank in _IMAGES and (
+        value.dim() == rank or lowering.constant(node) is not None or value.numel() == 1
+    )
 
 
-def _as_image(lowering: Lowering, node: Node) -> int:
-    if node.meta["val"].dim() == 4:
+def _as_image(lowering: Lowering, node: Node, rank: int) -> int:
+    if node.meta["val"].dim() == rank:
         return lowering.image(node)
     stored = lowering.constant(node)
     if stored is None:
         return lowering.plain(node)  # a single element fits everything
-    image = stored.reshape((1,) * (4 - stored.dim()) + tuple(stored.shape)).permute(_TO_NHWC)
-    return lowering.payload.constant(image, lowering.element(node))
+    return lowering.payload.constant(_image_tensor(stored, rank), lowering.element(node))
 
 
 def _unary(kind: str) -> Emit:
@@ -504,12 +566,21 @@ for _target, _kind in _UNARY.items():
     OPERATORS[_target] = Operator(lambda node, is_constant: None, _unary(_kind))
 
 
-def _not_tanh(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if node.kwargs.get("approximate", "none") != "none":
-        raise Refused("gelu by tanh")
-
-
-OPERATORS[aten.gelu.default] = Operator(_not_tanh, _unary("XNNGelu"))
+@_register(aten.gelu.default)
+def _gelu(lowering: Lowering, node: Node) -> None:
+    if node.kwargs.get("approximate", "none") == "none":
+        _unary("XNNGelu")(lowering, node)
+        return
+    # x / 2 * (1 + tanh(u)) is x * sigmoid(2 u), with u = sqrt(2 / pi) * (x + 0.044715 x^3)
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    factor = 2 * math.sqrt(2 / math.pi)
+    square, cubic, slope, twice, gate = (lowering.scratch_like(node) for _ in range(5))
+    lowering.add("XNNSquare", node, input_id=source, output_id=square)
+    lowering.binary("XNNMultiply", node, square, lowering.number(0.044715 * factor), cubic)
+    lowering.binary("XNNAdd", node, cubic, lowering.number(factor), slope)
+    lowering.binary("XNNMultiply", node, source, slope, twice)
+    lowering.add("XNNSigmoid", node, input_id=twice, output_id=gate)
+    lowering.binary("XNNMultiply", node, source, gate, result)
 
 
 def _clamped(low: float, high: float) -> Emit:
@@ -571,7 +642,7 @@ def _elu(lowering: Lowering, node: Node) -> None:
 @_register(aten.silu.default)
 def _silu(lowering: Lowering, node: Node) -> None:
     (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
-    gate = lowering.scratch(dims_of(node.meta["val"]))
+    gate = lowering.scratch_like(node)
     lowering.add("XNNSigmoid", node, input_id=source, output_id=gate)
     lowering.add("XNNMultiply", node, input1_id=source, input2_id=gate, output_id=result)
 
@@ -579,7 +650,7 @@ def _silu(lowering: Lowering, node: Node) -> None:
 @_register(aten.hardsigmoid.default)
 def _hardsigmoid(lowering: Lowering, node: Node) -> None:
     (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
-    shifted = lowering.scratch(dims_of(node.meta["val"]))
+    shifted = lowering.scratch_like(node)
     three, sixth = lowering.number(3.0), lowering.number(1 / 6)
     lowering.add("XNNAdd", node, (0.0, 6.0), input1_id=source, input2_id=three, output_id=shifted)
     lowering.add("XNNMultiply", node, input1_id=shifted, input2_id=sixth, output_id=result)
@@ -629,12 +700,33 @@ _CLAMPS = {aten.relu.default, aten.hardtanh.default, aten.clamp.default}
 _CLAMPED = {aten.convolution.default, aten.linear.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
 
 
-def _square_only(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if node.args[1] not in (2, 2.0):
-        raise Refused("a power other than 2")
+_POWERS = {2.0: "XNNSquare", 0.5: "XNNSquareRoot", -0.5: "XNNReciprocalSquareRoot"}
 
 
-OPERATORS[aten.pow.Tensor_Scalar] = Operator(_square_only, _unary("XNNSquare"))
+def _known_power(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    if node.args[1] not in (*_POWERS, 3.0, -1.0):
+        raise Refused("a power other than 2, 3, 0.5, -0.5 and -1")
+
+
+@_register(aten.pow.Tensor_Scalar, check=_known_power)
+def _pow(lowering: Lowering, node: Node) -> None:
+    exponent = node.args[1]
+    if exponent == -1:
+        _reciprocal(lowering, node)
+        return
+    if exponent in _POWERS:
+        _unary(_POWERS[exponent])(lowering, node)  # type: ignore[index]
+        return
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    square = lowering.scratch_like(node)
+    lowering.add("XNNSquare", node, input_id=source, output_id=square)
+    lowering.binary("XNNMultiply", node, square, source, result)
+
+
+@_register(aten.reciprocal.default)
+def _reciprocal(lowering: Lowering, node: Node) -> None:
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    lowering.binary("XNNDiv", node, lowering.number(1.0), source, result)
 
 
 # ---- products ----
@@ -706,13 +798,17 @@ def _pair(value: Any) -> tuple[int, int]:
     return (values * 2)[0], (values * 2)[1]
 
 
+def _one(value: Any) -> tuple[int]:
+    return (value[0] if isinstance(value, (list, tuple)) else value,)
+
+
 def _convolution_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    _static(node)
+    _static_channels(node)
     _weights_known(node, is_constant)
     weight = node.args[1].meta["val"]  # type: ignore[union-attr]
     transposed, output_padding, groups = node.args[6:9]
-    if weight.dim() != 4 or node.args[0].meta["val"].dim() != 4:  # type: ignore[union-attr]
-        raise Refused("a convolution of one or three dimensions")
+    if weight.dim() not in _IMAGES or node.args[0].meta["val"].dim() != weight.dim():  # type: ignore[union-attr]
+        raise Refused("a convolution of three dimensions, or without a batch")
     if transposed and groups != 1:
         raise Refused("a transposed convolution in groups")
     if transposed and any(p >= s for p, s in zip(_pair(output_padding), _pair(node.args[3]), strict=True)):
@@ -723,6 +819,12 @@ def _convolution_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 def _convolution(lowering: Lowering, node: Node) -> None:
     source, weight, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
     shape = weight.meta["val"].shape  # type: ignore[union-attr]
+    if len(shape) == 3:  # of a sequence
+        shape = (*shape[:2], 1, shape[2])
+        (stride, dilation), (padding, output_padding) = (
+            [(fill, *_one(given)) for given in pair]
+            for fill, pair in ((1, (stride, dilation)), (0, (padding, output_padding)))
+        )
     assert isinstance(groups, int)
     channels_in = source.meta["val"].shape[1]  # type: ignore[union-attr]
     channels_out = node.meta["val"].shape[1]
@@ -783,18 +885,17 @@ def _pool_numbers(
 
 
 def _pool_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    _static(node)
-    kernel, _, padding, _, ceil = _pool_numbers(node)
+    _static_channels(node)
+    kernel, _, _, _, ceil = _pool_numbers(node)
     if node.args[0].meta["val"].dim() != 4:  # type: ignore[union-attr]
         raise Refused("a pool of an image without a batch")
     if ceil:
-        raise Refused("ceil_mode")
+        if node.target == aten.avg_pool2d.default:
+            raise Refused("an average with ceil_mode")
+        _static(node)
     if kernel == (1, 1):
         raise Refused("a pool of one element")
     if node.target == aten.avg_pool2d.default:
-        counts = node.args[5] if len(node.args) > 5 else True
-        if any(padding) and counts:
-            raise Refused("padding counts in the average")
         if len(node.args) > 6 and node.args[6] is not None:
             raise Refused("a divisor of its own")
     elif any(user.args[1] != 0 for user in node.users):
@@ -803,17 +904,33 @@ def _pool_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 
 @_register(aten.avg_pool2d.default, aten.max_pool2d_with_indices.default, check=_pool_check)
 def _pool(lowering: Lowering, node: Node) -> None:
-    kernel, stride, padding, dilation, _ = _pool_numbers(node)
-    image = lowering.image(node.args[0])  # type: ignore[arg-type]
+    kernel, stride, padding, dilation, ceil = _pool_numbers(node)
+    source = node.args[0]
+    image = lowering.image(source)  # type: ignore[arg-type]
     average = node.target == aten.avg_pool2d.default
     # The values of a maximum pool are a part of its result, its places another one.
     holder, *others = (node,) if average else tuple(node.users)
+    after = list(padding)
+    if ceil:  # the last window may reach further
+        before, got = source.meta["val"].shape[2:], holder.meta["val"].shape[2:]  # type: ignore[union-attr]
+        for i in range(2):
+            reach = (got[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1
+            after[i] = max(after[i], reach - before[i] - padding[i])
+    if average and any(padding) and (len(node.args) < 6 or node.args[5]):  # the padding counts
+        n, h, w, c = _image_dims(dims_of(source.meta["val"]))  # type: ignore[union-attr]
+        padded = lowering.scratch([n, h + 2 * padding[0], w + 2 * padding[1], c])
+        around = [0, *padding, 0]
+        lowering.add(
+            "XNNStaticConstantPad", node, pre_paddings=around, post_paddings=around, padding_value=0.0,
+            input_id=image, output_id=padded,
+        )  # fmt: skip
+        image, padding, after = padded, (0, 0), [0, 0]
     lowering.add(
         "XNNAvgPooling2d" if average else "XNNMaxPooling2d",
         node,
         padding_top=padding[0],
-        padding_right=padding[1],
-        padding_bottom=padding[0],
+        padding_right=after[1],
+        padding_bottom=after[0],
         padding_left=padding[1],
         pooling_height=kernel[0],
         pooling_width=kernel[1],
@@ -828,48 +945,78 @@ def _pool(lowering: Lowering, node: Node) -> None:
         lowering.alias(other, holder)
 
 
-def _row_mean(lowering: Lowering, node: Node, value: int, rows: int, inner: int) -> int:
-    """The mean of each row: the library's mean is that of an image, here of one channel."""
-    image, pooled = lowering.scratch([rows, inner, 1, 1]), lowering.scratch([rows, 1, 1, 1])
-    lowering.reshape_to(node, value, [rows, inner, 1, 1], image)
+def _mean_of(
+    lowering: Lowering, node: Node, value: int, dims: Sequence[int], over: Sequence[int], fixed: bool
+) -> int:
+    """The mean over neighbouring dimensions `over` of a value of dimensions `dims`: the library's mean is that of an
+    image, (outer, inner, 1, rest). The result's dimensions are (outer, 1, 1, rest).
+
+    Args:
+        fixed: none of the other dimensions varies.
+    """
+    outer, inner, rest = (
+        math.prod(part) for part in (dims[: over[0]], dims[over[0] : over[-1] + 1], dims[over[-1] + 1 :])
+    )
+    image, pooled = lowering.scratch([outer, inner, 1, rest]), lowering.scratch([outer, 1, 1, rest])
+    lowering.reshape_to(node, value, [outer if fixed else 0, inner, 1, rest], image)
     lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=pooled)
-    column = lowering.scratch([rows, 1])
-    lowering.reshape_to(node, pooled, [rows, 1], column)
-    return column
+    return pooled
 
 
-def _mean_dims(node: Node) -> list[int]:
+def _reduced(node: Node) -> list[int]:
     rank = node.args[0].meta["val"].dim()  # type: ignore[union-attr]
-    given = node.args[1] if len(node.args) > 1 and node.args[1] is not None else range(rank)
+    given = node.args[1] if len(node.args) > 1 and node.args[1] else range(rank)
     return sorted(dim % rank for dim in given)  # type: ignore[union-attr]
 
 
 def _mean_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    _static(node)
-    rank, dims = node.args[0].meta["val"].dim(), _mean_dims(node)  # type: ignore[union-attr]
-    if node.kwargs.get("dtype") not in (None, torch.float32):
+    _one_dynamic(node, is_constant)
+    value, dims = node.args[0].meta["val"], _reduced(node)  # type: ignore[union-attr]
+    if value.dim() == 0:
+        raise Refused("a mean of one number")
+    if node.kwargs.get("dtype") not in (None, value.dtype):
         raise Refused("another dtype for the sum")
-    if not (rank == 4 and dims == [2, 3]) and dims != list(range(rank - len(dims), rank)):
-        raise Refused("a mean of other dimensions than the last ones")
+    if sum(isinstance(size, torch.SymInt) for size in value.shape) > 1:
+        raise Refused("more than one dynamic dimension")
+    varies = [dim for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
+    if any(dim >= dims[0] for dim in varies):
+        raise Refused("a dynamic dimension is added up, or behind one that is")
+    if value.dtype is torch.float16 and math.prod(dims_of(value)[dim] for dim in dims) > 60_000:
+        raise Refused("a sum beyond what float16 can count")
 
 
-@_register(aten.mean.dim, check=_mean_check)
+@_register(aten.mean.dim, aten.sum.dim_IntList, check=_mean_check)
 def _mean(lowering: Lowering, node: Node) -> None:
-    source = node.args[0]
-    dims = dims_of(source.meta["val"])  # type: ignore[union-attr]
-    if len(dims) == 4 and _mean_dims(node) == [2, 3] and (lowering.is_image(source) or lowering.is_integer):  # type: ignore[arg-type]
-        value = lowering.scratch([dims[0], 1, 1, dims[1]])
+    source, dims = node.args[0], _reduced(node)
+    given = source.meta["val"]  # type: ignore[union-attr]
+    sizes = sizes_of(given)
+    if len(sizes) == 4 and dims == [2, 3] and (lowering.is_image(source) or lowering.is_integer):  # type: ignore[arg-type]
+        value = lowering.scratch([dims_of(given)[0], 1, 1, dims_of(given)[1]])
         image = lowering.image(source)  # type: ignore[arg-type]
         lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=value)
     else:
-        inner = math.prod(dims[len(dims) - len(_mean_dims(node)) :])
-        value = _row_mean(lowering, node, lowering.plain(source), math.prod(dims) // inner, inner)  # type: ignore[arg-type]
-    shape = dims_of(node.meta["val"])
-    lowering.reshape_to(node, value, shape, lowering.result(node))
+        value, left, now = lowering.plain(source), list(dims), dims_of(given)  # type: ignore[arg-type]
+        while left:  # neighbours at once
+            over = [left.pop()]
+            while left and left[-1] == over[0] - 1:
+                over.insert(0, left.pop())
+            value = _mean_of(lowering, node, value, now, over, 0 not in sizes)
+            now = [1 if dim in over else size for dim, size in enumerate(now)]
+    shape, result = sizes_of(node.meta["val"]), lowering.result(node)
+    if node.target == aten.sum.dim_IntList:
+        count = math.prod(given.shape[dim] for dim in dims)
+        mean = lowering.scratch(dims_of(node.meta["val"]))
+        lowering.reshape_to(node, value, shape, mean)
+        lowering.binary("XNNMultiply", node, mean, lowering.number(count), result)
+    else:
+        lowering.reshape_to(node, value, shape, result)
 
 
 def _layer_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    _static(node)
+    value = node.args[0].meta["val"]  # type: ignore[union-attr]
+    varies = [dim for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
+    if len(varies) > 1 or any(dim >= value.dim() - len(node.args[1]) for dim in varies):  # type: ignore[arg-type]
+        raise Refused("a dynamic dimension among the normalized ones, or more than one")
     if any(isinstance(arg, Node) and not is_constant(arg) for arg in node.args[2:4]):
         raise Refused("the weights are computed")
     if any(user.args[1] != 0 for user in node.users):
@@ -879,44 +1026,58 @@ def _layer_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 @_register(aten.native_layer_norm.default, check=_layer_norm_check)
 def _layer_norm(lowering: Lowering, node: Node) -> None:
     source, normalized, weight, bias, epsilon = node.args
-    shape = dims_of(source.meta["val"])  # type: ignore[union-attr]
+    whole = dims_of(source.meta["val"])  # type: ignore[union-attr]
+    sizes = sizes_of(source.meta["val"])  # type: ignore[union-attr]
     inner = math.prod(normalized)  # type: ignore[arg-type]
-    rows = math.prod(shape) // inner
-    payload = lowering.payload
+    holder, *others = node.users
+    is_half = lowering.element(source) != FP32  # type: ignore[arg-type]
+    flat = len(normalized) > 1  # type: ignore[arg-type]
+    fixed = 0 not in sizes
+    value = lowering.plain(source)  # type: ignore[arg-type]
+    if is_half:  # the squares would leave its range
+        half, value = value, lowering.scratch(whole, FP32)
+        lowering.add("XNNConvert", node, input_id=half, output_id=value)
+    lowering.compute_in(FP32)
+    dims, outer = whole, sizes[:-1]
+    if flat:
+        dims, outer = [math.prod(whole) // inner, inner], [0]
+        given, value = value, lowering.scratch(dims)
+        lowering.reshape_to(node, given, [*outer, inner], value)
+    column = [*dims[:-1], 1]
 
-    def step(kind: str, left: int, right: int, dims: list[int]) -> int:
-        result = lowering.scratch(dims)
-        lowering.add(kind, node, input1_id=left, input2_id=right, output_id=result)
+    def mean(of: int) -> int:
+        return _mean_of(lowering, node, of, dims, [len(dims) - 1], fixed)
+
+    def as_column(pooled: int) -> int:
+        result = lowering.scratch(column)
+        lowering.reshape_to(node, pooled, [*outer, 1], result)
         return result
 
-    given = lowering.plain(source)  # type: ignore[arg-type]
-    is_half = lowering.element(source) != FP32  # type: ignore[arg-type]
-    if is_half:  # the squares would leave its range
-        half, given = given, lowering.scratch(shape, FP32)
-        lowering.add("XNNConvert", node, input_id=half, output_id=given)
-    lowering.compute_in(FP32)
-    value = lowering.scratch([rows, inner])
-    lowering.reshape_to(node, given, [rows, inner], value)
-    mean = _row_mean(lowering, node, value, rows, inner)
-    centred = step("XNNSubtract", value, mean, [rows, inner])
-    squares = lowering.scratch([rows, inner])
+    centred, squares = lowering.scratch(dims), lowering.scratch(dims)
+    lowering.binary("XNNSubtract", node, value, as_column(mean(value)), centred)
     lowering.add("XNNSquare", node, input_id=centred, output_id=squares)
-    variance = _row_mean(lowering, node, squares, rows, inner)
-    shifted = step("XNNAdd", variance, payload.constant(torch.tensor([float(epsilon)])), [rows, 1])  # type: ignore[arg-type]
-    scale = lowering.scratch([rows, 1])
+    variance = mean(squares)
+    rows = math.prod(column)
+    shifted, scale = lowering.scratch([rows, 1, 1, 1]), lowering.scratch([rows, 1, 1, 1])
+    lowering.binary("XNNAdd", node, variance, lowering.number(float(epsilon)), shifted)  # type: ignore[arg-type]
     lowering.add("XNNReciprocalSquareRoot", node, input_id=shifted, output_id=scale)
-    value = step("XNNMultiply", centred, scale, [rows, inner])
+    steps = [("XNNMultiply", as_column(scale))]
     for kind, operand in (("XNNMultiply", weight), ("XNNAdd", bias)):
         stored = lowering.constant(operand) if isinstance(operand, Node) else None
         if stored is not None:
-            value = step(kind, value, payload.constant(stored.reshape(1, inner).float()), [rows, inner])
-    holder, *others = node.users
+            steps.append((kind, lowering.payload.constant(stored.reshape(inner).float())))
+    value = centred
+    for i, (kind, operand) in enumerate(steps):
+        last = i + 1 == len(steps) and not flat and not is_half
+        result = lowering.result(holder) if last else lowering.scratch(dims)
+        lowering.binary(kind, node, value, operand, result)
+        value = result
+    if flat:
+        result = lowering.scratch(whole) if is_half else lowering.result(holder)
+        lowering.reshape_to(node, value, sizes, result)
+        value = result
     if is_half:
-        whole = lowering.scratch(shape)
-        lowering.reshape_to(node, value, shape, whole)
-        lowering.add("XNNConvert", node, input_id=whole, output_id=lowering.result(holder))
-    else:
-        lowering.reshape_to(node, value, shape, lowering.result(holder))
+        lowering.add("XNNConvert", node, input_id=value, output_id=lowering.result(holder))
     for other in others:
         lowering.alias(other, holder)
 
@@ -941,6 +1102,84 @@ def _softmax(lowering: Lowering, node: Node) -> None:
 )  # fmt: skip
 def _reshape(lowering: Lowering, node: Node) -> None:
     lowering.reshape(node, node.args[0])  # type: ignore[arg-type]
+
+
+def _expand_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    _static(node)
+    if node.meta["val"].dtype not in FLOATS:
+        raise Refused("no floating point")
+
+
+def _broadcasts(user: Node, operand: Node) -> bool:
+    """Whether a node's other operand has its shape already."""
+    others = [arg for arg in user.args[:2] if arg is not operand]
+    shape = user.meta["val"].shape
+    return user.target in _BINARY and len(others) == 1 and others[0].meta["val"].shape == shape  # type: ignore[union-attr]
+
+
+@_register(aten.expand_copy.default, check=_expand_check)
+def _expand(lowering: Lowering, node: Node) -> None:
+    """Times one, which broadcasts; where the users broadcast there is nothing to do."""
+    source, wanted = node.args[0], dims_of(node.meta["val"])
+    if (
+        len(wanted) < 3
+        and not lowering.is_result(node)
+        and all(_broadcasts(user, node) for user in node.users)
+    ):
+        lowering.alias(node, source)  # type: ignore[arg-type]
+        return
+    given = dims_of(source.meta["val"])  # type: ignore[union-attr]
+    given = [1] * (len(wanted) - len(given)) + given
+    value = lowering.scratch(given)
+    lowering.reshape_to(node, lowering.plain(source), given, value)  # type: ignore[arg-type]
+    ones = torch.ones([b if a != b else 1 for a, b in zip(given, wanted, strict=True)])
+    factor = lowering.payload.constant(ones.to(node.meta["val"].dtype))
+    lowering.binary("XNNMultiply", node, value, factor, lowering.result(node))
+
+
+def _resize_numbers(node: Node) -> tuple[list[float], bool]:
+    """How much larger height and width become, and whether corners are aligned."""
+    before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]  # type: ignore[union-attr]
+    aligned = node.target == aten.upsample_bilinear2d.vec and bool(node.args[2])
+    return [b / a for a, b in zip(before, after, strict=True)], aligned
+
+
+def _resize_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    _static(node)
+    factors, aligned = _resize_numbers(node)
+    given = node.args[-1] if isinstance(node.args[-1], (list, tuple)) else None
+    if given is not None and not aligned and any(a != b for a, b in zip(given, factors, strict=True)):
+        raise Refused("a resize by factors that are not those of the sizes")
+    if node.target == aten.upsample_nearest2d.vec and any(factor % 1 for factor in factors):
+        raise Refused("a resize to nearest by a factor that is not whole")
+
+
+@_register(aten.upsample_bilinear2d.vec, check=_resize_check)
+def _resize(lowering: Lowering, node: Node) -> None:
+    image = lowering.image(node.args[0])  # type: ignore[arg-type]
+    _, height, width, _ = _image_dims(dims_of(node.meta["val"]))
+    lowering.add(
+        "XNNStaticResizeBilinear2D",
+        node,
+        new_height=height,
+        new_width=width,
+        input_id=image,
+        output_id=lowering.image_result(node),
+        flags=_ALIGN_CORNERS if _resize_numbers(node)[1] else 0,
+    )
+
+
+@_register(aten.upsample_nearest2d.vec, check=_resize_check)
+def _repeat_pixels(lowering: Lowering, node: Node) -> None:
+    batch, height, width, channels = _image_dims(dims_of(node.args[0].meta["val"]))  # type: ignore[union-attr]
+    down, right = (int(factor) for factor in _resize_numbers(node)[0])
+    apart, repeated = [batch * height, 1, width, 1, channels], [batch * height, down, width, right, channels]
+    value, product = lowering.scratch(apart), lowering.scratch(repeated)
+    lowering.reshape_to(node, lowering.image(node.args[0]), apart, value)  # type: ignore[arg-type]
+    ones = lowering.payload.constant(torch.ones(1, down, 1, right, 1).to(node.meta["val"].dtype))
+    lowering.binary("XNNMultiply", node, value, ones, product)
+    shape = [batch, height * down, width * right, channels]
+    lowering.reshape_to(node, product, shape, lowering.image_result(node))
 
 
 def _is_noop(node: Node, is_constant: Callable[[Node], bool]) -> None:
@@ -1032,7 +1271,7 @@ def _cat(lowering: Lowering, node: Node) -> None:
     dim = (node.args[1] if len(node.args) > 1 else 0) % node.meta["val"].dim()  # type: ignore[operator]
     values, result = _places(lowering, node, *sources)  # type: ignore[misc]
     if lowering.is_image(node):
-        dim = _TO_NHWC.index(dim)
+        dim = _image_axis(dim, node.meta["val"].dim())
     names = ("input1_id", "input2_id", "input3_id", "input4_id", "input5_id")
     lowering.add(
         f"XNNConcatenate{len(values)}",
@@ -1058,7 +1297,10 @@ def _pad(lowering: Lowering, node: Node) -> None:
         before[rank - 1 - i], after[rank - 1 - i] = amounts[2 * i], amounts[2 * i + 1]
     (value,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
     if lowering.is_image(node):
-        before, after = [before[i] for i in _TO_NHWC], [after[i] for i in _TO_NHWC]
+        before, after = (
+            [amount[0], 0, amount[2], amount[1]] if rank == 3 else [amount[i] for i in _TO_NHWC]
+            for amount in (before, after)
+        )
     lowering.add(
         "XNNStaticConstantPad",
         node,

@@ -25,8 +25,9 @@ from torchette.exir.delegate import (
     reject,
     tag_constant_data,
 )
-from torchette.exir.graph import calls, constants, copy_program
+from torchette.exir.graph import add_constant, calls, constants, copy_program
 from torchette.exir.partition import TAG
+from torchette.exir.passes.fold_constants import fold_constants
 
 _log = logging.getLogger("torchette")
 
@@ -63,8 +64,9 @@ class XnnpackPartitioner(Partitioner):
         return [op for op in {node.target for node in calls(ep)} if _is_kept(op)], None
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """Attention in numbers only."""
-        return spell_out_attention(copy_program(exported_program))
+        """Attention in numbers only; what follows from constants alone, once more where nothing is quantized."""
+        program = spell_out_attention(copy_program(exported_program))
+        return program if any(role(node) for node in calls(program)) else fold_constants(program)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag it, and the weights that only it reads."""
@@ -72,17 +74,30 @@ class XnnpackPartitioner(Partitioner):
         for node in calls(exported_program):
             if node.target is operator.getitem:
                 continue
+            given = node.args
+            if node.target == torch.ops.aten.view_copy.default and len(node.all_input_nodes) == 2:
+                # The one size that varies follows from the others: no number has to be given to the delegate.
+                sizes = [-1 if isinstance(size, Node) else size for size in given[1]]  # type: ignore[union-attr]
+                node.args = (given[0], sizes)
             reason = why_not(node, stored) or self._refusal(node, stored)
             if reason is None:
                 node.meta[TAG] = "xnnpack"
             else:
+                node.args = given
                 self._leave(node, reason)
         for node in calls(exported_program):
             if TAG in node.meta and not _beside_work(node):
                 del node.meta[TAG]
                 self._leave(node, "a conversion beside nothing that runs on XNNPACK")
+        for node, tensor in stored.items():
+            inside = [user for user in node.users if TAG in user.meta]
+            if inside and len(inside) < len(node.users):
+                # Something outside reads it too, as it does tied weights: the delegate has its own.
+                twin = add_constant(exported_program, f"{node.name}_xnnpack", tensor, node)
+                for user in inside:
+                    user.replace_input_with(node, twin)
         if self._per_op:
-            _tag_one_by_one(exported_program, stored)
+            _tag_one_by_one(exported_program, constants(exported_program))
         tags = {node.meta[TAG] for node in calls(exported_program) if TAG in node.meta} or {"xnnpack"}
         tag_constant_data(exported_program)
         spec = DelegationSpec(XnnpackBackend.__name__, [])
