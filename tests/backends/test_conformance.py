@@ -29,6 +29,23 @@ def test_conformance(name: str, check) -> None:
         pytest.skip(f"{name} does not take {unclaimed}")
 
 
+@pytest.mark.parametrize("name", PARTITIONERS)
+def test_the_bytes_are_not_needed_after_init(name: str) -> None:
+    if not Runtime.get().backend_registry.is_available(name):
+        pytest.skip(f"{name} is not in this build")
+    args = (torch.randn(2, 3), torch.randn(2, 3))
+    model = torch.nn.Module()
+    model.register_buffer("weight", torch.randn(2, 3))
+    model.forward = lambda x, y: (x + y) * model.weight  # type: ignore[method-assign]
+    edge = to_edge_transform_and_lower(export(model, args), partitioner=PARTITIONERS[name]())
+    (part,) = [m for m in edge.exported_program().graph_module.children() if hasattr(m, "processed_bytes")]
+    data = bytearray(edge.to_executorch().buffer)
+    at = data.index(bytes(part.processed_bytes))
+    method = Runtime.get().load_program(data).load_method("forward")
+    data[at : at + len(part.processed_bytes)] = bytes(len(part.processed_bytes))
+    torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), model(*args))
+
+
 def test_the_registry_knows_what_was_built() -> None:
     assert "NullBackend" in Runtime.get().backend_registry.registered_backend_names
 

@@ -13,11 +13,14 @@ from torch import nn
 from torch.export import Dim, export
 
 from tests.models import zoo
+from torchette.backends import conformance
 from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
 from torchette.backends.xnnpack.operators import OPERATORS
+from torchette.backends.xnnpack.payload import SCHEMA
 from torchette.errors import DelegationWarning, InputError, TorchetteError
 from torchette.exir import to_edge_transform_and_lower
 from torchette.exir.delegate import to_backend
+from torchette.format import flatbuffer
 from torchette.runtime import Runtime
 
 there = pytest.mark.skipif(
@@ -364,6 +367,62 @@ def test_damaged_payloads_are_errors() -> None:
     ).eval()
     args = (torch.randn(1, 2, 8, 8),)
     damage(_lower(model, args), args)
+
+
+@there
+def test_payloads_of_another_version_are_refused() -> None:
+    edge = _lower(nn.Sequential(nn.Linear(4, 4)), (torch.randn(1, 4),))
+    data = edge.to_executorch().buffer
+    for mark, other in ((b"XN01", b"XN99"), (b"XN00", b"XN99"), (b"XH00", b"XH99")):
+        if mark in data:
+            with pytest.raises(TorchetteError, match=r"version|mark|XNNPACK"):
+                Runtime.get().load_program(data.replace(mark, other)).load_method("forward")
+
+
+@there
+def test_programs_that_live_together_keep_their_weights_apart() -> None:
+    x = torch.randn(3, 64)
+    models = [nn.Sequential(nn.Linear(64, 64), nn.ReLU()).eval() for _ in range(2)]
+    files = [_lower(model, (x,)).to_executorch().buffer for model in models]
+    loaded = [Runtime.get().load_program(files[i]).load_method("forward") for i in (0, 1, 0, 1)]
+    for _ in range(2):
+        for i, method in zip((0, 1, 0, 1), loaded, strict=True):
+            got = torch.as_tensor(method.execute([x])[0])
+            torch.testing.assert_close(got, models[i](x), rtol=1e-4, atol=1e-5)
+    del loaded[2], loaded[0]  # the others' weights stay
+    for method in loaded:
+        got = torch.as_tensor(method.execute([x])[0])
+        torch.testing.assert_close(got, models[1](x), rtol=1e-4, atol=1e-5)
+
+
+@there
+@pytest.mark.parametrize("sharing", [0, 1, 2])
+def test_threads_take_turns_on_shared_memory(sharing: int) -> None:
+    registry = Runtime.get().backend_registry
+    before = registry.get_option("XnnpackBackend", "workspace_sharing_mode")
+    registry.set_option("XnnpackBackend", workspace_sharing_mode=sharing)
+    try:
+        conformance.threads(XnnpackPartitioner)
+    finally:
+        registry.set_option("XnnpackBackend", workspace_sharing_mode=before)
+
+
+@there
+def test_a_kernel_that_is_larger_than_its_image_is_refused() -> None:
+    """The library would read what is not there: sizes are checked before it runs."""
+    args = (torch.randn(1, 2, 8, 8),)
+    edge = _lower(nn.Conv2d(2, 4, 3), args)
+    (part,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    blob = bytes(part.processed_bytes)
+    at, size = (int.from_bytes(blob[i : i + 4], "little") for i in (10, 14))
+    graph = flatbuffer.decode(SCHEMA, blob[at : at + size])
+    (node,) = [n.xnode_union for n in graph.xnodes if type(n.xnode_union).__name__ == "XNNConv2d"]
+    node.dilation_height = 100
+    changed = bytes(flatbuffer.encode(SCHEMA, graph))
+    assert len(changed) == size
+    data = edge.to_executorch().buffer.replace(blob, blob[:at] + changed + blob[at + size :])
+    with pytest.raises(TorchetteError, match="values of these sizes"):
+        Runtime.get().load_program(data).load_method("forward").execute(list(args))
 
 
 def test_what_is_claimed_can_be_lowered_and_the_rest_has_a_reason() -> None:

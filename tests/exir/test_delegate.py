@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
@@ -326,6 +327,37 @@ def test_the_given_program_is_left_as_it_is() -> None:
     before = str(edge.exported_program())
     edge.to_backend(Choose("add", "mul"))
     assert str(edge.exported_program()) == before
+
+
+def test_the_work_grows_with_the_graph_and_not_with_its_square() -> None:
+    class Chain(torch.nn.Module):
+        def __init__(self, length: int) -> None:
+            super().__init__()
+            self.weights = torch.nn.ParameterList(torch.randn(2) for _ in range(length))
+
+        def forward(self, x):
+            for weight in self.weights:
+                x = torch.tanh(x * weight)
+            return x
+
+    def work(length: int) -> int:
+        """Calls of functions of ours, while as many delegates are made."""
+        program = to_edge(export(Chain(length), (torch.randn(2),))).exported_program()
+        count = 0
+
+        def counts(frame, event, argument) -> None:
+            nonlocal count
+            count += event == "call" and "torchette" in frame.f_code.co_filename
+
+        sys.setprofile(counts)
+        try:
+            lowered = to_backend(program, Choose("mul"))
+        finally:
+            sys.setprofile(None)
+        assert len(get_delegates(lowered.graph)) == length
+        return count
+
+    assert work(160) < 2.2 * work(80)
 
 
 def test_patterns_find_their_nodes() -> None:

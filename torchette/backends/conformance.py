@@ -154,6 +154,20 @@ def missing_at_run_time(make: MakePartitioner) -> None:
         raise AssertionError("a method of an unknown backend was loaded")
 
 
+def fails_at_init(make: MakePartitioner) -> None:
+    """Bytes that it refuses make loading fail, over and over; what is sound loads and runs in between."""
+    args = (torch.randn(2, 3), torch.randn(2, 3))
+    model = _Chain(torch.randn(2, 3)).eval()
+    edge = _lower(model, args, make)
+    data = edge.to_executorch().buffer
+    (blob,) = (bytes(module.processed_bytes) for module in _modules(edge))
+    sound = Runtime.get().load_program(data)
+    broken = Runtime.get().load_program(data.replace(blob, bytes(len(blob))))
+    for _ in range(20):
+        assert _refuses(broken), "bytes that are all zero were accepted"
+        _equal(sound.load_method("forward"), model, args)
+
+
 def falls_back(make: MakePartitioner) -> None:
     """Where the backend is absent, a file with a portable plan runs on the kernels, and says so."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
@@ -214,6 +228,7 @@ CHECKS: tuple[Callable[[MakePartitioner], None], ...] = (
     several_methods,
     threads,
     missing_at_run_time,
+    fails_at_init,
     falls_back,
     damaged_bytes,
     refuses_what_it_cannot_do,
@@ -248,6 +263,14 @@ def _backends(edge: EdgeProgramManager) -> list[str]:
 
 def _load(program: ExecutorchProgramManager) -> Any:
     return Runtime.get().load_program(program.buffer).load_method("forward")
+
+
+def _refuses(program: Any) -> bool:
+    try:
+        program.load_method("forward")
+    except TorchetteError:
+        return True
+    return False
 
 
 def _equal(method: Any, model: torch.nn.Module, args: tuple) -> None:

@@ -281,8 +281,7 @@ def _functionalize(context: Any, lowered_module: LoweredBackendModule, *args: An
         return context.wrap_tensors(executorch_call_delegate(lowered_module, *context.unwrap_tensors(args)))
 
 
-def _free_name(module: torch.nn.Module) -> str:
-    number = 0
+def _free_name(module: torch.nn.Module, number: int = 0) -> str:
     while hasattr(module, f"lowered_module_{number}"):
         number += 1
     return f"lowered_module_{number}"
@@ -476,6 +475,7 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
                 taken.update(part.graph_module.modules())
                 parts.append(_Part(name, module, piece, tags[piece.tag], part))
     replaced: dict[Node, Node] = {}
+    numbers: dict[torch.nn.Module, int] = {}  # of the delegates of a graph so far
     for backend_id in dict.fromkeys(part.spec.backend_id for part in parts):
         mine = [part for part in parts if part.spec.backend_id == backend_id]
         by_method: dict[str, list[_Part]] = {}
@@ -489,9 +489,10 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
         for name, group in by_method.items():
             for part, module in zip(group, lowered[name], strict=True):
                 node = replace_by_call(
-                    part.piece, part.module, programs[name], _free_name(part.module), module,
-                    executorch_call_delegate, replaced,
+                    part.piece, part.module, programs[name], _free_name(part.module, numbers.get(part.module, 0)),
+                    module, executorch_call_delegate, replaced,
                 )  # fmt: skip
+                numbers[part.module] = numbers.get(part.module, 0) + 1
                 _keep_handle(node, part.program)
                 note(programs[name], _summary(part))
     for program in programs.values():

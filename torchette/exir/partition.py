@@ -48,7 +48,7 @@ class Piece:
         nodes: what it computes.
         inputs: the nodes outside of it that it reads, stored tensors that it owns excepted.
         outputs: its nodes that others read, or that the graph returns.
-        owned: stored tensors that become part of it.
+        owned: stored tensors that become part of it, and what they are to the program.
         attributes: graphs and lowered modules that its calls name, which become part of it.
         updates: (output of the program, new value) of the state that becomes part of it.
         number, of: which piece of its tag this is.
@@ -58,7 +58,7 @@ class Piece:
     nodes: list[Node]
     inputs: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
-    owned: list[Node] = field(default_factory=list)
+    owned: dict[Node, InputSpec] = field(default_factory=dict)
     attributes: list[Node] = field(default_factory=list)
     updates: list[tuple[OutputSpec, Node]] = field(default_factory=list)
     number: int = 0
@@ -77,9 +77,32 @@ def pieces(module: GraphModule, program: ExportedProgram | None = None) -> list[
     tags = _tags(nodes)
     found = cut(nodes, tags)
     _sort(graph, nodes, found)
+    surroundings = _Surroundings(program)
     for piece in found:
-        _find_edges(piece, program)
+        _find_edges(piece, surroundings)
     return found
+
+
+class _Surroundings:
+    """What the main graph's pieces are asked for: its tagged stored tensors, the updates of its state by name, and each
+    node that it returns, with what for. Nothing in a branch's."""
+
+    def __init__(self, program: ExportedProgram | None) -> None:
+        self.stored: dict[Node, InputSpec] = {}
+        self.updates: dict[str, tuple[OutputSpec, Node]] = {}
+        self.returned: dict[Node, list[OutputSpec]] = {}
+        self.is_main = program is not None
+        if program is None:
+            return
+        signature = program.graph_signature
+        for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
+            if TAG in node.meta and tensor_of(program, spec) is not None:
+                self.stored[node] = spec
+        for value, output in zip(program.graph.output_node().args[0], signature.output_specs, strict=True):  # type: ignore[arg-type]
+            if isinstance(value, Node):
+                self.returned.setdefault(value, []).append(output)
+            if output.kind is OutputKind.BUFFER_MUTATION and output.target is not None:
+                self.updates[output.target] = (output, value)
 
 
 def _tags(nodes: list[Node]) -> dict[Node, str]:
@@ -223,23 +246,11 @@ def _sort(graph: Graph, nodes: list[Node], found: list[Piece]) -> None:
         piece.of = counts[piece.tag]
 
 
-def _find_edges(piece: Piece, program: ExportedProgram | None) -> None:
+def _find_edges(piece: Piece, surroundings: _Surroundings) -> None:
     inside = set(piece.nodes)
-    stored: dict[Node, InputSpec] = {}
-    updates: dict[str, tuple[OutputSpec, Node]] = {}
-    if program is not None:
-        signature = program.graph_signature
-        stored = {
-            node: spec
-            for node, spec in zip(placeholders(program), signature.input_specs, strict=True)
-            if tensor_of(program, spec) is not None and TAG in node.meta
-        }
-        for value, spec in zip(program.graph.output_node().args[0], signature.output_specs, strict=True):  # type: ignore[arg-type]
-            if spec.kind is OutputKind.BUFFER_MUTATION and spec.target is not None:
-                updates[spec.target] = (spec, value)
-    written: set[Node] = set()
+    stored, updates = surroundings.stored, surroundings.updates
     inputs: dict[Node, None] = {}
-    owned: dict[Node, None] = {}
+    owned: dict[Node, InputSpec] = {}
     attributes: dict[Node, None] = {}
     for node in piece.nodes:
         for source in node.all_input_nodes:
@@ -251,33 +262,24 @@ def _find_edges(piece: Piece, program: ExportedProgram | None) -> None:
             elif spec is None:
                 inputs[source] = None
             elif spec.target not in updates:
-                owned[source] = None
+                owned[source] = spec
             else:
                 # State goes along only as a whole: all that reads it, and what writes it.
                 update = updates[spec.target]
                 if set(source.users) <= inside and update[1] in inside:
                     if source not in owned:
                         piece.updates.append(update)
-                        written.add(update[1])
-                    owned[source] = None
+                    owned[source] = spec
                 else:
                     inputs[source] = None
-    piece.inputs, piece.owned, piece.attributes = list(inputs), list(owned), list(attributes)
+    piece.inputs, piece.owned, piece.attributes = list(inputs), owned, list(attributes)
     kept = {id(spec) for spec, _ in piece.updates}
     for node in piece.nodes:
         outside = any(user not in inside and user.op != "output" for user in node.users)
         if not outside and any(user.op == "output" for user in node.users):
-            if program is None:
-                outside = True
-            else:
-                outside = any(
-                    value is node and id(spec) not in kept
-                    for value, spec in zip(
-                        program.graph.output_node().args[0],  # type: ignore[arg-type]
-                        program.graph_signature.output_specs,
-                        strict=True,
-                    )
-                )
+            outside = not surroundings.is_main or any(
+                id(spec) not in kept for spec in surroundings.returned.get(node, ())
+            )
         if outside:
             piece.outputs.append(node)
     # What a call gives out are tensors: of a result in parts, the parts.
@@ -298,13 +300,8 @@ def program_of(piece: Piece, program: ExportedProgram) -> ExportedProgram:
     specs: list[InputSpec] = []
     state: dict[str, Any] = {}
     constants: dict[str, Any] = {}
-    by_node: dict[Node, InputSpec] = (
-        dict(zip(placeholders(program), program.graph_signature.input_specs, strict=True))
-        if piece.owned
-        else {}
-    )
-    for node in piece.owned:
-        spec = copy.copy(by_node[node])
+    for node, owned in piece.owned.items():
+        spec = copy.copy(owned)
         copies[node] = _placeholder(graph, node)
         spec.arg = TensorArgument(copies[node].name)
         specs.append(spec)
