@@ -41,7 +41,7 @@ from torchette.exir.partitioners import (
     generate_pattern_op_partitions,
     get_delegates,
 )
-from torchette.format import pte
+from torchette.format import ptd, pte
 
 
 class ListingBackend(BackendDetails):
@@ -192,6 +192,33 @@ def test_a_weight_that_is_also_named_data_stands_in_the_file_once() -> None:
     assert {plan.name for plan in file.program.execution_plan} == {"forward", "forward@portable"}
     weight = edge.exported_program().graph_module.lowered_module_0.original_module.state_dict["linear.weight"]
     assert bytes(file.named()["linear.weight"]) == weight.detach().numpy().tobytes()
+
+
+class KeepingBackend(BackendDetails):
+    """Keeps its weights by name: those of one dimension in a data file, the others where they are aligned."""
+
+    @staticmethod
+    def preprocess(edge_program, compile_specs):
+        store = NamedDataStore()
+        for key, tensor in edge_program.state_dict.items():
+            store.add_named_data(key, tensor, 512, "biases" if tensor.dim() == 1 else None)
+        return PreprocessResult(b"x", data_store_output=store.get_named_data_store_output())
+
+
+def test_named_data_are_aligned_and_go_into_data_files(tmp_path) -> None:
+    model = torch.nn.Linear(4, 4)
+    edge = _lowered(model, ARGS[:1], AllNodePartitioner("KeepingBackend", []))
+    for fallback in (False, True):
+        finished = edge.to_executorch(ExecutorchBackendConfig(portable_fallback=fallback))
+        weight = model.weight.detach().numpy().tobytes()
+        assert bytes(pte.read(finished.buffer).named()["weight"]) == weight
+        assert any(
+            finished.buffer[at : at + len(weight)] == weight for at in range(0, len(finished.buffer), 512)
+        )
+    finished.write_tensor_data_to_file(tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "biases.ptd"
+    assert bytes(ptd.read(file.read_bytes())["bias"].data) == model.bias.detach().numpy().tobytes()
 
 
 def test_state_goes_along_as_a_whole() -> None:

@@ -77,10 +77,17 @@ class NamedDataStore:
     def __init__(self) -> None:
         self._buffers: list[Any] = []
         self._keys: dict[str, DataEntry] = {}
+        self._external: dict[str, dict[str, DataEntry]] = {}
         self._by_digest: dict[bytes, int] = {}
 
-    def add_named_data(self, key: str, data: Any, alignment: int | None = 1) -> None:
+    def add_named_data(
+        self, key: str, data: Any, alignment: int | None = 1, external_tag: str | None = None
+    ) -> None:
         """Add `data` (bytes-like, or a tensor) as `key`.
+
+        Args:
+            alignment: of its place in the file, in bytes; a power of two.
+            external_tag: the name of a data file (.ptd) beside the program, where it shall stand instead.
 
         Raises:
             DelegationError: there are other bytes of that name already.
@@ -91,23 +98,26 @@ class NamedDataStore:
         index = self._by_digest.setdefault(digest, len(self._buffers))
         if index == len(self._buffers):
             self._buffers.append(data)
-        known = self._keys.get(key)
+        keys = self._keys if external_tag is None else self._external.setdefault(external_tag, {})
+        known = keys.get(key)
         if known is not None and known.buffer_index != index:
             raise DelegationError(
                 f"the named data {key!r} are given twice, with different bytes",
                 hints=["let the key say what the bytes are, for example a hash of them"],
                 code="named-data-differ",
             )
-        self._keys[key] = DataEntry(index, max(alignment or 1, known.alignment if known else 1))
+        keys[key] = DataEntry(index, max(alignment or 1, known.alignment if known else 1))
 
     def merge_named_data_store(self, other: NamedDataStoreOutput) -> None:
         """Add all that another store holds."""
-        for key, entry in other.pte_data.items():
-            self.add_named_data(key, other.buffers[entry.buffer_index], entry.alignment)
+        for tag, keys in ((None, other.pte_data), *other.external_data.items()):
+            for key, entry in keys.items():
+                self.add_named_data(key, other.buffers[entry.buffer_index], entry.alignment, tag)
 
     def get_named_data_store_output(self) -> NamedDataStoreOutput:
         """What was collected."""
-        return NamedDataStoreOutput(list(self._buffers), dict(self._keys))
+        external = {tag: dict(keys) for tag, keys in self._external.items()}
+        return NamedDataStoreOutput(list(self._buffers), dict(self._keys), external)
 
 
 @dataclass

@@ -50,6 +50,7 @@ class EmitterOutput:
         mutable_data: the same for the initial bytes of state; empty if all state starts as zeros.
         delegate_data: blobs of delegates; equal ones stand here once.
         named_data: blobs that delegates find by name.
+        named_alignment: the greatest that one of them wants, in bytes.
         data_files: the name of a file, without its suffix -> what it has under each name: constants outside of the program.
         debug_handle_map: method -> instruction -> the `debug_handle` of the node that it came from.
         instruction_id_to_num_outs_map: method -> instruction -> number of tensors that it writes.
@@ -61,6 +62,7 @@ class EmitterOutput:
     mutable_data: list[Any]
     delegate_data: list[Any] = field(default_factory=list)
     named_data: dict[str, Any] = field(default_factory=dict)
+    named_alignment: int = 1
     data_files: dict[str, dict[str, ptd.NamedBytes]] = field(default_factory=dict)
     debug_handle_map: dict[str, dict[int, Any]] = field(default_factory=dict)
     instruction_id_to_num_outs_map: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -120,8 +122,8 @@ def emit_program(
         plans.append(_constant_method(name, value, constants))
     if len(mutable_data.buffers) == 1:
         mutable_data.buffers.clear()
-    output.named_data = delegates.named_data()
     output.data_files = outside.files
+    delegates.named_data(output)
     output.program = pte.Program(version=SCHEMA_VERSION, execution_plan=plans)
     return output
 
@@ -207,10 +209,16 @@ class _Delegates:
             self.blobs.append(blob)
         return index
 
-    def named_data(self) -> dict[str, Any]:
-        """Key -> bytes; keys of the same bytes have the same object."""
+    def named_data(self, output: EmitterOutput) -> None:
+        """Fill in what stands under names in the program and in data files; keys of the same bytes have the same object."""
         found = self._named.get_named_data_store_output()
-        return {key: found.buffers[entry.buffer_index] for key, entry in sorted(found.pte_data.items())}
+        output.named_data = {key: found.buffers[e.buffer_index] for key, e in sorted(found.pte_data.items())}
+        output.named_alignment = max((entry.alignment for entry in found.pte_data.values()), default=1)
+        for tag, keys in sorted(found.external_data.items()):
+            file = output.data_files.setdefault(tag.removesuffix(".ptd"), {})
+            file.update(
+                (key, ptd.NamedBytes(found.buffers[e.buffer_index])) for key, e in sorted(keys.items())
+            )
 
 
 _SCALAR_TYPES = {

@@ -574,6 +574,7 @@ class ExecutorchProgramManager:
             output.mutable_data,
             output.delegate_data,
             output.named_data,
+            named_alignment=output.named_alignment,
             segment_alignment=config.segment_alignment,
             constant_tensor_alignment=config.constant_tensor_alignment or 16,
             extract_delegate_segments=config.extract_delegate_segments,

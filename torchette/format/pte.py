@@ -125,6 +125,7 @@ def write(
     delegate_data: Sequence[Any] = (),
     named_data: Mapping[str, Any] | None = None,
     *,
+    named_alignment: int = 1,
     segment_alignment: int = 128,
     constant_tensor_alignment: int = 16,
     extract_delegate_segments: bool = True,
@@ -139,13 +140,14 @@ def write(
         mutable_data: the same, for the initial bytes of planned tensors; empty if there are none.
         delegate_data: `BackendDelegate.processed.index` is an index here (its location is ignored).
         named_data: blobs by name. Names with the same buffer object share a segment.
+        named_alignment: bytes, a power of two; of what stands under names.
         segment_alignment: bytes, a power of two; where the segments start.
         constant_tensor_alignment: bytes, a power of two; where each constant starts in its segment.
         extract_delegate_segments: whether delegate data become segments, or stay inside of the program.
 
     Raises FormatError for a record that the schema cannot hold, ValueError for other arguments.
     """
-    for alignment in (segment_alignment, constant_tensor_alignment):
+    for alignment in (segment_alignment, constant_tensor_alignment, named_alignment):
         if alignment < 1 or alignment & (alignment - 1):
             raise ValueError(f"An alignment must be a power of two, not {alignment}")
     for items in (constants, mutable_data):
@@ -153,7 +155,7 @@ def write(
             raise ValueError(
                 "Element 0 of the constants and of the mutable data is reserved and must be empty"
             )
-    segment_alignment = max(segment_alignment, constant_tensor_alignment)
+    segment_alignment = max(segment_alignment, constant_tensor_alignment, named_alignment)
 
     segments = _Segments(segment_alignment)
     program = replace(
@@ -188,11 +190,11 @@ def write(
     for name, blob in (named_data or {}).items():
         if id(blob) not in stored:
             same = weights.get(_digest(blob))
-            if same is None:
+            start = 0 if same is None else segments.records[0].offset + program.constant_segment.offsets[same]
+            if same is None or start % named_alignment:
                 stored[id(blob)] = segments.add([blob]).segment_index
             else:
                 # A weight that a delegate and the program both have stands in the file once.
-                start = segments.records[0].offset + program.constant_segment.offsets[same]
                 segments.records.append(SCHEMA.types["DataSegment"](start, _bytes_view(blob).nbytes))
                 stored[id(blob)] = len(segments.records) - 1
         program.named_data.append(SCHEMA.types["NamedData"](name, stored[id(blob)]))
