@@ -26,6 +26,7 @@ from torchette.build import library, selection, targets, toolchain
 from torchette.build.bare import boards
 from torchette.build.make import Made, link_flags, make
 from torchette.build.selection import Selection
+from torchette.devtools.memory import bills
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="pip install 'torchette[build]'"
@@ -155,6 +156,52 @@ def check_core(name: str, folder: Path) -> None:
     file = folder / "program.pte"
     run(sys.executable, ROOT / "tests" / "runtime" / "make_program.py", file, env={"PYTHONPATH": str(ROOT)})
     assert " 0 failures" in run(*command, program, file).stdout
+
+
+class Products(torch.nn.Module):
+    """What takes scratch memory by the width of vectors: products, with the left side copied and in place, convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = torch.nn.Conv2d(8, 24, 3, padding=1)
+        self.back = torch.nn.ConvTranspose2d(24, 130, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.back(torch.relu(self.wide(x)))
+        return y.flatten(1)[0, :12800].reshape(100, 128).t() @ y.flatten(1)[0, :3100].reshape(100, 31)
+
+
+def test_the_memory_bill_of_aarch64_is_exact(tmp_path: Path) -> None:
+    """Scratch memory is measured on this machine, with kernels whose vectors are as wide."""
+    torch.manual_seed(0)
+    module, x, file = Products().eval(), torch.rand(1, 8, 12, 12), tmp_path / "model.pte"
+    torchette.compile(module, (x,), plan_inputs_and_outputs=True).save(file)
+    with torch.no_grad():
+        expected = module(x)
+    target = targets.find("aarch64-linux")
+    emulator = emulated(target)
+    driver = toolchain.find_compiler(target)
+    common = (*library.flags(small=False), f"-I{ROOT}")
+    kept = library.units(target, selection.of_files([file]), "posix", common, small=False)
+    own = [ROOT / "tests/models/heapless.cpp", ROOT / "torchette/backends/null/runtime.cpp"]
+    objects = toolchain.compile_units(driver, [*kept, *(toolchain.Unit(path, common) for path in own)])
+    toolchain.link(driver, objects, tmp_path / "heapless", link_flags(target, driver))
+    (tmp_path / "in").write_bytes(x.numpy().tobytes())
+    (bill,) = bills(file, "aarch64")
+    assert bill.temp is not None and bill.temp.least > 4096 and not bill.temp.unknown
+
+    def outputs(method: int, temp: int, planned: list[int]) -> subprocess.CompletedProcess[str]:
+        files = [tmp_path / name for name in ("heapless", "model.pte", "in", "out")]
+        command = [*emulator, *files, method, temp, *planned]
+        return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+
+    for temp in {bill.temp.most, bill.temp.least}:
+        assert outputs(bill.method, temp, bill.planned).returncode == 0
+        result = torch.frombuffer(bytearray((tmp_path / "out").read_bytes()), dtype=torch.float32)
+        torch.testing.assert_close(result.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
+    assert outputs(bill.method - 1, bill.temp.most, bill.planned).returncode == 1
+    less = outputs(bill.method, bill.temp.least - 1, bill.planned)
+    assert less.returncode == 1 and f"needs at least {bill.temp.least}" in less.stderr, less.stderr
 
 
 def test_aarch64_runs_models_as_the_host_does(tmp_path: Path, mobilenet, operators) -> None:

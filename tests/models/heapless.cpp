@@ -23,7 +23,7 @@ bool armed = false;  // from now on nothing may be allocated
 alignas(64) uint8_t file_pool[128 << 20], input_pool[4 << 20], method_pool[8 << 20],
     planned_pool[64 << 20], temp_pool[32 << 20], output_pool[4 << 20];
 
-void forbid(const char* what) {
+[[maybe_unused]] void forbid(const char* what) {
   if (!armed) return;
   armed = false;
   fprintf(stderr, "heapless: %s was called\n", what);
@@ -40,6 +40,7 @@ size_t read_file(const char* path, uint8_t* to, size_t room) {
 
 }  // namespace
 
+#ifdef __GLIBC__  // others have no second name for their own; there only the pools are held to their sizes
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
@@ -62,6 +63,7 @@ void free(void* data) {
   __libc_free(data);
 }
 }
+#endif
 
 static Error run(size_t file_size, Span<const size_t> sizes, bool load_only, size_t* output_size) {
   TORCHETTE_TRY(register_backend(null_backend));

@@ -14,7 +14,6 @@ The runtime takes all memory from the caller, in four pools, so what a method ne
 from __future__ import annotations
 
 import dataclasses
-import platform
 import re
 import struct
 from collections.abc import Iterable
@@ -30,33 +29,28 @@ from torchette.format import pte
 
 
 class Target(NamedTuple):
-    """A device, as far as memory depends on it: bytes of a pointer, and lanes x registers of the kernels' vectors."""
+    """A device, as far as memory depends on it: bytes of a pointer, and floats in one of the kernels' vectors."""
 
     name: str
     pointer: int
-    kernels: str
+    lanes: int
 
 
-# Which vectors the kernels of a level are written for (torchette/kernels/simd.h).
-_LEVELS = {
-    "v1": "4x16",
-    "v3": "8x16",
-    "v4": "16x32",
-    "baseline": "4x32" if platform.machine() in ("aarch64", "arm64") else "4x16",
-}
+# How wide the vectors are that the kernels of a level are written for (torchette/kernels/simd.h).
+_LANES = {"v1": 4, "v3": 8, "v4": 16, "baseline": 4}
 
 TARGETS = {
     target.name: target
     for target in (
-        Target("cortex-m", 4, "4x16"),
-        Target("armv7", 4, "4x16"),
-        Target("riscv32", 4, "4x16"),
-        Target("wasm32", 4, "4x16"),
-        Target("aarch64", 8, "4x32"),
-        Target("riscv64", 8, "4x16"),
-        Target("x86-64", 8, "4x16"),
-        Target("x86-64-v3", 8, "8x16"),
-        Target("x86-64-v4", 8, "16x32"),
+        Target("cortex-m", 4, 4),
+        Target("armv7", 4, 4),
+        Target("riscv32", 4, 4),
+        Target("wasm32", 4, 4),
+        Target("aarch64", 8, 4),
+        Target("riscv64", 8, 4),
+        Target("x86-64", 8, 4),
+        Target("x86-64-v3", 8, 8),
+        Target("x86-64-v4", 8, 16),
     )
 }
 
@@ -72,7 +66,7 @@ def target_named(name: str) -> Target:
     if name in ("native", "host"):
         from torchette import runtime
 
-        return Target(name, struct.calcsize("P"), _LEVELS[runtime.kernel_level()])
+        return Target(name, struct.calcsize("P"), _LANES[runtime.kernel_level()])
     known = [kind for kind in TARGETS if re.fullmatch(rf"{kind}(\d+|-.+)?", name)]
     if not known:
         raise InputError(
@@ -476,7 +470,7 @@ def _temp(plan: Any, target: Target) -> Temp | None:
     from torchette import runtime
 
     for level in runtime.kernel_levels():
-        if _LEVELS[level] == target.kernels:
+        if _LANES[level] == target.lanes:
             return temp_bytes(plan, level)
     return None
 

@@ -65,7 +65,9 @@ class GemmScratch {
                             : rows_ = take((m < kBlockRows ? m : kBlockRows) * next_part(k, kMaxDepth));
   }
 
-  static constexpr size_t kBlockRows = 8 * kMaxRows;
+  /// By lanes alone, as all scratch memory, so that what a machine of one width takes is known of all of
+  /// them.
+  static constexpr size_t kBlockRows = kLanes == 16 ? 112 : 48;
 
  private:
   /// One float at least: a product of inner size 0 needs none, and null says that there is no memory.
