@@ -3,9 +3,11 @@
 // dtypes, ranks, layouts, numbers, results that lie in operands. Built with AddressSanitizer and
 // UndefinedBehaviorSanitizer, which end it where a kernel reads or writes outside of its tensors. Every
 // refusal must come with a message. Arguments: how many calls per kernel, the seed, a file of calls that are
-// right ("" for none), parts of names (default: all). Prints "name: ran, refused" per kernel.
+// right ("" for none), parts of names (default: all). Prints "name: ran, refused" per kernel, and under it
+// the messages of its refusals, each once, numbers as N.
 #include <unistd.h>
 
+#include <cctype>
 #include <cinttypes>
 #include <cmath>
 #include <csignal>
@@ -17,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -514,6 +517,22 @@ std::map<std::string, std::vector<Example>> examples_of(const char* path) {
   return examples;
 }
 
+/// The message with an N for each number in it, so that it is the same for all calls.
+std::string without_numbers(const std::string& message) {
+  const auto in_word = [](char c) { return isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  std::string text;
+  for (size_t at = 0, end = 0; at < message.size(); at = end) {
+    while (end < message.size() && in_word(message[end])) ++end;
+    const std::string word = message.substr(at, end - at);
+    if (word.empty())
+      text += message[end++];
+    else
+      text +=
+          isdigit(static_cast<unsigned char>(word[0])) != 0 || word == "nan" || word == "inf" ? "N" : word;
+  }
+  return text;
+}
+
 bool wanted(const char* name, int parts, char** part) {
   for (int i = 0; i < parts; ++i)
     if (strstr(name, part[i]) != nullptr) return true;
@@ -538,6 +557,7 @@ int main(int count, char** argument) {
       running = kernel.name;
       alarm(20 + static_cast<unsigned>(calls / 100));
       size_t ran = 0, refused = 0;
+      std::set<std::string> refusals;
       for (size_t i = 0; i < calls; ++i) {
         std::mt19937_64 random(seed * 1000003 + i);
         Call call(kernel, random, found == examples.end() ? nullptr : &found->second);
@@ -551,8 +571,10 @@ int main(int count, char** argument) {
                   static_cast<int>(error));
           return 2;
         }
+        if (error != Error::Ok) refusals.insert(without_numbers(last_message));
       }
       printf("%s: %zu ran, %zu refused\n", kernel.name, ran, refused);
+      for (const std::string& refusal : refusals) printf("  %s\n", refusal.c_str());
     }
   return 0;
 }

@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import sys
+import unittest.mock
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,8 @@ RESULT = Path(torchette.__file__).parent / "kernels" / "parity.json"
 SAMPLES = 6
 # Which of equal elements comes first is open for these.
 WITH_TIES = {"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"}
+# The one reason that is not in EXCLUSIONS: it is found out.
+REFUSED = "draws at random as training does, which the compiler refuses ahead of time (train-mode)"
 # Vectors are determined up to their signs, and where values are equal up to rotations: what is compared is what they
 # multiply to, and how orthogonal they are.
 FACTORS: dict[str, Callable] = {
@@ -120,6 +123,17 @@ class Sample:
         torch.manual_seed(0)
         return self.call(map(convert, self.tensors()))
 
+    def draws(self) -> bool:
+        """Whether eager's results follow from a seed. Torch's own functions of samples set one."""
+        set_seed, results = torch.manual_seed, []
+        for seed in (1, 2):
+            with unittest.mock.patch.object(torch, "manual_seed", lambda _, seed=seed: set_seed(seed)):
+                results.append(self.eager())
+        return any(
+            isinstance(one, torch.Tensor) and not torch.equal(one.nan_to_num(), other.nan_to_num())
+            for one, other in zip(*results, strict=True)
+        )
+
     def __str__(self) -> str:
         def text(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -132,7 +146,8 @@ class Sample:
 
 
 class Calls(torch.nn.Module):
-    """A model that makes several calls; its inputs are all of their tensors, one after the other."""
+    """A model that makes several calls; its inputs are all of their tensors, one after the other. No file holds complex
+    tensors: they come in and go out as pairs of real ones."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         super().__init__()
@@ -140,7 +155,26 @@ class Calls(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple:
         given = iter(tensors[1:])  # the first is there so that none is without inputs
-        return tuple(tuple(sample.call(given)) for sample in self.samples)
+        return tuple(
+            tuple(
+                map(
+                    paired,
+                    sample.call(
+                        torch.view_as_complex(next(given)) if own.is_complex() else next(given)
+                        for own in sample.tensors()
+                    ),
+                )
+            )
+            for sample in self.samples
+        )
+
+
+def paired(value: Any) -> Any:
+    return (
+        torch.view_as_real(value.resolve_conj())
+        if isinstance(value, torch.Tensor) and value.is_complex()
+        else value
+    )
 
 
 # ---- what there is to try ----
@@ -218,18 +252,25 @@ class Tally:
 
     passed: list[Sample] = field(default_factory=list)
     failed: list[tuple[Sample, str]] = field(default_factory=list)
+    refused: list[Sample] = field(default_factory=list)
+    """what draws at random, as training does and programs for use do not: refused ahead of time, as it should be"""
     kernels: Counter = field(default_factory=Counter)
     """(kernel, dtype of its first tensor) -> calls, all of them in programs that gave what eager gives"""
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(self.passed + other.passed, self.failed + other.failed, self.kernels + other.kernels)
+        return Tally(
+            self.passed + other.passed,
+            self.failed + other.failed,
+            self.refused + other.refused,
+            self.kernels + other.kernels,
+        )
 
 
 def hold(batch: Sequence[Sample]) -> Tally:
     """Compile and run samples, together where that succeeds; compare each with eager."""
     if not batch:
         return Tally()
-    inputs = [torch.zeros(1), *(tensor for sample in batch for tensor in sample.tensors())]
+    inputs = [torch.zeros(1), *(paired(tensor) for sample in batch for tensor in sample.tensors())]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -239,6 +280,8 @@ def hold(batch: Sequence[Sample]) -> Tally:
         if len(batch) > 1:
             half = len(batch) // 2
             return hold(batch[:half]) + hold(batch[half:])
+        if error.code == "train-mode" and batch[0].draws():
+            return Tally(refused=[batch[0]])
         text = " ".join(str(error).split())
         return Tally(failed=[(batch[0], f"{type(error).__name__} [{error.code}] {text[:300]}")])
     problems = [difference(sample, list(result)) for sample, result in zip(batch, results, strict=True)]
@@ -253,7 +296,7 @@ def hold(batch: Sequence[Sample]) -> Tally:
 
 def difference(sample: Sample, given: list[Any]) -> str | None:
     """What is different from eager's results, if anything is."""
-    expected = sample.eager()
+    expected = list(map(paired, sample.eager()))
     if len(given) != len(expected):
         return f"{len(given)} results instead of {len(expected)}"
     exact: list[Any] | None = None
@@ -320,7 +363,7 @@ def _exact(sample: Sample, count: int) -> list[Any]:
         return tensor.double() if tensor.is_floating_point() else tensor.clone()
 
     try:
-        results = sample.eager(wide)
+        results = list(map(paired, sample.eager(wide)))
     except (RuntimeError, NotImplementedError):
         results = []
     return results if len(results) == count else [None] * count
@@ -336,6 +379,7 @@ def _as_good_as_eager(ours: torch.Tensor, theirs: torch.Tensor, exact: Any) -> b
     finite = exact.isfinite() & theirs.isfinite()
     # Where a narrow type overflowed on eager's way to a result that it can hold, that result is right as well.
     near = torch.isclose(ours.double(), exact, rtol=8 * torch.finfo(theirs.dtype).eps, atol=0)
+    near |= ours == exact.to(ours.dtype)  # which may be beyond what it can hold
     other = ~finite & ~near
     same_elsewhere = torch.equal(ours[other].nan_to_num(), theirs[other].nan_to_num())
     if not finite.any():
@@ -369,6 +413,7 @@ class Result:
 
     operators: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     kernels: dict[str, dict[str, int]] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
@@ -381,6 +426,7 @@ class Result:
             for dtype, calls in row.items():
                 of_dtypes = self.kernels.setdefault(name, {})
                 of_dtypes[dtype] = of_dtypes.get(dtype, 0) + calls
+        self.refused += other.refused
         self.failures += other.failures
 
 
@@ -400,6 +446,7 @@ def sweep(
         result.operators[sample.operator][sample.dtype][0] += 1
     for (kernel, dtype), calls in whole.kernels.items():
         result.kernels.setdefault(kernel, {})[dtype] = calls
+    result.refused = [sample.name for sample in whole.refused]
     result.failures = [f"{sample}: {problem}" for sample, problem in whole.failed]
     return result
 
@@ -424,7 +471,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("operators", nargs="*", help="by default all")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="at most so many per operator and dtype")
     parser.add_argument("--quick", action="store_true", help="two dtypes of each operator")
-    parser.add_argument("--out", type=Path, help="write the result to this file")
+    parser.add_argument(
+        "--out", type=Path, help="write the result to this file; with operators named, their rows only"
+    )
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
@@ -434,6 +483,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.collect()
     gc.freeze()
     result = Result()
+    kept = stored(options.out, set(names)) if options.operators and options.out is not None else Result()
     pending = [names[start : start + 16] for start in range(0, len(names), 16)]
     while pending:
         group = pending.pop(0)
@@ -446,13 +496,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(failure, flush=True)
         print(f"{len(names) - sum(map(len, pending))} of {len(names)} operators", file=sys.stderr, flush=True)
         if options.out is not None:
-            store(result, options.out)
+            store(merged(kept, result), options.out)
     passed, tried = (sum(row[i] for of in result.operators.values() for row in of.values()) for i in (0, 1))
     print(
         f"{passed} of {tried} samples of {len(result.operators)} operators; {len(result.failures)} failures"
     )
     if options.out is not None:
-        store(result, options.out)
+        store(merged(kept, result), options.out)
+
+
+def stored(path: Path, without: set[str]) -> Result:
+    """What a file holds of other operators than these."""
+    if not path.exists():
+        return Result()
+    held = json.loads(path.read_text())
+    return Result(
+        {name: row for name, row in held["operators"].items() if name not in without},
+        held["kernels"],
+        [name for name in held["excluded"].get(REFUSED, ()) if name.split(":")[0] not in without],
+    )
+
+
+def merged(kept: Result, new: Result) -> Result:
+    """Rows of both. A kernel's calls are those of the run that made more of them: the file has no others."""
+    both = Result({**kept.operators, **new.operators}, {}, kept.refused + new.refused, new.failures)
+    for name in {*kept.kernels, *new.kernels}:
+        rows = kept.kernels.get(name, {}), new.kernels.get(name, {})
+        both.kernels[name] = {
+            dtype: max(row.get(dtype, 0) for row in rows) for dtype in {**rows[0], **rows[1]}
+        }
+    return both
 
 
 def store(result: Result, path: Path = RESULT) -> None:
@@ -461,7 +534,7 @@ def store(result: Result, path: Path = RESULT) -> None:
     for title, rows in (("operators", result.operators), ("kernels", result.kernels)):
         lines = [f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows)]
         parts.append(f'"{title}": {{\n' + ",\n".join(lines) + "\n}")
-    groups = json.loads(EXCLUSIONS.read_text())
+    groups = {REFUSED: sorted(result.refused), **json.loads(EXCLUSIONS.read_text())}
     parts.append(
         '"excluded": {\n' + ",\n".join(f"{json.dumps(k)}: {json.dumps(groups[k])}" for k in groups) + "\n}"
     )

@@ -29,6 +29,8 @@ WHOLE = torch.tensor([[-7, -1, 0, 1], [2, 5, 8, 100]])
 CUBE, IMAGE, VOLUME = _like(2, 3, 8), _like(2, 3, 6, 8), _like(1, 2, 4, 6, 4)
 COMPLEX = torch.complex(X, Y)
 MASK = X > 0
+SQUARES = _like(2, 3, 3) @ _like(2, 3, 3).mT + torch.eye(3)  # symmetric and positive-definite
+RIGHT = _like(2, 3, 2)
 ORDERED = torch.tensor([-1.0, 0.5, 2.0, 3.0])
 MEAN, SPREAD = torch.tensor([0.1, -0.2, 0.3]), torch.tensor([1.0, 2.0, 0.5])
 
@@ -103,7 +105,25 @@ def _max_pool3d() -> list[Call]:
     return _calls(grad, VOLUME, [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False, indices)
 
 
+def _factors(hermitian: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    factor = torch.linalg.ldl_factor if hermitian else torch.linalg.lu_factor
+    factors, pivots = factor(SQUARES)
+    return factors, pivots
+
+
 CALLS: dict[str, list[Call]] = {
+    "aten::_linalg_eigh.eigenvalues": _calls(SQUARES, "L", False),
+    "aten::_linalg_svd.U": _calls(SQUARES, False, False),
+    "aten::geqrf.a": _calls(_like(2, 3, 2)) + _calls(X.double()),
+    "aten::linalg_cholesky_ex.L": _calls(SQUARES) + _calls(SQUARES.double(), upper=True),
+    "aten::linalg_ldl_factor_ex.out": _calls(SQUARES),
+    "aten::linalg_ldl_solve.out": _calls(*_factors(True), RIGHT),
+    "aten::linalg_lu_factor_ex.out": _calls(SQUARES) + _calls(X),
+    "aten::linalg_lu_solve.out": _calls(*_factors(False), RIGHT) + _calls(*_factors(False), RIGHT.mT, left=False),
+    "aten::linalg_matrix_exp.out": _calls(SQUARES / 8),
+    "aten::linalg_solve_triangular.out": _calls(SQUARES, RIGHT, upper=True),
+    "aten::lu_unpack.out": _calls(*_factors(False)),
+    "aten::ormqr.out": _calls(*torch.geqrf(_like(3, 2)), _like(3, 4)),
     "aten::_adaptive_avg_pool2d_backward.out": _calls(_like(2, 3, 2, 3), IMAGE),
     "aten::_adaptive_avg_pool3d_backward.out": _calls(_like(1, 2, 2, 3, 1), VOLUME),
     "aten::_conj_physical.out": _calls(COMPLEX),
@@ -250,6 +270,13 @@ CALLS: dict[str, list[Call]] = {
     "aten::zeros.out": _calls([2, 3]),
     "aten::zeros_like.out": [((X,), {}), ((WHOLE,), {})],
 }  # fmt: skip
+
+# Vectors are determined up to their signs: test_parity.py compares what they multiply to, here is only that they are
+# computed.
+VECTORS: dict[str, list[Call]] = {
+    "aten::_linalg_eigh.eigenvalues": _calls(SQUARES, "U", True),
+    "aten::_linalg_svd.U": _calls(_like(2, 3, 2), True, True),
+}
 
 # Operators on numbers: (the function that they are, arguments).
 _TWO = [(7, 3), (-7, 3), (2.5, -2.0), (-3, 2)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Every kernel of the table, called with arguments that fit its signature and little else, under sanitizers: it refuses
-# them with an error and a message, or it computes something, but it never leaves its tensors.
+# them with an error and a message that names the argument, or it computes something, but it never leaves its tensors.
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from tests.kernels import samples
 from tests.kernels.sanitized import build
+from tests.kernels.test_table import NAMESPACES, OTHERS
 from torchette.exir.emit import scalar_type
 from torchette.runtime import _native
 
@@ -55,7 +56,7 @@ def word(value: Any) -> str:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Calls that are right, for kernels that made-up arguments seldom or never suit."""
     lines = []
-    for name, calls in samples.CALLS.items():
+    for name, calls in (*samples.CALLS.items(), *samples.VECTORS.items()):
         for call in calls:
             results = samples.results(name, call)
             outs = [results] if isinstance(results, (list, torch.Tensor)) else list(results)
@@ -63,6 +64,21 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("misuse") / "examples.txt"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def argument_names(kernel: str) -> list[str]:
+    """As torch's schema has them; none where torch has no such operator."""
+    namespace, _, rest = kernel.partition("::")
+    if kernel in OTHERS or namespace == "executorch_prim":
+        return []
+    operator, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, NAMESPACES.get(namespace, namespace)), operator)
+    return [argument.name for argument in getattr(packet, overload or "default")._schema.arguments]
+
+
+def names_an_argument(message: str, names: list[str]) -> bool:
+    """By its name, or by its number among the operator's."""
+    return "argument N" in message or any(re.search(rf"\b{re.escape(name)}\b", message) for name in names)
 
 
 def check(misuse: Path, examples: Path, calls: int, seed: int) -> None:
@@ -78,6 +94,13 @@ def check(misuse: Path, examples: Path, calls: int, seed: int) -> None:
     refusing = [name for name, (_, refused) in counts.items() if refused]
     # else the calls are too wild, or too tame, to prove anything
     assert len(ran) > 0.95 * len(counts) and len(refusing) > 0.9 * len(counts)
+    blaming, kernel = [], ""
+    for line in done.stdout.splitlines():
+        if not line.startswith("  "):
+            kernel, names = line.rpartition(": ")[0], argument_names(line.rpartition(": ")[0])
+        elif names and "scratch memory" not in line and not names_an_argument(line, names):
+            blaming.append(f"{kernel}:{line}")
+    assert not blaming, "refusals that name no argument:\n" + "\n".join(blaming)
 
 
 def test_kernels_survive_what_does_not_fit(misuse: Path, examples: Path) -> None:

@@ -109,9 +109,9 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(RuntimeError, match="weight"):
         check("aten::native_layer_norm.out", like, x, [6], torch.ones(5), None, 1e-5)
     nothing = [torch.empty(1, 0), torch.empty(1, 1), torch.empty(1, 1)]
-    with pytest.raises(RuntimeError, match="groups"):
+    with pytest.raises(RuntimeError, match="group "):
         check("aten::native_group_norm.out", nothing, torch.empty(1, 0), None, None, 1, 0, 1, 2**32 + 1, 1e-5)
-    with pytest.raises(RuntimeError, match="groups"):
+    with pytest.raises(RuntimeError, match="group "):
         check("aten::native_group_norm.out", like, x, None, None, 2, 6, 1, 4, 1e-5)
 
 

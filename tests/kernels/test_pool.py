@@ -129,7 +129,10 @@ def test_volumes(dtype: torch.dtype, ceil_mode: bool) -> None:
             check("aten::avg_pool3d.out", aten.avg_pool3d(x, *means), x, *means, None)
     if dtype.is_floating_point:
         for size in ([1, 1, 1], [3, 7, 4]):
-            check("aten::_adaptive_avg_pool3d.out", aten._adaptive_avg_pool3d(x, size), x, size)
+            exact = aten._adaptive_avg_pool3d(x.double(), size).to(
+                dtype
+            )  # eager adds 16-bit numbers up in 16 bits
+            check("aten::_adaptive_avg_pool3d.out", exact, x, size)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -172,7 +175,7 @@ def test_gradients(dtype: torch.dtype, batch: bool) -> None:
 def test_an_index_beyond_the_input_is_refused() -> None:
     x, grad = torch.randn(1, 1, 4, 4), torch.randn(1, 1, 2, 2)
     indices = torch.tensor([[[[0, 3], [99, 1]]]])
-    with pytest.raises(RuntimeError, match="index 99 of 16"):
+    with pytest.raises(RuntimeError, match="indices have 99 of 16"):
         _native.call_kernel(
             "aten::max_pool2d_with_indices_backward.grad_input",
             *(grad, x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices, torch.empty(1, 1, 4, 4)),

@@ -100,9 +100,9 @@ def test_bad_arguments_are_refused() -> None:
     x, index = torch.randn(4), torch.tensor([0, 4])
     out = torch.empty(4)
     for message, name, *arguments in (
-        ("index 4 is beyond the size 4", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "sum", True, out),
+        ("index has 4, beyond the size 4", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "sum", True, out),
         ("none of sum", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "avg", True, out),
-        ("more indices", "scatter_reduce.two_out", x, 0, index, torch.ones(1), "sum", True, out),
+        ("index has more", "scatter_reduce.two_out", x, 0, index, torch.ones(1), "sum", True, out),
         ("one type", "scatter_reduce.two_out", x, 0, index, torch.ones(2).double(), "sum", True, out),
         ("does not fit", "index_reduce.out", x, 0, index, torch.ones(3), "prod", True, out),
         ("columns for windows", "col2im.out", torch.ones(4, 3), [4, 4], [2, 2], [1, 1], [0, 0], [1, 1],

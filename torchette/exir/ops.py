@@ -92,6 +92,7 @@ EXTRAS: frozenset[OpOverload] = frozenset(
         aten.nanmedian.dim, aten.searchsorted.Scalar, aten.searchsorted.Tensor, aten.bucketize.Scalar,
         aten.bucketize.Tensor, aten.histc.default, aten.bincount.default, aten._unique2.default,
         aten.unique_dim.default, aten.unique_consecutive.default, aten.nonzero_static.default,
+        aten.repeat_interleave.Tensor,
     }
 )  # fmt: skip
 

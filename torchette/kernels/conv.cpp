@@ -4,6 +4,7 @@
 #include "torchette/kernels/conv.h"
 
 #include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
 #include "torchette/kernels/gemm.h"
 #include "torchette/kernels/winograd.h"
 
@@ -419,12 +420,12 @@ static Error conv_depthwise_pixels(Context& context, const Conv& conv, const flo
 static Error spread(Span<const int64_t> list, ptrdiff_t spatial, int64_t least, int64_t missing,
                     const char* what, ptrdiff_t (&to)[3]) {
   TORCHETTE_CHECK(list.size() == 1 || list.size() == static_cast<size_t>(spatial), InvalidArgument,
-                  "convolution's %s has %zu entries for %d dimensions", what, list.size(),
+                  "convolution: %s has %zu entries for %d dimensions", what, list.size(),
                   static_cast<int>(spatial));
   for (ptrdiff_t d = 0; d < 3; ++d) {
     const ptrdiff_t i = d - (3 - spatial);
     const int64_t value = i < 0 ? missing : list[list.size() == 1 ? 0 : static_cast<size_t>(i)];
-    TORCHETTE_CHECK(value >= least && value <= INT32_MAX, InvalidArgument, "convolution's %s is %lld", what,
+    TORCHETTE_CHECK(value >= least && value <= INT32_MAX, InvalidArgument, "convolution: %s is %lld", what,
                     static_cast<long long>(value));
     to[d] = static_cast<ptrdiff_t>(value);
   }
@@ -437,7 +438,7 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
                            int64_t groups, Conv& conv) {
   const ptrdiff_t spatial = input.dim() - 2;
   TORCHETTE_CHECK(spatial >= 1 && spatial <= 3 && weight.dim() == input.dim(), InvalidArgument,
-                  "convolution of a %d-d input with a %d-d weight", static_cast<int>(input.dim()),
+                  "convolution: input has %d dimensions, weight %d", static_cast<int>(input.dim()),
                   static_cast<int>(weight.dim()));
   conv.transposed = transposed;
   TORCHETTE_TRY(spread(stride, spatial, 1, 1, "stride", conv.stride));
@@ -447,22 +448,23 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
   if (transposed) TORCHETTE_TRY(spread(output_padding, spatial, 0, 0, "output_padding", extra));
   TORCHETTE_CHECK(
       groups >= 1 && groups <= INT32_MAX && input.size(1) % groups == 0 && weight.size(0) % groups == 0,
-      InvalidArgument, "convolution of %d channels by %d filters in %lld groups",
+      InvalidArgument, "convolution: input of %d channels, weight of %d filters, groups %lld",
       static_cast<int>(input.size(1)), static_cast<int>(weight.size(0)), static_cast<long long>(groups));
   conv.batch = static_cast<size_t>(input.size(0));
   conv.groups = static_cast<size_t>(groups);
   conv.in_channels = static_cast<size_t>(input.size(1) / groups);
   const ptrdiff_t expected = transposed ? input.size(1) : input.size(1) / groups;
   TORCHETTE_CHECK(weight.size(transposed ? 0 : 1) == expected, InvalidArgument,
-                  "convolution's weight is for %d channels, the input has %d",
+                  "convolution: weight is for %d channels, input has %d",
                   static_cast<int>(weight.size(transposed ? 0 : 1)), static_cast<int>(expected));
   conv.out_channels = static_cast<size_t>(transposed ? weight.size(1) : weight.size(0) / groups);
   TORCHETTE_CHECK(conv.groups * conv.out_channels <= INT32_MAX, InvalidArgument,
-                  "convolution to %zu channels", conv.groups * conv.out_channels);
+                  "convolution: weight makes %zu channels", conv.groups * conv.out_channels);
   TORCHETTE_CHECK(
       !bias.has_value() || (bias->dim() == 1 && bias->scalar_type() == input.scalar_type() &&
                             static_cast<size_t>(bias->size(0)) == conv.groups * conv.out_channels),
-      InvalidArgument, "convolution wants a bias of %zu elements", conv.groups * conv.out_channels);
+      InvalidArgument, "convolution: bias is not of %zu elements and of input's type",
+      conv.groups * conv.out_channels);
   for (ptrdiff_t d = 0; d < 3; ++d) {
     const ptrdiff_t i = d - (3 - spatial);
     conv.in[d] = i < 0 ? 1 : input.size(2 + i);
@@ -473,7 +475,7 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
     TORCHETTE_CHECK(conv.kernel[d] >= 1 && conv.out[d] >= 1 && conv.out[d] <= INT32_MAX &&
                         conv.in[d] + 2 * conv.padding[d] >= (transposed ? 1 : reach),
                     InvalidArgument,
-                    "convolution: a kernel that spans %d does not fit an input of %d with padding %d",
+                    "convolution: weight spans %d, which does not fit an input of %d with padding %d",
                     static_cast<int>(reach), static_cast<int>(conv.in[d]), static_cast<int>(conv.padding[d]));
   }
   return Error::Ok;
@@ -488,23 +490,23 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
                                      output_padding, groups, conv));
   const ScalarType type = input.scalar_type();
   TORCHETTE_CHECK(weight.scalar_type() == type && out.scalar_type() == type, InvalidType,
-                  "convolution of dtypes %d and %d into %d", static_cast<int>(type),
+                  "convolution: input, weight and out are of types %d, %d and %d", static_cast<int>(type),
                   static_cast<int>(weight.scalar_type()), static_cast<int>(out.scalar_type()));
   const ptrdiff_t spatial = input.dim() - 2;
   SizesType sizes[5] = {static_cast<SizesType>(conv.batch),
                         static_cast<SizesType>(conv.groups * conv.out_channels)};
   for (ptrdiff_t d = 0; d < spatial; ++d) sizes[2 + d] = static_cast<SizesType>(conv.out[3 - spatial + d]);
-  TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(input.dim())}));
+  TORCHETTE_TRY(resize_result(out, {sizes, static_cast<size_t>(input.dim())}));
   if (out.numel() == 0) return Error::Ok;
 
   bool plain = !transposed && conv.taps() == 1;
   for (int d = 0; d < 3; ++d) plain = plain && conv.stride[d] == 1 && conv.padding[d] == 0;
   const bool depthwise = !transposed && conv.in_channels == 1 && conv.groups > 1 && conv.kernel[0] == 1 &&
                          conv.in[0] == 1 && conv.padding[0] == 0 && conv.stride[0] == 1;
-  return for_compute<true>(type, "convolution", [&](auto t) {
+  return for_compute<true>(type, "convolution", "input", [&](auto t) {
     using T = decltype(t);
-    TORCHETTE_CHECK(is_floating(type) || type == ScalarType::Long, InvalidType, "no convolution of dtype %d",
-                    static_cast<int>(type));
+    TORCHETTE_CHECK(is_floating(type) || type == ScalarType::Long, InvalidType,
+                    "convolution: input is of type %d, which has none", static_cast<int>(type));
     // Integers wrap around.
     using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
     Dense filters, start, from, to;

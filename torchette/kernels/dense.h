@@ -38,11 +38,13 @@ class Dense {
 };
 
 /// Calls `body` with a number of the type that elements of `type` are computed in: float (also for the two
-/// 16-bit types), double, and where `kWhole` int64_t for whole numbers and bools. `what` names the operator.
+/// 16-bit types), double, and where `kWhole` int64_t for whole numbers and bools. `what` names the
+/// operator, `argument` what is of this type.
 template <bool kWhole, typename Body>
-TORCHETTE_INLINE Error for_compute(ScalarType type, const char* what, const Body& body) {
-  TORCHETTE_CHECK(is_real(type) && (kWhole || is_floating(type)), InvalidType, "%s: no elements of type %d",
-                  what, static_cast<int>(type));
+TORCHETTE_INLINE Error for_compute(ScalarType type, const char* what, const char* argument,
+                                   const Body& body) {
+  TORCHETTE_CHECK(is_real(type) && (kWhole || is_floating(type)), InvalidType, "%s: %s is of type %d", what,
+                  argument, static_cast<int>(type));
   if constexpr (computes_in<double>())
     if (type == ScalarType::Double) return body(double());
   if constexpr (kWhole && computes_in<int64_t>())

@@ -7,31 +7,41 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
+/// Gives a result its sizes, as resize_tensor(); `name` is the argument's.
+TORCHETTE_INLINE Error resize_result(const Tensor& out, Span<const SizesType> sizes,
+                                     const char* name = "out") {
+  const Error error = resize_tensor(out, sizes);
+  if (__builtin_expect(error != Error::Ok, 0)) TORCHETTE_LOG(Error, "%s has no room for the result", name);
+  return error;
+}
+
 /// Makes a dimension that counts from the end count from the start. A tensor without dimensions is taken to
 /// have one.
-TORCHETTE_INLINE Error wrap_dim(int64_t& dim, size_t rank) {
+TORCHETTE_INLINE Error wrap_dim(int64_t& dim, size_t rank, const char* name = "dim") {
   const int64_t n = rank == 0 ? 1 : static_cast<int64_t>(rank);
-  TORCHETTE_CHECK(dim >= -n && dim < n, InvalidArgument, "dimension %lld is not one of %lld",
+  TORCHETTE_CHECK(dim >= -n && dim < n, InvalidArgument, "%s is %lld, there are %lld dimensions", name,
                   static_cast<long long>(dim), static_cast<long long>(n));
   if (dim < 0) dim += n;
   return Error::Ok;
 }
 
 /// A set of dimensions, one bit each.
-TORCHETTE_INLINE Error wrap_dims(Span<const int64_t> dims, size_t rank, uint32_t& set) {
+TORCHETTE_INLINE Error wrap_dims(Span<const int64_t> dims, size_t rank, uint32_t& set,
+                                 const char* name = "dim") {
   set = 0;
   for (int64_t dim : dims) {
-    TORCHETTE_TRY(wrap_dim(dim, rank));
-    TORCHETTE_CHECK((set >> dim & 1u) == 0, InvalidArgument, "dimension %d is named twice",
+    TORCHETTE_TRY(wrap_dim(dim, rank, name));
+    TORCHETTE_CHECK((set >> dim & 1u) == 0, InvalidArgument, "%s has dimension %d twice", name,
                     static_cast<int>(dim));
     set |= 1u << dim;
   }
   return Error::Ok;
 }
 
-TORCHETTE_INLINE Error same_type(const Tensor& a, const Tensor& b) {
+/// `names` are those of the two arguments: "self and out".
+TORCHETTE_INLINE Error same_type(const Tensor& a, const Tensor& b, const char* names) {
   TORCHETTE_CHECK(a.scalar_type() == b.scalar_type(), InvalidType,
-                  "tensors of types %d and %d where one is needed", static_cast<int>(a.scalar_type()),
+                  "%s are of types %d and %d, where one is needed", names, static_cast<int>(a.scalar_type()),
                   static_cast<int>(b.scalar_type()));
   return Error::Ok;
 }

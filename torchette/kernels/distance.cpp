@@ -40,7 +40,7 @@ T distance(const T* a, const T* b, size_t n, double order) {
 }
 
 Error check_order(double order, const char* name) {
-  TORCHETTE_CHECK(order >= 0, InvalidArgument, "%s: a norm of order %g", name, order);
+  TORCHETTE_CHECK(order >= 0, InvalidArgument, "%s: p is %g", name, order);
   return Error::Ok;
 }
 
@@ -49,10 +49,10 @@ Error cdist_forward_out(Context& context, const Tensor& a, const Tensor& b, doub
   constexpr const char* kName = "_cdist_forward";
   const auto rank = static_cast<size_t>(a.dim()), other = static_cast<size_t>(b.dim());
   TORCHETTE_TRY(check_order(order, kName));
-  TORCHETTE_TRY(same_type(a, b));
-  TORCHETTE_TRY(same_type(a, out));
+  TORCHETTE_TRY(same_type(a, b, "x1 and x2"));
+  TORCHETTE_TRY(same_type(a, out, "x1 and out"));
   TORCHETTE_CHECK(rank >= 2 && other >= 2 && a.sizes()[rank - 1] == b.sizes()[other - 1], InvalidArgument,
-                  "%s: points of %zu and of %zu dimensions, whose last sizes must be equal", kName, rank,
+                  "%s: x1 and x2 have %zu and %zu dimensions, their last sizes must be equal", kName, rank,
                   other);
   const auto width = static_cast<size_t>(a.sizes()[rank - 1]);
   const auto rows = static_cast<size_t>(a.sizes()[rank - 2]),
@@ -71,15 +71,16 @@ Error cdist_forward_out(Context& context, const Tensor& a, const Tensor& b, doub
     };
     const SizesType n = size_of(a, rank, step[0], batches.stride[0][d]);
     const SizesType m = size_of(b, other, step[1], batches.stride[1][d]);
-    TORCHETTE_CHECK(n == m || n == 1 || m == 1, InvalidArgument, "%s: batches of %d and %d", kName, n, m);
+    TORCHETTE_CHECK(n == m || n == 1 || m == 1, InvalidArgument, "%s: x1 and x2 have batches of %d and %d",
+                    kName, n, m);
     sizes[d] = n == 1 ? m : n;
     batches.size[d] = static_cast<size_t>(sizes[d]);
   }
   sizes[dim - 2] = static_cast<SizesType>(rows);
   sizes[dim - 1] = static_cast<SizesType>(columns);
-  TORCHETTE_TRY(resize_tensor(out, {sizes, dim}));
+  TORCHETTE_TRY(resize_result(out, {sizes, dim}));
   if (out.numel() == 0) return Error::Ok;
-  return for_compute<false>(a.scalar_type(), kName, [&](auto t) {
+  return for_compute<false>(a.scalar_type(), "_cdist_forward", "x1", [&](auto t) {
     using T = decltype(t);
     Dense x, y, to;
     TORCHETTE_TRY(x.read(context, a, kScalarType<T>));
@@ -99,15 +100,15 @@ Error cdist_forward_out(Context& context, const Tensor& a, const Tensor& b, doub
 Error pdist_forward_out(Context& context, const Tensor& x, double order, Tensor& out) {
   constexpr const char* kName = "_pdist_forward";
   TORCHETTE_TRY(check_order(order, kName));
-  TORCHETTE_TRY(same_type(x, out));
-  TORCHETTE_CHECK(x.dim() == 2, InvalidArgument, "%s: points of %d dimensions", kName,
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
+  TORCHETTE_CHECK(x.dim() == 2, InvalidArgument, "%s: self has %d dimensions", kName,
                   static_cast<int>(x.dim()));
   const auto rows = static_cast<size_t>(x.sizes()[0]), width = static_cast<size_t>(x.sizes()[1]);
   const size_t pairs = rows == 0 ? 0 : rows * (rows - 1) / 2;
-  TORCHETTE_CHECK(pairs <= INT32_MAX, InvalidArgument, "%s: %zu pairs", kName, pairs);
+  TORCHETTE_CHECK(pairs <= INT32_MAX, InvalidArgument, "%s: self has %zu pairs", kName, pairs);
   const auto size = static_cast<SizesType>(pairs);
-  TORCHETTE_TRY(resize_tensor(out, {&size, 1}));
-  return for_compute<false>(x.scalar_type(), kName, [&](auto t) {
+  TORCHETTE_TRY(resize_result(out, {&size, 1}));
+  return for_compute<false>(x.scalar_type(), "_pdist_forward", "self", [&](auto t) {
     using T = decltype(t);
     Dense from, to;
     TORCHETTE_TRY(from.read(context, x, kScalarType<T>));

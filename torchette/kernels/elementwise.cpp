@@ -479,6 +479,11 @@ static TORCHETTE_INLINE bool is_one_run(const Tensor& t) {
   return last == t.numel() - 1 || t.numel() == 0;
 }
 
+/// The number of an operand among the operator's arguments.
+static size_t argument_of(const Operand* in, size_t k) {
+  return in[k].argument >= 0 ? static_cast<size_t>(in[k].argument) : k;
+}
+
 static Error broadcast_sizes(const Operand* in, size_t count, SizesType* sizes, size_t& dim) {
   dim = 0;
   for (size_t k = 0; k < count; ++k)
@@ -491,8 +496,9 @@ static Error broadcast_sizes(const Operand* in, size_t count, SizesType* sizes, 
     SizesType* to = sizes + (dim - from.size());
     for (size_t d = 0; d < from.size(); ++d) {
       if (from[d] == to[d] || from[d] == 1) continue;
-      TORCHETTE_CHECK(to[d] == 1, InvalidArgument, "sizes %d and %d of dimension %zu do not broadcast", to[d],
-                      from[d], dim - from.size() + d);
+      TORCHETTE_CHECK(to[d] == 1, InvalidArgument,
+                      "argument %zu has size %d in dimension %zu, which does not broadcast to %d",
+                      argument_of(in, k), from[d], d, to[d]);
       to[d] = from[d];
     }
   }
@@ -555,7 +561,7 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
   const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : scalar_type_of(compute);
   const bool converts_out = out.scalar_type() != result;
   if (converts_out) store = kStore[row_of(out.scalar_type())];
-  TORCHETTE_CHECK(is_one_run(out), NotSupported, "an output has gaps between its elements");
+  TORCHETTE_CHECK(is_one_run(out), NotSupported, "out has gaps between its elements");
 
   for (size_t i = 0; i < rank; ++i) {
     const size_t d = out.dim_order()[i];
@@ -670,7 +676,7 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
       const int64_t* divisor = static_cast<const int64_t*>(from[1]);
       bool zero = false;
       for (size_t j = 0; j < n; ++j) zero = zero || divisor[j] == 0;
-      TORCHETTE_CHECK(!zero, InvalidArgument, "a whole number is divided by zero");
+      TORCHETTE_CHECK(!zero, InvalidArgument, "other: a whole number is divided by zero");
     }
     if (!converts_out) {
       chunk(from, to + i * out_element, n);
@@ -692,51 +698,52 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
 Error run_elementwise(const Elementwise& op, const Operand* in, const Tensor& out) {
   for (size_t k = 0; k < op.arity; ++k)
     TORCHETTE_CHECK(!in[k].is_tensor || is_real(in[k].tensor.scalar_type()), InvalidType,
-                    "operand %zu has a type (%d) that is not supported", k,
+                    "argument %zu is of type %d, which is not supported", argument_of(in, k),
                     static_cast<int>(in[k].tensor.scalar_type()));
-  TORCHETTE_CHECK(is_real(out.scalar_type()), InvalidType, "the output has a type (%d) that is not supported",
+  TORCHETTE_CHECK(is_real(out.scalar_type()), InvalidType, "out is of type %d, which is not supported",
                   static_cast<int>(out.scalar_type()));
   const size_t skipped = op.selects ? 1 : 0;
   ScalarType type = promote_operands(in + skipped, op.arity - skipped);
   if (op.result == Result::Float && !is_floating(type)) type = ScalarType::Float;
   const Compute compute = compute_type(type);
   const Chunk chunk = compute == kF32 ? op.f32 : compute == kF64 ? op.f64 : op.i64;
-  TORCHETTE_CHECK(chunk != nullptr, InvalidType, "the operator has no meaning for operands of type %d",
-                  static_cast<int>(type));
+  TORCHETTE_CHECK(chunk != nullptr, InvalidType, "argument %zu: the operator has no meaning for type %d",
+                  argument_of(in, skipped), static_cast<int>(type));
   const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : type;
   TORCHETTE_CHECK(can_cast(result, out.scalar_type()), InvalidType,
-                  "a result of type %d cannot be cast to type %d", static_cast<int>(result),
+                  "out: a result of type %d cannot be cast to type %d", static_cast<int>(result),
                   static_cast<int>(out.scalar_type()));
 
   SizesType sizes[kMaxDim];
   size_t dim;
   TORCHETTE_TRY(broadcast_sizes(in, op.arity, sizes, dim));
-  TORCHETTE_TRY(resize_tensor(out, {sizes, dim}));
+  TORCHETTE_TRY(resize_result(out, {sizes, dim}));
   return walk(op, chunk, compute, in, out);
 }
 
 Error assign(const Tensor& in, const Tensor& out) {
   TORCHETTE_CHECK(is_real(in.scalar_type()) && is_real(out.scalar_type()), InvalidType,
-                  "elements of type %d cannot be copied to type %d", static_cast<int>(in.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
-  const Operand operands[] = {in, out};
-  SizesType sizes[kMaxDim];
-  size_t dim;
-  TORCHETTE_TRY(broadcast_sizes(operands, 2, sizes, dim));
-  bool fits = dim == static_cast<size_t>(out.dim());
-  for (size_t d = 0; fits && d < dim; ++d) fits = sizes[d] == out.sizes()[d];
-  TORCHETTE_CHECK(fits, InvalidArgument, "the source does not broadcast to the destination's sizes");
+                  "self or out: elements of type %d cannot be copied to type %d",
+                  static_cast<int>(in.scalar_type()), static_cast<int>(out.scalar_type()));
+  const auto dim = static_cast<size_t>(out.dim());
+  bool fits = in.dim() <= out.dim();
+  for (size_t d = 0; fits && d < static_cast<size_t>(in.dim()); ++d) {
+    const SizesType to = out.sizes()[dim - static_cast<size_t>(in.dim()) + d];
+    fits = in.sizes()[d] == to || in.sizes()[d] == 1;
+  }
+  TORCHETTE_CHECK(fits, InvalidArgument, "src does not broadcast to the sizes of self");
   if (in.scalar_type() == out.scalar_type()) {
     if (in.const_data_ptr() == out.const_data_ptr()) return Error::Ok;  // an alias of itself
     Move nest;
     const size_t missing = dim - static_cast<size_t>(in.dim());
     for (size_t d = 0; d < dim; ++d) {
       const bool there = d >= missing && in.sizes()[d - missing] != 1;
-      nest.add(static_cast<size_t>(sizes[d]), out.strides()[d], there ? in.strides()[d - missing] : 0);
+      nest.add(static_cast<size_t>(out.sizes()[d]), out.strides()[d], there ? in.strides()[d - missing] : 0);
     }
     move(nest, out.mutable_data_ptr(), in.const_data_ptr(), element_size(in.scalar_type()));
     return Error::Ok;
   }
+  const Operand operands[] = {in, out};
   const Compute compute = compute_type(in.scalar_type());
   return walk(copy_parts,
               compute == kF32   ? &chunk<copy_op, float, float>
@@ -747,7 +754,7 @@ Error assign(const Tensor& in, const Tensor& out) {
 
 Error fill(const Tensor& out, const Scalar& value) {
   TORCHETTE_CHECK(is_real(out.scalar_type()) && is_one_run(out), InvalidType,
-                  "a tensor of type %d cannot be filled", static_cast<int>(out.scalar_type()));
+                  "out is of type %d or has gaps, it cannot be filled", static_cast<int>(out.scalar_type()));
   const Convert* store = kStore[row_of(out.scalar_type())];
   const double wide = value.to_double();
   const int64_t whole = value.is_floating() ? 0 : value.to_int();
@@ -858,7 +865,7 @@ static Error sub_scalar_out(Context&, const Tensor& a, const Scalar& b, const Sc
   return sub_operands(a, b, alpha, out);
 }
 static Error rsub_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
-  return sub_operands(b, a, alpha, out);
+  return sub_operands(b, {a, 0}, alpha, out);
 }
 static Error mul_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
   return run(mul_parts, out, a, b);
@@ -882,8 +889,7 @@ static Error div_operands(const Operand& a, const Operand& b, const Optional<Spa
                           const Tensor& out) {
   if (!mode.has_value()) return run(div_parts, out, a, b);
   if (equal(*mode, "floor")) return run(div_floor_parts, out, a, b);
-  TORCHETTE_CHECK(equal(*mode, "trunc"), InvalidArgument,
-                  "the rounding mode of div is neither floor nor trunc");
+  TORCHETTE_CHECK(equal(*mode, "trunc"), InvalidArgument, "div: rounding_mode is neither floor nor trunc");
   return run(div_trunc_parts, out, a, b);
 }
 static Error div_mode_out(Context&, const Tensor& a, const Tensor& b, Optional<Span<const char>> mode,
@@ -914,7 +920,7 @@ static Error pow_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& 
   if (floating && exponent == -0.5) return run(rsqrt_parts, out, a);
   if (floating && exponent == -1) return run(reciprocal_parts, out, a);
   TORCHETTE_CHECK(is_floating(promote_operands(in, 2)) || b.to_int() >= 0, InvalidArgument,
-                  "whole numbers cannot be raised to a negative whole power");
+                  "exponent: whole numbers cannot be raised to a negative whole power");
   return run(pow_parts, out, a, b);
 }
 
@@ -936,19 +942,20 @@ static Error shift_right_scalar_out(Context&, const Tensor& a, const Scalar& b, 
 
 static Error where_out(Context&, const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& out) {
   TORCHETTE_CHECK(condition.scalar_type() == ScalarType::Bool || condition.scalar_type() == ScalarType::Byte,
-                  InvalidType, "the condition of where is not a tensor of bool");
+                  InvalidType, "where: condition is not a tensor of bool");
   return run(where_parts, out, condition, a, b);
 }
 static Error masked_fill_scalar_out(Context&, const Tensor& x, const Tensor& mask, const Scalar& value,
                                     Tensor& out) {
-  TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool, InvalidType, "the mask is not a tensor of bool");
-  return run(where_parts, out, mask, value, x);
+  TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool, InvalidType,
+                  "masked_fill: mask is not a tensor of bool");
+  return run(where_parts, out, Operand(mask, 1), value, Operand(x, 0));
 }
 static Error masked_fill_tensor_out(Context&, const Tensor& x, const Tensor& mask, const Tensor& value,
                                     Tensor& out) {
   TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool && value.dim() == 0, InvalidType,
-                  "the mask is not a tensor of bool or the value not a number");
-  return run(where_parts, out, mask, value, x);
+                  "masked_fill: mask is not a tensor of bool or value not a number");
+  return run(where_parts, out, Operand(mask, 1), Operand(value, 2), Operand(x, 0));
 }
 
 template <typename Bound>
@@ -956,7 +963,7 @@ static Error clamp_operands(const Tensor& x, const Optional<Bound>& low, const O
                             const Tensor& out) {
   if (low.has_value() && high.has_value()) return run(clamp_parts, out, x, *low, *high);
   if (low.has_value()) return run(at_least_parts, out, x, *low);
-  TORCHETTE_CHECK(high.has_value(), InvalidArgument, "clamp has neither a lower nor an upper bound");
+  TORCHETTE_CHECK(high.has_value(), InvalidArgument, "clamp: neither min nor max is given");
   return run(at_most_parts, out, x, *high);
 }
 static Error clamp_out(Context&, const Tensor& x, Optional<Scalar> low, Optional<Scalar> high, Tensor& out) {
@@ -988,8 +995,7 @@ static Error elu_out(Context&, const Tensor& x, const Scalar& alpha, const Scala
 }
 static Error gelu_out(Context&, const Tensor& x, Span<const char> approximate, Tensor& out) {
   if (equal(approximate, "none")) return run(gelu_parts, out, x);
-  TORCHETTE_CHECK(equal(approximate, "tanh"), InvalidArgument,
-                  "gelu's approximation is neither none nor tanh");
+  TORCHETTE_CHECK(equal(approximate, "tanh"), InvalidArgument, "gelu: approximate is neither none nor tanh");
   return run(gelu_tanh_parts, out, x);
 }
 static Error logit_out(Context&, const Tensor& x, Optional<double> eps, Tensor& out) {
@@ -1004,17 +1010,16 @@ static Error copysign_scalar_out(Context&, const Tensor& a, const Scalar& b, Ten
   return run(copysign_parts, out, a, b);
 }
 static Error polygamma_out(Context&, int64_t n, const Tensor& x, Tensor& out) {
-  TORCHETTE_CHECK(n >= 0, InvalidArgument, "polygamma: a derivative of order %lld",
-                  static_cast<long long>(n));
+  TORCHETTE_CHECK(n >= 0, InvalidArgument, "polygamma: n is %lld", static_cast<long long>(n));
   return run(polygamma_parts, out, Scalar(static_cast<double>(n)), x);
 }
 /// The first half along a dimension, times the sigmoid of the second.
 static Error glu_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "glu: a tensor without dimensions");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "glu: self has no dimensions");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   const auto d = static_cast<size_t>(dim);
   TORCHETTE_CHECK(x.sizes()[d] % 2 == 0 && is_floating(x.scalar_type()), InvalidArgument,
-                  "glu: a size of %d in dimension %zu, type %d", x.sizes()[d], d,
+                  "glu: self has size %d in dimension %zu, type %d", x.sizes()[d], d,
                   static_cast<int>(x.scalar_type()));
   View first(x), second(x);
   first.cut(d, x.sizes()[d] / 2);

@@ -41,11 +41,13 @@ Convert store_as(Compute from, ScalarType to);
 
 /// A tensor or a number.
 struct Operand {
-  TORCHETTE_INLINE Operand(const Tensor& t) : tensor(t), is_tensor(true) {}   // NOLINT
+  TORCHETTE_INLINE Operand(const Tensor& t, int8_t number = -1)  // NOLINT
+      : tensor(t), is_tensor(true), argument(number) {}
   TORCHETTE_INLINE Operand(const Scalar& s) : scalar(s), is_tensor(false) {}  // NOLINT
   Tensor tensor;
   Scalar scalar;
   bool is_tensor;
+  int8_t argument = -1;  // its number among the operator's, where that is not its place among the operands
 };
 
 /// `n` results from `n` numbers of each operand. Inputs and output may be the same memory.

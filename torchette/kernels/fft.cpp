@@ -85,7 +85,7 @@ struct Workspace {
 
 /// What a transform over `count` elements is multiplied by.
 Error scale_of(int64_t normalization, double count, double& scale) {
-  TORCHETTE_CHECK(normalization >= 0 && normalization <= 2, InvalidArgument, "fft: normalization %lld",
+  TORCHETTE_CHECK(normalization >= 0 && normalization <= 2, InvalidArgument, "fft: normalization is %lld",
                   static_cast<long long>(normalization));
   scale = normalization == 0 ? 1 : normalization == 1 ? 1 / std::sqrt(count) : 1 / count;
   return Error::Ok;
@@ -135,7 +135,7 @@ Error copy_elements(const Tensor& from, const Tensor& to) {
 
 Error check_dims(const Tensor& x, Span<const int64_t> dims, uint32_t& set) {
   TORCHETTE_TRY(wrap_dims(dims, static_cast<size_t>(x.dim()), set));
-  TORCHETTE_CHECK(!dims.empty() && x.dim() > 0, InvalidArgument, "fft: no dimension to transform");
+  TORCHETTE_CHECK(!dims.empty() && x.dim() > 0, InvalidArgument, "fft: dim names no dimension of self");
   return Error::Ok;
 }
 size_t wrapped(int64_t dim, const Tensor& x) { return static_cast<size_t>(dim < 0 ? dim + x.dim() : dim); }
@@ -145,9 +145,9 @@ Error fft_c2c_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
   uint32_t set;
   TORCHETTE_TRY(check_dims(x, dims, set));
   TORCHETTE_CHECK(is_complex(x.scalar_type()) && out.scalar_type() == x.scalar_type(), InvalidType,
-                  "_fft_c2c: from type %d to type %d", static_cast<int>(x.scalar_type()),
+                  "_fft_c2c: self is of type %d, out of type %d", static_cast<int>(x.scalar_type()),
                   static_cast<int>(out.scalar_type()));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   double count = 1, scale;
   for (int64_t dim : dims) count *= x.sizes()[wrapped(dim, x)];
   TORCHETTE_TRY(scale_of(normalization, count, scale));
@@ -168,7 +168,7 @@ Error fft_r2c_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
   uint32_t set;
   TORCHETTE_TRY(check_dims(x, dims, set));
   TORCHETTE_CHECK(is_complex(out.scalar_type()) && x.scalar_type() == real_of(out.scalar_type()), InvalidType,
-                  "_fft_r2c: from type %d to type %d", static_cast<int>(x.scalar_type()),
+                  "_fft_r2c: self is of type %d, out of type %d", static_cast<int>(x.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   const size_t last = wrapped(dims[dims.size() - 1], x);
   SizesType sizes[kMaxDim];
@@ -178,9 +178,9 @@ Error fft_r2c_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
     if ((set >> d & 1u) != 0) count *= sizes[d];
   }
   if (onesided) sizes[last] = x.sizes()[last] / 2 + 1;
-  TORCHETTE_CHECK(x.sizes()[last] > 0, InvalidArgument, "_fft_r2c: a dimension without elements");
+  TORCHETTE_CHECK(x.sizes()[last] > 0, InvalidArgument, "_fft_r2c: the last of dim has no elements");
   TORCHETTE_TRY(scale_of(normalization, count, scale));
-  TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(x.dim())}));
+  TORCHETTE_TRY(resize_result(out, {sizes, static_cast<size_t>(x.dim())}));
   if (out.numel() == 0) return Error::Ok;
   const auto body = [&](auto t) {
     using T = decltype(t);
@@ -210,12 +210,12 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
   uint32_t set;
   TORCHETTE_TRY(check_dims(x, dims, set));
   TORCHETTE_CHECK(is_complex(x.scalar_type()) && out.scalar_type() == real_of(x.scalar_type()), InvalidType,
-                  "_fft_c2r: from type %d to type %d", static_cast<int>(x.scalar_type()),
+                  "_fft_c2r: self is of type %d, out of type %d", static_cast<int>(x.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   const size_t last = wrapped(dims[dims.size() - 1], x);
   TORCHETTE_CHECK(size >= 1 && size <= INT32_MAX && x.sizes()[last] >= size / 2 + 1, InvalidArgument,
-                  "_fft_c2r: %lld real numbers from %d complex ones", static_cast<long long>(size),
-                  x.sizes()[last]);
+                  "_fft_c2r: last_dim_size is %lld, which %d complex numbers do not make",
+                  static_cast<long long>(size), x.sizes()[last]);
   SizesType sizes[kMaxDim];
   double count = 1, scale;
   for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d) {
@@ -223,7 +223,7 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
     if ((set >> d & 1u) != 0) count *= sizes[d];
   }
   TORCHETTE_TRY(scale_of(normalization, count, scale));
-  TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(x.dim())}));
+  TORCHETTE_TRY(resize_result(out, {sizes, static_cast<size_t>(x.dim())}));
   if (out.numel() == 0) return Error::Ok;
   const auto body = [&](auto t) {
     using T = decltype(t);
@@ -265,11 +265,11 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
 // --- Parts of complex numbers
 
 Error conj_physical_out(Context&, const Tensor& x, Tensor& out) {
-  TORCHETTE_TRY(same_type(x, out));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   if (!is_complex(x.scalar_type())) return assign(x, out);
   TORCHETTE_CHECK(same_dim_order(x, out), NotSupported,
-                  "_conj_physical: input and output lie in different orders");
+                  "_conj_physical: self and out lie in different orders");
   const auto negate = [&](auto t) {
     using T = decltype(t);
     for (ptrdiff_t i = 0; i < x.numel(); ++i) {
@@ -285,9 +285,9 @@ Error conj_physical_out(Context&, const Tensor& x, Tensor& out) {
 Error same_bytes(const char* name, const Tensor& complex, const Tensor& real, const Tensor& x,
                  const Tensor& out) {
   TORCHETTE_CHECK(is_complex(complex.scalar_type()) && real.scalar_type() == real_of(complex.scalar_type()),
-                  InvalidType, "%s: from type %d to type %d", name, static_cast<int>(x.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
-  TORCHETTE_CHECK(is_contiguous(x) && is_contiguous(out), NotSupported, "%s: a tensor is not contiguous",
+                  InvalidType, "%s: self is of type %d, out of type %d", name,
+                  static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
+  TORCHETTE_CHECK(is_contiguous(x) && is_contiguous(out), NotSupported, "%s: self or out is not contiguous",
                   name);
   if (x.const_data_ptr() != out.const_data_ptr() && x.numel() > 0)
     memmove(out.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());
@@ -295,18 +295,18 @@ Error same_bytes(const char* name, const Tensor& complex, const Tensor& real, co
 }
 Error view_as_real_copy_out(Context&, const Tensor& x, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
-  TORCHETTE_CHECK(rank < kMaxDim, InvalidArgument, "view_as_real_copy: more than 16 dimensions");
+  TORCHETTE_CHECK(rank < kMaxDim, InvalidArgument, "view_as_real_copy: self has 16 dimensions already");
   SizesType sizes[kMaxDim];
   for (size_t d = 0; d < rank; ++d) sizes[d] = x.sizes()[d];
   sizes[rank] = 2;
-  TORCHETTE_TRY(resize_tensor(out, {sizes, rank + 1}));
+  TORCHETTE_TRY(resize_result(out, {sizes, rank + 1}));
   return same_bytes("view_as_real_copy", x, out, x, out);
 }
 Error view_as_complex_copy_out(Context&, const Tensor& x, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK(rank > 0 && x.sizes()[rank - 1] == 2, InvalidArgument,
-                  "view_as_complex_copy: the last size is not 2");
-  TORCHETTE_TRY(resize_tensor(out, {x.sizes().data(), rank - 1}));
+                  "view_as_complex_copy: self's last size is not 2");
+  TORCHETTE_TRY(resize_result(out, {x.sizes().data(), rank - 1}));
   return same_bytes("view_as_complex_copy", out, x, x, out);
 }
 

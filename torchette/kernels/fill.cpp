@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "torchette/kernels/dims.h"
 #include "torchette/kernels/elementwise.h"
 
 namespace torchette {
@@ -11,13 +12,12 @@ namespace TORCHETTE_ISA {
 
 static Error resize(const Tensor& out, Span<const int64_t> sizes) {
   SizesType narrow[kMaxDim];
-  TORCHETTE_CHECK(sizes.size() <= kMaxDim, InvalidArgument, "more than 16 dimensions are asked for");
+  TORCHETTE_CHECK(sizes.size() <= kMaxDim, InvalidArgument, "size has more than 16 dimensions");
   for (size_t d = 0; d < sizes.size(); ++d) {
-    TORCHETTE_CHECK(sizes[d] >= 0 && sizes[d] <= INT32_MAX, InvalidArgument,
-                    "a size is negative or too large");
+    TORCHETTE_CHECK(sizes[d] >= 0 && sizes[d] <= INT32_MAX, InvalidArgument, "size is negative or too large");
     narrow[d] = static_cast<SizesType>(sizes[d]);
   }
-  return resize_tensor(out, {narrow, sizes.size()});
+  return resize_result(out, {narrow, sizes.size()});
 }
 
 static Error full_out(Context&, Span<const int64_t> sizes, const Scalar& value, Tensor& out) {
@@ -46,7 +46,7 @@ static Error empty_strided_out(Context& context, Span<const int64_t> sizes, Span
 }
 static Error full_like_out(Context&, const Tensor& like, const Scalar& value, Optional<int64_t>,
                            Tensor& out) {
-  TORCHETTE_TRY(resize_tensor(out, like.sizes()));
+  TORCHETTE_TRY(resize_result(out, like.sizes()));
   return fill(out, value);
 }
 static Error zeros_like_out(Context& context, const Tensor& like, Optional<int64_t> format, Tensor& out) {
@@ -56,19 +56,19 @@ static Error ones_like_out(Context& context, const Tensor& like, Optional<int64_
   return full_like_out(context, like, Scalar(int64_t{1}), format, out);
 }
 static Error fill_scalar_out(Context&, const Tensor& like, const Scalar& value, Tensor& out) {
-  TORCHETTE_TRY(resize_tensor(out, like.sizes()));
+  TORCHETTE_TRY(resize_result(out, like.sizes()));
   return fill(out, value);
 }
 static Error fill_tensor_out(Context&, const Tensor& like, const Tensor& value, Tensor& out) {
-  TORCHETTE_CHECK(value.numel() == 1, InvalidArgument, "the value to fill with has %d elements",
+  TORCHETTE_CHECK(value.numel() == 1, InvalidArgument, "value has %d elements, one is wanted",
                   static_cast<int>(value.numel()));
-  TORCHETTE_TRY(resize_tensor(out, like.sizes()));
+  TORCHETTE_TRY(resize_result(out, like.sizes()));
   TensorImpl point = *value.unsafe_impl();
   point.dim = 0;
   return assign(Tensor(&point), out);
 }
 static Error scalar_tensor_out(Context&, const Scalar& value, Tensor& out) {
-  TORCHETTE_TRY(resize_tensor(out, {}));
+  TORCHETTE_TRY(resize_result(out, {}));
   return fill(out, value);
 }
 
@@ -87,10 +87,10 @@ static Error arange_start_out(Context&, const Scalar& start, const Scalar& end, 
                               Tensor& out) {
   const double first = start.to_double(), stride = step.to_double();
   const double steps = std::ceil((end.to_double() - first) / stride);
-  TORCHETTE_CHECK(steps >= 0 && steps <= INT32_MAX, InvalidArgument, "arange(%g, %g, %g) has no length",
-                  first, end.to_double(), stride);
+  TORCHETTE_CHECK(steps >= 0 && steps <= INT32_MAX, InvalidArgument,
+                  "arange: start %g, end %g and step %g have no length", first, end.to_double(), stride);
   const SizesType size = static_cast<SizesType>(steps);
-  TORCHETTE_TRY(resize_tensor(out, {&size, 1}));
+  TORCHETTE_TRY(resize_result(out, {&size, 1}));
   // as torch: where the output is whole, start and step are cut to whole numbers
   const int64_t whole = start.to_int(), whole_step = step.to_int();
   const auto built = [&](auto t) {
@@ -118,7 +118,7 @@ static Error arange_start_out(Context&, const Scalar& start, const Scalar& end, 
     case ScalarType::Double:
       return built(double());
     default:
-      TORCHETTE_LOG(Error, "arange has no meaning for type %d", static_cast<int>(out.scalar_type()));
+      TORCHETTE_LOG(Error, "arange: out is of type %d", static_cast<int>(out.scalar_type()));
       return Error::InvalidType;
   }
 }
@@ -128,7 +128,7 @@ static Error arange_out(Context& context, const Scalar& end, Tensor& out) {
 
 /// The out tensor says type and dim order.
 static Error copy_of(const Tensor& x, Tensor& out) {
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   return assign(x, out);
 }
 static Error clone_out(Context&, const Tensor& x, Optional<int64_t>, Tensor& out) { return copy_of(x, out); }
@@ -141,7 +141,7 @@ static Error to_dim_order_copy_out(Context&, const Tensor& x, bool, Optional<Spa
   return copy_of(x, out);
 }
 static Error copy_out(Context&, const Tensor& to, const Tensor& from, bool, Tensor& out) {
-  TORCHETTE_TRY(resize_tensor(out, to.sizes()));
+  TORCHETTE_TRY(resize_result(out, to.sizes()));
   return assign(from, out);
 }
 static Error copy_(Context&, Tensor& to, const Tensor& from, bool) { return assign(from, to); }

@@ -16,11 +16,12 @@ struct Gradient {
   T* data = nullptr;
   Dense dense;
 
-  Error open(Context& context, bool wanted, Span<const SizesType> sizes, ScalarType type, const Tensor& out) {
+  Error open(Context& context, bool wanted, Span<const SizesType> sizes, ScalarType type, const Tensor& out,
+             const char* name) {
     if (!wanted) return Error::Ok;
-    TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "a gradient of type %d where %d is needed",
+    TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s is of type %d where %d is needed", name,
                     static_cast<int>(out.scalar_type()), static_cast<int>(type));
-    TORCHETTE_TRY(resize_tensor(out, sizes));
+    TORCHETTE_TRY(resize_result(out, sizes, name));
     TORCHETTE_TRY(dense.open(context, out, kScalarType<T>));
     data = dense.data<T>();
     for (ptrdiff_t i = 0; i < out.numel(); ++i) data[i] = 0;
@@ -38,16 +39,16 @@ Error convolution_backward_out(Context& context, const Tensor& grad, const Tenso
   Conv conv;
   TORCHETTE_TRY(describe_convolution(input, weight, {}, stride, padding, dilation, transposed, output_padding,
                                      groups, conv));
-  TORCHETTE_CHECK(mask.size() == 3, InvalidArgument, "convolution_backward: an output_mask of %zu",
+  TORCHETTE_CHECK(mask.size() == 3, InvalidArgument, "convolution_backward: output_mask has %zu entries",
                   mask.size());
-  TORCHETTE_TRY(same_type(grad, input));
-  TORCHETTE_TRY(same_type(weight, input));
+  TORCHETTE_TRY(same_type(grad, input, "the gradient of the result and input"));
+  TORCHETTE_TRY(same_type(weight, input, "weight and input"));
   const auto rank = static_cast<size_t>(input.dim());
   const auto channels = static_cast<SizesType>(conv.groups * conv.out_channels);
   bool fits = grad.dim() == input.dim() && grad.sizes()[0] == input.sizes()[0] && grad.sizes()[1] == channels;
   for (size_t d = 2; fits && d < rank; ++d) fits = grad.sizes()[d] == conv.out[5 - rank + d - 2];
   TORCHETTE_CHECK(fits, InvalidArgument, "convolution_backward: grad_output has not the convolution's sizes");
-  return for_compute<false>(input.scalar_type(), "convolution_backward", [&](auto t) {
+  return for_compute<false>(input.scalar_type(), "convolution_backward", "input", [&](auto t) {
     using T = decltype(t);
     Dense g, x, w;
     TORCHETTE_TRY(g.read(context, grad, kScalarType<T>));
@@ -55,9 +56,9 @@ Error convolution_backward_out(Context& context, const Tensor& grad, const Tenso
     TORCHETTE_TRY(w.read(context, weight, kScalarType<T>));
     Gradient<T> of_input, of_weight, of_bias;
     const ScalarType type = input.scalar_type();
-    TORCHETTE_TRY(of_input.open(context, mask[0], input.sizes(), type, input_out));
-    TORCHETTE_TRY(of_weight.open(context, mask[1], weight.sizes(), type, weight_out));
-    TORCHETTE_TRY(of_bias.open(context, mask[2], {&channels, 1}, type, bias_out));
+    TORCHETTE_TRY(of_input.open(context, mask[0], input.sizes(), type, input_out, "out0"));
+    TORCHETTE_TRY(of_weight.open(context, mask[1], weight.sizes(), type, weight_out, "out1"));
+    TORCHETTE_TRY(of_bias.open(context, mask[2], {&channels, 1}, type, bias_out, "out2"));
     if (transposed)
       connect<T>(conv, {x.data<T>(), g.data<T>(), w.data<T>(), of_input.data, nullptr, of_weight.data});
     else
@@ -88,13 +89,15 @@ Error norm_backward(Context& context, const char* name, const Norm& norm, const 
                     const Optional<Tensor>& weight, Span<const SizesType> parameter_sizes,
                     Span<const bool> mask, const Tensor& input_out, const Tensor& weight_out,
                     const Tensor& bias_out) {
-  TORCHETTE_CHECK(mask.size() == 3 && grad.numel() == input.numel() &&
-                      static_cast<size_t>(mean.numel()) == norm.rows &&
-                      static_cast<size_t>(rstd.numel()) == norm.rows &&
-                      (!weight.has_value() || static_cast<size_t>(weight->numel()) == norm.channels()),
-                  InvalidArgument, "%s: grad, mean, rstd or weight have not the sizes of the input", name);
-  TORCHETTE_TRY(same_type(grad, input));
-  return for_compute<false>(input.scalar_type(), name, [&](auto t) {
+  TORCHETTE_CHECK(
+      mask.size() == 3 && grad.numel() == input.numel() && static_cast<size_t>(mean.numel()) == norm.rows &&
+          static_cast<size_t>(rstd.numel()) == norm.rows &&
+          (!weight.has_value() || static_cast<size_t>(weight->numel()) == norm.channels()),
+      InvalidArgument,
+      "%s: the gradient, mean, rstd or weight have not the sizes of input, or output_mask not three entries",
+      name);
+  TORCHETTE_TRY(same_type(grad, input, "the gradient of the result and input"));
+  return for_compute<false>(input.scalar_type(), name, "input", [&](auto t) {
     using T = decltype(t);
     Dense g, x, means, rstds, w;
     TORCHETTE_TRY(g.read(context, grad, kScalarType<T>));
@@ -104,9 +107,9 @@ Error norm_backward(Context& context, const char* name, const Norm& norm, const 
     if (weight.has_value()) TORCHETTE_TRY(w.read(context, *weight, kScalarType<T>));
     Gradient<T> of_input, of_weight, of_bias;
     const ScalarType type = input.scalar_type();
-    TORCHETTE_TRY(of_input.open(context, mask[0], input.sizes(), type, input_out));
-    TORCHETTE_TRY(of_weight.open(context, mask[1], parameter_sizes, type, weight_out));
-    TORCHETTE_TRY(of_bias.open(context, mask[2], parameter_sizes, type, bias_out));
+    TORCHETTE_TRY(of_input.open(context, mask[0], input.sizes(), type, input_out, "out0"));
+    TORCHETTE_TRY(of_weight.open(context, mask[1], parameter_sizes, type, weight_out, "out1"));
+    TORCHETTE_TRY(of_bias.open(context, mask[2], parameter_sizes, type, bias_out, "out2"));
     const T *from = g.data<T>(), *value = x.data<T>();
     T* to = of_input.data;
     for (size_t r = 0; r < norm.rows; ++r) {
@@ -145,7 +148,7 @@ Error native_layer_norm_backward_out(Context& context, const Tensor& grad, const
   SizesType sizes[kMaxDim];
   size_t length = 1;
   TORCHETTE_CHECK(shape.size() <= rank, InvalidArgument,
-                  "native_layer_norm_backward: a shape of %zu dimensions", shape.size());
+                  "native_layer_norm_backward: normalized_shape has %zu dimensions", shape.size());
   for (size_t i = 0; i < shape.size(); ++i) {
     sizes[i] = input.sizes()[rank - shape.size() + i];
     TORCHETTE_CHECK(sizes[i] == shape[i], InvalidArgument,
@@ -168,7 +171,7 @@ Error native_group_norm_backward_out(Context& context, const Tensor& grad, const
       batch >= 0 && channels > 0 && plane > 0 && groups > 0 && channels <= INT32_MAX && batch <= INT32_MAX &&
           plane <= INT32_MAX && groups <= channels && channels % groups == 0 &&
           batch * channels <= INT32_MAX && batch * channels * plane == input.numel(),
-      InvalidArgument, "%s: %d elements as %lld x %lld x %lld in %lld groups", kName,
+      InvalidArgument, "%s: input of %d elements, N %lld, C %lld, HxW %lld, group %lld", kName,
       static_cast<int>(input.numel()), static_cast<long long>(batch), static_cast<long long>(channels),
       static_cast<long long>(plane), static_cast<long long>(groups));
   const Norm norm = {static_cast<size_t>(batch * groups), static_cast<size_t>(channels / groups * plane),

@@ -11,19 +11,19 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-static Error check_index_type(const Tensor& index) {
+static Error check_index_type(const Tensor& index, const char* name = "index") {
   // where there are none, their type does not matter to torch
   TORCHETTE_CHECK(
       index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int || index.numel() == 0,
-      InvalidType, "indices are of type %d, not whole numbers", static_cast<int>(index.scalar_type()));
+      InvalidType, "%s: elements of type %d, not whole numbers", name, static_cast<int>(index.scalar_type()));
   return Error::Ok;
 }
 static TORCHETTE_INLINE int64_t index_at(const Tensor& index, ptrdiff_t offset) {
   return index.scalar_type() == ScalarType::Long ? index.const_data_ptr<int64_t>()[offset]
                                                  : index.const_data_ptr<int32_t>()[offset];
 }
-static TORCHETTE_INLINE Error check_index(int64_t i, int64_t size) {
-  TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "index %lld is beyond the size %lld",
+static TORCHETTE_INLINE Error check_index(int64_t i, int64_t size, const char* name = "index") {
+  TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "%s: %lld is beyond the size %lld", name,
                   static_cast<long long>(i), static_cast<long long>(size));
   return Error::Ok;
 }
@@ -52,7 +52,7 @@ static Error copy_of_type(ScalarType type, Apply& apply) {
       apply = &copy_elements<uint64_t>;
       return Error::Ok;
     default:
-      TORCHETTE_LOG(Error, "elements of type %d cannot be indexed", static_cast<int>(type));
+      TORCHETTE_LOG(Error, "self or weight is of type %d, which cannot be indexed", static_cast<int>(type));
       return Error::InvalidType;
   }
 }
@@ -116,7 +116,7 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
   }
   do {
     const int64_t i = index_at(index, walk.offset[0]);
-    TORCHETTE_TRY(check_index(i, count));
+    TORCHETTE_TRY(check_index(i, count, "index or indices"));
     char* to = static_cast<char*>(out.mutable_data_ptr()) + walk.offset[1] * static_cast<ptrdiff_t>(element);
     const char* from = static_cast<const char*>(x.const_data_ptr()) +
                        static_cast<ptrdiff_t>(i) * x.strides()[dim] * static_cast<ptrdiff_t>(element);
@@ -130,33 +130,33 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
 static Error embedding_out(Context&, const Tensor& weight, const Tensor& index, int64_t, bool, bool,
                            Tensor& out) {
   TORCHETTE_CHECK(weight.dim() == 2 && static_cast<size_t>(index.dim()) < kMaxDim, InvalidArgument,
-                  "an embedding's weight has %d dimensions", static_cast<int>(weight.dim()));
-  TORCHETTE_TRY(check_index_type(index));
-  TORCHETTE_TRY(same_type(weight, out));
+                  "embedding: weight has %d dimensions, or indices too many", static_cast<int>(weight.dim()));
+  TORCHETTE_TRY(check_index_type(index, "indices"));
+  TORCHETTE_TRY(same_type(weight, out, "weight and out"));
   const auto rank = static_cast<size_t>(index.dim());
   SizesType sizes[kMaxDim];
   for (size_t d = 0; d < rank; ++d) sizes[d] = index.sizes()[d];
   sizes[rank] = weight.sizes()[1];
-  TORCHETTE_TRY(resize_tensor(out, {sizes, rank + 1}));
+  TORCHETTE_TRY(resize_result(out, {sizes, rank + 1}));
   return select_rows(weight, 0, index, out, 0, rank);
 }
 static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tensor& index, Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  TORCHETTE_CHECK(index.dim() <= 1, InvalidArgument, "indices have %d dimensions",
+  TORCHETTE_CHECK(index.dim() <= 1, InvalidArgument, "index has %d dimensions",
                   static_cast<int>(index.dim()));
   TORCHETTE_TRY(check_index_type(index));
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   if (x.dim() == 0) {
-    TORCHETTE_CHECK(index.numel() == 1, InvalidArgument, "%d indices for a tensor without dimensions",
+    TORCHETTE_CHECK(index.numel() == 1, InvalidArgument, "index has %d elements, self no dimensions",
                     static_cast<int>(index.numel()));
     TORCHETTE_TRY(check_index(index_at(index, 0), 1));
-    TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+    TORCHETTE_TRY(resize_result(out, x.sizes()));
     return assign(x, out);
   }
   SizesType sizes[kMaxDim];
   for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d) sizes[d] = x.sizes()[d];
   sizes[dim] = static_cast<SizesType>(index.numel());
-  TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(x.dim())}));
+  TORCHETTE_TRY(resize_result(out, {sizes, static_cast<size_t>(x.dim())}));
   return select_rows(x, static_cast<size_t>(dim), index, out, static_cast<size_t>(dim), 1);
 }
 
@@ -204,7 +204,7 @@ static Error addition_of_type(ScalarType type, Apply& apply) {
       apply = &add_bools;
       return Error::Ok;
     default:
-      TORCHETTE_LOG(Error, "elements of type %d cannot be added up", static_cast<int>(type));
+      TORCHETTE_LOG(Error, "self is of type %d, which cannot be added up", static_cast<int>(type));
       return Error::InvalidType;
   }
 }
@@ -249,20 +249,21 @@ static Error apply_indexed(const Tensor& index, const Tensor& indexed, size_t di
   return Error::Ok;
 }
 static Error check_within(const Tensor& index, const Tensor& t, size_t except) {
-  TORCHETTE_CHECK(index.dim() == t.dim(), InvalidArgument, "indices of %d dimensions for a tensor of %d",
-                  static_cast<int>(index.dim()), static_cast<int>(t.dim()));
+  TORCHETTE_CHECK(index.dim() == t.dim(), InvalidArgument,
+                  "index has %d dimensions, the tensor that it is for %d", static_cast<int>(index.dim()),
+                  static_cast<int>(t.dim()));
   for (size_t d = 0; d < static_cast<size_t>(index.dim()); ++d)
     TORCHETTE_CHECK(d == except || index.sizes()[d] <= t.sizes()[d], InvalidArgument,
-                    "there are more indices than elements in dimension %zu", d);
+                    "index has more elements than there are in dimension %zu", d);
   return Error::Ok;
 }
 
 static Error gather_out(Context&, const Tensor& x, int64_t dim, const Tensor& index, bool, Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_TRY(check_index_type(index));
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(check_within(index, x, static_cast<size_t>(dim)));
-  TORCHETTE_TRY(resize_tensor(out, index.sizes()));
+  TORCHETTE_TRY(resize_result(out, index.sizes()));
   Apply apply;
   TORCHETTE_TRY(copy_of_type(x.scalar_type(), apply));
   return apply_indexed(index, x, static_cast<size_t>(dim), out.strides().data(), true, apply,
@@ -272,16 +273,16 @@ static Error gather_out(Context&, const Tensor& x, int64_t dim, const Tensor& in
 static Error prepare_scatter(const Tensor& x, int64_t& dim, const Tensor& index, const Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_TRY(check_index_type(index));
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(check_within(index, x, static_cast<size_t>(dim)));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   return assign(x, out);
 }
 static Error scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source, bool adds,
                      const Tensor& out) {
   Apply apply;
   TORCHETTE_TRY(adds ? addition_of_type(out.scalar_type(), apply) : copy_of_type(out.scalar_type(), apply));
-  TORCHETTE_TRY(same_type(source, out));
+  TORCHETTE_TRY(same_type(source, out, "src and out"));
   TORCHETTE_TRY(prepare_scatter(x, dim, index, out));
   TORCHETTE_TRY(check_within(index, source, kMaxDim));
   return apply_indexed(index, out, static_cast<size_t>(dim), source.strides().data(), false, apply,
@@ -333,18 +334,19 @@ static Error index_by_mask(Context& context, const Tensor& x, const Tensor& mask
   static constexpr DimOrderType kOrder[] = {0};
   const auto rank = static_cast<size_t>(mask.dim());
   TORCHETTE_CHECK(rank > 0 && rank <= plan.rank - d, InvalidArgument,
-                  "a mask of %zu dimensions for a tensor of %zu, from dimension %zu on", rank, plan.rank, d);
+                  "indices: a mask of %zu dimensions for a tensor of %zu, from dimension %zu on", rank,
+                  plan.rank, d);
   for (size_t i = 0; i < rank; ++i)
     TORCHETTE_CHECK(mask.sizes()[i] == x.sizes()[d + i], InvalidArgument,
-                    "a mask of size %d for dimension %zu of size %d", mask.sizes()[i], d + i,
+                    "indices: a mask of size %d for dimension %zu of size %d", mask.sizes()[i], d + i,
                     x.sizes()[d + i]);
   const ptrdiff_t count = count_places(mask);
   int64_t* coordinates = nullptr;
   if (count > 0) {
     coordinates = static_cast<int64_t*>(
         context.allocate_temp(rank * static_cast<size_t>(count) * sizeof(int64_t), alignof(int64_t)));
-    TORCHETTE_CHECK(coordinates != nullptr, MemoryAllocationFailed, "no room for the %td places of a mask",
-                    count);
+    TORCHETTE_CHECK(coordinates != nullptr, MemoryAllocationFailed,
+                    "no scratch memory for the %td places of a mask", count);
     list_places(mask, count, coordinates, 1, count);
   }
   for (size_t i = 0; i < rank; ++i) {
@@ -372,14 +374,15 @@ static Error plan_indexing(Context& context, const Tensor& x, Span<const Optiona
   for (const Optional<Tensor>& index : indices) {
     const bool masks = index.has_value() &&
                        (index->scalar_type() == ScalarType::Bool || index->scalar_type() == ScalarType::Byte);
-    TORCHETTE_CHECK(next < plan.rank, InvalidArgument, "too many indices for %zu dimensions", plan.rank);
+    TORCHETTE_CHECK(next < plan.rank, InvalidArgument, "indices: more than the %zu dimensions of self",
+                    plan.rank);
     if (masks) {
       TORCHETTE_TRY(index_by_mask(context, x, *index, next, plan));
       next += static_cast<size_t>(index->dim());
       continue;
     }
     if (index.has_value()) {
-      TORCHETTE_TRY(check_index_type(*index));
+      TORCHETTE_TRY(check_index_type(*index, "indices"));
       plan.index[next] = *index;
       plan.has_index[next] = true;
     }
@@ -410,9 +413,9 @@ static Error plan_indexing(Context& context, const Tensor& x, Span<const Optiona
       size = own;
     }
   }
-  TORCHETTE_CHECK(plan.indexed > 0, InvalidArgument, "no dimension has an index");
+  TORCHETTE_CHECK(plan.indexed > 0, InvalidArgument, "indices name no dimension");
   TORCHETTE_CHECK(plan.place_dims + plan.rank - plan.indexed <= kMaxDim, InvalidArgument,
-                  "the indexed tensor has more than 16 dimensions");
+                  "indices give a tensor of more than 16 dimensions");
   const auto put_places = [&plan] {
     plan.first_place = plan.dim;
     for (size_t i = 0; i < plan.place_dims; ++i) plan.size[plan.dim++] = plan.places[i];
@@ -472,7 +475,7 @@ static Error apply_places(const Indexing& plan, const Tensor& x, const StridesTy
       int64_t i = index_at(index, offset);
       const int64_t size = x.sizes()[d];
       if (i < 0 && i >= -size) i += size;
-      TORCHETTE_TRY(check_index(i, size));
+      TORCHETTE_TRY(check_index(i, size, "indices"));
       at += static_cast<ptrdiff_t>(i) * x.strides()[d];
     }
     char* const target = to + (from_x ? walk.offset[0] : at) * element;
@@ -488,9 +491,9 @@ static Error apply_places(const Indexing& plan, const Tensor& x, const StridesTy
 static Error index_tensor_out(Context& context, const Tensor& x, Span<const Optional<Tensor>> indices,
                               Tensor& out) {
   Indexing plan;
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(plan_indexing(context, x, indices, plan));
-  TORCHETTE_TRY(resize_tensor(out, {plan.size, plan.dim}));
+  TORCHETTE_TRY(resize_result(out, {plan.size, plan.dim}));
   return apply_places(plan, x, out.strides().data(), true, nullptr,
                       static_cast<char*>(out.mutable_data_ptr()),
                       static_cast<const char*>(x.const_data_ptr()));
@@ -500,10 +503,10 @@ static Error index_tensor_out(Context& context, const Tensor& x, Span<const Opti
 static Error put(Context& context, const Tensor& out, Span<const Optional<Tensor>> indices,
                  const Tensor& values, bool accumulate) {
   Indexing plan;
-  TORCHETTE_TRY(same_type(values, out));
+  TORCHETTE_TRY(same_type(values, out, "values and self"));
   TORCHETTE_TRY(plan_indexing(context, out, indices, plan));
   const auto rank = static_cast<size_t>(values.dim());
-  TORCHETTE_CHECK(rank <= plan.dim, InvalidArgument, "values of %zu dimensions for %zu places", rank,
+  TORCHETTE_CHECK(rank <= plan.dim, InvalidArgument, "values have %zu dimensions for %zu places", rank,
                   plan.dim);
   StridesType strides[kMaxDim] = {};
   for (size_t d = 0; d < rank; ++d) {
@@ -520,8 +523,8 @@ static Error put(Context& context, const Tensor& out, Span<const Optional<Tensor
 }
 static Error index_put_out(Context& context, const Tensor& x, Span<const Optional<Tensor>> indices,
                            const Tensor& values, bool accumulate, Tensor& out) {
-  TORCHETTE_TRY(same_type(x, out));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   TORCHETTE_TRY(assign(x, out));  // nothing where the output is the input's own memory
   return put(context, out, indices, values, accumulate);
 }

@@ -11,17 +11,13 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-Error check_type(const char* what, const Tensor& a, const Tensor& b) {
-  TORCHETTE_CHECK(a.scalar_type() == b.scalar_type(), InvalidType, "%s: types %d and %d, where one is needed",
-                  what, static_cast<int>(a.scalar_type()), static_cast<int>(b.scalar_type()));
-  return Error::Ok;
-}
-
 /// Says which matrix of a batch failed, where one did and the caller does not look at info himself.
-Error check_info(const char* what, const char* is, const Dense& info, size_t count, bool check) {
+Error check_info(const char* what, const char* argument, const char* is, const Dense& info, size_t count,
+                 bool check) {
   for (size_t i = 0; check && i < count; ++i)
-    TORCHETTE_CHECK(info.data<int32_t>()[i] == 0, InvalidArgument, "%s: matrix %zu of the batch %s (info %d)",
-                    what, i, is, static_cast<int>(info.data<int32_t>()[i]));
+    TORCHETTE_CHECK(info.data<int32_t>()[i] == 0, InvalidArgument,
+                    "%s: %s: matrix %zu of the batch %s (info %d)", what, argument, i, is,
+                    static_cast<int>(info.data<int32_t>()[i]));
   return Error::Ok;
 }
 
@@ -42,10 +38,10 @@ Error linalg_cholesky_ex_out(Context& context, const Tensor& self, bool upper, b
                              Tensor& info) {
   constexpr const char* kName = "linalg_cholesky_ex";
   Batch batch;
-  TORCHETTE_TRY(square_matrices(kName, self, batch));
-  TORCHETTE_TRY(check_type(kName, self, out));
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
-  TORCHETTE_TRY(resize_batch(info, self, 0, 0, 0));
+  TORCHETTE_TRY(square_matrices(kName, "self", self, batch));
+  TORCHETTE_TRY(same_type(self, out, "self and the result"));
+  TORCHETTE_TRY(resize_result(out, self.sizes(), "L"));
+  TORCHETTE_TRY(resize_batch(info, self, 0, 0, 0, "info"));
   Dense from, to, state;
   TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
   TORCHETTE_TRY(to.open(context, out, ScalarType::Double));
@@ -63,7 +59,7 @@ Error linalg_cholesky_ex_out(Context& context, const Tensor& self, bool upper, b
         if (upper) l[j * n + i] = 0;
       }
   }
-  TORCHETTE_TRY(check_info(kName, "is not positive-definite", state, batch.count, check_errors));
+  TORCHETTE_TRY(check_info(kName, "self", "is not positive-definite", state, batch.count, check_errors));
   TORCHETTE_TRY(state.finish());
   return to.finish();
 }
@@ -103,13 +99,13 @@ Error linalg_solve_triangular_out(Context& context, const Tensor& self, const Te
   constexpr const char* kName = "linalg_solve_triangular";
   Batch of_a, of_b;
   BatchWalk at;
-  TORCHETTE_TRY(square_matrices(kName, self, of_a));
-  TORCHETTE_TRY(matrices(kName, b, of_b));
+  TORCHETTE_TRY(square_matrices(kName, "self", self, of_a));
+  TORCHETTE_TRY(matrices(kName, "B", b, of_b));
   TORCHETTE_TRY(check_sides(kName, of_a, of_b, left));
-  TORCHETTE_TRY(check_type(kName, self, b));
-  TORCHETTE_TRY(check_type(kName, self, out));
+  TORCHETTE_TRY(same_type(self, b, "self and B"));
+  TORCHETTE_TRY(same_type(self, out, "self and the result"));
   TORCHETTE_TRY(at.start(kName, self, 2, b, 2, of_b.rows, of_b.columns));
-  TORCHETTE_TRY(resize_tensor(out, at.result_sizes()));
+  TORCHETTE_TRY(resize_result(out, at.result_sizes()));
   if (out.numel() == 0) return Error::Ok;
   Dense from, right, to;
   TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
@@ -156,11 +152,11 @@ int32_t factor_lu(double* a, size_t rows, size_t columns, bool pivot, int32_t* p
 template <typename Factor>
 Error factor_with_pivots(Context& context, const char* what, const Tensor& self, const Batch& batch,
                          bool check_errors, Tensor& out, Tensor& pivots, Tensor& info, const Factor& factor) {
-  TORCHETTE_TRY(check_type(what, self, out));
+  TORCHETTE_TRY(same_type(self, out, "A or self, and the factors"));
   const size_t least = batch.rows < batch.columns ? batch.rows : batch.columns;
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
-  TORCHETTE_TRY(resize_batch(pivots, self, least, 0, 1));
-  TORCHETTE_TRY(resize_batch(info, self, 0, 0, 0));
+  TORCHETTE_TRY(resize_result(out, self.sizes(), "LU or LD"));
+  TORCHETTE_TRY(resize_batch(pivots, self, least, 0, 1, "pivots"));
+  TORCHETTE_TRY(resize_batch(info, self, 0, 0, 0, "info"));
   Dense from, to, chosen, state;
   TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
   TORCHETTE_TRY(to.open(context, out, ScalarType::Double));
@@ -171,7 +167,7 @@ Error factor_with_pivots(Context& context, const char* what, const Tensor& self,
   for (size_t b = 0; b < batch.count; ++b)
     state.data<int32_t>()[b] =
         factor(to.data<double>() + b * batch.size(), chosen.data<int32_t>() + b * least);
-  TORCHETTE_TRY(check_info(what, "is singular", state, batch.count, check_errors));
+  TORCHETTE_TRY(check_info(what, "A or self", "is singular", state, batch.count, check_errors));
   TORCHETTE_TRY(state.finish());
   TORCHETTE_TRY(chosen.finish());
   return to.finish();
@@ -181,7 +177,7 @@ Error linalg_lu_factor_ex_out(Context& context, const Tensor& self, bool pivot, 
                               Tensor& out, Tensor& pivots, Tensor& info) {
   constexpr const char* kName = "linalg_lu_factor_ex";
   Batch batch;
-  TORCHETTE_TRY(matrices(kName, self, batch));
+  TORCHETTE_TRY(matrices(kName, "A", self, batch));
   return factor_with_pivots(
       context, kName, self, batch, check_errors, out, pivots, info,
       [&](double* a, int32_t* rows) { return factor_lu(a, batch.rows, batch.columns, pivot, rows); });
@@ -193,12 +189,12 @@ Error read_pivots(const char* what, const int32_t* from, int32_t* to, size_t n, 
     to[i] = from[i];
     const int32_t row = blocks && to[i] < 0 ? -(to[i] + 1) : to[i] - 1;
     TORCHETTE_CHECK(to[i] != INT32_MIN && row >= 0 && static_cast<size_t>(row) < n, InvalidArgument,
-                    "%s: pivot %d of a matrix of %zu", what, static_cast<int>(to[i]), n);
+                    "%s: pivots have %d for a matrix of %zu", what, static_cast<int>(to[i]), n);
   }
   for (size_t i = 0; i < n; ++i)
     if (to[i] < 0) {
       TORCHETTE_CHECK(i + 1 < n && to[i + 1] == to[i], InvalidArgument,
-                      "%s: pivot %zu belongs to a block of two and has no fellow", what, i);
+                      "%s: pivots: number %zu belongs to a block of two and has no fellow", what, i);
       ++i;
     }
   return Error::Ok;
@@ -210,17 +206,17 @@ Error solve_with_pivots(Context& context, const char* what, const Tensor& factor
                         const Tensor& b, bool left, bool blocks, Tensor& out, const Solve& solve) {
   Batch of_a, of_b;
   BatchWalk at;
-  TORCHETTE_TRY(square_matrices(what, factors, of_a));
-  TORCHETTE_TRY(matrices(what, b, of_b));
+  TORCHETTE_TRY(square_matrices(what, blocks ? "LD" : "LU", factors, of_a));
+  TORCHETTE_TRY(matrices(what, "B", b, of_b));
   TORCHETTE_TRY(check_sides(what, of_a, of_b, left));
-  TORCHETTE_TRY(check_type(what, factors, b));
-  TORCHETTE_TRY(check_type(what, factors, out));
+  TORCHETTE_TRY(same_type(factors, b, blocks ? "LD and B" : "LU and B"));
+  TORCHETTE_TRY(same_type(factors, out, blocks ? "LD and out" : "LU and out"));
   const size_t n = of_a.rows;
   TORCHETTE_CHECK(pivots.dim() == factors.dim() - 1 && pivots.scalar_type() == ScalarType::Int &&
                       static_cast<size_t>(pivots.numel()) == of_a.count * n,
-                  InvalidArgument, "%s: pivots are int32 and as many as rows", what);
+                  InvalidArgument, "%s: pivots are not int32 and as many as rows", what);
   TORCHETTE_TRY(at.start(what, factors, 2, b, 2, of_b.rows, of_b.columns));
-  TORCHETTE_TRY(resize_tensor(out, at.result_sizes()));
+  TORCHETTE_TRY(resize_result(out, at.result_sizes()));
   if (out.numel() == 0) return Error::Ok;
   Dense from, chosen, right, to;
   TORCHETTE_TRY(from.read(context, factors, ScalarType::Double));
@@ -261,16 +257,17 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
                     bool unpack_pivots, Tensor& p, Tensor& l, Tensor& u) {
   constexpr const char* kName = "lu_unpack";
   Batch batch;
-  TORCHETTE_TRY(matrices(kName, factors, batch));
+  TORCHETTE_TRY(matrices(kName, "LU_data", factors, batch));
   const size_t m = batch.rows, n = batch.columns, least = m < n ? m : n;
-  for (const Tensor* out : {&p, &l, &u}) TORCHETTE_TRY(check_type(kName, factors, *out));
+  for (const Tensor* out : {&p, &l, &u})
+    TORCHETTE_TRY(same_type(factors, *out, "LU_data and one of P, L and U"));
   static constexpr SizesType kNone[1] = {0};
   Dense from, chosen, permutation, lower, upper;
   if (unpack_pivots) {
     TORCHETTE_CHECK(pivots.scalar_type() == ScalarType::Int && pivots.dim() == factors.dim() - 1 &&
                         static_cast<size_t>(pivots.numel()) == batch.count * least,
-                    InvalidArgument, "%s: pivots are int32 and as many as rows", kName);
-    TORCHETTE_TRY(resize_batch(p, factors, m, m, 2));
+                    InvalidArgument, "%s: LU_pivots are not int32 and as many as rows", kName);
+    TORCHETTE_TRY(resize_batch(p, factors, m, m, 2, "P"));
     TORCHETTE_TRY(chosen.read(context, pivots, ScalarType::Int));
     TORCHETTE_TRY(permutation.open(context, p, ScalarType::Double));
     auto* const rows = static_cast<size_t*>(context.allocate_temp(m * sizeof(size_t) + 1));
@@ -280,8 +277,8 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
       for (size_t i = 0; i < least; ++i) {
         const int64_t other = int64_t{chosen.data<int32_t>()[b * least + i]} - 1;
         TORCHETTE_CHECK(other >= 0 && static_cast<size_t>(other) < m, InvalidArgument,
-                        "%s: pivot %lld of a matrix of %zu rows", kName, static_cast<long long>(other + 1),
-                        m);
+                        "%s: LU_pivots have %lld for a matrix of %zu rows", kName,
+                        static_cast<long long>(other + 1), m);
         const size_t kept = rows[i];
         rows[i] = rows[other];
         rows[other] = kept;
@@ -292,14 +289,14 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
     }
     TORCHETTE_TRY(permutation.finish());
   } else {
-    TORCHETTE_TRY(resize_tensor(p, {kNone, 1}));
+    TORCHETTE_TRY(resize_result(p, {kNone, 1}, "P"));
   }
   if (!unpack_data) {
-    TORCHETTE_TRY(resize_tensor(l, {kNone, 1}));
-    return resize_tensor(u, {kNone, 1});
+    TORCHETTE_TRY(resize_result(l, {kNone, 1}, "L"));
+    return resize_result(u, {kNone, 1}, "U");
   }
-  TORCHETTE_TRY(resize_batch(l, factors, m, least, 2));
-  TORCHETTE_TRY(resize_batch(u, factors, least, n, 2));
+  TORCHETTE_TRY(resize_batch(l, factors, m, least, 2, "L"));
+  TORCHETTE_TRY(resize_batch(u, factors, least, n, 2, "U"));
   TORCHETTE_TRY(from.read(context, factors, ScalarType::Double));
   TORCHETTE_TRY(lower.open(context, l, ScalarType::Double));
   TORCHETTE_TRY(upper.open(context, u, ScalarType::Double));
@@ -383,7 +380,7 @@ Error linalg_ldl_factor_ex_out(Context& context, const Tensor& self, bool, bool 
                                Tensor& pivots, Tensor& info) {
   constexpr const char* kName = "linalg_ldl_factor_ex";
   Batch batch;
-  TORCHETTE_TRY(square_matrices(kName, self, batch));
+  TORCHETTE_TRY(square_matrices(kName, "self", self, batch));
   return factor_with_pivots(context, kName, self, batch, check_errors, out, pivots, info,
                             [n = batch.rows](double* a, int32_t* rows) {
                               for (size_t i = 0; i < n; ++i)
@@ -470,9 +467,9 @@ void exponential(const double* a, double* result, size_t n, double* x, double* y
 Error linalg_matrix_exp_out(Context& context, const Tensor& self, Tensor& out) {
   constexpr const char* kName = "linalg_matrix_exp";
   Batch batch;
-  TORCHETTE_TRY(square_matrices(kName, self, batch));
-  TORCHETTE_TRY(check_type(kName, self, out));
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
+  TORCHETTE_TRY(square_matrices(kName, "self", self, batch));
+  TORCHETTE_TRY(same_type(self, out, "self and the result"));
+  TORCHETTE_TRY(resize_result(out, self.sizes()));
   if (out.numel() == 0) return Error::Ok;
   Dense from, to;
   TORCHETTE_TRY(from.read(context, self, ScalarType::Double));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Matrix products of tensors: mm, bmm, addmm, baddbmm, linear. Floats go to gemm.h; the other types take a
 // plain loop. Any strides of the operands.
+#include "torchette/kernels/dims.h"
 #include "torchette/kernels/elementwise.h"
 #include "torchette/kernels/gemm.h"
 
@@ -8,14 +9,14 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 /// A matrix inside a tensor: bytes, and how many elements apart rows and columns are.
-struct View {
+struct MatrixView {
   void* data;
   ptrdiff_t row;
   ptrdiff_t col;
 };
 
 /// Strides of the last two dimensions of `t`, at element `offset`.
-static View view(const Tensor& t, ptrdiff_t offset = 0) {
+static MatrixView view(const Tensor& t, ptrdiff_t offset = 0) {
   const ptrdiff_t d = t.dim();
   return {static_cast<char*>(t.mutable_data_ptr()) + offset * t.element_size(), t.strides()[d - 2],
           t.strides()[d - 1]};
@@ -23,14 +24,14 @@ static View view(const Tensor& t, ptrdiff_t offset = 0) {
 
 /// A summand of the product: self of addmm and baddbmm, broadcast (strides of 0), or no data.
 struct Summand {
-  View self;
+  MatrixView self;
   Scalar beta;
   Scalar alpha;
 };
 
 /// `T` as stored, `Sum` as summed up.
 template <typename T, typename Sum>
-[[gnu::cold]] static void product(size_t m, size_t n, size_t k, View a, View b, View c,
+[[gnu::cold]] static void product(size_t m, size_t n, size_t k, MatrixView a, MatrixView b, MatrixView c,
                                   const Summand& extra) {
   const auto number = [](const Scalar& s) {
     if constexpr (static_cast<Sum>(0.5) != 0)
@@ -58,15 +59,15 @@ template <typename T, typename Sum>
   }
 }
 
-static Error float_product(GemmScratch& scratch, size_t m, size_t n, size_t k, View a, View b, View c,
-                           const Summand& extra) {
+static Error float_product(GemmScratch& scratch, size_t m, size_t n, size_t k, MatrixView a, MatrixView b,
+                           MatrixView c, const Summand& extra) {
   if (c.col != 1 && n > 1) {
     if (c.row != 1 && m > 1) {
       product<float, float>(m, n, k, a, b, c, extra);
       return Error::Ok;
     }
     // The result lies transposed in memory: so does the whole product.
-    const View self = {extra.self.data, extra.self.col, extra.self.row};
+    const MatrixView self = {extra.self.data, extra.self.col, extra.self.row};
     return float_product(scratch, n, m, k, {b.data, b.col, b.row}, {a.data, a.col, a.row},
                          {c.data, c.col, c.row}, {self, extra.beta, extra.alpha});
   }
@@ -95,10 +96,10 @@ static Error float_product(GemmScratch& scratch, size_t m, size_t n, size_t k, V
 }
 
 /// 16-bit floats, in blocks that are converted to floats: sums are those of floats.
-static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, View a,
-                            View b, View c, const Summand& extra) {
+static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, MatrixView a,
+                            MatrixView b, MatrixView c, const Summand& extra) {
   if (c.col != 1 && c.row == 1 && n > 1) {
-    const View self = {extra.self.data, extra.self.col, extra.self.row};
+    const MatrixView self = {extra.self.data, extra.self.col, extra.self.row};
     return narrow_product(scratch, type, n, m, k, {b.data, b.col, b.row}, {a.data, a.col, a.row},
                           {c.data, c.col, c.row}, {self, extra.beta, extra.alpha});
   }
@@ -116,7 +117,7 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
   float* const result = right + columns * k;
   float* const added = result + rows * columns;
   const Convert load = load_as(type, kF32), store = store_as(kF32, type);
-  const auto place = [](const View& v, size_t i, size_t j) {
+  const auto place = [](const MatrixView& v, size_t i, size_t j) {
     return static_cast<uint16_t*>(v.data) + static_cast<ptrdiff_t>(i) * v.row +
            static_cast<ptrdiff_t>(j) * v.col;
   };
@@ -154,14 +155,14 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
 }
 
 /// Doubles: tiles of four or eight rows and two vectors, over panels of B that are copied.
-static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, View a, View b, View c,
-                            const Summand& extra) {
+static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, MatrixView a, MatrixView b,
+                            MatrixView c, const Summand& extra) {
   typedef double Wide __attribute__((vector_size(kLanes * 4), aligned(8), may_alias));
   constexpr size_t kWide = kLanes / 2, kWidth = 2 * kWide, kDepth = 256;
   constexpr size_t kRows = kVectorRegisters == 32 ? 8 : 4;
   auto* const panel = reinterpret_cast<double*>(scratch.blocks(2 * next_part(k, kDepth) * kWidth));
   TORCHETTE_CHECK(panel != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
-  const auto at = [](const View& v, size_t i, size_t j) {
+  const auto at = [](const MatrixView& v, size_t i, size_t j) {
     return static_cast<double*>(v.data) + static_cast<ptrdiff_t>(i) * v.row +
            static_cast<ptrdiff_t>(j) * v.col;
   };
@@ -208,8 +209,8 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
   return Error::Ok;
 }
 
-static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, View a, View b,
-                         View c, const Summand& extra) {
+static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, MatrixView a,
+                         MatrixView b, MatrixView c, const Summand& extra) {
   // Sums of integers wrap in 64 bits, so cutting them down to the type is the type's own wrapping.
   const auto whole = [&](auto t) {
     using T = decltype(t);
@@ -238,48 +239,50 @@ static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t
     case ScalarType::Long:
       return whole(int64_t());
     default:
-      TORCHETTE_CHECK(false, InvalidType, "no matrix product of dtype %d", static_cast<int>(type));
+      TORCHETTE_CHECK(false, InvalidType, "mat2 is of type %d, which has no matrix product",
+                      static_cast<int>(type));
   }
 }
 
 /// Strides with which the last two dimensions of `self` broadcast to [rows, cols].
-static Error broadcast_view(const Tensor& self, SizesType rows, SizesType cols, View& out) {
+static Error broadcast_view(const Tensor& self, SizesType rows, SizesType cols, MatrixView& out) {
   const ptrdiff_t d = self.dim();
   out = {self.mutable_data_ptr(), 0, 0};
   if (d >= 1) {
     const ptrdiff_t size = self.size(d - 1);
-    TORCHETTE_CHECK(size == cols || size == 1, InvalidArgument, "cannot add %d columns to a product of %d",
+    TORCHETTE_CHECK(size == cols || size == 1, InvalidArgument, "self has %d columns, the product %d",
                     static_cast<int>(size), static_cast<int>(cols));
     out.col = size == 1 && cols != 1 ? 0 : static_cast<ptrdiff_t>(self.strides()[d - 1]);
   }
   if (d >= 2) {
     const ptrdiff_t size = self.size(d - 2);
-    TORCHETTE_CHECK(size == rows || size == 1, InvalidArgument, "cannot add %d rows to a product of %d",
+    TORCHETTE_CHECK(size == rows || size == 1, InvalidArgument, "self has %d rows, the product %d",
                     static_cast<int>(size), static_cast<int>(rows));
     out.row = size == 1 ? 0 : static_cast<ptrdiff_t>(self.strides()[d - 2]);
   }
   return Error::Ok;
 }
 
-static Error check_types(const Tensor& a, const Tensor& b, const Tensor& out) {
+static Error check_types(const Tensor& a, const Tensor& b, const Tensor& out, const char* names) {
   TORCHETTE_CHECK(a.scalar_type() == b.scalar_type() && a.scalar_type() == out.scalar_type(), InvalidType,
-                  "a matrix product of dtypes %d and %d into %d", static_cast<int>(a.scalar_type()),
-                  static_cast<int>(b.scalar_type()), static_cast<int>(out.scalar_type()));
+                  "%s and out are of types %d, %d and %d, where one is needed", names,
+                  static_cast<int>(a.scalar_type()), static_cast<int>(b.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
   return Error::Ok;
 }
 
 static Error matrix_product(Context& context, const Tensor* self, const Tensor& a, const Tensor& b,
                             const Scalar& beta, const Scalar& alpha, Tensor& out) {
   TORCHETTE_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), InvalidArgument,
-                  "mm of %d-d and %d-d tensors whose inner sizes must be equal", static_cast<int>(a.dim()),
-                  static_cast<int>(b.dim()));
-  TORCHETTE_TRY(check_types(a, b, out));
+                  "mm: %s and mat2 have %d and %d dimensions, their inner sizes must be equal",
+                  self == nullptr ? "self" : "mat1", static_cast<int>(a.dim()), static_cast<int>(b.dim()));
+  TORCHETTE_TRY(check_types(a, b, out, self == nullptr ? "self, mat2" : "mat1, mat2"));
   const SizesType sizes[] = {static_cast<SizesType>(a.size(0)), static_cast<SizesType>(b.size(1))};
-  TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
+  TORCHETTE_TRY(resize_result(out, {sizes, 2}));
   Summand extra = {{nullptr, 0, 0}, beta, alpha};
   if (self != nullptr) {
     TORCHETTE_CHECK(self->scalar_type() == out.scalar_type() && self->dim() <= 2, InvalidArgument,
-                    "addmm cannot add a %d-d tensor of dtype %d", static_cast<int>(self->dim()),
+                    "addmm: self has %d dimensions and type %d", static_cast<int>(self->dim()),
                     static_cast<int>(self->scalar_type()));
     TORCHETTE_TRY(broadcast_view(*self, sizes[0], sizes[1], extra.self));
   }
@@ -300,23 +303,24 @@ static Error addmm_out(Context& context, const Tensor& self, const Tensor& mat1,
 
 static Error batched_product(Context& context, const Tensor* self, const Tensor& a, const Tensor& b,
                              const Scalar& beta, const Scalar& alpha, Tensor& out) {
+  const char* const names = self == nullptr ? "self, mat2" : "batch1, batch2";
   TORCHETTE_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
-                  InvalidArgument, "bmm wants two 3-d tensors with equal batch and inner sizes");
-  TORCHETTE_TRY(check_types(a, b, out));
+                  InvalidArgument, "bmm: %s must have 3 dimensions, equal batches and inner sizes", names);
+  TORCHETTE_TRY(check_types(a, b, out, names));
   const SizesType sizes[] = {static_cast<SizesType>(a.size(0)), static_cast<SizesType>(a.size(1)),
                              static_cast<SizesType>(b.size(2))};
-  TORCHETTE_TRY(resize_tensor(out, {sizes, 3}));
+  TORCHETTE_TRY(resize_result(out, {sizes, 3}));
   Summand extra = {{nullptr, 0, 0}, beta, alpha};
   ptrdiff_t self_step = 0;
   if (self != nullptr) {
     TORCHETTE_CHECK(self->scalar_type() == out.scalar_type() && self->dim() <= 3, InvalidArgument,
-                    "baddbmm cannot add a %d-d tensor of dtype %d", static_cast<int>(self->dim()),
+                    "baddbmm: self has %d dimensions and type %d", static_cast<int>(self->dim()),
                     static_cast<int>(self->scalar_type()));
     TORCHETTE_TRY(broadcast_view(*self, sizes[1], sizes[2], extra.self));
     if (self->dim() == 3) {
       TORCHETTE_CHECK(self->size(0) == sizes[0] || self->size(0) == 1, InvalidArgument,
-                      "baddbmm cannot add a batch of %d to one of %d", static_cast<int>(self->size(0)),
-                      static_cast<int>(sizes[0]));
+                      "baddbmm: self is a batch of %d, the product one of %d",
+                      static_cast<int>(self->size(0)), static_cast<int>(sizes[0]));
       if (self->size(0) != 1) self_step = self->strides()[0];
     }
   }
@@ -346,9 +350,9 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
                         Tensor& out) {
   const ptrdiff_t d = input.dim();
   TORCHETTE_CHECK(d >= 1 && weight.dim() == 2 && input.size(d - 1) == weight.size(1), InvalidArgument,
-                  "linear of a %d-d input and a %d-d weight whose last sizes must be equal",
+                  "linear: input and weight have %d and %d dimensions, their last sizes must be equal",
                   static_cast<int>(d), static_cast<int>(weight.dim()));
-  TORCHETTE_TRY(check_types(input, weight, out));
+  TORCHETTE_TRY(check_types(input, weight, out, "input, weight"));
   SizesType sizes[kMaxDim];
   size_t rows = 1;
   for (ptrdiff_t i = 0; i + 1 < d; ++i) {
@@ -356,16 +360,16 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
     rows *= static_cast<size_t>(sizes[i]);
   }
   sizes[d - 1] = static_cast<SizesType>(weight.size(0));
-  TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(d)}));
+  TORCHETTE_TRY(resize_result(out, {sizes, static_cast<size_t>(d)}));
   const auto n = static_cast<size_t>(weight.size(0)), k = static_cast<size_t>(weight.size(1));
   Summand extra = {{nullptr, 0, 0}, int64_t{1}, int64_t{1}};
   if (bias.has_value()) {
     TORCHETTE_CHECK(
         bias->dim() == 1 && bias->size(0) == weight.size(0) && bias->scalar_type() == out.scalar_type(),
-        InvalidArgument, "linear wants a bias of %zu elements", n);
+        InvalidArgument, "linear: bias is not of %zu elements", n);
     extra.self = {bias->mutable_data_ptr(), 0, 1};
   }
-  const View transposed = {weight.mutable_data_ptr(), weight.strides()[1], weight.strides()[0]};
+  const MatrixView transposed = {weight.mutable_data_ptr(), weight.strides()[1], weight.strides()[0]};
   GemmScratch scratch(context);
   if (is_contiguous(input) && is_contiguous(out))
     return any_product(scratch, out.scalar_type(), rows, n, k,

@@ -7,10 +7,10 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-Error matrices(const char* what, const Tensor& t, Batch& batch) {
-  TORCHETTE_CHECK(t.dim() >= 2, InvalidArgument, "%s: a tensor of %d dimensions is no matrix", what,
+Error matrices(const char* what, const char* argument, const Tensor& t, Batch& batch) {
+  TORCHETTE_CHECK(t.dim() >= 2, InvalidArgument, "%s: %s has %d dimensions, a matrix two", what, argument,
                   static_cast<int>(t.dim()));
-  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: elements of type %d", what,
+  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: %s is of type %d", what, argument,
                   static_cast<int>(t.scalar_type()));
   const auto rank = static_cast<size_t>(t.dim());
   batch = {1, static_cast<size_t>(t.sizes()[rank - 2]), static_cast<size_t>(t.sizes()[rank - 1])};
@@ -18,20 +18,21 @@ Error matrices(const char* what, const Tensor& t, Batch& batch) {
   return Error::Ok;
 }
 
-Error square_matrices(const char* what, const Tensor& t, Batch& batch) {
-  TORCHETTE_TRY(matrices(what, t, batch));
-  TORCHETTE_CHECK(batch.rows == batch.columns, InvalidArgument, "%s: %zu rows and %zu columns are no square",
-                  what, batch.rows, batch.columns);
+Error square_matrices(const char* what, const char* argument, const Tensor& t, Batch& batch) {
+  TORCHETTE_TRY(matrices(what, argument, t, batch));
+  TORCHETTE_CHECK(batch.rows == batch.columns, InvalidArgument, "%s: %s has %zu rows and %zu columns", what,
+                  argument, batch.rows, batch.columns);
   return Error::Ok;
 }
 
-Error resize_batch(const Tensor& out, const Tensor& like, size_t first, size_t second, size_t count) {
+Error resize_batch(const Tensor& out, const Tensor& like, size_t first, size_t second, size_t count,
+                   const char* name) {
   SizesType sizes[kMaxDim];
   const auto batch = static_cast<size_t>(like.dim()) - 2;
   for (size_t d = 0; d < batch; ++d) sizes[d] = like.sizes()[d];
   sizes[batch] = static_cast<SizesType>(first);
   sizes[batch + 1] = static_cast<SizesType>(second);
-  return resize_tensor(out, {sizes, batch + count});
+  return resize_result(out, {sizes, batch + count}, name);
 }
 
 Error BatchWalk::start(const char* what, const Tensor& a, size_t a_inner, const Tensor& b, size_t b_inner,
@@ -55,7 +56,7 @@ Error BatchWalk::start(const char* what, const Tensor& a, size_t a_inner, const 
     }
     sizes[d] = size[0] == 1 ? size[1] : size[0];
     TORCHETTE_CHECK(size[1] == 1 || size[1] == sizes[d], InvalidArgument,
-                    "%s: batches of %d and %d do not go together", what, size[0], size[1]);
+                    "%s: B: batches of %d and %d do not go together", what, size[0], size[1]);
     walk.size[d] = static_cast<size_t>(sizes[d]);
     walk.stride[0][d] = steps[0];
     steps[0] *= sizes[d];

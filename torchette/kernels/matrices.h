@@ -4,6 +4,7 @@
 #pragma once
 
 #include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
 #include "torchette/kernels/strided.h"
 
 namespace torchette {
@@ -16,11 +17,12 @@ struct Batch {
   size_t size() const { return rows * columns; }
 };
 
-/// Takes `t` as a batch of matrices; `what` names operator and argument.
-Error matrices(const char* what, const Tensor& t, Batch& batch);
-Error square_matrices(const char* what, const Tensor& t, Batch& batch);
+/// Takes the `argument` of the operator `what` as a batch of matrices.
+Error matrices(const char* what, const char* argument, const Tensor& t, Batch& batch);
+Error square_matrices(const char* what, const char* argument, const Tensor& t, Batch& batch);
 /// Resizes `out` to the batch of `like`, whose last two dimensions are replaced by `count` sizes.
-Error resize_batch(const Tensor& out, const Tensor& like, size_t first, size_t second, size_t count);
+Error resize_batch(const Tensor& out, const Tensor& like, size_t first, size_t second, size_t count,
+                   const char* name);
 
 /// Steps through the matrices of a result and of two operands that are broadcast to it. Offsets count
 /// elements of row-major arrays.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
 #include "torchette/kernels/simd.h"
 
 namespace torchette {
@@ -119,13 +120,14 @@ static Error for_floating(ScalarType type, const Body& body) {
     case ScalarType::BFloat16:
       return built(BFloat16(0.0f), float());
     default:
-      TORCHETTE_CHECK(false, InvalidType, "no normalisation of dtype %d", static_cast<int>(type));
+      TORCHETTE_CHECK(false, InvalidType, "input is of type %d, which is not normalised",
+                      static_cast<int>(type));
   }
 }
 
 static Error check_parameter(const Optional<Tensor>& t, ScalarType type, ptrdiff_t count, const char* what) {
   TORCHETTE_CHECK(!t.has_value() || (t->scalar_type() == type && t->numel() == count && is_contiguous(*t)),
-                  InvalidArgument, "a normalisation wants a %s of %d elements and of the input's dtype", what,
+                  InvalidArgument, "%s is not of %d elements and of input's type", what,
                   static_cast<int>(count));
   return Error::Ok;
 }
@@ -133,7 +135,7 @@ static Error check_parameter(const Optional<Tensor>& t, ScalarType type, ptrdiff
 static Error check_same(const Tensor& input, const Tensor& a, const Tensor& b, const Tensor& c) {
   const ScalarType type = input.scalar_type();
   TORCHETTE_CHECK(a.scalar_type() == type && b.scalar_type() == type && c.scalar_type() == type, InvalidType,
-                  "a normalisation of dtype %d has outputs of other dtypes", static_cast<int>(type));
+                  "input is of type %d, a result of another", static_cast<int>(type));
   return Error::Ok;
 }
 
@@ -143,23 +145,23 @@ static Error native_layer_norm_out(Context& context, const Tensor& input,
                                    Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
   const auto d = static_cast<size_t>(input.dim()), inner = normalized_shape.size();
-  TORCHETTE_CHECK(inner >= 1 && inner <= d, InvalidArgument, "layer_norm over %zu dimensions of %zu", inner,
-                  d);
+  TORCHETTE_CHECK(inner >= 1 && inner <= d, InvalidArgument,
+                  "layer_norm: normalized_shape has %zu dimensions, input %zu", inner, d);
   SizesType sizes[kMaxDim];
   size_t rows = 1, n = 1;
   for (size_t i = 0; i < d; ++i) {
     const SizesType size = input.sizes()[i];
     const bool is_row = i + inner < d;
     TORCHETTE_CHECK(is_row || normalized_shape[i + inner - d] == size, InvalidArgument,
-                    "layer_norm's shape does not equal the input's last sizes");
+                    "layer_norm: normalized_shape is not input's last sizes");
     sizes[i] = is_row ? size : 1;
     (is_row ? rows : n) *= static_cast<size_t>(size);
   }
   TORCHETTE_TRY(check_parameter(weight, input.scalar_type(), static_cast<ptrdiff_t>(n), "weight"));
   TORCHETTE_TRY(check_parameter(bias, input.scalar_type(), static_cast<ptrdiff_t>(n), "bias"));
-  TORCHETTE_TRY(resize_tensor(out, input.sizes()));
-  TORCHETTE_TRY(resize_tensor(mean_out, {sizes, d}));
-  TORCHETTE_TRY(resize_tensor(rstd_out, {sizes, d}));
+  TORCHETTE_TRY(resize_result(out, input.sizes(), "out0"));
+  TORCHETTE_TRY(resize_result(mean_out, {sizes, d}, "out1"));
+  TORCHETTE_TRY(resize_result(rstd_out, {sizes, d}, "out2"));
   Dense from, to;
   TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
   TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
@@ -187,16 +189,16 @@ static Error native_group_norm_out(Context& context, const Tensor& input, Option
   TORCHETTE_CHECK(batch >= 0 && channels >= 0 && plane >= 0 && batch <= INT32_MAX && channels <= INT32_MAX &&
                       plane <= INT32_MAX && groups >= 1 && groups <= INT32_MAX && channels % groups == 0 &&
                       batch * channels <= INT32_MAX && batch * channels * plane == input.numel(),
-                  InvalidArgument, "group_norm of %d elements as %lld x %lld x %lld in %lld groups",
+                  InvalidArgument, "group_norm: input of %d elements, N %lld, C %lld, HxW %lld, group %lld",
                   static_cast<int>(input.numel()), static_cast<long long>(batch),
                   static_cast<long long>(channels), static_cast<long long>(plane),
                   static_cast<long long>(groups));
   TORCHETTE_TRY(check_parameter(weight, input.scalar_type(), static_cast<ptrdiff_t>(channels), "weight"));
   TORCHETTE_TRY(check_parameter(bias, input.scalar_type(), static_cast<ptrdiff_t>(channels), "bias"));
-  TORCHETTE_TRY(resize_tensor(out, input.sizes()));
+  TORCHETTE_TRY(resize_result(out, input.sizes(), "out0"));
   const SizesType sizes[] = {static_cast<SizesType>(batch), static_cast<SizesType>(groups)};
-  TORCHETTE_TRY(resize_tensor(mean_out, {sizes, 2}));
-  TORCHETTE_TRY(resize_tensor(rstd_out, {sizes, 2}));
+  TORCHETTE_TRY(resize_result(mean_out, {sizes, 2}, "out1"));
+  TORCHETTE_TRY(resize_result(rstd_out, {sizes, 2}, "out2"));
   Dense from, to;
   TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
   TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
@@ -230,7 +232,8 @@ struct Channels {
 
 static Error describe(const Tensor& input, const Optional<Tensor>& weight, const Optional<Tensor>& bias,
                       Channels& shape) {
-  TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument, "batch_norm wants at least 2 dimensions, not %d",
+  TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument,
+                  "batch_norm: input has %d dimensions, at least 2 are wanted",
                   static_cast<int>(input.dim()));
   shape = {static_cast<size_t>(input.size(0)), static_cast<size_t>(input.size(1)), 1};
   for (ptrdiff_t i = 2; i < input.dim(); ++i) shape.plane *= static_cast<size_t>(input.size(i));
@@ -246,12 +249,12 @@ static Error batch_norm_no_training_out(Context& context, const Tensor& input, O
   TORCHETTE_TRY(check_same(input, out, running_mean, running_var));
   Channels shape;
   TORCHETTE_TRY(describe(input, weight, bias, shape));
-  TORCHETTE_TRY(check_parameter(running_mean, input.scalar_type(), input.size(1), "mean"));
-  TORCHETTE_TRY(check_parameter(running_var, input.scalar_type(), input.size(1), "variance"));
+  TORCHETTE_TRY(check_parameter(running_mean, input.scalar_type(), input.size(1), "running_mean"));
+  TORCHETTE_TRY(check_parameter(running_var, input.scalar_type(), input.size(1), "running_var"));
   const SizesType none[] = {0};
-  TORCHETTE_TRY(resize_tensor(out, input.sizes()));
-  TORCHETTE_TRY(resize_tensor(mean_out, {none, 1}));
-  TORCHETTE_TRY(resize_tensor(rstd_out, {none, 1}));
+  TORCHETTE_TRY(resize_result(out, input.sizes(), "out or out0"));
+  TORCHETTE_TRY(resize_result(mean_out, {none, 1}, "save_mean or out1"));
+  TORCHETTE_TRY(resize_result(rstd_out, {none, 1}, "save_invstd or out2"));
   Dense from, to;
   TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
   TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
@@ -283,9 +286,9 @@ static Error batch_norm_training(Context& context, const Tensor& input, const Op
   Channels shape;
   TORCHETTE_TRY(describe(input, weight, bias, shape));
   const SizesType sizes[] = {static_cast<SizesType>(shape.channels)};
-  TORCHETTE_TRY(resize_tensor(out, input.sizes()));
-  TORCHETTE_TRY(resize_tensor(mean_out, {sizes, 1}));
-  TORCHETTE_TRY(resize_tensor(rstd_out, {sizes, 1}));
+  TORCHETTE_TRY(resize_result(out, input.sizes()));
+  TORCHETTE_TRY(resize_result(mean_out, {sizes, 1}, "save_mean"));
+  TORCHETTE_TRY(resize_result(rstd_out, {sizes, 1}, "save_invstd"));
   Dense from, to;
   TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
   TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
@@ -329,7 +332,7 @@ static Error batch_norm_training(Context& context, const Tensor& input, const Op
 static Error batch_norm_no_stats_out(Context& context, const Tensor& input, Optional<Tensor> weight,
                                      Optional<Tensor> bias, bool training, double momentum, double eps,
                                      Tensor& out, Tensor& mean_out, Tensor& rstd_out) {
-  TORCHETTE_CHECK(training, InvalidArgument, "batch_norm without statistics needs training=True");
+  TORCHETTE_CHECK(training, InvalidArgument, "batch_norm: without statistics, training must be true");
   return batch_norm_training(context, input, weight, bias, nullptr, nullptr, momentum, eps, out, mean_out,
                              rstd_out);
 }
@@ -339,10 +342,11 @@ static Error batch_norm_out(Context& context, const Tensor& input, Optional<Tens
   if (!training)
     return batch_norm_no_training_out(context, input, weight, bias, running_mean, running_var, momentum, eps,
                                       out, mean_out, rstd_out);
-  TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument, "batch_norm wants at least 2 dimensions, not %d",
+  TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument,
+                  "batch_norm: input has %d dimensions, at least 2 are wanted",
                   static_cast<int>(input.dim()));
-  TORCHETTE_TRY(check_parameter(running_mean, input.scalar_type(), input.size(1), "mean"));
-  TORCHETTE_TRY(check_parameter(running_var, input.scalar_type(), input.size(1), "variance"));
+  TORCHETTE_TRY(check_parameter(running_mean, input.scalar_type(), input.size(1), "running_mean"));
+  TORCHETTE_TRY(check_parameter(running_var, input.scalar_type(), input.size(1), "running_var"));
   return batch_norm_training(context, input, weight, bias, &running_mean, &running_var, momentum, eps, out,
                              mean_out, rstd_out);
 }

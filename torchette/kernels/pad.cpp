@@ -26,8 +26,8 @@ struct Edge {
 Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mirrors, const Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK((rank == padded + 1 || rank == padded + 2) && pad.size() == 2 * padded, InvalidArgument,
-                  "%zu pads for the last %zu of %zu dimensions", pad.size(), padded, rank);
-  TORCHETTE_TRY(same_type(x, out));
+                  "padding has %zu entries for the last %zu of %zu dimensions", pad.size(), padded, rank);
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   Edge edge[kMaxDim];
   SizesType sizes[kMaxDim];
   for (size_t d = 0; d < rank; ++d) {
@@ -40,12 +40,12 @@ Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mi
     const int64_t total = fits ? n + before + after : 0;
     const bool kept = i >= pad.size() || (n > 0 && total >= 1 && before > -n && after > -n);
     TORCHETTE_CHECK(fits && kept && total <= INT32_MAX, InvalidArgument,
-                    "dimension %zu of size %lld cannot be padded by %lld and %lld", d,
+                    "padding: dimension %zu of size %lld cannot be padded by %lld and %lld", d,
                     static_cast<long long>(n), static_cast<long long>(before), static_cast<long long>(after));
     sizes[d] = static_cast<SizesType>(total);
     edge[d] = {n, before, mirrors};
   }
-  TORCHETTE_TRY(resize_tensor(out, {sizes, rank}));
+  TORCHETTE_TRY(resize_result(out, {sizes, rank}));
   if (out.numel() == 0) return Error::Ok;
   const ptrdiff_t element = x.element_size();
   const size_t last = rank - 1;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
 #include "torchette/kernels/simd.h"
 
 namespace torchette {
@@ -58,16 +59,18 @@ static Error spread(const Pool& pool, Span<const int64_t> list, int64_t least, c
 static Error describe_input(const Tensor& self, Pool& pool) {
   const auto rank = static_cast<size_t>(self.dim());
   TORCHETTE_CHECK(rank == pool.spatial + 1 || rank == pool.spatial + 2, InvalidArgument,
-                  "%s: an input of %zu dimensions", pool.name, rank);
+                  "%s: self has %zu dimensions", pool.name, rank);
   const size_t first = rank - pool.spatial;
   pool.batch = first == 2 ? static_cast<size_t>(self.size(0)) : 1;
   pool.channels = static_cast<size_t>(self.sizes()[first - 1]);
-  TORCHETTE_CHECK(pool.channels > 0, InvalidArgument, "%s: only the batch may be empty", pool.name);
+  TORCHETTE_CHECK(pool.channels > 0, InvalidArgument, "%s: self is empty where only the batch may be",
+                  pool.name);
   for (size_t i = 0; i < 3; ++i) {
     const size_t missing = 3 - pool.spatial;
     pool.in[i] = i < missing ? 1 : self.sizes()[first + i - missing];
     pool.out[i] = 1;
-    TORCHETTE_CHECK(pool.in[i] > 0, InvalidArgument, "%s: only the batch may be empty", pool.name);
+    TORCHETTE_CHECK(pool.in[i] > 0, InvalidArgument, "%s: self is empty where only the batch may be",
+                    pool.name);
   }
   return Error::Ok;
 }
@@ -81,18 +84,17 @@ static Error describe(const Tensor& self, Span<const int64_t> kernel, Span<const
   TORCHETTE_TRY(spread(pool, dilation, 1, "dilation", pool.dilation));
   for (size_t d = 3 - pool.spatial; d < 3; ++d) {
     TORCHETTE_CHECK(pool.padding[d] * 2 <= pool.kernel[d], InvalidArgument,
-                    "%s: a padding of %td is more than half of the kernel's %td", pool.name, pool.padding[d],
+                    "%s: padding is %td, more than half of kernel_size, %td", pool.name, pool.padding[d],
                     pool.kernel[d]);
     const ptrdiff_t room = pool.in[d] + 2 * pool.padding[d] - pool.dilation[d] * (pool.kernel[d] - 1) - 1;
-    TORCHETTE_CHECK(room >= 0 || ceil_mode, InvalidArgument,
-                    "%s: a kernel of %td does not fit an input of %td", pool.name, pool.kernel[d],
-                    pool.in[d]);
+    TORCHETTE_CHECK(room >= 0 || ceil_mode, InvalidArgument, "%s: kernel_size %td does not fit a size of %td",
+                    pool.name, pool.kernel[d], pool.in[d]);
     const ptrdiff_t steps = room + (ceil_mode ? pool.stride[d] - 1 : 0);
     pool.out[d] = (steps >= 0 ? steps / pool.stride[d] : -1) + 1;
     // The last window must start inside the input or its left padding.
     if (ceil_mode && (pool.out[d] - 1) * pool.stride[d] >= pool.in[d] + pool.padding[d]) --pool.out[d];
     TORCHETTE_CHECK(pool.out[d] >= 1 && pool.out[d] <= INT32_MAX, InvalidArgument,
-                    "%s: the output would be empty or too large", pool.name);
+                    "%s: kernel_size, stride and padding make the result empty or too large", pool.name);
   }
   return Error::Ok;
 }
@@ -104,16 +106,17 @@ static Error describe_adaptive(const Tensor& self, Span<const int64_t> output_si
 }
 
 /// Resizes `out` to the pooled sizes and refuses another type than `type`.
-static Error prepare_output(const Tensor& self, const Pool& pool, ScalarType type, const Tensor& out) {
-  TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s: an output of type %d where %d is needed",
-                  pool.name, static_cast<int>(out.scalar_type()), static_cast<int>(type));
+static Error prepare_output(const Tensor& self, const Pool& pool, ScalarType type, const Tensor& out,
+                            const char* name = "out") {
+  TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s: %s is of type %d where %d is needed",
+                  pool.name, name, static_cast<int>(out.scalar_type()), static_cast<int>(type));
   SizesType sizes[5];
   const auto rank = static_cast<size_t>(self.dim());
   const size_t first = rank - pool.spatial;
   for (size_t d = 0; d < first; ++d) sizes[d] = self.sizes()[d];
   for (size_t i = 0; i < pool.spatial; ++i)
     sizes[first + i] = static_cast<SizesType>(pool.out[3 - pool.spatial + i]);
-  return resize_tensor(out, {sizes, rank});
+  return resize_result(out, {sizes, rank}, name);
 }
 
 /// A tensor as a batch of channels of three dimensions, read or written as T: in place where it holds T.
@@ -268,16 +271,16 @@ static void max_pool_channels(const Pool& pool, const Image<float>& in, const fl
 static Error max_pool(Context& context, const Pool& pool, const Tensor& self, const Tensor& out,
                       const Tensor& indices) {
   TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), out));
-  TORCHETTE_TRY(prepare_output(self, pool, ScalarType::Long, indices));
+  TORCHETTE_TRY(prepare_output(self, pool, ScalarType::Long, indices, "indices"));
   if (out.numel() == 0) return Error::Ok;
   for (size_t d = 0; d < 3; ++d) {
     for (const ptrdiff_t o : {ptrdiff_t{0}, pool.out[d] - 1}) {
       ptrdiff_t begin, end, padded;
       pool.window(d, o, begin, end, padded);
-      TORCHETTE_CHECK(begin < end, InvalidArgument, "%s: a window lies outside of the input", pool.name);
+      TORCHETTE_CHECK(begin < end, InvalidArgument, "%s: a window lies outside of self", pool.name);
     }
   }
-  return for_compute<true>(self.scalar_type(), pool.name, [&](auto t) {
+  return for_compute<true>(self.scalar_type(), pool.name, "self", [&](auto t) {
     using T = decltype(t);
     Image<T> from, to;
     Image<int64_t> places;
@@ -339,12 +342,13 @@ static Error max_pool_backward_out(Context& context, const Tensor& grad, const T
   Pool pool{kSpatial == 2 ? "max_pool2d_with_indices_backward" : "max_pool3d_with_indices_backward",
             kSpatial};
   TORCHETTE_TRY(describe(self, kernel_size, stride, padding, dilation, ceil_mode, pool));
-  TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), grad));
-  TORCHETTE_TRY(prepare_output(self, pool, ScalarType::Long, indices));
-  TORCHETTE_CHECK(out.scalar_type() == self.scalar_type(), InvalidType, "%s: a gradient of type %d",
-                  pool.name, static_cast<int>(out.scalar_type()));
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
-  return for_compute<false>(self.scalar_type(), pool.name, [&](auto t) {
+  TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), grad, "grad_output"));
+  TORCHETTE_TRY(prepare_output(self, pool, ScalarType::Long, indices, "indices"));
+  TORCHETTE_CHECK(out.scalar_type() == self.scalar_type(), InvalidType,
+                  "%s: grad_input or out is of type %d, self of another", pool.name,
+                  static_cast<int>(out.scalar_type()));
+  TORCHETTE_TRY(resize_result(out, self.sizes(), "grad_input or out"));
+  return for_compute<false>(self.scalar_type(), pool.name, "self", [&](auto t) {
     using T = decltype(t);
     Dense from, places, to;
     TORCHETTE_TRY(from.read(context, grad, kScalarType<T>));
@@ -356,7 +360,7 @@ static Error max_pool_backward_out(Context& context, const Tensor& grad, const T
     for (ptrdiff_t i = 0; i < out.numel(); ++i) to.data<T>()[i] = 0;
     for (ptrdiff_t i = 0; i < total; ++i) {
       const int64_t place = places.data<int64_t>()[i];
-      TORCHETTE_CHECK(place >= 0 && place < in_plane, InvalidArgument, "%s: index %lld of %td places",
+      TORCHETTE_CHECK(place >= 0 && place < in_plane, InvalidArgument, "%s: indices have %lld of %td places",
                       pool.name, static_cast<long long>(place), in_plane);
       to.data<T>()[i / out_plane * in_plane + place] += from.data<T>()[i];
     }
@@ -428,10 +432,11 @@ static Error avg_pool(Context& context, const Pool& pool, const Divisor& divisor
                       const Tensor& out) {
   TORCHETTE_CHECK(
       is_floating(self.scalar_type()) || (self.scalar_type() == ScalarType::Long && !pool.adaptive),
-      InvalidType, "%s: no means of elements of type %d", pool.name, static_cast<int>(self.scalar_type()));
+      InvalidType, "%s: self is of type %d, which has no means", pool.name,
+      static_cast<int>(self.scalar_type()));
   TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), out));
   if (out.numel() == 0) return Error::Ok;
-  return for_compute<true>(self.scalar_type(), pool.name, [&](auto t) {
+  return for_compute<true>(self.scalar_type(), pool.name, "self", [&](auto t) {
     using T = decltype(t);
     Image<T> from, to;
     TORCHETTE_TRY(from.open(context, pool, self, true));
@@ -460,7 +465,7 @@ static Error describe_means(const Tensor& self, Span<const int64_t> kernel_size,
                             Span<const int64_t> padding, bool ceil_mode, bool counts_padding,
                             const Optional<int64_t>& given, Pool& pool, Divisor& divisor) {
   TORCHETTE_TRY(describe(self, kernel_size, stride, padding, {kOne, 1}, ceil_mode, pool));
-  TORCHETTE_CHECK(!given.has_value() || *given != 0, InvalidArgument, "%s: the divisor must not be 0",
+  TORCHETTE_CHECK(!given.has_value() || *given != 0, InvalidArgument, "%s: divisor_override must not be 0",
                   pool.name);
   divisor = {given.value_or(0), counts_padding};
   return Error::Ok;
@@ -498,11 +503,12 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& self, Span<co
 /// Every element of a window gets its share of the gradient.
 static Error avg_pool_backward(Context& context, const Pool& pool, const Divisor& divisor, const Tensor& grad,
                                const Tensor& self, const Tensor& out) {
-  TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), grad));
-  TORCHETTE_CHECK(out.scalar_type() == self.scalar_type(), InvalidType, "%s: a gradient of type %d",
-                  pool.name, static_cast<int>(out.scalar_type()));
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
-  return for_compute<false>(self.scalar_type(), pool.name, [&](auto t) {
+  TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), grad, "grad_output"));
+  TORCHETTE_CHECK(out.scalar_type() == self.scalar_type(), InvalidType,
+                  "%s: grad_input or out is of type %d, self of another", pool.name,
+                  static_cast<int>(out.scalar_type()));
+  TORCHETTE_TRY(resize_result(out, self.sizes(), "grad_input or out"));
+  return for_compute<false>(self.scalar_type(), pool.name, "self", [&](auto t) {
     using T = decltype(t);
     Dense from, to;
     TORCHETTE_TRY(from.read(context, grad, kScalarType<T>));
@@ -540,7 +546,7 @@ static Error adaptive_avg_pool_backward_out(Context& context, const Tensor& grad
   Pool pool{kSpatial == 2 ? "_adaptive_avg_pool2d_backward" : "_adaptive_avg_pool3d_backward", kSpatial};
   int64_t sizes[kSpatial];
   TORCHETTE_CHECK(static_cast<size_t>(grad.dim()) >= kSpatial, InvalidArgument,
-                  "%s: a gradient of %d dimensions", pool.name, static_cast<int>(grad.dim()));
+                  "%s: grad_output has %d dimensions", pool.name, static_cast<int>(grad.dim()));
   for (size_t i = 0; i < kSpatial; ++i)
     sizes[i] = grad.sizes()[static_cast<size_t>(grad.dim()) - kSpatial + i];
   TORCHETTE_TRY(describe_adaptive(self, {sizes, kSpatial}, pool));

@@ -195,7 +195,7 @@ TORCHETTE_WHOLE(trunc, std::trunc)
 #undef TORCHETTE_WHOLE
 
 static Error sym_size(Context&, const Tensor& x, int64_t dim, Value& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "a tensor without dimensions has no sizes");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimensions, and so no sizes");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   out = Value(static_cast<int64_t>(x.sizes()[static_cast<size_t>(dim)]));
   return Error::Ok;
@@ -205,7 +205,7 @@ static Error sym_numel(Context&, const Tensor& x, Value& out) {
   return Error::Ok;
 }
 static Error sym_stride(Context&, const Tensor& x, int64_t dim, Value& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "a tensor without dimensions has no strides");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimensions, and so no strides");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   out = Value(static_cast<int64_t>(x.strides()[static_cast<size_t>(dim)]));
   return Error::Ok;
@@ -233,7 +233,7 @@ static Error sym_is_contiguous(Context&, const Tensor& x, int64_t format, Value&
   return Error::Ok;
 }
 static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
-  TORCHETTE_CHECK(x.numel() == 1, InvalidArgument, "a tensor of %d elements is not a number",
+  TORCHETTE_CHECK(x.numel() == 1, InvalidArgument, "self has %d elements, which are not a number",
                   static_cast<int>(x.numel()));
   switch (x.scalar_type()) {
     case ScalarType::Byte:
@@ -273,14 +273,15 @@ static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
       out = Value(*x.const_data_ptr<uint8_t>() != 0);
       return Error::Ok;
     default:
-      TORCHETTE_LOG(Error, "an element of type %d is not a number", static_cast<int>(x.scalar_type()));
+      TORCHETTE_LOG(Error, "self has an element of type %d, which is not a number",
+                    static_cast<int>(x.scalar_type()));
       return Error::InvalidType;
   }
 }
 
 /// `out` becomes a reading of x's own bytes; where it has memory of its own, the bytes go there.
 static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tensor& out) {
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "the view and its tensor"));
   TORCHETTE_CHECK(wanted.size() <= kMaxDim, InvalidArgument, "a view has more than 16 dimensions");
   SizesType sizes[kMaxDim];
   int64_t known = 1;
@@ -318,7 +319,7 @@ static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tens
 
 /// `to` grows to index + 1 slices, if it may grow; that slice becomes `from`.
 static Error et_copy_index(Context&, Tensor& to, const Tensor& from, int64_t index) {
-  TORCHETTE_TRY(same_type(from, to));
+  TORCHETTE_TRY(same_type(from, to, "the slice and its place"));
   TORCHETTE_CHECK(index >= 0 && index < INT32_MAX && to.dim() == from.dim() + 1, InvalidArgument,
                   "slice %lld of %d dimensions cannot go into a tensor of %d", static_cast<long long>(index),
                   static_cast<int>(from.dim()), static_cast<int>(to.dim()));

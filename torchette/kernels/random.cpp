@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -36,17 +37,17 @@ int significant_bits(ScalarType type) {
 
 Error resize(const char* name, const Tensor& out, Span<const int64_t> sizes) {
   SizesType narrow[kMaxDim];
-  TORCHETTE_CHECK(sizes.size() <= kMaxDim, InvalidArgument, "%s: more than 16 dimensions", name);
+  TORCHETTE_CHECK(sizes.size() <= kMaxDim, InvalidArgument, "%s: size has more than 16 dimensions", name);
   for (size_t d = 0; d < sizes.size(); ++d) {
-    TORCHETTE_CHECK(sizes[d] >= 0 && sizes[d] <= INT32_MAX, InvalidArgument, "%s: a size of %lld", name,
+    TORCHETTE_CHECK(sizes[d] >= 0 && sizes[d] <= INT32_MAX, InvalidArgument, "%s: size has %lld", name,
                     static_cast<long long>(sizes[d]));
     narrow[d] = static_cast<SizesType>(sizes[d]);
   }
-  return resize_tensor(out, {narrow, sizes.size()});
+  return resize_result(out, {narrow, sizes.size()});
 }
 
 Error draw_uniform(Context& context, const Tensor& out) {
-  return for_compute<false>(out.scalar_type(), "rand", [&](auto t) {
+  return for_compute<false>(out.scalar_type(), "rand", "out", [&](auto t) {
     using T = decltype(t);
     Dense to;
     TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
@@ -59,7 +60,7 @@ Error draw_uniform(Context& context, const Tensor& out) {
 
 /// Box and Muller's method: a pair of uniform numbers gives a pair of normal ones.
 Error draw_normal(Context& context, const Tensor& out) {
-  return for_compute<false>(out.scalar_type(), "randn", [&](auto t) {
+  return for_compute<false>(out.scalar_type(), "randn", "out", [&](auto t) {
     using T = decltype(t);
     Dense to;
     TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
@@ -75,7 +76,7 @@ Error draw_normal(Context& context, const Tensor& out) {
 }
 
 Error draw_whole(Context& context, const Tensor& out, int64_t low, int64_t high) {
-  TORCHETTE_CHECK(low < high, InvalidArgument, "randint: no number from %lld to %lld",
+  TORCHETTE_CHECK(low < high, InvalidArgument, "randint: low %lld and high %lld have no number between them",
                   static_cast<long long>(low), static_cast<long long>(high));
   Dense to;
   TORCHETTE_TRY(to.open(context, out, ScalarType::Long));
@@ -95,11 +96,11 @@ Error randn_out(Context& context, Span<const int64_t> sizes, Tensor& out) {
   return draw_normal(context, out);
 }
 Error rand_like_out(Context& context, const Tensor& like, Optional<int64_t>, Tensor& out) {
-  TORCHETTE_TRY(resize_tensor(out, like.sizes()));
+  TORCHETTE_TRY(resize_result(out, like.sizes()));
   return draw_uniform(context, out);
 }
 Error randn_like_out(Context& context, const Tensor& like, Optional<int64_t>, Tensor& out) {
-  TORCHETTE_TRY(resize_tensor(out, like.sizes()));
+  TORCHETTE_TRY(resize_result(out, like.sizes()));
   return draw_normal(context, out);
 }
 Error randint_low_out(Context& context, int64_t low, int64_t high, Span<const int64_t> sizes, Tensor& out) {
@@ -110,7 +111,7 @@ Error randint_out(Context& context, int64_t high, Span<const int64_t> sizes, Ten
   return randint_low_out(context, 0, high, sizes, out);
 }
 Error randperm_out(Context& context, int64_t n, Tensor& out) {
-  TORCHETTE_TRY(resize("randperm", out, {&n, 1}));
+  TORCHETTE_TRY(resize("randperm: n", out, {&n, 1}));
   Dense to;
   TORCHETTE_TRY(to.open(context, out, ScalarType::Long));
   int64_t* place = to.data<int64_t>();
@@ -125,13 +126,13 @@ Error randperm_out(Context& context, int64_t n, Tensor& out) {
 
 Error native_dropout_out(Context& context, const Tensor& x, double p, Optional<bool> train, Tensor& out,
                          Tensor& mask) {
-  TORCHETTE_CHECK(p >= 0 && p <= 1, InvalidArgument, "native_dropout: a probability of %g", p);
+  TORCHETTE_CHECK(p >= 0 && p <= 1, InvalidArgument, "native_dropout: p is %g", p);
   TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool && out.scalar_type() == x.scalar_type(), InvalidType,
-                  "native_dropout: an output of type %d and a mask of type %d",
-                  static_cast<int>(out.scalar_type()), static_cast<int>(mask.scalar_type()));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
-  TORCHETTE_TRY(resize_tensor(mask, x.sizes()));
-  return for_compute<false>(x.scalar_type(), "native_dropout", [&](auto t) {
+                  "native_dropout: out0 is of type %d, out1 of type %d", static_cast<int>(out.scalar_type()),
+                  static_cast<int>(mask.scalar_type()));
+  TORCHETTE_TRY(resize_result(out, x.sizes(), "out0"));
+  TORCHETTE_TRY(resize_result(mask, x.sizes(), "out1"));
+  return for_compute<false>(x.scalar_type(), "native_dropout", "input", [&](auto t) {
     using T = decltype(t);
     Dense from, to, kept;
     TORCHETTE_TRY(from.read(context, x, kScalarType<T>));

@@ -77,7 +77,7 @@ int64_t place_in(const Line& line, Rank rank, size_t k, Entry* heap) {
 
 Error check_types(const char* name, const Tensor& x, const Tensor& values) {
   TORCHETTE_CHECK(is_real(x.scalar_type()) && values.scalar_type() == x.scalar_type(), InvalidType,
-                  "%s: elements of type %d into type %d", name, static_cast<int>(x.scalar_type()),
+                  "%s: self is of type %d, the result of type %d", name, static_cast<int>(x.scalar_type()),
                   static_cast<int>(values.scalar_type()));
   return Error::Ok;
 }
@@ -85,7 +85,7 @@ Error check_types(const char* name, const Tensor& x, const Tensor& values) {
 Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int64_t k, int64_t dim,
              bool keeps, const Tensor& values, const Tensor& indices) {
   TORCHETTE_TRY(check_types(name, x, values));
-  TORCHETTE_CHECK(indices.scalar_type() == ScalarType::Long, InvalidType, "%s: indices of type %d", name,
+  TORCHETTE_CHECK(indices.scalar_type() == ScalarType::Long, InvalidType, "%s: indices are of type %d", name,
                   static_cast<int>(indices.scalar_type()));
   const auto dims = static_cast<size_t>(x.dim());
   TORCHETTE_TRY(wrap_dim(dim, dims));
@@ -94,15 +94,15 @@ Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int
   size_t kept = 0;
   for (size_t d = 0; d < dims; ++d)
     if (d != along || keeps) sizes[kept++] = d == along ? 1 : x.sizes()[d];
-  TORCHETTE_TRY(resize_tensor(values, {sizes, kept}));
-  TORCHETTE_TRY(resize_tensor(indices, {sizes, kept}));
+  TORCHETTE_TRY(resize_result(values, {sizes, kept}, "values"));
+  TORCHETTE_TRY(resize_result(indices, {sizes, kept}, "indices"));
   if (values.numel() == 0) return Error::Ok;
   const ptrdiff_t element = x.element_size();
   Line line = {nullptr, dims == 0 ? 0 : x.strides()[along] * element,
                dims == 0 ? 1 : static_cast<size_t>(x.sizes()[along]), x.scalar_type()};
   TORCHETTE_CHECK(
       line.count > 0 && (rank != Rank::Given || (k >= 1 && k <= static_cast<int64_t>(line.count))),
-      InvalidArgument, "%s: element %lld of %zu", name, static_cast<long long>(k), line.count);
+      InvalidArgument, "%s: self: element %lld of %zu", name, static_cast<long long>(k), line.count);
   auto* heap = static_cast<Entry*>(context.allocate_temp(line.count * sizeof(Entry), alignof(Entry)));
   TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu elements", name,
                   line.count);
@@ -128,7 +128,7 @@ Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int
 /// Of all elements, in whatever order they lie.
 Error ranked_all(Context& context, const char* name, const Tensor& x, Rank rank, const Tensor& out) {
   TORCHETTE_TRY(check_types(name, x, out));
-  TORCHETTE_TRY(resize_tensor(out, {}));
+  TORCHETTE_TRY(resize_result(out, {}));
   const auto element = static_cast<size_t>(x.element_size());
   if (x.numel() == 0)
     return fill(out, is_floating(x.scalar_type()) ? Scalar(std::nan("")) : Scalar(INT64_MIN));
@@ -227,7 +227,7 @@ Error distinct(Context& context, const char* name, const Tensor& x, const Option
                const Tensor& counts) {
   TORCHETTE_TRY(check_types(name, x, out));
   TORCHETTE_CHECK(inverse.scalar_type() == ScalarType::Long && counts.scalar_type() == ScalarType::Long,
-                  InvalidType, "%s: inverse and counts of types %d and %d", name,
+                  InvalidType, "%s: out1 and out2 are of types %d and %d", name,
                   static_cast<int>(inverse.scalar_type()), static_cast<int>(counts.scalar_type()));
   const auto rank = static_cast<size_t>(x.dim());
   int64_t along = dim.value_or(0);
@@ -238,8 +238,8 @@ Error distinct(Context& context, const char* name, const Tensor& x, const Option
   const auto total = static_cast<size_t>(x.numel());
   Items items = {nullptr, slices ? static_cast<size_t>(x.sizes()[static_cast<size_t>(along)]) : total, 1,
                  static_cast<size_t>(x.element_size()), x.scalar_type()};
-  TORCHETTE_CHECK(!slices || total > 0 || items.count == 0, InvalidArgument, "%s: slices without elements",
-                  name);
+  TORCHETTE_CHECK(!slices || total > 0 || items.count == 0, InvalidArgument,
+                  "%s: self has slices without elements", name);
   if (slices && items.count > 0) items.width = total / items.count;
   // The slices one after another, whatever the layout.
   char* copy = static_cast<char*>(context.allocate_temp(total * items.element + 1));
@@ -284,15 +284,16 @@ Error distinct(Context& context, const char* name, const Tensor& x, const Option
   SizesType sizes[kMaxDim];
   for (size_t d = 0; d < rank; ++d)
     sizes[d] = slices && d == static_cast<size_t>(along) ? found : x.sizes()[d];
-  TORCHETTE_TRY(slices ? resize_tensor(out, {sizes, rank}) : resize_tensor(out, {&found, 1}));
-  TORCHETTE_CHECK(slices || out.strides()[0] == 1, NotSupported, "%s: an output is not contiguous", name);
+  TORCHETTE_TRY(slices ? resize_result(out, {sizes, rank}, "out0") : resize_result(out, {&found, 1}, "out0"));
+  TORCHETTE_CHECK(slices || out.strides()[0] == 1, NotSupported, "%s: out0 is not contiguous", name);
   const auto size = static_cast<SizesType>(items.count);
-  TORCHETTE_TRY(!wants_inverse ? resize_tensor(inverse, {kNone, 1})
-                : slices       ? resize_tensor(inverse, {&size, 1})
-                               : resize_tensor(inverse, x.sizes()));
-  TORCHETTE_TRY(wants_counts ? resize_tensor(counts, {&found, 1}) : resize_tensor(counts, {kNone, 1}));
+  TORCHETTE_TRY(!wants_inverse ? resize_result(inverse, {kNone, 1}, "out1")
+                : slices       ? resize_result(inverse, {&size, 1}, "out1")
+                               : resize_result(inverse, x.sizes(), "out1"));
+  TORCHETTE_TRY(wants_counts ? resize_result(counts, {&found, 1}, "out2")
+                             : resize_result(counts, {kNone, 1}, "out2"));
   if (wants_inverse) {
-    TORCHETTE_CHECK(is_contiguous(inverse), NotSupported, "%s: the inverse is not contiguous", name);
+    TORCHETTE_CHECK(is_contiguous(inverse), NotSupported, "%s: out1 is not contiguous", name);
     for (size_t i = 0; i < items.count; ++i) inverse.mutable_data_ptr<int64_t>()[i] = group[i];
   }
   if (wants_counts) {
@@ -342,17 +343,17 @@ Error unique_consecutive_out(Context& context, const Tensor& x, bool wants_inver
 
 /// Where each of `values` would be put into the sorted `bounds`, before equal ones or behind them.
 Error search(Context& context, const char* name, const Tensor& bounds, const Operand& values, bool behind,
-             const Optional<Tensor>& sorter, const Tensor& out) {
+             const Optional<Tensor>& sorter, const Tensor& out, const char* bounds_name) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long || out.scalar_type() == ScalarType::Int, InvalidType,
-                  "%s: places of type %d", name, static_cast<int>(out.scalar_type()));
+                  "%s: out is of type %d", name, static_cast<int>(out.scalar_type()));
   const Operand both[] = {bounds, values};
   TORCHETTE_CHECK(
       is_real(bounds.scalar_type()) && (!values.is_tensor || is_real(values.tensor.scalar_type())),
-      InvalidType, "%s: elements of type %d", name, static_cast<int>(bounds.scalar_type()));
-  TORCHETTE_CHECK(bounds.dim() >= 1, InvalidArgument, "%s: boundaries without dimensions", name);
+      InvalidType, "%s: %s or self is of type %d", name, bounds_name, static_cast<int>(bounds.scalar_type()));
+  TORCHETTE_CHECK(bounds.dim() >= 1, InvalidArgument, "%s: %s without dimensions", name, bounds_name);
   const auto rank = static_cast<size_t>(bounds.dim());
   const auto count = static_cast<size_t>(bounds.sizes()[rank - 1]);
-  TORCHETTE_TRY(values.is_tensor ? resize_tensor(out, values.tensor.sizes()) : resize_tensor(out, {}));
+  TORCHETTE_TRY(values.is_tensor ? resize_result(out, values.tensor.sizes()) : resize_result(out, {}));
   bool fits = rank == 1 || (values.is_tensor && values.tensor.dim() == bounds.dim());
   for (size_t d = 0; fits && rank > 1 && d + 1 < rank; ++d)
     fits = values.tensor.sizes()[d] == bounds.sizes()[d];
@@ -360,10 +361,10 @@ Error search(Context& context, const char* name, const Tensor& bounds, const Ope
       !sorter.has_value() || (sorter->scalar_type() == ScalarType::Long && sorter->dim() == bounds.dim());
   for (size_t d = 0; sorter_fits && sorter.has_value() && d < rank; ++d)
     sorter_fits = sorter->sizes()[d] == bounds.sizes()[d];
-  TORCHETTE_CHECK(fits && sorter_fits, InvalidArgument,
-                  "%s: the sequence's sizes fit neither values nor sorter", name);
+  TORCHETTE_CHECK(fits && sorter_fits, InvalidArgument, "%s: sizes of %s, self and sorter do not fit", name,
+                  bounds_name);
   if (out.numel() == 0) return Error::Ok;
-  return for_compute<true>(promote_operands(both, 2), name, [&](auto t) {
+  return for_compute<true>(promote_operands(both, 2), name, "self", [&](auto t) {
     using T = decltype(t);
     Dense sequence, sought, order, to;
     TORCHETTE_TRY(sequence.read(context, bounds, kScalarType<T>));
@@ -418,33 +419,33 @@ Error searchsorted_tensor_out(Context& context, const Tensor& bounds, const Tens
                               Optional<Span<const char>> side, Optional<Tensor> sorter, Tensor& out) {
   bool behind;
   TORCHETTE_TRY(search_side(right, side, behind));
-  return search(context, "searchsorted", bounds, values, behind, sorter, out);
+  return search(context, "searchsorted", bounds, values, behind, sorter, out, "sorted_sequence");
 }
 Error searchsorted_scalar_out(Context& context, const Tensor& bounds, const Scalar& value, bool, bool right,
                               Optional<Span<const char>> side, Optional<Tensor> sorter, Tensor& out) {
   bool behind;
   TORCHETTE_TRY(search_side(right, side, behind));
-  return search(context, "searchsorted", bounds, value, behind, sorter, out);
+  return search(context, "searchsorted", bounds, value, behind, sorter, out, "sorted_sequence");
 }
 Error bucketize_tensor_out(Context& context, const Tensor& values, const Tensor& bounds, bool, bool right,
                            Tensor& out) {
-  return search(context, "bucketize", bounds, values, right, {}, out);
+  return search(context, "bucketize", bounds, values, right, {}, out, "boundaries");
 }
 Error bucketize_scalar_out(Context& context, const Scalar& value, const Tensor& bounds, bool, bool right,
                            Tensor& out) {
-  return search(context, "bucketize", bounds, value, right, {}, out);
+  return search(context, "bucketize", bounds, value, right, {}, out, "boundaries");
 }
 
 // --- Counts
 
 Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& min, const Scalar& max,
                 Tensor& out) {
-  TORCHETTE_CHECK(bins > 0 && bins <= INT32_MAX, InvalidArgument, "histc: %lld bins",
+  TORCHETTE_CHECK(bins > 0 && bins <= INT32_MAX, InvalidArgument, "histc: bins is %lld",
                   static_cast<long long>(bins));
   TORCHETTE_TRY(check_types("histc", x, out));
   const auto size = static_cast<SizesType>(bins);
-  TORCHETTE_TRY(resize_tensor(out, {&size, 1}));
-  return for_compute<false>(x.scalar_type(), "histc", [&](auto t) {
+  TORCHETTE_TRY(resize_result(out, {&size, 1}));
+  return for_compute<false>(x.scalar_type(), "histc", "self", [&](auto t) {
     using T = decltype(t);
     Dense from, to;
     TORCHETTE_TRY(from.read(context, x, kScalarType<T>));
@@ -463,7 +464,8 @@ Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& m
       high += 1;
     }
     TORCHETTE_CHECK(low < high && std::isfinite(low) && std::isfinite(high), InvalidArgument,
-                    "histc: a range from %g to %g", static_cast<double>(low), static_cast<double>(high));
+                    "histc: min %g and max %g are no range", static_cast<double>(low),
+                    static_cast<double>(high));
     for (int64_t i = 0; i < bins; ++i) to.data<T>()[i] = 0;
     for (ptrdiff_t i = 0; i < x.numel(); ++i) {
       if (!(value[i] >= low && value[i] <= high)) continue;
@@ -479,23 +481,23 @@ Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& m
 Error bincount_out(Context& context, const Tensor& x, Optional<Tensor> weights, int64_t least, Tensor& out) {
   TORCHETTE_CHECK(x.dim() == 1 && compute_type(x.scalar_type()) == kI64 && least >= 0 && least <= INT32_MAX &&
                       is_real(x.scalar_type()) && is_real(out.scalar_type()),
-                  InvalidArgument, "bincount: an input of type %d in %d dimensions, minlength %lld",
+                  InvalidArgument, "bincount: self is of type %d and has %d dimensions, minlength is %lld",
                   static_cast<int>(x.scalar_type()), static_cast<int>(x.dim()),
                   static_cast<long long>(least));
   TORCHETTE_CHECK(!weights.has_value() || (weights->dim() == 1 && weights->numel() == x.numel() &&
                                            is_real(weights->scalar_type())),
-                  InvalidArgument, "bincount: the weights have not the input's size");
+                  InvalidArgument, "bincount: weights have not the size of self");
   Dense from, heavy, to;
   TORCHETTE_TRY(from.read(context, x, ScalarType::Long));
   const int64_t* value = from.data<int64_t>();
   int64_t bins = least;
   for (ptrdiff_t i = 0; i < x.numel(); ++i) {
-    TORCHETTE_CHECK(value[i] >= 0 && value[i] < INT32_MAX, InvalidArgument, "bincount: an element is %lld",
-                    static_cast<long long>(value[i]));
+    TORCHETTE_CHECK(value[i] >= 0 && value[i] < INT32_MAX, InvalidArgument,
+                    "bincount: self has an element of %lld", static_cast<long long>(value[i]));
     if (value[i] >= bins) bins = value[i] + 1;
   }
   const auto size = static_cast<SizesType>(bins);
-  TORCHETTE_TRY(resize_tensor(out, {&size, 1}));
+  TORCHETTE_TRY(resize_result(out, {&size, 1}));
   TORCHETTE_TRY(to.open(context, out, ScalarType::Double));
   if (weights.has_value()) TORCHETTE_TRY(heavy.read(context, *weights, ScalarType::Double));
   for (int64_t i = 0; i < bins; ++i) to.data<double>()[i] = 0;
@@ -507,10 +509,10 @@ Error bincount_out(Context& context, const Tensor& x, Optional<Tensor> weights, 
 /// The first `size` places of what is not zero, filled up.
 Error nonzero_static_out(Context&, const Tensor& x, int64_t size, int64_t fill_value, Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long && size >= 0 && size <= INT32_MAX, InvalidArgument,
-                  "nonzero_static: %lld places of type %d", static_cast<long long>(size),
+                  "nonzero_static: size is %lld, out of type %d", static_cast<long long>(size),
                   static_cast<int>(out.scalar_type()));
   const SizesType sizes[] = {static_cast<SizesType>(size), static_cast<SizesType>(x.dim())};
-  TORCHETTE_TRY(resize_tensor(out, sizes));
+  TORCHETTE_TRY(resize_result(out, sizes));
   if (out.numel() == 0) return Error::Ok;
   TORCHETTE_TRY(fill(out, Scalar(fill_value)));
   const ptrdiff_t count = count_places(x);

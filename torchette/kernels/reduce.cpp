@@ -213,7 +213,8 @@ struct Plan {
 };
 
 /// Resizes `out`; `dims` empty means all of them.
-static Error plan_reduction(const Tensor& x, uint32_t dims, bool keeps, const Tensor& out, Plan& plan) {
+static Error plan_reduction(const Tensor& x, uint32_t dims, bool keeps, const Tensor& out, Plan& plan,
+                            const char* name = "out") {
   const auto rank = static_cast<size_t>(x.dim());
   SizesType sizes[kMaxDim];
   size_t dim = 0;
@@ -221,7 +222,7 @@ static Error plan_reduction(const Tensor& x, uint32_t dims, bool keeps, const Te
     const bool reduced = (dims >> d & 1u) != 0;
     if (!reduced || keeps) sizes[dim++] = reduced ? 1 : x.sizes()[d];
   }
-  TORCHETTE_TRY(resize_tensor(out, {sizes, dim}));
+  TORCHETTE_TRY(resize_result(out, {sizes, dim}, name));
   size_t place = 0;
   for (size_t d = 0; d < rank; ++d) {
     const auto size = static_cast<size_t>(x.sizes()[d]);
@@ -248,8 +249,8 @@ static Error named_dims(const Tensor& x, const Optional<Span<const int64_t>>& di
 }
 static Error check_types(const Tensor& x, const Tensor& out) {
   TORCHETTE_CHECK(is_real(x.scalar_type()) && is_real(out.scalar_type()), InvalidType,
-                  "a reduction from type %d to type %d", static_cast<int>(x.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
+                  "self is of type %d, out of type %d, which reductions do not take",
+                  static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
   return Error::Ok;
 }
 
@@ -339,8 +340,8 @@ static Error sum_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold&
   TORCHETTE_TRY(named_dims(x, dims, set));
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
-  TORCHETTE_CHECK(!divides || is_floating(out.scalar_type()), InvalidType, "a mean of type %d",
-                  static_cast<int>(out.scalar_type()));
+  TORCHETTE_CHECK(!divides || is_floating(out.scalar_type()), InvalidType,
+                  "out is of type %d, which has no mean", static_cast<int>(out.scalar_type()));
   const double scale = divides ? 1.0 / static_cast<double>(plan.count) : 1.0;
   reduce(plan, fold, compute_type(out.scalar_type()), scale, x, out);
   return Error::Ok;
@@ -367,13 +368,13 @@ static Error prod_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Op
 static Error extreme_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold& fold,
                           const Tensor& out) {
   TORCHETTE_TRY(check_types(x, out));
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   uint32_t set;
   TORCHETTE_TRY(named_dims(x, dims, set));
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
   TORCHETTE_CHECK(plan.count > 0 || out.numel() == 0, InvalidArgument,
-                  "nothing has no largest or smallest element");
+                  "self has no elements, and so no largest or smallest one");
   reduce(plan, fold, compute_type(x.scalar_type()), 1, x, out);
   return Error::Ok;
 }
@@ -406,21 +407,23 @@ static void scan(const void* data, size_t n, int sign, int64_t first, T& best, i
 /// `given_values` may be absent. Both outputs are of the same sizes. `dims` is a single dimension or all.
 static Error find_extremes(Context& context, const Tensor& input, uint32_t dims, bool keeps, int sign,
                            const Tensor* given_values, const Tensor& given_places) {
+  const char* const value_name = sign > 0 ? "max" : "min";
+  const char* const place_name = given_values == nullptr ? "out" : sign > 0 ? "max_values" : "min_indices";
   TORCHETTE_TRY(check_types(input, given_places));
-  TORCHETTE_CHECK(given_places.scalar_type() == ScalarType::Long, InvalidType, "places of type %d",
-                  static_cast<int>(given_places.scalar_type()));
+  TORCHETTE_CHECK(given_places.scalar_type() == ScalarType::Long, InvalidType, "%s is of type %d, not int64",
+                  place_name, static_cast<int>(given_places.scalar_type()));
   Dense source, place_array, value_array;
   {
     Plan sizes;
-    TORCHETTE_TRY(plan_reduction(input, dims, keeps, given_places, sizes));
+    TORCHETTE_TRY(plan_reduction(input, dims, keeps, given_places, sizes, place_name));
   }
   TORCHETTE_TRY(source.read(context, input, input.scalar_type()));
   TORCHETTE_TRY(place_array.open(context, given_places, ScalarType::Long));
   const Tensor x = source.tensor(), places = place_array.tensor();
   Tensor value_tensor;
   if (given_values != nullptr) {
-    TORCHETTE_TRY(same_type(input, *given_values));
-    TORCHETTE_TRY(resize_tensor(*given_values, given_places.sizes()));
+    TORCHETTE_TRY(same_type(input, *given_values, "self and its values"));
+    TORCHETTE_TRY(resize_result(*given_values, given_places.sizes(), value_name));
     TORCHETTE_TRY(value_array.open(context, *given_values, input.scalar_type()));
     value_tensor = value_array.tensor();
   }
@@ -428,7 +431,7 @@ static Error find_extremes(Context& context, const Tensor& input, uint32_t dims,
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, dims, keeps, places, plan));
   if (places.numel() == 0) return Error::Ok;
-  TORCHETTE_CHECK(plan.count > 0, InvalidArgument, "nothing has no largest or smallest element");
+  TORCHETTE_CHECK(plan.count > 0, InvalidArgument, "self has no elements, and so no largest or smallest one");
   const Compute compute = compute_type(x.scalar_type());
   const Convert load = load_as(x.scalar_type(), compute);
   const auto element = x.element_size();
@@ -538,16 +541,16 @@ static Error variance(const Tensor& x, const Dims& dims, double correction, bool
                       const Tensor& out, const Tensor* mean) {
   TORCHETTE_TRY(check_types(x, out));
   TORCHETTE_CHECK(is_floating(x.scalar_type()) && is_floating(out.scalar_type()), InvalidType,
-                  "a variance of whole numbers");
+                  "self and out are not floating point");
   uint32_t set;
   TORCHETTE_TRY(named_dims(x, dims, set));
   Plan plan;
-  TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
+  TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan, mean != nullptr ? "out0" : "out"));
   if (mean != nullptr) {
-    TORCHETTE_CHECK(is_floating(mean->scalar_type()), InvalidType, "a mean of type %d",
+    TORCHETTE_CHECK(is_floating(mean->scalar_type()), InvalidType, "out1 is of type %d",
                     static_cast<int>(mean->scalar_type()));
-    TORCHETTE_TRY(resize_tensor(*mean, out.sizes()));
-    TORCHETTE_CHECK(same_dim_order(*mean, out), NotSupported, "the two outputs have different dim orders");
+    TORCHETTE_TRY(resize_result(*mean, out.sizes(), "out1"));
+    TORCHETTE_CHECK(same_dim_order(*mean, out), NotSupported, "out0 and out1 have different dim orders");
   }
   if (out.numel() == 0) return Error::Ok;
   const Convert load = load_as(x.scalar_type(), kF64);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -36,12 +37,12 @@ struct Taps {
         scale > 0 ? static_cast<float>(1.0 / scale) : static_cast<float>(in) / static_cast<float>(out);
     T step = scale > 0 ? static_cast<T>(1.0 / scale) : static_cast<T>(in) / static_cast<T>(out);
     if (align_corners && !nearest) step = out > 1 ? static_cast<T>(in - 1) / static_cast<T>(out - 1) : T(0);
-    TORCHETTE_CHECK(narrow_step < 0x1p31f, InvalidArgument, "an image is resized by a scale of %g", scale);
+    TORCHETTE_CHECK(narrow_step < 0x1p31f, InvalidArgument, "output_size: an image is resized by %g", scale);
     const bool spreads = filter == Filter::LinearAntialiased || filter == Filter::CubicAntialiased;
     const T half = filter == Filter::CubicAntialiased ? T(2) : T(1);
     const T support = step >= 1 ? half * step : half;
     TORCHETTE_CHECK(!spreads || support < static_cast<T>(1 << 20), InvalidArgument,
-                    "an image is made smaller by more than can be");
+                    "output_size: an image is made smaller by more than can be");
     taps = nearest                    ? 1
            : filter == Filter::Linear ? 2
            : filter == Filter::Cubic  ? 4
@@ -145,21 +146,24 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
                Sizes wanted, const double* scales, const Tensor& out) {
   const size_t spatial = wanted.size();
   TORCHETTE_CHECK(static_cast<size_t>(x.dim()) == spatial + 2, InvalidArgument,
-                  "%s: an input of %d dimensions and %zu sizes", name, static_cast<int>(x.dim()), spatial);
-  TORCHETTE_CHECK(x.scalar_type() == out.scalar_type(), InvalidType, "%s: elements of type %d into type %d",
-                  name, static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
+                  "%s: self has %d dimensions, output_size %zu entries", name, static_cast<int>(x.dim()),
+                  spatial);
+  TORCHETTE_CHECK(x.scalar_type() == out.scalar_type(), InvalidType,
+                  "%s: self or input is of type %d, out of type %d", name, static_cast<int>(x.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
   SizesType sizes[5] = {x.sizes()[0], x.sizes()[1]};
   for (size_t d = 0; d < spatial; ++d) {
     TORCHETTE_CHECK(wanted[d] > 0 && wanted[d] <= INT32_MAX && x.sizes()[2 + d] > 0, InvalidArgument,
-                    "%s: from a size of %d to %lld", name, x.sizes()[2 + d],
+                    "%s: output_size: from a size of %d to %lld", name, x.sizes()[2 + d],
                     static_cast<long long>(wanted[d]));
     sizes[2 + d] = static_cast<SizesType>(wanted[d]);
   }
-  TORCHETTE_TRY(resize_tensor(out, {sizes, spatial + 2}));
+  TORCHETTE_TRY(resize_result(out, {sizes, spatial + 2}));
   if (out.numel() == 0) return Error::Ok;
   const bool whole = !is_floating(x.scalar_type());
-  TORCHETTE_CHECK(!whole || x.scalar_type() == ScalarType::Byte, InvalidType, "%s: no images of type %d",
-                  name, static_cast<int>(x.scalar_type()));
+  TORCHETTE_CHECK(!whole || x.scalar_type() == ScalarType::Byte, InvalidType,
+                  "%s: self or input is of type %d, which no image has", name,
+                  static_cast<int>(x.scalar_type()));
   const auto body = [&](auto t) {
     using T = decltype(t);
     // Channels that lie innermost stay there: each is then part of what lies behind the resized dimension.
@@ -231,8 +235,8 @@ Error sizes_of(const Tensor& x, const Optional<Sizes>& sizes, const Optional<Sca
   return Error::Ok;
 }
 Error check_count(Sizes sizes, size_t spatial) {
-  TORCHETTE_CHECK(sizes.size() == spatial, InvalidArgument, "upsample: %zu sizes of %zu", sizes.size(),
-                  spatial);
+  TORCHETTE_CHECK(sizes.size() == spatial, InvalidArgument, "upsample: output_size has %zu entries, not %zu",
+                  sizes.size(), spatial);
   return Error::Ok;
 }
 
@@ -316,27 +320,27 @@ Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, in
   constexpr size_t kRank = kSpatial + 2;
   TORCHETTE_CHECK(x.dim() == kRank && grid.dim() == kRank && x.sizes()[0] == grid.sizes()[0] &&
                       grid.sizes()[kRank - 1] == kSpatial,
-                  InvalidArgument, "%s: an input of %d and a grid of %d dimensions do not fit", kName,
-                  static_cast<int>(x.dim()), static_cast<int>(grid.dim()));
+                  InvalidArgument, "%s: input has %d dimensions, grid %d", kName, static_cast<int>(x.dim()),
+                  static_cast<int>(grid.dim()));
   TORCHETTE_CHECK(x.scalar_type() == grid.scalar_type() && x.scalar_type() == out.scalar_type(), InvalidType,
-                  "%s: input, grid and output are of types %d, %d and %d", kName,
+                  "%s: input, grid and out are of types %d, %d and %d", kName,
                   static_cast<int>(x.scalar_type()), static_cast<int>(grid.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   TORCHETTE_CHECK(mode >= 0 && mode <= (kSpatial == 2 ? 2 : 1) && padding >= 0 && padding <= 2,
-                  InvalidArgument, "%s: interpolation mode %lld, padding mode %lld", kName,
+                  InvalidArgument, "%s: interpolation_mode is %lld, padding_mode %lld", kName,
                   static_cast<long long>(mode), static_cast<long long>(padding));
   SizesType sizes[kRank] = {x.sizes()[0], x.sizes()[1]};
   size_t in_plane = 1, out_plane = 1;
   for (size_t d = 0; d < kSpatial; ++d) {
     sizes[2 + d] = grid.sizes()[1 + d];
-    TORCHETTE_CHECK(x.sizes()[2 + d] > 0, InvalidArgument, "%s: an image without elements", kName);
+    TORCHETTE_CHECK(x.sizes()[2 + d] > 0, InvalidArgument, "%s: input has no elements", kName);
     in_plane *= static_cast<size_t>(x.sizes()[2 + d]);
     out_plane *= static_cast<size_t>(sizes[2 + d]);
   }
-  TORCHETTE_TRY(resize_tensor(out, {sizes, kRank}));
+  TORCHETTE_TRY(resize_result(out, {sizes, kRank}));
   const auto beyond = static_cast<Beyond>(padding);
   const auto channels = static_cast<size_t>(sizes[1]);
-  return for_compute<false>(x.scalar_type(), kName, [&](auto t) {
+  return for_compute<false>(x.scalar_type(), kName, "input", [&](auto t) {
     using T = decltype(t);
     Dense image, places, result;
     TORCHETTE_TRY(image.read(context, x, kScalarType<T>));

@@ -64,10 +64,10 @@ void run(Running kind, T* x, size_t n, Sum& sum) {
 
 Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) {
   TORCHETTE_CHECK(is_real(x.scalar_type()) && is_real(out.scalar_type()), InvalidType,
-                  "a running sum from type %d to type %d", static_cast<int>(x.scalar_type()),
+                  "self is of type %d, out of type %d", static_cast<int>(x.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   if (x.numel() == 0) return Error::Ok;
   Lines lines(x, static_cast<size_t>(dim), out, out);
   const bool whole = compute_type(out.scalar_type()) == kI64;
@@ -101,13 +101,13 @@ Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) 
 /// The greatest (or least) so far, the later one of equals, and its place. NaN stays.
 Error extremes_so_far(const Tensor& x, int64_t dim, bool largest, const Tensor& values,
                       const Tensor& places) {
-  TORCHETTE_TRY(same_type(x, values));
+  TORCHETTE_TRY(same_type(x, values, "self and values"));
   TORCHETTE_CHECK(is_real(x.scalar_type()) && places.scalar_type() == ScalarType::Long, InvalidType,
-                  "cummax of type %d with places of type %d", static_cast<int>(x.scalar_type()),
+                  "self is of type %d, indices of type %d", static_cast<int>(x.scalar_type()),
                   static_cast<int>(places.scalar_type()));
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  TORCHETTE_TRY(resize_tensor(values, x.sizes()));
-  TORCHETTE_TRY(resize_tensor(places, x.sizes()));
+  TORCHETTE_TRY(resize_result(values, x.sizes(), "values"));
+  TORCHETTE_TRY(resize_result(places, x.sizes(), "indices"));
   if (x.numel() == 0) return Error::Ok;
   Lines lines(x, static_cast<size_t>(dim), values, places);
   const ptrdiff_t element = x.element_size();
@@ -155,7 +155,7 @@ Error cumprod_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t>, Ten
 }
 Error logcumsumexp_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
   TORCHETTE_CHECK(is_floating(x.scalar_type()) && is_floating(out.scalar_type()), InvalidType,
-                  "logcumsumexp of type %d into type %d", static_cast<int>(x.scalar_type()),
+                  "logcumsumexp: self is of type %d, out of type %d", static_cast<int>(x.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   return accumulate(Running::LogSum, x, dim, out);
 }

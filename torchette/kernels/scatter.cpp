@@ -67,9 +67,9 @@ T first_of(Folding folding) {
   }
 }
 
-Error check_index_type(const Tensor& index, const char* name) {
+Error check_index_type(const Tensor& index, const char* name, const char* argument) {
   TORCHETTE_CHECK(index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int,
-                  InvalidType, "%s: indices are of type %d, not whole numbers", name,
+                  InvalidType, "%s: %s of type %d, not whole numbers", name, argument,
                   static_cast<int>(index.scalar_type()));
   return Error::Ok;
 }
@@ -90,9 +90,9 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
                       (source == nullptr || source->scalar_type() == self.scalar_type()),
                   InvalidType, "%s: self, source and out must be of one type, self's is %d", name,
                   static_cast<int>(self.scalar_type()));
-  TORCHETTE_TRY(check_index_type(indices, name));
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
-  return for_compute<true>(self.scalar_type(), name, [&](auto t) {
+  TORCHETTE_TRY(check_index_type(indices, name, "index is"));
+  TORCHETTE_TRY(resize_result(out, self.sizes()));
+  return for_compute<true>(self.scalar_type(), "scatter", "self", [&](auto t) {
     using T = decltype(t);
     Dense at, from, to;
     TORCHETTE_TRY(at.read(context, indices, ScalarType::Long));
@@ -137,8 +137,8 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
       do {
         for (ptrdiff_t j = 0; j < row; ++j) {
           const int64_t i = at.data<int64_t>()[w.offset[0] + j * next[0]];
-          TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "%s: index %lld is beyond the size %lld", name,
-                          static_cast<long long>(i), static_cast<long long>(size));
+          TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "%s: index has %lld, beyond the size %lld",
+                          name, static_cast<long long>(i), static_cast<long long>(size));
           const ptrdiff_t place = w.offset[2] + j * next[2] + static_cast<ptrdiff_t>(i) * along;
           if (pass == 0) {
             result[place] = first_of<T>(folding);
@@ -197,7 +197,7 @@ Error scatter_folding(Context& context, const char* name, const Tensor& self, in
     if (source == nullptr) places.source[d] = 0;
     TORCHETTE_CHECK((d == static_cast<size_t>(dim) || index.sizes()[d] <= self.sizes()[d]) &&
                         (source == nullptr || index.sizes()[d] <= source->sizes()[d]),
-                    InvalidArgument, "%s: there are more indices than elements in dimension %zu", name, d);
+                    InvalidArgument, "%s: index has more elements than there are in dimension %zu", name, d);
   }
   return fold_into(context, name, self, static_cast<size_t>(dim), index, source, value, places, folding,
                    include_self, out);
@@ -222,8 +222,8 @@ Error index_reduce_out(Context& context, const Tensor& self, int64_t dim, const 
   Folding folding;
   TORCHETTE_TRY(folding_of(reduce, folding));
   TORCHETTE_CHECK(index.dim() <= 1 && source.dim() == self.dim(), InvalidArgument,
-                  "index_reduce: an index of %d dimensions, a source of %d for self's %zu",
-                  static_cast<int>(index.dim()), static_cast<int>(source.dim()), rank);
+                  "index_reduce: index has %d dimensions, source %d, self %zu", static_cast<int>(index.dim()),
+                  static_cast<int>(source.dim()), rank);
   Places places;
   places.rank = rank;
   row_major(source.sizes(), places.source);
@@ -232,10 +232,10 @@ Error index_reduce_out(Context& context, const Tensor& self, int64_t dim, const 
     places.sizes[d] = source.sizes()[d];
     places.index[d] = along ? 1 : 0;
     TORCHETTE_CHECK(source.sizes()[d] == (along ? index.numel() : self.sizes()[d]), InvalidArgument,
-                    "index_reduce: the source's size %d in dimension %zu does not fit", source.sizes()[d], d);
+                    "index_reduce: source's size %d in dimension %zu does not fit", source.sizes()[d], d);
   }
-  TORCHETTE_CHECK(rank > 0 || index.numel() == 1, InvalidArgument, "index_reduce: %d indices for one element",
-                  static_cast<int>(index.numel()));
+  TORCHETTE_CHECK(rank > 0 || index.numel() == 1, InvalidArgument,
+                  "index_reduce: index has %d elements for one", static_cast<int>(index.numel()));
   return fold_into(context, "index_reduce", self, static_cast<size_t>(dim), index, &source, {}, places,
                    folding, include_self, out);
 }
@@ -245,20 +245,20 @@ Error index_reduce_out(Context& context, const Tensor& self, int64_t dim, const 
 Error embedding_dense_backward_out(Context& context, const Tensor& grad, const Tensor& indices,
                                    int64_t num_weights, int64_t padding_idx, bool scales, Tensor& out) {
   constexpr const char* kName = "embedding_dense_backward";
-  TORCHETTE_TRY(check_index_type(indices, kName));
+  TORCHETTE_TRY(check_index_type(indices, kName, "indices are"));
   const auto rank = static_cast<size_t>(indices.dim());
   TORCHETTE_CHECK(static_cast<size_t>(grad.dim()) == rank + 1 && num_weights >= 0 && num_weights <= INT32_MAX,
-                  InvalidArgument, "%s: a gradient of %d dimensions for %zu of the indices", kName,
+                  InvalidArgument, "%s: grad_output has %d dimensions, indices %zu", kName,
                   static_cast<int>(grad.dim()), rank);
   for (size_t d = 0; d < rank; ++d)
     TORCHETTE_CHECK(grad.sizes()[d] == indices.sizes()[d], InvalidArgument,
-                    "%s: size %d of the gradient's dimension %zu is not that of the indices, %d", kName,
+                    "%s: size %d of grad_output's dimension %zu is not that of indices, %d", kName,
                     grad.sizes()[d], d, indices.sizes()[d]);
-  TORCHETTE_TRY(same_type(grad, out));
+  TORCHETTE_TRY(same_type(grad, out, "grad_output and out"));
   const auto width = static_cast<size_t>(grad.sizes()[rank]);
   const SizesType sizes[] = {static_cast<SizesType>(num_weights), grad.sizes()[rank]};
-  TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
-  return for_compute<false>(grad.scalar_type(), kName, [&](auto t) {
+  TORCHETTE_TRY(resize_result(out, {sizes, 2}));
+  return for_compute<false>(grad.scalar_type(), "embedding_dense_backward", "grad_output", [&](auto t) {
     using T = decltype(t);
     Dense from, at, to;
     TORCHETTE_TRY(from.read(context, grad, kScalarType<T>));
@@ -278,7 +278,7 @@ Error embedding_dense_backward_out(Context& context, const Tensor& grad, const T
       for (size_t i = 0; i < count; ++i) {
         if (index[i] == padding_idx) continue;
         TORCHETTE_CHECK(index[i] >= 0 && index[i] < num_weights, InvalidArgument,
-                        "%s: index %lld of %lld weights", kName, static_cast<long long>(index[i]),
+                        "%s: indices have %lld, num_weights is %lld", kName, static_cast<long long>(index[i]),
                         static_cast<long long>(num_weights));
         if (pass == 0) {
           ++uses[index[i]];
@@ -300,25 +300,26 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
                         bool include_last_offset, int64_t padding_idx, Tensor& out, Tensor& offset2bag,
                         Tensor& bag_size, Tensor& max_indices) {
   constexpr const char* kName = "_embedding_bag";
-  TORCHETTE_TRY(check_index_type(indices, kName));
-  TORCHETTE_TRY(check_index_type(offsets, kName));
-  TORCHETTE_TRY(same_type(weight, out));
+  TORCHETTE_TRY(check_index_type(indices, kName, "indices are"));
+  TORCHETTE_TRY(check_index_type(offsets, kName, "offsets are"));
+  TORCHETTE_TRY(same_type(weight, out, "weight and out0"));
   TORCHETTE_CHECK(weight.dim() == 2 && indices.dim() == 1 && offsets.dim() == 1 && mode >= 0 && mode <= 2,
                   InvalidArgument, "%s: weight, indices and offsets of %d, %d and %d dimensions, mode %lld",
                   kName, static_cast<int>(weight.dim()), static_cast<int>(indices.dim()),
                   static_cast<int>(offsets.dim()), static_cast<long long>(mode));
-  TORCHETTE_CHECK(!include_last_offset || offsets.numel() > 0, InvalidArgument, "%s: no last offset", kName);
+  TORCHETTE_CHECK(!include_last_offset || offsets.numel() > 0, InvalidArgument,
+                  "%s: offsets lack the last one", kName);
   TORCHETTE_CHECK(
       !per_sample_weights.has_value() || (mode == 0 && per_sample_weights->numel() == indices.numel() &&
                                           per_sample_weights->scalar_type() == weight.scalar_type()),
-      InvalidArgument, "%s: weights per sample need mode sum, one for each index, of the weight's type",
+      InvalidArgument, "%s: per_sample_weights need mode sum, one for each of indices, and weight's type",
       kName);
   const ptrdiff_t bags = offsets.numel() - (include_last_offset ? 1 : 0), count = indices.numel();
   const auto width = static_cast<size_t>(weight.sizes()[1]);
   const SizesType sizes[] = {static_cast<SizesType>(bags), weight.sizes()[1]};
-  TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
+  TORCHETTE_TRY(resize_result(out, {sizes, 2}, "out0"));
   for (const Tensor* extra : {&offset2bag, &bag_size, &max_indices}) {
-    TORCHETTE_TRY(check_index_type(*extra, kName));
+    TORCHETTE_TRY(check_index_type(*extra, kName, "out1, out2 or out3 is"));
     TORCHETTE_TRY(fill(*extra, Scalar(int64_t{0})));
   }
   const auto put = [](const Tensor& t, ptrdiff_t i, ptrdiff_t value) {
@@ -328,7 +329,7 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
     else
       t.mutable_data_ptr<int32_t>()[i] = static_cast<int32_t>(value);
   };
-  return for_compute<false>(weight.scalar_type(), kName, [&](auto t) {
+  return for_compute<false>(weight.scalar_type(), "_embedding_bag", "weight", [&](auto t) {
     using T = decltype(t);
     Dense rows, at, starts, scales, to;
     TORCHETTE_TRY(rows.read(context, weight, kScalarType<T>));
@@ -341,7 +342,7 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
     for (ptrdiff_t bag = 0; bag < bags; ++bag) {
       const int64_t begin = start[bag], end = bag + 1 < offsets.numel() ? start[bag + 1] : count;
       TORCHETTE_CHECK(begin >= 0 && begin <= end && end <= count, InvalidArgument,
-                      "%s: bag %td has the indices %lld to %lld of %td", kName, bag,
+                      "%s: offsets give bag %td the indices %lld to %lld of %td", kName, bag,
                       static_cast<long long>(begin), static_cast<long long>(end), count);
       T* y = to.data<T>() + static_cast<size_t>(bag) * width;
       for (size_t j = 0; j < width; ++j) y[j] = 0;
@@ -350,7 +351,7 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
         put(offset2bag, static_cast<ptrdiff_t>(i), bag);
         const int64_t index = at.data<int64_t>()[i];
         TORCHETTE_CHECK(index >= 0 && index < weight.sizes()[0], InvalidArgument,
-                        "%s: index %lld is beyond the size %d", kName, static_cast<long long>(index),
+                        "%s: indices have %lld, beyond the size %d", kName, static_cast<long long>(index),
                         weight.sizes()[0]);
         if (index == padding_idx) continue;
         const T* x = rows.data<T>() + static_cast<size_t>(index) * width;
@@ -384,32 +385,36 @@ Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> outpu
   const auto rank = static_cast<size_t>(self.dim());
   TORCHETTE_CHECK((rank == 2 || rank == 3) && output_size.size() == 2 && kernel.size() == 2 &&
                       dilation.size() == 2 && padding.size() == 2 && stride.size() == 2,
-                  InvalidArgument, "col2im: columns of %zu dimensions, or lists that are not of two", rank);
-  TORCHETTE_TRY(same_type(self, out));
+                  InvalidArgument,
+                  "col2im: self has %zu dimensions, or output_size, kernel_size, dilation, padding or stride "
+                  "not two entries",
+                  rank);
+  TORCHETTE_TRY(same_type(self, out, "self and out"));
   ptrdiff_t places[2];
   for (size_t d = 0; d < 2; ++d) {
     constexpr int64_t kMost = INT32_MAX / 4;
     TORCHETTE_CHECK(kernel[d] > 0 && dilation[d] > 0 && stride[d] > 0 && padding[d] >= 0 &&
                         output_size[d] > 0 && kernel[d] < 32768 && dilation[d] < 32768 && stride[d] < kMost &&
                         padding[d] < kMost && output_size[d] < kMost,
-                    InvalidArgument, "col2im: a kernel, stride, dilation, padding or size out of range");
+                    InvalidArgument,
+                    "col2im: kernel_size, stride, dilation, padding or output_size is out of range");
     const int64_t room = output_size[d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
-    TORCHETTE_CHECK(room >= 0, InvalidArgument, "col2im: the kernel does not fit the image");
+    TORCHETTE_CHECK(room >= 0, InvalidArgument, "col2im: kernel_size does not fit output_size");
     places[d] = static_cast<ptrdiff_t>(room / stride[d] + 1);
   }
   const ptrdiff_t taps = static_cast<ptrdiff_t>(kernel[0] * kernel[1]);
   const ptrdiff_t rows = self.sizes()[rank - 2], columns = self.sizes()[rank - 1];
   TORCHETTE_CHECK(rows % taps == 0 && columns == places[0] * places[1], InvalidArgument,
-                  "col2im: %td rows and %td columns for windows of %td and %td places", rows, columns, taps,
-                  places[0] * places[1]);
+                  "col2im: self has %td rows and %td columns for windows of %td and %td places", rows,
+                  columns, taps, places[0] * places[1]);
   SizesType sizes[4];
   size_t dim = 0;
   if (rank == 3) sizes[dim++] = self.sizes()[0];
   sizes[dim++] = static_cast<SizesType>(rows / taps);
   sizes[dim++] = static_cast<SizesType>(output_size[0]);
   sizes[dim++] = static_cast<SizesType>(output_size[1]);
-  TORCHETTE_TRY(resize_tensor(out, {sizes, dim}));
-  return for_compute<true>(self.scalar_type(), "col2im", [&](auto t) {
+  TORCHETTE_TRY(resize_result(out, {sizes, dim}));
+  return for_compute<true>(self.scalar_type(), "col2im", "self", [&](auto t) {
     using T = decltype(t);
     Dense from, to;
     TORCHETTE_TRY(from.read(context, self, kScalarType<T>));

@@ -64,11 +64,11 @@ void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place
 }
 
 static Error nonzero_out(Context&, const Tensor& x, Tensor& out) {
-  TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long, InvalidType, "places are of type %d, not int64",
+  TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long, InvalidType, "out is of type %d, not int64",
                   static_cast<int>(out.scalar_type()));
   const ptrdiff_t count = count_places(x);
   const SizesType sizes[] = {static_cast<SizesType>(count), static_cast<SizesType>(x.dim())};
-  TORCHETTE_TRY(resize_tensor(out, sizes));
+  TORCHETTE_TRY(resize_result(out, sizes));
   if (out.numel() > 0)
     list_places(x, count, out.mutable_data_ptr<int64_t>(), out.strides()[0], out.strides()[1]);
   return Error::Ok;
@@ -88,7 +88,8 @@ Error broadcast(const Tensor& a, const Tensor& b, Walk<2>& walk, SizesType* size
       return n;
     };
     const SizesType n = of(a, rank_a, walk.stride[0][d]), m = of(b, rank_b, walk.stride[1][d]);
-    TORCHETTE_CHECK(n == m || n == 1 || m == 1, InvalidArgument, "sizes %d and %d do not broadcast", n, m);
+    TORCHETTE_CHECK(n == m || n == 1 || m == 1, InvalidArgument,
+                    "self and mask: sizes %d and %d do not broadcast", n, m);
     sizes[d] = n == 1 ? m : n;
     walk.size[d] = static_cast<size_t>(sizes[d]);
   }
@@ -103,7 +104,7 @@ bool has_elements(const Walk<2>& walk) {
 
 Error check_mask(const Tensor& mask) {
   TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool || mask.scalar_type() == ScalarType::Byte,
-                  InvalidType, "a mask is of type %d, not bool", static_cast<int>(mask.scalar_type()));
+                  InvalidType, "mask is of type %d, not bool", static_cast<int>(mask.scalar_type()));
   return Error::Ok;
 }
 
@@ -111,7 +112,7 @@ Error check_mask(const Tensor& mask) {
 
 static Error masked_select_out(Context&, const Tensor& x, const Tensor& mask, Tensor& out) {
   TORCHETTE_TRY(check_mask(mask));
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   Walk<2> walk;
   SizesType sizes[kMaxDim];
   TORCHETTE_TRY(broadcast(x, mask, walk, sizes));
@@ -125,10 +126,10 @@ static Error masked_select_out(Context&, const Tensor& x, const Tensor& mask, Te
     do count += chosen[counting.offset[1]] != 0;
     while (counting.next());
   }
-  TORCHETTE_CHECK(count <= INT32_MAX, InvalidArgument, "a mask chooses %lld elements",
+  TORCHETTE_CHECK(count <= INT32_MAX, InvalidArgument, "mask chooses %lld elements",
                   static_cast<long long>(count));
   const SizesType size[] = {static_cast<SizesType>(count)};
-  TORCHETTE_TRY(resize_tensor(out, size));
+  TORCHETTE_TRY(resize_result(out, size));
   if (count == 0) return Error::Ok;
   char* to = static_cast<char*>(out.mutable_data_ptr());
   do {
@@ -143,12 +144,12 @@ static Error masked_select_out(Context&, const Tensor& x, const Tensor& mask, Te
 static Error masked_scatter_out(Context&, const Tensor& x, const Tensor& mask, const Tensor& source,
                                 Tensor& out) {
   TORCHETTE_TRY(check_mask(mask));
-  TORCHETTE_TRY(same_type(x, out));
-  TORCHETTE_TRY(same_type(source, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
+  TORCHETTE_TRY(same_type(source, out, "source and out"));
   Walk<2> walk;
   SizesType sizes[kMaxDim];
   TORCHETTE_TRY(broadcast(x, mask, walk, sizes));
-  TORCHETTE_TRY(resize_tensor(out, {sizes, walk.rank}));
+  TORCHETTE_TRY(resize_result(out, {sizes, walk.rank}));
   if (out.numel() == 0) return Error::Ok;
   Walk<1> place = walk_over(out), next = walk_over(source);
   ptrdiff_t used = 0;
@@ -158,7 +159,7 @@ static Error masked_scatter_out(Context&, const Tensor& x, const Tensor& mask, c
   do {
     const char* from = static_cast<const char*>(x.const_data_ptr()) + walk.offset[0];
     if (chosen[walk.offset[1]] != 0) {
-      TORCHETTE_CHECK(used < source.numel(), InvalidArgument, "the mask chooses more than the %d elements",
+      TORCHETTE_CHECK(used < source.numel(), InvalidArgument, "mask chooses more than source's %d elements",
                       static_cast<int>(source.numel()));
       from = static_cast<const char*>(source.const_data_ptr()) +
              next.offset[0] * static_cast<ptrdiff_t>(element);
@@ -174,22 +175,23 @@ static Error masked_scatter_out(Context&, const Tensor& x, const Tensor& mask, c
 static Error repeat_interleave_out(Context&, const Tensor& repeats, Optional<int64_t> size, Tensor& out) {
   const bool wide = repeats.scalar_type() == ScalarType::Long;
   TORCHETTE_CHECK(repeats.dim() == 1 && (wide || repeats.scalar_type() == ScalarType::Int), InvalidArgument,
-                  "repeats of type %d in %d dimensions", static_cast<int>(repeats.scalar_type()),
+                  "repeats are of type %d and have %d dimensions", static_cast<int>(repeats.scalar_type()),
                   static_cast<int>(repeats.dim()));
-  TORCHETTE_TRY(same_type(repeats, out));
+  TORCHETTE_TRY(same_type(repeats, out, "repeats and out"));
   const auto at = [&](ptrdiff_t i) {
     return wide ? repeats.const_data_ptr<int64_t>()[i] : repeats.const_data_ptr<int32_t>()[i];
   };
   int64_t total = 0;
   for (ptrdiff_t i = 0; i < repeats.numel(); ++i) {
     TORCHETTE_CHECK(at(i) >= 0 && at(i) <= INT32_MAX - total, InvalidArgument,
-                    "element %td is repeated %lld times", i, static_cast<long long>(at(i)));
+                    "repeats: element %td is repeated %lld times", i, static_cast<long long>(at(i)));
     total += at(i);
   }
-  TORCHETTE_CHECK(size.value_or(total) == total, InvalidArgument, "the repeats add up to %lld, not %lld",
-                  static_cast<long long>(total), static_cast<long long>(*size));
+  TORCHETTE_CHECK(size.value_or(total) == total, InvalidArgument,
+                  "repeats add up to %lld, output_size is %lld", static_cast<long long>(total),
+                  static_cast<long long>(*size));
   const SizesType sizes[] = {static_cast<SizesType>(total)};
-  TORCHETTE_TRY(resize_tensor(out, sizes));
+  TORCHETTE_TRY(resize_result(out, sizes));
   ptrdiff_t place = 0;
   for (ptrdiff_t i = 0; i < repeats.numel(); ++i)
     for (int64_t k = at(i); k > 0 && place < total; --k, ++place) {

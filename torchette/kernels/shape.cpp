@@ -22,13 +22,13 @@ struct Sizes {
   }
   Error push(int64_t n) {
     TORCHETTE_CHECK(dim < kMaxDim && n >= 0 && n <= INT32_MAX, InvalidArgument,
-                    "a tensor of more than 16 dimensions or with a size that is negative or too large");
+                    "out would have more than 16 dimensions, or a size that is negative or too large");
     size[dim++] = static_cast<SizesType>(n);
     return Error::Ok;
   }
 };
 static Error resize(const Tensor& out, const Sizes& sizes) {
-  return resize_tensor(out, {sizes.size, sizes.dim});
+  return resize_result(out, {sizes.size, sizes.dim});
 }
 
 static TORCHETTE_INLINE size_t size_of(const Tensor& t, size_t d) {
@@ -46,11 +46,11 @@ static void move_elements(const Move& nest, const Tensor& to, ptrdiff_t to_offse
 
 static Error permute_copy_out(Context&, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
-  TORCHETTE_CHECK(dims.size() == rank, InvalidArgument, "%zu dimensions permute a tensor of %zu", dims.size(),
-                  rank);
+  TORCHETTE_CHECK(dims.size() == rank, InvalidArgument, "dims names %zu dimensions, self has %zu",
+                  dims.size(), rank);
   uint32_t named;
-  TORCHETTE_TRY(wrap_dims(dims, rank, named));
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(wrap_dims(dims, rank, named, "dims"));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   Sizes sizes;
   for (int64_t d : dims) TORCHETTE_TRY(sizes.push(x.sizes()[static_cast<size_t>(d < 0 ? d + x.dim() : d)]));
   TORCHETTE_TRY(resize(out, sizes));
@@ -62,8 +62,8 @@ static Error permute_copy_out(Context&, const Tensor& x, Span<const int64_t> dim
   return Error::Ok;
 }
 static Error transpose_copy_out(Context& context, const Tensor& x, int64_t dim0, int64_t dim1, Tensor& out) {
-  TORCHETTE_TRY(wrap_dim(dim0, static_cast<size_t>(x.dim())));
-  TORCHETTE_TRY(wrap_dim(dim1, static_cast<size_t>(x.dim())));
+  TORCHETTE_TRY(wrap_dim(dim0, static_cast<size_t>(x.dim()), "dim0"));
+  TORCHETTE_TRY(wrap_dim(dim1, static_cast<size_t>(x.dim()), "dim1"));
   int64_t dims[kMaxDim];
   for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d) dims[d] = static_cast<int64_t>(d);
   dims[dim0] = dim1;
@@ -71,16 +71,16 @@ static Error transpose_copy_out(Context& context, const Tensor& x, int64_t dim0,
   return permute_copy_out(context, x, {dims, static_cast<size_t>(x.dim())}, out);
 }
 static Error t_copy_out(Context& context, const Tensor& x, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() <= 2, InvalidArgument, "t() of a tensor of %d dimensions",
+  TORCHETTE_CHECK(x.dim() <= 2, InvalidArgument, "self has %d dimensions, t() takes two at most",
                   static_cast<int>(x.dim()));
   return transpose_copy_out(context, x, 0, x.dim() == 2 ? 1 : 0, out);
 }
 
 /// The same elements in row-major order under other sizes.
 static Error reshape(const Tensor& x, const Sizes& sizes, const Tensor& out) {
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize(out, sizes));
-  TORCHETTE_CHECK(x.numel() == out.numel(), InvalidArgument, "%d elements cannot be viewed as %d",
+  TORCHETTE_CHECK(x.numel() == out.numel(), InvalidArgument, "self has %d elements, out %d",
                   static_cast<int>(x.numel()), static_cast<int>(out.numel()));
   if (is_contiguous(x) && is_contiguous(out)) {
     if (x.const_data_ptr() != out.const_data_ptr() && x.numel() > 0)
@@ -108,15 +108,15 @@ static Error view_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted
   size_t open = kMaxDim;
   for (size_t d = 0; d < wanted.size(); ++d) {
     TORCHETTE_CHECK(wanted[d] >= 0 || (wanted[d] == -1 && open == kMaxDim), InvalidArgument,
-                    "a view's sizes are not negative, but for one -1");
+                    "size is negative, and not one -1");
     if (wanted[d] == -1) open = d;
     TORCHETTE_TRY(sizes.push(wanted[d] == -1 ? 0 : wanted[d]));
     if (wanted[d] != -1) known *= wanted[d];
-    TORCHETTE_CHECK(known <= INT32_MAX, InvalidArgument, "a view is too large");
+    TORCHETTE_CHECK(known <= INT32_MAX, InvalidArgument, "size is too large");
   }
   if (open != kMaxDim) {
     TORCHETTE_CHECK(known > 0 && x.numel() % known == 0, InvalidArgument,
-                    "%d elements cannot be viewed in rows of %d", static_cast<int>(x.numel()),
+                    "size: %d elements cannot be viewed in rows of %d", static_cast<int>(x.numel()),
                     static_cast<int>(known));
     sizes.size[open] = static_cast<SizesType>(x.numel() / known);
   }
@@ -149,17 +149,18 @@ static Error squeeze_copy_dims_out(Context&, const Tensor& x, Span<const int64_t
 }
 
 static Error expand_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted, bool, Tensor& out) {
-  TORCHETTE_CHECK(wanted.size() >= static_cast<size_t>(x.dim()), InvalidArgument, "expand drops dimensions");
+  TORCHETTE_CHECK(wanted.size() >= static_cast<size_t>(x.dim()), InvalidArgument,
+                  "size has fewer dimensions than self");
   const size_t added = wanted.size() - static_cast<size_t>(x.dim());
   Sizes sizes;
   for (size_t d = 0; d < wanted.size(); ++d) {
     const bool keeps = wanted[d] == -1 && d >= added;
     TORCHETTE_CHECK(keeps || d < added || x.sizes()[d - added] == 1 || x.sizes()[d - added] == wanted[d],
-                    InvalidArgument, "dimension %zu of size %d cannot expand to %d", d,
+                    InvalidArgument, "size: dimension %zu of size %d cannot expand to %d", d,
                     static_cast<int>(x.sizes()[d - added]), static_cast<int>(wanted[d]));
     TORCHETTE_TRY(sizes.push(keeps ? x.sizes()[d - added] : wanted[d]));
   }
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize(out, sizes));
   return assign(x, out);
 }
@@ -169,7 +170,7 @@ static Error expand_copy_out(Context&, const Tensor& x, Span<const int64_t> want
 /// The bounds that Python's slices have: from the end where negative, cut where beyond.
 static Error slice_bounds(int64_t size, Optional<int64_t> start, Optional<int64_t> end, int64_t step,
                           int64_t& first, int64_t& count) {
-  TORCHETTE_CHECK(step > 0, InvalidArgument, "a slice's step is not positive");
+  TORCHETTE_CHECK(step > 0, InvalidArgument, "step is not positive");
   const auto within = [size](int64_t i) {
     if (i < 0) i = i < -size ? 0 : i + size;
     return i > size ? size : i;
@@ -199,7 +200,7 @@ static void move_part(const Tensor& to, const Tensor& from, bool from_whole, siz
 }
 static Error take(const Tensor& x, size_t dim, int64_t first, int64_t count, int64_t step,
                   const Tensor& out) {
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   Sizes sizes(x);
   sizes.size[dim] = static_cast<SizesType>(count);
   TORCHETTE_TRY(resize(out, sizes));
@@ -208,7 +209,7 @@ static Error take(const Tensor& x, size_t dim, int64_t first, int64_t count, int
 }
 static Error slice_copy_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t> start,
                             Optional<int64_t> end, int64_t step, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "a tensor without dimensions cannot be sliced");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be sliced");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   int64_t first, count;
   TORCHETTE_TRY(slice_bounds(x.sizes()[static_cast<size_t>(dim)], start, end, step, first, count));
@@ -216,22 +217,22 @@ static Error slice_copy_out(Context&, const Tensor& x, int64_t dim, Optional<int
 }
 static Error narrow_copy_out(Context&, const Tensor& x, int64_t dim, int64_t start, int64_t length,
                              Tensor& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "a tensor without dimensions cannot be narrowed");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be narrowed");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   const int64_t size = x.sizes()[static_cast<size_t>(dim)];
   if (start < 0) start += size;
   TORCHETTE_CHECK(start >= 0 && length >= 0 && start <= size && length <= size - start, InvalidArgument,
-                  "narrow from %d by %d of a size of %d", static_cast<int>(start), static_cast<int>(length),
-                  static_cast<int>(size));
+                  "start %d and length %d are not within a size of %d", static_cast<int>(start),
+                  static_cast<int>(length), static_cast<int>(size));
   return take(x, static_cast<size_t>(dim), start, length, 1, out);
 }
 /// Element `index` along `dim`, which goes away.
 static Error select(const Tensor& x, size_t dim, int64_t index, const Tensor& out) {
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   View part(x);
   part.advance(dim, index);
   part.drop(dim);
-  TORCHETTE_TRY(resize_tensor(out, part.tensor().sizes()));
+  TORCHETTE_TRY(resize_result(out, part.tensor().sizes()));
   return assign(part.tensor(), out);
 }
 static Error wrap_index(int64_t& index, int64_t size) {
@@ -241,16 +242,16 @@ static Error wrap_index(int64_t& index, int64_t size) {
   return Error::Ok;
 }
 static Error select_copy_out(Context&, const Tensor& x, int64_t dim, int64_t index, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "nothing can be selected from a tensor without dimensions");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to select from");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_TRY(wrap_index(index, x.sizes()[static_cast<size_t>(dim)]));
   return select(x, static_cast<size_t>(dim), index, out);
 }
 static Error unbind_copy_out(Context&, const Tensor& x, int64_t dim, Span<const Tensor> out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "a tensor without dimensions cannot be unbound");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be unbound");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_CHECK(out.size() == size_of(x, static_cast<size_t>(dim)), InvalidArgument,
-                  "unbind gives %d tensors, not %zu", static_cast<int>(x.sizes()[static_cast<size_t>(dim)]),
+                  "self gives %d tensors, out has %zu", static_cast<int>(x.sizes()[static_cast<size_t>(dim)]),
                   out.size());
   for (size_t i = 0; i < out.size(); ++i)
     TORCHETTE_TRY(select(x, static_cast<size_t>(dim), static_cast<int64_t>(i), out[i]));
@@ -258,16 +259,15 @@ static Error unbind_copy_out(Context&, const Tensor& x, int64_t dim, Span<const 
 }
 static Error split_with_sizes_copy_out(Context&, const Tensor& x, Span<const int64_t> sizes, int64_t dim,
                                        Span<const Tensor> out) {
-  TORCHETTE_CHECK(x.dim() > 0 && sizes.size() == out.size(), InvalidArgument, "%zu parts for %zu outputs",
-                  sizes.size(), out.size());
+  TORCHETTE_CHECK(x.dim() > 0 && sizes.size() == out.size(), InvalidArgument,
+                  "split_sizes has %zu parts, out %zu", sizes.size(), out.size());
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   int64_t left = x.sizes()[static_cast<size_t>(dim)], first = 0;
   for (int64_t size : sizes) {
-    TORCHETTE_CHECK(size >= 0 && size <= left, InvalidArgument,
-                    "the parts of a split are larger than the whole");
+    TORCHETTE_CHECK(size >= 0 && size <= left, InvalidArgument, "split_sizes are larger than the whole");
     left -= size;
   }
-  TORCHETTE_CHECK(left == 0, InvalidArgument, "the parts of a split leave %d over", static_cast<int>(left));
+  TORCHETTE_CHECK(left == 0, InvalidArgument, "split_sizes leave %d over", static_cast<int>(left));
   for (size_t i = 0; i < out.size(); ++i) {
     TORCHETTE_TRY(take(x, static_cast<size_t>(dim), first, sizes[i], 1, out[i]));
     first += sizes[i];
@@ -275,15 +275,15 @@ static Error split_with_sizes_copy_out(Context&, const Tensor& x, Span<const int
   return Error::Ok;
 }
 static Error split_copy_out(Context&, const Tensor& x, int64_t size, int64_t dim, Span<const Tensor> out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "a tensor without dimensions cannot be split");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be split");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   const int64_t total = x.sizes()[static_cast<size_t>(dim)];
-  TORCHETTE_CHECK(size > 0 || (size == 0 && total == 0), InvalidArgument, "a split into parts of %d",
+  TORCHETTE_CHECK(size > 0 || (size == 0 && total == 0), InvalidArgument, "split_size is %d",
                   static_cast<int>(size));
   if (size > total) size = total;
   const int64_t parts = size == 0 ? 1 : (total + size - 1) / size;
   TORCHETTE_CHECK(out.size() == static_cast<size_t>(parts), InvalidArgument,
-                  "split gives %d tensors, not %zu", static_cast<int>(parts), out.size());
+                  "split_size gives %d tensors, out has %zu", static_cast<int>(parts), out.size());
   for (int64_t i = 0; i < parts; ++i) {
     const int64_t first = i * size, left = total - first;
     TORCHETTE_TRY(
@@ -293,34 +293,35 @@ static Error split_copy_out(Context&, const Tensor& x, int64_t size, int64_t dim
 }
 static Error slice_scatter_out(Context&, const Tensor& x, const Tensor& part, int64_t dim,
                                Optional<int64_t> start, Optional<int64_t> end, int64_t step, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() > 0 && part.dim() == x.dim(), InvalidArgument, "ranks %d and %d do not match",
-                  static_cast<int>(x.dim()), static_cast<int>(part.dim()));
+  TORCHETTE_CHECK(x.dim() > 0 && part.dim() == x.dim(), InvalidArgument,
+                  "self and src have %d and %d dimensions", static_cast<int>(x.dim()),
+                  static_cast<int>(part.dim()));
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  TORCHETTE_TRY(same_type(part, out));
+  TORCHETTE_TRY(same_type(part, out, "src and out"));
   int64_t first, count;
   TORCHETTE_TRY(slice_bounds(x.sizes()[static_cast<size_t>(dim)], start, end, step, first, count));
   for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
     TORCHETTE_CHECK(part.sizes()[d] == (d == static_cast<size_t>(dim) ? count : x.sizes()[d]),
-                    InvalidArgument, "the part does not fit the slice in dimension %zu", d);
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+                    InvalidArgument, "src does not fit the slice in dimension %zu", d);
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   TORCHETTE_TRY(assign(x, out));
   move_part(out, part, false, static_cast<size_t>(dim), first, step);
   return Error::Ok;
 }
 static Error select_scatter_out(Context&, const Tensor& x, const Tensor& part, int64_t dim, int64_t index,
                                 Tensor& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "nothing can be selected from a tensor without dimensions");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to select from");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_TRY(wrap_index(index, x.sizes()[static_cast<size_t>(dim)]));
-  TORCHETTE_TRY(same_type(part, out));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(same_type(part, out, "src and out"));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   View place(out);
   place.advance(static_cast<size_t>(dim), index);
   place.drop(static_cast<size_t>(dim));
   bool fits = part.dim() == place.tensor().dim();
   for (size_t d = 0; fits && d < static_cast<size_t>(part.dim()); ++d)
     fits = part.sizes()[d] == place.sizes[d];
-  TORCHETTE_CHECK(fits, InvalidArgument, "the part does not fit the selected place");
+  TORCHETTE_CHECK(fits, InvalidArgument, "src does not fit the selected place");
   TORCHETTE_TRY(assign(x, out));
   return assign(part, place.tensor());
 }
@@ -332,7 +333,7 @@ static Error joins(const Tensor& part, const Tensor& out) {
   const bool fits =
       part.scalar_type() == out.scalar_type() || (is_real(part.scalar_type()) && is_real(out.scalar_type()) &&
                                                   can_cast(part.scalar_type(), out.scalar_type()));
-  TORCHETTE_CHECK(fits, InvalidType, "elements of type %d cannot be joined to a tensor of type %d",
+  TORCHETTE_CHECK(fits, InvalidType, "tensors have elements of type %d, which cannot be joined to type %d",
                   static_cast<int>(part.scalar_type()), static_cast<int>(out.scalar_type()));
   return Error::Ok;
 }
@@ -343,7 +344,7 @@ static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Te
   for (const Tensor& part : parts)
     if (first == nullptr || (skips(*first) && !skips(part))) first = &part;
   TORCHETTE_CHECK(first != nullptr && first->dim() > 0, InvalidArgument,
-                  "nothing, or a number, to concatenate");
+                  "tensors has none, or none with dimensions");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(first->dim())));
   const auto along = static_cast<size_t>(dim);
   Sizes sizes(*first);
@@ -351,15 +352,16 @@ static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Te
   for (const Tensor& part : parts) {
     if (skips(part)) continue;
     TORCHETTE_TRY(joins(part, out));
-    TORCHETTE_CHECK(part.dim() == first->dim(), InvalidArgument, "ranks %d and %d cannot be concatenated",
-                    static_cast<int>(first->dim()), static_cast<int>(part.dim()));
+    TORCHETTE_CHECK(part.dim() == first->dim(), InvalidArgument,
+                    "tensors of %d and %d dimensions cannot be concatenated", static_cast<int>(first->dim()),
+                    static_cast<int>(part.dim()));
     for (size_t d = 0; d < sizes.dim; ++d)
       TORCHETTE_CHECK(d == along || part.sizes()[d] == sizes.size[d], InvalidArgument,
-                      "sizes %d and %d of dimension %zu cannot be concatenated", sizes.size[d],
+                      "tensors of sizes %d and %d in dimension %zu cannot be concatenated", sizes.size[d],
                       part.sizes()[d], d);
     total += part.sizes()[along];
   }
-  TORCHETTE_CHECK(total <= INT32_MAX, InvalidArgument, "a concatenation is too large");
+  TORCHETTE_CHECK(total <= INT32_MAX, InvalidArgument, "tensors are too large together");
   sizes.size[along] = static_cast<SizesType>(total);
   TORCHETTE_TRY(resize(out, sizes));
   int64_t place = 0;
@@ -375,7 +377,7 @@ static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Te
   return Error::Ok;
 }
 static Error stack_out(Context& context, Span<const Tensor> parts, int64_t dim, Tensor& out) {
-  TORCHETTE_CHECK(parts.size() > 0, InvalidArgument, "nothing to stack");
+  TORCHETTE_CHECK(parts.size() > 0, InvalidArgument, "tensors has none to stack");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(parts[0].dim()) + 1));
   Sizes sizes;
   for (size_t d = 0; d <= static_cast<size_t>(parts[0].dim()); ++d) {
@@ -403,13 +405,14 @@ static Error stack_out(Context& context, Span<const Tensor> parts, int64_t dim, 
   return Error::Ok;
 }
 static Error repeat_out(Context&, const Tensor& x, Span<const int64_t> repeats, Tensor& out) {
-  TORCHETTE_CHECK(repeats.size() >= static_cast<size_t>(x.dim()), InvalidArgument, "repeat drops dimensions");
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_CHECK(repeats.size() >= static_cast<size_t>(x.dim()), InvalidArgument,
+                  "repeats has fewer entries than self dimensions");
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   const size_t added = repeats.size() - static_cast<size_t>(x.dim());
   Sizes sizes;
   for (size_t d = 0; d < repeats.size(); ++d) {
     TORCHETTE_CHECK(repeats[d] >= 0 && repeats[d] <= INT32_MAX, InvalidArgument,
-                    "a number of repeats is negative");
+                    "repeats has a negative number");
     TORCHETTE_TRY(sizes.push(repeats[d] * (d < added ? 1 : x.sizes()[d - added])));
   }
   TORCHETTE_TRY(resize(out, sizes));
@@ -427,8 +430,8 @@ static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> 
                                  Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK(pad.size() % 2 == 0 && pad.size() / 2 <= rank, InvalidArgument,
-                  "%zu pads for %zu dimensions", pad.size(), rank);
-  TORCHETTE_TRY(same_type(x, out));
+                  "pad has %zu entries for %zu dimensions", pad.size(), rank);
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   Sizes sizes;
   int64_t before[kMaxDim], after[kMaxDim];
   bool pads = false;
@@ -438,7 +441,7 @@ static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> 
     after[d] = i < pad.size() ? pad[i + 1] : 0;
     TORCHETTE_CHECK(
         before[d] >= -INT32_MAX && before[d] <= INT32_MAX && after[d] >= -INT32_MAX && after[d] <= INT32_MAX,
-        InvalidArgument, "a pad is too large");
+        InvalidArgument, "pad is too large");
     TORCHETTE_TRY(sizes.push(x.sizes()[d] + before[d] + after[d]));
     pads = pads || before[d] > 0 || after[d] > 0;
   }
@@ -462,9 +465,9 @@ static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> 
 
 static Error flip_out(Context&, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
   uint32_t named;
-  TORCHETTE_TRY(wrap_dims(dims, static_cast<size_t>(x.dim()), named));
-  TORCHETTE_TRY(same_type(x, out));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(wrap_dims(dims, static_cast<size_t>(x.dim()), named, "dims"));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   if (x.numel() == 0) return Error::Ok;
   Move nest;
   ptrdiff_t from = 0;
@@ -478,13 +481,13 @@ static Error flip_out(Context&, const Tensor& x, Span<const int64_t> dims, Tenso
 }
 static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Span<const int64_t> dims,
                       Tensor& out) {
-  TORCHETTE_TRY(same_type(x, out));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   if (x.numel() == 0) return Error::Ok;
   const auto positive = [](int64_t shift, int64_t size) { return ((shift % size) + size) % size; };
   if (dims.empty()) {
     TORCHETTE_CHECK(shifts.size() == 1 && is_contiguous(x) && is_contiguous(out), InvalidArgument,
-                    "roll over all dimensions takes one shift");
+                    "shifts has not the one entry that a roll over all dimensions takes");
     const int64_t shift = positive(shifts[0], x.numel());
     Move head, tail;
     head.add(static_cast<size_t>(x.numel() - shift), 1, 1);
@@ -493,12 +496,12 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
     move_elements(tail, out, 0, x, static_cast<ptrdiff_t>(x.numel() - shift));
     return Error::Ok;
   }
-  TORCHETTE_CHECK(shifts.size() == dims.size(), InvalidArgument, "%zu shifts for %zu dimensions",
+  TORCHETTE_CHECK(shifts.size() == dims.size(), InvalidArgument, "shifts has %zu entries, dims %zu",
                   shifts.size(), dims.size());
   int64_t shift[kMaxDim] = {};
   for (size_t i = 0; i < dims.size(); ++i) {
     int64_t dim = dims[i];
-    TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
+    TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim()), "dims"));
     if (x.dim() > 0)
       shift[dim] = positive(shift[dim] + positive(shifts[i], x.sizes()[static_cast<size_t>(dim)]),
                             x.sizes()[static_cast<size_t>(dim)]);
@@ -524,7 +527,7 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
 
 /// Gives `out` the nest's sizes and moves into it. The nest holds sizes and the source's strides.
 static Error gather_nest(Move& nest, const Tensor& x, ptrdiff_t from, const Tensor& out) {
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   Sizes sizes;
   for (size_t d = 0; d < nest.dim; ++d) TORCHETTE_TRY(sizes.push(static_cast<int64_t>(nest.size[d])));
   TORCHETTE_TRY(resize(out, sizes));
@@ -536,32 +539,33 @@ static Error gather_nest(Move& nest, const Tensor& x, ptrdiff_t from, const Tens
 static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted,
                                  Span<const int64_t> strides, Optional<int64_t> offset, Tensor& out) {
   TORCHETTE_CHECK(wanted.size() == strides.size() && wanted.size() <= kMaxDim, InvalidArgument,
-                  "%zu sizes and %zu strides", wanted.size(), strides.size());
+                  "size has %zu entries, stride %zu", wanted.size(), strides.size());
   const int64_t first = offset.value_or(0);
-  TORCHETTE_CHECK(first >= 0 && first <= INT32_MAX, InvalidArgument, "a view begins at %lld",
+  TORCHETTE_CHECK(first >= 0 && first <= INT32_MAX, InvalidArgument, "storage_offset is %lld",
                   static_cast<long long>(first));
   int64_t last = first;
   bool empty = false;
   Move nest;
   for (size_t d = 0; d < wanted.size(); ++d) {
     TORCHETTE_CHECK(wanted[d] >= 0 && wanted[d] <= INT32_MAX && strides[d] >= 0 && strides[d] <= INT32_MAX,
-                    InvalidArgument, "a size or a stride is negative or too large");
+                    InvalidArgument, "size or stride is negative or too large");
     nest.add(static_cast<size_t>(wanted[d]), 0, static_cast<ptrdiff_t>(strides[d]));
     empty = empty || wanted[d] == 0;
     // beyond what a tensor can hold it need not be exact, but must not overflow
     if (last <= INT32_MAX && wanted[d] > 0) last += (wanted[d] - 1) * strides[d];
   }
-  TORCHETTE_CHECK(empty || last < x.numel(), InvalidArgument, "element %lld of a tensor of %d",
-                  static_cast<long long>(last), static_cast<int>(x.numel()));
+  TORCHETTE_CHECK(empty || last < x.numel(), InvalidArgument,
+                  "size, stride and storage_offset reach element %lld of %d", static_cast<long long>(last),
+                  static_cast<int>(x.numel()));
   return gather_nest(nest, x, static_cast<ptrdiff_t>(first), out);
 }
 
 static Error diagonal_copy_out(Context&, const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2,
                                Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
-  TORCHETTE_TRY(wrap_dim(dim1, rank));
-  TORCHETTE_TRY(wrap_dim(dim2, rank));
-  TORCHETTE_CHECK(dim1 != dim2 && rank > 1, InvalidArgument, "a diagonal takes two dimensions");
+  TORCHETTE_TRY(wrap_dim(dim1, rank, "dim1"));
+  TORCHETTE_TRY(wrap_dim(dim2, rank, "dim2"));
+  TORCHETTE_CHECK(dim1 != dim2 && rank > 1, InvalidArgument, "dim1 and dim2 are one dimension");
   const auto a = static_cast<size_t>(dim1), b = static_cast<size_t>(dim2);
   const int64_t rows = x.sizes()[a], columns = x.sizes()[b];
   int64_t length = 0;
@@ -581,10 +585,10 @@ static Error diagonal_copy_out(Context&, const Tensor& x, int64_t offset, int64_
 static Error unfold_copy_out(Context&, const Tensor& x, int64_t dim, int64_t size, int64_t step,
                              Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
-  TORCHETTE_TRY(wrap_dim(dim, rank));
+  TORCHETTE_TRY(wrap_dim(dim, rank, "dimension"));
   const int64_t n = rank == 0 ? 1 : x.sizes()[static_cast<size_t>(dim)];
   TORCHETTE_CHECK(size >= 0 && size <= n && step > 0, InvalidArgument,
-                  "windows of %lld every %lld in a size of %lld", static_cast<long long>(size),
+                  "size %lld and step %lld do not fit a size of %lld", static_cast<long long>(size),
                   static_cast<long long>(step), static_cast<long long>(n));
   // beyond the size, every step leaves the first window alone
   const auto stride = static_cast<ptrdiff_t>(step > n ? n + 1 : step);
@@ -601,10 +605,10 @@ static Error unfold_copy_out(Context&, const Tensor& x, int64_t dim, int64_t siz
 
 /// Keeps the columns of each row from `offset` beyond the diagonal on, or up to there.
 static Error triangle(const Tensor& x, int64_t offset, bool upper, const Tensor& out) {
-  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "a triangle of a tensor of %d dimensions",
+  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "self has %d dimensions, a triangle takes two",
                   static_cast<int>(x.dim()));
-  TORCHETTE_TRY(same_type(x, out));
-  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
+  TORCHETTE_TRY(resize_result(out, x.sizes()));
   TORCHETTE_TRY(assign(x, out));
   if (out.numel() == 0) return Error::Ok;
   const auto r = static_cast<size_t>(x.dim()) - 2;
@@ -636,14 +640,14 @@ static Error triu_out(Context&, const Tensor& x, int64_t offset, Tensor& out) {
 /// one.
 static Error shuffle_pixels(const Tensor& x, int64_t factor, bool widens, const Tensor& out) {
   TORCHETTE_CHECK(x.dim() >= 3 && factor > 0 && factor < 1 << 15, InvalidArgument,
-                  "pixels of %d dimensions shuffled by %lld", static_cast<int>(x.dim()),
+                  "self has %d dimensions, the factor is %lld", static_cast<int>(x.dim()),
                   static_cast<long long>(factor));
-  TORCHETTE_TRY(same_type(x, out));
+  TORCHETTE_TRY(same_type(x, out, "self and out"));
   const size_t c = static_cast<size_t>(x.dim()) - 3;
   const auto f = static_cast<SizesType>(factor);
   const SizesType deep_channels = x.sizes()[c], height = x.sizes()[c + 1], width = x.sizes()[c + 2];
   TORCHETTE_CHECK(widens ? deep_channels % (f * f) == 0 : height % f == 0 && width % f == 0, InvalidArgument,
-                  "%d channels of %d by %d cannot be shuffled by %d", deep_channels, height, width, f);
+                  "self: %d channels of %d by %d cannot be shuffled by %d", deep_channels, height, width, f);
   Sizes sizes(x);
   sizes.dim = c;
   const auto scaled = [&](int64_t n, int64_t by, bool up) { return sizes.push(up ? n * by : n / by); };

@@ -98,15 +98,15 @@ static Error softmax(Context& context, const Tensor& self, int64_t dim, bool hal
                      const Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(self.dim())));
   TORCHETTE_CHECK(!half_to_float && self.scalar_type() == out.scalar_type(), InvalidType,
-                  "softmax of dtype %d into %d", static_cast<int>(self.scalar_type()),
+                  "softmax: self is of type %d, out of type %d", static_cast<int>(self.scalar_type()),
                   static_cast<int>(out.scalar_type()));
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
+  TORCHETTE_TRY(resize_result(out, self.sizes()));
   if (self.numel() == 0) return Error::Ok;
   size_t n = 1, inner = 1;
   for (size_t d = static_cast<size_t>(dim); d < static_cast<size_t>(self.dim()); ++d)
     (d == static_cast<size_t>(dim) ? n : inner) *= static_cast<size_t>(self.sizes()[d]);
   const size_t outer = static_cast<size_t>(self.numel()) / (n * inner);
-  return for_compute<false>(self.scalar_type(), "softmax", [&](auto t) {
+  return for_compute<false>(self.scalar_type(), "softmax", "self", [&](auto t) {
     using T = decltype(t);
     Dense from, to;
     TORCHETTE_TRY(from.read(context, self, kScalarType<T>));

@@ -18,21 +18,21 @@ Error sort_lines(Context& context, const Tensor& x, int64_t k, int64_t dim, bool
                  const Tensor& values, const Tensor& indices) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_TRY(wrap_dim(dim, rank));
-  TORCHETTE_TRY(same_type(x, values));
+  TORCHETTE_TRY(same_type(x, values, "self and values"));
   TORCHETTE_CHECK(is_real(x.scalar_type()) && indices.scalar_type() == ScalarType::Long, InvalidType,
-                  "elements of type %d are sorted, their indices are of type %d",
-                  static_cast<int>(x.scalar_type()), static_cast<int>(indices.scalar_type()));
+                  "self is of type %d, indices of type %d", static_cast<int>(x.scalar_type()),
+                  static_cast<int>(indices.scalar_type()));
   const auto along = static_cast<size_t>(dim);
   const int64_t n = rank == 0 ? 1 : x.sizes()[along];
   if (rank == 0 && k == 0) k = 1;  // as torch: the one number there is
-  TORCHETTE_CHECK(k >= 0 && k <= n, InvalidArgument, "%lld elements of a size of %lld",
-                  static_cast<long long>(k), static_cast<long long>(n));
+  TORCHETTE_CHECK(k >= 0 && k <= n, InvalidArgument, "k is %lld, the size %lld", static_cast<long long>(k),
+                  static_cast<long long>(n));
   SizesType sizes[kMaxDim];
   Walk<3> walk;
   walk.rank = rank;
   for (size_t d = 0; d < rank; ++d) sizes[d] = d == along ? static_cast<SizesType>(k) : x.sizes()[d];
-  TORCHETTE_TRY(resize_tensor(values, {sizes, rank}));
-  TORCHETTE_TRY(resize_tensor(indices, {sizes, rank}));
+  TORCHETTE_TRY(resize_result(values, {sizes, rank}, "values"));
+  TORCHETTE_TRY(resize_result(indices, {sizes, rank}, "indices"));
   if (values.numel() == 0) return Error::Ok;
   const ptrdiff_t element = x.element_size();
   for (size_t d = 0; d < rank; ++d) {
@@ -45,7 +45,7 @@ Error sort_lines(Context& context, const Tensor& x, int64_t k, int64_t dim, bool
   const ptrdiff_t x_step = step(x) * element, value_step = step(values) * element, index_step = step(indices);
   const auto room = static_cast<size_t>(k);
   auto* heap = static_cast<Entry*>(context.allocate_temp(room * sizeof(Entry), alignof(Entry)));
-  TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "no room to sort %zu elements", room);
+  TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "no scratch memory to sort %zu elements", room);
   const uint64_t turn = largest ? 0 : ~uint64_t{0};
   do {
     const char* from = static_cast<const char*>(x.const_data_ptr()) + walk.offset[0] * element;

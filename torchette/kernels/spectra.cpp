@@ -14,10 +14,11 @@ namespace {
 
 constexpr double kEpsilon = 0x1p-52;
 
-Error check_types(const char* what, const Tensor& x, const Tensor& a, const Tensor& b) {
+Error check_types(const char* what, const char* names, const Tensor& x, const Tensor& a, const Tensor& b) {
   TORCHETTE_CHECK(x.scalar_type() == a.scalar_type() && x.scalar_type() == b.scalar_type(), InvalidType,
-                  "%s: types %d, %d and %d, where one is needed", what, static_cast<int>(x.scalar_type()),
-                  static_cast<int>(a.scalar_type()), static_cast<int>(b.scalar_type()));
+                  "%s: %s are of types %d, %d and %d, where one is needed", what, names,
+                  static_cast<int>(x.scalar_type()), static_cast<int>(a.scalar_type()),
+                  static_cast<int>(b.scalar_type()));
   return Error::Ok;
 }
 
@@ -33,11 +34,11 @@ Error scratch(Context& context, const char* what, size_t count, double*& room) {
 Error geqrf_out(Context& context, const Tensor& self, Tensor& out, Tensor& tau) {
   constexpr const char* kName = "geqrf";
   Batch batch;
-  TORCHETTE_TRY(matrices(kName, self, batch));
-  TORCHETTE_TRY(check_types(kName, self, out, tau));
+  TORCHETTE_TRY(matrices(kName, "self", self, batch));
+  TORCHETTE_TRY(check_types(kName, "self, a and tau", self, out, tau));
   const size_t m = batch.rows, n = batch.columns, least = m < n ? m : n;
-  TORCHETTE_TRY(resize_tensor(out, self.sizes()));
-  TORCHETTE_TRY(resize_batch(tau, self, least, 0, 1));
+  TORCHETTE_TRY(resize_result(out, self.sizes(), "a"));
+  TORCHETTE_TRY(resize_batch(tau, self, least, 0, 1, "tau"));
   if (self.numel() == 0) return Error::Ok;
   Dense from, to, factors;
   double* work;
@@ -63,20 +64,22 @@ Error ormqr_out(Context& context, const Tensor& self, const Tensor& tau, const T
                 bool transpose, Tensor& out) {
   constexpr const char* kName = "ormqr";
   Batch of_v, of_c;
-  TORCHETTE_TRY(matrices(kName, self, of_v));
-  TORCHETTE_TRY(matrices(kName, other, of_c));
-  TORCHETTE_TRY(check_types(kName, self, tau, other));
-  TORCHETTE_TRY(check_types(kName, self, other, out));
+  TORCHETTE_TRY(matrices(kName, "self", self, of_v));
+  TORCHETTE_TRY(matrices(kName, "input3", other, of_c));
+  TORCHETTE_TRY(check_types(kName, "self, input2 and input3", self, tau, other));
+  TORCHETTE_TRY(check_types(kName, "self, input3 and out", self, other, out));
   const size_t n = of_v.rows;
   TORCHETTE_CHECK(tau.dim() == self.dim() - 1 && other.dim() == self.dim() && of_v.count == of_c.count &&
                       (left ? of_c.rows : of_c.columns) == n,
-                  InvalidArgument, "%s: reflections of %zu elements and a matrix of %zu rows and %zu columns",
+                  InvalidArgument,
+                  "%s: self has reflections of %zu elements, input3 is a matrix of %zu rows and %zu columns, "
+                  "or input2 is not one dimension less",
                   kName, n, of_c.rows, of_c.columns);
   const auto count = static_cast<size_t>(tau.sizes()[static_cast<size_t>(tau.dim()) - 1]);
   TORCHETTE_CHECK(
       count <= of_v.columns && count <= n && static_cast<size_t>(tau.numel()) == of_v.count * count,
-      InvalidArgument, "%s: tau has %zu elements for %zu columns", kName, count, of_v.columns);
-  TORCHETTE_TRY(resize_tensor(out, other.sizes()));
+      InvalidArgument, "%s: input2 has %zu elements for %zu columns", kName, count, of_v.columns);
+  TORCHETTE_TRY(resize_result(out, other.sizes()));
   if (out.numel() == 0) return Error::Ok;
   Dense vectors, factors, from, to;
   double* work;
@@ -167,14 +170,15 @@ Error linalg_eigh_out(Context& context, const Tensor& self, Span<const char> upl
   constexpr const char* kName = "_linalg_eigh";
   static constexpr SizesType kNone[1] = {0};
   Batch batch;
-  TORCHETTE_TRY(square_matrices(kName, self, batch));
-  TORCHETTE_TRY(check_types(kName, self, values, vectors));
+  TORCHETTE_TRY(square_matrices(kName, "A", self, batch));
+  TORCHETTE_TRY(check_types(kName, "A, eigenvalues and eigenvectors", self, values, vectors));
   TORCHETTE_CHECK(uplo.size() > 0 && strchr("LlUu", uplo[0]) != nullptr && uplo[0] != 0, InvalidArgument,
-                  "%s: UPLO is L or U", kName);
+                  "%s: UPLO is neither L nor U", kName);
   const bool upper = uplo[0] == 'U' || uplo[0] == 'u';
   const size_t n = batch.rows;
-  TORCHETTE_TRY(resize_batch(values, self, n, 0, 1));
-  TORCHETTE_TRY(compute_v ? resize_tensor(vectors, self.sizes()) : resize_tensor(vectors, {kNone, 1}));
+  TORCHETTE_TRY(resize_batch(values, self, n, 0, 1, "eigenvalues"));
+  TORCHETTE_TRY(compute_v ? resize_result(vectors, self.sizes(), "eigenvectors")
+                          : resize_result(vectors, {kNone, 1}, "eigenvectors"));
   if (self.numel() == 0) return Error::Ok;
   Dense from, eigenvalues, eigenvectors;
   double* work;
@@ -190,8 +194,8 @@ Error linalg_eigh_out(Context& context, const Tensor& self, Span<const char> upl
         a[i * n + j] = a[j * n + i] = from.data<double>()[b * n * n + (upper ? j * n + i : i * n + j)];
     make_tridiagonal(a, n, diagonal, off, rows, rest);
     TORCHETTE_CHECK(diagonalize(diagonal, off, n, rows), InvalidArgument,
-                    "%s: matrix %zu of the batch does not converge: are all of its elements finite?", kName,
-                    b);
+                    "%s: A: matrix %zu of the batch does not converge: are all of its elements finite?",
+                    kName, b);
     for (size_t i = 0; i < n; ++i) {  // in ascending order
       size_t least = i;
       for (size_t j = i + 1; j < n; ++j)
@@ -260,16 +264,17 @@ Error linalg_svd_out(Context& context, const Tensor& self, bool full_matrices, b
   constexpr const char* kName = "_linalg_svd";
   static constexpr SizesType kNone[1] = {0};
   Batch batch;
-  TORCHETTE_TRY(matrices(kName, self, batch));
-  TORCHETTE_TRY(check_types(kName, self, u, vh));
-  TORCHETTE_TRY(check_types(kName, self, s, s));
+  TORCHETTE_TRY(matrices(kName, "A", self, batch));
+  TORCHETTE_TRY(check_types(kName, "A, U and Vh", self, u, vh));
+  TORCHETTE_TRY(same_type(self, s, "A and S"));
   const size_t m = batch.rows, n = batch.columns;
   const bool tall = m >= n;
   const size_t least = tall ? n : m, length = tall ? m : n, kept = full_matrices ? length : least;
   const size_t u_columns = tall ? kept : m, v_rows = tall ? n : kept;
-  TORCHETTE_TRY(resize_batch(s, self, least, 0, 1));
-  TORCHETTE_TRY(compute_uv ? resize_batch(u, self, m, u_columns, 2) : resize_tensor(u, {kNone, 1}));
-  TORCHETTE_TRY(compute_uv ? resize_batch(vh, self, v_rows, n, 2) : resize_tensor(vh, {kNone, 1}));
+  TORCHETTE_TRY(resize_batch(s, self, least, 0, 1, "S"));
+  TORCHETTE_TRY(compute_uv ? resize_batch(u, self, m, u_columns, 2, "U") : resize_result(u, {kNone, 1}, "U"));
+  TORCHETTE_TRY(compute_uv ? resize_batch(vh, self, v_rows, n, 2, "Vh")
+                           : resize_result(vh, {kNone, 1}, "Vh"));
   Dense from, left, values, right;
   double* long_rows;
   TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
@@ -287,8 +292,8 @@ Error linalg_svd_out(Context& context, const Tensor& self, bool full_matrices, b
       largest = std::fmax(largest, std::fabs(a[i]));
       finite = finite && std::isfinite(a[i]);
     }
-    TORCHETTE_CHECK(finite, InvalidArgument, "%s: matrix %zu of the batch has elements that are not finite",
-                    kName, b);
+    TORCHETTE_CHECK(finite, InvalidArgument,
+                    "%s: A: matrix %zu of the batch has elements that are not finite", kName, b);
     const double scale = largest > 0 ? largest : 1;  // no square overflows, or vanishes
     for (size_t i = 0; i < least; ++i)
       for (size_t j = 0; j < length; ++j)

@@ -34,6 +34,12 @@ def attention(fallback: Callable) -> Callable:
             return fallback(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
+        if query.dtype in (torch.float16, torch.bfloat16):  # eager computes these in float32, and rounds once
+            mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
+            result = decomposed(
+                query.float(), key.float(), value.float(), mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+            )  # fmt: skip
+            return result.to(query.dtype)
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
@@ -79,6 +85,18 @@ def _fake_quantize_by_switch(
     return torch.where(on, result, x), torch.logical_or(kept, torch.logical_not(on))
 
 
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
+    """Where nothing is drawn; the rest is training."""
+    if train and 0 < p < 1:
+        return NotImplemented
+    dropped = train and p == 1
+    return x * 0 if dropped else x.clone(), torch.full(x.shape, not dropped, dtype=torch.bool)
+
+
+def _bernoulli(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
+    return torch.full_like(x, p) if p in (0, 1) else NotImplemented
+
+
 def _round(x: torch.Tensor, *, decimals: int) -> torch.Tensor:
     scale = 10.0**decimals
     return torch.round(x * scale) / scale
@@ -106,7 +124,8 @@ def _adaptive_max_pool2d(x: torch.Tensor, output_size: Sequence[int]) -> Any:
 
 def _rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
            generator: Any = None) -> Any:  # fmt: skip
-    return NotImplemented if training else (torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise)
+    draws = training and not any(isinstance(n, int) and n == 0 for n in x.shape)
+    return NotImplemented if draws else (torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise)
 
 
 def _upsample(op: torch._ops.OpOverload) -> Callable:
@@ -240,6 +259,19 @@ def multilabel_margin(fallback: Callable) -> Callable:
     return decomposed
 
 
+def linspace(fallback: Callable) -> Callable:
+    """Whole numbers lie between the whole parts of the ends."""
+
+    def decomposed(
+        start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **rest: Any
+    ) -> torch.Tensor:
+        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+            start, end = int(start), int(end)
+        return fallback(start, end, steps, dtype=dtype, **rest)
+
+    return decomposed
+
+
 def _sort_stable(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> Any:
@@ -260,11 +292,11 @@ def _frexp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(plain, mantissa.to(x.dtype), x), torch.where(plain, exponent, zero).to(torch.int32)
 
 
-def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> Any:
-    if output_size is None:
+def _gather(x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> Any:
+    """Where there are no places, torch takes them in any dtype."""
+    if index.dtype in (torch.int32, torch.int64) or index.numel() != 0:
         return NotImplemented
-    ends = torch.cumsum(repeats, 0)
-    return (ends <= torch.arange(output_size).unsqueeze(-1)).sum(-1, dtype=repeats.dtype)
+    return x.new_zeros(index.shape)
 
 
 def _resize(x: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) -> Any:
@@ -359,6 +391,7 @@ TABLE: dict[Any, Callable] = {
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
+    torch.ops.prims.convert_element_type.default: lambda x, dtype: x.to(dtype),
     aten.exp2.default: lambda x: torch.pow(2.0, x),
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
@@ -370,6 +403,8 @@ TABLE: dict[Any, Callable] = {
     aten.copysign.Scalar: lambda a, b: torch.copysign(a, torch.full((), b, dtype=torch.float32)),
     aten.dist.default: lambda a, b, p=2: torch.linalg.vector_norm(a - b, p),
     aten.ldexp.Tensor: lambda a, b: a * torch.pow(2.0, b),
+    aten.native_dropout.default: _native_dropout,
+    aten.bernoulli.p: _bernoulli,
     aten.round.decimals: _round,
     aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_by_switch,
@@ -380,9 +415,9 @@ TABLE: dict[Any, Callable] = {
     aten.rrelu_with_noise_functional.default: _rrelu,
     aten.sort.stable: _sort_stable,
     aten.frexp.Tensor: _frexp,
-    aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.tril_indices.default: torch._refs.tril_indices,
     aten.triu_indices.default: torch._refs.triu_indices,
+    aten.gather.default: _gather,
     aten.resize.default: _resize,
     aten.embedding_renorm.default: _embedding_renorm,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
@@ -397,4 +432,5 @@ TABLE: dict[Any, Callable] = {
 AROUND: dict[Any, Callable[[Callable], Callable]] = {
     aten.scaled_dot_product_attention.default: attention,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,
+    aten.linspace.default: linspace,
 }

@@ -131,7 +131,7 @@ def _fractional_max_pool(rank: int) -> Callable:
             shape = [1] * (2 * rank)
             shape[d], shape[rank + d] = size[d], kernel[d]
             offsets = offsets * spatial[d] + places.reshape(*planes, *shape)
-        flat = offsets.reshape(*planes, *size, -1)
+        flat = offsets.reshape(*planes, *size, math.prod(kernel))
         values = x.flatten(-rank).gather(-1, flat.flatten(len(planes))).reshape(flat.shape)
         best, at = values.max(-1, keepdim=True)
         return best.squeeze(-1), flat.gather(-1, at).squeeze(-1)
