@@ -225,15 +225,12 @@ def test_the_runtimes_own_tests_pass_on(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ziglang_compiles_the_kernels_for_each_level_of_x86_64(tmp_path: Path) -> None:
-    x, y = torch.randn(40, 50), torch.randn(50, 30)
-    case = compiled(Product(), (x, y), tmp_path / "product.pte")
+def test_ziglang_builds_x86_64_for_speed(tmp_path: Path) -> None:
+    """For one level of the instruction set: which one the processor has, zig's library cannot ask."""
+    case = compiled(Product(), (torch.randn(40, 50), torch.randn(50, 30)), tmp_path / "product.pte")
     target = targets.find("x86-64-linux-musl")
     made = make(target, selection.of_files([case.path]), tmp_path / "build", small=False)
-    (kernel,) = made.footprint.kernels
     torch.testing.assert_close(outputs_of(made, target, case, tmp_path), case.expected)
-    of_one = make(target, selection.of_files([case.path]), tmp_path / "small", small=True)
-    assert kernel.own > 2 * of_one.footprint.kernels[0].own
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ def make(
         BuildError: the compiler or linker refused something.
     """
     driver = toolchain.find_compiler(target, compiler)
+    if driver.is_zig:  # its library cannot ask the processor what it has
+        target = dataclasses.replace(target, levels=False)
     small = target.kind in ("bare", "wasm") if small is None else small
     bare = target.kind == "bare"
     common = bare_flags(log_level, small=small) if bare else library.flags(small=small, log_level=log_level)

@@ -197,21 +197,12 @@ def _movable(text: str) -> str:
     return text.replace(str(ROOT), _HERE)
 
 
-def _spelled(compiler: Compiler, unit: Unit) -> list[str]:
-    """The unit's flags as the compiler has them: zig's names of processors have no hyphens."""
-    if not compiler.is_zig:
-        return list(unit.flags)
-    return [
-        f"-mcpu={flag[7:].replace('-', '_')}" if flag.startswith("-march=") else flag for flag in unit.flags
-    ]
-
-
 def _entry(compiler: Compiler, unit: Unit) -> Path:
     """Where the object is kept; its file of dependencies says what it was made from."""
     command = [
         compiler.identity,
         *compiler.compile[1:],
-        *_spelled(compiler, unit),
+        *unit.flags,
         str(unit.source),
         _digest(str(unit.source)),
     ]
@@ -234,7 +225,7 @@ def _compile(compiler: Compiler, unit: Unit) -> Path:
     entry.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=entry.parent) as folder:
         made, rules = Path(folder, "object.o"), Path(folder, "object.d")
-        command: list[str | Path] = [*compiler.compile, *_spelled(compiler, unit)]
+        command: list[str | Path] = [*compiler.compile, *unit.flags]
         command += ["-MD", "-MF", rules, "-c", unit.source, "-o", made]
         _run(command, f"{unit.source.name} cannot be compiled")
         # "object.o: a.cpp b.h \": names with spaces have a backslash before each
