@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Bytes of every backend of the build, changed ten thousands of times, and the conformance suite, under AddressSanitizer
-# and UndefinedBehaviorSanitizer; XNNPACK's library itself is built with the first.
+# Bytes of every backend of the build, changed ten thousands of times, under AddressSanitizer and
+# UndefinedBehaviorSanitizer; XNNPACK's library itself is built with the first.
 """Whatever the bytes are, no backend reads or writes where it must not, or leaves memory behind."""
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from torch.export import export
 
 from tests.kernels.sanitized import build
 from tests.runtime.fields import Walk
-from tests.runtime.test_lifetimes import ROOT, library
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import (
     XnnpackPartitioner,
@@ -142,24 +140,3 @@ def test_changed_bytes_of_xnnpack(name: str, tmp_path: Path) -> None:
 
 def test_changed_bytes_of_the_null_backend(tmp_path: Path) -> None:
     _mutate(export(_Sum(), (torch.ones(3, 4),)), NullPartitioner(), tmp_path)
-
-
-SUITE = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("torchette.runtime._native", {module!r})
-sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sys.modules[spec.name])
-import pytest
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", {suite!r}]))
-"""
-
-
-def test_the_conformance_suite() -> None:
-    module = build("_native", backends=True)
-    code = SUITE.format(module=str(module), suite=str(ROOT / "tests/backends/test_conformance.py"))
-    env = {
-        **os.environ, "LD_PRELOAD": library(), "PYTHONMALLOC": "malloc", "PYTHONPATH": str(ROOT),
-        "ASAN_OPTIONS": "detect_leaks=0",
-    }  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=ROOT)
-    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-4000:] + done.stderr[-6000:]
