@@ -18,7 +18,7 @@ BUILD = ROOT / "build" / "fuzz"
 CORPUS = Path(__file__).parent / "corpus.tar.xz"
 SECONDS = int(os.environ.get("TORCHETTE_FUZZ_SECONDS", "5"))
 
-WITHOUT = "no clang with libFuzzer: apt-get install clang-19 libclang-rt-19-dev"
+WITHOUT = "no clang with libFuzzer: ./dev tools, or apt-get install clang libclang-rt-dev"
 
 
 def run(*command: str | Path, **more) -> subprocess.CompletedProcess[str]:
