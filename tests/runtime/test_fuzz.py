@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build" / "fuzz"
+BUILDS = ROOT / "build" / "fuzz"  # a folder for each compiler
 CORPUS = Path(__file__).parent / "corpus.tar.xz"
 SECONDS = int(os.environ.get("TORCHETTE_FUZZ_SECONDS", "5"))
 
@@ -45,16 +45,17 @@ def clang(tmp_path_factory: pytest.TempPathFactory) -> str:
 def fuzzer(clang: str) -> Path:
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
+    build = BUILDS / Path(clang).name
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     configure = [
-        *("cmake", "-S", ROOT, "-B", BUILD, *generator, "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1"),
+        *("cmake", "-S", ROOT, "-B", build, *generator, "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1"),
         *("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_TESTS=ON", "-DTORCHETTE_SANITIZE=ON"),
         *(f"-DCMAKE_CXX_COMPILER={clang}", f"-DPython_EXECUTABLE={sys.executable}"),
     ]  # fmt: skip
-    for command in (configure, ["cmake", "--build", BUILD, "--target", "torchette_fuzz"]):
+    for command in (configure, ["cmake", "--build", build, "--target", "torchette_fuzz"]):
         done = run(*command)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return BUILD / "torchette_fuzz"
+    return build / "torchette_fuzz"
 
 
 @pytest.fixture(scope="module")

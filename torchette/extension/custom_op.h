@@ -97,10 +97,10 @@ struct Sized {
   static Error run(Context& context, Args arguments) {
     constexpr const char* kSignature = Boxed<Fn>::kSignature.text;
     const TensorImpl* first = nullptr;
-    for_each_tensor(kSignature, arguments, [&first](char code, const TensorImpl& t) {
+    TORCHETTE_TRY(for_each_tensor(kSignature, arguments, [&first](char code, const TensorImpl& t) {
       if (code == 'T' && first == nullptr) first = &t;
       return Error::Ok;
-    });
+    }));
     TORCHETTE_TRY(for_each_tensor(kSignature, arguments, [first](char code, TensorImpl& t) {
       if (code != 't' || t.dynamism == TensorShapeDynamism::STATIC || t.dim == 0) return Error::Ok;
       if (kAsFirst && first != nullptr && first->dim == t.dim)
