@@ -114,14 +114,6 @@ def _trilinear(
     return product.sum(list(sum_dims), dtype=product.dtype) if sum_dims else product
 
 
-def _adaptive_max_pool2d(x: torch.Tensor, output_size: Sequence[int]) -> Any:
-    height, width = x.shape[-2:]
-    if height % output_size[0] or width % output_size[1]:
-        return NotImplemented
-    window = [height // output_size[0], width // output_size[1]]
-    return aten.max_pool2d_with_indices(x, window, window)
-
-
 def _rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
            generator: Any = None) -> Any:  # fmt: skip
     draws = training and not any(isinstance(n, int) and n == 0 for n in x.shape)
@@ -411,7 +403,6 @@ TABLE: dict[Any, Callable] = {
     aten._trilinear.default: _trilinear,
     aten.conv_tbc.default: _conv_tbc,
     aten._grouped_mm.default: _grouped_mm,
-    aten.adaptive_max_pool2d.default: _adaptive_max_pool2d,
     aten.rrelu_with_noise_functional.default: _rrelu,
     aten.sort.stable: _sort_stable,
     aten.frexp.Tensor: _frexp,
