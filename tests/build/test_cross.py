@@ -171,14 +171,22 @@ class Products(torch.nn.Module):
         return y.flatten(1)[0, :12800].reshape(100, 128).t() @ y.flatten(1)[0, :3100].reshape(100, 31)
 
 
-def test_the_memory_bill_of_aarch64_is_exact(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "abi"),
+    [
+        ("aarch64-linux", "aarch64"),
+        pytest.param("armv7-linux", "armv7", marks=pytest.mark.slow),
+        pytest.param("riscv64-linux", "riscv64", marks=pytest.mark.slow),
+    ],
+)
+def test_the_memory_bill_is_exact(name: str, abi: str, tmp_path: Path) -> None:
     """Scratch memory is measured on this machine, with kernels whose vectors are as wide."""
     torch.manual_seed(0)
     module, x, file = Products().eval(), torch.rand(1, 8, 12, 12), tmp_path / "model.pte"
     torchette.compile(module, (x,), plan_inputs_and_outputs=True).save(file)
     with torch.no_grad():
         expected = module(x)
-    target = targets.find("aarch64-linux")
+    target = targets.find(name)
     emulator = emulated(target)
     driver = toolchain.find_compiler(target)
     common = (*library.flags(small=False), f"-I{ROOT}")
@@ -187,7 +195,7 @@ def test_the_memory_bill_of_aarch64_is_exact(tmp_path: Path) -> None:
     objects = toolchain.compile_units(driver, [*kept, *(toolchain.Unit(path, common) for path in own)])
     toolchain.link(driver, objects, tmp_path / "heapless", link_flags(target, driver))
     (tmp_path / "in").write_bytes(x.numpy().tobytes())
-    (bill,) = bills(file, "aarch64")
+    (bill,) = bills(file, abi)
     assert bill.temp is not None and bill.temp.least > 4096 and not bill.temp.unknown
 
     def outputs(method: int, temp: int, planned: list[int]) -> subprocess.CompletedProcess[str]:

@@ -270,22 +270,22 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
     TORCHETTE_TRY(resize_batch(p, factors, m, m, 2, "P"));
     TORCHETTE_TRY(chosen.read(context, pivots, ScalarType::Int));
     TORCHETTE_TRY(permutation.open(context, p, ScalarType::Double));
-    auto* const rows = static_cast<size_t*>(context.allocate_temp(m * sizeof(size_t) + 1));
+    auto* const rows = static_cast<int32_t*>(context.allocate_temp(m * sizeof(int32_t) + 1));
     TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu rows", kName, m);
     for (size_t b = 0; b < batch.count; ++b) {
-      for (size_t i = 0; i < m; ++i) rows[i] = i;
+      for (size_t i = 0; i < m; ++i) rows[i] = static_cast<int32_t>(i);
       for (size_t i = 0; i < least; ++i) {
         const int64_t other = int64_t{chosen.data<int32_t>()[b * least + i]} - 1;
         TORCHETTE_CHECK(other >= 0 && static_cast<size_t>(other) < m, InvalidArgument,
                         "%s: LU_pivots have %lld for a matrix of %zu rows", kName,
                         static_cast<long long>(other + 1), m);
-        const size_t kept = rows[i];
+        const int32_t kept = rows[i];
         rows[i] = rows[other];
         rows[other] = kept;
       }
       double* const to = permutation.data<double>() + b * m * m;
       for (size_t i = 0; i < m * m; ++i) to[i] = 0;
-      for (size_t i = 0; i < m; ++i) to[rows[i] * m + i] = 1;
+      for (size_t i = 0; i < m; ++i) to[static_cast<size_t>(rows[i]) * m + i] = 1;
     }
     TORCHETTE_TRY(permutation.finish());
   } else {

@@ -165,7 +165,7 @@ class NullBackend final : public BackendInterface {
     }
     const ptrdiff_t n = shape.numel();
     for (uint32_t i = 0; i < header.values; ++i)
-      TORCHETTE_CHECK(i < header.inputs || n <= ptrdiff_t{program.values[i].capacity}, InvalidArgument,
+      TORCHETTE_CHECK(i < header.inputs || n <= int64_t{program.values[i].capacity}, InvalidArgument,
                       "value %u of the null backend has %u elements, the inputs have %td", i,
                       program.values[i].capacity, n);
     const uint32_t first = header.inputs + header.constants;
