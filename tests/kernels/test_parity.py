@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from tests.kernels import parity
+from torchette.errors import CompileError, TrainModeError
 
 QUICK, FULL = 8, 64
 
@@ -28,11 +31,44 @@ def test_all_dtypes_give_what_eager_gives(shard: int) -> None:
 
 def test_exclusions_name_samples_and_have_reasons() -> None:
     known = parity.operators()
-    for key, reason in parity.exclusions().items():
+    for key, (reason, _) in parity.exclusions().items():
         name, _, _ = key.partition("#")
         name, _, dtype = name.partition(":")
         assert name in known and dtype in ("", *parity.DTYPES), key
         assert len(reason) > 5
+
+
+def refusal(sample: parity.Sample) -> CompileError:
+    with pytest.raises(CompileError) as caught:
+        parity.compiled([sample])
+    return caught.value
+
+
+@pytest.mark.parametrize("key", sorted(parity.exclusions()))
+def test_what_is_excluded_is_refused_ahead_of_time(key: str) -> None:
+    name, _, index = key.partition("#")
+    name, _, dtype = name.partition(":")
+    for kind in [dtype] if dtype else parity.two_dtypes(name) or ["float32"]:
+        for sample in parity.database(name, kind, 1 + int(index or 1)):
+            if index and sample.index != int(index):
+                continue
+            error = refusal(sample)
+            assert error.code == parity.exclusions()[key][1], error
+            assert "in forward" in str(error) and ("Try:" in str(error) or "try:" in str(error)), error
+            if error.code == "export-failed":  # torch's own words are among ours
+                assert f"{type(error.__cause__).__name__}: " in str(error), error
+
+
+def test_what_draws_as_training_does_is_refused_ahead_of_time() -> None:
+    drawing = json.loads(parity.RESULT.read_text())["excluded"][parity.REFUSED]
+    first = {name.partition(":")[0]: name for name in reversed(drawing)}
+    assert len(first) >= 8
+    for operator, name in first.items():
+        dtype, _, index = name.partition(":")[2].partition("#")
+        sample = next(s for s in parity.database(operator, dtype, parity.SAMPLES) if s.index == int(index))
+        assert sample.draws()
+        error = refusal(sample)
+        assert error.code == "train-mode" and isinstance(error, TrainModeError), name
 
 
 def test_a_wrong_result_is_found() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kernels.kernel_call import check
+from tests.kernels.kernel_call import check, run
 from torchette.runtime import _native
 
 aten = torch.ops.aten
@@ -49,6 +49,26 @@ def test_linear_and_cubic(size: tuple[int, int], align: bool, dtype: torch.dtype
         upsample(name, x.to(memory_format=torch.channels_last), list(size), align, None, None)
     upsample("upsample_linear1d", x[0], [size[0]], align, None)
     upsample("upsample_trilinear3d", x[None], [4, *size], align, None, None, None)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 70])  # eager has a way of its own for up to four
+@pytest.mark.parametrize("size", [(7, 9), (14, 18), (3, 4), (20, 5), (1, 2), (7, 3), (3, 9)])
+def test_bytes_are_eagers(size: tuple[int, int], channels: int) -> None:
+    x = torch.randint(0, 256, (2, channels, 7, 9), dtype=torch.uint8)
+    for name in (
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa",
+    ):
+        for image in (x, x.to(memory_format=torch.channels_last)):
+            for align, scales in ((False, (None, None)), (True, (None, None)), (False, (1.4, 0.7))):
+                if scales[0]:
+                    size = tuple(int(n * scale) for n, scale in zip((7, 9), scales, strict=True))
+                arguments = image, list(size), align, *scales
+                expected = getattr(aten, name)(*arguments)
+                (actual,) = run(f"aten::{name}.out", *arguments, like=[expected])
+                assert torch.equal(actual, expected), (name, arguments[1:])
 
 
 def test_given_scales_count_and_not_the_sizes() -> None:

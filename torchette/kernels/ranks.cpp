@@ -100,9 +100,9 @@ Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int
   const ptrdiff_t element = x.element_size();
   Line line = {nullptr, dims == 0 ? 0 : x.strides()[along] * element,
                dims == 0 ? 1 : static_cast<size_t>(x.sizes()[along]), x.scalar_type()};
-  TORCHETTE_CHECK(
-      line.count > 0 && (rank != Rank::Given || (k >= 1 && k <= static_cast<int64_t>(line.count))),
-      InvalidArgument, "%s: self: element %lld of %zu", name, static_cast<long long>(k), line.count);
+  TORCHETTE_CHECK(line.count > 0, InvalidArgument, "%s: self has no elements along dim", name);
+  TORCHETTE_CHECK(rank != Rank::Given || (k >= 1 && k <= static_cast<int64_t>(line.count)), InvalidArgument,
+                  "%s: k: element %lld of %zu", name, static_cast<long long>(k), line.count);
   auto* heap = static_cast<Entry*>(context.allocate_temp(line.count * sizeof(Entry), alignof(Entry)));
   TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu elements", name,
                   line.count);

@@ -138,8 +138,113 @@ void resize_middle(const Taps<T>& taps, size_t outer, ptrdiff_t in, ptrdiff_t ou
     }
 }
 
+/// The weights of bytes: whole numbers of units of 2^-shift, as large as 15 bits take, which is how eager and
+/// Pillow have them. Elements that an image's edge stands for more than once are one tap.
+struct ByteTaps {
+  size_t taps;
+  const int32_t* index;
+  int16_t* weight;
+  int shift = 0;
+
+  Error make(Context& context, const Taps<double>& exact, size_t out) {
+    taps = exact.taps;
+    index = exact.index;
+    const size_t count = out * taps;
+    weight = static_cast<int16_t*>(context.allocate_temp(count * sizeof(int16_t)));
+    TORCHETTE_CHECK(weight != nullptr, MemoryAllocationFailed, "no scratch memory to resize an image");
+    double largest = 0;
+    for (size_t o = 0; o < count; o += taps)
+      for (size_t k = 0, first = 0; k < taps; ++k) {
+        if (exact.index[o + k] != exact.index[o + first]) first = k;
+        if (k > first) {
+          exact.weight[o + first] += exact.weight[o + k];
+          exact.weight[o + k] = 0;
+        }
+        if (exact.weight[o + first] > largest) largest = exact.weight[o + first];
+      }
+    while (shift < 22 && largest * (2 << shift) + 0.5 < 1 << 15) ++shift;
+    for (size_t i = 0; i < count; ++i) {
+      const double units = exact.weight[i] * (1 << shift);
+      // A scale that is not one of the sizes may lead to no weights at all.
+      weight[i] = std::fabs(units) < INT16_MAX ? static_cast<int16_t>(units + std::copysign(0.5, units)) : 0;
+    }
+    return Error::Ok;
+  }
+};
+
+/// As above, each sum rounded and clamped to a byte.
+void resize_middle(const ByteTaps& taps, size_t outer, size_t in, size_t out, size_t inner,
+                   const uint8_t* from, uint8_t* to) {
+  constexpr size_t kBlock = 64;
+  const uint32_t half = (1u << taps.shift) >> 1;
+  for (size_t a = 0; a < outer; ++a, from += in * inner)
+    for (size_t o = 0; o < out; ++o, to += inner)
+      for (size_t start = 0; start < inner; start += kBlock) {
+        const size_t n = inner - start < kBlock ? inner - start : kBlock;
+        uint32_t sums[kBlock];  // wraps where the weights are those of an absurd scale
+        for (size_t b = 0; b < n; ++b) sums[b] = half;
+        for (size_t k = 0; k < taps.taps; ++k) {
+          const auto weight = static_cast<uint32_t>(taps.weight[o * taps.taps + k]);
+          const uint8_t* row = from + static_cast<size_t>(taps.index[o * taps.taps + k]) * inner + start;
+          for (size_t b = 0; b < n; ++b) sums[b] += weight * row[b];
+        }
+        for (size_t b = 0; b < n; ++b) {
+          const int32_t sum = static_cast<int32_t>(sums[b]) >> taps.shift;
+          to[start + b] = static_cast<uint8_t>(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+        }
+      }
+}
+
 using Sizes = Span<const int64_t>;
 using Scales = Span<const double>;
+
+/// Resizes the rows and then the columns of images of bytes. A dimension that keeps its size stays as it is,
+/// whatever the scale.
+Error upsample_bytes(Context& context, const char* name, Filter filter, bool align_corners, const Tensor& x,
+                     const double* scales, const Tensor& out) {
+  const auto last_is_channel = [](const Tensor& image) { return image.dim_order()[3] == 1; };
+  const bool innermost = last_is_channel(x) && last_is_channel(out);
+  Dense from, to;
+  const uint8_t* source = x.const_data_ptr<uint8_t>();
+  uint8_t* target = out.mutable_data_ptr<uint8_t>();
+  if (!innermost) {
+    TORCHETTE_TRY(from.read(context, x, ScalarType::Byte));
+    TORCHETTE_TRY(to.open(context, out, ScalarType::Byte));
+    source = from.data<uint8_t>();
+    target = to.data<uint8_t>();
+  }
+  const auto size = [](const Tensor& image, size_t d) { return static_cast<size_t>(image.sizes()[d]); };
+  const size_t in_rows = size(x, 2), in_columns = size(x, 3), rows = size(out, 2), columns = size(out, 3);
+  const size_t channels = innermost ? size(x, 1) : 1, images = size(x, 0) * size(x, 1) / channels;
+  ByteTaps taps[2];
+  for (size_t d = 0; d < 2; ++d) {
+    if (x.sizes()[2 + d] == out.sizes()[2 + d]) continue;
+    Taps<double> exact;
+    TORCHETTE_TRY(
+        exact.make(context, filter, align_corners, x.sizes()[2 + d], out.sizes()[2 + d], scales[d]));
+    TORCHETTE_TRY(taps[d].make(context, exact, size(out, 2 + d)));
+  }
+  const size_t between = in_rows * columns * channels;
+  uint8_t* buffer = nullptr;
+  if (in_rows != rows && in_columns != columns) {
+    buffer = static_cast<uint8_t*>(context.allocate_temp(between));
+    TORCHETTE_CHECK(buffer != nullptr, MemoryAllocationFailed, "%s: no scratch memory", name);
+  }
+  for (size_t i = 0; i < images; ++i) {
+    const uint8_t* image = source + i * in_rows * in_columns * channels;
+    uint8_t* const result = target + i * rows * columns * channels;
+    if (in_columns != columns) {
+      uint8_t* const wide = buffer != nullptr ? buffer : result;
+      resize_middle(taps[1], in_rows, in_columns, columns, channels, image, wide);
+      image = wide;
+    }
+    if (in_rows != rows)
+      resize_middle(taps[0], 1, in_rows, rows, columns * channels, image, result);
+    else if (image != result)
+      memcpy(result, image, between);
+  }
+  return innermost ? Error::Ok : to.finish();
+}
 
 /// Resizes the last `spatial` dimensions of `x` to `sizes`; a scale of 0 means that the sizes say it.
 Error upsample(Context& context, const char* name, Filter filter, bool align_corners, const Tensor& x,
@@ -164,6 +269,8 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
   TORCHETTE_CHECK(!whole || x.scalar_type() == ScalarType::Byte, InvalidType,
                   "%s: self or input is of type %d, which no image has", name,
                   static_cast<int>(x.scalar_type()));
+  if (whole && spatial == 2 && filter != Filter::Nearest && filter != Filter::NearestExact)
+    return upsample_bytes(context, name, filter, align_corners, x, scales, out);
   const auto body = [&](auto t) {
     using T = decltype(t);
     // Channels that lie innermost stay there: each is then part of what lies behind the resized dimension.
