@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What threads give: one execution whose branches run at the same time, and two Python threads with a method each.
+# What threads give: one execution whose branches run at the same time, on kernels and on delegates that are devices, and
+# two Python threads with a method each.
 """`./dev bench threads`: wall time with two threads as a ratio of that with one, interleaved."""
 
 from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 
 import torchette
+from torchette.backends.null import NullPartitioner
 from torchette.cli._console import print_table
 from torchette.runtime import Method, Program, Runtime
 
+BUILD = Path(__file__).resolve().parents[1] / "build" / "dev"
 ROUNDS, CALLS = 15, 20
 
 
@@ -57,6 +63,30 @@ def at_once(methods: list[Method], x: np.ndarray) -> float:
     return time.perf_counter() - start
 
 
+class Squares(torch.nn.Module):
+    """A delegate for each input: the null backend takes one shape per delegate."""
+
+    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [x * x for x in inputs]
+
+
+def delegates() -> list[float]:
+    """Milliseconds of one delegate of 20 ms; then of two without an executor, on two threads, pending with one thread."""
+    build = ["cmake", "--build", str(BUILD), "--target", "torchette_delegates"]
+    subprocess.run(build, check=True, capture_output=True)
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for count in (1, 2):
+            inputs = tuple(torch.ones(2, 2 + i) for i in range(count))
+            files.append(Path(folder, f"{count}.pte"))
+            model = torchette.compile(Squares(), inputs, partitioner=NullPartitioner(), parallel=2)
+            model.save(files[-1])
+        done = subprocess.run(
+            [BUILD / "torchette_delegates", *files], check=True, capture_output=True, text=True
+        )
+    return [float(word) for word in done.stdout.split()]
+
+
 def main(arguments: list[str] | None = None) -> int:
     del arguments
     x = np.random.default_rng(0).standard_normal((1, 32, 56, 56), dtype=np.float32)
@@ -68,11 +98,18 @@ def main(arguments: list[str] | None = None) -> int:
         alone = seconds(lambda: one.execute([x]))
         branches.append(seconds(lambda: two.execute([x])) / alone)
         throughput.append(2 * alone / at_once([one, other], x))
+    single, *both = delegates()
     print_table(
         ("what", "ratio", "goal"),
         [
             ("two branches on 2 threads / on 1, wall time", f"{statistics.median(branches):.2f}", "0.58"),
             ("throughput of 2 Python threads / 1", f"{statistics.median(throughput):.2f}", "1.70"),
+            *(
+                (f"two delegates of 20 ms {how} / one of them, wall time", f"{time_ / single:.2f}", goal)
+                for time_, how, goal in zip(
+                    both, ("without threads", "on 2 threads", "pending, 1 thread"), ("2", "1.15", "1.15")
+                )
+            ),
         ],
     )
     print(f"{os.cpu_count()} cores; medians of {ROUNDS} rounds of {CALLS} calls")

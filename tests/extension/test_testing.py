@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,36 @@ def test_the_same_under_executorch_s_names(flags: list, archive: list, tmp_path:
     (tmp_path / "theirs.cpp").write_text(THEIRS)
     run(CXX, *flags, "-include", "climits", tmp_path / "theirs.cpp", *archive, "-o", tmp_path / "test")
     assert run(tmp_path / "test").stdout == "0 failures"
+
+
+EARLY = """
+#include "torchette/extension/testing.h"
+using namespace torchette;
+static int kind;  // 0: as it should be, 1: a write before there is a size, 2: a write beyond the size
+static Error twice_out(Context&, const Tensor& x, Tensor& out) {
+  if (kind != 1) TORCHETTE_TRY(resize_tensor(out, {x.sizes().data(), static_cast<size_t>(out.dim())}));
+  for (int64_t i = 0; i < x.numel(); ++i)
+    out.data_ptr<float>()[i] = 2 * x.const_data_ptr<float>()[i];  // the write
+  return resize_tensor(out, x.sizes());
+}
+int main(int, char** argv) {
+  kind = atoi(argv[1]);
+  extension::TensorFactory<ScalarType::Float> make;
+  const Tensor x = make.make({2, 2}, {1, -2, 3, 0});
+  Tensor out = make.unsized(kind == 2 ? 1 : 2);
+  Context context;
+  if (out.numel() != 0 || twice_out(context, x, out) != Error::Ok) return 1;
+  return extension::tensors_are_equal(out, make.make({2, 2}, {2, -4, 6, 0})) ? 0 : 2;
+}
+"""
+
+
+def test_a_kernel_that_writes_before_it_gives_a_size_is_found(flags: list, tmp_path: Path) -> None:
+    (tmp_path / "early.cpp").write_text(EARLY)
+    core = [ROOT / "torchette/runtime" / f"{name}.cpp" for name in ("tensor", "platform", "platform_posix")]
+    core += [ROOT / "torchette/extension" / f"{name}.cpp" for name in ("tensor_ptr", "element")]
+    run(CXX, *flags, "-g1", "-fsanitize=address", tmp_path / "early.cpp", *core, "-o", tmp_path / "test")
+    run(tmp_path / "test", "0")
+    for kind, fault in (("1", "SEGV on unknown address"), ("2", "heap-buffer-overflow")):
+        done = subprocess.run([tmp_path / "test", kind], capture_output=True, text=True)
+        assert done.returncode != 0 and fault in done.stderr and "early.cpp:8" in done.stderr, done.stderr

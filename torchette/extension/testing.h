@@ -8,10 +8,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "torchette/extension/element.h"
+#include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/tensor_ptr.h"
 #include "torchette/runtime/kernel.h"
 
@@ -67,8 +69,36 @@ class TensorFactory {
   }
   Tensor zeros_like(const Tensor& other) { return full_like(other, Element(0)); }
   Tensor ones_like(const Tensor& other) { return full_like(other, Element(1)); }
+  /// A result as a method hands it over where nothing bounds its size: `dim` dimensions, row-major, no
+  /// elements, and no memory before resize_tensor() has given it some, of just that size. A kernel that
+  /// writes earlier ends the test's process here; the address sanitizer names its line, and that of a write
+  /// beyond the size.
+  Tensor unsized(size_t dim) {
+    if (dim == 0 || dim > kMaxDim) runtime_abort();
+    Unsized& made = unsized_.emplace_back();
+    for (size_t d = 0; d < dim; ++d) made.order[d] = static_cast<DimOrderType>(d);
+    static_cast<TensorImpl&>(made.impl) = {nullptr,
+                                           made.sizes,
+                                           made.strides,
+                                           made.order,
+                                           0,
+                                           0,
+                                           static_cast<uint8_t>(dim),
+                                           kType,
+                                           TensorShapeDynamism::OWNED};
+    made.impl.memory = &made.memory;
+    return Tensor(&made.impl);
+  }
 
  private:
+  struct Unsized {
+    OwnedTensorImpl impl{};
+    SizesType sizes[kMaxDim] = {};
+    StridesType strides[kMaxDim] = {};
+    DimOrderType order[kMaxDim] = {};
+    MallocDynamicAllocator memory;
+  };
+
   Tensor keep(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
               const std::vector<DimOrderType>& dim_order, const std::vector<StridesType>& strides,
               TensorShapeDynamism dynamism) {
@@ -80,6 +110,7 @@ class TensorFactory {
   }
 
   std::vector<TensorPtr> kept_;
+  std::deque<Unsized> unsized_;
 };
 
 /// Whether both have one dtype, the same sizes and, wherever they lie in memory, elements for which |a - b|
