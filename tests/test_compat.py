@@ -34,12 +34,6 @@ def test_the_peer_has_the_same_paths(path: str) -> None:
     assert [name for name in _names(path) if not hasattr(theirs, name)] == []
 
 
-# Public in ExecuTorch's XNNPACK package, and not here: parts of its own partitioner and quantizer, which ours does not
-# consist of.
-ITS_OWN_PARTS = {
-    "ExternalMeta", "GEMMConfig", "GenericNodePartitionerConfig", "OP_TO_ANNOTATOR", "QDQAffineConfigs", "QuantPattern",
-    "assert_default_dim_order", "generate_node_to_external_map", "propagate_annotation",
-}  # fmt: skip
 MODULES = (
     "", "partition.xnnpack_partitioner", "partition.config", "partition.config.gemm_configs",
     "partition.config.generic_node_configs", "partition.config.node_configs", "partition.config.quant_affine_configs",
@@ -58,10 +52,15 @@ def test_the_xnnpack_backend_has_the_peer_s_names(module: str) -> None:
         for name, value in vars(theirs).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == theirs.__name__
     ]
-    assert [name for name in public if not hasattr(ours, name) and name not in ITS_OWN_PARTS] == []
+    assert [name for name in public if not hasattr(ours, name)] == []
+    backend = importlib.import_module("torchette.backends.xnnpack")
+    torchaos = (
+        {name for name, home in _names(path).items() if home.startswith("torchao")} if module else set()
+    )
+    assert [name for name in public if name not in torchaos and not hasattr(backend, name)] == []
     targets = {name: getattr(getattr(theirs, name, None), "target_name", None) for name in public}
     for name, target in targets.items():
-        if isinstance(target, str) and name not in ITS_OWN_PARTS:
+        if isinstance(target, str):
             assert getattr(ours, name).target_name == target
 
 

@@ -58,12 +58,12 @@ TABLE: dict[str, dict[str, str] | str] = {
     "backends.xnnpack.partition.config.quant_affine_configs": _CONFIGS,
     "backends.xnnpack.partition.config.xnnpack_config": _CONFIGS,
     "backends.xnnpack.utils.configs": _CONFIGS,
-    "backends.xnnpack.quantizer.xnnpack_quantizer": dict.fromkeys(("XNNPACKQuantizer", "get_symmetric_quantization_config"), _XNNPACK),
-    "backends.xnnpack.quantizer.xnnpack_quantizer_utils": dict.fromkeys(
-        ("OperatorConfig", "OperatorPatternType", "QuantizationConfig", "QuantizationSpec", "get_bias_qspec", "get_input_act_qspec", "get_output_act_qspec", "get_weight_qspec"),
-        "torchao.quantization.pt2e.quantizer",
-    ),
-    "backends.xnnpack.xnnpack_preprocess": {"XnnpackBackend": _XNNPACK},
+    "backends.xnnpack.quantizer.xnnpack_quantizer": dict.fromkeys(("QuantPattern", "XNNPACKQuantizer", "get_symmetric_quantization_config"), f"{_XNNPACK}.pt2e_quantizer"),
+    "backends.xnnpack.quantizer.xnnpack_quantizer_utils": {
+        **dict.fromkeys(("OperatorConfig", "OperatorPatternType", "QuantizationConfig", "QuantizationSpec", "get_bias_qspec", "get_input_act_qspec", "get_output_act_qspec", "get_weight_qspec"), "torchao.quantization.pt2e.quantizer"),
+        **dict.fromkeys(("OP_TO_ANNOTATOR", "propagate_annotation"), f"{_XNNPACK}.pt2e_quantizer"),
+    },
+    "backends.xnnpack.xnnpack_preprocess": dict.fromkeys(("ExternalMeta", "XnnpackBackend", "assert_default_dim_order", "generate_node_to_external_map"), f"{_XNNPACK}.preprocess"),
     # where the delegation interface was in its first releases
     "backends.backend_api": {"to_backend": _DELEGATE},
     "backends.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "PreprocessResult"), _DELEGATE),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Bytes of every backend of the build, changed ten thousands of times, under AddressSanitizer and
-# UndefinedBehaviorSanitizer; XNNPACK's library itself is built with the first.
-"""Whatever the bytes are, no backend reads or writes where it must not, or leaves memory behind."""
+# Bytes of every backend of the build, changed ten thousands of times, and the conformance suite, under AddressSanitizer
+# and UndefinedBehaviorSanitizer; XNNPACK's library itself is built with the first.
+"""Whatever the bytes are, no backend reads or writes where it must not; those programs leave no memory behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.export import export
 
-from tests.kernels.sanitized import build
+from tests.kernels.sanitized import build, python
 from tests.runtime.fields import Walk
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import (
@@ -140,3 +140,14 @@ def test_changed_bytes_of_xnnpack(name: str, tmp_path: Path) -> None:
 
 def test_changed_bytes_of_the_null_backend(tmp_path: Path) -> None:
     _mutate(export(_Sum(), (torch.ones(3, 4),)), NullPartitioner(), tmp_path)
+
+
+def test_the_conformance_suite() -> None:
+    # -s: else pytest would hold back the sanitizer's report, and the process ends with it
+    code = """
+import pytest
+sys.exit(pytest.main(["-q", "-s", "-p", "no:xdist", "tests/backends/test_conformance.py"]))
+"""
+    done = python(code, build("_native", backends=True))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
+    assert " passed" in done.stdout

@@ -301,6 +301,68 @@ def test_the_partitioner_takes_what_it_is_asked_for() -> None:
     assert names == {"linear", "add", "mul"} | (names & {"sigmoid"}) and parts >= 3
 
 
+def test_a_configuration_of_one_s_own() -> None:
+    from torchette.backends.xnnpack import ConfigPrecisionType
+    from torchette.backends.xnnpack.configs import ALL_PARTITIONER_CONFIGS, GenericNodePartitionerConfig
+
+    class SmallSums(GenericNodePartitionerConfig):
+        target_name = "add.Tensor"
+
+        def check_constraints(self, node, ep):
+            return super().check_constraints(node, ep) and node.meta["val"].numel() < 10
+
+    class QuantizedSums(GenericNodePartitionerConfig):
+        target_name = "add.Tensor"
+
+        def supported_precision_types(self):
+            return [ConfigPrecisionType.STATIC_QUANT]
+
+    class Sums(nn.Module):
+        def forward(self, x, y):
+            return x + x, y + y
+
+    def taken(config) -> list[str]:
+        edge = to_edge_transform_and_lower(
+            export(Sums(), (torch.ones(4), torch.ones(40))), partitioner=XnnpackPartitioner(configs=[config])
+        )
+        items = edge.delegation().placements
+        assert all(config.__name__ in str(item.reasons) for item in items if item.backend is None), items
+        return [item.node for item in items if item.backend is not None]
+
+    assert len(taken(SmallSums)) == 1
+    assert len(taken(QuantizedSums)) == 0
+    config = next(c for c in ALL_PARTITIONER_CONFIGS if c.target_name == "dequantize_affine.default")()
+    assert config.get_original_aten() is torch.ops.torchao.dequantize_affine.default
+    assert config.supported_precision_types() == [ConfigPrecisionType.DYNAMIC_QUANT]
+
+
+def test_the_arguments_of_a_delegate_are_told() -> None:
+    from torchette.backends.xnnpack.preprocess import assert_default_dim_order, generate_node_to_external_map
+    from torchette.exir import to_edge
+
+    def edge_of(function, *args):
+        model = nn.Linear(4, 4)
+        model.forward = lambda *args: function(nn.functional.linear(args[0], model.weight), *args)  # type: ignore[method-assign]
+        return to_edge(export(model, args)).exported_program()
+
+    x = torch.ones(2, 4)
+    program = edge_of(lambda y, x, z: (y + z, y), x, x.clone())
+    found = generate_node_to_external_map(program, program.graph_module)
+    assert [(meta.external_id, meta.io_type) for meta in found.values()] == [(0, 1), (1, 1), (2, 2), (3, 2)]
+    assert [node.op for node in found] == ["placeholder"] * 2 + ["call_function"] * 2
+    for function, what in ((lambda y, x: (y, x), "an input"), (lambda y, x: (y, y), "a result")):
+        program = edge_of(function, x)
+        with pytest.raises(ValueError, match=f"is {what} and a result"):
+            generate_node_to_external_map(program, program.graph_module)
+    assert_default_dim_order(program.graph_module)
+    image = torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    program = to_edge(export(nn.ReLU(), (image,))).exported_program()
+    with pytest.raises(
+        ValueError, match=r"input has the dim order \(0, 2, 3, 1\), XNNPACK takes \(0, 1, 2, 3\)"
+    ):
+        assert_default_dim_order(program.graph_module)
+
+
 def test_the_names_are_where_executorch_has_them() -> None:
     from torchette.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackDynamicallyQuantizedPartitioner,

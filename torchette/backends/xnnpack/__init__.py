@@ -7,7 +7,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchette.backends.xnnpack.configs import (
+    ALL_PARTITIONER_CONFIGS,
     ConfigPrecisionType,
+    GEMMConfig,
+    GenericNodePartitionerConfig,
+    QDQAffineConfigs,
+    XNNPartitionerConfig,
+    get_transform_passes,
     get_xnnpack_edge_compile_config,
     get_xnnpack_executorch_backend_config,
 )
@@ -17,27 +23,61 @@ from torchette.backends.xnnpack.partitioner import (
     XnnpackPartitioner,
     XnnpackQuantizedPartitioner,
 )
-from torchette.backends.xnnpack.preprocess import XnnpackBackend
+from torchette.backends.xnnpack.preprocess import (
+    ExternalMeta,
+    XnnpackBackend,
+    assert_default_dim_order,
+    generate_node_to_external_map,
+)
 
 if TYPE_CHECKING:
-    from torchette.backends.xnnpack.pt2e_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+    from torchette.backends.xnnpack.pt2e_quantizer import (
+        OP_TO_ANNOTATOR,
+        QuantPattern,
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+        propagate_annotation,
+    )
+
+_OF_THE_QUANTIZER = [
+    "OP_TO_ANNOTATOR",
+    "QuantPattern",
+    "XNNPACKQuantizer",
+    "get_symmetric_quantization_config",
+    "propagate_annotation",
+]
+_OF_OPERATORS = {config.__name__: config for config in ALL_PARTITIONER_CONFIGS}
 
 __all__ = [
+    "ALL_PARTITIONER_CONFIGS",
+    "OP_TO_ANNOTATOR",
     "ConfigPrecisionType",
+    "ExternalMeta",
+    "GEMMConfig",
+    "GenericNodePartitionerConfig",
+    "QDQAffineConfigs",
+    "QuantPattern",
     "XNNPACKQuantizer",
+    "XNNPartitionerConfig",
     "XnnpackBackend",
     "XnnpackDynamicallyQuantizedPartitioner",
     "XnnpackFloatingPointPartitioner",
     "XnnpackPartitioner",
     "XnnpackQuantizedPartitioner",
+    "assert_default_dim_order",
+    "generate_node_to_external_map",
     "get_symmetric_quantization_config",
+    "get_transform_passes",
     "get_xnnpack_edge_compile_config",
     "get_xnnpack_executorch_backend_config",
+    "propagate_annotation",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """The quantizer stands on torchao, which nothing else here needs."""
-    if name not in __all__:
+    """The configuration of each operator; and the quantizer, which stands on torchao, as nothing else here does."""
+    if name in _OF_OPERATORS:
+        return _OF_OPERATORS[name]
+    if name not in _OF_THE_QUANTIZER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer"), name)

@@ -9,6 +9,12 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators import why_not
+from torchette.exir.graph import constants
 from torchette.exir.pass_base import PassType
 from torchette.exir.program import EdgeCompileConfig, ExecutorchBackendConfig
 
@@ -23,13 +29,50 @@ class ConfigPrecisionType(Enum):
 
 
 class XNNPartitionerConfig:
-    """Stands for an operator, in ``XnnpackPartitioner(configs=[...])``.
+    """Stands for an operator, in ``XnnpackPartitioner(configs=[...])``. A class derived from one of these restricts
+    further which of its nodes are taken.
 
     Attributes:
         target_name: the operator and its overload, without a namespace.
     """
 
     target_name: ClassVar[str] = ""
+
+    def supported_precision_types(self) -> list[ConfigPrecisionType]:
+        """What its nodes may compute in."""
+        return list(ConfigPrecisionType)
+
+    def check_constraints(self, node: Node, ep: ExportedProgram) -> bool:
+        """Whether the library can run a node of the program."""
+        return why_not(node, constants(ep)) is None
+
+    def get_original_aten(self) -> torch._ops.OpOverload | None:
+        """The operator to be kept whole for it, if it would be decomposed otherwise."""
+        return None
+
+
+class GEMMConfig(XNNPartitionerConfig):
+    """Products with weights."""
+
+
+class GenericNodePartitionerConfig(XNNPartitionerConfig):
+    """What has no weights."""
+
+    def supported_precision_types(self) -> list[ConfigPrecisionType]:
+        """No scales that are chosen when the model runs: rows are quantized for linear layers only."""
+        return [ConfigPrecisionType.FP32, ConfigPrecisionType.STATIC_QUANT]
+
+
+class QDQAffineConfigs(XNNPartitionerConfig):
+    """Torchao's own quantization, of rows and weights of linear layers."""
+
+    def supported_precision_types(self) -> list[ConfigPrecisionType]:
+        """What torchao quantizes so."""
+        return [ConfigPrecisionType.DYNAMIC_QUANT]
+
+    def get_original_aten(self) -> torch._ops.OpOverload | None:
+        """Torchao's operator; None where torchao is not imported, as no program can have it then."""
+        return getattr(getattr(torch.ops.torchao, self.target_name.split(".")[0], None), "default", None)
 
 
 # Name of the class -> operator.
@@ -88,8 +131,17 @@ _CONFIGS = {
     "UpsampleBilinear2dConfig": "upsample_bilinear2d.vec",
     "ViewCopyConfig": "view_copy.default",
 }
+_GEMMS = {"AddmmConfig", "ConvolutionConfig", "LinearConfig", "MMConfig"}
+
+
+def _base(name: str) -> type[XNNPartitionerConfig]:
+    if name in _GEMMS:
+        return GEMMConfig
+    return QDQAffineConfigs if name.endswith("AffineConfig") else GenericNodePartitionerConfig
+
+
 ALL_PARTITIONER_CONFIGS: list[type[XNNPartitionerConfig]] = [
-    type(name, (XNNPartitionerConfig,), {"target_name": target, "__module__": __name__})
+    type(name, (_base(name),), {"target_name": target, "__module__": __name__, "__doc__": f"{target}."})
     for name, target in _CONFIGS.items()
 ]
 globals().update((config.__name__, config) for config in ALL_PARTITIONER_CONFIGS)
@@ -104,10 +156,11 @@ OURS = {
 }
 
 
-def operators(configs: Sequence[type[XNNPartitionerConfig]]) -> set[str]:
-    """The operators, as our programs name them, that these stand for."""
-    names = [config.target_name for config in configs]
-    return set().union(*(OURS.get(name, {name}) for name in names))
+def by_operator(configs: Sequence[type[XNNPartitionerConfig]]) -> dict[str, XNNPartitionerConfig]:
+    """One of each class, by the operators, as our programs name them, that it stands for."""
+    return {
+        name: config() for config in configs for name in OURS.get(config.target_name, {config.target_name})
+    }
 
 
 def get_xnnpack_edge_compile_config(skip_dim_order: bool = False) -> EdgeCompileConfig:

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.xnnpack.attention import spell_out_attention
-from torchette.backends.xnnpack.configs import ConfigPrecisionType, XNNPartitionerConfig, operators
+from torchette.backends.xnnpack.configs import ConfigPrecisionType, XNNPartitionerConfig, by_operator
 from torchette.backends.xnnpack.operators import why_not
 from torchette.backends.xnnpack.preprocess import XnnpackBackend
 from torchette.backends.xnnpack.quantization import role
@@ -51,7 +51,7 @@ class XnnpackPartitioner(Partitioner):
             verbose: log the reasons why nodes are left out, which `delegation()` reports in any case.
         """
         super().__init__()
-        self._operators = None if configs is None else operators(configs)
+        self._configs = None if configs is None else by_operator(configs)
         if isinstance(config_precisions, ConfigPrecisionType):
             config_precisions = [config_precisions]
         self._precisions = set(config_precisions or ConfigPrecisionType)
@@ -60,8 +60,10 @@ class XnnpackPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Torchao's quantization, and what the library has whole."""
-        return [op for op in {node.target for node in calls(ep)} if _is_kept(op)], None
+        """Torchao's quantization, and what the given configurations want whole."""
+        kept = [op for op in {node.target for node in calls(ep)} if _is_kept(op)]
+        wanted = [config.get_original_aten() for config in (self._configs or {}).values()]
+        return [*kept, *(op for op in wanted if op is not None and op not in kept)], None
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Attention in numbers only; what follows from constants alone, once more where nothing is quantized."""
@@ -79,7 +81,7 @@ class XnnpackPartitioner(Partitioner):
                 # The one size that varies follows from the others: no number has to be given to the delegate.
                 sizes = [-1 if isinstance(size, Node) else size for size in given[1]]  # type: ignore[union-attr]
                 node.args = (given[0], sizes)
-            reason = why_not(node, stored) or self._refusal(node, stored)
+            reason = why_not(node, stored) or self._refusal(node, stored, exported_program)
             if reason is None:
                 node.meta[TAG] = "xnnpack"
             else:
@@ -103,18 +105,30 @@ class XnnpackPartitioner(Partitioner):
         spec = DelegationSpec(XnnpackBackend.__name__, [])
         return PartitionResult(exported_program, dict.fromkeys(sorted(tags), spec))
 
-    def _refusal(self, node: Node, stored: Mapping[Node, torch.Tensor]) -> str | None:
+    def _refusal(
+        self, node: Node, stored: Mapping[Node, torch.Tensor], program: ExportedProgram
+    ) -> str | None:
         """Why a node that the library has was not asked for."""
         kind = role(node)
         if kind == "weights" or (kind == "dequantize" and node.args[0] in stored):
-            reasons = [self._refusal(user, stored) for user in node.users]
+            reasons = [self._refusal(user, stored, program) for user in node.users]
             return None if None in reasons else next(iter(reasons), None)
         name = ".".join(str(node.target).split(".")[-2:]) if kind is None else "linear.default"
         conversion = kind in ("quantize", "dequantize")  # what is left of these is beside nothing
-        if self._operators is not None and name not in self._operators and not conversion:
-            return f"{name} is none of the configs that were asked for"
         precision = _precision(node, stored)
-        return None if precision in self._precisions else f"{precision.name} was not asked for"
+        if precision not in self._precisions:
+            return f"{precision.name} was not asked for"
+        if self._configs is None or conversion:
+            return None
+        config = self._configs.get(name)
+        if config is None:
+            return f"{name} is none of the configs that were asked for"
+        if precision not in config.supported_precision_types():
+            return f"{type(config).__name__} is not for {precision.name}"
+        own = type(config).check_constraints is not XNNPartitionerConfig.check_constraints
+        if kind is None and own and not config.check_constraints(node, program):
+            return f"{type(config).__name__}.check_constraints says no"
+        return None
 
     def _leave(self, node: Node, reason: str) -> None:
         reject(node, reason)

@@ -6,12 +6,68 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 
+import torch
 from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
 
 from torchette.backends.xnnpack.operators import Lowering, why_not
 from torchette.exir.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders
+
+_INPUT, _RESULT = 1, 2  # the library's flags of values that are given from outside
+
+
+@dataclass(frozen=True)
+class ExternalMeta:
+    """The place of a value among the arguments of a delegate.
+
+    Attributes:
+        external_id: its number: inputs first, then results.
+        io_type: 1 for an input, 2 for a result.
+    """
+
+    external_id: int
+    io_type: int
+
+
+def generate_node_to_external_map(
+    exported_program: ExportedProgram, edge_graph_module: GraphModule
+) -> dict[Node, ExternalMeta]:
+    """The arguments of the delegate that a program becomes, by their nodes in its graph.
+
+    Raises:
+        ValueError: a result is an input, or stands twice among the results: it has two places.
+    """
+    stored = constants(exported_program)
+    nodes = [
+        node for node in edge_graph_module.graph.nodes if node.op == "placeholder" and node not in stored
+    ]
+    given = set(nodes)
+    nodes += edge_graph_module.graph.output_node().args[0]
+    found: dict[Node, ExternalMeta] = {}
+    for place, node in enumerate(nodes):
+        if node in found:
+            raise ValueError(
+                f"{node} is {'an input' if node in given else 'a result'} and a result, which has one place"
+            )
+        found[node] = ExternalMeta(place, _INPUT if place < len(given) else _RESULT)
+    return found
+
+
+def assert_default_dim_order(edge_graph_module: GraphModule) -> None:
+    """Inputs and weights have their dimensions in memory from the first to the last.
+
+    Raises:
+        ValueError: one has not; names it and its order.
+    """
+    for node in edge_graph_module.graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor) and val.dim_order() != tuple(range(val.dim())):
+            raise ValueError(
+                f"{node} has the dim order {val.dim_order()}, XNNPACK takes {tuple(range(val.dim()))}"
+            )
 
 
 class XnnpackBackend(BackendDetails):

@@ -8,10 +8,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
+from torch.nn import functional
 
 from torchette.errors import MissingPackageError
 
@@ -27,6 +30,8 @@ try:
         PlaceholderObserver,
     )
     from torchao.quantization.pt2e.quantizer import (
+        OperatorConfig,
+        OperatorPatternType,
         QuantizationAnnotation,
         QuantizationConfig,
         QuantizationSpec,
@@ -44,10 +49,8 @@ _KEY = "quantization_annotation"  # where torchao looks for it
 _EPSILON = 2**-12  # no scale is smaller
 
 _LINEAR = {aten.linear.default}
-_CONVOLUTIONS = {
-    aten.conv1d.default, aten.conv2d.default, aten.conv2d.padding, aten.conv_transpose1d.default,
-    aten.conv_transpose2d.input,
-}  # fmt: skip
+_CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv2d.padding}
+_TRANSPOSED_CONVOLUTIONS = {aten.conv_transpose1d.default, aten.conv_transpose2d.input}
 _BATCH_NORMS = {
     aten.batch_norm.default, aten._native_batch_norm_legit.default, aten._native_batch_norm_legit_no_training.default,
     aten.cudnn_batch_norm.default,
@@ -56,21 +59,21 @@ _CLAMPS = {
     aten.relu.default, aten.relu_.default, aten.hardtanh.default, aten.hardtanh_.default, aten.relu6.default,
     aten.relu6_.default,
 }  # fmt: skip
-_BINARY = {
-    aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor, aten.mul.Tensor, aten.mul_.Tensor,
-}  # fmt: skip
+_SUMS, _PRODUCTS = {aten.add.Tensor, aten.add_.Tensor}, {aten.mul.Tensor, aten.mul_.Tensor}
+_DIFFERENCES = {aten.sub.Tensor, aten.sub_.Tensor}
+_BINARY = _SUMS | _DIFFERENCES | _PRODUCTS
 # They give elements of what they are given, or means of them: one scale for both.
 _SHARING = {
     *_CLAMPS, aten.max_pool2d.default, aten.mean.dim, aten.adaptive_avg_pool2d.default, aten.permute.default,
     aten.transpose.int, aten.squeeze.dim, aten.unsqueeze.default, aten.view.default, aten.reshape.default,
     aten.flatten.using_ints, aten.slice.Tensor, aten.select.int, aten.dropout.default, aten.dropout_.default,
 }  # fmt: skip
-_STARTS_SHARING = {aten.adaptive_avg_pool2d.default, aten.cat.default}  # quantized even after what is not
+_AVERAGES, _JOINS = {aten.adaptive_avg_pool2d.default}, {aten.cat.default}
+_STARTS_SHARING = _AVERAGES | _JOINS  # quantized even after what is not
 # The histogram of an observer ends here.
 _LARGEST = 3.4e15
 
 
-@functools.lru_cache
 def get_symmetric_quantization_config(
     is_per_channel: bool = False,
     is_qat: bool = False,
@@ -87,7 +90,23 @@ def get_symmetric_quantization_config(
         is_qat: for training with quantization, instead of observing what comes by.
         is_dynamic: scales of activations are chosen when the model runs; linear layers only.
         act_qmin, act_qmax, weight_qmin, weight_qmax: the integers that may occur.
+
+    Returns:
+        The same object for the same choice: settings are compared, and what makes their observers has no equality.
     """
+    return _symmetric(is_per_channel, is_qat, is_dynamic, act_qmin, act_qmax, weight_qmin, weight_qmax)
+
+
+@functools.lru_cache
+def _symmetric(
+    is_per_channel: bool,
+    is_qat: bool,
+    is_dynamic: bool,
+    act_qmin: int,
+    act_qmax: int,
+    weight_qmin: int,
+    weight_qmax: int,
+) -> QuantizationConfig:
     extra: dict[str, Any] = {"eps": _EPSILON}
     if is_dynamic and is_qat:
         observer = FakeQuantize
@@ -122,12 +141,78 @@ def get_symmetric_quantization_config(
     return QuantizationConfig(activation, None if is_dynamic else activation, weight, None, is_qat)
 
 
+@dataclass(frozen=True)
+class QuantPattern:
+    """An operator, and what its name ends with: ``_bn`` and ``_relu`` are a batch norm and a clamp that nothing else reads.
+
+    Attributes:
+        is_dynamic: whether the scales of its inputs may be chosen when the model runs.
+        is_qat: whether it is there for training only: elsewhere a batch norm is part of the weights.
+        op_overloads: the operators.
+    """
+
+    name: str
+    is_dynamic: bool
+    is_qat: bool
+    op_overloads: frozenset[Any]
+
+    @property
+    def ends(self) -> tuple[set[Any], ...]:
+        """The operators that follow, one set after the other."""
+        return tuple(
+            ops for word, ops in (("bn", _BATCH_NORMS), ("relu", _CLAMPS)) if word in self.name.split("_")
+        )
+
+
+def _patterns() -> list[QuantPattern]:
+    found = []
+    for name, ops in (("conv", _CONVOLUTIONS), ("conv_transpose", _TRANSPOSED_CONVOLUTIONS)):
+        found += [
+            QuantPattern(name + end, False, "_bn" in end, frozenset(ops))
+            for end in ("_bn_relu", "_bn", "_relu", "")
+        ]
+    found += [QuantPattern("linear_relu", False, False, frozenset(_LINEAR))]
+    found += [QuantPattern("linear", True, False, frozenset(_LINEAR))]
+    for name, ops in (("add", _SUMS), ("sub", _DIFFERENCES), ("mul", _PRODUCTS)):
+        found += [QuantPattern(name + end, False, False, frozenset(ops)) for end in ("_relu", "")]
+    for name, ops in (("adaptive_avg_pool2d", _AVERAGES), ("cat", _JOINS)):
+        found += [QuantPattern(name, False, False, frozenset(ops))]
+    return found
+
+
+# Operator -> what may follow it, the longest first.
+_ENDINGS: dict[Any, list[tuple[set[Any], ...]]] = {}
+for _pattern in _patterns():
+    for _op in _pattern.op_overloads:
+        _ENDINGS.setdefault(_op, []).append(_pattern.ends)
+
+# Pattern -> how models spell it: modules and functions.
+_RELUS = (nn.ReLU, functional.relu)
+_SPELLINGS: dict[str, list[tuple[Callable, ...]]] = {
+    "conv": [(nn.Conv1d,), (nn.Conv2d,), (functional.conv1d,), (functional.conv2d,)],
+    "conv_transpose": [(nn.ConvTranspose1d,), (nn.ConvTranspose2d,), (functional.conv_transpose2d,)],
+    "linear": [(nn.Linear,), (functional.linear,)],
+    "add": [(torch.add,)],
+    "sub": [(torch.sub,)],
+    "mul": [(torch.mul,)],
+    "adaptive_avg_pool2d": [(nn.AdaptiveAvgPool2d,), (functional.adaptive_avg_pool2d,)],
+    "cat": [(torch.cat,)],
+}
+for _name in ("conv", "conv_transpose", "linear", "add", "sub", "mul"):
+    _SPELLINGS[f"{_name}_relu"] = [(*first, relu) for first in _SPELLINGS[_name] for relu in _RELUS]
+
+
 class XNNPACKQuantizer(Quantizer):
     """Annotates what the library runs on integers. A node takes the setting of its module's name, else of its module's
     type, else of its operator, else the global one; the setting None leaves it in floating point.
 
     >>> quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+
+    Attributes:
+        SUPPORTED_PATTERNS: what it looks for, the longest ones first.
     """
+
+    SUPPORTED_PATTERNS = _patterns()
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,16 +281,45 @@ class XNNPACKQuantizer(Quantizer):
             config = self._config(node)
             if config is None:
                 continue
-            dynamic = config.input_activation is not None and config.input_activation.is_dynamic
-            if node.target in _LINEAR or (node.target in _CONVOLUTIONS and not dynamic):
-                done |= _annotate_layer(node, config)
-            elif node.target in _BINARY and not dynamic:
-                done |= _annotate_binary(node, config, model)
-            elif node.target in _STARTS_SHARING and not dynamic:
-                _annotate_sharing(node, config.input_activation)
+            pattern = _ENDINGS.get(node.target)
+            if pattern is not None and not (_is_dynamic(config) and node.target not in _LINEAR):
+                # the end of a linear layer with rows that are quantized at run time has no scale
+                endings = pattern if config.output_activation is not None else ((),)
+                chain = next(chain for ends in endings if (chain := _chain(node, ends)))
+                if _annotate_chain(chain, config, model):
+                    done.update(chain)
             elif node.target in _SHARING:
                 _annotate_sharing(node, None)
         return model
+
+    @classmethod
+    def get_supported_quantization_configs(cls) -> list[QuantizationConfig]:
+        """The settings that `get_symmetric_quantization_config` gives without limits of one's own."""
+        return [config for config, _ in cls.get_supported_operators()]
+
+    @classmethod
+    def get_supported_operator_for_quantization_config(
+        cls, quantization_config: QuantizationConfig | None
+    ) -> list[OperatorPatternType]:
+        """What is quantized with a setting: modules and functions that follow one another. All, for None; nothing, for a
+        setting that is none of `get_supported_quantization_configs()`."""
+        found = [
+            ops for config, ops in cls.get_supported_operators() if quantization_config in (None, config)
+        ]
+        return max(found, key=len, default=[])
+
+    @classmethod
+    def get_supported_operators(cls) -> list[OperatorConfig]:
+        """Each setting, once, with what is quantized with it."""
+        found = []
+        for dynamic in (False, True):
+            names = [pattern.name for pattern in cls.SUPPORTED_PATTERNS if pattern.is_dynamic or not dynamic]
+            operators = [list(spelling) for name in names for spelling in _SPELLINGS.get(name, ())]
+            for qat in (False, True):
+                for channels in (False, True):
+                    config = get_symmetric_quantization_config(channels, qat, dynamic)
+                    found.append(OperatorConfig(config, operators))
+        return found
 
     def validate(self, model: GraphModule) -> None:
         """All that `annotate` writes is legal."""
@@ -237,32 +351,46 @@ def _is_float(node: Any) -> bool:
     return isinstance(val, torch.Tensor) and val.dtype is torch.float32
 
 
-def _only_user(node: Node, targets: set[Any]) -> Node | None:
-    user = next(iter(node.users)) if len(node.users) == 1 else None
-    return user if user is not None and user.target in targets else None
+def _is_dynamic(config: QuantizationConfig) -> bool:
+    return config.input_activation is not None and config.input_activation.is_dynamic
+
+
+def _chain(node: Node, ends: tuple[set[Any], ...]) -> list[Node]:
+    """The node and those that alone read one another's results, one of each set; empty where one is missing."""
+    chain = [node]
+    for targets in ends:
+        user = next(iter(chain[-1].users)) if len(chain[-1].users) == 1 else None
+        if user is None or user.target not in targets:
+            return []
+        chain.append(user)
+    return chain
 
 
 def _annotate(node: Node, inputs: dict[Any, Any], output: Any) -> None:
     node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
 
 
-def _annotate_layer(node: Node, config: QuantizationConfig) -> set[Node]:
-    """A layer with stored weights, with the batch norm and the clamp that follow it."""
+def _annotate_chain(chain: list[Node], config: QuantizationConfig, model: GraphModule) -> bool:
+    """An operator with what follows it; whether it can be quantized."""
+    if chain[0].target in _BINARY:
+        return _annotate_binary(chain, config, model)
+    if chain[0].target in _STARTS_SHARING:
+        return _annotate_sharing(chain[0], config.input_activation)
+    return _annotate_layer(chain, config)
+
+
+def _annotate_layer(chain: list[Node], config: QuantizationConfig) -> bool:
+    """A layer with stored weights."""
+    node = chain[0]
     source, weight = node.args[:2]
     if not _is_float(source) or not isinstance(weight, Node) or weight.op not in ("get_attr", "placeholder"):
-        return set()
-    chain = [node]
-    if node.target in _CONVOLUTIONS:
-        norm = _only_user(node, _BATCH_NORMS)
-        chain += [norm] if norm is not None else []
-    clamp = _only_user(chain[-1], _CLAMPS) if config.output_activation is not None else None
-    chain += [clamp] if clamp is not None else []
+        return False
     spec = config.weight
     if "transpose" in str(node.target) and spec is not None and spec.qscheme == torch.per_channel_symmetric:
         # The outputs of a transposed convolution are the second dimension of its weights; a group hides them.
         groups = node.args[6] if len(node.args) > 6 else 1
         if groups != 1:
-            return set()
+            return False
         spec = _with_axis(spec, 1)
     inputs = {source: config.input_activation, weight: spec}
     if len(node.args) > 2 and isinstance(node.args[2], Node):
@@ -273,7 +401,7 @@ def _annotate_layer(node: Node, config: QuantizationConfig) -> set[Node]:
     if config.output_activation is not None:
         last = chain[-1].meta[_KEY]
         _annotate(chain[-1], last.input_qspec_map, config.output_activation)
-    return set(chain)
+    return True
 
 
 def _with_axis(spec: QuantizationSpec, axis: int) -> QuantizationSpec:
@@ -287,22 +415,20 @@ def _with_axis(spec: QuantizationSpec, axis: int) -> QuantizationSpec:
     )
 
 
-def _annotate_binary(node: Node, config: QuantizationConfig, model: GraphModule) -> set[Node]:
+def _annotate_binary(chain: list[Node], config: QuantizationConfig, model: GraphModule) -> bool:
+    node, *clamp = chain
     operands = [arg for arg in node.args[:2] if isinstance(arg, Node)]
     if (
         len(operands) != 2
         or not all(map(_is_float, operands))
         or any(_is_large(arg, model) for arg in operands)
     ):
-        return set()
-    clamp = _only_user(node, _CLAMPS)
-    _annotate(
-        node, dict.fromkeys(operands, config.input_activation), None if clamp else config.output_activation
-    )
-    if clamp is None:
-        return {node}
-    _annotate(clamp, {}, config.output_activation)
-    return {node, clamp}
+        return False
+    inputs = dict.fromkeys(operands, config.input_activation)
+    _annotate(node, inputs, None if clamp else config.output_activation)
+    if clamp:
+        _annotate(clamp[0], {}, config.output_activation)
+    return True
 
 
 def _is_large(node: Node, model: GraphModule) -> bool:
@@ -312,15 +438,75 @@ def _is_large(node: Node, model: GraphModule) -> bool:
     return tensor.numel() == 1 and abs(tensor.item()) > _LARGEST
 
 
-def _annotate_sharing(node: Node, start: QuantizationSpec | None) -> None:
+def _annotate_sharing(node: Node, start: QuantizationSpec | None) -> bool:
     """One scale for all sources and the result: that of the first source; without one, that of `start`, if given."""
     first, *others = node.all_input_nodes
     if not _is_float(first) or not _is_float(node):
-        return
+        return False
     known = getattr(first.meta.get(_KEY), "output_qspec", None) is not None
     if not known and start is None:
-        return
+        return False
     shared = SharedQuantizationSpec((first, node))
     # What the source gives is observed there: sharing with the node itself would observe it again.
     own = start if others or not known else SharedQuantizationSpec(first)
     _annotate(node, {first: own, **dict.fromkeys(others, shared)}, shared)
+    return True
+
+
+def propagate_annotation(model: GraphModule) -> None:
+    """Give what only moves or picks elements of something quantized the scale of that; what has an annotation keeps it."""
+    for node in model.graph.nodes:
+        if node.op == "call_function" and node.target in _SHARING and _KEY not in node.meta:
+            _annotate_sharing(node, None)
+
+
+# Model, setting, and a test for nodes: annotates what it finds and has no annotation yet; gives the chains of it.
+Annotator = Callable[..., list[list[Node]] | None]
+
+
+def _annotator(pattern: QuantPattern) -> Annotator:
+    def annotate(
+        model: GraphModule,
+        quantization_config: QuantizationConfig | None,
+        filter_fn: Callable[[Node], bool] | None = None,
+    ) -> list[list[Node]] | None:
+        if quantization_config is None:
+            return None
+        found = []
+        for node in model.graph.nodes:
+            chain = _chain(node, pattern.ends) if node.target in pattern.op_overloads else []
+            if not chain or any(_KEY in part.meta for part in chain):
+                continue
+            if filter_fn is not None and not all(map(filter_fn, chain)):
+                continue
+            if _annotate_chain(chain, quantization_config, model):
+                found.append(chain)
+        return found
+
+    annotate.__doc__ = f"Annotates {pattern.name.replace('_', ' ')}."
+    return annotate
+
+
+def _annotate_gru(
+    model: GraphModule,
+    quantization_config: QuantizationConfig | None,
+    filter_fn: Callable[[Node], bool] | None = None,
+) -> list[list[Node]] | None:
+    """Input, first state, output and last state of recurrent layers; what is between stays in floating point."""
+    if quantization_config is None:
+        return None
+    found = []
+    for node in model.graph.nodes:
+        if node.target != aten.gru.input or _KEY in node.meta or (filter_fn and not filter_fn(node)):
+            continue
+        _annotate(node, dict.fromkeys(node.args[:2], quantization_config.input_activation), None)
+        for part in node.users:
+            _annotate(part, {}, quantization_config.output_activation)
+        found.append([node, *node.users])
+    return found
+
+
+OP_TO_ANNOTATOR: dict[str, Annotator] = {
+    **{pattern.name: _annotator(pattern) for pattern in XNNPACKQuantizer.SUPPORTED_PATTERNS},
+    "gru_io_only": _annotate_gru,
+}
