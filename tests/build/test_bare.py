@@ -152,9 +152,11 @@ def test_what_does_not_fit_a_board_names_the_missing_bytes(
     ) as raised:
         build(made.flash - 4, made.ram)
     assert raised.value.code == "does-not-fit-board" and re.search(r": ([1-4]) bytes", str(raised.value))
+    assert "quantized weights" in raised.value.hints[0] and "--flash" in raised.value.hints[0]
     with pytest.raises(BuildError, match=r"\b[1-8] bytes too many for RAM"):
         build(made.flash, made.ram - 4)
     with pytest.raises(
         BuildError, match=r"does not fit the RAM of mps2-an386: it needs [0-9,]+ bytes of 1,000"
-    ):
+    ) as raised:
         build(made.flash, 1000)
+    assert any("--budget ram=" in hint for hint in raised.value.hints)

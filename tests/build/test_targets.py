@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from torchette import cli
 from torchette.build import library, selection, targets, toolchain
 from torchette.build.selection import Selection
+from torchette.cli import build
 from torchette.devtools import memory
 from torchette.errors import BuildError, MissingCompilerError, TargetError
 
@@ -92,6 +94,23 @@ def test_an_object_is_made_again_only_when_what_it_reads_changes(
     assert len(made) == 2
     header.write_text("#define NUMBER 22\n")
     assert compile_once() != first and len(made) == 3
+
+
+def test_a_build_shows_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The first time; the second, there is nothing to do."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / "cache"))
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.cpp").write_text(f"int {name}() {{ return 1; }}\n")
+    sources = sorted(tmp_path.glob("*.cpp"))
+    driver = toolchain.find_compiler(targets.find("host"), "c++")
+    for lines in (["1 of 2 compiled", "2 of 2 compiled"], []):
+        toolchain.compile_units(driver, [toolchain.Unit(path) for path in sources], build._progress)
+        printed = capsys.readouterr().err.splitlines()
+        assert [line.strip().partition(":")[0] for line in printed] == lines
 
 
 def test_targets_are_listed(capsys: pytest.CaptureFixture[str]):

@@ -87,6 +87,8 @@ def test_linux(name: str, model: str, tmp_path: Path) -> None:
     ("board", "kind", "model"),
     [
         ("mps2-an386", "gcc", "digits"),
+        pytest.param("mps2-an500", "gcc", "digits", marks=pytest.mark.slow),
+        pytest.param("mps2-an505", "zig", "digits", marks=pytest.mark.slow),
         pytest.param("mps3-an547", "zig", "keyword_spotting", marks=pytest.mark.slow),
     ],
 )

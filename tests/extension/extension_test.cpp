@@ -32,26 +32,16 @@ std::string text(const Value& value, long edge = 0) {
 
 // [decrypting loader]
 /// A program that lies on the disk with every byte xored with `key`.
-class XorDataLoader final : public DataLoader {
+class XorDataLoader final : public FileDataLoader {
  public:
-  XorDataLoader(FileDataLoader&& file, uint8_t key) : file_(std::move(file)), key_(key) {}
-  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {
-    Result<FreeableBuffer> piece = file_.load(offset, size, info);
-    if (piece.ok()) decrypt(const_cast<void*>(piece->data()), size);
-    return piece;
-  }
+  XorDataLoader(FileDataLoader&& file, uint8_t key) : FileDataLoader(std::move(file)), key_(key) {}
   Error load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const override {
-    const Error error = file_.load_into(offset, size, info, buffer);
-    if (error == Error::Ok) decrypt(buffer, size);
-    return error;
+    TORCHETTE_TRY(FileDataLoader::load_into(offset, size, info, buffer));
+    for (size_t i = 0; i < size; ++i) static_cast<uint8_t*>(buffer)[i] ^= key_;
+    return Error::Ok;
   }
-  Result<size_t> size() const override { return file_.size(); }
 
  private:
-  void decrypt(void* bytes, size_t size) const {
-    for (size_t i = 0; i < size; ++i) static_cast<uint8_t*>(bytes)[i] ^= key_;
-  }
-  FileDataLoader file_;
   uint8_t key_;
 };
 // [end]

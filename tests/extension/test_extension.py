@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.building import built, run
+from tests.building import ROOT, built, run
 
 
 def test_cpp(two_methods: Path, tmp_path: Path) -> None:
@@ -14,3 +14,10 @@ def test_cpp(two_methods: Path, tmp_path: Path) -> None:
     secret.write_bytes(bytes(byte ^ 0x5A for byte in two_methods.read_bytes()))
     output = run(built("torchette_extension_test"), two_methods, secret).stdout
     assert re.search(r"\d{3,} checks, 0 failures", output)
+
+
+def test_a_loader_that_decrypts_has_15_lines() -> None:
+    """The one of the guide, which the C++ test above runs."""
+    source = (ROOT / "tests/extension/extension_test.cpp").read_text(encoding="utf-8")
+    loader = re.search(r"^class XorDataLoader.*?^};\n", source, re.MULTILINE | re.DOTALL)[0]
+    assert loader in (ROOT / "docs/cpp.md").read_text(encoding="utf-8") and loader.count("\n") <= 15

@@ -48,7 +48,7 @@ Result<FileDataLoader> FileDataLoader::from_descriptor(int descriptor, size_t al
   if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     TORCHETTE_LOG(Error, "descriptor %d is not an open file: %s", descriptor,
                   file < 0 ? strerror(errno) : "it has no size");
-    if (file >= 0) close(file);
+    if (file >= 0) ::close(file);
     return Error::AccessFailed;
   }
   return FileDataLoader(file, static_cast<size_t>(status.st_size), alignment);
@@ -66,11 +66,11 @@ Result<FileDataLoader> FileDataLoader::fromFileDescriptorUri(const char* uri, si
   return from_descriptor(static_cast<int>(descriptor), alignment);
 }
 
-FileDataLoader::~FileDataLoader() {
-  if (file_ >= 0) close(file_);
+void FileDataLoader::close() {
+  if (file_ >= 0) ::close(file_);
 }
 
-Error FileDataLoader::load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const {
+Error FileDataLoader::read_into(size_t offset, size_t size, void* buffer) const {
   if (offset > size_ || size > size_ - offset) {
     TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of the file of %zu", size, offset, size_);
     return Error::InvalidArgument;
@@ -91,7 +91,7 @@ Error FileDataLoader::load_into(size_t offset, size_t size, const SegmentInfo&, 
   return Error::Ok;
 }
 
-Result<FreeableBuffer> FileDataLoader::load(size_t offset, size_t size, const SegmentInfo& info) const {
+Result<FreeableBuffer> FileDataLoader::read(size_t offset, size_t size, const SegmentInfo& info) const {
   if (offset > size_ || size > size_ - offset) {
     TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of the file of %zu", size, offset, size_);
     return Error::InvalidArgument;

@@ -6,7 +6,8 @@
 
 namespace torchette::extension {
 
-class FileDataLoader final : public DataLoader {
+/// load() reads through load_into(): a subclass that decrypts overrides the latter alone.
+class FileDataLoader : public DataLoader {
  public:
   /// `alignment` is that of the loaded pieces, a power of two. Errors: AccessFailed (cannot be opened or
   /// read), InvalidArgument.
@@ -20,14 +21,22 @@ class FileDataLoader final : public DataLoader {
       : file_(other.file_), size_(other.size_), alignment_(other.alignment_) {
     other.file_ = -1;
   }
-  ~FileDataLoader();
+  // virtual functions are inline: the library has no type information that a subclass's would refer to
+  virtual ~FileDataLoader() { close(); }
 
-  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override;
-  Error load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const override;
+  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {
+    return read(offset, size, info);
+  }
+  Error load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const override {
+    return read_into(offset, size, buffer);
+  }
   Result<size_t> size() const override { return size_; }
 
  private:
   FileDataLoader(int file, size_t size, size_t alignment) : file_(file), size_(size), alignment_(alignment) {}
+  Result<FreeableBuffer> read(size_t offset, size_t size, const SegmentInfo& info) const;
+  Error read_into(size_t offset, size_t size, void* buffer) const;
+  void close();
 
   int file_;
   size_t size_;

@@ -93,7 +93,7 @@ def link_image(board: Board, compiler: Compiler, objects: list[Path], path: Path
 
 
 _REMEDIES = {
-    "FLASH": "--log 0 leaves messages out; quantized weights are a quarter; a board with more: --board, --flash",
+    "FLASH": "--log-level 0 leaves messages out; quantized weights are a quarter; a board with more: --board, --flash",
     "RAM": "a smaller --stack, --temp least, or a model compiled to a budget; a board with more: --board, --ram",
 }
 
