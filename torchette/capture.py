@@ -29,11 +29,12 @@ def capture(
     kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any,
     name: str,
+    train_mode: bool = False,
 ) -> ExportedProgram:
     """Capture a module's computation as a graph.
 
     Args:
-        module: in eval mode.
+        module: in eval mode, but for `train_mode`.
         args, kwargs, dynamic_shapes: as for `torchette.compile`.
         name: the method that it becomes, for messages.
 
@@ -54,7 +55,8 @@ def capture(
             where=_definition(module),
             hints=["torchette.compile(module, (x,))", "arguments by name are a dict: kwargs={'x': x}"],
         )
-    _refuse_train_mode(module)
+    if not train_mode:
+        _refuse_train_mode(module)
     try:
         with warnings.catch_warnings(), torch.no_grad(), Rewrites():
             warnings.simplefilter("ignore")
@@ -121,7 +123,10 @@ def _train_mode(reason: str, where: Sequence[str]) -> TrainModeError:
     return TrainModeError(
         f"the model is in training mode: {reason}, so it would not compute what it does in use",
         where=where,
-        hints=["call model.eval() before compiling"],
+        hints=[
+            "call model.eval() before compiling",
+            "if it is meant, as for Monte Carlo dropout: torchette.compile(..., train_mode=True)",
+        ],
     )
 
 

@@ -127,6 +127,7 @@ def compile(
     passes: Any = (),
     partitioner: Any = None,
     portable_fallback: bool = False,
+    train_mode: bool = False,
     preserve_ops: Sequence[Any] = (),
     disable_passes: Sequence[str] = (),
     check_passes: bool = False,
@@ -155,6 +156,8 @@ def compile(
         partitioner: what chooses the parts that a backend runs; one or several, or method name -> those. See
             docs/add-a-backend.md.
         portable_fallback: with a partitioner: let the file also run where the backend is missing.
+        train_mode: compile what layers do in training, too, instead of refusing it: dropout draws anew at every call, as
+            Monte Carlo dropout wants, and batch norm follows the statistics of its batches.
         preserve_ops: operators that are not decomposed.
         disable_passes: names of optimisations not to run.
         check_passes: after every pass compare the results on the example inputs, and name the pass that changes them.
@@ -177,7 +180,7 @@ def compile(
         A model that takes what the module takes and returns what it returns, run by the real runtime.
 
     Raises:
-        TrainModeError: the module, or a part of it, is in training mode.
+        TrainModeError: the module, or a part of it, is in training mode, without `train_mode`.
         ExportError: `torch.export` cannot capture it; names the line of the model and a remedy.
         DialectError: an operator has no place in the compiler's dialects; lists all of them.
         MissingKernelError: the runtime lacks kernels; lists all of them with the lines that need them.
@@ -189,11 +192,14 @@ def compile(
     if target not in TARGETS:
         raise InputError(f"there is no target {target!r}", hints=[f"known targets: {', '.join(TARGETS)}"])
     programs = {
-        name: _export(name, given, quantize, progress)
+        name: _export(name, given, train_mode, quantize, progress)
         for name, given in _methods(module, args, kwargs, dynamic_shapes).items()
     }
     edge_config = EdgeCompileConfig(
-        preserve_ops=list(preserve_ops), disable_passes=disable_passes, check_passes=check_passes
+        preserve_ops=list(preserve_ops),
+        disable_passes=disable_passes,
+        check_passes=check_passes,
+        train_mode=train_mode,
     )
     backend_config = ExecutorchBackendConfig(
         passes=passes,
@@ -237,14 +243,16 @@ def _methods(module: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> dict[s
     return methods
 
 
-def _export(name: str, given: tuple, quantizer: Any, progress: Progress | None) -> ExportedProgram:
+def _export(
+    name: str, given: tuple, train_mode: bool, quantizer: Any, progress: Progress | None
+) -> ExportedProgram:
     module, args, kwargs, dynamic_shapes = given
     if isinstance(module, ExportedProgram):
         program = module
     else:
         if progress is not None:
             progress("export", "torch.export")
-        program = capture(module, args, kwargs, dynamic_shapes, name)
+        program = capture(module, args, kwargs, dynamic_shapes, name, train_mode)
     return program if quantizer is None else _quantized(name, program, quantizer, dynamic_shapes)
 
 

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 from tests.kernels import parity
-from torchette.errors import CompileError, TrainModeError
+from torchette.errors import CompileError
 
 QUICK, FULL = 8, 64
 
@@ -59,16 +57,19 @@ def test_what_is_excluded_is_refused_ahead_of_time(key: str) -> None:
                 assert f"{type(error.__cause__).__name__}: " in str(error), error
 
 
-def test_what_draws_as_training_does_is_refused_ahead_of_time() -> None:
-    drawing = json.loads(parity.RESULT.read_text())["excluded"][parity.REFUSED]
-    first = {name.partition(":")[0]: name for name in reversed(drawing)}
-    assert len(first) >= 8
-    for operator, name in first.items():
-        dtype, _, index = name.partition(":")[2].partition("#")
-        sample = next(s for s in parity.database(operator, dtype, parity.SAMPLES) if s.index == int(index))
-        assert sample.draws()
-        error = refusal(sample)
-        assert error.code == "train-mode" and isinstance(error, TrainModeError), name
+@pytest.mark.parametrize("name", ["dropout", "dropout3d", "feature_alpha_dropout.with_train", "rrelu"])
+def test_what_draws_as_training_does_is_refused_unless_asked_for(name: str) -> None:
+    every = parity.database(f"nn.functional.{name}", "float32", 64)
+    drawing = next(s for s in every if not torch.equal(*(r[0] for r in s.drawn(2))))
+    assert refusal(drawing).code == "train-mode"
+    assert parity.hold_drawn(drawing).passed == [drawing]
+
+
+def test_another_distribution_is_found() -> None:
+    x = torch.rand(parity.DRAWS, 5)
+    assert parity._alike((x > 0.5) * 2.0, (torch.rand(parity.DRAWS, 5) > 0.5) * 2.0)
+    assert not parity._alike((x > 0.5) * 2.0, (x > 0.9) * 2.0)
+    assert not parity._alike((x > 0.5) * 2.0, (x > 0.5) * 1.0)
 
 
 def test_a_wrong_result_is_found() -> None:

@@ -2,6 +2,8 @@
 # What is drawn at random: ranges, moments, and that no two draws are alike.
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -91,6 +93,28 @@ def test_distributions_are_eagers() -> None:
         places = torch.cat([ours, theirs]).unique()
         below = [torch.searchsorted(x.sort()[0], places, right=True) / x.numel() for x in (ours, theirs)]
         assert (below[0] - below[1]).abs().max() < 0.025, i
+
+
+class Trained(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop = torch.nn.BatchNorm2d(3), torch.nn.Dropout(0.25)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.norm(x), self.drop(x)
+
+
+def test_layers_do_what_they_do_in_training_where_that_is_asked_for() -> None:
+    eager, x = Trained().train(), torch.rand(5, 3, 40, 40) + 1
+    model = torchette.compile(copy.deepcopy(eager), (x,), train_mode=True)
+    masks = []
+    for factor in (1, 2):  # the second time with running statistics of the first
+        normed, dropped = model(x * factor)
+        torch.testing.assert_close(normed, eager(x * factor)[0])
+        masks.append(dropped != 0)
+        torch.testing.assert_close(dropped, torch.where(masks[-1], x * factor / 0.75, 0))
+        assert abs(masks[-1].double().mean() - 0.75) < 0.01
+    assert not torch.equal(*masks)
 
 
 def test_drawn_without_replacement_are_different() -> None:

@@ -148,6 +148,7 @@ class Options:
         preserve_ops: operators to keep whole when decomposing.
         allow: operators that the core and edge dialects accept besides their own.
         verify: check the dialect after each stage.
+        train_mode: decompose what layers do in training, which is else refused.
         disable_passes: names of optional passes not to run.
         extra_passes: passes to run at the start of a stage, by the stage's name.
         check_passes: after every pass compare the program's results with those before it.
@@ -160,6 +161,7 @@ class Options:
     preserve_ops: tuple[Any, ...] = ()
     allow: tuple[Any, ...] = ()
     verify: bool = True
+    train_mode: bool = False
     disable_passes: frozenset[str] = frozenset()
     extra_passes: dict[str, Sequence[Pass]] = field(default_factory=dict)
     check_passes: bool = False
@@ -261,7 +263,7 @@ class Pipeline:
         start = time.perf_counter()
         try:
             if run is decompose_to_core:
-                program = decompose_to_core(program, options.preserve_ops)
+                program = decompose_to_core(program, options.preserve_ops, options.train_mode)
             else:
                 program = run(program)
                 sync_signature(program)

@@ -52,6 +52,7 @@ class EdgeCompileConfig:
         preserve_ops: operators that are not decomposed.
         disable_passes: names of optional passes not to run; `torchette.exir.pipeline.OPTIONAL` lists them.
         check_passes: after every pass, compare the program's results on its example inputs with those before.
+        train_mode: compile what layers do in training, too: see `torchette.compile`.
         strict: fail, rather than warn, when partitioners are given and something expensive runs on no backend.
     """
 
@@ -61,6 +62,7 @@ class EdgeCompileConfig:
     preserve_ops: list[torch._ops.OpOverload] = field(default_factory=list)
     disable_passes: Sequence[str] = ()
     check_passes: bool = False
+    train_mode: bool = False
     strict: bool = False
 
 
@@ -312,6 +314,7 @@ def _options(config: EdgeCompileConfig, **hooks: Any) -> Options:
         verify=config._check_ir_validity,
         disable_passes=frozenset(config.disable_passes),
         check_passes=config.check_passes,
+        train_mode=config.train_mode,
         **hooks,
     )
 

@@ -726,7 +726,7 @@ CORE_ATEN = Dialect(
         Check(
             "train-mode",
             "Layers compute what they do in use, not in training.",
-            "call model.eval() before export",
+            "call model.eval() before export, or say that it is meant: EdgeCompileConfig(train_mode=True)",
             _inference,
         ),
     ),

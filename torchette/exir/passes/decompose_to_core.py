@@ -24,10 +24,12 @@ aten = torch.ops.aten
 
 
 def decompose_to_core(
-    program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = ()
+    program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = (), train_mode: bool = False
 ) -> ExportedProgram:
     """Rewrite every operator into core ATen ones, except those to preserve; mutations become outputs."""
     table = dict(_table(len(torch._C._dispatch_get_all_op_names())))
+    if train_mode:
+        table |= random_numbers.IN_TRAINING
     for op in (*ops.EXTRAS, *preserve):
         table.pop(op, None)
     with warnings.catch_warnings():

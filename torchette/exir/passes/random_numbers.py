@@ -139,6 +139,34 @@ def _fractional_max_pool(rank: int) -> Callable:
     return decomposed
 
 
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    if train is False:
+        return x.clone(), torch.ones(x.shape, dtype=torch.bool, device=x.device)
+    kept = _uniform(x) >= p
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return x * (kept * scale).to(x.dtype), kept
+
+
+def _bernoulli_of_number(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
+    return (_uniform(x) < p).to(x.dtype)
+
+
+def _rrelu(
+    x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    if not training:
+        return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+    slope = torch.where(x <= 0, _uniform(x) * (upper - lower) + lower, 1.0).to(x.dtype)
+    return x * slope, slope
+
+
+# What layers draw in training; in the table where that is asked for.
+IN_TRAINING: dict[Any, Callable] = {
+    aten.native_dropout.default: _native_dropout,
+    aten.bernoulli.p: _bernoulli_of_number,
+    aten.rrelu_with_noise_functional.default: _rrelu,
+}
 TABLE: dict[Any, Callable] = {
     aten.rand_like.default: _drawn_like(torch.rand),
     aten.randn_like.default: _drawn_like(torch.randn),
