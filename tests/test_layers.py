@@ -57,8 +57,9 @@ PYTHON: dict[str, tuple[str, ...]] = {
         for name in floor
     },
     "torchette.exir": ("torchette.errors", *COMPILER),
-    "torchette.capture": ("torchette.errors", "torchette.rewrites"),
+    "torchette.capture": ("torchette.errors", "torchette.rewrites", "torchette.checks"),
     "torchette.rewrites": (),
+    "torchette.checks": ("torchette.exir.passes",),
     "torchette.compat": (),  # a table of names: what it serves is imported on demand
     # A backend knows the door of the compiler; the compiler finds it by name.
     "torchette.backends": ("torchette.errors", *COMPILER, "torchette.format", "torchette.runtime"),

@@ -19,6 +19,7 @@ from torch._functorch.predispatch import _unwrap_for_grad
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from torchette.checks import Checks
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
 from torchette.rewrites import Rewrites
 
@@ -58,11 +59,12 @@ def capture(
     if not train_mode:
         _refuse_train_mode(module)
     try:
-        with warnings.catch_warnings(), torch.no_grad(), Rewrites():
+        with warnings.catch_warnings(), torch.no_grad(), Rewrites(), Checks() as checks:
             warnings.simplefilter("ignore")
             args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
         _refuse_lost_inputs(program)
+        checks.annotate(program)
         return program
     except TorchetteError:
         raise
@@ -162,6 +164,7 @@ _DIAGNOSES = (
             "for a choice between two computations: torch.cond(condition, if_true, if_false, (x,))",
             "for a choice between two values: torch.where(condition, a, b)",
             "for a number that is known to be in a range: torch._check(n <= 128) after n = x.item()",
+            "for a fact that the device is to check: torch._assert_async(condition, 'what is wrong')",
         ),
     ),
     _Diagnosis(

@@ -235,3 +235,20 @@ def test_square_root_and_magnitude() -> None:
     for numbers in (INTEGERS, FLOATS):
         for number in numbers:
             assert equal(call("abs.Scalar", number), abs(number))
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_a_text_for_the_result_is_an_error_where_a_comparison_does_not_hold(name: str) -> None:
+    def fails(a: Any, b: Any) -> str:
+        try:
+            _native.call_kernel(f"executorch_prim::{name}.Scalar", a, b, "what is wrong")
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    holds = getattr(operator, name)
+    for a, b in itertools.product([-2, 0, 3, 2**53, 0.5], repeat=2):
+        assert ("what is wrong: " in fails(a, b)) == (not holds(a, b)), (a, b)
+    for a, b in itertools.product([False, True], repeat=2):
+        said = fails(a, b)
+        assert ("what is wrong" in said and " is not " not in said) if not holds(a, b) else not said

@@ -340,6 +340,10 @@ _PRIMITIVES: dict[Any, str] = {
 }  # fmt: skip
 
 
+# What the runtime can compare with a text in the place of the result: an error where the comparison does not hold.
+_COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
+
+
 class _Unsupported(Exception):
     """What the file has no form for; becomes one line of the EmitError."""
 
@@ -484,10 +488,7 @@ class _MethodEmitter:
             return result
 
         for size, wanted, text in found:
-            operands = [number(size), number(wanted)]
-            # In the place of the result stands a text, so the kernel fails with it instead of saying no.
-            arguments = [*operands, self._value(pte.String(text))]
-            self._instruction(("executorch_prim::eq", "Scalar"), arguments, inputs[0], 0)
+            self._compare("eq", [number(size), number(wanted)], text, inputs[0])
 
     # -- nodes --
 
@@ -560,8 +561,11 @@ class _MethodEmitter:
             self._of_node[node] = parts[node.args[1]] if isinstance(parts, tuple) else parts
         elif "alias" in node.meta and self._is_alias(node):
             self._alias(node)
+        elif target is ops.assert_scalar:
+            self._assertion(node)
         elif target in _PRIMITIVES or target is operator.pos:
-            self._primitive(node)
+            if not _is_asserted(node):
+                self._primitive(node)
         elif isinstance(target, torch._ops.OpOverload):
             self._kernel(node, target)
         elif is_delegate_call(node):
@@ -665,9 +669,7 @@ class _MethodEmitter:
         elif specs:
             results = tuple(self._tensor(spec) for spec in specs if spec is not None)
         elif value is None:
-            if node.users or op not in ops.ASSERTIONS:
-                raise _Unsupported(f"{op} yields nothing that a value can hold")
-            return
+            raise _Unsupported(f"{op} yields nothing that a value can hold")
         else:
             results = (self._value(_scalar_record(value)),)
         arguments, following = [], iter(results)
@@ -720,6 +722,19 @@ class _MethodEmitter:
         result = self._value(_scalar_record(value))
         self._of_node[node] = result
         self._instruction(name, [*arguments, result], node, 0)
+
+    def _assertion(self, node: Node) -> None:
+        condition, text = node.args
+        if isinstance(condition, Node) and _is_asserted(condition):
+            function, operands = condition.target, condition.args
+        else:
+            function, operands = operator.ne, (condition, False)
+        self._compare(_PRIMITIVES[function], [self._argument(each, "") for each in operands], str(text), node)
+
+    def _compare(self, function: str, operands: list[int], text: str, node: Node) -> None:
+        """Let the device fail with a text where a comparison does not hold: the text stands where the result would."""
+        arguments = [*operands, self._value(pte.String(text))]
+        self._instruction((f"executorch_prim::{function}", "Scalar"), arguments, node, 0)
 
     def _delegate(self, node: Node) -> None:
         callee = node.args[0]
@@ -845,6 +860,11 @@ class _MethodEmitter:
             places = [-1 if item is None else self._argument(item, "Tensor") for item in items]
             return self._list("OptionalTensorList", places, pte.OptionalTensorList)
         raise _Unsupported(f"a list of {element}")
+
+
+def _is_asserted(node: Node) -> bool:
+    """A comparison that nothing but assertions read."""
+    return node.target in _COMPARISONS and all(user.target is ops.assert_scalar for user in node.users)
 
 
 def _is_static(tensor: torch.Tensor) -> bool:

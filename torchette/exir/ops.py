@@ -40,13 +40,16 @@ SYMBOLIC_OPERATORS: frozenset[Any] = frozenset(
         aten.sym_size.int, aten.sym_numel.default, aten.sym_stride.int, aten.sym_storage_offset.default,
         aten._local_scalar_dense.default, aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default, aten._assert_scalar.default,
-        aten._assert_async.msg, aten._assert_tensor_metadata.default,
+        aten._assert_async.msg, aten._assert_async.default, aten._assert_tensor_metadata.default,
     }
 )  # fmt: skip
 
+# The one assertion that a program has from the Edge dialect on: that a number or condition is not false, and a text.
+assert_scalar: OpOverload = aten._assert_scalar.default
+
 ASSERTIONS: frozenset[Any] = frozenset(
     {
-        aten._assert_scalar.default, aten._assert_async.msg, aten._assert_tensor_metadata.default,
+        assert_scalar, aten._assert_async.msg, aten._assert_async.default, aten._assert_tensor_metadata.default,
         aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default,
     }
 )  # fmt: skip

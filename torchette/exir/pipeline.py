@@ -26,12 +26,13 @@ from torchette.exir.passes.eliminate_views import eliminate_views
 from torchette.exir.passes.fold_batch_norm import fold_batch_norm
 from torchette.exir.passes.fold_constants import fold_constants
 from torchette.exir.passes.fuse_linear import fuse_linear
+from torchette.exir.passes.keep_assertions import keep_assertions
 from torchette.exir.passes.loops_to_while import loops_to_while
 from torchette.exir.passes.masks_to_indices import masks_to_indices
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.normalize_memory_formats import normalize_memory_formats
 from torchette.exir.passes.promote_types import promote_types
-from torchette.exir.passes.remove_dead_code import remove_assertions, remove_dead_code
+from torchette.exir.passes.remove_dead_code import remove_dead_code
 from torchette.exir.passes.remove_noops import remove_noops
 from torchette.exir.passes.scalars_to_tensors import scalars_to_tensors
 from torchette.exir.passes.spell_out_quantization import spell_out_quantization
@@ -58,7 +59,7 @@ STAGES = (
         "edge",
         dialects.EDGE,
         (
-            remove_assertions,
+            keep_assertions,
             masks_to_indices,
             copy_views,
             # Before noops, which compares layouts.

@@ -76,30 +76,33 @@ static int compare(const Scalar& a, const Scalar& b) {
   const double x = a.to_double(), y = b.to_double();
   return x != x || y != y ? 2 : (x > y) - (x < y);
 }
-#define TORCHETTE_COMPARISON(name, expression)                                \
-  static Error name(Context&, const Scalar& a, const Scalar& b, Value& out) { \
-    const int order = compare(a, b);                                          \
-    out = Value(expression);                                                  \
-    return Error::Ok;                                                         \
-  }
-TORCHETTE_COMPARISON(ne, order != 0)
-TORCHETTE_COMPARISON(lt, order == -1)
-TORCHETTE_COMPARISON(le, order == -1 || order == 0)
-TORCHETTE_COMPARISON(gt, order == 1)
-TORCHETTE_COMPARISON(ge, order == 1 || order == 0)
-#undef TORCHETTE_COMPARISON
-
-/// With a text in the place of the result: an error with this text where the numbers differ.
-static Error eq(Context&, const Scalar& a, const Scalar& b, Verdict out) {
-  const bool equal = compare(a, b) == 0;
+/// With a text in the place of the result: an error with this text where the comparison does not hold.
+static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* wanted, Verdict out) {
   if (out.slot != nullptr) {
-    *out.slot = Value(equal);
+    *out.slot = Value(holds);
     return Error::Ok;
   }
-  TORCHETTE_CHECK(equal, InvalidArgument, "%.*s: %lld is not %lld", static_cast<int>(out.text.size()),
-                  out.text.data(), static_cast<long long>(a.to_int()), static_cast<long long>(b.to_int()));
-  return Error::Ok;
+  if (holds) return Error::Ok;
+  const auto length = static_cast<int>(out.text.size());
+  if (a.is_bool())  // the text says it all
+    TORCHETTE_LOG(Error, "%.*s", length, out.text.data());
+  else
+    TORCHETTE_LOG(Error, "%.*s: %.15g is not %s%.15g", length, out.text.data(), a.to_double(), wanted,
+                  b.to_double());
+  return Error::InvalidArgument;
 }
+#define TORCHETTE_COMPARISON(name, expression, wanted)                         \
+  static Error name(Context&, const Scalar& a, const Scalar& b, Verdict out) { \
+    const int order = compare(a, b);                                           \
+    return decide(expression, a, b, wanted, out);                              \
+  }
+TORCHETTE_COMPARISON(eq, order == 0, "")
+TORCHETTE_COMPARISON(ne, order != 0, "other than ")
+TORCHETTE_COMPARISON(lt, order == -1, "less than ")
+TORCHETTE_COMPARISON(le, order == -1 || order == 0, "at most ")
+TORCHETTE_COMPARISON(gt, order == 1, "more than ")
+TORCHETTE_COMPARISON(ge, order == 1 || order == 0, "at least ")
+#undef TORCHETTE_COMPARISON
 
 static Value value_of(const Scalar& a) {
   return a.is_floating() ? Value(a.to_double()) : a.is_bool() ? Value(a.to_bool()) : Value(a.to_int());

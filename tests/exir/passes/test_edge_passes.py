@@ -125,16 +125,6 @@ def test_dead_code_goes_with_its_tensors():
     assert not program.state_dict
 
 
-def test_assertions_go():
-    def forward(x):
-        torch._check(x.shape[0] <= 16)
-        return x.to(torch.float64)
-
-    n = torch.export.Dim("n", min=2, max=16)
-    program, _ = lower(forward, (torch.randn(3),), "edge", dynamic_shapes=({0: n},))
-    assert called(program) == ["_to_copy.default"]
-
-
 def test_exported_program_and_module_are_left_alone():
     module = Function(lambda x: x.view(-1) * 2)
     exported = export(module, (torch.randn(2, 3),))

@@ -245,7 +245,7 @@ _TRAINING = frozenset(
 
 def _edge(target: Any) -> bool:
     if ops.is_symbolic(target):
-        return target not in ops.ASSERTIONS
+        return target not in ops.ASSERTIONS or target is ops.assert_scalar
     if ops.is_operator(target) and not ops.is_mutating(target) and target.namespace == "aten":
         return not ops.is_view(target) and (ops.is_core(target) or _is_extra(target))
     return _core(target)
@@ -259,7 +259,7 @@ def _is_extra(op: torch._ops.OpOverload) -> bool:
 def _exec(target: Any) -> bool:
     return (
         target is operator.getitem
-        or (ops.is_symbolic(target) and target not in ops.ASSERTIONS)
+        or (ops.is_symbolic(target) and _edge(target))
         or control_flow.name(target) in ("cond", "while_loop")
         or ops.is_delegate(target)
         or ops.is_out_variant(target)

@@ -381,6 +381,10 @@ TABLE: dict[Any, Callable] = {
     **_UPSAMPLE,
     **_SPECIAL,
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
+    # Without a text torch drops it.
+    aten._assert_async.default: lambda x: aten._assert_async.msg(x, "an assertion does not hold"),
+    aten._is_all_true.default: torch.all,
+    aten._is_any_true.default: torch.any,
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
     torch.ops.prims.convert_element_type.default: lambda x, dtype: x.to(dtype),

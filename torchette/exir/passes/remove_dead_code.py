@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph comes in; calls whose results nobody reads, asserted facts and stored tensors without a reader are gone.
+# A graph comes in; calls whose results nobody reads and stored tensors without a reader are gone.
 """What has no effect on the outputs is removed."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import operator
 from torch.export import ExportedProgram
 
 from torchette.exir import control_flow, ops
-from torchette.exir.graph import calls, drop_unused_branches, drop_unused_constants, graph_modules, note
+from torchette.exir.graph import drop_unused_branches, drop_unused_constants, graph_modules, note
 
 
 def remove_dead_code(program: ExportedProgram) -> ExportedProgram:
@@ -30,17 +30,6 @@ def remove_dead_code(program: ExportedProgram) -> ExportedProgram:
     tensors = drop_unused_constants(program)
     if removed or tensors:
         note(program, f"{removed} calls and {tensors} stored tensors had no reader")
-    return program
-
-
-def remove_assertions(program: ExportedProgram) -> ExportedProgram:
-    """Erase checks on symbolic values: the runtime checks each input against its bounds when it is set."""
-    removed = 0
-    for node in reversed(list(calls(program, *ops.ASSERTIONS))):
-        node.graph.erase_node(node)
-        removed += 1
-    if removed:
-        note(program, f"{removed} assertions removed")
     return program
 
 
