@@ -40,7 +40,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sources += (ROOT / "torchette/backends/xnnpack").glob("*.cpp")
         options += [
             "-DWITH_XNNPACK",
-            *(f"-I{XNNPACK}/src/{name}/include" for name in ("xnnpack", "pthreadpool")),
+            *(
+                f"-I{XNNPACK}/src/{name}"
+                for name in ("xnnpack/include", "xnnpack/src", "pthreadpool/include")
+            ),
         ]
         for name in (
             "libXNNPACK",

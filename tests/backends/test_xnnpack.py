@@ -345,11 +345,20 @@ def test_threads_memory_and_weights_are_options() -> None:
         registry.set_option(name, **defaults)
 
 
+SHARED = {
+    "a linear layer": (lambda: nn.Linear(64, 64), (3, 64)),
+    "a narrow one": (lambda: nn.Linear(64, 3), (3, 64)),
+    "a convolution": (lambda: nn.Conv2d(16, 48, 3), (1, 16, 8, 8)),
+    "one of each channel": (lambda: nn.Conv2d(16, 16, 3, groups=16), (1, 16, 8, 8)),
+}
+
+
 @there
-def test_methods_share_weights() -> None:
-    layer = nn.Linear(64, 64).eval()
+@pytest.mark.parametrize("name", SHARED)
+def test_methods_share_weights(name: str) -> None:
+    build, shape = SHARED[name]
+    layer, x = build().eval(), torch.randn(shape)
     one, two = nn.Sequential(layer, nn.ReLU()).eval(), nn.Sequential(layer, nn.Sigmoid()).eval()
-    x = torch.randn(3, 64)
     programs = {"one": export(one, (x,)), "two": export(two, (x,))}
     data = to_edge_transform_and_lower(programs, partitioner=XnnpackPartitioner()).to_executorch().buffer
     program = Runtime.get().load_program(data)
@@ -358,6 +367,23 @@ def test_methods_share_weights() -> None:
         torch.testing.assert_close(
             torch.as_tensor(methods[name].execute([x])[0]), model(x), rtol=1e-4, atol=1e-5
         )
+
+
+@there
+@pytest.mark.parametrize("cached", [True, False])
+def test_weights_of_every_size_are_packed_as_the_library_reads_them(cached: bool) -> None:
+    """Blocks of rows, what is left of them, and more than one thread packs."""
+    registry = Runtime.get().backend_registry
+    registry.set_option("XnnpackBackend", weight_cache_enabled=cached)
+    try:
+        for outputs in (1, 2, 31, 32, 33, 77, 1280):
+            _check(nn.Sequential(nn.Linear(300, outputs), nn.ReLU()), torch.randn(3, 300))
+            _check(nn.Conv2d(13, outputs, 3, bias=outputs % 2 == 0), torch.randn(1, 13, 5, 5))
+        _check(
+            nn.Sequential(nn.Linear(900, 700), nn.Linear(700, 900), nn.Linear(900, 33)), torch.randn(2, 900)
+        )
+    finally:
+        registry.set_option("XnnpackBackend", weight_cache_enabled=True)
 
 
 @there

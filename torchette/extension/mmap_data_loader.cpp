@@ -55,12 +55,16 @@ bool lock_pages(void* data, size_t size) { return mlock(data, size) == 0; }
 /// What one fault may map at most, around the page that it is for.
 constexpr uintptr_t kFolio = uintptr_t{1} << 21;
 
+/// Bytes that are worth a look at the pages before them.
+constexpr size_t kMany = kFolio / 16;
+
 /// The pages that lie wholly inside leave the process; who reads them again gets them from the file again. So
-/// do those before them, which their faults may have brought back after others had let them go.
+/// do those before many bytes: faults may have brought them back after others had let them go.
 void forget(void* mapping, void* data, size_t size) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<uintptr_t>(data);
-  const auto begin = std::max(reinterpret_cast<uintptr_t>(mapping), first / kFolio * kFolio);
+  const auto begin = size < kMany ? (first + page - 1) / page * page
+                                  : std::max(reinterpret_cast<uintptr_t>(mapping), first / kFolio * kFolio);
   const auto end = (first + size) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }

@@ -119,6 +119,9 @@ class Builder {
       }
     }
     for (const Defined& it : known_) out_.sizes.push_back(it.dims);
+    out_.matrices.erase(std::remove_if(out_.matrices.begin(), out_.matrices.end(),
+                                       [this](const Matrix& it) { return uses_[it.rows].empty(); }),
+                        out_.matrices.end());
     for (size_t i = 0; i < known_.size(); ++i) {
       const Defined& it = known_[i];
       TORCHETTE_CHECK(it.ready || !it.present || !it.result, DelegateInvalidCompatibility,
@@ -447,12 +450,25 @@ class Builder {
   }
 
   /// How a node packs its weights goes into what tells them apart; two nodes that differ in it share nothing.
-  void packed_as(const Defined& weights, const std::string& how) {
+  void packed_as(const Defined& weights, std::string how) {
+    how += '/' + std::to_string(static_cast<int>(weights.type));
+    for (size_t d : weights.dims) how += ',' + std::to_string(d);
+    const auto [use, is_new] = uses_.emplace(weights.data, how);
+    if (use->second != how) use->second.clear();
     const auto known = out_.identities.find(weights.data);
     if (known == out_.identities.end() || known->second.empty()) return;
-    const auto [use, is_new] = uses_.emplace(weights.data, how);
     if (is_new) known->second += '/' + how;
-    if (use->second != how) known->second.clear();
+    if (use->second.empty()) known->second.clear();
+  }
+
+  /// A product in float32 with weights whose rows are outputs.
+  void multiplies(const Defined& source, const Defined& weights, const Defined* added, size_t outputs) {
+    for (const Defined* it : {&source, &weights, added})
+      if (it != nullptr && it->type != xnn_datatype_fp32) return;
+    if (!weights.constant || (added != nullptr && !added->constant)) return;
+    out_.matrices.push_back({static_cast<const float*>(weights.data),
+                             added == nullptr ? nullptr : static_cast<const float*>(added->data), outputs,
+                             product(weights.dims) / outputs});
   }
 
   /// The library's id of a value that a node writes: one that nobody wrote before.
@@ -575,8 +591,10 @@ class Builder {
             image->dims.size() == 4 && image->dims[3] == groups * gic &&
             scales_fit(*image, *weights, offsets, depthwise ? 3 : 0, 3),
         DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
-    packed_as(*weights, std::to_string(static_cast<int>(kind)) + ',' + std::to_string(groups) + ',' +
-                            std::to_string(gic) + ',' + std::to_string(goc));
+    packed_as(*weights, std::to_string(static_cast<int>(kind)) + ',' + std::to_string(image->type) + ',' +
+                            std::to_string(groups) + ',' + std::to_string(gic) + ',' + std::to_string(goc));
+    if (kind == Node::XNNConv2d && groups == 1)
+      multiplies(*image, *weights, offsets, static_cast<size_t>(goc));
     std::vector<uint64_t> window = {kh,
                                     kw,
                                     u(C::kSubsamplingHeight),
@@ -777,7 +795,8 @@ class Builder {
                 (offsets == nullptr || product(offsets->dims) == weights->dims[flags != 0 ? 1 : 0]) &&
                 scales_fit(*source, *weights, offsets, flags != 0 ? 1 : 0, 1),
             DelegateInvalidCompatibility, "a linear layer's bias does not fit its weights");
-        packed_as(*weights, flags != 0 ? "transposed" : "linear");
+        packed_as(*weights, (flags != 0 ? "transposed," : "linear,") + std::to_string(source->type));
+        if (flags == 0 && weights->dims[0] != 0) multiplies(*source, *weights, offsets, weights->dims[0]);
         step(Step::Kind::Linear, n, {F::kInput1Id, F::kFilterId, F::kBiasId}, F::kOutputId, {flags});
         TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, flags));
         return Error::Ok;

@@ -39,6 +39,7 @@ struct Graph {
   std::vector<std::vector<char>> copies;    // of constants that nodes read when the graph runs
   std::vector<std::vector<float>> widened;  // weights in half precision that the library wants in float32
   Identities identities;                    // of the weights
+  std::vector<Matrix> matrices;             // of them
   size_t constant_bytes = 0;
   bool needs_bytes = false;  // whether constants stand in the processed bytes themselves
 
@@ -53,6 +54,7 @@ struct Graph {
     xnn_delete_subgraph(subgraph);
     subgraph = nullptr;
     identities.clear();
+    matrices.clear();
     widened.clear();
     for (Constant& it : constants)
       if (!it.stays) it.bytes.Free();

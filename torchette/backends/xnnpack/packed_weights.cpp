@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torchette/backends/xnnpack/packed_weights.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <thread>
+
+extern "C" {
+#include <xnnpack/config.h>  // of the library's own: the order in which its kernels read weights
+}
 
 namespace torchette {
 namespace xnnpack {
@@ -13,9 +21,21 @@ namespace {
 constexpr size_t kAlignment = 128;         // of one set of weights
 constexpr size_t kHuge = size_t{1} << 21;  // a page that is worth asking for: 512 faults become one
 
+constexpr uint32_t kMatrix = UINT32_MAX;     // in place of the library's seed: what `pack` packed
+constexpr size_t kBlock = size_t{1} << 18;   // bytes that a thread packs at once, or one block of rows
+constexpr size_t kThread = size_t{1} << 20;  // bytes that are worth a thread
+constexpr size_t kFolio = size_t{1} << 21;   // what one page fault may map of a file
+
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
+
+/// Rows of a matrix that are packed together.
+struct PackedWeights::Block {
+  const Matrix* matrix;
+  size_t first, count;
+  float* to;
+};
 
 PackedWeights::PackedWeights() {
   provider_.context = this;
@@ -50,7 +70,91 @@ bool PackedWeights::key_of(const xnn_weights_cache_look_up_key& given, Key* key)
   return true;
 }
 
+void PackedWeights::pack(std::vector<Matrix>& matrices) {
+  const xnn_gemm_config* const config = xnn_init_f32_gemm_config();
+  // Where the kernels read one number of a row at a time, a convolution's rows are packed as a product's.
+  if (config == nullptr || config->log2_kr != 0 || config->log2_sr != 0 || config->pack_gemm_goi == nullptr)
+    return;
+  std::sort(matrices.begin(), matrices.end(),
+            [](const Matrix& a, const Matrix& b) { return a.rows < b.rows; });
+  std::vector<Block> blocks;
+  size_t bytes = 0;
+  for (const Matrix& matrix : matrices) {
+    if (matrix.outputs < config->nr) continue;  // the library has other kernels for these
+    const size_t stride = matrix.inputs + 1;
+    Key key;
+    const bool has_key = key_of({kMatrix, matrix.rows, matrix.bias}, &key);
+    const auto found = has_key ? entries_.find(key) : entries_.end();
+    void*& packed = ready_[{matrix.rows, matrix.bias}];
+    if (packed != nullptr) continue;
+    if (found != entries_.end()) {
+      packed = found->second;
+      continue;
+    }
+    packed = reserve(round_up(matrix.outputs, config->nr) * stride * sizeof(float));
+    if (packed == nullptr) {
+      ready_.erase({matrix.rows, matrix.bias});
+      break;
+    }
+    if (has_key) entries_.emplace(std::move(key), packed);
+    const size_t at_once = round_up(std::max<size_t>(kBlock / (stride * sizeof(float)), 1), config->nr);
+    for (size_t first = 0; first < matrix.outputs; first += at_once)
+      blocks.push_back({&matrix, first, std::min(at_once, matrix.outputs - first),
+                        static_cast<float*>(packed) + first * stride});
+    bytes += matrix.outputs * stride * sizeof(float);
+  }
+  pack(blocks, bytes);
+}
+
+void PackedWeights::pack(std::vector<Block>& blocks, size_t bytes) {
+  const xnn_gemm_config* const config = xnn_init_f32_gemm_config();
+  const auto pack_rows = reinterpret_cast<xnn_packw_gemm_goi_ukernel_fn>(config->pack_gemm_goi);
+  std::atomic<size_t> next{0};
+  std::mutex mutex;                      // over what follows
+  std::map<const Matrix*, size_t> left;  // rows that are not packed yet
+  std::vector<const Matrix*> done;
+  for (const Block& block : blocks) left[block.matrix] += block.count;
+  // Of pages that somebody is about to read none is given back: a fault would bring all around it again.
+  const auto release = [&](const float* read) {
+    size_t kept = 0;
+    for (const Matrix* one : done) {
+      const float* end = one->rows + one->outputs * one->inputs;
+      if (reinterpret_cast<uintptr_t>(end) + 2 * kFolio > reinterpret_cast<uintptr_t>(read)) {
+        done[kept++] = one;
+      } else {
+        packed_(one->rows);
+      }
+    }
+    done.resize(kept);
+  };
+  const auto work = [&] {
+    for (size_t i = next++; i < blocks.size(); i = next++) {
+      const Block& it = blocks[i];
+      const Matrix& matrix = *it.matrix;
+      const float* rows = matrix.rows + it.first * matrix.inputs;
+      pack_rows(1, it.count, matrix.inputs, config->nr, 1, 1, rows,
+                matrix.bias == nullptr ? nullptr : matrix.bias + it.first, nullptr, it.to, 0, nullptr);
+      const std::lock_guard<std::mutex> lock(mutex);
+      if ((left[&matrix] -= it.count) == 0) done.push_back(&matrix);
+      release(rows);
+    }
+  };
+  const size_t processors = std::thread::hardware_concurrency();
+  std::vector<pthread_t> others;
+  while (others.size() + 1 < std::min(processors, bytes / kThread)) {
+    pthread_t other;
+    const auto run = [](void* it) -> void* { return (*static_cast<decltype(work)*>(it))(), nullptr; };
+    if (pthread_create(&other, nullptr, run, const_cast<void*>(static_cast<const void*>(&work))) != 0) break;
+    others.push_back(other);
+  }
+  work();
+  for (pthread_t other : others) pthread_join(other, nullptr);
+  for (const Matrix* one : done) packed_(one->rows);
+}
+
 size_t PackedWeights::look_up(const xnn_weights_cache_look_up_key& given) const {
+  const auto ready = ready_.find({given.kernel, given.bias});
+  if (ready != ready_.end()) return reinterpret_cast<size_t>(ready->second);
   Key key;
   if (!key_of(given, &key)) return SIZE_MAX;
   const auto found = entries_.find(key);
@@ -88,6 +192,7 @@ void* PackedWeights::reserve(size_t size) {
 }
 
 size_t PackedWeights::insert(const xnn_weights_cache_look_up_key& given, void* data) {
+  if (data == nullptr) return look_up(given);  // a convolution asks again for what it has found
   packed_(given.kernel);
   Key key;
   if (key_of(given, &key)) {

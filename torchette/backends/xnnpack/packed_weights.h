@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace torchette {
@@ -17,6 +18,14 @@ namespace xnnpack {
 /// By address of the weights as they are stored: what tells them from all others of the program. Empty where
 /// one address stands for several things; those are not shared.
 using Identities = std::map<const void*, std::string>;
+
+/// Weights in float32 of a product in float32, as the file has them: for each output a row of `inputs`
+/// numbers, which nothing else reads.
+struct Matrix {
+  const float* rows;
+  const float* bias;  // may be null
+  size_t outputs, inputs;
+};
 
 /// Not safe to be used by two threads at once.
 class PackedWeights {
@@ -30,9 +39,13 @@ class PackedWeights {
   /// `packed` is told of each set of weights that is read no more.
   xnn_weights_cache_t open(const Identities& identities, size_t bytes,
                            std::function<void(const void*)> packed);
+  /// Packs what the library would pack one after the other, on all processors where it is much. For use
+  /// after `open`; whatever this does not pack, the library does.
+  void pack(std::vector<Matrix>& matrices);
   void close() {
     identities_ = nullptr;
     packed_ = nullptr;
+    ready_.clear();
   }
 
  private:
@@ -43,6 +56,8 @@ class PackedWeights {
   };
   static PackedWeights& of(void* context) { return *static_cast<PackedWeights*>(context); }
   bool key_of(const xnn_weights_cache_look_up_key& given, Key* key) const;
+  struct Block;
+  void pack(std::vector<Block>& blocks, size_t bytes);
   size_t look_up(const xnn_weights_cache_look_up_key& key) const;
   void* reserve(size_t size);
   size_t insert(const xnn_weights_cache_look_up_key& key, void* data);
@@ -51,6 +66,7 @@ class PackedWeights {
   const Identities* identities_ = nullptr;
   std::function<void(const void*)> packed_;
   std::map<Key, void*> entries_;
+  std::map<std::pair<const void*, const void*>, void*> ready_;  // (weights, bias) -> packed by `pack`
   std::vector<Chunk> chunks_;
   size_t used_ = 0;      // of the last chunk
   size_t expected_ = 0;  // bytes that are still to come

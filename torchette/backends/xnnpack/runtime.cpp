@@ -56,7 +56,7 @@ using Threads = std::shared_ptr<pthreadpool>;
 struct Handle {
   xnnpack::Graph graph;
   Threads threads;
-  std::shared_ptr<Weights> weights;  // null where the cache is off
+  std::shared_ptr<Weights> weights;
   std::shared_ptr<Workspace> workspace;
   xnn_runtime_t runtime = nullptr;
   std::vector<xnn_external_value> pointers;
@@ -226,7 +226,7 @@ class XnnpackBackend final : public BackendInterface {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       handle->threads = threads_;
-      if (caches_) handle->weights = weights_.get(program);
+      handle->weights = weights_.get(caches_ ? program : nullptr);
       const void* const sharers[] = {nullptr, program, &workspaces_};
       handle->workspace = workspaces_.get(sharers[sharing_]);
     }
@@ -234,18 +234,17 @@ class XnnpackBackend final : public BackendInterface {
     TORCHETTE_CHECK(handle->workspace->it != nullptr ||
                         xnn_create_workspace(&handle->workspace->it) == xnn_status_success,
                     MemoryAllocationFailed, "XNNPACK has no memory");
-    const auto make = [&](xnn_weights_cache_t cache) {
-      return xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it,
-                                   handle->threads.get(), 0, &handle->runtime);
-    };
     xnn_status status;
-    if (handle->weights != nullptr) {
+    {
       const std::lock_guard<std::mutex> packing(handle->weights->mutex);
-      status = make(handle->weights->packed.open(handle->graph.identities, handle->graph.constant_bytes,
-                                                 [handle](const void* data) { handle->graph.packed(data); }));
-      handle->weights->packed.close();
-    } else {
-      status = make(nullptr);
+      xnnpack::PackedWeights& packed = handle->weights->packed;
+      const xnn_weights_cache_t cache =
+          packed.open(handle->graph.identities, handle->graph.constant_bytes,
+                      [handle](const void* data) { handle->graph.packed(data); });
+      packed.pack(handle->graph.matrices);
+      status = xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it,
+                                     handle->threads.get(), 0, &handle->runtime);
+      packed.close();
     }
     TORCHETTE_CHECK(status == xnn_status_success, DelegateInvalidCompatibility,
                     "XNNPACK refuses the graph: status %d", static_cast<int>(status));
