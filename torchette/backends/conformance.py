@@ -150,6 +150,7 @@ def missing_at_run_time(make: MakePartitioner) -> None:
         Runtime.get().load_program(data).load_method("forward")
     except TorchetteError as error:
         assert absent in str(error), f"the message does not name the backend: {error}"
+        assert name in str(error), f"the message does not list the backends that there are: {error}"
     else:
         raise AssertionError("a method of an unknown backend was loaded")
 

@@ -183,13 +183,18 @@ torchette_error_t torchette_module_open_buffer(const void* data, size_t size, to
 void torchette_module_free(torchette_module_t* module) { delete module; }
 
 size_t torchette_module_num_methods(const torchette_module_t* module) {
-  return module == nullptr ? 0 : module->module.program()->num_methods();
+  size_t count = 0;
+  while (torchette_module_method_name(module, count) != nullptr) ++count;
+  return count;
 }
 
 const char* torchette_module_method_name(const torchette_module_t* module, size_t index) {
-  if (module == nullptr) return nullptr;
-  const Result<const char*> name = module->module.program()->get_method_name(index);
-  return name.ok() ? *name : nullptr;
+  const size_t count = module == nullptr ? 0 : module->module.program()->num_methods();
+  for (size_t i = 0; i < count; ++i) {
+    const Result<const char*> name = module->module.program()->get_method_name(i);
+    if (name.ok() && !Module::is_fallback(*name) && index-- == 0) return *name;
+  }
+  return nullptr;
 }
 
 torchette_error_t torchette_method_num_inputs(torchette_module_t* module, const char* method,

@@ -193,6 +193,8 @@ Result<FreeableBuffer> MergedDataMap::get_data(const char* key) const {
     Result<FreeableBuffer> found = map.get_data(key);
     if (found.error() != Error::NotFound) return found;
   }
+  TORCHETTE_LOG(Error, "neither the program nor one of its %zu data files has data of the name %s",
+                maps_.size(), key);
   return Error::NotFound;
 }
 

@@ -3,6 +3,7 @@
 #include "torchette/extension/module.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
@@ -12,7 +13,8 @@
 namespace torchette::extension {
 namespace {
 
-constexpr size_t kAlignment = 64;  // what vector instructions like
+constexpr size_t kAlignment = 64;          // what vector instructions like
+constexpr char kPortable[] = "@portable";  // ends the name of a method's second plan, which needs no backend
 
 /// The loader that `from` gives, on the heap.
 template <typename L>
@@ -111,9 +113,14 @@ Error Module::load(Program::Verification verification) {
   return Error::Ok;
 }
 
+bool Module::is_fallback(const char* method_name) {
+  const size_t size = strlen(method_name), end = sizeof(kPortable) - 1;
+  return size > end && strcmp(method_name + size - end, kPortable) == 0;
+}
+
 Result<size_t> Module::num_methods() {
-  TORCHETTE_TRY(load());
-  return program_->num_methods();
+  const Result<std::unordered_set<std::string>> names = method_names();
+  return names.ok() ? Result<size_t>(names->size()) : names.error();
 }
 
 Result<std::unordered_set<std::string>> Module::method_names() {
@@ -122,7 +129,7 @@ Result<std::unordered_set<std::string>> Module::method_names() {
   for (size_t i = 0; i < program_->num_methods(); ++i) {
     const Result<const char*> name = program_->get_method_name(i);
     if (!name.ok()) return name.error();
-    names.insert(*name);
+    if (!is_fallback(*name)) names.insert(*name);
   }
   return names;
 }
@@ -153,6 +160,7 @@ Error Module::share_arenas() {
   for (size_t i = 0; i < program_->num_methods(); ++i) {
     const Result<const char*> name = program_->get_method_name(i);
     if (!name.ok()) return name.error();
+    if (is_fallback(*name)) continue;
     const Result<MethodMeta> meta = program_->method_meta(*name);
     if (!meta.ok()) return meta.error();
     sizes.resize(std::max(sizes.size(), meta->num_memory_planned_buffers()));
@@ -172,14 +180,13 @@ Error Module::share_arenas() {
   return Error::Ok;
 }
 
-Error Module::load_method(const std::string& method_name, HierarchicalAllocator* planned_memory) {
-  if (is_method_loaded(method_name)) return Error::Ok;
-  TORCHETTE_TRY(load());
-  const Result<MethodMeta> meta = program_->method_meta(method_name.c_str());
+Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory, bool share,
+                        std::unique_ptr<Loaded>* out) {
+  const Result<MethodMeta> meta = program_->method_meta(name);
   if (!meta.ok()) return meta.error();
   auto loaded = std::make_unique<Loaded>();
   if (planned_memory == nullptr) {
-    if (share_memory_arenas_) {
+    if (share) {
       TORCHETTE_TRY(share_arenas());
       loaded->arenas = shared_arenas_;
     } else {
@@ -190,7 +197,7 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
   }
   MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
   loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
-  Result<Method> method = program_->load_method(method_name.c_str(), &loaded->manager, data_map_.get());
+  Result<Method> method = program_->load_method(name, &loaded->manager, data_map_.get());
   if (!method.ok()) return method.error();
   loaded->method = std::make_unique<Method>(std::move(*method));
   for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {
@@ -200,6 +207,23 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
     void* bytes = loaded->memory.allocate(info->nbytes(), kAlignment);
     TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for output %zu", i);
     TORCHETTE_TRY(loaded->method->set_output_data_ptr(bytes, info->nbytes(), i));
+  }
+  *out = std::move(loaded);
+  return Error::Ok;
+}
+
+Error Module::load_method(const std::string& method_name, HierarchicalAllocator* planned_memory) {
+  if (is_method_loaded(method_name)) return Error::Ok;
+  TORCHETTE_TRY(load());
+  std::unique_ptr<Loaded> loaded;
+  const Error error = load_plan(method_name.c_str(), planned_memory, share_memory_arenas_, &loaded);
+  if (error != Error::Ok) {
+    const std::string portable = method_name + kPortable;
+    size_t i = 0;
+    while (i < program_->num_methods() && portable != *program_->get_method_name(i)) ++i;
+    if (i == program_->num_methods()) return error;
+    if (load_plan(portable.c_str(), nullptr, false, &loaded) != Error::Ok) return error;
+    TORCHETTE_LOG(Error, "%s runs on the portable kernels", method_name.c_str());
   }
   methods_.emplace(method_name, std::move(loaded));
   return Error::Ok;

@@ -51,11 +51,16 @@ class Module {
   bool is_loaded() const { return program_ != nullptr; }
   std::shared_ptr<Program> program() const { return program_; }
 
+  /// Second plans, which need no backend, are not counted and have no names here.
   Result<size_t> num_methods();
   Result<std::unordered_set<std::string>> method_names();
+  /// Whether a method of a program is another one's second plan.
+  static bool is_fallback(const char* method_name);
   Result<MethodMeta> method_meta(const std::string& method_name);
 
-  /// `planned_memory` is used instead of memory of its own. Errors: those of Program::load_method().
+  /// `planned_memory` is used instead of memory of its own. Where a backend is missing or refuses and the
+  /// program was compiled with a portable fallback, that is loaded, in memory of its own, and one log line
+  /// says so. Errors: those of Program::load_method(), of the first plan where there are two.
   Error load_method(const std::string& method_name, HierarchicalAllocator* planned_memory = nullptr);
   Error load_forward(HierarchicalAllocator* planned_memory = nullptr) {
     return load_method("forward", planned_memory);
@@ -106,6 +111,8 @@ class Module {
   Result<std::shared_ptr<DataLoader>> open_file(const std::string& path) const;
   Error open_data_files();
   Error plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas);
+  Error load_plan(const char* name, HierarchicalAllocator* planned_memory, bool share,
+                  std::unique_ptr<Loaded>* out);
   Error share_arenas();
 
   std::string file_path_;

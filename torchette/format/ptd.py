@@ -40,7 +40,7 @@ def layout(scalar_type: int, sizes: list[int], dim_order: bytes | None = None) -
 
 
 def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> bytes:
-    """The bytes of a .ptd file. Names with the same buffer object share a segment.
+    """The bytes of a .ptd file. Names with equal bytes share a segment.
 
     Args:
         named: what stands under each name; buffers are C-contiguous.
@@ -52,17 +52,17 @@ def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> b
         raise ValueError(f"An alignment must be a power of two, not {segment_alignment}")
     types = SCHEMA.types
     records, segments, chunks = [], [], []
-    stored: dict[int, int] = {}
+    stored: dict[bytes, int] = {}
     size = 0
     for key, item in named.items():
-        if id(item.data) not in stored:
-            data = bytes(item.data)
+        data = bytes(item.data)
+        if data not in stored:
             chunks += [bytes(-size % segment_alignment), data]
             size += -size % segment_alignment
             segments.append(types["DataSegment"](size, len(data)))
             size += len(data)
-            stored[id(item.data)] = len(segments) - 1
-        records.append(types["NamedData"](key, stored[id(item.data)], item.layout))
+            stored[data] = len(segments) - 1
+        records.append(types["NamedData"](key, stored[data], item.layout))
     head = flatbuffer.encode(SCHEMA, types["FlatTensor"](0, segments, records), reserve=_HEADER.size)
     base = len(head) + -len(head) % segment_alignment
     _HEADER.pack_into(

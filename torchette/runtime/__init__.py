@@ -59,6 +59,7 @@ _MOST_THREADS = 256
 
 # The runtime's error numbers that Python tells apart.
 _INVALID_ARGUMENT, _OPERATOR_MISSING = 0x12, 0x14
+_NOT_FOUND = 0x20
 _ACCESS_FAILED, _INVALID_PROGRAM, _INVALID_EXTERNAL_DATA = 0x22, 0x23, 0x24
 
 # Names of the element types, by number.
@@ -418,7 +419,16 @@ class Program:
                 ],
             )
         kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
-        hints = ["load_program(..., data_files=['weights.ptd'])"] if number == _INVALID_EXTERNAL_DATA else []
+        hints = []
+        if number in (_INVALID_EXTERNAL_DATA, _NOT_FOUND):
+            hints = ["load_program(..., data_files=['weights.ptd'])"]
+        elif "needs the backend" in lines[0]:
+            names = ", ".join(BackendRegistry().registered_backend_names)
+            hints = [
+                f"backends that there are: {names or 'none'}; XNNPACK is built by ./dev xnnpack, in a checkout",
+                "backend_registry.load('libmine.so') registers one that is built elsewhere",
+                "compile with portable_fallback=True, and the program runs without it",
+            ]
         return kind(f"{self._name}: {what}: {lines[0]}", where=lines[1:], hints=hints)
 
     def __repr__(self) -> str:

@@ -188,8 +188,10 @@ def _image_tensor(tensor: torch.Tensor, rank: int) -> torch.Tensor:
 class Lowering:
     """Builds a payload from a graph. An image may have two values, one in its own order and one in NHWC."""
 
-    def __init__(self, arguments: int, constants: dict[Node, torch.Tensor]) -> None:
-        self.payload = Payload(arguments)
+    def __init__(
+        self, arguments: int, constants: dict[Node, torch.Tensor], external_tag: str | None = None
+    ) -> None:
+        self.payload = Payload(arguments, external_tag)
         self._constants = constants
         self._plain: dict[Node, int] = {}
         self._nhwc: dict[Node, int] = {}

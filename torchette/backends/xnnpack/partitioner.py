@@ -16,9 +16,10 @@ from torch.fx import Node
 from torchette.backends.xnnpack.attention import spell_out_attention
 from torchette.backends.xnnpack.configs import ConfigPrecisionType, XNNPartitionerConfig, by_operator
 from torchette.backends.xnnpack.operators import why_not
-from torchette.backends.xnnpack.preprocess import XnnpackBackend
+from torchette.backends.xnnpack.preprocess import EXTERNAL_TAG, XnnpackBackend
 from torchette.backends.xnnpack.quantization import role
 from torchette.exir.delegate import (
+    CompileSpec,
     DelegationSpec,
     Partitioner,
     PartitionResult,
@@ -42,6 +43,7 @@ class XnnpackPartitioner(Partitioner):
         config_precisions: ConfigPrecisionType | Sequence[ConfigPrecisionType] | None = None,
         per_op_mode: bool = False,
         verbose: bool = False,
+        external_tag: str | None = None,
     ) -> None:
         """
         Args:
@@ -49,6 +51,7 @@ class XnnpackPartitioner(Partitioner):
             config_precisions: take only what computes so, by default all.
             per_op_mode: a delegate for each operator, with what quantizes before and after it.
             verbose: log the reasons why nodes are left out, which `delegation()` reports in any case.
+            external_tag: the name of a data file (.ptd) beside the program, where the weights shall stand instead.
         """
         super().__init__()
         self._configs = None if configs is None else by_operator(configs)
@@ -56,6 +59,7 @@ class XnnpackPartitioner(Partitioner):
             config_precisions = [config_precisions]
         self._precisions = set(config_precisions or ConfigPrecisionType)
         self._per_op, self._verbose = per_op_mode, verbose
+        self._specs = [] if external_tag is None else [CompileSpec(EXTERNAL_TAG, external_tag.encode())]
 
     def ops_to_not_decompose(
         self, ep: ExportedProgram
@@ -102,7 +106,7 @@ class XnnpackPartitioner(Partitioner):
             _tag_one_by_one(exported_program, constants(exported_program))
         tags = {node.meta[TAG] for node in calls(exported_program) if TAG in node.meta} or {"xnnpack"}
         tag_constant_data(exported_program)
-        spec = DelegationSpec(XnnpackBackend.__name__, [])
+        spec = DelegationSpec(XnnpackBackend.__name__, self._specs)
         return PartitionResult(exported_program, dict.fromkeys(sorted(tags), spec))
 
     def _refusal(

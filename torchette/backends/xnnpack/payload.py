@@ -56,8 +56,9 @@ FLOATS = {torch.float32: FP32, torch.float16: FP16}
 class Payload:
     """Collects a graph. Values are named by the numbers that `value` and `constant` return."""
 
-    def __init__(self, arguments: int) -> None:
+    def __init__(self, arguments: int, external_tag: str | None = None) -> None:
         self.store = NamedDataStore()
+        self._external_tag = external_tag  # the data file that constants go to
         self._graph = T["XNNGraph"](
             version="0", num_externs=arguments, constant_data=[T["ConstantDataOffset"](0, 0, "")]
         )
@@ -132,7 +133,7 @@ class Payload:
         return known
 
     def _data(self, data: Any, key: str) -> int:
-        self.store.add_named_data(key, data, _ALIGNMENT)
+        self.store.add_named_data(key, data, _ALIGNMENT, self._external_tag)
         self._graph.constant_data.append(T["ConstantDataOffset"](2**64 - 1, data.nbytes, key))
         return len(self._graph.constant_data) - 1
 

@@ -16,6 +16,7 @@ from torchette.backends.xnnpack.operators import Lowering, why_not
 from torchette.exir.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders
 
+EXTERNAL_TAG = "external_tag"  # the option that names the data file for the weights
 _INPUT, _RESULT = 1, 2  # the library's flags of values that are given from outside
 
 
@@ -80,12 +81,14 @@ class XnnpackBackend(BackendDetails):
         Raises:
             ValueError: a node that the library cannot run, or an option that this backend does not have.
         """
-        if compile_specs:
-            raise ValueError(f"the XNNPACK backend has no option {compile_specs[0].key!r}")
+        options = {spec.key: spec.value.decode() for spec in compile_specs}
+        external_tag = options.pop(EXTERNAL_TAG, None)
+        if options:
+            raise ValueError(f"the XNNPACK backend has no option {next(iter(options))!r}")
         stored = dict(constants(edge_program))
         inputs = [node for node in placeholders(edge_program) if node not in stored]
         results = outputs(edge_program)
-        lowering = Lowering(len(inputs) + len(results), stored)
+        lowering = Lowering(len(inputs) + len(results), stored, external_tag)
         for argument, node in enumerate(inputs):
             lowering.add_input(node, argument)
         for argument, node in enumerate(results, len(inputs)):
