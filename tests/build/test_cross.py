@@ -367,3 +367,35 @@ def test_a_project_finds_a_build_and_its_compiler(tmp_path: Path) -> None:
     run("cmake", "-S", ROOT, "-B", tmp_path / "tree", *ours, f"-DPython_EXECUTABLE={sys.executable}")
     run("cmake", "--build", tmp_path / "tree", "--target", "torchette_core")
     assert list((tmp_path / "tree").glob("libtorchette_core.a"))
+
+
+@pytest.mark.slow
+def test_cmake_builds_the_runtime_with_a_compiler_of_ones_own(tmp_path: Path) -> None:
+    """docs/cross-compile.md: a toolchain file for a board, and the checkout added to an application that CMake links."""
+    if shutil.which("arm-none-eabi-g++") is None:
+        pytest.skip("./dev tools installs arm-none-eabi-g++")
+    if shutil.which("cmake") is None or shutil.which("ninja") is None:
+        pytest.skip("no cmake and ninja")
+    page = (ROOT / "docs" / "cross-compile.md").read_text()
+    (tmp_path / "my-board.cmake").write_text(re.search(r"```cmake\n(# my-board.*?)```", page, re.S)[1])
+    chosen = Selection(frozenset(["aten::add.out"]), frozenset(["float32"]))
+    (tmp_path / "selection.h").write_text(chosen.header())
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(app LANGUAGES CXX)\n"
+        f"add_subdirectory({ROOT} torchette EXCLUDE_FROM_ALL)\nadd_executable(app main.cpp)\n"
+        "target_link_libraries(app PRIVATE torchette_core torchette_kernels m c nosys gcc)\n"
+        "target_link_options(app PRIVATE -nodefaultlibs -Wl,--gc-sections)\n"
+    )
+    (tmp_path / "main.cpp").write_text(
+        '#include "torchette/runtime/kernel_registry.h"\n'
+        'int main() { return torchette::find_kernel("aten::add.out") == nullptr; }\n'
+    )
+    command = re.search(r"^cmake -B build (.*my-board.*)$", page, re.M)[1].replace("made/m4/", "")
+    options = command.replace("$PWD", str(tmp_path)).split()
+    build = tmp_path / "build"
+    run(
+        "cmake", "-G", "Ninja", "-S", tmp_path, "-B", build, *options, f"-DPython_EXECUTABLE={sys.executable}"
+    )
+    run("cmake", "--build", build)
+    symbols = run("arm-none-eabi-nm", "-C", build / "app").stdout
+    assert "add_out" in symbols and "mul_out" not in symbols

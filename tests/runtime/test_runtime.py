@@ -119,6 +119,22 @@ def test_sources(tmp_path: Path) -> None:
                 assert (result == 2).all()
 
 
+class Decrypting(io.RawIOBase):
+    """A loader of one's own: a file whose bytes are not those of the program."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        self.file = file
+
+    def read(self, size: int = -1) -> bytes:
+        return bytes(byte ^ 0x5A for byte in self.file.read(size))
+
+
+def test_a_source_that_decrypts(tmp_path: Path) -> None:
+    hidden = io.BytesIO(bytes(byte ^ 0x5A for byte in sum_program([2])))
+    method = Runtime.get().load_program(Decrypting(hidden)).load_method("forward")
+    assert method.execute([ones(2), ones(2)])[0].tolist() == [2, 2]
+
+
 def test_a_bytearray_may_change_afterwards() -> None:
     contents = bytearray(sum_program([2]))
     method = load(contents)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import resource
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,6 +53,25 @@ def test_eight_threads_with_a_method_each(program: Program) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(serve, range(8)))
+
+
+def test_weights_are_there_once_however_many_methods_there_are(tmp_path: Path) -> None:
+    """64 MB of them; a method's own memory is what it plans."""
+    file = tmp_path / "wide.pte"
+    torchette.compile(torch.nn.Linear(4096, 4096).eval(), (torch.ones(1, 4096),)).save(file)
+    program, x = Runtime.get().load_program(file), np.ones((1, 4096), np.float32)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    first = program.load_method("forward")
+    expected = np.array(first.execute([x])[0])
+    before = resident()
+    with ThreadPoolExecutor(8) as pool:
+        methods = list(pool.map(lambda _: program.load_method("forward"), range(8)))
+        results = list(pool.map(lambda method: np.array(method.execute([x])[0]), methods))
+    assert all(np.array_equal(result, expected) for result in results)
+    assert resident() - before < 16 << 20
 
 
 def test_one_execution_on_two_threads_gives_the_same_bits(program: Program) -> None:
