@@ -68,7 +68,7 @@ class MethodParts {
   Span<const int32_t> inputs_;  // indices of values, in place in the file
   Span<const int32_t> outputs_;
   Input* input_state_ = nullptr;
-  Span<size_t> extents_;  // bytes of each planned buffer that tensors lie in
+  Span<size_t> extents_;  // bytes of each planned buffer in which tensors of sizes that stay lie
   size_t next_ = 0;       // instruction
   bool any_unbacked_ = false;
   uint32_t max_turns_ = UINT32_MAX;

@@ -387,7 +387,7 @@ class Method::Loading {
     const bool external = extra.present() && is_external(extra);
     if (allocation != nullptr) {
       allocation_.seek(allocation);
-      TORCHETTE_TRY(planned(nbytes, &impl->data));
+      TORCHETTE_TRY(planned(nbytes, *impl));
       if (buffer != 0 || external) flags |= kInitialised;
     } else if (external) {
       TORCHETTE_TRY(m_.find_external(extra, *impl, &impl->data));
@@ -414,8 +414,9 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  /// The address of what is planned under the cursor.
-  Error planned(size_t nbytes, void** address) {
+  /// Gives a tensor the address that is planned under the cursor. What starts as zeros has a size that stays: the rest is
+  /// not touched before it is written, so that a room for the greatest sizes costs no memory that no run needs.
+  Error planned(size_t nbytes, TensorImpl& tensor) {
     const auto id = allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryId);
     const uint64_t offset =
         allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
@@ -425,9 +426,10 @@ class Method::Loading {
     TORCHETTE_CHECK(id != 0 && offset <= SIZE_MAX, InvalidProgram, "a tensor is planned into memory %u", id);
     const Result<void*> found = memory->get_offset_address(id - 1, static_cast<size_t>(offset), nbytes);
     if (!found.ok()) return found.error();
-    *address = *found;
+    tensor.data = *found;
     const size_t end = static_cast<size_t>(offset) + nbytes;
-    if (end > m_.extents_[id - 1]) m_.extents_[id - 1] = end;
+    size_t& extent = m_.extents_[id - 1];
+    if (end > extent && tensor.dynamism == TensorShapeDynamism::STATIC) extent = end;
     return Error::Ok;
   }
 
