@@ -414,8 +414,9 @@ class Method::Loading {
     return Error::Ok;
   }
 
-  /// Gives a tensor the address that is planned under the cursor. What starts as zeros has a size that stays: the rest is
-  /// not touched before it is written, so that a room for the greatest sizes costs no memory that no run needs.
+  /// Gives a tensor the address that is planned under the cursor. What starts as zeros has a size that stays:
+  /// the rest is not touched before it is written, so that a room for the greatest sizes costs no memory that
+  /// no run needs.
   Error planned(size_t nbytes, TensorImpl& tensor) {
     const auto id = allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryId);
     const uint64_t offset =
