@@ -277,7 +277,9 @@ def test_a_program_of_other_operators_is_refused_by_name(tmp_path: Path) -> None
     def refusal(case: Case) -> str:
         return run(made.files["runner"], "--model_path", case.path, status=1).stderr
 
-    assert "there is no kernel for aten::mul.out" in refusal(compiled(Times(), pair, tmp_path / "mul.pte"))
+    assert "there is no kernel for aten::mul.out: add it with torchette build --ops" in refusal(
+        compiled(Times(), pair, tmp_path / "mul.pte")
+    )
     of_other_type = refusal(compiled(Sum(), whole, tmp_path / "whole.pte"))
     assert "aten::add.out for dtype 4 is not in this build" in of_other_type and "--dtypes" in of_other_type
 

@@ -410,7 +410,7 @@ class Program:
         _log.error("%s: %s", self._name, text)
         lines = text.splitlines() or [f"error {number}"]
         if number == _OPERATOR_MISSING:
-            missing = [line.removeprefix("there is no kernel for ") for line in lines]
+            missing = [line.removeprefix("there is no kernel for ").partition(": add ")[0] for line in lines]
             return RuntimeLoadError(
                 f"{self._name}: {what}: there is no kernel for {', '.join(missing)}",
                 hints=[

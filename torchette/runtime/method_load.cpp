@@ -450,8 +450,8 @@ class Method::Loading {
       kernels_[i] = find_kernel(name, overload);
       if (kernels_[i] != nullptr) continue;
       complete = false;
-      TORCHETTE_LOG(Error, "there is no kernel for %s%s%s", name.data(), overload.empty() ? "" : ".",
-                    overload.data());
+      TORCHETTE_LOG(Error, "there is no kernel for %s%s%s: add it with torchette build --ops", name.data(),
+                    overload.empty() ? "" : ".", overload.data());
     }
     return complete ? Error::Ok : Error::OperatorMissing;
   }
