@@ -150,7 +150,7 @@ def check_core(name: str, folder: Path) -> None:
     tests = [
         toolchain.Unit(source, common) for source in sorted((ROOT / "tests" / "runtime").glob("*_test.cpp"))
     ]
-    units = [*library.core_units("posix", common), *library.extension_units(common), *tests]
+    units = [*library.core_units("posix", common), *library.extension_units(target, common), *tests]
     program = folder / "core_tests"
     toolchain.link(driver, toolchain.compile_units(driver, units), program, link_flags(target, driver))
     file = folder / "program.pte"

@@ -124,9 +124,11 @@ def _selection_header(selection: Selection, source: Path | None) -> Path:
     return _write(cache_folder() / "selections" / f"{_digest(text)}.h", text)
 
 
-def extension_units(common: tuple[str, ...]) -> list[Unit]:
-    """The conveniences above the core: files, malloc, Module."""
-    return [Unit(source, common) for source in sorted((PACKAGE / "extension").glob("*.cpp"))]
+def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
+    """The conveniences above the core: files, malloc, Module, and, but in WebAssembly, threads."""
+    left_out = ("parallel_method", "thread_pool") if target.kind == "wasm" else ()
+    sources = sorted((PACKAGE / "extension").glob("*.cpp"))
+    return [Unit(source, common) for source in sources if source.stem not in left_out]
 
 
 def units(
@@ -137,7 +139,7 @@ def units(
         target, selection, common, small=small
     )
     if target.kind != "bare":
-        found += extension_units(common)
+        found += extension_units(target, common)
     return found + backend_units(selection, target, common)
 
 

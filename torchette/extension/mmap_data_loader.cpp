@@ -48,9 +48,9 @@ void unmap(void* data, size_t size) { munmap(data, size); }
 
 #ifdef __wasi__  // mapping is reading there, into memory that stays
 bool lock_pages(void*, size_t) { return true; }
+void forget(void*, void*, size_t) {}
 #else
 bool lock_pages(void* data, size_t size) { return mlock(data, size) == 0; }
-#endif
 
 /// What one fault may map at most, around the page that it is for.
 constexpr uintptr_t kFolio = uintptr_t{1} << 21;
@@ -68,6 +68,7 @@ void forget(void* mapping, void* data, size_t size) {
   const auto end = (first + size) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
+#endif
 
 #endif
 
