@@ -197,6 +197,74 @@ def test_dynamic_sizes(name: str) -> None:
 
 
 @there
+def test_slices_beside_dynamic_sizes_here_and_there() -> None:
+    def cut(x):
+        y = x[:, :, 2:7] * x[..., 0:1, :]
+        return torch.cat([y[..., :2], y[..., 3:]], -1) + y.select(2, 1).unsqueeze(2)[..., 1:]
+
+    b, n = Dim("b", min=1, max=4), Dim("n", min=3, max=9)
+    edge = _lower(_Of(cut), (torch.randn(2, 3, 8, 10),), dynamic_shapes={"args": (({0: b, 1: n}),)})
+    left = [item for item in edge.delegation().placements if item.backend is None]
+    assert [item.reasons for item in left] == [
+        {"XnnpackPartitioner": ("more than one dynamic dimension",)}
+    ] * len(left)
+    edge = _lower(_Of(cut), (torch.randn(2, 3, 8, 10),), dynamic_shapes={"args": (({0: b}),)})
+    assert _parts(edge) == 1, str(edge.delegation())
+    data = edge.to_executorch().buffer
+    peer = pytest.importorskip(
+        "executorch.extension.pybindings.portable_lib"
+    )._load_for_executorch_from_buffer(data)
+    method = Runtime.get().load_program(data).load_method("forward")
+    for size in (2, 4, 1, 3):
+        x = torch.randn(size, 3, 8, 10)
+        torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), cut(x))
+        torch.testing.assert_close(peer.forward([x])[0], cut(x))
+    refused = _lower(_Of(lambda x: x[:-1] + x[1:]), (torch.randn(4, 3),), dynamic_shapes={"args": ({0: n},)})
+    assert "a slice of a dynamic dimension" in str(refused.delegation())
+
+
+class _Prompt(nn.Module):
+    """All of a decoder's tokens at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = zoo.Decoder(256).model
+
+    def forward(self, tokens):
+        return self.model(input_ids=tokens, use_cache=False).logits
+
+
+def _same(method, model: nn.Module, x: torch.Tensor) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=2e-5)
+
+
+@there
+def test_a_decoder_of_any_length() -> None:
+    """Two layers; what is cut are attention matrices of two dynamic sizes, and where a mask of whole numbers comes in."""
+    torch.manual_seed(0)
+    model, n = _Prompt().eval(), Dim("n", min=2, max=64)
+    edge = _lower(model, (torch.randint(0, 256, (1, 7)),), dynamic_shapes=({1: n},))
+    assert _parts(edge) <= 7, str(edge.delegation())
+    assert not [item.op for item in edge.delegation().placements if item.backend is None and item.macs]
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    for length in (7, 2, 64, 33):
+        _same(method, model, torch.randint(0, 256, (1, length)))
+
+
+@there
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mobilenet_v2", "vit_tiny"])
+def test_networks_of_any_batch_are_one_call(name: str) -> None:
+    model, (image,) = zoo.build(name)
+    edge = _lower(model, (torch.cat([image, image]),), dynamic_shapes=({0: Dim("b", min=1, max=4)},))
+    assert _parts(edge) == 1, str(edge.delegation())
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    for batch in (2, 4, 1, 3):
+        _same(method, model, torch.randn(batch, *image.shape[1:]))
+
+
+@there
 @pytest.mark.parametrize("kind", ["none", "mask", "causal"])
 def test_attention_with_masks_is_one_call(kind: str) -> None:
     query, key, value = (torch.randn(2, 3, 5, 8) for _ in range(3))

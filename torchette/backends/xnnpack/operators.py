@@ -1230,22 +1230,29 @@ def _slice_numbers(node: Node) -> tuple[int, int, int]:
 
 
 def _slice_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    _static(node)
+    if node.target == aten.select_copy.int:
+        _one_dynamic(node, is_constant)
     if node.target == aten.slice_copy.Tensor and len(node.args) > 4 and node.args[4] != 1:
         raise Refused("a slice with steps")
     if any(isinstance(arg, Node) for arg in node.args[1:]):
         raise Refused("a computed place")
+    before, (dim, _, count) = node.args[0].meta["val"].shape, _slice_numbers(node)  # type: ignore[union-attr]
+    if isinstance(before[dim], torch.SymInt) or isinstance(count, torch.SymInt):
+        raise Refused("a slice of a dynamic dimension")
 
 
 @_register(aten.slice_copy.Tensor, aten.select_copy.int, check=_slice_check)
 def _slice(lowering: Lowering, node: Node) -> None:
-    dims = dims_of(node.args[0].meta["val"])  # type: ignore[union-attr]
+    before = node.args[0].meta["val"]  # type: ignore[union-attr]
+    dims = dims_of(before)
     dim, start, count = _slice_numbers(node)
-    offsets, sizes = [0] * len(dims), list(dims)
-    offsets[dim], sizes[dim] = start, count
+    offsets, dims[dim] = [0] * len(dims), count
+    offsets[dim] = start
+    sizes = sizes_of(before)  # none where it varies: all that there are
+    sizes[dim] = count
     value = lowering.plain(node.args[0])  # type: ignore[arg-type]
     selects = node.target == aten.select_copy.int
-    part = lowering.scratch(sizes) if selects else lowering.result(node)
+    part = lowering.scratch(dims) if selects else lowering.result(node)
     lowering.add(
         "XNNStaticSlice",
         node,
@@ -1256,8 +1263,7 @@ def _slice(lowering: Lowering, node: Node) -> None:
         output_id=part,
     )
     if selects:
-        shape = dims_of(node.meta["val"])
-        lowering.reshape_to(node, part, shape, lowering.result(node))
+        lowering.reshape_to(node, part, sizes_of(node.meta["val"]), lowering.result(node))
 
 
 def _cat_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
