@@ -469,8 +469,10 @@ class BackendRegistry:
         try:
             return getattr(native, function)(backend_name, key, *value)
         except native.Fault as fault:
+            there = backend_name in self.registered_backend_names
+            why = "it has no such option, or not such a value" if there else "there is no such backend"
             raise InputError(
-                f"option {key} of {backend_name}: {fault.args[2] or 'refused'}",
+                f"option {key} of {backend_name}: {fault.args[2] or why}",
                 hints=[f"backends that there are: {', '.join(self.registered_backend_names) or 'none'}"],
                 code="bad-backend-option",
             ) from None

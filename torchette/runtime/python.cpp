@@ -1330,7 +1330,8 @@ NB_MODULE(_native, m) {
     if (nb::isinstance<nb::bool_>(value)) {
       error = options.set_option(key.c_str(), nb::cast<bool>(value));
     } else if (nb::isinstance<nb::int_>(value)) {
-      error = options.set_option(key.c_str(), nb::cast<int>(value));
+      int number = 0;
+      if (nb::try_cast(value, number)) error = options.set_option(key.c_str(), number);
     } else if (nb::isinstance<nb::str>(value)) {
       error = options.set_option(key.c_str(), nb::cast<std::string>(value).c_str());
     }

@@ -79,6 +79,8 @@ def operator_name(node: Node) -> str:
 
 def _described(node: Node) -> tuple[int, int]:
     value = node.meta["val"]
+    if value.dtype not in DTYPES:
+        raise ValueError(f"{node.name} is of {value.dtype}, which is none of {', '.join(map(str, DTYPES))}")
     sizes = [upper_bound(size) for size in value.shape]
     if None in sizes:
         raise ValueError(f"{node.name} has a dimension without an upper bound")

@@ -283,12 +283,14 @@ class Builder {
                     "a value of an unknown kind");
     const Table t = quantized ? outer.table(fb::XNNQuantizedTensorValue::kTensorValue) : outer;
     using T = fb::XNNTensorValue;
-    const xnn_datatype type = library_type(t.get<fb::XNNDatatype>(T::kDatatype));
+    const auto stored = t.get<fb::XNNDatatype>(T::kDatatype);
+    const xnn_datatype type = library_type(stored);
     const Span<const uint32_t> given = t.vector<uint32_t>(T::kDims);
     const uint32_t id_out = t.get<uint32_t>(T::kIdOut), external = t.get<uint32_t>(T::kExternalId);
     const uint32_t flags = t.get<uint32_t>(T::kFlags), buffer = t.get<uint32_t>(T::kConstantBufferIdx);
     TORCHETTE_CHECK(type != xnn_datatype_invalid, NotSupported,
-                    "a value of a type that this build does not have");
+                    "value %u of XNNPACK's graph has type number %d, which this build does not have", id_out,
+                    static_cast<int>(stored));
     TORCHETTE_CHECK(given.size() <= XNN_MAX_TENSOR_DIMS && given.size() == t.get<uint32_t>(T::kNumDims),
                     DelegateInvalidCompatibility, "a value of %zu dimensions", given.size());
     TORCHETTE_CHECK(id_out < known_.size() && !known_[id_out].present, DelegateInvalidCompatibility,

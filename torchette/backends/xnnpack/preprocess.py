@@ -88,18 +88,18 @@ class XnnpackBackend(BackendDetails):
         stored = dict(constants(edge_program))
         inputs = [node for node in placeholders(edge_program) if node not in stored]
         results = outputs(edge_program)
+        for node in calls(edge_program):
+            reason = None if node.target is operator.getitem else why_not(node, stored)
+            if reason is not None:
+                raise ValueError(f"{node.target}: {reason}")
         lowering = Lowering(len(inputs) + len(results), stored, external_tag)
         for argument, node in enumerate(inputs):
             lowering.add_input(node, argument)
         for argument, node in enumerate(results, len(inputs)):
             lowering.add_output(node, argument)
         for node in calls(edge_program):
-            if node.target is operator.getitem:
-                continue
-            reason = why_not(node, stored)
-            if reason is not None:
-                raise ValueError(f"{node.target}: {reason}")
-            lowering.lower(node)
+            if node.target is not operator.getitem:
+                lowering.lower(node)
         return PreprocessResult(
             lowering.finish(), data_store_output=lowering.payload.store.get_named_data_store_output()
         )

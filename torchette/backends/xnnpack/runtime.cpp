@@ -167,9 +167,10 @@ class XnnpackBackend final : public BackendInterface {
       const int* number = std::get_if<int>(&option.value);
       if (strcmp(option.key, kThreads) == 0) {
         const auto limit = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-        TORCHETTE_CHECK(number != nullptr && *number >= 1 && *number <= limit, InvalidArgument,
-                        "XNNPACK cannot have %d threads: 1 to %d, the processors of this machine",
-                        number != nullptr ? *number : 0, limit);
+        TORCHETTE_CHECK(number != nullptr, InvalidArgument, "XNNPACK's %s is a number", kThreads);
+        TORCHETTE_CHECK(*number >= 1 && *number <= limit, InvalidArgument,
+                        "XNNPACK cannot have %d threads: 1 to %d, the processors of this machine", *number,
+                        limit);
         if (*number == num_threads_) continue;
         Threads threads;
         if (*number > 1)

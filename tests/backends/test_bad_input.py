@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a backend cannot do or does not know is an error that names it, ahead of time and on the device; afterwards
+everything else runs as before."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+from tests.building import built, run
+from torchette.backends.null import NullPartitioner
+from torchette.backends.xnnpack import XnnpackPartitioner
+from torchette.backends.xnnpack.payload import SCHEMA
+from torchette.errors import DelegationError, DelegationWarning, InputError, RuntimeLoadError
+from torchette.exir import to_edge, to_edge_transform_and_lower
+from torchette.exir.delegate import to_backend
+from torchette.format import flatbuffer
+from torchette.runtime import Method, Runtime
+
+X = torch.linspace(-2, 2, 6).reshape(2, 3)
+
+
+class _Of(nn.Module):
+    def __init__(self, function: Callable) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def _edge(partitioner):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        return to_edge_transform_and_lower(export(_Of(lambda x: x * x + x), (X,)), partitioner=partitioner)
+
+
+def _load(data: bytes) -> Method:
+    return Runtime.get().load_program(data).load_method("forward")
+
+
+def _refused(data: bytes) -> str:
+    with pytest.raises(RuntimeLoadError) as error:
+        _load(data)
+    return str(error.value)
+
+
+@pytest.fixture(params=["NullBackend", "XnnpackBackend"])
+def sound(request: pytest.FixtureRequest) -> Iterator[tuple[str, bytes]]:
+    """A backend's id and a program for it, which runs after the test, too."""
+    if not Runtime.get().backend_registry.is_available(request.param):
+        pytest.skip(f"{request.param} is not in this build")
+    data = (
+        _edge(NullPartitioner() if request.param == "NullBackend" else XnnpackPartitioner())
+        .to_executorch()
+        .buffer
+    )
+    yield request.param, data
+    torch.testing.assert_close(torch.as_tensor(_load(data).execute([X])[0]), X * X + X)
+
+
+def test_a_backend_that_nobody_knows(sound: tuple[str, bytes]) -> None:
+    name, data = sound
+    text = _refused(data.replace(name.encode() + b"\0", b"?" + name[1:].encode() + b"\0"))
+    assert f"needs the backend ?{name[1:]}, which is not registered" in text
+    assert f"{name}" in text.partition("backends that there are")[2] and "portable_fallback=True" in text
+    program = to_edge(export(_Of(torch.sin), (X,))).exported_program()
+    with pytest.raises(DelegationError, match="NobodyBackend") as error:
+        to_backend("NobodyBackend", program, [])
+    assert error.value.code == "unknown-backend" and name in str(error.value)
+
+
+def test_bytes_of_another_version(sound: tuple[str, bytes]) -> None:
+    name, data = sound
+    marks = {"NullBackend": (b"NUL1",), "XnnpackBackend": (b"XN01", b"XH00")}[name]
+    for mark in marks:
+        assert data.count(mark) == 1
+        text = _refused(data.replace(mark, mark[:2] + b"99"))
+        assert "of this version" in text and f"{name} refused delegate 0" in text
+
+
+def test_bytes_of_another_backend() -> None:
+    null = _edge(NullPartitioner()).to_executorch().buffer
+    other = _edge(XnnpackPartitioner())
+    (part,) = (c for c in other.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    blob = bytes(part.processed_bytes)
+    data = other.to_executorch().buffer
+    at = null.index(b"NUL1")
+    for name, bytes_of, place in (("XnnpackBackend", data, data.index(blob)), ("NullBackend", null, at)):
+        if Runtime.get().backend_registry.is_available(name):
+            source = null[at : at + 64] if name == "XnnpackBackend" else blob[:64]
+            mixed = bytes_of[:place] + source + bytes_of[place + 64 :]
+            assert f"{name} refused delegate 0" in _refused(mixed)
+
+
+@pytest.mark.parametrize("name", ["NullBackend", "XnnpackBackend"])
+def test_what_a_backend_has_not_ahead_of_time(name: str) -> None:
+    def text(function: Callable, x: torch.Tensor) -> str:
+        program = to_edge(export(_Of(function), (x,))).exported_program()
+        with pytest.raises(DelegationError) as error:
+            to_backend(name, program, [])
+        assert error.value.code == "preprocess-failed" and "test_bad_input.py" in str(error.value.where)
+        return str(error.value)
+
+    assert name in text(lambda x: torch.cumsum(x, 0), X) and "aten.cumsum" in text(
+        lambda x: torch.cumsum(x, 0), X
+    )
+    assert "float64" in text(lambda x: x + x, X.double())
+
+
+def test_types_and_nodes_that_a_graph_cannot_have() -> None:
+    if not Runtime.get().backend_registry.is_available("XnnpackBackend"):
+        pytest.skip("XnnpackBackend is not in this build")
+    edge = _edge(XnnpackPartitioner())
+    (part,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    blob, data = bytes(part.processed_bytes), edge.to_executorch().buffer
+    at, size = (int.from_bytes(blob[i : i + 4], "little") for i in (10, 14))
+
+    def changed(edit: Callable) -> bytes:
+        graph = flatbuffer.decode(SCHEMA, blob[at : at + size])
+        edit(graph)
+        written = bytes(flatbuffer.encode(SCHEMA, graph))
+        assert len(written) == size
+        return data.replace(blob, blob[:at] + written + blob[at + size :])
+
+    def unknown_type(graph) -> None:
+        graph.xvalues[0].xvalue_union.datatype = 99
+
+    def unknown_value(graph) -> None:
+        graph.xnodes[0].xnode_union.output_id = 77
+
+    assert "value 0 of XNNPACK's graph has type number 99" in _refused(changed(unknown_type))
+    assert "77" in _refused(changed(unknown_value))
+
+
+def test_threads_that_cannot_be() -> None:
+    registry = Runtime.get().backend_registry
+    if not registry.is_available("XnnpackBackend"):
+        pytest.skip("XnnpackBackend is not in this build")
+    before = registry.get_option("XnnpackBackend", "num_threads")
+    for value, words in (
+        (100_000, "XNNPACK cannot have 100000 threads: 1 to "),
+        (0, "XNNPACK cannot have 0 threads"),
+        (10**20, "not such a value"),
+        ("many", "XNNPACK's num_threads is a number"),
+    ):
+        with pytest.raises(InputError, match=words) as error:
+            registry.set_option("XnnpackBackend", num_threads=value)
+        assert error.value.code == "bad-backend-option" and "num_threads" in str(error.value)
+    assert registry.get_option("XnnpackBackend", "num_threads") == before
+    with pytest.raises(InputError, match="option num_threads of NullBackend: it has no such option"):
+        registry.set_option("NullBackend", num_threads=1)
+    with pytest.raises(InputError, match="of Nobody: there is no such backend"):
+        registry.set_option("Nobody", num_threads=1)
+    done = run(built("executor_runner"), "--model_path", "none.pte", "--cpu_threads", "many", status=2)
+    assert "--cpu_threads must be a whole number" in done.stderr
