@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import enum
 import functools
+import hashlib
 import importlib
 import logging
+import math
 import os
+import platform
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -388,6 +392,73 @@ class Program:
         )
         return method
 
+    def load_fastest(
+        self,
+        name: str,
+        inputs: Sequence[Any] | None = None,
+        *,
+        choice: bytes = b"",
+        seconds: float = 0.5,
+        tolerance: float = 0.01,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> tuple[Method, bytes]:
+        """Loads the faster one of a method's two plans: that of its backends, or the portable one that
+        `portable_fallback` stores. Both are loaded and run in turn to find out; one of them stays.
+
+        Args:
+            inputs: what they are run on; by default arrays of the greatest shapes, floats from -1 to 1, the rest zero.
+            choice: what an earlier call returned. Where it was made for such a method on such a machine with these
+                backends, nothing is measured.
+            seconds: for measuring, after a first run of each plan; each runs once more at least.
+            tolerance: how far results of the backends may be from the portable ones, in parts of the largest of each
+                output. Beyond that, or where they fail, the portable plan is taken, and a RuntimeWarning says so.
+            clock: tells the time in seconds.
+
+        Returns:
+            The method, its buffers as after loading; and the choice, to be kept. None is made (``b""``) where the backends
+            are missing, refuse or fail: the next call tries them again.
+
+        Raises:
+            InputError: a method that takes numbers or strings needs `inputs`.
+            Otherwise what `load_method` raises.
+        """
+        meta = self.metadata(name)
+        if not meta.backend_names or name + _PORTABLE not in self._program.method_names:
+            return self.load_method(name), b""
+        plans = {b"backends": name, b"portable": name + _PORTABLE}
+        key = self._kind_of_machine(plans.values())
+        known, _, plan = choice.partition(b" ")
+        if known == key and plan == b"portable":
+            return self._load_portable(name), choice
+        method = self.load_method(name)
+        if (known == key and plan == b"backends") or not method.metadata.backend_names:
+            return method, choice if method.metadata.backend_names else b""
+        if inputs is None:
+            inputs = _examples(meta)
+        portable = self._load_portable(name)
+        expected = portable.execute(inputs)
+        try:
+            _compare(expected, method.execute(inputs), tolerance)
+            methods = {b"backends": method, b"portable": portable}
+            best = _times(methods, inputs, seconds, clock)
+        except ExecutionError as error:
+            reason = str(error).partition("\n")[0]
+            words = f"{self._name}: method {name!r} runs on the portable kernels: {reason}"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+            portable.reset()
+            return portable, b""
+        chosen = min(best, key=best.__getitem__)
+        methods[chosen].reset()
+        return methods[chosen], key + b" " + chosen
+
+    def _kind_of_machine(self, plans: Any) -> bytes:
+        """What a choice between plans depends on: what they take, give and need, and the machine, in short."""
+        native = _module()
+        facts = [self._program.describe(plan) for plan in plans]
+        machine = (platform.machine(), os.cpu_count(), kernel_levels(), sorted(native.backends()))
+        text = repr((facts, machine))
+        return hashlib.sha256(text.encode()).hexdigest().encode()
+
     def _load_portable(self, name: str) -> Method:
         try:
             portable = MethodMeta(self._program.describe(name + _PORTABLE))
@@ -433,6 +504,59 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<Program {self._name}: {', '.join(sorted(self.method_names))}>"
+
+
+def _examples(meta: MethodMeta) -> list[Any]:
+    """An array for each input, of its greatest shape."""
+    import numpy
+
+    arrays = []
+    for index in range(meta.num_inputs()):
+        try:
+            info = meta.input_tensor_meta(index)
+        except TypeError:
+            raise InputError(
+                f"input {index} of method {meta.name()!r} is {meta.input_text(index)}: no example can be made of that",
+                hints=["load_fastest(name, inputs) with inputs that the method is used on"],
+            ) from None
+        count, dtype = math.prod(info.sizes()), info.dtype_name
+        if "float" in dtype:
+            values = numpy.linspace(-1, 1, count).astype("float32" if dtype == "bfloat16" else dtype)
+        else:
+            values = numpy.zeros(count, dtype)
+        arrays.append(values.reshape(info.sizes()))
+    return arrays
+
+
+def _times(
+    methods: dict[bytes, Method], inputs: Sequence[Any], seconds: float, clock: Callable[[], float]
+) -> dict[bytes, float]:
+    """The least time of each, run in turn."""
+    best = dict.fromkeys(methods, math.inf)
+    start = clock()
+    while True:
+        for plan, method in methods.items():
+            before = clock()
+            method.execute(inputs)
+            best[plan] = min(best[plan], clock() - before)
+        if clock() - start >= seconds:
+            return best
+
+
+def _compare(expected: Sequence[Any], given: Sequence[Any], tolerance: float) -> None:
+    """Raises ExecutionError for an output that is further off than that part of its largest element."""
+    import numpy
+
+    def plain(value: Any) -> Any:  # numpy knows no bfloat16 of torch's
+        return numpy.asarray(value.double() if hasattr(value, "double") else value, "float64")
+
+    for index, (wanted, got) in enumerate(zip(expected, given, strict=True)):
+        if wanted is None or isinstance(wanted, str):
+            continue
+        wanted, got = plain(wanted), plain(got)
+        limit = tolerance * numpy.abs(wanted[numpy.isfinite(wanted)]).max(initial=0)
+        if wanted.shape != got.shape or not numpy.allclose(got, wanted, rtol=0, atol=limit, equal_nan=True):
+            raise ExecutionError(f"output {index} of the backends differs from the portable one")
 
 
 class BackendRegistry:
