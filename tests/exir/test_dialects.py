@@ -212,7 +212,7 @@ def _():
 @broken_by("unsupported-dtype")
 def _():
     p = at("edge")
-    call(p, aten.sin.default, (first(p),), val=first(p).meta["val"].to(torch.uint64))
+    call(p, aten.sin.default, (first(p),), val=first(p).meta["val"].to(torch.uint32))
     return p, "edge"
 
 

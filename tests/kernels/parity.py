@@ -42,9 +42,11 @@ WITH_TIES = {"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk
 # of one kind do once in 10^9 times (Kolmogorov and Smirnov), for each element.
 DRAWS, APART = 400, 0.23
 # Vectors are determined up to their signs, and where values are equal up to rotations: what is compared is what they
-# multiply to, and how orthogonal they are.
+# multiply to, and how orthogonal they are. Eigenvalues may come in any order.
 FACTORS: dict[str, Callable] = {
     "linalg.eigh": lambda w, v: [w, (v * w.unsqueeze(-2)) @ v.mT, v.mT @ v],
+    "linalg.eig": lambda w, v: _eigen(w, v),
+    "linalg.eigvals": lambda w: _eigen(w),
     "linalg.svd": lambda u, s, vh: [s, _product(u, s, vh), u.mT @ u, vh @ vh.mT],
     "svd": lambda u, s, v: [s, _product(u, s, v.mT), u.mT @ u, v.mT @ v],
 }
@@ -380,6 +382,18 @@ def _ties(sample: Sample, ours: torch.Tensor, theirs: torch.Tensor) -> bool:
         if torch.allclose(x.gather(dim, a), x.gather(dim, b), 0, 0, equal_nan=True):
             return True
     return False
+
+
+def _eigen(w: torch.Tensor, v: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """Eigenvalues by their real parts and then imaginary ones, and the projections to the vectors, which are of length 1."""
+    places = w[..., 1].argsort(dim=-1, stable=True)
+    places = places.gather(-1, w[..., 0].gather(-1, places).argsort(dim=-1, stable=True)).unsqueeze(-1)
+    values = w.gather(-2, places.expand_as(w))
+    if v is None:
+        return [values]
+    rows = torch.view_as_complex(v.contiguous()).mT
+    rows = rows.gather(-2, places.expand_as(rows))
+    return [values, torch.view_as_real(rows.unsqueeze(-1) * rows.conj().unsqueeze(-2))]
 
 
 def _product(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> torch.Tensor:

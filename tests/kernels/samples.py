@@ -40,8 +40,9 @@ Call = tuple[tuple, dict[str, Any]]
 
 def overload(name: str) -> Any:
     """The operator of torch that a kernel is named after."""
-    packet, _, rest = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(torch.ops.aten, packet), rest or "default")
+    namespace, _, rest = name.partition("::")
+    packet, _, rest = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), rest or "default")
 
 
 def arguments(name: str, call: Call) -> list[Any]:
@@ -197,6 +198,7 @@ CALLS: dict[str, list[Call]] = {
     "aten::gt.Scalar_out": _with_numbers(),
     "aten::hardsigmoid.out": _calls(2 * X),
     "aten::hardswish.out": _calls(2 * X),
+    "aten::hash_tensor.out": [((X, [1]), {"keepdim": True}), ((WHOLE, []), {})],
     "aten::index_reduce.out": _calls(X, 0, torch.tensor([2, 0]), Y[:2], "amax"),
     "aten::index_select.out": _calls(X, 1, torch.tensor([3, 0, 3])),
     "aten::le.Scalar_out": _with_numbers(),
@@ -276,6 +278,7 @@ CALLS: dict[str, list[Call]] = {
 VECTORS: dict[str, list[Call]] = {
     "aten::_linalg_eigh.eigenvalues": _calls(SQUARES, "U", True),
     "aten::_linalg_svd.U": _calls(_like(2, 3, 2), True, True),
+    "torchette::eig.out": _calls(SQUARES[:1]),
 }
 
 # Operators on numbers: (the function that they are, arguments).

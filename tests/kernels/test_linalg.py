@@ -74,6 +74,54 @@ def test_any(shape: tuple[int, ...], dtype: torch.dtype) -> None:
             assert_orthonormal(vh)
 
 
+def with_eigenvalues_of_all_kinds(n: int) -> dict[str, torch.Tensor]:
+    a = torch.randn(n, n, dtype=torch.float64)
+    return {
+        "any": a,
+        "large": a * 1e200,
+        "small": a * 1e-200,
+        "symmetric": a + a.mT,
+        "skew": a - a.mT,
+        "triangular": a.triu(),
+        "orthogonal": torch.linalg.qr(a)[0],
+        "of rank one": torch.ones(n, n, dtype=torch.float64),
+        "of one eigenvector": torch.ones(n, n, dtype=torch.float64).triu(),
+        "permutation": torch.eye(n, dtype=torch.float64).roll(1, 0),
+        "zero": torch.zeros(n, n, dtype=torch.float64),
+        "graded": torch.diag(torch.logspace(-12, 0, n, dtype=torch.float64)) + a * 1e-13,
+    }
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 40])
+def test_eigenvalues(n: int) -> None:
+    for kind, a in with_eigenvalues_of_all_kinds(n).items():
+        like = [torch.view_as_real(x) for x in torch.linalg.eig(a)]
+        w, v = (torch.view_as_complex(x) for x in run("torchette::eig.out", a, like=like))
+        scale = max(a.abs().max().item(), 1e-300)
+        assert ((a / scale) @ v.real - (v * (w / scale)).real).abs().max() < 1e-12 * n, kind
+        assert ((a / scale) @ v.imag - (v * (w / scale)).imag).abs().max() < 1e-12 * n, kind
+        torch.testing.assert_close(v.norm(dim=-2), torch.ones(n, dtype=torch.float64))
+        assert torch.equal(w.imag.sort()[0], -w.imag.sort(descending=True)[0])  # conjugates, to the last bit
+        if kind in ("any", "symmetric", "skew", "triangular", "orthogonal"):
+            distances = (w.unsqueeze(0) - torch.linalg.eigvals(a).unsqueeze(1)).abs()
+            assert distances.min(0)[0].max() < 1e-8 * scale and distances.min(1)[0].max() < 1e-8 * scale
+
+
+class Eigen(torch.nn.Module):
+    def forward(self, a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        w, v = torch.linalg.eig(a)
+        back = v @ torch.diag_embed(w) @ torch.conj(v).mT
+        return torch.linalg.eigvals(a).abs().sort()[0], back.real, w.sum(-1).real
+
+
+def test_a_program_goes_on_with_eigenvalues() -> None:
+    a = torch.linalg.qr(torch.randn(2, 6, 6))[0]  # normal, so that the vectors are orthogonal
+    model = torchette.compile(Eigen().eval(), (a,))
+    for ours, theirs in zip(model(a), Eigen()(a), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(model(a)[1], a, atol=1e-5)
+
+
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("flag", [True, False])
 def test_solving_broadcasts(flag: bool, left: bool) -> None:
@@ -103,12 +151,16 @@ def test_info_is_eagers() -> None:
                 assert torch.equal(run(name, *arguments, like=expected)[-1], expected[-1])
 
 
-@pytest.mark.parametrize("kernel", ["aten::_linalg_eigh.eigenvalues", "aten::_linalg_svd.U"])
+@pytest.mark.parametrize(
+    "kernel", ["aten::_linalg_eigh.eigenvalues", "aten::_linalg_svd.U", "torchette::eig.out"]
+)
 def test_what_is_not_finite_is_refused(kernel: str) -> None:
     a = torch.full((3, 3), float("nan"))
-    arguments = ("L", True) if "eigh" in kernel else (True, True, None)
+    arguments: tuple = ("L", True) if "eigh" in kernel else (True, True, None)
+    if kernel == "torchette::eig.out":
+        arguments = ()
     outs = [torch.empty(3), torch.empty(3, 3)]
-    outs = outs if "eigh" in kernel else [torch.empty(3, 3), *outs]
+    outs = outs if "eig" in kernel else [torch.empty(3, 3), *outs]
     with pytest.raises(RuntimeError):
         _native.call_kernel(kernel, a, *arguments, *outs)
 

@@ -8,12 +8,15 @@ import copy
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from tests.kernels import parity, samples
 from tests.kernels.kernel_call import check, run
+from tests.kernels.test_misuse import argument_names, names_an_argument
 from torchette.runtime import _native
 
 
@@ -58,6 +61,40 @@ def test_batch_statistics_are_followed() -> None:
     _native.call_kernel("aten::_native_batch_norm_legit.out", x, None, None, *ours, True, 0.1, 1e-5, *outs)
     for result, wanted in zip((*outs, *ours), (*expected, mean, var), strict=True):
         torch.testing.assert_close(result, wanted)
+
+
+def spoilt(value: Any) -> list[Any]:
+    """An argument as it must not be, apart from sizes, which are wrong only beside those of another argument."""
+    if isinstance(value, torch.Tensor):
+        other = torch.int32 if value.is_floating_point() else torch.float32
+        beyond = [value + 1000, value - 1000] if value.dtype == torch.int64 else []
+        return [value.to(other), value.to(torch.bool), *beyond]
+    if isinstance(value, str):
+        return ["zz"]
+    return [10**6, -(10**6)] if isinstance(value, int) and not isinstance(value, bool) else []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_refusals_name_the_argument_that_is_wrong() -> None:
+    refused, blameless = 0, []
+    for name, calls in (*samples.CALLS.items(), *samples.VECTORS.items()):
+        names, expected = argument_names(name), samples.results(name, calls[0])
+        for at, argument in enumerate(samples.arguments(name, calls[0])):
+            for value in spoilt(argument):
+                arguments = copy.deepcopy(samples.arguments(name, calls[0]))
+                arguments[at] = value
+                outs = [copy.deepcopy(expected)] if isinstance(expected, list) else None
+                outs = outs or [torch.empty_like(out) for out in pytree.tree_leaves(expected)]
+                try:
+                    _native.call_kernel(name, *arguments, *outs)
+                except RuntimeError as error:
+                    said = str(error).partition(" failed with error ")[2].partition(": ")[2]
+                    refused += 1
+                    # What fits but for the results is their fault as well.
+                    of_results = said.startswith("out") or "cannot hold" in said or "no room" in said
+                    if not of_results and not names_an_argument(said, [names[at], f"argument {at}"]):
+                        blameless.append(f"{name}, {names[at]} wrong: {said}")
+    assert refused > 300 and not blameless, "\n".join(blameless)
 
 
 def test_every_kernel_is_called() -> None:

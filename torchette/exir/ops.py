@@ -95,7 +95,7 @@ EXTRAS: frozenset[OpOverload] = frozenset(
         aten.nanmedian.dim, aten.searchsorted.Scalar, aten.searchsorted.Tensor, aten.bucketize.Scalar,
         aten.bucketize.Tensor, aten.histc.default, aten.bincount.default, aten._unique2.default,
         aten.unique_dim.default, aten.unique_consecutive.default, aten.nonzero_static.default,
-        aten.repeat_interleave.Tensor,
+        aten.repeat_interleave.Tensor, aten.hash_tensor.default,
     }
 )  # fmt: skip
 
@@ -509,6 +509,20 @@ def _copied_out(self: torch.Tensor, *, out: torch.Tensor, **_: Any) -> torch.Ten
 
 
 # One turn of a map: writes a slice of its result.
+_own = torch.library.Library("torchette", "DEF")
+_own.define("eig(Tensor self) -> (Tensor values, Tensor vectors)")
+_own.define(
+    "eig.out(Tensor self, *, Tensor(a!) values, Tensor(b!) vectors) -> (Tensor(a!) values, Tensor(b!) vectors)"
+)
+
+
+@torch.library.impl(_own, "eig", "CompositeExplicitAutograd")
+def _eig(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.view_as_real(part) for part in aten.linalg_eig.default(x))
+
+
+eig: OpOverload = torch.ops.torchette.eig.default
+"""linalg.eig of real matrices, its results as pairs of real numbers in a last dimension."""
 _prim = torch.library.Library("torchette_prim", "DEF")
 _prim.define("et_copy_index.tensor(Tensor(a!) to, Tensor source, SymInt index) -> Tensor(a!)")
 

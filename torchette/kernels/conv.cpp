@@ -472,11 +472,12 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
     const ptrdiff_t reach = conv.dilation[d] * (conv.kernel[d] - 1) + 1;
     conv.out[d] = transposed ? (conv.in[d] - 1) * conv.stride[d] - 2 * conv.padding[d] + reach + extra[d]
                              : (conv.in[d] + 2 * conv.padding[d] - reach) / conv.stride[d] + 1;
-    TORCHETTE_CHECK(conv.kernel[d] >= 1 && conv.out[d] >= 1 && conv.out[d] <= INT32_MAX &&
-                        conv.in[d] + 2 * conv.padding[d] >= (transposed ? 1 : reach),
-                    InvalidArgument,
-                    "convolution: weight spans %d, which does not fit an input of %d with padding %d",
-                    static_cast<int>(reach), static_cast<int>(conv.in[d]), static_cast<int>(conv.padding[d]));
+    TORCHETTE_CHECK(
+        conv.kernel[d] >= 1 && conv.out[d] >= 1 && conv.out[d] <= INT32_MAX &&
+            conv.in[d] + 2 * conv.padding[d] >= (transposed ? 1 : reach),
+        InvalidArgument,
+        "convolution: weight by dilation spans %d, which does not fit an input of %d with padding %d",
+        static_cast<int>(reach), static_cast<int>(conv.in[d]), static_cast<int>(conv.padding[d]));
   }
   return Error::Ok;
 }

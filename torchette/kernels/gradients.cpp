@@ -41,7 +41,7 @@ Error convolution_backward_out(Context& context, const Tensor& grad, const Tenso
                                      groups, conv));
   TORCHETTE_CHECK(mask.size() == 3, InvalidArgument, "convolution_backward: output_mask has %zu entries",
                   mask.size());
-  TORCHETTE_TRY(same_type(grad, input, "the gradient of the result and input"));
+  TORCHETTE_TRY(same_type(grad, input, "grad_output or grad_out and input"));
   TORCHETTE_TRY(same_type(weight, input, "weight and input"));
   const auto rank = static_cast<size_t>(input.dim());
   const auto channels = static_cast<SizesType>(conv.groups * conv.out_channels);
@@ -96,7 +96,7 @@ Error norm_backward(Context& context, const char* name, const Norm& norm, const 
       InvalidArgument,
       "%s: the gradient, mean, rstd or weight have not the sizes of input, or output_mask not three entries",
       name);
-  TORCHETTE_TRY(same_type(grad, input, "the gradient of the result and input"));
+  TORCHETTE_TRY(same_type(grad, input, "grad_output or grad_out and input"));
   return for_compute<false>(input.scalar_type(), name, "input", [&](auto t) {
     using T = decltype(t);
     Dense g, x, means, rstds, w;

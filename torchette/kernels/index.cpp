@@ -249,9 +249,8 @@ static Error apply_indexed(const Tensor& index, const Tensor& indexed, size_t di
   return Error::Ok;
 }
 static Error check_within(const Tensor& index, const Tensor& t, size_t except) {
-  TORCHETTE_CHECK(index.dim() == t.dim(), InvalidArgument,
-                  "index has %d dimensions, the tensor that it is for %d", static_cast<int>(index.dim()),
-                  static_cast<int>(t.dim()));
+  TORCHETTE_CHECK(index.dim() == t.dim(), InvalidArgument, "index has %d dimensions, self or src %d",
+                  static_cast<int>(index.dim()), static_cast<int>(t.dim()));
   for (size_t d = 0; d < static_cast<size_t>(index.dim()); ++d)
     TORCHETTE_CHECK(d == except || index.sizes()[d] <= t.sizes()[d], InvalidArgument,
                     "index has more elements than there are in dimension %zu", d);

@@ -214,7 +214,8 @@ Error solve_with_pivots(Context& context, const char* what, const Tensor& factor
   const size_t n = of_a.rows;
   TORCHETTE_CHECK(pivots.dim() == factors.dim() - 1 && pivots.scalar_type() == ScalarType::Int &&
                       static_cast<size_t>(pivots.numel()) == of_a.count * n,
-                  InvalidArgument, "%s: pivots are not int32 and as many as rows", what);
+                  InvalidArgument, "%s: pivots are not int32 and as many as %s has rows", what,
+                  blocks ? "LD" : "LU");
   TORCHETTE_TRY(at.start(what, factors, 2, b, 2, of_b.rows, of_b.columns));
   TORCHETTE_TRY(resize_result(out, at.result_sizes()));
   if (out.numel() == 0) return Error::Ok;
@@ -266,7 +267,7 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
   if (unpack_pivots) {
     TORCHETTE_CHECK(pivots.scalar_type() == ScalarType::Int && pivots.dim() == factors.dim() - 1 &&
                         static_cast<size_t>(pivots.numel()) == batch.count * least,
-                    InvalidArgument, "%s: LU_pivots are not int32 and as many as rows", kName);
+                    InvalidArgument, "%s: LU_pivots are not int32 and as many as LU_data has rows", kName);
     TORCHETTE_TRY(resize_batch(p, factors, m, m, 2, "P"));
     TORCHETTE_TRY(chosen.read(context, pivots, ScalarType::Int));
     TORCHETTE_TRY(permutation.open(context, p, ScalarType::Double));

@@ -135,7 +135,8 @@ static Error check_parameter(const Optional<Tensor>& t, ScalarType type, ptrdiff
 static Error check_same(const Tensor& input, const Tensor& a, const Tensor& b, const Tensor& c) {
   const ScalarType type = input.scalar_type();
   TORCHETTE_CHECK(a.scalar_type() == type && b.scalar_type() == type && c.scalar_type() == type, InvalidType,
-                  "input is of type %d, a result of another", static_cast<int>(type));
+                  "input is of type %d, a result, running_mean or running_var of another",
+                  static_cast<int>(type));
   return Error::Ok;
 }
 

@@ -26,7 +26,8 @@ struct Edge {
 Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mirrors, const Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK((rank == padded + 1 || rank == padded + 2) && pad.size() == 2 * padded, InvalidArgument,
-                  "padding has %zu entries for the last %zu of %zu dimensions", pad.size(), padded, rank);
+                  "padding has %zu entries for the last %zu of %zu dimensions of self", pad.size(), padded,
+                  rank);
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   Edge edge[kMaxDim];
   SizesType sizes[kMaxDim];

@@ -87,8 +87,9 @@ static Error describe(const Tensor& self, Span<const int64_t> kernel, Span<const
                     "%s: padding is %td, more than half of kernel_size, %td", pool.name, pool.padding[d],
                     pool.kernel[d]);
     const ptrdiff_t room = pool.in[d] + 2 * pool.padding[d] - pool.dilation[d] * (pool.kernel[d] - 1) - 1;
-    TORCHETTE_CHECK(room >= 0 || ceil_mode, InvalidArgument, "%s: kernel_size %td does not fit a size of %td",
-                    pool.name, pool.kernel[d], pool.in[d]);
+    TORCHETTE_CHECK(room >= 0 || ceil_mode, InvalidArgument,
+                    "%s: kernel_size %td with dilation %td does not fit a size of %td", pool.name,
+                    pool.kernel[d], pool.dilation[d], pool.in[d]);
     const ptrdiff_t steps = room + (ceil_mode ? pool.stride[d] - 1 : 0);
     pool.out[d] = (steps >= 0 ? steps / pool.stride[d] : -1) + 1;
     // The last window must start inside the input or its left padding.
@@ -108,7 +109,7 @@ static Error describe_adaptive(const Tensor& self, Span<const int64_t> output_si
 /// Resizes `out` to the pooled sizes and refuses another type than `type`.
 static Error prepare_output(const Tensor& self, const Pool& pool, ScalarType type, const Tensor& out,
                             const char* name = "out") {
-  TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s: %s is of type %d where %d is needed",
+  TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s: %s is of type %d where self asks for %d",
                   pool.name, name, static_cast<int>(out.scalar_type()), static_cast<int>(type));
   SizesType sizes[5];
   const auto rank = static_cast<size_t>(self.dim());

@@ -614,6 +614,50 @@ static Error var_mean_correction_out(Context&, const Tensor& x, Dims dims, Optio
   return variance(x, dims, correction_of(correction), keeps, false, out, &mean);
 }
 
+// --- Hashes
+
+/// The exclusive or of the bits of all elements, taken as float64 or int64.
+static Error hash_tensor_out(Context&, const Tensor& x, Span<const int64_t> dims, bool keeps, int64_t mode,
+                             Tensor& out) {
+  TORCHETTE_CHECK(mode == 0, InvalidArgument, "mode is %lld", static_cast<long long>(mode));
+  TORCHETTE_CHECK(out.scalar_type() == ScalarType::UInt64, InvalidType, "out is of type %d",
+                  static_cast<int>(out.scalar_type()));
+  const ScalarType type = x.scalar_type();
+  TORCHETTE_CHECK(is_floating(type) || type == ScalarType::Bool || type <= ScalarType::Long, InvalidType,
+                  "self is of type %d", static_cast<int>(type));
+  uint32_t set;
+  TORCHETTE_TRY(named_dims(x, dims, set));
+  Plan plan;
+  TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan, "out"));
+  if (out.numel() == 0) return Error::Ok;
+  TORCHETTE_CHECK(plan.count > 0, InvalidArgument, "self has no elements along dim");
+  const Convert load = load_as(type, is_floating(type) ? kF64 : kI64);
+  const auto element = x.element_size();
+  alignas(64) uint64_t loaded[kChunk];
+  const size_t last = plan.kept.dim - 1, reduced_last = plan.reduced.dim - 1;
+  const size_t run = plan.reduced.size[reduced_last];
+  const ptrdiff_t step = plan.reduced.from[reduced_last];
+  Rows kept(plan.kept);
+  do {
+    for (size_t j = 0; j < plan.kept.size[last]; ++j) {
+      const ptrdiff_t from = kept.from + static_cast<ptrdiff_t>(j) * plan.kept.from[last];
+      uint64_t hash = 0;
+      Rows reduced(plan.reduced);
+      do {
+        for (size_t i = 0, n; i < run; i += n) {
+          n = run - i < kChunk ? run - i : kChunk;
+          load(static_cast<const char*>(x.const_data_ptr()) +
+                   (from + reduced.from + static_cast<ptrdiff_t>(i) * step) * element,
+               step, loaded, n);
+          for (size_t k = 0; k < n; ++k) hash ^= loaded[k];
+        }
+      } while (reduced.next());
+      out.mutable_data_ptr<uint64_t>()[kept.to + static_cast<ptrdiff_t>(j) * plan.kept.to[last]] = hash;
+    }
+  } while (kept.next());
+  return Error::Ok;
+}
+
 TORCHETTE_KERNELS(reductions,                                                        //
                   TORCHETTE_KERNEL("aten::sum.IntList_out", sum_out),                //
                   TORCHETTE_KERNEL("aten::mean.out", mean_out),                      //
@@ -637,7 +681,8 @@ TORCHETTE_KERNELS(reductions,                                                   
                   TORCHETTE_KERNEL("aten::var.out", var_out),                        //
                   TORCHETTE_KERNEL("aten::var.correction_out", var_correction_out),  //
                   TORCHETTE_KERNEL("aten::std.correction_out", std_correction_out),  //
-                  TORCHETTE_KERNEL("aten::var_mean.correction_out", var_mean_correction_out))
+                  TORCHETTE_KERNEL("aten::var_mean.correction_out", var_mean_correction_out),
+                  TORCHETTE_KERNEL("aten::hash_tensor.out", hash_tensor_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

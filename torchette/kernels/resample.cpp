@@ -330,9 +330,11 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
 /// The sizes that a list of scales asks for, where there is no list of sizes.
 Error sizes_of(const Tensor& x, const Optional<Sizes>& sizes, const Optional<Scales>& scales, size_t spatial,
                int64_t* wanted, double* given) {
+  TORCHETTE_CHECK(static_cast<size_t>(x.dim()) == spatial + 2, InvalidArgument,
+                  "upsample: self or input has %d dimensions, not %zu", static_cast<int>(x.dim()),
+                  spatial + 2);
   TORCHETTE_CHECK(sizes.has_value() != scales.has_value() &&
-                      (sizes.has_value() ? sizes->size() : scales->size()) == spatial &&
-                      static_cast<size_t>(x.dim()) == spatial + 2,
+                      (sizes.has_value() ? sizes->size() : scales->size()) == spatial,
                   InvalidArgument, "upsample: either output_size or scale_factors has to have %zu entries",
                   spatial);
   for (size_t d = 0; d < spatial; ++d) {

@@ -88,7 +88,7 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
                 bool include_self, const Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == self.scalar_type() &&
                       (source == nullptr || source->scalar_type() == self.scalar_type()),
-                  InvalidType, "%s: self, source and out must be of one type, self's is %d", name,
+                  InvalidType, "%s: self, src or source, and out must be of one type, self's is %d", name,
                   static_cast<int>(self.scalar_type()));
   TORCHETTE_TRY(check_index_type(indices, name, "index is"));
   TORCHETTE_TRY(resize_result(out, self.sizes()));
@@ -184,8 +184,9 @@ Error scatter_folding(Context& context, const char* name, const Tensor& self, in
   // A tensor without dimensions stands for one element.
   const bool points = rank == 0 && index.dim() <= 1 && index.numel() <= 1;
   TORCHETTE_CHECK(points || (index.dim() == self.dim() && (source == nullptr || source->dim() == self.dim())),
-                  InvalidArgument, "%s: self has %zu dimensions, index has %d", name, rank,
-                  static_cast<int>(index.dim()));
+                  InvalidArgument, "%s: self has %zu dimensions, index has %d, src %d", name, rank,
+                  static_cast<int>(index.dim()),
+                  static_cast<int>((source == nullptr ? self : *source).dim()));
   row_major(index.sizes(), places.index);
   if (source != nullptr) row_major(source->sizes(), places.source);
   if (points && index.numel() == 0) {
@@ -247,9 +248,11 @@ Error embedding_dense_backward_out(Context& context, const Tensor& grad, const T
   constexpr const char* kName = "embedding_dense_backward";
   TORCHETTE_TRY(check_index_type(indices, kName, "indices are"));
   const auto rank = static_cast<size_t>(indices.dim());
-  TORCHETTE_CHECK(static_cast<size_t>(grad.dim()) == rank + 1 && num_weights >= 0 && num_weights <= INT32_MAX,
-                  InvalidArgument, "%s: grad_output has %d dimensions, indices %zu", kName,
-                  static_cast<int>(grad.dim()), rank);
+  TORCHETTE_CHECK(num_weights >= 0 && num_weights <= INT32_MAX, InvalidArgument, "%s: num_weights is %lld",
+                  kName, static_cast<long long>(num_weights));
+  TORCHETTE_CHECK(static_cast<size_t>(grad.dim()) == rank + 1, InvalidArgument,
+                  "%s: grad_output has %d dimensions, indices %zu", kName, static_cast<int>(grad.dim()),
+                  rank);
   for (size_t d = 0; d < rank; ++d)
     TORCHETTE_CHECK(grad.sizes()[d] == indices.sizes()[d], InvalidArgument,
                     "%s: size %d of grad_output's dimension %zu is not that of indices, %d", kName,

@@ -640,8 +640,8 @@ static Error triu_out(Context&, const Tensor& x, int64_t offset, Tensor& out) {
 /// one.
 static Error shuffle_pixels(const Tensor& x, int64_t factor, bool widens, const Tensor& out) {
   TORCHETTE_CHECK(x.dim() >= 3 && factor > 0 && factor < 1 << 15, InvalidArgument,
-                  "self has %d dimensions, the factor is %lld", static_cast<int>(x.dim()),
-                  static_cast<long long>(factor));
+                  "self has %d dimensions, upscale_factor or downscale_factor is %lld",
+                  static_cast<int>(x.dim()), static_cast<long long>(factor));
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   const size_t c = static_cast<size_t>(x.dim()) - 3;
   const auto f = static_cast<SizesType>(factor);

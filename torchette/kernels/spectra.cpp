@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Orthogonal factorisations: QR by reflections, eigenvalues of symmetric matrices by QL steps on a
-// tridiagonal form, singular values by Jacobi's rotations of columns. Signs of vectors are what these methods
-// give.
+// tridiagonal form, of others by QR steps on a Hessenberg form, singular values by Jacobi's rotations of
+// columns. Signs of vectors are what these methods give.
 #include <cmath>
 #include <cstring>
 
@@ -212,6 +212,212 @@ Error linalg_eigh_out(Context& context, const Tensor& self, Span<const char> upl
   return eigenvalues.finish();
 }
 
+// --- Eigenvalues of matrices that need not be symmetric
+
+struct Complex {
+  double re, im;
+
+  Complex operator+(Complex b) const { return {re + b.re, im + b.im}; }
+  Complex operator-(Complex b) const { return {re - b.re, im - b.im}; }
+  Complex operator*(Complex b) const { return {re * b.re - im * b.im, re * b.im + im * b.re}; }
+  Complex operator*(double b) const { return {re * b, im * b}; }
+  double size() const { return std::hypot(re, im); }
+  /// What is almost zero is taken for `least`: eigenvalues that differ by less cannot be told apart.
+  Complex over(Complex b, double least) const {
+    const double length = b.size();
+    if (!(length > least)) return *this * (1 / least);
+    return *this * (1 / length) * Complex{b.re / length, -b.im / length};
+  }
+};
+
+/// a = z h z^T, with zeros below the first diagonal under the main one; h takes a's place. The rows of `zt`,
+/// which is z transposed, start as those of the unit matrix. `work` has room for n numbers.
+void make_hessenberg(double* a, size_t n, double* zt, double* work) {
+  const auto width = static_cast<ptrdiff_t>(n);
+  for (size_t k = 0; k + 2 < n; ++k) {
+    const size_t m = n - k - 1;
+    double* const column = a + (k + 1) * n + k;
+    const double tau = make_reflection(column, width, m);
+    reflect(column, width, m, tau, {column + 1, width, 1, m, m}, 0, work);
+    reflect(column, width, m, tau, {a + k + 1, 1, width, m, n}, 0, work);
+    reflect(column, width, m, tau, {zt, width, 1, n, n}, k + 1, work);
+    for (size_t i = 1; i < m; ++i) column[i * n] = 0;
+  }
+}
+
+/// Makes a block of two triangular, if its eigenvalues are real.
+void split_pair(double* h, size_t n, size_t i, double* zt) {
+  const size_t j = i + 1;
+  const double half = (h[i * n + i] - h[j * n + j]) / 2;
+  const double square = half * half + h[i * n + j] * h[j * n + i];
+  if (square < 0) return;
+  // (root, the element below the diagonal) is an eigenvector of the block.
+  const double root = half + std::copysign(std::sqrt(square), half), below = h[j * n + i];
+  const double length = std::hypot(root, below), cosine = root / length, sine = below / length;
+  rotate(n - i, h + i * n + i, h + j * n + i, cosine, -sine);
+  for (size_t r = 0; r <= j; ++r) rotate(1, h + r * n + i, h + r * n + j, cosine, -sine);
+  rotate(n, zt + i * n, zt + j * n, cosine, -sine);
+  h[j * n + i] = 0;
+}
+
+/// Francis' double steps (Golub and van Loan, 7.5): h becomes triangular but for blocks of two on its
+/// diagonal, whose eigenvalues are complex. Its elements are at most of the size of 1. False where it does
+/// not converge.
+bool make_schur(double* h, size_t n, double* zt, double* work) {
+  const auto width = static_cast<ptrdiff_t>(n);
+  const auto at = [&](size_t i, size_t j) -> double& { return h[i * n + j]; };
+  constexpr double kNothing = 1e-140;  // whose square is a number still
+  int steps = 0;
+  for (size_t end = n; end > 0;) {
+    size_t first = end - 1;
+    for (; first > 0; --first) {
+      const double beside = std::fabs(at(first - 1, first - 1)) + std::fabs(at(first, first));
+      if (std::fabs(at(first, first - 1)) <= std::fmax(kEpsilon * beside, kNothing)) {
+        at(first, first - 1) = 0;
+        break;
+      }
+    }
+    if (first + 2 >= end) {
+      if (first + 2 == end) split_pair(h, n, first, zt);
+      end = first;
+      steps = 0;
+      continue;
+    }
+    if (++steps > 100) return false;
+    // The shifts are the eigenvalues of the last block of two; once in a while others, which break a cycle.
+    const size_t z = end - 1, y = z - 1;
+    double trace = at(y, y) + at(z, z), determinant = at(y, y) * at(z, z) - at(y, z) * at(z, y);
+    if (steps % 10 == 0) {
+      const double s = std::fabs(at(z, y)) + std::fabs(at(y, y - 1));
+      trace = 1.5 * s;
+      determinant = s * s;
+    }
+    const size_t f = first;
+    double v[3] = {at(f, f) * (at(f, f) - trace) + at(f, f + 1) * at(f + 1, f) + determinant,
+                   at(f + 1, f) * (at(f, f) + at(f + 1, f + 1) - trace), at(f + 1, f) * at(f + 2, f + 1)};
+    for (size_t k = first; k + 1 < end; ++k) {
+      const size_t m = end - k < 3 ? end - k : 3, rows = k + 4 < end ? k + 4 : end;
+      if (k > first)
+        for (size_t i = 0; i < m; ++i) v[i] = at(k + i, k - 1);
+      const double tau = make_reflection(v, 1, m);
+      if (k > first)
+        for (size_t i = 0; i < m; ++i) at(k + i, k - 1) = i == 0 ? v[0] : 0;
+      reflect(v, 1, m, tau, {h + k * n + k, width, 1, m, n - k}, 0, work);
+      reflect(v, 1, m, tau, {h + k, 1, width, m, rows}, 0, work);
+      reflect(v, 1, m, tau, {zt + k * n, width, 1, m, n}, 0, work);
+    }
+  }
+  return true;
+}
+
+/// Solves (h - value) x = 0 for x[0 .. top), where the elements from `top` to `end` are known.
+void back_substitute(const double* h, size_t n, size_t top, size_t end, Complex value, Complex* x) {
+  const auto rest = [&](size_t i, size_t from) {
+    Complex sum = {0, 0};
+    for (size_t j = from; j < end; ++j) sum = sum - x[j] * h[i * n + j];
+    return sum;
+  };
+  for (size_t i = top; i-- > 0;) {
+    const Complex last = rest(i, i + 1), s = Complex{h[i * n + i], 0} - value;
+    double largest;
+    if (i == 0 || h[i * n + i - 1] == 0) {
+      x[i] = last.over(s, kEpsilon);
+      largest = x[i].size();
+    } else {
+      const Complex before = rest(i - 1, i + 1), p = Complex{h[(i - 1) * n + i - 1], 0} - value;
+      const double q = h[(i - 1) * n + i], r = h[i * n + i - 1];
+      const Complex determinant = p * s - Complex{q * r, 0};
+      const double least =
+          kEpsilon * std::fmax(std::fmax(p.size(), s.size()), std::fmax(std::fabs(q), std::fabs(r)));
+      x[i - 1] = (before * s - last * q).over(determinant, least);
+      x[i] = (p * last - before * r).over(determinant, least);
+      largest = std::fmax(x[i].size(), x[i - 1].size());
+      --i;
+    }
+    if (largest > 1e100)
+      for (size_t j = i; j < end; ++j) x[j] = x[j] * (1 / largest);
+  }
+}
+
+/// Eigenvalues and eigenvectors, complex numbers as pairs in a last dimension. Vectors are of length 1 and
+/// their largest elements real.
+Error eig_out(Context& context, const Tensor& self, Tensor& values, Tensor& vectors) {
+  constexpr const char* kName = "eig";
+  Batch batch;
+  TORCHETTE_TRY(square_matrices(kName, "self", self, batch));
+  TORCHETTE_TRY(check_types(kName, "self, values and vectors", self, values, vectors));
+  const size_t n = batch.rows, rank = static_cast<size_t>(self.dim());
+  TORCHETTE_CHECK(rank < kMaxDim, InvalidArgument, "%s: self has %zu dimensions", kName, rank);
+  SizesType sizes[kMaxDim];
+  for (size_t d = 0; d < rank; ++d) sizes[d] = self.sizes()[d];
+  sizes[rank] = 2;
+  TORCHETTE_TRY(resize_result(vectors, {sizes, rank + 1}, "vectors"));
+  sizes[rank - 1] = 2;
+  TORCHETTE_TRY(resize_result(values, {sizes, rank}, "values"));
+  if (self.numel() == 0) return Error::Ok;
+  Dense from, to_values, to_vectors;
+  double* work;
+  TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
+  TORCHETTE_TRY(to_values.open(context, values, ScalarType::Double));
+  TORCHETTE_TRY(to_vectors.open(context, vectors, ScalarType::Double));
+  TORCHETTE_TRY(scratch(context, kName, 2 * n * n + 4 * n, work));
+  double *const h = work, *const zt = h + n * n, *const room = zt + n * n;
+  auto* const x = reinterpret_cast<Complex*>(room);
+  for (size_t b = 0; b < batch.count; ++b) {
+    const double* const a = from.data<double>() + b * n * n;
+    double largest = 0;
+    bool finite = true;
+    for (size_t i = 0; i < n * n; ++i) {
+      largest = std::fmax(largest, std::fabs(a[i]));
+      finite = finite && std::isfinite(a[i]);
+    }
+    TORCHETTE_CHECK(finite, InvalidArgument,
+                    "%s: self: matrix %zu of the batch has elements that are not finite", kName, b);
+    const double scale = largest > 0 ? largest : 1;
+    for (size_t i = 0; i < n * n; ++i) {
+      h[i] = a[i] / scale;
+      zt[i] = i % (n + 1) == 0 ? 1 : 0;
+    }
+    make_hessenberg(h, n, zt, room);
+    TORCHETTE_CHECK(make_schur(h, n, zt, room), InvalidArgument,
+                    "%s: self: matrix %zu of the batch does not converge", kName, b);
+    auto* const value_of = reinterpret_cast<Complex*>(to_values.data<double>()) + b * n;
+    auto* const vector_of = reinterpret_cast<Complex*>(to_vectors.data<double>()) + b * n * n;
+    for (size_t end = n, top; end > 0; end = top) {
+      const size_t k = end - 1;
+      top = k > 0 && h[k * n + k - 1] != 0 ? k - 1 : k;
+      Complex value = {h[k * n + k], 0};
+      x[k] = {1, 0};
+      if (top < k) {  // a pair of conjugates, of which this is the one whose imaginary part is positive
+        const double half = (h[top * n + top] - h[k * n + k]) / 2, below = h[k * n + top];
+        value = {value.re + half, std::sqrt(std::fabs(half * half + h[top * n + k] * below))};
+        x[top] = Complex{half / below, value.im / below};
+      }
+      back_substitute(h, n, top, end, value, x);
+      Complex longest = {0, 0};
+      double squares = 0;
+      for (size_t i = 0; i < n; ++i) {
+        Complex sum = {0, 0};
+        for (size_t j = 0; j < end; ++j) sum = sum + x[j] * zt[j * n + i];
+        vector_of[i * n + top] = sum;
+        squares = std::hypot(squares, sum.size());
+        if (sum.size() > longest.size()) longest = sum;
+      }
+      const double turn = top < k ? 1 / longest.size() : 0;  // real vectors stay as they are
+      const Complex unit = top < k ? Complex{longest.re * turn, -longest.im * turn} : Complex{1, 0};
+      for (size_t i = 0; i < n; ++i) {
+        const Complex element = vector_of[i * n + top] * unit * (1 / squares);
+        vector_of[i * n + top] = element;
+        if (top < k) vector_of[i * n + k] = {element.re, -element.im};
+      }
+      value_of[top] = value * scale;
+      if (top < k) value_of[k] = {value.re * scale, -value.im * scale};
+    }
+  }
+  TORCHETTE_TRY(to_vectors.finish());
+  return to_values.finish();
+}
+
 // --- Singular values
 
 /// Turns n rows of `length` elements, and the rows of `turned` with them, until any two are orthogonal
@@ -339,6 +545,7 @@ TORCHETTE_KERNELS(spectra,                                                      
                   TORCHETTE_KERNEL("aten::geqrf.a", geqrf_out),                         //
                   TORCHETTE_KERNEL("aten::ormqr.out", ormqr_out),                       //
                   TORCHETTE_KERNEL("aten::_linalg_eigh.eigenvalues", linalg_eigh_out),  //
+                  TORCHETTE_KERNEL("torchette::eig.out", eig_out),                      //
                   TORCHETTE_KERNEL("aten::_linalg_svd.U", linalg_svd_out))
 
 }  // namespace TORCHETTE_ISA

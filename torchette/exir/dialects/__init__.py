@@ -31,7 +31,7 @@ aten = torch.ops.aten
 DTYPES = frozenset(
     {
         torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
-        torch.bool, torch.bfloat16, torch.uint16,
+        torch.bool, torch.bfloat16, torch.uint16, torch.uint64,
     }
 )  # fmt: skip
 MAX_RANK = 16

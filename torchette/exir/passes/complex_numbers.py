@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from torchette.exir import ops
+
 aten = torch.ops.aten
 
 REAL = {
@@ -292,6 +294,12 @@ def _cast(x: Any, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
     return aten._to_copy.default(x.real, dtype=dtype)
 
 
+def _eig(x: Any) -> Any:
+    if is_pair(x):
+        return NotImplemented
+    return [Pair(part.select(-1, 0), part.select(-1, 1)) for part in ops.eig(x)]
+
+
 def _filled(op: Callable) -> Callable:
     """Makes a tensor with a number in it."""
 
@@ -412,6 +420,7 @@ RULES: dict[Any, Callable] = {
     aten.isinf.default: _either(torch.isinf),
     aten.linalg_vector_norm.default: _norm,
     aten.var.correction: _variance,
+    aten.linalg_eig.default: _eig,
     aten._to_copy.default: _cast,
     aten.full.default: _filled(aten.full.default),
     aten.full_like.default: _filled(aten.full_like.default),

@@ -18,7 +18,7 @@ from torchette.exir import ops
 # A dtype in the file, by numpy's letters and one for what numpy lacks.
 DTYPES: dict[str, torch.dtype] = {
     "?": torch.bool, "B": torch.uint8, "b": torch.int8, "h": torch.int16, "i": torch.int32, "l": torch.int64,
-    "H": torch.uint16, "e": torch.float16, "g": torch.bfloat16, "f": torch.float32, "d": torch.float64,
+    "H": torch.uint16, "L": torch.uint64, "e": torch.float16, "g": torch.bfloat16, "f": torch.float32, "d": torch.float64,
 }  # fmt: skip
 LETTERS = {dtype: letter for letter, dtype in DTYPES.items()}
 # A tensor that is not given, a list of several dtypes, a dtype that no program holds.
