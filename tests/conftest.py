@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 from pathlib import Path
 
 PINNED_TORCH = "2.13.0"
 # What `torchette build` compiles in tests is kept with the checkout.
 os.environ.setdefault("TORCHETTE_CACHE", str(Path(__file__).resolve().parents[1] / ".torchette" / "cache"))
+# The cmake and ninja that `./dev setup` installed and built with, also where the system has none.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def pytest_report_header() -> str:
