@@ -298,6 +298,31 @@ def test_networks_are_few_calls(name: str) -> None:
 
 
 @there
+def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
+    class Gate(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.squeeze, self.excite = (nn.Conv2d(*c, 1) for c in ((3, 8), (8, 4), (4, 8)))
+
+        def forward(self, x):
+            x = self.stem(x)
+            scale = nn.functional.hardsigmoid(self.excite(self.squeeze(x.mean((2, 3), keepdim=True)).relu()))
+            return nn.functional.hardswish(x * scale, inplace=True)
+
+    model, x = Gate().eval(), torch.randn(1, 3, 6, 6)
+    edge = _lower(model, (x,))
+    torch.testing.assert_close(_run(edge, (x,))[0], model(x), rtol=1e-4, atol=1e-5)
+    (part,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    blob = bytes(part.processed_bytes)
+    at, size = (int.from_bytes(blob[i : i + 4], "little") for i in (10, 14))
+    graph = flatbuffer.decode(SCHEMA, blob[at : at + size])
+    kinds = [type(node.xnode_union).__name__ for node in graph.xnodes]
+    assert kinds.count("XNNHardswish") == 1
+    assert not {"XNNStaticReshape", "XNNDiv"} & set(kinds)
+    assert len(kinds) == 11  # two transposes, three convolutions, a mean, relu, hard sigmoid in two, a product
+
+
+@there
 def test_the_peer_runs_our_payload_and_we_run_theirs() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs

@@ -42,6 +42,13 @@ def test_most_core_operators_have_an_out_variant():
     assert len(dialects.core_operators()) >= len(core)
 
 
+def test_in_place_overloads_have_functional_twins():
+    assert ops.functional(aten.hardswish_.default) is aten.hardswish.default
+    assert ops.functional(aten.add_.Tensor) is aten.add.Tensor
+    for op in (aten.add.Tensor, aten.add.out, torch.ops.higher_order.cond):
+        assert ops.functional(op) is op
+
+
 def test_views_have_copying_twins():
     assert ops.is_view(aten.view.default) and not ops.is_view(aten.view_copy.default)
     assert not ops.is_view(aten.add_.Tensor) and ops.is_mutating(aten.add_.Tensor)

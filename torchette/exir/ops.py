@@ -190,6 +190,18 @@ def is_pure(op: OpOverload) -> bool:
 
 
 @functools.cache
+def functional(op: OpOverload) -> OpOverload:
+    """`aten::relu.default` for `aten::relu_.default`; any other overload for itself."""
+    if not (isinstance(op, OpOverload) and is_mutating(op)):
+        return op
+    namespace, name = op._schema.name.split("::")
+    if not name.endswith("_"):
+        return op
+    twin = getattr(getattr(torch.ops, namespace), name[:-1], None)
+    return getattr(twin, op._overloadname, op)
+
+
+@functools.cache
 def copying(op: OpOverload) -> OpOverload | None:
     """The twin of a view operator that copies instead: `view` gives `view_copy`. None where torch has none."""
     namespace, name = op._schema.name.split("::")

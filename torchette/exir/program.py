@@ -249,7 +249,7 @@ def _kept_whole(partitioner: Any, program: ExportedProgram) -> list[Any]:
     operators, wanted = partitioner.ops_to_not_decompose(program)
     used: dict[Any, list[Any]] = {}
     for node in calls(program):
-        used.setdefault(node.target, []).append(node)
+        used.setdefault(ops.functional(node.target), []).append(node)  # type: ignore[arg-type]
     return [op for op in operators if op in used and (wanted is None or any(map(wanted, used[op])))]
 
 

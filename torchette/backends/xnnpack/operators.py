@@ -993,9 +993,16 @@ def _mean(lowering: Lowering, node: Node) -> None:
     given = source.meta["val"]  # type: ignore[union-attr]
     sizes = sizes_of(given)
     if len(sizes) == 4 and dims == [2, 3] and (lowering.is_image(source) or lowering.is_integer):  # type: ignore[arg-type]
-        value = lowering.scratch([dims_of(given)[0], 1, 1, dims_of(given)[1]])
         image = lowering.image(source)  # type: ignore[arg-type]
+        keeps = node.target == aten.mean.dim and node.meta["val"].dim() == 4  # the mean is an image, too
+        value = (
+            lowering.image_result(node)
+            if keeps
+            else lowering.scratch([dims_of(given)[0], 1, 1, dims_of(given)[1]])
+        )
         lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=value)
+        if keeps:
+            return
     else:
         value, left, now = lowering.plain(source), list(dims), dims_of(given)  # type: ignore[arg-type]
         while left:  # neighbours at once

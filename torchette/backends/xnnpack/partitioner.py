@@ -27,6 +27,7 @@ from torchette.exir.delegate import (
     tag_constant_data,
 )
 from torchette.exir.graph import add_constant, calls, constants, copy_program
+from torchette.exir.ops import functional
 from torchette.exir.partition import TAG
 from torchette.exir.passes.fold_constants import fold_constants
 
@@ -65,7 +66,7 @@ class XnnpackPartitioner(Partitioner):
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Torchao's quantization, and what the given configurations want whole."""
-        kept = [op for op in {node.target for node in calls(ep)} if _is_kept(op)]
+        kept = [op for op in {functional(node.target) for node in calls(ep)} if _is_kept(op)]
         wanted = [config.get_original_aten() for config in (self._configs or {}).values()]
         return [*kept, *(op for op in wanted if op is not None and op not in kept)], None
 
@@ -194,8 +195,12 @@ def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor
         node.meta[TAG] = f"xnnpack {root(node).name}"
 
 
+# What the library has whole, or in fewer nodes than torch decomposes it into.
+_WHOLE = {torch.ops.aten.hardswish.default, torch.ops.aten.hardsigmoid.default}
+
+
 def _is_kept(op: Any) -> bool:
-    return str(op).startswith("torchao.")
+    return op in _WHOLE or str(op).startswith("torchao.")
 
 
 def _beside_work(node: Node) -> bool:
