@@ -107,6 +107,11 @@ FUNCTIONS = {
     "bilinear, corners": lambda x: nn.functional.interpolate(x, size=(5, 19), mode="bilinear", align_corners=True),
     "nearest": lambda x: nn.functional.interpolate(x, scale_factor=2, mode="nearest"),
     "normalized over two dimensions, without weights": lambda x: nn.functional.layer_norm(x.reshape(12, 8, 10), (10,)),
+    "rolled": lambda x: torch.roll(x, (1, -2, 16), (1, 3, 2)) + torch.roll(x, 3, 0),
+    "joined": lambda x: (
+        torch.cat([x] * 6, 1), torch.cat([x.relu(), *[x] * 10], 2).relu(), torch.cat([x]),
+        torch.cat([x] * 9, 1)[:, 1:],  # begins with the first one's
+    ),
     "several results, one of them the input doubled": lambda x: (x + x, (x + x).relu(), x.reshape(2, -1) * 2),
 }  # fmt: skip
 
@@ -115,6 +120,21 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     _check(_Of(FUNCTIONS[name]), X)
+
+
+def _trained(norm: nn.Module) -> nn.Module:
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.5, 2)
+    if norm.affine:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    return norm
+
+
+def _slopes(channels: int) -> nn.Module:
+    layer = nn.PReLU(channels)
+    nn.init.normal_(layer.weight)
+    return layer
 
 
 LAYERS = {
@@ -142,6 +162,16 @@ LAYERS = {
         nn.Conv1d(4, 3, 1),
     ),
     "linear": lambda: nn.Linear(10, 7),
+    "batch norm after nothing": lambda: nn.Sequential(nn.ReLU(), _trained(nn.BatchNorm2d(6)), nn.ReLU()),
+    "batch norms of rows and sequences": lambda: nn.Sequential(
+        nn.Flatten(2), _trained(nn.BatchNorm1d(6)), nn.Flatten(), nn.ReLU(), _trained(nn.BatchNorm1d(480))
+    ),
+    "batch norm without weights": lambda: nn.Sequential(
+        nn.Sigmoid(), _trained(nn.BatchNorm2d(6, affine=False))
+    ),
+    "slopes of channels": lambda: nn.Sequential(
+        _slopes(6), nn.Conv2d(6, 4, 1), _slopes(4), nn.Flatten(), nn.Linear(320, 5), _slopes(5), nn.PReLU()
+    ),
     "a small network": lambda: nn.Sequential(
         nn.Conv2d(6, 8, 3), nn.BatchNorm2d(8), nn.ReLU6(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(96, 5)
     ),
@@ -297,6 +327,32 @@ def test_networks_are_few_calls(name: str) -> None:
     torch.testing.assert_close(_run(edge, args)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+# Small ones of timm's whose parts the library has only in other words: batch norms that no convolution takes in and long
+# concatenations; batch norms of sums; rolled images and tables that are looked up.
+WHOLE = {
+    "densenet121": ({"growth_rate": 8, "block_config": (2, 8, 3)}, 64),
+    "repvgg_a0": ({}, 64),
+    "swin_tiny_patch4_window7_224": (
+        {"img_size": 112, "window_size": 7, "embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4)},
+        112,
+    ),
+}
+
+
+@there
+@pytest.mark.parametrize("name", WHOLE)
+def test_networks_are_one_call(name: str) -> None:
+    zoo.declare_torchvision_operators()
+    timm = pytest.importorskip("timm")
+    options, size = WHOLE[name]
+    torch.manual_seed(0)
+    model = timm.create_model(name, pretrained=False, num_classes=10, **options).eval()
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.1)
+    _check(model.requires_grad_(False), torch.randn(1, 3, size, size))
+
+
 @there
 def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
     class Gate(nn.Module):
@@ -319,7 +375,9 @@ def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
     kinds = [type(node.xnode_union).__name__ for node in graph.xnodes]
     assert kinds.count("XNNHardswish") == 1
     assert not {"XNNStaticReshape", "XNNDiv"} & set(kinds)
-    assert len(kinds) == 11  # two transposes, three convolutions, a mean, relu, hard sigmoid in two, a product
+    assert (
+        len(kinds) == 11
+    )  # two transposes, three convolutions, a mean, relu, hard sigmoid in two, a product
 
 
 @there

@@ -85,6 +85,7 @@ OURS = {
     ),
     "rrelu": (lambda x: torch.nn.functional.rrelu(x), (FLOATS,)),
     "unfold": (lambda x: x.unfold(1, 3, 2), (FLOATS,)),
+    "roll": (lambda x: (x.roll((1, -2), (0, 1)), x.roll(16, 1), x.roll(-9), x.roll(3, 0)), (FLOATS,)),
 }
 
 

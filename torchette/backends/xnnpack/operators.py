@@ -94,6 +94,8 @@ def _check_value(val: Any) -> set[torch.dtype]:
     for tensor in val if isinstance(val, (list, tuple)) else [val]:
         if not isinstance(tensor, torch.Tensor):
             raise Refused("a symbolic number is no tensor")
+        if isinstance(val, (list, tuple)) and 0 in tensor.shape:
+            continue  # what a batch norm would keep for training
         if tensor.dtype in FLOATS:
             found.add(tensor.dtype)
         elif not (tensor.dtype is torch.int64 and isinstance(val, (list, tuple))):
@@ -197,6 +199,7 @@ class Lowering:
         self._nhwc: dict[Node, int] = {}
         self._results: dict[Node, list[int]] = {}  # -> its places among the arguments, not yet given
         self._done: set[Node] = set()  # lowered together with an earlier one
+        self._joined: dict[tuple, Node] = {}  # sources and dimension -> their concatenation
         # While one node is lowered: what stands for it and its sources, and what its results are clamped to.
         self._stands_for: dict[Node, Node] = {}
         self._limits: tuple[float, float] | None = None
@@ -281,6 +284,16 @@ class Lowering:
                 result = self.payload.value(dims, self.element(node), argument=argument, output=True)
                 self.add("XNNCopy", node, input_id=source, output_id=result)
         return bytes(self.payload)
+
+    def joined(self, node: Node, sources: list[Node], dim: int) -> list[Node]:
+        """What a concatenation joins; the longest beginning that an earlier one has joined is one of them."""
+        if self.is_integer:  # each has its own scale
+            return sources
+        self._joined[tuple(sources), dim] = node
+        for count in range(len(sources) - 1, 1, -1) if len(sources) > _MOST_JOINED else ():
+            if earlier := self._joined.get((tuple(sources[:count]), dim)):
+                return [earlier, *sources[count:]]
+        return sources
 
     # -- values --
 
@@ -629,6 +642,22 @@ def _leaky_relu(lowering: Lowering, node: Node) -> None:
     lowering.add("XNNLeakyReLU", node, negative_slope=slope, input_id=source, output_id=result)
 
 
+def _prelu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    if not is_constant(node.args[1]):  # type: ignore[arg-type]
+        raise Refused("the slopes are computed")
+    _static_channels(node)
+
+
+@_register(aten.prelu.default, check=_prelu_check)
+def _prelu(lowering: Lowering, node: Node) -> None:
+    slopes = lowering.constant(node.args[1])  # type: ignore[arg-type]
+    assert slopes is not None
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    if not lowering.is_image(node):  # where the channels are the last dimension
+        slopes = slopes.reshape(-1, *[1] * (node.meta["val"].dim() - 2))
+    lowering.binary("XNNPReLU", node, source, lowering.payload.constant(slopes), result)
+
+
 def _plain_elu(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if tuple(node.args[2:]) not in ((), (1,), (1.0,), (1, 1), (1.0, 1.0)) or node.kwargs:
         raise Refused("elu with scales")
@@ -793,6 +822,13 @@ def _bmm(lowering: Lowering, node: Node) -> None:
     lowering.add(
         "XNNBatchMatrixMultiply", node, input1_id=left, input2_id=right, output_id=lowering.result(node)
     )
+
+
+# Fields of a convolution.
+_WINDOW = [f"{what}_{side}" for what in ("kernel", "subsampling", "dilation") for side in ("height", "width")]
+_AROUND = [f"padding_{side}" for side in ("top", "right", "bottom", "left")] + [
+    f"adjustment_{side}" for side in ("height", "width")
+]
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -1091,6 +1127,53 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
         lowering.alias(other, holder)
 
 
+def _batch_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    _static_channels(node)
+    if any(isinstance(arg, Node) and not is_constant(arg) for arg in node.args[1:5]):
+        raise Refused("the weights are computed")
+    if node.args[0].meta["val"].dim() not in (2, *_IMAGES):  # type: ignore[union-attr]
+        raise Refused("a batch norm of other than 2 to 4 dimensions")
+    if any(user.args[1] != 0 for user in node.users):
+        raise Refused("mean or deviation are used")
+
+
+@_register(aten._native_batch_norm_legit_no_training.default, check=_batch_norm_check)
+def _batch_norm(lowering: Lowering, node: Node) -> None:
+    """Of an image a depthwise convolution of single pixels, which the library computes in one pass."""
+    source, *stored, _, epsilon = node.args
+    weight, bias, mean, variance = (
+        lowering.constant(arg).double() if isinstance(arg, Node) else torch.tensor(default)  # type: ignore[union-attr]
+        for arg, default in zip(stored, (1.0, 0.0, 0.0, 1.0), strict=True)
+    )
+    scale = weight * torch.rsqrt(variance + epsilon)
+    shift = bias - mean * scale
+    value = source.meta["val"]  # type: ignore[union-attr]
+    added = lowering.payload.constant(shift.to(value.dtype))
+    holder, *others = node.users
+    if value.dim() == 2:
+        factor, product = lowering.payload.constant(scale.to(value.dtype)), lowering.scratch(dims_of(value))
+        lowering.binary("XNNMultiply", node, lowering.plain(source), factor, product)  # type: ignore[arg-type]
+        lowering.binary("XNNAdd", node, product, added, lowering.result(holder))
+    else:
+        filters = scale.to(value.dtype).reshape(1, 1, 1, -1)
+        unit = dict.fromkeys(_WINDOW, 1) | dict.fromkeys(_AROUND, 0)
+        lowering.add(
+            "XNNDepthwiseConv2d",
+            node,
+            None,
+            **unit,
+            group_input_channels=1,
+            group_output_channels=1,
+            groups=scale.numel(),
+            input1_id=lowering.image(source),  # type: ignore[arg-type]
+            filter_id=lowering.payload.constant(filters),
+            bias_id=added,
+            output_id=lowering.image_result(holder),
+        )
+    for other in others:
+        lowering.alias(other, holder)
+
+
 def _last_dim(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if node.args[1] not in (-1, node.meta["val"].dim() - 1) or node.meta["val"].dim() == 0:
         raise Refused("a softmax of another dimension than the last")
@@ -1273,29 +1356,43 @@ def _slice(lowering: Lowering, node: Node) -> None:
         lowering.reshape_to(node, part, sizes_of(node.meta["val"]), lowering.result(node))
 
 
+_MOST_JOINED = 5  # values that one node of the library joins
+
+
 def _cat_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if not 2 <= len(node.args[0]) <= 5:  # type: ignore[arg-type]
-        raise Refused("a concatenation of fewer than 2 or more than 5")
     if any(tensor.meta["val"].dim() != node.meta["val"].dim() for tensor in node.args[0]):  # type: ignore[union-attr]
         raise Refused("a concatenation with an empty tensor")
 
 
 @_register(aten.cat.default, check=_cat_check)
 def _cat(lowering: Lowering, node: Node) -> None:
-    sources = node.args[0]
+    sources = list(node.args[0])  # type: ignore[arg-type]
     dim = (node.args[1] if len(node.args) > 1 else 0) % node.meta["val"].dim()  # type: ignore[operator]
-    values, result = _places(lowering, node, *sources)  # type: ignore[misc]
+    if len(sources) == 1:
+        lowering.alias(node, sources[0])
+        return
+    sources = lowering.joined(node, sources, dim)
+    sizes = [dims_of(source.meta["val"])[dim] for source in sources]
+    values, result = _places(lowering, node, *sources)
+    dims = dims_of(node.meta["val"])
     if lowering.is_image(node):
-        dim = _image_axis(dim, node.meta["val"].dim())
-    names = ("input1_id", "input2_id", "input3_id", "input4_id", "input5_id")
-    lowering.add(
-        f"XNNConcatenate{len(values)}",
-        node,
-        axis=dim,
-        output_id=result,
-        limits=None,
-        **dict(zip(names, values, strict=False)),
-    )
+        dims, dim = _image_dims(dims), _image_axis(dim, len(dims))
+
+    def join(some: list[int], into: int) -> None:
+        inputs = {f"input{i + 1}_id": value for i, value in enumerate(some)}
+        lowering.add(f"XNNConcatenate{len(some)}", node, None, axis=dim, output_id=into, **inputs)
+
+    while len(values) > _MOST_JOINED:
+        parts = [slice(i, i + _MOST_JOINED) for i in range(0, len(values), _MOST_JOINED)]
+        longer = []
+        for part in parts:
+            if len(values[part]) == 1:
+                longer += values[part]
+                continue
+            longer.append(lowering.scratch([*dims[:dim], sum(sizes[part]), *dims[dim + 1 :]]))
+            join(values[part], longer[-1])
+        values, sizes = longer, [sum(sizes[part]) for part in parts]
+    join(values, result)
 
 
 def _pad_check(node: Node, is_constant: Callable[[Node], bool]) -> None:

@@ -73,7 +73,7 @@ class XnnpackPartitioner(Partitioner):
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Attention in numbers only; what follows from constants alone, once more where nothing is quantized."""
         program = spell_out_attention(copy_program(exported_program))
-        return program if any(role(node) for node in calls(program)) else fold_constants(program)
+        return program if any(role(node) for node in calls(program)) else fold_constants(program, _STORED)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag it, and the weights that only it reads."""
@@ -196,7 +196,9 @@ def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor
 
 
 # What the library has whole, or in fewer nodes than torch decomposes it into.
-_WHOLE = {torch.ops.aten.hardswish.default, torch.ops.aten.hardsigmoid.default}
+_WHOLE = {torch.ops.aten.hardswish.default, torch.ops.aten.hardsigmoid.default, torch.ops.aten.prelu.default}
+# Bytes by which the file may grow for a value that need not be computed between two delegates.
+_STORED = 1 << 20
 
 
 def _is_kept(op: Any) -> bool:

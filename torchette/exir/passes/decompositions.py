@@ -264,6 +264,23 @@ def linspace(fallback: Callable) -> Callable:
     return decomposed
 
 
+def roll(fallback: Callable) -> Callable:
+    """Two parts that change places, where torch computes an index for each element."""
+
+    def rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> torch.Tensor:
+        given = [x.shape[dim] for dim in dims]
+        if not dims or len(shifts) != len(dims) or not all(isinstance(n, int) for n in (*given, *shifts)):
+            return fallback(x, shifts, dims)
+        result = x
+        for shift, dim, size in zip(shifts, dims, given, strict=True):
+            if size and (first := size - shift % size) != size:
+                parts = [result.narrow(dim, first, size - first), result.narrow(dim, 0, first)]
+                result = torch.cat(parts, dim)
+        return x.clone() if result is x else result
+
+    return rolled
+
+
 def _sort_stable(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> Any:
@@ -428,4 +445,5 @@ AROUND: dict[Any, Callable[[Callable], Callable]] = {
     aten.scaled_dot_product_attention.default: attention,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,
     aten.linspace.default: linspace,
+    aten.roll.default: roll,
 }

@@ -30,8 +30,9 @@ from torchette.exir.graph import (
 SMALL = 4096
 
 
-def fold_constants(program: ExportedProgram) -> ExportedProgram:
-    """Replace what is computable from stored tensors by stored tensors, unless that makes the file larger."""
+def fold_constants(program: ExportedProgram, small: int = SMALL) -> ExportedProgram:
+    """Replace what is computable from stored tensors by stored tensors, unless that makes the file larger by more than
+    `small` bytes a value."""
     stored = constants(program)
     _hoist(program, stored)
     computable = _computable(program.graph, stored)
@@ -50,9 +51,9 @@ def fold_constants(program: ExportedProgram) -> ExportedProgram:
         stays = _storages_still_read(stored, computable)
         freed = sum(size for storage, size in roots.items() if storage not in stays)
         added = sum(_nbytes(n) for n in group)
-        whole = added <= freed + SMALL
+        whole = added <= freed + small
         for node in group:
-            if whole or _nbytes(node) <= SMALL:
+            if whole or _nbytes(node) <= small:
                 tensor = _evaluate(node, values)
                 constant = add_constant(program, f"folded_{node.name}", tensor, node)
                 values[constant] = tensor
