@@ -71,6 +71,23 @@ def test_connectionist_temporal_classification(reduction: str) -> None:
     )
 
 
+@pytest.mark.parametrize("driver", [None, "gels", "gelsd"])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 3), (2, 3, 5)])
+def test_least_squares(shape: tuple[int, ...], driver: str | None) -> None:
+    a, b, of_vectors = torch.randn(shape), torch.randn(*shape[:-1], 2), torch.randn(shape[:-1])
+    model = Function(
+        lambda a, *sides: [list(torch.linalg.lstsq(a, side, driver=driver)) for side in sides]
+    ).eval()
+    if driver == "gelsd" and shape == (5, 3):  # how many sums of residuals there are is found while it runs
+        with pytest.raises(torchette.TorchetteError, match="shape of a result depends on the values"):
+            torchette.compile(model, (a, b))
+        return
+    compiled = torchette.compile(model, (a, b, of_vectors))
+    poor = torch.ones(shape)  # of rank one, where the driver looks for it
+    for x in (a, poor) if driver is None else (a,):
+        torch.testing.assert_close(compiled(x, b, of_vectors), model(x, b, of_vectors), rtol=1e-4, atol=1e-5)
+
+
 def test_a_variance_that_eager_refuses_is_held_at_the_least_one() -> None:
     loss = nn.GaussianNLLLoss(full=True).eval()
     x, y, var = torch.randn(4, 3), torch.randn(4, 3), torch.rand(4)

@@ -202,6 +202,25 @@ def _ctc_loss(
     return _reduced(loss, {0: "none", 2: "sum"}.get(reduction, reduction))
 
 
+def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: Any = None, *, driver: str | None = None) -> Any:
+    """By singular values. Which sums of residuals there are depends on the rank that two of the drivers find."""
+    rows, columns = a.shape[-2:]
+    by_rank = driver in ("gelss", "gelsd")
+    if a.is_complex() or (by_rank and rows > columns):
+        return NotImplemented
+    of_vectors = b.dim() == 1 or b.shape == a.shape[:-1]
+    right = b.unsqueeze(-1) if of_vectors else b
+    u, s, vh = torch.linalg.svd(a, full_matrices=False)
+    least = torch.finfo(a.dtype).eps * max(rows, columns) if rcond is None else rcond
+    kept = s > least * (s.amax(-1, keepdim=True) if s.shape[-1] else 0)
+    inverse = torch.where(kept, s.reciprocal(), 0.0)
+    x = vh.mT @ (inverse.unsqueeze(-1) * (u.mT @ right))
+    residuals = ((a @ x - right) ** 2).sum(-2) if driver == "gels" and rows > columns else a.new_empty(0)
+    rank = torch.empty(0, dtype=torch.int64) if driver == "gels" else kept.sum(-1)
+    values = s if by_rank else a.new_empty(0)
+    return torch.return_types.linalg_lstsq((x.squeeze(-1) if of_vectors else x, residuals, rank, values))
+
+
 def _never_nested(*_: Any, **__: Any) -> bool:
     """Whether an encoder may drop the padding and compute on what is left: eager decides by the values of the mask,
     and gives zeros for the padding then. What is not padding is the same either way."""
@@ -247,6 +266,7 @@ TABLE: dict[Any, Callable] = {
     torch.corrcoef: _corrcoef,
     torch.Tensor.corrcoef: _corrcoef,
     torch.combinations: _combinations,
+    torch.linalg.lstsq: _lstsq,
     functional.one_hot: _one_hot,
     functional.gaussian_nll_loss: _gaussian_nll,
     functional.ctc_loss: _ctc_loss,

@@ -47,9 +47,10 @@ def test_what_is_excluded_is_refused_ahead_of_time(key: str) -> None:
     name, _, index = key.partition("#")
     name, _, dtype = name.partition(":")
     for kind in [dtype] if dtype else parity.two_dtypes(name) or ["float32"]:
-        for sample in parity.database(name, kind, 1 + int(index or 1)):
-            if index and sample.index != int(index):
-                continue
+        found = parity.database(name, kind, 64 if index else 2)
+        found = [sample for sample in found if index in ("", str(sample.index))]
+        assert found
+        for sample in found:
             error = refusal(sample)
             assert error.code == parity.exclusions()[key][1], error
             assert "in forward" in str(error) and ("Try:" in str(error) or "try:" in str(error)), error
