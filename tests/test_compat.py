@@ -26,7 +26,7 @@ def test_every_name_is_there(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in compat.TABLE if path.startswith(("exir.", "devtools.", "extension."))]
+    "path", [path for path in compat.TABLE if path.startswith(("exir.", "devtools.", "export", "extension."))]
 )
 def test_the_peer_has_the_same_paths(path: str) -> None:
     pytest.importorskip("executorch")
@@ -38,7 +38,7 @@ MODULES = (
     "", "partition.xnnpack_partitioner", "partition.config", "partition.config.gemm_configs",
     "partition.config.generic_node_configs", "partition.config.node_configs", "partition.config.quant_affine_configs",
     "partition.config.xnnpack_config", "quantizer.xnnpack_quantizer", "quantizer.xnnpack_quantizer_utils",
-    "utils.configs", "xnnpack_preprocess",
+    "recipes", "recipes.xnnpack_recipe_types", "utils.configs", "xnnpack_preprocess",
 )  # fmt: skip
 
 

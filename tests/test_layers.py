@@ -25,6 +25,7 @@ COMPILER_FLOORS = (
     ("passes", "explain", "partitioners"),
     ("emit", "pipeline", "budget"),
     ("program",),
+    ("recipes",),
 )
 COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name in floor)
 
@@ -74,6 +75,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.pytree",
         "torchette.runtime",
     ),
+    "torchette.session": ("torchette.errors", *COMPILER, "torchette.runtime"),
     "torchette.fitting": ("torchette.devtools", "torchette.errors", *COMPILER, "torchette.format"),
     "torchette": (
         "torchette.compat",

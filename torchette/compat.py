@@ -19,6 +19,10 @@ _DELEGATE = "torchette.exir.delegate"
 _PARTITIONERS = "torchette.exir.partitioners"
 _XNNPACK = "torchette.backends.xnnpack"
 _CONFIGS = "torchette.backends.xnnpack.configs"
+_RECIPES, _SESSION = "torchette.exir.recipes", "torchette.session"
+_XNNPACK_RECIPES = dict.fromkeys(
+    ("XNNPACKRecipeProvider", "XNNPackRecipeType"), "torchette.backends.xnnpack.recipe_provider"
+)
 
 # Path below the root -> name -> our module that has it; or one module of ours that has them all.
 TABLE: dict[str, dict[str, str] | str] = {
@@ -64,6 +68,19 @@ TABLE: dict[str, dict[str, str] | str] = {
         **dict.fromkeys(("OP_TO_ANNOTATOR", "propagate_annotation"), f"{_XNNPACK}.pt2e_quantizer"),
     },
     "backends.xnnpack.xnnpack_preprocess": dict.fromkeys(("ExternalMeta", "XnnpackBackend", "assert_default_dim_order", "generate_node_to_external_map"), f"{_XNNPACK}.preprocess"),
+    "backends.xnnpack.recipes": _XNNPACK_RECIPES,
+    "backends.xnnpack.recipes.xnnpack_recipe_provider": _XNNPACK_RECIPES,
+    "backends.xnnpack.recipes.xnnpack_recipe_types": {"XNNPackRecipeType": "torchette.backends.xnnpack.recipe_provider"},
+    "export": {
+        **dict.fromkeys(("AOQuantizationConfig", "BackendRecipeProvider", "ExportRecipe", "LoweringRecipe", "QuantizationRecipe", "RecipeType", "StageType", "recipe_registry"), _RECIPES),
+        **dict.fromkeys(("ExportSession", "export"), _SESSION),
+    },
+    "export.export": dict.fromkeys(("ExportSession", "export"), _SESSION),
+    "export.recipe": dict.fromkeys(("AOQuantizationConfig", "ExportRecipe", "LoweringRecipe", "Mode", "QuantizationRecipe", "RecipeType"), _RECIPES),
+    "export.recipe_provider": {"BackendRecipeProvider": _RECIPES},
+    "export.recipe_registry": dict.fromkeys(("RecipeRegistry", "recipe_registry"), _RECIPES),
+    "export.stages": {"PipelineArtifact": _SESSION},
+    "export.types": {"StageType": _RECIPES},
     # where the delegation interface was in its first releases
     "backends.backend_api": {"to_backend": _DELEGATE},
     "backends.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "PreprocessResult"), _DELEGATE),

@@ -29,6 +29,7 @@ from torchette.backends.xnnpack.preprocess import (
     assert_default_dim_order,
     generate_node_to_external_map,
 )
+from torchette.backends.xnnpack.recipe_provider import XNNPACKRecipeProvider, XNNPackRecipeType
 
 if TYPE_CHECKING:
     from torchette.backends.xnnpack.pt2e_quantizer import (
@@ -58,6 +59,8 @@ __all__ = [
     "QDQAffineConfigs",
     "QuantPattern",
     "XNNPACKQuantizer",
+    "XNNPACKRecipeProvider",
+    "XNNPackRecipeType",
     "XNNPartitionerConfig",
     "XnnpackBackend",
     "XnnpackDynamicallyQuantizedPartitioner",

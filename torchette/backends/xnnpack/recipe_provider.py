@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The name of a precision comes in, a recipe for it goes out. Importing this registers it.
+"""Recipes for XNNPACK, under ExecuTorch's names: ``ExportRecipe.get_recipe(XNNPackRecipeType.FP32)``."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchette.backends.xnnpack.configs import (
+    get_xnnpack_edge_compile_config,
+    get_xnnpack_executorch_backend_config,
+)
+from torchette.backends.xnnpack.partitioner import XnnpackPartitioner
+from torchette.errors import InputError, MissingPackageError
+from torchette.exir.recipes import (
+    AOQuantizationConfig,
+    BackendRecipeProvider,
+    ExportRecipe,
+    LoweringRecipe,
+    QuantizationRecipe,
+    RecipeType,
+    recipe_registry,
+)
+
+_log = logging.getLogger("torchette")
+
+
+class XNNPackRecipeType(RecipeType):
+    """What weights and activations are stored as."""
+
+    FP32 = "xnnpack_fp32"
+    PT2E_INT8_DYNAMIC_PER_CHANNEL = "xnnpack_pt2e_int8_dynamic_per_channel"
+    PT2E_INT8_STATIC_PER_CHANNEL = "xnnpack_pt2e_int8_static_per_channel"
+    PT2E_INT8_STATIC_PER_TENSOR = "xnnpack_pt2e_int8_static_per_tensor"
+    TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_CHANNEL = "xnnpack_torchao_int8da_int4w_per_channel"
+    TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR = "xnnpack_torchao_int8da_int4w_per_tensor"
+
+    @classmethod
+    def get_backend_name(cls) -> str:
+        """As the provider's."""
+        return "xnnpack"
+
+
+_PT2E = {
+    XNNPackRecipeType.PT2E_INT8_DYNAMIC_PER_CHANNEL: {"is_per_channel": True, "is_dynamic": True},
+    XNNPackRecipeType.PT2E_INT8_STATIC_PER_CHANNEL: {"is_per_channel": True},
+    XNNPackRecipeType.PT2E_INT8_STATIC_PER_TENSOR: {},
+}
+_IN_GROUPS = XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR
+
+
+class XNNPACKRecipeProvider(BackendRecipeProvider):
+    """Makes a recipe of each type."""
+
+    @property
+    def backend_name(self) -> str:
+        """As the types'."""
+        return "xnnpack"
+
+    def get_supported_recipes(self) -> Sequence[RecipeType]:
+        """All types."""
+        return list(XNNPackRecipeType)
+
+    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
+        """A recipe; options that are not its own, which may be meant for another backend, are named in the log.
+
+        Args:
+            group_size: of TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR alone: weights to a scale, 32 by default.
+        """
+        if not isinstance(recipe_type, XNNPackRecipeType):
+            return None
+        group_size = kwargs.pop("group_size", 32) if recipe_type is _IN_GROUPS else None
+        if group_size is not None and (not isinstance(group_size, int) or group_size < 1):
+            raise InputError(f"group_size must be a positive whole number, not {group_size!r}")
+        if kwargs:
+            _log.warning("the recipe %s has no option %s", recipe_type.value, ", ".join(sorted(kwargs)))
+        return ExportRecipe(
+            name=recipe_type.value,
+            quantization_recipe=_quantization(recipe_type, group_size),
+            lowering_recipe=LoweringRecipe(
+                [XnnpackPartitioner()], edge_compile_config=get_xnnpack_edge_compile_config()
+            ),
+            executorch_backend_config=get_xnnpack_executorch_backend_config(),
+        )
+
+
+def _quantization(recipe_type: XNNPackRecipeType, group_size: int | None) -> QuantizationRecipe | None:
+    if recipe_type is XNNPackRecipeType.FP32:
+        return None
+    if recipe_type in _PT2E:
+        ours = importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer")
+        config = ours.get_symmetric_quantization_config(**_PT2E[recipe_type])
+        return QuantizationRecipe([ours.XNNPACKQuantizer().set_global(config)])
+    try:
+        from torchao.quantization import Int8DynamicActivationIntxWeightConfig
+        from torchao.quantization.granularity import PerAxis, PerGroup
+    except ImportError as error:
+        raise MissingPackageError(
+            "4-bit weights need torchao, which is not installed", hints=["pip install torchao"]
+        ) from error
+    granularity = PerAxis(0) if group_size is None else PerGroup(group_size)
+    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=granularity)
+    return QuantizationRecipe(ao_quantization_configs=[AOQuantizationConfig(config)])
+
+
+recipe_registry.register_backend_recipe_provider(XNNPACKRecipeProvider())

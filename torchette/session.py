@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A recipe and a model come in; its steps run one after the other, and what each of them gave can be asked for. The names
+# are ExecuTorch's (executorch.export); the work is torch.export's, torchao's and the compiler's.
+"""`export(model, example_inputs, recipe)` and the `ExportSession` that it returns."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from torchette.errors import ExportError, InputError, InputTypeError, MissingPackageError
+from torchette.exir.program import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge,
+    to_edge_transform_and_lower,
+)
+from torchette.exir.recipes import ExportRecipe, LoweringRecipe, Mode, QuantizationRecipe, StageType
+from torchette.runtime import Runtime
+
+# Stage -> those that it may follow; None among them: it may be the first.
+FOLLOWS: dict[StageType, tuple[StageType | None, ...]] = {
+    StageType.SOURCE_TRANSFORM: (None,),
+    StageType.QUANTIZE: (None, StageType.SOURCE_TRANSFORM),
+    StageType.TORCH_EXPORT: (None, StageType.SOURCE_TRANSFORM, StageType.QUANTIZE),
+    StageType.TO_EDGE_TRANSFORM_AND_LOWER: (None, StageType.TORCH_EXPORT),
+    StageType.TO_EDGE: (None, StageType.TORCH_EXPORT),
+    StageType.EDGE_PROGRAM_MANAGER_TRANSFORM: (StageType.TO_EDGE, StageType.TO_EDGE_TRANSFORM_AND_LOWER),
+    StageType.TO_BACKEND: (StageType.TO_EDGE, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM),
+    StageType.TO_EXECUTORCH: (
+        StageType.TO_EDGE_TRANSFORM_AND_LOWER,
+        StageType.TO_BACKEND,
+        StageType.EDGE_PROGRAM_MANAGER_TRANSFORM,
+        StageType.TO_EDGE,
+    ),
+}
+_OF_MODULES = (StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
+_LOWERED = (
+    StageType.TO_BACKEND, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM, StageType.TO_EDGE_TRANSFORM_AND_LOWER, StageType.TO_EDGE,
+)  # fmt: skip
+
+
+@dataclass
+class PipelineArtifact:
+    """What a stage gave: method -> model, or a manager; and beside it what is known about it."""
+
+    data: Any
+    context: dict[str, Any] = field(default_factory=dict)
+
+    def get_context(self, key: str, default: Any = None) -> Any:
+        """What is known by that name."""
+        return self.context.get(key, default)
+
+
+class ExportSession:
+    """The steps of a recipe, for one or several methods. `export()` runs them."""
+
+    def __init__(
+        self,
+        model: Any,
+        example_inputs: Sequence[tuple] | Mapping[str, Sequence[tuple]] | None = None,
+        export_recipe: ExportRecipe | None = None,
+        name: str | None = None,
+        dynamic_shapes: Any = None,
+        constant_methods: Mapping[str, Any] | None = None,
+        artifact_dir: str | None = None,
+        generate_etrecord: bool = False,
+    ) -> None:
+        """
+        Args:
+            model: a module, a graph module, what `torch.export.export` returned, or the path of a saved one; or method name
+                -> one of the first three.
+            example_inputs: tuples of arguments; or method name -> those. The first is captured, all of them are observed
+                where the recipe quantizes. A captured program needs none.
+            dynamic_shapes: as for `torch.export.export`; or method name -> that.
+            name, constant_methods, generate_etrecord: as for `to_edge`; `name` is for people.
+            artifact_dir: a folder that is made for what users put there.
+
+        Raises:
+            InputError: inputs are missing, or the stages of the recipe cannot follow one another.
+        """
+        if isinstance(model, (str, Path)):
+            model = torch.export.load(model)
+        self._models: dict[str, Any] = dict(model) if isinstance(model, Mapping) else {"forward": model}
+        for method, given in self._models.items():
+            if not isinstance(given, (torch.nn.Module, ExportedProgram)):
+                raise InputTypeError(
+                    f"method {method!r} is no module and no exported program but {type(given).__name__}"
+                )
+        self.name = name
+        self._recipe = export_recipe or ExportRecipe()
+        self._inputs = _by_method(example_inputs, self._models)
+        self._dynamic_shapes = _by_method(dynamic_shapes, self._models)
+        self._constant_methods, self._etrecord = constant_methods, generate_etrecord
+        if artifact_dir is not None:
+            Path(artifact_dir).mkdir(parents=True, exist_ok=True)
+        self._artifacts: dict[StageType, PipelineArtifact] = {}
+        self._own: dict[Any, Any] = {}
+        self._stages = list(self._recipe.pipeline_stages or self._usual_stages())
+        captured = all(isinstance(given, ExportedProgram) for given in self._models.values())
+        for method in () if captured else self._models:
+            if not self._inputs.get(method):
+                raise InputError(
+                    f"method {method!r} has no example inputs",
+                    hints=["example_inputs=[(x,)], a tuple of arguments or more"],
+                )
+
+    def _usual_stages(self) -> list[StageType]:
+        first = next(iter(self._models.values()))
+        stages = [] if isinstance(first, (GraphModule, ExportedProgram)) else list(_OF_MODULES)
+        stages += [] if isinstance(first, ExportedProgram) else [StageType.TORCH_EXPORT]
+        stages += [StageType.TO_EDGE_TRANSFORM_AND_LOWER]
+        if self._lowering.edge_manager_transform_passes:
+            stages += [StageType.EDGE_PROGRAM_MANAGER_TRANSFORM]
+        return [*stages, StageType.TO_EXECUTORCH]
+
+    @property
+    def _lowering(self) -> LoweringRecipe:
+        return self._recipe.lowering_recipe or LoweringRecipe()
+
+    @property
+    def _quantization(self) -> QuantizationRecipe:
+        return self._recipe.quantization_recipe or QuantizationRecipe()
+
+    # ---- stages ----
+
+    def register_stage(self, stage_type: Any, stage: Any) -> None:
+        """Another stage, or another one in the place of one: `run(artifact)` does it, `get_artifacts()` gives what it made."""
+        self._own[stage_type] = stage
+
+    def get_registered_stage(self, stage_type: Any) -> Any:
+        """What does that stage; None where nobody does."""
+        return self.get_all_registered_stages().get(stage_type)
+
+    def get_all_registered_stages(self) -> dict[Any, Any]:
+        """Stage -> what does it."""
+        usual = {
+            kind: getattr(self, f"_{kind.value}") for kind in self._stages if isinstance(kind, StageType)
+        }
+        return {**usual, **self._own}
+
+    def export(self) -> None:
+        """Run all stages. Raises InputError for stages that cannot follow one another, and what the stages raise."""
+        self._check_stages()
+        self._artifacts.clear()
+        artifact = PipelineArtifact(dict(self._models), {"example_inputs": self._inputs})
+        for kind in self._stages:
+            start = time.perf_counter()
+            own = self._own.get(kind)
+            if own is not None:
+                own.run(artifact)
+                artifact = own.get_artifacts()
+            else:
+                artifact = PipelineArtifact(
+                    getattr(self, f"_{kind.value}")(artifact.data), dict(artifact.context)
+                )
+            artifact.context["duration_ms"] = int((time.perf_counter() - start) * 1000)
+            self._artifacts[kind] = artifact
+
+    def _check_stages(self) -> None:
+        previous: Any = None
+        given = next(iter(self._models.values()))
+        for kind in self._stages:
+            late = isinstance(given, (GraphModule, ExportedProgram)) and kind in _OF_MODULES
+            if late or (isinstance(given, ExportedProgram) and kind is StageType.TORCH_EXPORT):
+                raise InputError(f"stage {kind.value} is not for what was captured already")
+            if kind not in self._own:
+                if kind not in FOLLOWS:
+                    raise InputError(
+                        f"there is no stage {kind!r}", hints=["session.register_stage(stage_type, stage)"]
+                    )
+                if previous not in self._own and previous not in FOLLOWS[kind]:
+                    before = "at the start" if previous is None else f"after {previous.value}"
+                    raise InputError(f"stage {kind.value} cannot stand {before}")
+            previous = kind
+
+    def _source_transform(self, models: dict[str, Any]) -> dict[str, Any]:
+        configs = self._quantization.ao_quantization_configs or ()
+        if not configs:
+            return models
+        quantize_ = _torchao("torchao.quantization").quantize_
+        models = models if self._recipe.source_transform_in_place else copy.deepcopy(models)
+        for module in models.values():
+            for config in configs:
+                quantize_(module, config.ao_base_config, *([config.filter_fn] if config.filter_fn else []))
+        return models
+
+    def _quantize(self, models: dict[str, Any]) -> dict[str, Any]:
+        recipe = self._quantization
+        if not recipe.quantizers:
+            return models
+        if recipe.is_qat and recipe.train_fn is None:
+            raise InputError("a recipe that trains with quantization needs a train_fn")
+        return {
+            method: self._quantized(model, self._inputs[method], recipe) for method, model in models.items()
+        }
+
+    def _quantized(self, model: Any, inputs: Sequence[tuple], recipe: QuantizationRecipe) -> GraphModule:
+        pt2e = _torchao("torchao.quantization.pt2e")
+        steps = _torchao("torchao.quantization.pt2e.quantize_pt2e")
+        compose = _torchao("torchao.quantization.pt2e.quantizer").ComposableQuantizer
+        quantizers = list(recipe.quantizers or ())
+        quantizer = quantizers[0] if len(quantizers) == 1 else compose(quantizers)
+        shapes = None
+        if recipe.dynamic_batch_size:
+            batch = torch.export.Dim("batch", min=1)
+            shapes = tuple({0: batch} if isinstance(arg, torch.Tensor) else None for arg in inputs[0])
+        if recipe.is_qat:
+            model.train()
+        graph = torch.export.export(
+            model, inputs[0], dynamic_shapes=shapes, strict=self._recipe.strict
+        ).module()
+        graph = _through(graph, recipe.pre_prepare_passes)
+        graph = (steps.prepare_qat_pt2e if recipe.is_qat else steps.prepare_pt2e)(graph, quantizer)
+        graph = _through(graph, recipe.post_prepare_passes)
+        if recipe.is_qat:
+            assert recipe.train_fn is not None
+            pt2e.allow_exported_model_train_eval(graph)
+            pt2e.move_exported_model_to_train(graph)
+            recipe.train_fn(graph)
+            pt2e.move_exported_model_to_eval(graph)
+        else:
+            with torch.no_grad():
+                for args in recipe.calibration_inputs_fn() if recipe.calibration_inputs_fn else inputs:
+                    graph(*args)
+        graph = steps.convert_pt2e(_through(graph, recipe.pre_convert_passes))
+        return _through(graph, recipe.post_convert_passes)
+
+    def _torch_export(self, models: dict[str, Any]) -> dict[str, ExportedProgram]:
+        programs = {}
+        for method, model in models.items():
+            args, shapes = self._inputs[method][0], self._dynamic_shapes.get(method)
+            with torch.no_grad():
+                program = torch.export.export(model, args, dynamic_shapes=shapes, strict=self._recipe.strict)
+            for run in self._recipe.aten_transform_passes or ():
+                program = run(method, program)
+            programs[method] = program
+        return programs
+
+    def _config(self) -> EdgeCompileConfig | None:
+        config = self._lowering.edge_compile_config
+        if self._recipe.mode is Mode.DEBUG:
+            config = replace(config or EdgeCompileConfig(), check_passes=True)
+        return config
+
+    def _to_edge_transform_and_lower(self, programs: dict[str, ExportedProgram]) -> EdgeProgramManager:
+        recipe, passes = self._lowering, {}
+        for method, program in programs.items():
+            made = [found(method, program) for found in recipe.edge_transform_passes or ()]
+            passes[method] = [
+                run for group in made for run in (group if isinstance(group, (list, tuple)) else [group])
+            ]
+        return to_edge_transform_and_lower(
+            programs,
+            transform_passes={method: runs for method, runs in passes.items() if runs} or None,
+            partitioner=self._partitioners(),
+            constant_methods=self._constant_methods,
+            compile_config=self._config(),
+            generate_etrecord=self._etrecord,
+        )
+
+    def _partitioners(self) -> Any:
+        given = self._lowering.partitioners
+        return (
+            {m: list(found) for m, found in given.items()}
+            if isinstance(given, Mapping)
+            else list(given or ()) or None
+        )
+
+    def _to_edge(self, programs: dict[str, ExportedProgram]) -> EdgeProgramManager:
+        return to_edge(
+            programs,
+            constant_methods=self._constant_methods,
+            compile_config=self._config(),
+            generate_etrecord=self._etrecord,
+        )
+
+    def _edge_program_manager_transform(self, edge: EdgeProgramManager) -> EdgeProgramManager:
+        for found in self._lowering.edge_manager_transform_passes or ():
+            edge = edge.transform(found(edge))
+        return edge
+
+    def _to_backend(self, edge: EdgeProgramManager) -> EdgeProgramManager:
+        given = self._lowering.partitioners
+        for partitioner in () if isinstance(given, Mapping) else given or ():
+            edge = edge.to_backend(partitioner)
+        return edge.to_backend(self._partitioners()) if isinstance(given, Mapping) else edge
+
+    def _to_executorch(self, edge: EdgeProgramManager) -> ExecutorchProgramManager:
+        return edge.to_executorch(self._recipe.executorch_backend_config or ExecutorchBackendConfig())
+
+    # ---- what came of them ----
+
+    def get_stage_artifacts(self) -> dict[StageType, PipelineArtifact]:
+        """What each stage gave."""
+        return self._artifacts
+
+    def _made(self, *kinds: StageType) -> Any:
+        """What the first of these stages that ran has given."""
+        for kind in kinds:
+            if kind in self._artifacts:
+                return self._artifacts[kind].data
+        names = " or ".join(kind.value for kind in kinds)
+        raise ExportError(f"no stage {names} has run yet", hints=["session.export()"], code="stage-not-run")
+
+    def get_exported_program(self, method_name: str = "forward") -> ExportedProgram:
+        """The captured method. InputError if there is none of that name."""
+        return _of(self._made(StageType.TORCH_EXPORT), method_name)
+
+    def get_edge_program_manager(self) -> EdgeProgramManager:
+        """The program as it was lowered."""
+        return self._made(*_LOWERED)
+
+    def get_executorch_program_manager(self) -> ExecutorchProgramManager:
+        """The finished program."""
+        return self._made(StageType.TO_EXECUTORCH)
+
+    def get_executorch_program(self) -> Any:
+        """Its records."""
+        return self.get_executorch_program_manager().executorch_program
+
+    def get_pte_buffer(self) -> bytes:
+        """The bytes of the file."""
+        return self.get_executorch_program_manager().buffer
+
+    def save_to_pte(self, output_name: str) -> None:
+        """Writes the file; ".pte" is added to a name without an ending."""
+        path = Path(output_name)
+        self.get_executorch_program_manager().save(path if path.suffix else path.with_suffix(".pte"))
+
+    def get_example_input(self, method_name: str = "forward") -> tuple:
+        """What a method was captured with. InputError if it has none."""
+        return _of(self._inputs, method_name)[0]
+
+    def run_method(self, method_name: str = "forward", example_inputs: tuple | None = None) -> list[Any]:
+        """What a method of the finished program gives for its example inputs or others, run by the runtime."""
+        args = self.get_example_input(method_name) if example_inputs is None else example_inputs
+        return Runtime.get().load_program(self.get_pte_buffer()).load_method(method_name).execute(list(args))
+
+    def print_delegation_info(self) -> None:
+        """For each method the calls, where they run, and why not elsewhere."""
+        edge = self.get_edge_program_manager()
+        for method in sorted(edge.methods):
+            print(f"{method}:\n{edge.delegation(method)}")
+
+    def get_etrecord(self) -> Any:
+        """See `ExecutorchProgramManager.get_etrecord`."""
+        return self.get_executorch_program_manager().get_etrecord()
+
+
+def export(
+    model: Any,
+    example_inputs: Sequence[tuple] | Mapping[str, Sequence[tuple]] | None = None,
+    export_recipe: ExportRecipe | None = None,
+    name: str | None = None,
+    dynamic_shapes: Any = None,
+    constant_methods: Mapping[str, Any] | None = None,
+    artifact_dir: str | None = None,
+    generate_etrecord: bool = False,
+) -> ExportSession:
+    """A session whose stages have run; for the arguments see `ExportSession`."""
+    session = ExportSession(
+        model,
+        example_inputs,
+        export_recipe,
+        name,
+        dynamic_shapes,
+        constant_methods,
+        artifact_dir,
+        generate_etrecord,
+    )
+    session.export()
+    return session
+
+
+def _by_method(given: Any, models: Mapping[str, Any]) -> dict[str, Any]:
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) and set(given) <= set(models) else {"forward": given}
+
+
+def _of(found: Mapping[str, Any], method_name: str) -> Any:
+    if method_name not in found:
+        names = ", ".join(sorted(map(repr, found))) or "none"
+        raise InputError(f"there is no method {method_name!r}; those that there are: {names}")
+    return found[method_name]
+
+
+def _through(
+    graph: GraphModule, passes: Sequence[Callable[[GraphModule], GraphModule]] | None
+) -> GraphModule:
+    for run in passes or ():
+        graph = run(graph)
+        if not isinstance(graph, GraphModule):
+            raise InputTypeError(
+                f"the pass {getattr(run, '__name__', run)!r} gave no graph module but {type(graph).__name__}"
+            )
+    return graph
+
+
+def _torchao(module: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingPackageError(
+            "a recipe that quantizes needs torchao, which is not installed", hints=["pip install torchao"]
+        ) from error
