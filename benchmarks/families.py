@@ -30,13 +30,9 @@ REASONS: dict[str, str] = {
     "svd": "rotations of columns, in double precision: little code, and small singular values right to their last digits",
     "cdist": "from differences, where eager takes a matrix product that loses the digits of points near each other",
     "scaled_modified_bessel": "an integral by the trapezoidal rule, in double precision, an element at a time",
-    "cummax": "compares keys that order elements of any type, one at a time",
     "nonzero": "one element at a time, of any type",
     "remainder": "exact, one element at a time",
-    **dict.fromkeys(
-        ("acos", "atan", "cosh", "erfc", "tan"),
-        "the C library's function, or one in double precision, an element at a time",
-    ),
+    "erfc": "the C library's function, an element at a time",
 }
 
 

@@ -179,6 +179,38 @@ def test_channels_last() -> None:
     check(NAME, torch.ops.aten.convolution(*arguments), *arguments)
 
 
+# Windows of pixels: in and out channels, kernel, stride, padding, dilation, groups; small weights for large images.
+WINDOWS: list[tuple[int, int, list[int], int, int, int, int]] = [
+    (16, 16, [3, 3], 1, 1, 1, 1), (3, 32, [3, 3], 2, 1, 1, 1), (3, 7, [7, 7], 2, 3, 1, 1), (5, 7, [5, 5], 1, 2, 1, 1),
+    (32, 48, [3, 3], 1, 1, 2, 2), (17, 19, [1, 3], 1, 1, 1, 1), (200, 8, [3, 3], 1, 0, 1, 1), (7, 12, [4, 2], 3, 2, 1, 1),
+    (3, 4, [3, 3], 1, 4, 1, 1), (4, 6, [3, 4], 1, 1, 2, 1), (2, 5, [2, 3, 3], 1, 1, 1, 1), (33, 4, [3, 2, 3], 2, 1, 1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("c", "o", "kernel", "stride", "padding", "dilation", "groups"), WINDOWS)
+@pytest.mark.parametrize("turned_weight", [False, True])
+def test_channels_last_windows(
+    c: int,
+    o: int,
+    kernel: list[int],
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    turned_weight: bool,
+) -> None:
+    volume = len(kernel) == 3
+    format = torch.channels_last_3d if volume else torch.channels_last
+    x = torch.randn(2, c, *((6, 17, 13) if volume else (35, 29))).to(memory_format=format)
+    w = torch.randn(o, c // groups, *kernel)
+    w = w.to(memory_format=format) if turned_weight else w
+    steps = [[number] * len(kernel) for number in (stride, padding, dilation)]
+    for bias in (None, torch.randn(o)):
+        arguments = (x, w, bias, *steps, False, [0] * len(kernel), groups)
+        expected = torch.ops.aten.convolution(*arguments)
+        check(NAME, expected.contiguous(memory_format=format), *arguments)
+
+
 @pytest.mark.parametrize("channels", [2, 16, 37])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_channels_last_pointwise_and_depthwise(channels: int, stride: int) -> None:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // aten::convolution: 1x1 as a matrix product on the image itself, depthwise directly, everything else as a
 // matrix product whose right side is fetched from the image panel by panel (never the whole im2col matrix).
+// Where channels lie innermost, the windows of some pixels at a time are its left side instead.
 #include "torchette/kernels/conv.h"
 
 #include "torchette/kernels/dense.h"
@@ -161,17 +162,23 @@ static Error conv_by_columns(Context& context, const Conv& conv, const float* in
   return Error::Ok;
 }
 
-/// `done` stays false where the method does not apply, and where the definition has to be followed to the
-/// letter.
-static Error conv_by_winograd(Context& context, const Conv& conv, const float* input, const float* weight,
-                              const float* bias, float* out, bool& done) {
+/// Whether the method applies, and pays.
+static bool winograd_pays(const Conv& conv, Winograd& winograd) {
   for (int d = 0; d < 3; ++d)
     if (conv.transposed || conv.kernel[d] != (d == 0 ? 1 : 3) || conv.stride[d] != 1 ||
         conv.dilation[d] != 1 || (d == 0 && (conv.in[0] != 1 || conv.padding[0] != 0)))
-      return Error::Ok;
-  const Winograd winograd = {conv.in_channels, conv.out_channels, conv.in[1],      conv.in[2],
-                             conv.out[1],      conv.out[2],       conv.padding[1], conv.padding[2]};
-  if (!winograd.pays()) return Error::Ok;
+      return false;
+  winograd = {conv.in_channels, conv.out_channels, conv.in[1],      conv.in[2],
+              conv.out[1],      conv.out[2],       conv.padding[1], conv.padding[2]};
+  return winograd.pays();
+}
+
+/// `done` stays false where the method does not pay, and where the definition has to be followed to the
+/// letter.
+static Error conv_by_winograd(Context& context, const Conv& conv, const float* input, const float* weight,
+                              const float* bias, float* out, bool& done) {
+  Winograd winograd;
+  if (!winograd_pays(conv, winograd)) return Error::Ok;
   // one request, so that nothing is held where it is refused
   const size_t floats = winograd.weight_floats() + winograd.scratch_floats();
   auto* memory = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
@@ -381,37 +388,212 @@ static Error conv_pixels(Context& context, const Conv& conv, const float* input,
   return Error::Ok;
 }
 
-/// Depthwise with as many outputs as inputs: a vector of channels at a time.
+/// Which taps of a window lie inside of the image in one dimension, and where the first of them does.
+struct TapRange {
+  ptrdiff_t begin, end, place;
+};
+static TapRange taps_inside(const Conv& conv, int d, ptrdiff_t o) {
+  const ptrdiff_t start = o * conv.stride[d] - conv.padding[d], step = conv.dilation[d];
+  TapRange taps = {0, conv.kernel[d], start};
+  for (; taps.begin < taps.end && taps.place < 0; ++taps.begin) taps.place += step;
+  while (taps.begin < taps.end && start + (taps.end - 1) * step >= conv.in[d]) --taps.end;
+  return taps;
+}
+
+/// One vector of channels of kPixels neighbouring outputs, `apart` floats of the image from each other.
+template <int kPixels, typename Get>
+static TORCHETTE_INLINE void depthwise_pixels(const float* image, const float* weight, const float* bias,
+                                              const TapRange& rows, const TapRange& columns, ptrdiff_t width,
+                                              ptrdiff_t step_y, ptrdiff_t step_x, ptrdiff_t apart,
+                                              ptrdiff_t channels, Vec (&sums)[kPixels], Get get) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kPixels; ++i) sums[i] = bias != nullptr ? get(bias) : Vec{};
+  for (ptrdiff_t ky = rows.begin; ky < rows.end; ++ky, image += step_y) {
+    const float* from = image;
+    const float* w = weight + (ky * width + columns.begin) * channels;
+    for (ptrdiff_t kx = columns.begin; kx < columns.end; ++kx, from += step_x, w += channels) {
+      const Vec factor = get(w);
+#pragma GCC unroll 4
+      for (int i = 0; i < kPixels; ++i) sums[i] = fma(get(from + i * apart), factor, sums[i]);
+    }
+  }
+}
+
+/// Depthwise with as many outputs as inputs: a vector of channels at a time, of four pixels where they are
+/// inside.
 static Error conv_depthwise_pixels(Context& context, const Conv& conv, const float* input,
                                    const float* weight, const float* bias, float* out) {
-  const size_t channels = conv.groups, taps = conv.taps();
-  auto* turned = static_cast<float*>(context.allocate_temp(taps * channels * sizeof(float)));
+  constexpr int kPixels = 4;
+  const auto channels = static_cast<ptrdiff_t>(conv.groups), taps = static_cast<ptrdiff_t>(conv.taps());
+  auto* turned = static_cast<float*>(context.allocate_temp(conv.taps() * conv.groups * sizeof(float)));
   TORCHETTE_CHECK(turned != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
-  for (size_t c = 0; c < channels; ++c)
-    for (size_t t = 0; t < taps; ++t) turned[t * channels + c] = weight[c * taps + t];
-  for (size_t b = 0; b < conv.batch; ++b, input += conv.in_plane() * channels) {
+  for (ptrdiff_t c = 0; c < channels; ++c)
+    for (ptrdiff_t t = 0; t < taps; ++t) turned[t * channels + c] = weight[c * taps + t];
+  const ptrdiff_t step_y = conv.dilation[1] * conv.in[2] * channels, step_x = conv.dilation[2] * channels;
+  const ptrdiff_t apart = conv.stride[2] * channels;
+  for (size_t b = 0; b < conv.batch; ++b, input += conv.in[1] * conv.in[2] * channels) {
     for (ptrdiff_t y = 0; y < conv.out[1]; ++y) {
-      for (ptrdiff_t x = 0; x < conv.out[2]; ++x, out += channels) {
-        for (size_t c = 0; c < channels; c += kLanes) {
-          const size_t lanes = channels - c < kLanes ? channels - c : kLanes;
-          Vec sum = bias != nullptr ? load_partial(bias + c, lanes) : Vec{};
-          for (ptrdiff_t ky = 0; ky < conv.kernel[1]; ++ky) {
-            const ptrdiff_t iy = y * conv.stride[1] - conv.padding[1] + ky * conv.dilation[1];
-            if (iy < 0 || iy >= conv.in[1]) continue;
-            for (ptrdiff_t kx = 0; kx < conv.kernel[2]; ++kx) {
-              const ptrdiff_t ix = x * conv.stride[2] - conv.padding[2] + kx * conv.dilation[2];
-              if (ix < 0 || ix >= conv.in[2]) continue;
-              const float* from = input + static_cast<size_t>(iy * conv.in[2] + ix) * channels + c;
-              const float* w = turned + static_cast<size_t>(ky * conv.kernel[2] + kx) * channels + c;
-              sum = fma(load_partial(from, lanes), load_partial(w, lanes), sum);
-            }
-          }
-          store_partial(out + c, sum, lanes);
+      const TapRange rows = taps_inside(conv, 1, y);
+      for (ptrdiff_t x = 0; x < conv.out[2];) {
+        const TapRange columns = taps_inside(conv, 2, x);
+        const float* image = input + (rows.place * conv.in[2] + columns.place) * channels;
+        bool inside = columns.begin == 0 && x + kPixels <= conv.out[2];
+        if (inside) inside = taps_inside(conv, 2, x + kPixels - 1).end == conv.kernel[2];
+        const int pixels = inside ? kPixels : 1;
+        for (ptrdiff_t c = 0; c < channels; c += kLanes) {
+          const float* start = bias != nullptr ? bias + c : nullptr;
+          const auto some = [&](auto count, auto get, const auto& put) __attribute__((always_inline)) {
+            Vec sums[count.value];
+            depthwise_pixels<count.value>(image + c, turned + c, start, rows, columns, conv.kernel[2], step_y,
+                                          step_x, apart, channels, sums, get);
+#pragma GCC unroll 4
+            for (int i = 0; i < count.value; ++i) put(out + i * channels + c, sums[i]);
+          };
+          const auto all = [](const float* p) __attribute__((always_inline)) { return load(p); };
+          const auto put_all = [](float* p, Vec v) __attribute__((always_inline)) { store(p, v); };
+          const auto rest = static_cast<size_t>(channels - c);
+          const auto part = [rest](const float* p)
+                                __attribute__((always_inline)) { return load_partial(p, rest); };
+          const auto put_part = [rest](float* p, Vec v)
+                                    __attribute__((always_inline)) { store_partial(p, v, rest); };
+          using One = std::integral_constant<int, 1>;
+          using Four = std::integral_constant<int, kPixels>;
+          if (rest >= kLanes && inside)
+            some(Four(), all, put_all);
+          else if (rest >= kLanes)
+            some(One(), all, put_all);
+          else if (inside)
+            some(Four(), part, put_part);
+          else
+            some(One(), part, put_part);
         }
+        x += pixels;
+        out += pixels * channels;
       }
     }
   }
   return Error::Ok;
+}
+
+/// How a convolution of pixels goes block by block: `run` floats of the image lie one after the other under
+/// `width` taps of a window's row, and a block is `rows` windows of `k` floats, of which `depth` at a time
+/// are multiplied with as many rows of the turned weight.
+struct Windows {
+  const Conv& conv;
+  ptrdiff_t width;
+  size_t run, rows, k, row;
+
+  explicit Windows(const Conv& of)
+      : conv(of),
+        width(of.groups == 1 && of.dilation[2] == 1 ? of.kernel[2] : 1),
+        run(static_cast<size_t>(width) * of.in_channels),
+        rows(GemmScratch::kBlockRows),
+        k(of.in_channels * of.taps()),
+        row(whole_vectors(next_part(k, kMaxDepth) + kLanes - 1)) {}
+
+  size_t channels() const { return conv.groups * conv.in_channels; }
+  size_t weight_floats() const { return whole_vectors(k * conv.out_channels); }
+  size_t scratch_floats() const { return weight_floats() + rows * row + panel_floats(conv.out_channels, k); }
+
+  /// [out, in, taps] of one group becomes [taps x in, out].
+  void turn_weight(const float* weight, float* turned) const {
+    const size_t n = conv.out_channels, taps = conv.taps();
+    for (size_t j = 0; j < n; ++j)
+      for (size_t c = 0; c < conv.in_channels; ++c)
+        for (size_t t = 0; t < taps; ++t)
+          turned[(t * conv.in_channels + c) * n + j] = weight[(j * conv.in_channels + c) * taps + t];
+  }
+
+  /// The floats [begin, begin + depth) of the windows of `count` pixels of the output from `first`, `row`
+  /// apart. What is written behind a run is overwritten by the next one, or lies behind the row's end.
+  void fetch(const float* input, const float* end, size_t first, size_t count, size_t begin, size_t depth,
+             float* block) const {
+    for (size_t at = begin; at < begin + depth;) {
+      const size_t number = at / run, skipped = at % run;
+      const size_t taken = run - skipped < begin + depth - at ? run - skipped : begin + depth - at;
+      ptrdiff_t tap = static_cast<ptrdiff_t>(number) * width;
+      const ptrdiff_t kx = tap % conv.kernel[2], ky = tap / conv.kernel[2] % conv.kernel[1];
+      const ptrdiff_t kz = tap / conv.kernel[2] / conv.kernel[1];
+      float* to = block + (at - begin);
+      for (size_t i = 0; i < count;) {
+        const auto pixel = static_cast<ptrdiff_t>(first + i);
+        ptrdiff_t ox = pixel % conv.out[2], line = pixel / conv.out[2];
+        const ptrdiff_t iy = source(conv, 1, line % conv.out[1], ky);
+        line /= conv.out[1];
+        const ptrdiff_t iz = source(conv, 0, line % conv.out[0], kz), b = line / conv.out[0];
+        const bool outside = iy < 0 || iz < 0;
+        const float* image = input + ((b * conv.in[0] + iz) * conv.in[1] + iy) * conv.in[2] *
+                                         static_cast<ptrdiff_t>(channels());
+        for (; i < count && ox < conv.out[2]; ++i, ++ox, to += row) {
+          const ptrdiff_t ix = ox * conv.stride[2] - conv.padding[2] + kx * conv.dilation[2];
+          if (!outside && ix >= 0 && ix + width <= conv.in[2]) {
+            copy_run(image + static_cast<size_t>(ix) * channels() + skipped, end, to, taken);
+            continue;
+          }
+          for (size_t j = 0; j < taken; j += kLanes) store(to + j, Vec{});
+          // The taps of the run that are inside.
+          const ptrdiff_t low = ix < 0 ? -ix : 0, high = conv.in[2] - ix < width ? conv.in[2] - ix : width;
+          if (outside || low >= high) continue;
+          size_t from = static_cast<size_t>(low) * conv.in_channels,
+                 until = static_cast<size_t>(high) * conv.in_channels;
+          if (from < skipped) from = skipped;
+          if (until > skipped + taken) until = skipped + taken;
+          for (size_t j = from; j < until; ++j)
+            to[j - skipped] = image[ix * static_cast<ptrdiff_t>(channels()) + static_cast<ptrdiff_t>(j)];
+        }
+      }
+      at += taken;
+    }
+  }
+
+  static TORCHETTE_INLINE void copy_run(const float* from, const float* end, float* to, size_t count) {
+    size_t j = 0;
+    if (static_cast<size_t>(end - from) >= whole_vectors(count)) {
+      for (; j < count; j += kLanes) store(to + j, load(from + j));
+      return;
+    }
+    for (; j + kLanes <= count; j += kLanes) store(to + j, load(from + j));
+    if (j < count) store(to + j, load_partial(from + j, count - j));
+  }
+};
+
+/// Windows of the image, block by block, times the turned weight. `done` stays false where the memory for it
+/// is refused.
+static Error conv_by_windows(Context& context, const Conv& conv, const float* input, const float* weight,
+                             const float* bias, float* out, bool& done) {
+  const Windows windows(conv);
+  // one request, so that nothing is held where it is refused
+  auto* turned = static_cast<float*>(context.allocate_temp(windows.scratch_floats() * sizeof(float)));
+  if (turned == nullptr) return Error::Ok;
+  done = true;
+  float* const block = turned + windows.weight_floats();
+  float* const panels = block + windows.rows * windows.row;
+  const size_t pixels = conv.batch * conv.out_plane(), n = conv.out_channels;
+  const float* const end = input + conv.batch * conv.in_plane() * windows.channels();
+  for (size_t g = 0; g < conv.groups; ++g) {
+    windows.turn_weight(weight + g * n * windows.k, turned);
+    for (size_t first = 0; first < pixels; first += windows.rows) {
+      const size_t count = pixels - first < windows.rows ? pixels - first : windows.rows;
+      for (size_t k0 = 0; k0 < windows.k;) {
+        const size_t depth = next_part(windows.k - k0, kMaxDepth);
+        windows.fetch(input + g * conv.in_channels, end, first, count, k0, depth, block);
+        gemm_of_rows({count, n, depth, block, static_cast<ptrdiff_t>(windows.row),
+                      out + (first * conv.groups + g) * n, static_cast<ptrdiff_t>(conv.groups * n), nullptr,
+                      bias != nullptr ? bias + g * n : nullptr, k0 > 0},
+                     turned + k0 * n, static_cast<ptrdiff_t>(n), panels);
+        k0 += depth;
+      }
+    }
+  }
+  return Error::Ok;
+}
+
+/// Whether that beats turning the image itself, there and back: a small weight for a large image.
+static bool windows_pay(const Conv& conv) {
+  const size_t image =
+      conv.batch * conv.groups * (conv.in_channels * conv.in_plane() + conv.out_channels * conv.out_plane());
+  const size_t weight = conv.groups * conv.out_channels * conv.in_channels * conv.taps();
+  return !conv.transposed && 2 * weight < image && (conv.groups == 1 || conv.in_channels >= kLanes);
 }
 
 // --- The operator ---
@@ -523,6 +705,13 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
       if (pixels && depthwise && conv.out_channels == 1)
         return conv_depthwise_pixels(context, conv, input.const_data_ptr<float>(), w, b,
                                      out.mutable_data_ptr<float>());
+      Winograd winograd;
+      if (pixels && !winograd_pays(conv, winograd) && windows_pay(conv)) {
+        bool done = false;
+        TORCHETTE_TRY(conv_by_windows(context, conv, input.const_data_ptr<float>(), w, b,
+                                      out.mutable_data_ptr<float>(), done));
+        if (done) return Error::Ok;
+      }
     }
     TORCHETTE_TRY(from.read(context, input, kScalarType<T>));
     TORCHETTE_TRY(to.open(context, out, kScalarType<T>));

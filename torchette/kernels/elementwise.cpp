@@ -23,6 +23,12 @@ namespace TORCHETTE_ISA {
 #define TORCHETTE_FAST(f)                                       \
   static TORCHETTE_INLINE float f(float x) { return f##_f(x); } \
   static TORCHETTE_INLINE double f(double x) { return ::f(x); }
+TORCHETTE_FAST(acos)
+TORCHETTE_FAST(asin)
+TORCHETTE_FAST(atan)
+TORCHETTE_FAST(cosh)
+TORCHETTE_FAST(sinh)
+TORCHETTE_FAST(tan)
 TORCHETTE_FAST(exp)
 TORCHETTE_FAST(expm1)
 TORCHETTE_FAST(log)
@@ -37,15 +43,9 @@ TORCHETTE_FAST(cos)
 #define TORCHETTE_LIBM(name)                                                     \
   static TORCHETTE_INLINE float name(float x) { return __builtin_##name##f(x); } \
   static TORCHETTE_INLINE double name(double x) { return __builtin_##name(x); }
-TORCHETTE_LIBM(acos)
 TORCHETTE_LIBM(acosh)
-TORCHETTE_LIBM(asin)
 TORCHETTE_LIBM(asinh)
-TORCHETTE_LIBM(atan)
 TORCHETTE_LIBM(atanh)
-TORCHETTE_LIBM(cosh)
-TORCHETTE_LIBM(sinh)
-TORCHETTE_LIBM(tan)
 TORCHETTE_LIBM(sqrt)
 TORCHETTE_LIBM(erfc)
 TORCHETTE_LIBM(lgamma)

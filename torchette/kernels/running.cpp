@@ -6,7 +6,6 @@
 
 #include "torchette/kernels/dims.h"
 #include "torchette/kernels/elementwise.h"
-#include "torchette/kernels/keys.h"
 #include "torchette/kernels/strided.h"
 
 namespace torchette {
@@ -33,6 +32,13 @@ struct Lines {
     }
   }
 };
+
+/// Stores `n` numbers of `size` bytes as elements that are `step` elements from each other.
+void put(Convert store, const char* numbers, size_t size, char* to, ptrdiff_t step, ptrdiff_t element,
+         size_t n) {
+  if (step == 1) return store(numbers, 1, to, n);
+  for (size_t k = 0; k < n; ++k, to += step * element) store(numbers + size * k, 1, to, 1);
+}
 
 double log_of_sum(double a, double b) {
   if (a != a || b != b) return a + b;
@@ -87,20 +93,32 @@ Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) 
         run(kind, reinterpret_cast<int64_t*>(buffer), n, whole_sum);
       else
         run(kind, reinterpret_cast<double*>(buffer), n, sum);
-      if (lines.step[1] == 1) {
-        store(buffer, 1, to + static_cast<ptrdiff_t>(i) * out_element, n);
-        continue;
-      }
-      for (size_t k = 0; k < n; ++k)
-        store(buffer + 8 * k, 1, to + static_cast<ptrdiff_t>(i + k) * lines.step[1] * out_element, 1);
+      put(store, buffer, 8, to + static_cast<ptrdiff_t>(i) * lines.step[1] * out_element, lines.step[1],
+          out_element, n);
     }
   } while (lines.walk.next());
   return Error::Ok;
 }
 
-/// The greatest (or least) so far, the later one of equals, and its place. NaN stays.
-Error extremes_so_far(const Tensor& x, int64_t dim, bool largest, const Tensor& values,
-                      const Tensor& places) {
+/// Puts in the place of each of `n` elements the greatest (or least) so far, the later one of equals, and its
+/// number; `first` is that of the first element. NaN stays.
+template <bool kLargest, typename T>
+void extremes(T* x, size_t n, size_t first, uint64_t& state, int64_t& at, int64_t* places, ptrdiff_t step) {
+  T best = x[0];
+  if (first != 0) memcpy(&best, &state, sizeof(T));
+  for (size_t i = 0; i < n; ++i, places += step) {
+    if ((kLargest ? x[i] >= best : x[i] <= best) || x[i] != x[i]) {
+      best = x[i];
+      at = static_cast<int64_t>(first + i);
+    }
+    x[i] = best;
+    *places = at;
+  }
+  memcpy(&state, &best, sizeof(T));
+}
+
+template <bool kLargest>
+Error extremes_so_far(const Tensor& x, int64_t dim, const Tensor& values, const Tensor& places) {
   TORCHETTE_TRY(same_type(x, values, "self and values"));
   TORCHETTE_CHECK(is_real(x.scalar_type()) && places.scalar_type() == ScalarType::Long, InvalidType,
                   "self is of type %d, indices of type %d", static_cast<int>(x.scalar_type()),
@@ -111,37 +129,27 @@ Error extremes_so_far(const Tensor& x, int64_t dim, bool largest, const Tensor& 
   if (x.numel() == 0) return Error::Ok;
   Lines lines(x, static_cast<size_t>(dim), values, places);
   const ptrdiff_t element = x.element_size();
-  const bool floats = is_floating(x.scalar_type());
-  const auto put = [element](char* to, const char* from) {
-    switch (element) {
-      case 1:
-        return memcpy(to, from, 1);
-      case 2:
-        return memcpy(to, from, 2);
-      case 4:
-        return memcpy(to, from, 4);
-      default:
-        return memcpy(to, from, 8);
-    }
-  };
+  const Compute type = compute_type(x.scalar_type());
+  const Convert load = load_as(x.scalar_type(), type), store = store_as(type, x.scalar_type());
   do {
     const char* from = static_cast<const char*>(x.const_data_ptr()) + lines.walk.offset[0] * element;
     char* to = static_cast<char*>(values.mutable_data_ptr()) + lines.walk.offset[1] * element;
     int64_t* place = places.mutable_data_ptr<int64_t>() + lines.walk.offset[2];
+    alignas(64) char buffer[kChunk * 8];
     uint64_t best = 0;
-    int64_t at = -1;
-    const char* value = from;
-    for (size_t i = 0; i < lines.count; ++i, from += lines.step[0] * element, to += lines.step[1] * element) {
-      const uint64_t key = key_at(from, x.scalar_type());
-      const bool is_nan = floats && key == ~uint64_t{0}, stays = floats && at >= 0 && best == ~uint64_t{0};
-      if (at < 0 || is_nan || (!stays && (largest ? key >= best : key <= best))) {
-        best = key;
-        at = static_cast<int64_t>(i);
-        value = from;
-      }
-      put(to, value);
-      *place = at;
-      place += lines.step[2];
+    int64_t at = 0;
+    for (size_t i = 0, n; i < lines.count; i += n) {
+      n = lines.count - i < kChunk ? lines.count - i : kChunk;
+      load(from + static_cast<ptrdiff_t>(i) * lines.step[0] * element, lines.step[0], buffer, n);
+      int64_t* const here = place + static_cast<ptrdiff_t>(i) * lines.step[2];
+      if (type == kF32)
+        extremes<kLargest>(reinterpret_cast<float*>(buffer), n, i, best, at, here, lines.step[2]);
+      else if (type == kF64)
+        extremes<kLargest>(reinterpret_cast<double*>(buffer), n, i, best, at, here, lines.step[2]);
+      else
+        extremes<kLargest>(reinterpret_cast<int64_t*>(buffer), n, i, best, at, here, lines.step[2]);
+      put(store, buffer, compute_size(type), to + static_cast<ptrdiff_t>(i) * lines.step[1] * element,
+          lines.step[1], element, n);
     }
   } while (lines.walk.next());
   return Error::Ok;
@@ -160,10 +168,10 @@ Error logcumsumexp_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
   return accumulate(Running::LogSum, x, dim, out);
 }
 Error cummax_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& places) {
-  return extremes_so_far(x, dim, true, values, places);
+  return extremes_so_far<true>(x, dim, values, places);
 }
 Error cummin_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& places) {
-  return extremes_so_far(x, dim, false, values, places);
+  return extremes_so_far<false>(x, dim, values, places);
 }
 
 }  // namespace

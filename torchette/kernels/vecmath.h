@@ -90,19 +90,39 @@ TORCHETTE_INLINE V power_of_two(Integers<V> n) {
   return from_bits<V>(as_exponent(V{}, n + 127));
 }
 
+/// exp(x) / 2^halvings, for 0 or 1 of them: half of what is out of range may be inside.
 template <typename V>
-TORCHETTE_INLINE V exp_f(V x) {
+TORCHETTE_INLINE V exp_halved(V x, int32_t halvings) {
   // the two bounds lie beyond overflow and beyond the smallest subnormal; NaN passes both
-  x = x > 89.0f ? splat<V>(89.0f) : x;
+  x = x > 90.0f ? splat<V>(90.0f) : x;
   x = x < -104.0f ? splat<V>(-104.0f) : x;
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
+  n = n - halvings;
   const V p =
       polynomial(r, 4.999999404e-01f, 1.666651517e-01f, 4.166845605e-02f, 8.369418792e-03f, 1.381314476e-03f);
   const V e = (p * r) * r + r + 1.0f;
   // 2^n may be out of range where e * 2^n is not
   const Integers<V> half = n >> 1;
   return e * power_of_two<V>(half) * power_of_two<V>(n - half);
+}
+template <typename V>
+TORCHETTE_INLINE V exp_f(V x) {
+  return exp_halved(x, 0);
+}
+template <typename V>
+TORCHETTE_INLINE V cosh_f(V x) {
+  const V half = exp_halved(abs_f(x), 1);
+  return half + 0.25f / half;
+}
+template <typename V>
+TORCHETTE_INLINE V sinh_f(V x) {
+  const V a = abs_f(x), square = x * x;
+  const V small = polynomial(square, 1.666666650e-01f, 8.333350108e-03f, 1.983614957e-04f, 2.817012625e-06f) *
+                      square * a +
+                  a;
+  const V half = exp_halved(a, 1);
+  return with_sign_of(a < 1.0f ? small : half - 0.25f / half, x);
 }
 
 template <typename V>
@@ -225,8 +245,9 @@ TORCHETTE_INLINE float reduce_angle(float x, int32_t& quadrant) {
 }
 TORCHETTE_INLINE float sin_of_quadrant(float r, int32_t quadrant) {
   const float u = r * r;
-  const float s =
+  const float sum =
       polynomial(u, -1.666666716e-01f, 8.333329111e-03f, -1.983931579e-04f, 2.718121777e-06f) * u * r + r;
+  const float s = u > 0.0f ? sum : r;  // -0 stays
   const float c =
       polynomial(u, 4.166664556e-02f, -1.388735254e-03f, 2.443661106e-05f) * u * u - 0.5f * u + 1.0f;
   const float y = (quadrant & 1) != 0 ? c : s;
@@ -241,6 +262,43 @@ TORCHETTE_INLINE float cos_f(float x) {
   int32_t quadrant;
   const float r = reduce_angle(x, quadrant);
   return sin_of_quadrant(r, quadrant + 1);
+}
+
+TORCHETTE_INLINE float tan_f(float x) {
+  int32_t quadrant;
+  const float r = reduce_angle(x, quadrant);
+  const float s = sin_of_quadrant(r, 0), c = sin_of_quadrant(r, 1);
+  return (quadrant & 1) != 0 ? -c / s : s / c;
+}
+
+TORCHETTE_INLINE float atan_f(float x) {
+  // from 0, pi / 4 or pi / 2 on
+  const float a = abs_f(x);
+  const bool middle = a > 0.414213562f, far = a > 2.41421356f;
+  const float t = (far ? -1.0f : middle ? a - 1.0f : a) / (far ? a : middle ? a + 1.0f : 1.0f), u = t * t;
+  const float y = polynomial(u, -3.333331511e-01f, 1.999846600e-01f, -1.424342227e-01f, 1.059294636e-01f,
+                             -6.075915892e-02f) *
+                      u * t +
+                  t;
+  return with_sign_of((far ? 1.57079633f : middle ? 0.785398163f : 0.0f) + y, x);
+}
+
+/// asin of what is at most a half; of a larger |x| half of its distance to pi / 2.
+TORCHETTE_INLINE float asin_part(float x) {
+  const float a = abs_f(x), u = a < 0.5f ? x * x : (1.0f - a) * 0.5f, s = a < 0.5f ? a : __builtin_sqrtf(u);
+  return polynomial(u, 1.666675268e-01f, 7.495288672e-02f, 4.547160703e-02f, 2.417295244e-02f,
+                    4.217822840e-02f) *
+             u * s +
+         s;
+}
+TORCHETTE_INLINE float asin_f(float x) {
+  const float y = asin_part(x);
+  return with_sign_of(abs_f(x) < 0.5f ? y : 1.57079633f - 2.0f * y, x);
+}
+TORCHETTE_INLINE float acos_f(float x) {
+  const float y = asin_part(x);
+  const float turned = x < 0.0f ? 3.14159265f - 2.0f * y : 2.0f * y;
+  return abs_f(x) < 0.5f ? 1.57079633f - with_sign_of(y, x) : turned;
 }
 
 }  // namespace TORCHETTE_ISA
