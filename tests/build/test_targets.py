@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
@@ -148,3 +149,19 @@ def test_a_source_that_others_call_is_compiled_with_them():
         "strided.cpp",
     } <= names  # places.h is of selection.cpp
     assert not names & {"pool.cpp", "norm.cpp", "softmax.cpp"}
+
+
+def test_webassembly_is_given_what_needs_no_threads():
+    """Its C++ library has none; the build itself is a slow test."""
+    left: list[Path] = [unit.source for unit in library.extension_units(targets.find("wasm32-wasi"), ())]
+    seen: set[Path] = set()
+    while left:
+        path = left.pop()
+        seen.add(path)
+        for name in re.findall(r"#include [<\"](.*)[>\"]", path.read_text(encoding="utf-8")):
+            assert name not in ("mutex", "thread", "condition_variable", "future"), path.name
+            if (toolchain.ROOT / name).is_file() and toolchain.ROOT / name not in seen:
+                left.append(toolchain.ROOT / name)
+    assert {"module.cpp", "file_data_loader.h", "method.h"} <= {path.name for path in seen}
+    host = [unit.source.name for unit in library.extension_units(targets.find("host"), ())]
+    assert {"parallel_method.cpp", "thread_pool.cpp"} == {*host} - {path.name for path in seen}
