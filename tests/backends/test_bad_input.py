@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,11 +65,16 @@ def sound(request: pytest.FixtureRequest) -> Iterator[tuple[str, bytes]]:
     torch.testing.assert_close(torch.as_tensor(_load(data).execute([X])[0]), X * X + X)
 
 
-def test_a_backend_that_nobody_knows(sound: tuple[str, bytes]) -> None:
+def test_a_backend_that_nobody_knows(sound: tuple[str, bytes], tmp_path: Path) -> None:
     name, data = sound
-    text = _refused(data.replace(name.encode() + b"\0", b"?" + name[1:].encode() + b"\0"))
+    absent = data.replace(name.encode() + b"\0", b"?" + name[1:].encode() + b"\0")
+    text = _refused(absent)
     assert f"needs the backend ?{name[1:]}, which is not registered" in text
     assert f"{name}" in text.partition("backends that there are")[2] and "portable_fallback=True" in text
+    (tmp_path / "absent.pte").write_bytes(absent)
+    text = run(built("executor_runner"), "--model_path", tmp_path / "absent.pte", status=1).stderr
+    assert f"needs the backend ?{name[1:]}, which is not registered" in text
+    assert name in text.partition("backends that there are: ")[2].partition(";")[0]
     program = to_edge(export(_Of(torch.sin), (X,))).exported_program()
     with pytest.raises(DelegationError, match="NobodyBackend") as error:
         to_backend("NobodyBackend", program, [])

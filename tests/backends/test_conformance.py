@@ -11,7 +11,9 @@ from torchette import runtime
 from torchette.backends import conformance
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
-from torchette.exir import to_edge_transform_and_lower
+from torchette.errors import DelegationError
+from torchette.exir import to_edge, to_edge_transform_and_lower
+from torchette.exir.delegate import to_backend
 from torchette.format import pte
 from torchette.runtime import Runtime
 
@@ -27,23 +29,6 @@ def test_conformance(name: str, check) -> None:
         check(PARTITIONERS[name])
     except conformance.Unclaimed as unclaimed:
         pytest.skip(f"{name} does not take {unclaimed}")
-
-
-@pytest.mark.parametrize("name", PARTITIONERS)
-def test_the_bytes_are_not_needed_after_init(name: str) -> None:
-    if not Runtime.get().backend_registry.is_available(name):
-        pytest.skip(f"{name} is not in this build")
-    args = (torch.randn(2, 3), torch.randn(2, 3))
-    model = torch.nn.Module()
-    model.register_buffer("weight", torch.randn(2, 3))
-    model.forward = lambda x, y: (x + y) * model.weight  # type: ignore[method-assign]
-    edge = to_edge_transform_and_lower(export(model, args), partitioner=PARTITIONERS[name]())
-    (part,) = [m for m in edge.exported_program().graph_module.children() if hasattr(m, "processed_bytes")]
-    data = bytearray(edge.to_executorch().buffer)
-    at = data.index(bytes(part.processed_bytes))
-    method = Runtime.get().load_program(data).load_method("forward")
-    data[at : at + len(part.processed_bytes)] = bytes(len(part.processed_bytes))
-    torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), model(*args))
 
 
 def test_the_registry_knows_what_was_built() -> None:
@@ -63,6 +48,21 @@ def test_branches_hold_delegates() -> None:
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
     for x in (torch.ones(3), -torch.ones(3)):
         torch.testing.assert_close(torch.as_tensor(method.execute([x, y])[0]), _Branches()(x, y))
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+def test_a_buffer_that_changes_is_refused_with_its_name(name: str) -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x):
+            return self.count.add_(x) * x
+
+    program = to_edge(export(Counts(), (torch.ones(3),))).exported_program()
+    with pytest.raises(DelegationError, match="it changes the buffer count"):
+        to_backend(name, program, [])
 
 
 def test_runtime_and_compiler_mean_the_same_second_plan() -> None:

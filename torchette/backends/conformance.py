@@ -19,12 +19,13 @@ from typing import Any
 import torch
 from torch.export import Dim, export
 
-from torchette.errors import DelegationWarning, TorchetteError
-from torchette.exir.delegate import Partitioner, backend
+from torchette.errors import DelegationError, DelegationWarning, TorchetteError
+from torchette.exir.delegate import Partitioner, backend, to_backend
 from torchette.exir.program import (
     EdgeProgramManager,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
+    to_edge,
     to_edge_transform_and_lower,
 )
 from torchette.runtime import Runtime
@@ -53,6 +54,41 @@ class _Interrupted(torch.nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first = x + y
         return torch.cumsum(first, 0) + first, first, first * y
+
+
+class _GivesBack(torch.nn.Module):
+    """Among its results are an input, a weight, and one result twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.full((2, 3), 2.0))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        sum = x + y * self.weight
+        return x, sum, self.weight, sum
+
+
+class _Counts(torch.nn.Module):
+    """Changes a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(2, 3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.count.add_(x)
+        return self.count + y
+
+
+class _Whole(torch.nn.Module):
+    """A program as one part."""
+
+    def __init__(self, part: torch.nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return self.part(x, y)
 
 
 class _Elementwise(torch.nn.Module):
@@ -169,6 +205,38 @@ def fails_at_init(make: MakePartitioner) -> None:
         _equal(sound.load_method("forward"), model, args)
 
 
+def freed_after_init(make: MakePartitioner) -> None:
+    """Once a method is loaded the backend's bytes may change or go: weights that it needs are its own."""
+    args = (torch.randn(2, 3), torch.randn(2, 3))
+    model = _Chain(torch.randn(2, 3)).eval()
+    edge = _lower(model, args, make)
+    data = bytearray(edge.to_executorch().buffer)
+    (blob,) = (bytes(module.processed_bytes) for module in _modules(edge))
+    at = data.index(blob)
+    method = Runtime.get().load_program(data).load_method("forward")
+    data[at : at + len(blob)] = bytes(len(blob))
+    _equal(method, model, args)
+
+
+def gives_back_what_it_is_given(make: MakePartitioner) -> None:
+    """As one part, too, a program may have inputs and weights among its results, and one result twice."""
+    args = (torch.randn(2, 3), torch.randn(2, 3))
+    model = _GivesBack().eval()
+    _equal(_load(_whole(model, args, make).to_executorch()), model, args)
+
+
+def keeps_state_or_says_no(make: MakePartitioner) -> None:
+    """A program that changes a buffer is refused as one part, or gives the right results every time."""
+    args = (torch.ones(2, 3), torch.zeros(2, 3))
+    try:
+        edge = _whole(_Counts().eval(), args, make)
+    except DelegationError:
+        return
+    method, model = _load(edge.to_executorch()), _Counts().eval()
+    for _ in range(2):
+        _equal(method, model, args)
+
+
 def falls_back(make: MakePartitioner) -> None:
     """Where the backend is absent, a file with a portable plan runs on the kernels, and says so."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
@@ -230,6 +298,9 @@ CHECKS: tuple[Callable[[MakePartitioner], None], ...] = (
     threads,
     missing_at_run_time,
     fails_at_init,
+    freed_after_init,
+    gives_back_what_it_is_given,
+    keeps_state_or_says_no,
     falls_back,
     damaged_bytes,
     refuses_what_it_cannot_do,
@@ -251,6 +322,13 @@ def _lower(
     for name in _backends(edge):
         assert backend(name).__name__ == name
     return edge
+
+
+def _whole(model: torch.nn.Module, args: tuple, make: MakePartitioner) -> EdgeProgramManager:
+    """The program as one part of the backend."""
+    (name,) = set(_backends(_lower(_Elementwise(), args, make)))
+    part = to_backend(name, to_edge(export(model, args)).exported_program(), [])
+    return to_edge(export(_Whole(part), args))
 
 
 def _modules(edge: EdgeProgramManager) -> list[Any]:

@@ -264,6 +264,13 @@ def outputs(program: ExportedProgram) -> list[Any]:
     return list(program.graph.output_node().args[0])  # type: ignore[arg-type]
 
 
+def written(program: ExportedProgram) -> list[str]:
+    """What a program changes: "the buffer count", "the input x"."""
+    signature = program.graph_signature
+    names = [f"the buffer {name}" for name in signature.buffers_to_mutate.values()]
+    return [*names, *(f"the input {name}" for name in signature.user_inputs_to_mutate.values())]
+
+
 def buffer_updates(program: ExportedProgram) -> list[tuple[OutputSpec, Node, Node]]:
     """(output, the node with the new value, the buffer's or input's placeholder) of every mutation."""
     signature = program.graph_signature

@@ -9,12 +9,22 @@
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/mmap_data_loader.h"
+#include "torchette/runtime/backend.h"
 
 namespace torchette::extension {
 namespace {
 
 constexpr size_t kAlignment = 64;          // what vector instructions like
 constexpr char kPortable[] = "@portable";  // ends the name of a method's second plan, which needs no backend
+
+/// What a program that asks for another one needs to know.
+void log_backends() {
+  std::string names;
+  for (size_t i = 0; i < get_num_registered_backends(); ++i)
+    names += std::string(i == 0 ? "" : ", ") + *get_backend_name(i);
+  TORCHETTE_LOG(Error, "backends that there are: %s; another one is linked, and given to register_backend()",
+                names.empty() ? "none" : names.c_str());
+}
 
 /// The loader that `from` gives, on the heap.
 template <typename L>
@@ -221,7 +231,10 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
     const std::string portable = method_name + kPortable;
     size_t i = 0;
     while (i < program_->num_methods() && portable != *program_->get_method_name(i)) ++i;
-    if (i == program_->num_methods()) return error;
+    if (i == program_->num_methods()) {
+      if (error == Error::NotSupported) log_backends();
+      return error;
+    }
     if (load_plan(portable.c_str(), nullptr, false, &loaded) != Error::Ok) return error;
     TORCHETTE_LOG(Error, "%s runs on the portable kernels", method_name.c_str());
   }

@@ -23,7 +23,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir.delegate import BackendDetails, CompileSpec, PreprocessResult
-from torchette.exir.graph import calls, constants, outputs, placeholders
+from torchette.exir.graph import calls, constants, outputs, placeholders, written
 from torchette.exir.tensor import upper_bound
 
 MAGIC = b"NUL1"
@@ -39,10 +39,12 @@ class NullBackend(BackendDetails):
         """The bytes described above.
 
         Raises:
-            ValueError: an operator, dtype or option that this backend does not have.
+            ValueError: an operator, dtype or option that this backend does not have, or a buffer that changes.
         """
         if compile_specs:
             raise ValueError(f"the null backend has no option {compile_specs[0].key!r}")
+        if changes := written(edge_program):
+            raise ValueError(f"it changes {', '.join(changes)}: the null backend keeps no state")
         stored = constants(edge_program)
         inputs = [node for node in placeholders(edge_program) if node not in stored]
         values = [*inputs, *stored]

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from torchette.backends.xnnpack.operators import Lowering, why_not
 from torchette.exir.delegate import BackendDetails, CompileSpec, PreprocessResult
-from torchette.exir.graph import calls, constants, outputs, placeholders
+from torchette.exir.graph import calls, constants, outputs, placeholders, written
 
 EXTERNAL_TAG = "external_tag"  # the option that names the data file for the weights
 _INPUT, _RESULT = 1, 2  # the library's flags of values that are given from outside
@@ -79,12 +79,14 @@ class XnnpackBackend(BackendDetails):
         """The payload of a program; its weights are named data.
 
         Raises:
-            ValueError: a node that the library cannot run, or an option that this backend does not have.
+            ValueError: a node that the library cannot run, a buffer that changes, or an option that this backend does not have.
         """
         options = {spec.key: spec.value.decode() for spec in compile_specs}
         external_tag = options.pop(EXTERNAL_TAG, None)
         if options:
             raise ValueError(f"the XNNPACK backend has no option {next(iter(options))!r}")
+        if changes := written(edge_program):
+            raise ValueError(f"it changes {', '.join(changes)}: the XNNPACK backend keeps no state")
         stored = dict(constants(edge_program))
         inputs = [node for node in placeholders(edge_program) if node not in stored]
         results = outputs(edge_program)
