@@ -71,6 +71,14 @@ def test_bytes_are_eagers(size: tuple[int, int], channels: int) -> None:
                 assert torch.equal(actual, expected), (name, arguments[1:])
 
 
+def test_weights_of_bytes_that_are_almost_one() -> None:
+    x = torch.randint(0, 256, (1, 1, 1, 9), dtype=torch.uint8)
+    for part in (1.6e-5, 2e-5, 2.9e-5):  # the other weight rounds to 2^15 - 1 units
+        arguments = x, [1, 8], False, None, 1 / (1 + 2 * part)
+        expected = aten.upsample_bilinear2d(*arguments)
+        assert torch.equal(run("aten::upsample_bilinear2d.out", *arguments, like=[expected])[0], expected)
+
+
 def test_given_scales_count_and_not_the_sizes() -> None:
     x = torch.randn(1, 2, 7, 9)
     for name in ("upsample_bilinear2d", "upsample_bicubic2d"):

@@ -166,7 +166,8 @@ struct ByteTaps {
     for (size_t i = 0; i < count; ++i) {
       const double units = exact.weight[i] * (1 << shift);
       // A scale that is not one of the sizes may lead to no weights at all.
-      weight[i] = std::fabs(units) < INT16_MAX ? static_cast<int16_t>(units + std::copysign(0.5, units)) : 0;
+      weight[i] =
+          std::fabs(units) < INT16_MAX + 0.5 ? static_cast<int16_t>(units + std::copysign(0.5, units)) : 0;
     }
     return Error::Ok;
   }
