@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench xnnpack", description=__doc__)
     parser.add_argument("models", nargs="*", default=MODELS, help=f"by default {', '.join(MODELS)}")
     parser.add_argument("--quick", action="store_true", help="two rounds of each instead of seven")
-    parser.add_argument("--threads", type=int, default=1, help="threads of either library (default 1)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        metavar="N",
+        help="threads of either library, one latency for each number (default 1 2); all else is measured with the first",
+    )
     parser.add_argument("--measure", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.measure:
@@ -73,9 +82,10 @@ def main(arguments: list[str] | None = None) -> int:
         print("this build has no XNNPACK backend: ./dev xnnpack", file=sys.stderr)
         return 1
     console = Console() if sys.stdout.isatty() else Console(width=150)
-    table = Table(
-        "model", "latency ms, ours : peer", "ratio", "load ms", "ratio", "lowering CPU s", "ratio", "peak MB", "ratio", "calls"
-    )  # fmt: skip
+    latencies = [(f"latency_{n}", f"latency ms, {n} thread{'s' * (n > 1)}", 1e3, 2) for n in options.threads]
+    rest = [("load", "load ms", 1e3, 1), ("lower", "lowering CPU s", 1, 1), ("peak", "peak MB", 1e-6, 0)]
+    headings = [cell for _, title, _, _ in (*latencies, *rest) for cell in (title, "ratio")]
+    table = Table("model", *headings, "calls", title="ours : ExecuTorch's")
     for name in options.models:
         command = [
             sys.executable,
@@ -84,7 +94,8 @@ def main(arguments: list[str] | None = None) -> int:
             "--measure",
             name,
             *["--quick"] * options.quick,
-            f"--threads={options.threads}",
+            "--threads",
+            *map(str, options.threads),
         ]
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
@@ -98,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         f = json.loads(done.stdout.splitlines()[-1])
         cells = [name]
-        for key, unit, digits in (("latency", 1e3, 2), ("load", 1e3, 1), ("lower", 1, 1), ("peak", 1e-6, 0)):
+        for key, _, unit, digits in (*latencies, *rest):
             ours, peer = f[f"{key}_ours"], f[f"{key}_peer"]
             cells += [f"{ours * unit:.{digits}f} : {peer * unit:.{digits}f}", f"{ours / peer:.2f}"]
         table.add_row(*cells, f"{f['calls_ours']:.0f} : {f['calls_peer']:.0f}")
@@ -122,8 +133,9 @@ def _build(name: str) -> Any:
     return module, (torch.randn(1, 3, 224, 224),)
 
 
-def measure(name: str, quick: bool, threads: int = 1) -> dict[str, float]:
-    """All figures of one model: seconds (medians over the rounds), bytes, and delegate calls."""
+def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
+    """All figures of one model: seconds (medians over the rounds), bytes, and delegate calls; latency for each number
+    of threads, the rest with the first."""
     import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackPartitioner as PeerPartitioner,
@@ -140,9 +152,14 @@ def measure(name: str, quick: bool, threads: int = 1) -> dict[str, float]:
 
     warnings.simplefilter("ignore", DelegationWarning)
     torch.set_num_threads(1)
-    if reset := getattr(portable_lib, "_unsafe_reset_threadpool", None):
-        reset(threads)
-    Runtime.get().backend_registry.set_option("XnnpackBackend", num_threads=threads)
+
+    def use(number: int) -> None:
+        """For what is loaded from here on."""
+        if reset := getattr(portable_lib, "_unsafe_reset_threadpool", None):
+            reset(number)
+        Runtime.get().backend_registry.set_option("XnnpackBackend", num_threads=number)
+
+    use(threads[0])
     module, args = _build(name)
 
     def ours(program: torch.export.ExportedProgram) -> bytes:
@@ -185,14 +202,17 @@ def measure(name: str, quick: bool, threads: int = 1) -> dict[str, float]:
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             peaks[f"peak_{side}"] = float(done.stdout.split()[-1])
         load = _interleave({"load_ours": load_ours, "load_peer": load_peer}, rounds, time.perf_counter)
-        our_method, peer_method = load_ours(), load_peer()
-        for mine, theirs in zip(our_method.execute(args), peer_method.execute(args), strict=True):
-            torch.testing.assert_close(torch.as_tensor(mine), theirs, rtol=1e-3, atol=1e-4)
-        calls = {
-            "latency_ours": lambda: our_method.execute(args),
-            "latency_peer": lambda: peer_method.execute(args),
-        }
-        latency = _interleave(calls, rounds, time.perf_counter)
+        latency = {}
+        for number in threads:
+            use(number)
+            our_method, peer_method = load_ours(), load_peer()
+            for mine, theirs in zip(our_method.execute(args), peer_method.execute(args), strict=True):
+                torch.testing.assert_close(torch.as_tensor(mine), theirs, rtol=1e-3, atol=1e-4)
+            calls = {
+                f"latency_{number}_ours": functools.partial(our_method.execute, args),
+                f"latency_{number}_peer": functools.partial(peer_method.execute, args),
+            }
+            latency |= _interleave(calls, rounds, time.perf_counter)
     counts = {
         side: float(
             sum(len(plan.delegates) for plan in pte.read(files[f"lower_{side}"]).program.execution_plan)

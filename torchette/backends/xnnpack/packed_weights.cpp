@@ -119,7 +119,7 @@ void PackedWeights::pack(std::vector<Block>& blocks, size_t bytes) {
     size_t kept = 0;
     for (const Matrix* one : done) {
       const float* end = one->rows + one->outputs * one->inputs;
-      if (reinterpret_cast<uintptr_t>(end) + 2 * kFolio > reinterpret_cast<uintptr_t>(read)) {
+      if (reinterpret_cast<uintptr_t>(end) + kFolio > reinterpret_cast<uintptr_t>(read)) {
         done[kept++] = one;
       } else {
         packed_(one->rows);
