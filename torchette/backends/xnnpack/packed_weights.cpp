@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 
 extern "C" {
@@ -70,11 +69,11 @@ bool PackedWeights::key_of(const xnn_weights_cache_look_up_key& given, Key* key)
   return true;
 }
 
-void PackedWeights::pack(std::vector<Matrix>& matrices) {
+void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void()>& meanwhile) {
   const xnn_gemm_config* const config = xnn_init_f32_gemm_config();
   // Where the kernels read one number of a row at a time, a convolution's rows are packed as a product's.
   if (config == nullptr || config->log2_kr != 0 || config->log2_sr != 0 || config->pack_gemm_goi == nullptr)
-    return;
+    return meanwhile();
   std::sort(matrices.begin(), matrices.end(),
             [](const Matrix& a, const Matrix& b) { return a.rows < b.rows; });
   std::vector<Block> blocks;
@@ -103,15 +102,15 @@ void PackedWeights::pack(std::vector<Matrix>& matrices) {
                         static_cast<float*>(packed) + first * stride});
     bytes += matrix.outputs * stride * sizeof(float);
   }
-  pack(blocks, bytes);
+  pack(blocks, bytes, meanwhile);
 }
 
-void PackedWeights::pack(std::vector<Block>& blocks, size_t bytes) {
+void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
+                         const std::function<void()>& meanwhile) {
   const xnn_gemm_config* const config = xnn_init_f32_gemm_config();
   const auto pack_rows = reinterpret_cast<xnn_packw_gemm_goi_ukernel_fn>(config->pack_gemm_goi);
   std::atomic<size_t> next{0};
-  std::mutex mutex;                      // over what follows
-  std::map<const Matrix*, size_t> left;  // rows that are not packed yet
+  std::map<const Matrix*, size_t> left;  // rows that are not packed yet; under mutex_, as what follows
   std::vector<const Matrix*> done;
   for (const Block& block : blocks) left[block.matrix] += block.count;
   // Of pages that somebody is about to read none is given back: a fault would bring all around it again.
@@ -134,7 +133,7 @@ void PackedWeights::pack(std::vector<Block>& blocks, size_t bytes) {
       const float* rows = matrix.rows + it.first * matrix.inputs;
       pack_rows(1, it.count, matrix.inputs, config->nr, 1, 1, rows,
                 matrix.bias == nullptr ? nullptr : matrix.bias + it.first, nullptr, it.to, 0, nullptr);
-      const std::lock_guard<std::mutex> lock(mutex);
+      const std::lock_guard<std::mutex> lock(mutex_);
       if ((left[&matrix] -= it.count) == 0) done.push_back(&matrix);
       release(rows);
     }
@@ -147,6 +146,7 @@ void PackedWeights::pack(std::vector<Block>& blocks, size_t bytes) {
     if (pthread_create(&other, nullptr, run, const_cast<void*>(static_cast<const void*>(&work))) != 0) break;
     others.push_back(other);
   }
+  meanwhile();
   work();
   for (pthread_t other : others) pthread_join(other, nullptr);
   for (const Matrix* one : done) packed_(one->rows);
@@ -193,7 +193,10 @@ void* PackedWeights::reserve(size_t size) {
 
 size_t PackedWeights::insert(const xnn_weights_cache_look_up_key& given, void* data) {
   if (data == nullptr) return look_up(given);  // a convolution asks again for what it has found
-  packed_(given.kernel);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    packed_(given.kernel);
+  }
   Key key;
   if (key_of(given, &key)) {
     const auto [entry, is_new] = entries_.emplace(std::move(key), data);

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -40,8 +41,9 @@ class PackedWeights {
   xnn_weights_cache_t open(const Identities& identities, size_t bytes,
                            std::function<void(const void*)> packed);
   /// Packs what the library would pack one after the other, on all processors where it is much. For use
-  /// after `open`; whatever this does not pack, the library does.
-  void pack(std::vector<Matrix>& matrices);
+  /// after `open`; whatever this does not pack, the library does. `meanwhile` makes the runtime: that needs
+  /// to know where packed weights are, not what they are.
+  void pack(std::vector<Matrix>& matrices, const std::function<void()>& meanwhile);
   void close() {
     identities_ = nullptr;
     packed_ = nullptr;
@@ -57,14 +59,15 @@ class PackedWeights {
   static PackedWeights& of(void* context) { return *static_cast<PackedWeights*>(context); }
   bool key_of(const xnn_weights_cache_look_up_key& given, Key* key) const;
   struct Block;
-  void pack(std::vector<Block>& blocks, size_t bytes);
+  void pack(const std::vector<Block>& blocks, size_t bytes, const std::function<void()>& meanwhile);
   size_t look_up(const xnn_weights_cache_look_up_key& key) const;
   void* reserve(size_t size);
   size_t insert(const xnn_weights_cache_look_up_key& key, void* data);
 
   xnn_weights_cache_provider provider_{};
   const Identities* identities_ = nullptr;
-  std::function<void(const void*)> packed_;
+  std::function<void(const void*)> packed_;  // under mutex_
+  std::mutex mutex_;
   std::map<Key, void*> entries_;
   std::map<std::pair<const void*, const void*>, void*> ready_;  // (weights, bias) -> packed by `pack`
   std::vector<Chunk> chunks_;

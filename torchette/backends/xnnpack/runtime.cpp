@@ -235,16 +235,17 @@ class XnnpackBackend final : public BackendInterface {
     TORCHETTE_CHECK(handle->workspace->it != nullptr ||
                         xnn_create_workspace(&handle->workspace->it) == xnn_status_success,
                     MemoryAllocationFailed, "XNNPACK has no memory");
-    xnn_status status;
+    xnn_status status = xnn_status_uninitialized;
     {
       const std::lock_guard<std::mutex> packing(handle->weights->mutex);
       xnnpack::PackedWeights& packed = handle->weights->packed;
       const xnn_weights_cache_t cache =
           packed.open(handle->graph.identities, handle->graph.constant_bytes,
                       [handle](const void* data) { handle->graph.packed(data); });
-      packed.pack(handle->graph.matrices);
-      status = xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it,
-                                     handle->threads.get(), 0, &handle->runtime);
+      packed.pack(handle->graph.matrices, [&] {
+        status = xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it,
+                                       handle->threads.get(), 0, &handle->runtime);
+      });
       packed.close();
     }
     TORCHETTE_CHECK(status == xnn_status_success, DelegateInvalidCompatibility,
