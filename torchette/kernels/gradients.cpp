@@ -97,6 +97,9 @@ Error norm_backward(Context& context, const char* name, const Norm& norm, const 
       "%s: the gradient, mean, rstd or weight have not the sizes of input, or output_mask not three entries",
       name);
   TORCHETTE_TRY(same_type(grad, input, "grad_output or grad_out and input"));
+  TORCHETTE_CHECK(is_real(mean.scalar_type()) && is_real(rstd.scalar_type()) &&
+                      (!weight.has_value() || is_real(weight->scalar_type())),
+                  InvalidType, "%s: mean, rstd or weight are no numbers", name);
   return for_compute<false>(input.scalar_type(), name, "input", [&](auto t) {
     using T = decltype(t);
     Dense g, x, means, rstds, w;

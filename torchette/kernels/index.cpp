@@ -11,7 +11,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-static Error check_index_type(const Tensor& index, const char* name = "index") {
+static Error check_index_type(const Tensor& index, const char* name = "index or indices") {
   // where there are none, their type does not matter to torch
   TORCHETTE_CHECK(
       index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int || index.numel() == 0,
@@ -116,7 +116,7 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
   }
   do {
     const int64_t i = index_at(index, walk.offset[0]);
-    TORCHETTE_TRY(check_index(i, count, "index or indices"));
+    TORCHETTE_TRY(check_index(i, count));
     char* to = static_cast<char*>(out.mutable_data_ptr()) + walk.offset[1] * static_cast<ptrdiff_t>(element);
     const char* from = static_cast<const char*>(x.const_data_ptr()) +
                        static_cast<ptrdiff_t>(i) * x.strides()[dim] * static_cast<ptrdiff_t>(element);

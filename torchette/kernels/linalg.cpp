@@ -153,6 +153,9 @@ template <typename Factor>
 Error factor_with_pivots(Context& context, const char* what, const Tensor& self, const Batch& batch,
                          bool check_errors, Tensor& out, Tensor& pivots, Tensor& info, const Factor& factor) {
   TORCHETTE_TRY(same_type(self, out, "A or self, and the factors"));
+  TORCHETTE_CHECK(is_real(pivots.scalar_type()) && is_real(info.scalar_type()), InvalidType,
+                  "%s: pivots or info are of type %d or %d", what, static_cast<int>(pivots.scalar_type()),
+                  static_cast<int>(info.scalar_type()));
   const size_t least = batch.rows < batch.columns ? batch.rows : batch.columns;
   TORCHETTE_TRY(resize_result(out, self.sizes(), "LU or LD"));
   TORCHETTE_TRY(resize_batch(pivots, self, least, 0, 1, "pivots"));

@@ -239,7 +239,7 @@ static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t
     case ScalarType::Long:
       return whole(int64_t());
     default:
-      TORCHETTE_CHECK(false, InvalidType, "mat2 is of type %d, which has no matrix product",
+      TORCHETTE_CHECK(false, InvalidType, "argument 1 is of type %d, which has no matrix product",
                       static_cast<int>(type));
   }
 }
