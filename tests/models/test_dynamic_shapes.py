@@ -247,8 +247,9 @@ def test_a_dimension_without_a_bound() -> None:
         lambda x: torch.masked_select(x, x > 0),
         lambda x: x[x > 0] * 2 + 1,
         lambda x: torch.nonzero(x > 0).sum(0),
+        lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
     ],
-    ids=["nonzero", "masked_select", "boolean_index", "computed_on"],
+    ids=["nonzero", "masked_select", "boolean_index", "computed_on", "unique_consecutive"],
 )
 def test_sizes_that_follow_from_data(function: Callable, dynamic: bool) -> None:
     module = OneInput(function).eval()
@@ -260,6 +261,16 @@ def test_sizes_that_follow_from_data(function: Callable, dynamic: bool) -> None:
         samples += [torch.eye(50, 3), torch.ones(400, 3), torch.zeros(1, 3)]
     for sample in samples:
         assert_equal(model(sample), module(sample))
+
+
+@MODES
+def test_nonzero_with_any_number_of_hits(mode: Any) -> None:
+    module = OneInput(lambda x: (torch.nonzero(x), x[x > 0].cumsum(0))).eval()
+    model = torchette.compile(module, (torch.ones(3, 4),), dynamic_memory_planning_mode=mode)
+    for hits in range(13):
+        x = torch.zeros(12)
+        x[torch.randperm(12, generator=torch.Generator().manual_seed(hits))[:hits]] = 1.5
+        assert_equal(model(x.reshape(3, 4)), module(x.reshape(3, 4)))
 
 
 def test_numbers_computed_from_sizes() -> None:

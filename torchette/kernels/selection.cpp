@@ -24,43 +24,61 @@ Walk<1> walk_over(const Tensor& t) {
 }
 
 /// Whether element `i` of `t` is not zero; the sign of a floating point zero does not count.
+template <size_t kWidth>
 struct NotZero {
   explicit NotZero(const Tensor& t)
       : data(static_cast<const char*>(t.const_data_ptr())),
-        width(static_cast<size_t>(t.element_size())),
         // little endian: the sign is the last byte's upper bit
-        sign(is_floating(t.scalar_type()) ? uint64_t{1} << (8 * width - 1) : 0) {}
+        sign(is_floating(t.scalar_type()) ? uint64_t{1} << (8 * (kWidth < 8 ? kWidth : 8) - 1) : 0) {}
   TORCHETTE_INLINE bool operator()(ptrdiff_t i) const {
     uint64_t bits[2] = {};
-    memcpy(bits, data + i * static_cast<ptrdiff_t>(width), width);
+    memcpy(bits, data + i * static_cast<ptrdiff_t>(kWidth), kWidth);
     return ((bits[0] & ~sign) | bits[1]) != 0;
   }
   const char* data;
-  size_t width;
   uint64_t sign;
 };
+template <typename Body>
+void with_test_of(const Tensor& t, const Body& body) {
+  switch (t.element_size()) {
+    case 1:
+      return body(NotZero<1>(t));
+    case 2:
+      return body(NotZero<2>(t));
+    case 4:
+      return body(NotZero<4>(t));
+    case 8:
+      return body(NotZero<8>(t));
+    default:
+      return body(NotZero<16>(t));
+  }
+}
 
 }  // namespace
 
 ptrdiff_t count_places(const Tensor& t) {
-  const NotZero not_zero(t);
   ptrdiff_t count = 0;
-  for (ptrdiff_t i = 0; i < t.numel(); ++i) count += not_zero(i) ? 1 : 0;
+  with_test_of(t, [&](const auto& not_zero) {
+    for (ptrdiff_t i = 0; i < t.numel(); ++i) count += not_zero(i) ? 1 : 0;
+  });
   return count;
 }
 
 // A program can plan an output into its input's memory; what is written must not make it write more.
 void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step) {
   if (count == 0) return;
-  const NotZero not_zero(t);
   Walk<1> walk = walk_over(t);
-  do {
-    if (!not_zero(walk.offset[0])) continue;
-    for (size_t d = 0; d < walk.rank; ++d)
-      out[static_cast<ptrdiff_t>(d) * dim_step] = static_cast<int64_t>(walk.at[d]);
-    out += place_step;
-    --count;
-  } while (count > 0 && walk.next());
+  with_test_of(t, [&](const auto& not_zero) {
+    // Every place is written down, and the next one over it where there was nothing: hits are hard to
+    // foresee.
+    do {
+      const bool hit = not_zero(walk.offset[0]);
+      for (size_t d = 0; d < walk.rank; ++d)
+        out[static_cast<ptrdiff_t>(d) * dim_step] = static_cast<int64_t>(walk.at[d]);
+      out += hit ? place_step : 0;
+      count -= hit ? 1 : 0;
+    } while (count > 0 && walk.next());
+  });
 }
 
 static Error nonzero_out(Context&, const Tensor& x, Tensor& out) {
