@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's runtime runs our files with control flow, `while_loop` included, which its own compiler refuses.
+# ExecuTorch's runtime runs our files with control flow, `while_loop` included, which its own compiler refuses, and with
+# assertions.
 
 from __future__ import annotations
 
@@ -21,3 +22,21 @@ def test_peer_runtime_takes_every_way(name: str) -> None:
     method = _peer_method(program.buffer)
     for given in inputs:
         assert_equal(list(method.execute(given)), module(*given))
+
+
+class Counted(torch.nn.Module):
+    """A number that is asserted to be in a range."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x.sum().item()
+        torch._check(n >= 0)
+        torch._check(n <= 10)
+        return torch.full((n,), 2.0)
+
+
+def test_peer_runtime_runs_what_asserts() -> None:
+    x = torch.tensor([1, 2])
+    program = to_edge(torch.export.export(Counted().eval(), (x,))).to_executorch()
+    called = [op.name for op in program.executorch_program.execution_plan[0].operators]
+    assert {"executorch_prim::ge", "executorch_prim::le"} <= set(called)
+    assert_equal(list(_peer_method(program.buffer).execute((x,))), Counted()(x))
