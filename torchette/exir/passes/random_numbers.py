@@ -115,6 +115,8 @@ def _fractional_max_pool(rank: int) -> Callable:
         x: torch.Tensor, kernel: Sequence[int], size: Sequence[int], samples: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         planes, spatial = x.shape[:-rank], x.shape[-rank:]
+        if len(planes) == 1:  # without a batch it is the first one's numbers that count
+            samples = samples[0]
         kernel, size = [list(v) * (rank if len(v) == 1 else 1) for v in (kernel, size)]
         offsets = torch.zeros([1] * (2 * rank), dtype=torch.int64)
         for d in range(rank):
