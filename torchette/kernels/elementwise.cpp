@@ -723,7 +723,7 @@ Error run_elementwise(const Elementwise& op, const Operand* in, const Tensor& ou
 
 Error assign(const Tensor& in, const Tensor& out) {
   TORCHETTE_CHECK(is_real(in.scalar_type()) && is_real(out.scalar_type()), InvalidType,
-                  "self or out: elements of type %d cannot be copied to type %d",
+                  "self, input, A or out: elements of type %d cannot be copied to type %d",
                   static_cast<int>(in.scalar_type()), static_cast<int>(out.scalar_type()));
   const auto dim = static_cast<size_t>(out.dim());
   bool fits = in.dim() <= out.dim();

@@ -116,7 +116,7 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
   }
   do {
     const int64_t i = index_at(index, walk.offset[0]);
-    TORCHETTE_TRY(check_index(i, count));
+    TORCHETTE_TRY(check_index(i, count, "index or indices"));
     char* to = static_cast<char*>(out.mutable_data_ptr()) + walk.offset[1] * static_cast<ptrdiff_t>(element);
     const char* from = static_cast<const char*>(x.const_data_ptr()) +
                        static_cast<ptrdiff_t>(i) * x.strides()[dim] * static_cast<ptrdiff_t>(element);
