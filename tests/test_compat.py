@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -62,6 +64,11 @@ def test_the_xnnpack_backend_has_the_peer_s_names(module: str) -> None:
     for name, target in targets.items():
         if isinstance(target, str):
             assert getattr(ours, name).target_name == target
+
+
+def test_a_module_does_not_hide_a_name_of_its_package() -> None:
+    script = "import torchette.export.export; from torchette.export import export; export.__call__"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_other_paths_are_refused() -> None:

@@ -121,6 +121,11 @@ class _Finder:
             (lambda: dir(importlib.import_module(names))) if isinstance(names, str) else lambda: sorted(names)
         )
         module.__dir__ = listed  # type: ignore[method-assign]
+        for name in () if isinstance(names, str) else names:
+            # A module of the package that is called like a name of it: imported later, it would stand in its place.
+            if f"{module.__name__}.{name}".removeprefix(_ROOT) in TABLE:
+                importlib.import_module(f"{module.__name__}.{name}")
+                delattr(module, name)
 
 
 def install() -> None:

@@ -61,7 +61,7 @@ class FunctionalDropout(nn.Module):
 
 class NoDecomposition(nn.Module):
     def forward(self, x):
-        return torch.linalg.eigvals(x @ x.T).real  # here: NoDecomposition
+        return torch.linalg.eigvals(torch.complex(x, x)).real  # here: NoDecomposition
 
 
 def line_of(function):
@@ -121,6 +121,7 @@ def test_training_mode_names_the_modules():
     error = refused(lambda: torchette.compile(model, (X,)), errors.TrainModeError)
     assert error.where == ("1.0: BatchNorm1d", "1.1: Dropout") and error.hints == (
         "call model.eval() before compiling",
+        "if it is meant, as for Monte Carlo dropout: torchette.compile(..., train_mode=True)",
     )
     assert isinstance(error, (ValueError, errors.ExportError))
 
