@@ -75,7 +75,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.pytree",
         "torchette.runtime",
     ),
-    "torchette.session": ("torchette.errors", *COMPILER, "torchette.runtime"),
+    "torchette.session": ("torchette.capture", "torchette.errors", *COMPILER, "torchette.runtime"),
     "torchette.fitting": ("torchette.devtools", "torchette.errors", *COMPILER, "torchette.format"),
     "torchette": (
         "torchette.compat",

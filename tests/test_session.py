@@ -13,7 +13,7 @@ from torch import nn
 
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XNNPACKRecipeProvider, XNNPackRecipeType
-from torchette.errors import ExportError, InputError, InputTypeError
+from torchette.errors import ExportError, InputError, InputTypeError, TrainModeError
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.recipes import (
     BackendRecipeProvider,
@@ -285,3 +285,16 @@ def test_training_and_passes_of_a_recipe() -> None:
     recipe.quantization_recipe.pre_prepare_passes = [lambda graph: None]  # type: ignore[list-item, return-value]
     with pytest.raises(InputTypeError, match="gave no graph module but NoneType"):
         export(_Net(), [(X,)], recipe)
+
+
+def test_a_model_that_cannot_be_captured_is_diagnosed() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(ExportError) as caught:
+        export(Branch().eval(), [(torch.ones(3),)], ExportRecipe(strict=False))
+    assert "return x if x.sum() > 0 else -x" in str(caught.value) and caught.value.hints
+    drops = nn.Dropout(0.5)
+    with pytest.raises(TrainModeError):
+        export(drops, [(torch.ones(3),)])

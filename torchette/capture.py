@@ -31,6 +31,7 @@ def capture(
     dynamic_shapes: Any,
     name: str,
     train_mode: bool = False,
+    strict: bool = False,
 ) -> ExportedProgram:
     """Capture a module's computation as a graph.
 
@@ -38,6 +39,7 @@ def capture(
         module: in eval mode, but for `train_mode`.
         args, kwargs, dynamic_shapes: as for `torchette.compile`.
         name: the method that it becomes, for messages.
+        strict: as for `torch.export.export`.
 
     Raises:
         InputTypeError: the arguments are not of the types that are asked for.
@@ -62,7 +64,7 @@ def capture(
         with warnings.catch_warnings(), torch.no_grad(), Rewrites(), Checks() as checks:
             warnings.simplefilter("ignore")
             args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
         _refuse_lost_inputs(program)
         checks.annotate(program)
         return program

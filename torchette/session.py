@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from torchette.capture import capture
 from torchette.errors import ExportError, InputError, InputTypeError, MissingPackageError
 from torchette.exir.program import (
     EdgeCompileConfig,
@@ -240,8 +242,7 @@ class ExportSession:
         programs = {}
         for method, model in models.items():
             args, shapes = self._inputs[method][0], self._dynamic_shapes.get(method)
-            with torch.no_grad():
-                program = torch.export.export(model, args, dynamic_shapes=shapes, strict=self._recipe.strict)
+            program = capture(model, args, None, shapes, method, strict=self._recipe.strict)
             for run in self._recipe.aten_transform_passes or ():
                 program = run(method, program)
             programs[method] = program
@@ -409,8 +410,6 @@ def _through(
 
 
 def _torchao(module: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -520,7 +520,7 @@ def _copied_out(self: torch.Tensor, *, out: torch.Tensor, **_: Any) -> torch.Ten
     return out.copy_(self)
 
 
-# One turn of a map: writes a slice of its result.
+# Operators of our own, where ATen has none without complex tensors.
 _own = torch.library.Library("torchette", "DEF")
 _own.define("eig(Tensor self) -> (Tensor values, Tensor vectors)")
 _own.define(
@@ -535,6 +535,8 @@ def _eig(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 eig: OpOverload = torch.ops.torchette.eig.default
 """linalg.eig of real matrices, its results as pairs of real numbers in a last dimension."""
+
+# One turn of a map: writes a slice of its result.
 _prim = torch.library.Library("torchette_prim", "DEF")
 _prim.define("et_copy_index.tensor(Tensor(a!) to, Tensor source, SymInt index) -> Tensor(a!)")
 

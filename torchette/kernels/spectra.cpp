@@ -29,6 +29,21 @@ Error scratch(Context& context, const char* what, size_t count, double*& room) {
   return Error::Ok;
 }
 
+/// The greatest magnitude in matrix `b` of the batch, 1 where all is zero.
+Error scale_of(const char* what, const char* argument, size_t b, const double* a, size_t count,
+               double& scale) {
+  double largest = 0;
+  bool finite = true;
+  for (size_t i = 0; i < count; ++i) {
+    largest = std::fmax(largest, std::fabs(a[i]));
+    finite = finite && std::isfinite(a[i]);
+  }
+  TORCHETTE_CHECK(finite, InvalidArgument, "%s: %s: matrix %zu of the batch has elements that are not finite",
+                  what, argument, b);
+  scale = largest > 0 ? largest : 1;
+  return Error::Ok;
+}
+
 // --- QR
 
 Error geqrf_out(Context& context, const Tensor& self, Tensor& out, Tensor& tau) {
@@ -365,15 +380,8 @@ Error eig_out(Context& context, const Tensor& self, Tensor& values, Tensor& vect
   auto* const x = reinterpret_cast<Complex*>(room);
   for (size_t b = 0; b < batch.count; ++b) {
     const double* const a = from.data<double>() + b * n * n;
-    double largest = 0;
-    bool finite = true;
-    for (size_t i = 0; i < n * n; ++i) {
-      largest = std::fmax(largest, std::fabs(a[i]));
-      finite = finite && std::isfinite(a[i]);
-    }
-    TORCHETTE_CHECK(finite, InvalidArgument,
-                    "%s: self: matrix %zu of the batch has elements that are not finite", kName, b);
-    const double scale = largest > 0 ? largest : 1;
+    double scale;
+    TORCHETTE_TRY(scale_of(kName, "self", b, a, n * n, scale));
     for (size_t i = 0; i < n * n; ++i) {
       h[i] = a[i] / scale;
       zt[i] = i % (n + 1) == 0 ? 1 : 0;
@@ -492,15 +500,8 @@ Error linalg_svd_out(Context& context, const Tensor& self, bool full_matrices, b
   double* const short_rows = compute_uv ? squares + least : nullptr;
   for (size_t b = 0; b < batch.count; ++b) {
     const double* const a = from.data<double>() + b * m * n;
-    double largest = 0;
-    bool finite = true;
-    for (size_t i = 0; i < m * n; ++i) {
-      largest = std::fmax(largest, std::fabs(a[i]));
-      finite = finite && std::isfinite(a[i]);
-    }
-    TORCHETTE_CHECK(finite, InvalidArgument,
-                    "%s: A: matrix %zu of the batch has elements that are not finite", kName, b);
-    const double scale = largest > 0 ? largest : 1;  // no square overflows, or vanishes
+    double scale;  // no square overflows, or vanishes
+    TORCHETTE_TRY(scale_of(kName, "A", b, a, m * n, scale));
     for (size_t i = 0; i < least; ++i)
       for (size_t j = 0; j < length; ++j)
         long_rows[i * length + j] = (tall ? a[j * n + i] : a[i * n + j]) / scale;

@@ -114,8 +114,9 @@ def _trilinear(
     return product.sum(list(sum_dims), dtype=product.dtype) if sum_dims else product
 
 
-def _rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+def rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
            generator: Any = None) -> Any:  # fmt: skip
+    """Leaky where nothing is drawn; whole where something is."""
     draws = training and not any(isinstance(n, int) and n == 0 for n in x.shape)
     return NotImplemented if draws else (torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise)
 
@@ -424,7 +425,7 @@ TABLE: dict[Any, Callable] = {
     aten._trilinear.default: _trilinear,
     aten.conv_tbc.default: _conv_tbc,
     aten._grouped_mm.default: _grouped_mm,
-    aten.rrelu_with_noise_functional.default: _rrelu,
+    aten.rrelu_with_noise_functional.default: rrelu,
     aten.sort.stable: _sort_stable,
     aten.frexp.Tensor: _frexp,
     aten.tril_indices.default: torch._refs.tril_indices,

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torchette.exir.passes.decompositions import rrelu
+
 aten = torch.ops.aten
 
 
@@ -158,7 +160,7 @@ def _rrelu(
     generator: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     if not training:
-        return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+        return rrelu(x, noise, lower, upper)
     slope = torch.where(x <= 0, _uniform(x) * (upper - lower) + lower, 1.0).to(x.dtype)
     return x * slope, slope
 
