@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.kernel_call import check
+from tests.kernels.kernel_call import check, run
 from torchette.runtime import _native
 
 aten = torch.ops.aten
@@ -39,6 +39,16 @@ def test_mm_deep_and_wide() -> None:
     ]:
         a, b = matrix(m, k), matrix(k, n)
         check("aten::mm.out", (a.double() @ b.double()).float(), a, b, scale=40)
+
+
+def test_the_error_of_a_deep_product_does_not_grow_with_its_depth() -> None:
+    """Networks amplify it: one long chain of additions, which is 4e-6 off here, was once too coarse for a model."""
+    torch.manual_seed(0)
+    for m, layout in [(7, (False, False)), (33, (False, True)), (33, (True, False))]:
+        a, b = matrix(m, 32768, layout[0]), matrix(32768, 40, layout[1])
+        exact = a.double() @ b.double()
+        (found,) = run("aten::mm.out", a, b, like=[exact.float()])
+        assert (found - exact).norm() <= 6e-7 * exact.norm()
 
 
 def test_mm_into_transposed_output() -> None:

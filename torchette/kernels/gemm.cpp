@@ -10,7 +10,7 @@ namespace TORCHETTE_ISA {
 struct TileStart {
   const float* row_bias;  // one per row of the tile, or null
   const float* col_bias;  // one per column of the tile, or null
-  bool accumulate;        // start from what C holds instead
+  bool accumulate;        // from zero instead, and the sum is added to what C holds
 };
 
 /// C tile (+)= A tile x B panel. A's rows are `a_row` apart and its depth is contiguous; B's rows are `b_row`
@@ -28,10 +28,7 @@ static void tile(size_t depth, const float* a, ptrdiff_t a_row, const float* b, 
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) {
-        const float* p = c + i * c_row + j * kLanes;
-        acc[i][j] = j + 1 < kVectors || whole ? load(p) : load_partial(p, last);
-      }
+      for (int j = 0; j < kVectors; ++j) acc[i][j] = Vec{};
     }
   } else {
     Vec column[kVectors];
@@ -72,9 +69,9 @@ static void tile(size_t depth, const float* a, ptrdiff_t a_row, const float* b, 
     for (int j = 0; j < kVectors; ++j) {
       float* p = c + i * c_row + j * kLanes;
       if (j + 1 < kVectors || whole)
-        store(p, acc[i][j]);
+        store(p, start.accumulate ? load(p) + acc[i][j] : acc[i][j]);
       else
-        store_partial(p, acc[i][j], last);
+        store_partial(p, start.accumulate ? load_partial(p, last) + acc[i][j] : acc[i][j], last);
     }
   }
 }
@@ -339,8 +336,15 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
           float* c = product.c + static_cast<ptrdiff_t>(i) * product.c_row;
           size_t at = n0;
           for (size_t q = 0; q < at_once; ++q) {
-            kernel(depth, a, product.a_row, b[q], b_row[q], c + at, product.c_row, tile_start(i, at),
-                   columns[q] - (width - kLanes));
+            TileStart start = tile_start(i, at);
+            size_t p = 0;
+            do {
+              const size_t part = next_part(depth - p, kMaxChain);
+              kernel(part, a + p, product.a_row, b[q] + static_cast<ptrdiff_t>(p) * b_row[q], b_row[q],
+                     c + at, product.c_row, start, columns[q] - (width - kLanes));
+              start.accumulate = true;
+              p += part;
+            } while (p < depth);
             at += columns[q];
           }
           if (end == n_tiles && tail_columns != 0)  // now A's rows are in the L1 cache

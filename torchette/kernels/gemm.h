@@ -25,6 +25,9 @@ constexpr int max_rows(int vectors) { return vectors <= 2 ? kMaxRows : (kVectorR
 /// Depth of a panel of B: deep enough that loading and storing C does not count, shallow enough for the L1/L2
 /// cache.
 constexpr size_t kMaxDepth = 384;
+/// So many products at most are added up one after the other: rounding errors grow with the root of a chain's
+/// length.
+constexpr size_t kMaxChain = kMaxDepth / 2;
 constexpr size_t kPanelFloats = kMaxDepth * kMaxVectors * kLanes;
 /// Shallow panels are fetched several at a time, in so many floats: machines with short vectors have less
 /// memory and gain less.

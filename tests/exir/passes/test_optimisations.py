@@ -54,6 +54,16 @@ def test_batch_norm_folds_into_every_layer(layer, norm, x):
     assert len(called(program)) == 1 and "norm" not in called(program)[0]
 
 
+def test_folded_weights_are_rounded_once():
+    layer, norm = nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)
+    norm.running_var.uniform_(0.5, 2)
+    program, _ = lower(nn.Sequential(layer, norm), (X,), "optimize")
+    scale = (norm.running_var.double() + norm.eps).rsqrt() * norm.weight.detach().double()
+    expected = (layer.weight.detach().double() * scale.reshape(-1, 1, 1, 1)).float()
+    (weight,) = (value for value in constants(program).values() if value.shape == layer.weight.shape)
+    assert torch.equal(weight, expected)
+
+
 class SharedConv(nn.Module):
     def __init__(self):
         super().__init__()

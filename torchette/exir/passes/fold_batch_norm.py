@@ -105,7 +105,7 @@ def _scale_and_shift(
     bias: Any,
     epsilon: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # In double: small channels, and what is rounded here would be rounded in every result.
+    # In double until it is multiplied: what is rounded here would be rounded in every result.
     scale = (stored[variance].double() + epsilon).rsqrt()
     if gamma is not None:
         scale = scale * stored[gamma].double()
@@ -119,4 +119,4 @@ def _scale_and_shift(
 def _scaled(layer: Node, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     shape = [1] * weight.dim()
     shape[1 if _is_transposed(layer) else 0] = -1
-    return (weight.detach() * scale.to(weight.dtype).reshape(shape)).contiguous()
+    return (weight.detach().double() * scale.reshape(shape)).to(weight.dtype).contiguous()
