@@ -25,13 +25,13 @@ from torchette.backends.xnnpack.quantization import (
     rows_source,
     weights_of,
 )
-from torchette.exir.graph import map_nodes
+from torchette.exir.graph import map_nodes, same_size
 from torchette.exir.tensor import upper_bound
 
 aten = torch.ops.aten
 
 MAX_DIMS = 6
-_ALIGN_CORNERS = 8  # a flag of the library
+_TRANSPOSE_B, _ALIGN_CORNERS = 1, 8  # flags of the library
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 _IMAGES = (3, 4)  # dimensions of what may lie in NHWC; a sequence is an image of height 1
 
@@ -199,6 +199,7 @@ class Lowering:
         self._nhwc: dict[Node, int] = {}
         self._results: dict[Node, list[int]] = {}  # -> its places among the arguments, not yet given
         self._done: set[Node] = set()  # lowered together with an earlier one
+        self._transposed: set[Node] = set()
         self._joined: dict[tuple, Node] = {}  # sources and dimension -> their concatenation
         # While one node is lowered: what stands for it and its sources, and what its results are clamped to.
         self._stands_for: dict[Node, Node] = {}
@@ -324,6 +325,14 @@ class Lowering:
                 args, kwargs = map_nodes((node.args, dict(node.kwargs)), self._constants.__getitem__)
                 self._constants[node] = node.target(*args, **kwargs)  # type: ignore[operator]
         return self._constants.get(node)
+
+    def leave_transposed(self, node: Node) -> None:
+        """What reads a node transposes its source itself."""
+        self._transposed.add(node)
+
+    def is_transposed(self, node: Node) -> bool:
+        """Whether a node is there only as its source, to be transposed."""
+        return node in self._transposed
 
     def is_result(self, node: Node) -> bool:
         """Whether the delegate gives a node's value."""
@@ -811,16 +820,59 @@ def _addmm(lowering: Lowering, node: Node) -> None:
     )
 
 
-def _not_both_known(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if any(is_constant(arg) for arg in node.args[:2]):  # type: ignore[arg-type]
-        raise Refused("a factor is a constant")
+def _product_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    left, right = node.args[:2]
+    if min(factor.meta["val"].dim() for factor in (left, right)) < 2:  # type: ignore[union-attr]
+        raise Refused("a product with a vector")
+    if all(is_constant(factor) for factor in (left, right)):  # type: ignore[arg-type]
+        raise Refused("both factors are constants")
 
 
-@_register(aten.bmm.default, aten.mm.default, check=_not_both_known)
-def _bmm(lowering: Lowering, node: Node) -> None:
-    left, right = (lowering.plain(arg) for arg in node.args[:2])  # type: ignore[arg-type]
+def _swaps_last(node: Node) -> bool:
+    """Whether a node exchanges the last two dimensions of its source."""
+    if node.target != aten.permute_copy.default:
+        return False
+    rank = node.meta["val"].dim()
+    order = [dim % rank for dim in node.args[1]]  # type: ignore[union-attr]
+    return rank > 1 and order == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _only_transposes(node: Node, lowering: Lowering) -> bool:
+    """Whether a node does nothing but transpose matrices that products read from the right: they do that themselves."""
+    return (
+        _swaps_last(node)
+        and not lowering.is_result(node)
+        and all(user.target in _PRODUCTS and user.args[1] is node is not user.args[0] for user in node.users)
+    )
+
+
+_PRODUCTS = (aten.bmm.default, aten.mm.default, aten.matmul.default)
+
+
+@_register(*_PRODUCTS, check=_product_check)
+def _product(lowering: Lowering, node: Node) -> None:
+    left, right = node.args[:2]
+    stored = lowering.constant(right)  # type: ignore[arg-type]
+    if stored is not None and stored.dim() == 2:
+        lowering.add(
+            "XNNFullyConnected",
+            node,
+            input1_id=lowering.plain(left),  # type: ignore[arg-type]
+            filter_id=lowering.payload.constant(stored.t()),
+            bias_id=NONE,
+            output_id=lowering.result(node),
+        )
+        return
+    flags = 0
+    if lowering.is_transposed(right):  # type: ignore[arg-type]
+        right, flags = right.args[0], _TRANSPOSE_B  # type: ignore[union-attr]
     lowering.add(
-        "XNNBatchMatrixMultiply", node, input1_id=left, input2_id=right, output_id=lowering.result(node)
+        "XNNBatchMatrixMultiply",
+        node,
+        input1_id=lowering.plain(left),  # type: ignore[arg-type]
+        input2_id=lowering.plain(right),  # type: ignore[arg-type]
+        output_id=lowering.result(node),
+        flags=flags,
     )
 
 
@@ -1197,7 +1249,12 @@ def _reshape(lowering: Lowering, node: Node) -> None:
 
 
 def _expand_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    _static(node)
+    given, wanted = (source.meta["val"].shape for source in (node.args[0], node))  # type: ignore[union-attr]
+    given = (1,) * (len(wanted) - len(given)) + tuple(given)
+    if any(isinstance(b, torch.SymInt) and not same_size(a, b) for a, b in zip(given, wanted, strict=True)):
+        raise Refused("expanded to a dynamic size")
+    if len(wanted) > node.args[0].meta["val"].dim():  # type: ignore[union-attr]
+        _one_dynamic(node, is_constant)
     if node.meta["val"].dtype not in FLOATS:
         raise Refused("no floating point")
 
@@ -1220,10 +1277,12 @@ def _expand(lowering: Lowering, node: Node) -> None:
     ):
         lowering.alias(node, source)  # type: ignore[arg-type]
         return
-    given = dims_of(source.meta["val"])  # type: ignore[union-attr]
-    given = [1] * (len(wanted) - len(given)) + given
-    value = lowering.scratch(given)
-    lowering.reshape_to(node, lowering.plain(source), given, value)  # type: ignore[arg-type]
+    given, sizes = dims_of(source.meta["val"]), sizes_of(source.meta["val"])  # type: ignore[union-attr]
+    more = [1] * (len(wanted) - len(given))
+    given, value = more + given, lowering.plain(source)  # type: ignore[arg-type]
+    if more:
+        plain, value = value, lowering.scratch(given)
+        lowering.reshape_to(node, plain, more + sizes, value)
     ones = torch.ones([b if a != b else 1 for a, b in zip(given, wanted, strict=True)])
     factor = lowering.payload.constant(ones.to(node.meta["val"].dtype))
     lowering.binary("XNNMultiply", node, value, factor, lowering.result(node))
@@ -1299,6 +1358,9 @@ def _to_copy(lowering: Lowering, node: Node) -> None:
 
 @_register(aten.permute_copy.default)
 def _permute(lowering: Lowering, node: Node) -> None:
+    if _only_transposes(node, lowering):
+        lowering.leave_transposed(node)
+        return
     rank = node.meta["val"].dim()
     value = lowering.plain(node.args[0])  # type: ignore[arg-type]
     order = [dim % rank for dim in node.args[1]]  # type: ignore[union-attr]

@@ -68,7 +68,7 @@ class XnnpackPartitioner(Partitioner):
         """Torchao's quantization, and what the given configurations want whole."""
         kept = [op for op in {functional(node.target) for node in calls(ep)} if _is_kept(op)]
         wanted = [config.get_original_aten() for config in (self._configs or {}).values()]
-        return [*kept, *(op for op in wanted if op is not None and op not in kept)], None
+        return [*kept, *(op for op in wanted if op is not None and op not in kept)], _is_wanted
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Attention in numbers only; what follows from constants alone, once more where nothing is quantized."""
@@ -82,7 +82,7 @@ class XnnpackPartitioner(Partitioner):
             if node.target is operator.getitem:
                 continue
             given = node.args
-            if node.target == torch.ops.aten.view_copy.default and len(node.all_input_nodes) == 2:
+            if node.target in _WITH_SIZES and len(node.all_input_nodes) == 2:
                 # The one size that varies follows from the others: no number has to be given to the delegate.
                 sizes = [-1 if isinstance(size, Node) else size for size in given[1]]  # type: ignore[union-attr]
                 node.args = (given[0], sizes)
@@ -196,9 +196,20 @@ def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor
 
 
 # What the library has whole, or in fewer nodes than torch decomposes it into.
-_WHOLE = {torch.ops.aten.hardswish.default, torch.ops.aten.hardsigmoid.default, torch.ops.aten.prelu.default}
+_WHOLE = {
+    torch.ops.aten.hardswish.default, torch.ops.aten.hardsigmoid.default, torch.ops.aten.prelu.default,
+    torch.ops.aten.matmul.default,
+}  # fmt: skip
+_WITH_SIZES = {torch.ops.aten.view_copy.default, torch.ops.aten.expand_copy.default}
 # Bytes by which the file may grow for a value that need not be computed between two delegates.
 _STORED = 1 << 20
+
+
+def _is_wanted(node: Node) -> bool:
+    """Products with vectors are none of the library's."""
+    if node.target != torch.ops.aten.matmul.default:
+        return True
+    return all(factor.meta["val"].dim() > 1 for factor in node.args)  # type: ignore[union-attr]
 
 
 def _is_kept(op: Any) -> bool:
