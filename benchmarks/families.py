@@ -30,7 +30,6 @@ REASONS: dict[str, str] = {
     "svd": "rotations of columns, in double precision: little code, and small singular values right to their last digits",
     "cdist": "from differences, where eager takes a matrix product that loses the digits of points near each other",
     "scaled_modified_bessel": "an integral by the trapezoidal rule, in double precision, an element at a time",
-    "remainder": "exact, one element at a time",
     "erfc": "the C library's function, an element at a time",
 }
 

@@ -283,6 +283,32 @@ def test_division(dtype: torch.dtype, mode: str | None) -> None:
     check("aten::remainder.Scalar_out", torch.remainder(a, 3), a, 3)
 
 
+@pytest.mark.parametrize("name", REMAINDER)
+def test_remainders_are_exact(name: str) -> None:
+    """Whole chunks of plain quotients, and chunks in which one is huge, infinite or none, or the rest is signed zero."""
+    torch.manual_seed(0)
+    a, b = torch.randn(3000) * 1e4, torch.randn(3000)
+    a[1500:] *= 10 ** torch.linspace(-40, 30, 1500)
+    hard = [
+        (3e37, 0.3),
+        (1.0, 0.0),
+        (torch.inf, 2.0),
+        (2.0, -torch.inf),
+        (-6.0, 3.0),
+        (-0.0, 3.0),
+        (torch.nan, 1.0),
+        (2.0**27 - 1, 1 / 3),
+    ]
+    a[700 : 700 + len(hard)], b[700 : 700 + len(hard)] = torch.tensor(hard).T
+    expected = getattr(torch, name)(a, b)
+    (found,) = run(overload(name), a, b, like=[expected])
+    _native.call_kernel(overload(name), a, b, a)  # over an operand
+    for ours in (found, a):
+        assert torch.equal(
+            ours.nan_to_num(99.0).view(torch.int32), expected.nan_to_num(99.0).view(torch.int32)
+        )
+
+
 @pytest.mark.parametrize(
     "name", ["div.out_mode", "remainder.Tensor_out", "fmod.Tensor_out", "floor_divide.out"]
 )

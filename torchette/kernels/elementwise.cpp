@@ -135,18 +135,25 @@ template <typename T>
 static TORCHETTE_INLINE T quotient_toward_zero(T a, T b) {
   return trunc(a / b);
 }
-/// In double precision the quotient is exact enough to be cut, unless it is very large.
-static TORCHETTE_INLINE float remainder_toward_zero(float a, float b) {
+/// In double precision the quotient is exact enough to be cut, unless it is very large: `known` becomes false
+/// then.
+static TORCHETTE_INLINE float remainder_toward_zero(float a, float b, int64_t& known) {
   const double wide = static_cast<double>(a), divisor = static_cast<double>(b);
   const double quotient = __builtin_trunc(wide / divisor);
-  const auto rest = static_cast<float>(__builtin_copysign(wide - quotient * divisor, wide));
-  return __builtin_fabs(quotient) < 0x1p27 && rest == rest ? rest : ::fmodf(a, b);
+  const double rest = __builtin_copysign(wide - quotient * divisor, wide);
+  known &= (__builtin_fabs(quotient) < 0x1p27) & (rest == rest) ? 1 : 0;
+  return static_cast<float>(rest);
+}
+static TORCHETTE_INLINE float remainder_toward_zero(float a, float b) {
+  int64_t known = 1;
+  const float rest = remainder_toward_zero(a, b, known);
+  return known != 0 ? rest : ::fmodf(a, b);
 }
 static TORCHETTE_INLINE double remainder_toward_zero(double a, double b) { return ::fmod(a, b); }
-template <typename T>
-static TORCHETTE_INLINE T remainder_toward_floor(T a, T b) {
-  const T r = remainder_toward_zero(a, b);
-  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+template <typename T, typename... Known>
+static TORCHETTE_INLINE T remainder_toward_floor(T a, T b, Known&... known) {
+  const T r = remainder_toward_zero(a, b, known...);
+  return (r != 0) & ((r < 0) != (b < 0)) ? r + b : r;
 }
 template <typename T>
 static TORCHETTE_INLINE T quotient_toward_floor(T a, T b) {
@@ -244,6 +251,20 @@ static TORCHETTE_INLINE void angles(const float* x, float* y, size_t n, Fast fas
   }
 }
 
+/// Without branches where the quotients allow it. Results wait in `found`, since they may overwrite operands.
+template <typename Fast, typename Exact>
+static TORCHETTE_INLINE void remainders(const float* a, const float* b, float* y, size_t n, Fast fast,
+                                        Exact exact) {
+  float found[kChunk];
+  int64_t known = 1;
+  for (size_t i = 0; i < n; ++i) found[i] = fast(a[i], b[i], known);
+  if (known != 0) {
+    for (size_t i = 0; i < n; ++i) y[i] = found[i];
+  } else {
+    for (size_t i = 0; i < n; ++i) y[i] = exact(a[i], b[i]);
+  }
+}
+
 /// The chunk of an operator for a compute type, or null where it has no meaning.
 template <typename Op, typename T, bool exists>
 struct ChunkOf {
@@ -296,6 +317,22 @@ static constexpr Elementwise elementwise_of(bool selects = false, bool divides =
     }                                                                                     \
   }                                                                                       \
   static constexpr Elementwise name##_parts = elementwise_of<name##_op>();
+// Remainders of floats go in such chunks as `remainders` takes.
+#define DIVIDE(name, function)                                                             \
+  TORCHETTE_ARITHMETIC(name, 2, Same, true, true, function(a, b))                          \
+  template <>                                                                              \
+  void chunk<name##_op, float, float>(const void* const* in, void* out, size_t n) {        \
+    for (size_t i = 0, m; i < n; i += m) {                                                 \
+      m = n - i < kChunk ? n - i : kChunk;                                                 \
+      remainders(                                                                          \
+          static_cast<const float*>(in[0]) + i, static_cast<const float*>(in[1]) + i,      \
+          static_cast<float*>(out) + i, m,                                                 \
+          [](float a, float b, int64_t& known)                                             \
+              __attribute__((always_inline)) { return function(a, b, known); },            \
+          [](float a, float b) __attribute__((always_inline)) { return function(a, b); }); \
+    }                                                                                      \
+  }                                                                                        \
+  static constexpr Elementwise name##_parts = elementwise_of<name##_op>(false, true);
 #define FLOAT(name, expression) TORCHETTE_OP(name, 1, Float, true, false, false, false, expression)
 #define SAME(name, expression) TORCHETTE_OP(name, 1, Same, true, true, false, false, expression)
 #define TEST(name, expression) TORCHETTE_OP(name, 1, Bool, true, true, false, false, expression)
@@ -305,7 +342,6 @@ static constexpr Elementwise elementwise_of(bool selects = false, bool divides =
 #define LOGICAL(name, expression) TORCHETTE_OP(name, 2, Bool, true, true, false, false, expression)
 #define COMPARE(name, expression) TORCHETTE_OP(name, 2, Bool, true, true, false, false, expression)
 #define BITWISE(name, expression) TORCHETTE_OP(name, 2, Same, false, true, false, false, expression)
-#define DIVIDE(name, expression) TORCHETTE_OP(name, 2, Same, true, true, false, true, expression)
 #define PART(name, arity, result, expression) \
   TORCHETTE_OP(name, arity, result, true, Result::result != Result::Float, false, false, expression)
 #include "torchette/kernels/elementwise.def"
