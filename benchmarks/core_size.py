@@ -2,8 +2,8 @@
 # In: the sources of the runtime's core. Out: bytes of code and memory per object and function, and of what the smallest
 # useful program links of them, against the budget; with --kernels the same of all kernels together, for one instruction
 # set. `./dev size` prints it, tests/runtime/test_core_size.py and tests/kernels/test_size.py hold it.
-"""What the core, or every kernel, costs in a firmware image: compiled for size, without log messages, unwind tables or
-symbols."""
+"""What the core, or every kernel, costs in a firmware image: compiled for size, without log messages, tracing, unwind
+tables or symbols."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLAGS = (
     *("-std=c++17", "-Os", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-unwind-tables"),
     *("-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections"),
-    *("-DTORCHETTE_LOG_LEVEL=0", "-DNDEBUG"),
+    *("-DTORCHETTE_LOG_LEVEL=0", "-DTORCHETTE_EVENT_TRACER=0", "-DNDEBUG"),
 )
 # Bytes of code of all kernels together; a build links those that its models name.
 KERNEL_BUDGET = 400_000

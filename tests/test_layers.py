@@ -135,20 +135,20 @@ CPP: dict[str, int] = {
     "torchette/runtime/data_map": 5,
     "torchette/runtime/value": 5,
     "torchette/runtime/tracer": 6,
-    "torchette/runtime/kernel": 6,
-    "torchette/kernels/": 7,
-    "torchette/codegen/": 7,  # what generated code stands on
-    "torchette/runtime/kernel_registry": 7,
-    "torchette/runtime/program": 7,
-    "torchette/runtime/backend": 8,
-    "torchette/runtime/backend_options": 9,
-    "torchette/backends/": 10,
-    "torchette/runtime/method_meta": 8,
-    "torchette/runtime/method": 10,
-    "torchette/extension/": 11,
-    "torchette/build/": 12,
-    "torchette/build/bare/": 11,
-    "torchette/runtime/": 12,  # the Python module, the platforms, method_load.cpp
+    "torchette/runtime/kernel": 7,
+    "torchette/kernels/": 8,
+    "torchette/codegen/": 8,  # what generated code stands on
+    "torchette/runtime/kernel_registry": 8,
+    "torchette/runtime/program": 8,
+    "torchette/runtime/backend": 9,
+    "torchette/runtime/backend_options": 10,
+    "torchette/backends/": 11,
+    "torchette/runtime/method_meta": 9,
+    "torchette/runtime/method": 11,
+    "torchette/extension/": 12,
+    "torchette/build/": 13,
+    "torchette/build/bare/": 12,
+    "torchette/runtime/": 13,  # the Python module, the platforms, method_load.cpp
 }
 # Folders that nobody outside includes from: the core is given its kernels and backends, it does not name them.
 CPP_CLOSED = ("torchette/kernels/", "torchette/backends/")

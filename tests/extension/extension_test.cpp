@@ -151,7 +151,7 @@ void modules(const char* path, const char* encrypted) {
   CHECK(module.set_outputs("twice", {}) == Error::InvalidArgument);
 
   // methods that plan into the same memory; two modules over one program
-  Module shared(path, Module::LoadMode::Mmap, nullptr, nullptr, true);
+  Module shared(path, Module::LoadMode::Mmap, nullptr, nullptr, nullptr, true);
   runs(shared);
   CHECK(shared.get("twice", in)->toTensor().const_data_ptr<float>()[0] == 2);
   runs(shared);

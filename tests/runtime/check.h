@@ -23,3 +23,4 @@ void flat_tests();
 void platform_tests();
 void registry_tests();
 void program_tests(const char* path);
+void tracer_tests(const char* path);

@@ -8,7 +8,10 @@ int main(int argc, char** argv) {
   flat_tests();
   platform_tests();
   registry_tests();
-  if (argc > 1) program_tests(argv[1]);
+  if (argc > 1) {
+    program_tests(argv[1]);
+    tracer_tests(argv[1]);
+  }
   std::printf("%d checks, %d failures\n", checks, failures);
   return failures == 0 ? 0 : 1;
 }

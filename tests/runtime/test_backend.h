@@ -8,14 +8,16 @@
 namespace torchette {
 
 /// Copies its first argument to its last; reads its blob and options, and keeps a few bytes of the method's
-/// memory.
+/// memory. A tracer is told of the copy (part 7), of its halves (by name, and afterwards), and of its result.
 struct TestBackend final : BackendInterface {
   mutable int live = 0;  // handles that were not given back
   mutable uint64_t touched = 0;
+  mutable EventTracer* tracer_at_init = nullptr;
 
   bool is_available() const override { return true; }
   Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
                                Span<const CompileSpec> compile_specs) const override {
+    tracer_at_init = context.event_tracer();
     const auto* blob = static_cast<const uint8_t*>(processed->data());
     for (size_t i = 0; i < processed->size(); ++i) touched += blob[i];
     for (const CompileSpec& spec : compile_specs) {
@@ -36,8 +38,17 @@ struct TestBackend final : BackendInterface {
     TORCHETTE_CHECK(from.nbytes() == to.nbytes(), InvalidArgument, "another size");
     void* scratch = context.allocate_temp(from.nbytes() + 1);
     TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "no scratch memory");
+    EventTracer* const tracer = context.event_tracer();
+    const EventTracerEntry copy = event_tracer_start_profiling_delegate(tracer, nullptr, 7);
     memcpy(scratch, from.const_data_ptr(), from.nbytes());
     memcpy(to.mutable_data_ptr(), scratch, from.nbytes());
+    event_tracer_end_profiling_delegate(tracer, copy);
+    const char half[] = "half";  // gone when this returns
+    for (torchette_timestamp_t i = 0; i < 2; ++i)
+      event_tracer_log_profiling_delegate(tracer, half, kUnsetDelegateDebugIntId, 10 * i, 10 * i + 5, "meta",
+                                          4);
+    event_tracer_log_output_delegate(tracer, nullptr, 7, to);
+    event_tracer_log_output_delegate(tracer, half, kUnsetDelegateDebugIntId, 2);
     return Error::Ok;
   }
   void destroy(DelegateHandle*) const override { --live; }

@@ -50,7 +50,7 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
   HierarchicalAllocator planned({spans.data(), spans.size()});
   extension::MallocMemoryAllocator method_memory, temp;
   MemoryManager manager(&method_memory, &planned, &temp);
-  Result<Method> method = program.load_method(name, &manager, data);
+  Result<Method> method = program.load_method(name, &manager, nullptr, data);
   if (!method.ok()) return Outcome::NotLoaded;
 
   // each input as large as the method takes it, in memory of its own

@@ -61,13 +61,14 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def flags(*, small: bool, log_level: int = 2) -> tuple[str, ...]:
+def flags(*, small: bool, log_level: int = 2, tracing: bool = True) -> tuple[str, ...]:
     """Flags of every source of the runtime, and of what includes its headers."""
     return (
         *DEVICE_FLAGS,
         *(("-Os", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables") if small else ("-O2",)),
         "-DNDEBUG",
         f"-DTORCHETTE_LOG_LEVEL={log_level}",
+        f"-DTORCHETTE_EVENT_TRACER={int(tracing)}",
         f"-I{ROOT}",
         f"-I{generated_folder()}",
         f"-ffile-prefix-map={ROOT}/=",

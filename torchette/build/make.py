@@ -66,7 +66,12 @@ def make(
         target = dataclasses.replace(target, levels=False)
     small = target.kind in ("bare", "wasm") if small is None else small
     bare = target.kind == "bare"
-    common = bare_flags(log_level, small=small) if bare else library.flags(small=small, log_level=log_level)
+    tracing = target.kind not in ("bare", "wasm")
+    common = (
+        bare_flags(log_level, small=small)
+        if bare
+        else library.flags(small=small, log_level=log_level, tracing=tracing)
+    )
     units = library.units(target, selection, "minimal" if bare else "posix", common, small=small)
     runner = [] if bare else library.runner_units(common)
     objects = toolchain.compile_units(driver, units + runner, report)
@@ -80,7 +85,7 @@ def make(
     files["toolchain"].write_text(_toolchain_file(target, driver), encoding="utf-8")
     package = folder / "lib" / "cmake" / "torchette" / "torchetteConfig.cmake"
     package.parent.mkdir(parents=True, exist_ok=True)
-    package.write_text(_cmake_package(log_level), encoding="utf-8")
+    package.write_text(_cmake_package(log_level, tracing), encoding="utf-8")
     loaded = None
     if runner:
         suffix = {"x86-64-windows": ".exe", "wasm32-wasi": ".wasm"}.get(target.name, "")
@@ -133,7 +138,7 @@ def _script(words: Sequence[str]) -> str:
     return ";".join(words)
 
 
-def _cmake_package(log_level: int) -> str:
+def _cmake_package(log_level: int, tracing: bool) -> str:
     return f"""# find_package(torchette) for this build; written by torchette build.
 if(NOT TARGET torchette::torchette)
   get_filename_component(torchette_folder "${{CMAKE_CURRENT_LIST_DIR}}/../../.." ABSOLUTE)
@@ -141,7 +146,7 @@ if(NOT TARGET torchette::torchette)
   set_target_properties(torchette::torchette PROPERTIES
     IMPORTED_LOCATION "${{torchette_folder}}/lib/libtorchette.a"
     INTERFACE_INCLUDE_DIRECTORIES "${{torchette_folder}}/include"
-    INTERFACE_COMPILE_DEFINITIONS TORCHETTE_LOG_LEVEL={log_level}
+    INTERFACE_COMPILE_DEFINITIONS "TORCHETTE_LOG_LEVEL={log_level};TORCHETTE_EVENT_TRACER={int(tracing)}"
     INTERFACE_COMPILE_FEATURES cxx_std_17)
 endif()
 """

@@ -40,6 +40,7 @@ _CONFIG = """\
 #define torchette {name}_torchette
 #define TORCHETTE_ISA kernels
 #define TORCHETTE_LOG_LEVEL 0
+#define TORCHETTE_EVENT_TRACER 0
 {selected}
 #include "codegen/unit.h"
 

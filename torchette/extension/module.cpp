@@ -44,10 +44,12 @@ struct Module::Loaded {
   std::unique_ptr<Method> method;
 };
 
-Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<MemoryAllocator> memory_allocator,
+Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<EventTracer> event_tracer,
+               std::shared_ptr<MemoryAllocator> memory_allocator,
                std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
     : file_path_(std::move(file_path)),
       load_mode_(load_mode),
+      event_tracer_(std::move(event_tracer)),
       memory_allocator_(std::move(memory_allocator)),
       temp_allocator_(std::move(temp_allocator)),
       share_memory_arenas_(share_memory_arenas) {
@@ -55,24 +57,26 @@ Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<Memory
 }
 
 Module::Module(std::string file_path, std::vector<std::string> data_files, LoadMode load_mode,
-               std::shared_ptr<MemoryAllocator> memory_allocator,
+               std::shared_ptr<EventTracer> event_tracer, std::shared_ptr<MemoryAllocator> memory_allocator,
                std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
-    : Module(std::move(file_path), load_mode, std::move(memory_allocator), std::move(temp_allocator),
-             share_memory_arenas) {
+    : Module(std::move(file_path), load_mode, std::move(event_tracer), std::move(memory_allocator),
+             std::move(temp_allocator), share_memory_arenas) {
   data_files_ = std::move(data_files);
 }
 
 Module::Module(std::shared_ptr<DataLoader> data_loader, std::shared_ptr<MemoryAllocator> memory_allocator,
-               std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
-    : Module(std::string(), LoadMode::File, std::move(memory_allocator), std::move(temp_allocator),
-             share_memory_arenas) {
+               std::shared_ptr<MemoryAllocator> temp_allocator, std::shared_ptr<EventTracer> event_tracer,
+               bool share_memory_arenas)
+    : Module(std::string(), LoadMode::File, std::move(event_tracer), std::move(memory_allocator),
+             std::move(temp_allocator), share_memory_arenas) {
   data_loader_ = std::move(data_loader);
 }
 
 Module::Module(std::shared_ptr<Program> program, std::shared_ptr<MemoryAllocator> memory_allocator,
-               std::shared_ptr<MemoryAllocator> temp_allocator, bool share_memory_arenas)
-    : Module(std::string(), LoadMode::File, std::move(memory_allocator), std::move(temp_allocator),
-             share_memory_arenas) {
+               std::shared_ptr<MemoryAllocator> temp_allocator, std::shared_ptr<EventTracer> event_tracer,
+               bool share_memory_arenas)
+    : Module(std::string(), LoadMode::File, std::move(event_tracer), std::move(memory_allocator),
+             std::move(temp_allocator), share_memory_arenas) {
   program_ = std::move(program);
 }
 
@@ -207,7 +211,7 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   }
   MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
   loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
-  Result<Method> method = program_->load_method(name, &loaded->manager, data_map_.get());
+  Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer_.get(), data_map_.get());
   if (!method.ok()) return method.error();
   loaded->method = std::make_unique<Method>(std::move(*method));
   for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {

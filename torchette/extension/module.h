@@ -21,26 +21,29 @@ class Module {
  public:
   enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors };
 
-  /// Nothing is opened before it is needed. Allocators that are not given grow on the heap. With
+  /// Nothing is opened before it is needed. Allocators that are not given grow on the heap. `event_tracer` is
+  /// told what loading and executing methods do. With
   /// `share_memory_arenas` all methods plan their tensors into the same memory, so that only one is in use at
   /// a time: a method's outputs and its mutable buffers last until another one runs.
   explicit Module(std::string file_path, LoadMode load_mode = LoadMode::File,
+                  std::shared_ptr<EventTracer> event_tracer = nullptr,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   bool share_memory_arenas = false);
   /// With .ptd files, in which the weights stand that the program has not.
   Module(std::string file_path, std::vector<std::string> data_files, LoadMode load_mode = LoadMode::File,
+         std::shared_ptr<EventTracer> event_tracer = nullptr,
          std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
          std::shared_ptr<MemoryAllocator> temp_allocator = nullptr, bool share_memory_arenas = false);
   explicit Module(std::shared_ptr<DataLoader> data_loader,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
-                  bool share_memory_arenas = false);
+                  std::shared_ptr<EventTracer> event_tracer = nullptr, bool share_memory_arenas = false);
   /// Several modules may share a program; its loader must live as long as it.
   explicit Module(std::shared_ptr<Program> program,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
-                  bool share_memory_arenas = false);
+                  std::shared_ptr<EventTracer> event_tracer = nullptr, bool share_memory_arenas = false);
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
   ~Module();
@@ -50,6 +53,7 @@ class Module {
   Error load(Program::Verification verification = Program::Verification::Minimal);
   bool is_loaded() const { return program_ != nullptr; }
   std::shared_ptr<Program> program() const { return program_; }
+  EventTracer* event_tracer() const { return event_tracer_.get(); }
 
   /// Second plans, which need no backend, are not counted and have no names here.
   Result<size_t> num_methods();
@@ -123,6 +127,7 @@ class Module {
   std::vector<FlatTensorDataMap> data_maps_;
   std::unique_ptr<MergedDataMap> data_map_;  // null without data files
   std::shared_ptr<Program> program_;
+  std::shared_ptr<EventTracer> event_tracer_;
   std::shared_ptr<MemoryAllocator> memory_allocator_;
   std::shared_ptr<MemoryAllocator> temp_allocator_;
   bool share_memory_arenas_;

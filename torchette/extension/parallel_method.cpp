@@ -107,9 +107,7 @@ class ParallelMethod::Analysis {
     for (const char* code = kernel->signature; *code != 0; ++code, ++i) {
       if (*code == '?') ++code;
       if (i >= arguments.size() || *code == 0) return false;
-      const bool slot = *code == 'v' || *code == 'm';
-      const bool written = *code == 't' || slot || (*code == 'L' && code[1] == 0);
-      if (!value(arguments[i], written)) return false;
+      if (!value(arguments[i], is_written(code))) return false;
     }
     return true;
   }
@@ -212,7 +210,8 @@ Error ParallelMethod::begin(Executor& executor, Callback done, void* context, bo
   callback_context_ = context;
   error_ = Error::Ok;
   active_ = true;
-  if (!parallel_ || temp_.empty() || !lent_memory_is_apart()) {
+  // a tracer is told of one instruction at a time
+  if (!parallel_ || temp_.empty() || method_.get_event_tracer() != nullptr || !lent_memory_is_apart()) {
     running_ = remaining_ = 1;
     lock.unlock();
     if (here)
@@ -242,7 +241,7 @@ ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& loc
     ready_.pop_back();
     chain.temp = temp_.back();
     temp_.pop_back();
-    chain.context = Context(chain.temp);
+    chain.context = Context(chain.temp, method_);
     chain.next = chain.begin;
     chain.error = Error::Ok;
     ++running_;

@@ -19,11 +19,15 @@ struct CompileSpec {
 /// Whatever a backend makes of its blob; the runtime only keeps it.
 using DelegateHandle = void;
 
-class BackendInitContext {
+class BackendInitContext : public Traced {
  public:
   BackendInitContext(MemoryAllocator* allocator, const char* method_name, const Program* program = nullptr,
-                     const NamedDataMap* external = nullptr)
-      : allocator_(allocator), method_name_(method_name), program_(program), external_(external) {}
+                     const NamedDataMap* external = nullptr, const Traced& traced = Traced())
+      : Traced(traced),
+        allocator_(allocator),
+        method_name_(method_name),
+        program_(program),
+        external_(external) {}
   /// Memory that lives as long as the method.
   MemoryAllocator* get_runtime_allocator() const { return allocator_; }
   const char* get_method_name() const { return method_name_; }
@@ -42,7 +46,7 @@ class BackendInitContext {
   alignas(void*) mutable unsigned char data_[3 * sizeof(void*)];
 };
 
-/// A backend asks for scratch memory as a kernel does.
+/// A backend asks for scratch memory, and for the tracer, as a kernel does.
 using BackendExecutionContext = Context;
 
 struct BackendOption;        // torchette/runtime/backend_options.h

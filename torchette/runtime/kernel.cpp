@@ -8,6 +8,7 @@ namespace torchette {
 // and the linker would keep one.
 void* Context::allocate_temp(size_t size, size_t alignment) {
   temp_used_ = true;
+  if (event_tracer() != nullptr) event_tracer()->track_allocation(allocator_id(), size);
   return temp_allocator_ == nullptr ? nullptr : temp_allocator_->allocate(size, alignment);
 }
 

@@ -12,6 +12,7 @@
 #include "torchette/runtime/result.h"
 #include "torchette/runtime/selected.h"
 #include "torchette/runtime/tensor.h"
+#include "torchette/runtime/tracer.h"
 #include "torchette/runtime/value.h"
 
 #ifndef TORCHETTE_ISA
@@ -20,10 +21,11 @@
 
 namespace torchette {
 
-/// What a kernel may ask of the running method.
-class Context {
+/// What a kernel may ask of the running method; its tracer, too.
+class Context : public Traced {
  public:
-  explicit Context(MemoryAllocator* temp_allocator = nullptr) : temp_allocator_(temp_allocator) {}
+  explicit Context(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced())
+      : Traced(traced), temp_allocator_(temp_allocator) {}
 
   /// Scratch memory that is valid until the kernel returns; null when the temp allocator cannot give `size`
   /// bytes (the kernel then returns Error::MemoryAllocationFailed).
@@ -38,6 +40,11 @@ class Context {
   MemoryAllocator* temp_allocator_;
   bool temp_used_ = false;
 };
+
+/// Whether the parameter whose code stands there is one that the kernel writes.
+constexpr bool is_written(const char* code) {
+  return *code == 't' || *code == 'v' || *code == 'm' || (*code == 'L' && code[1] == 0);
+}
 
 /// The arguments of one instruction: indices (read in place from the file, proven in range at load) into the
 /// method's value table.

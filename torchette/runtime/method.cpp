@@ -167,18 +167,12 @@ Error Method::reset_execution() {
   return Error::Ok;
 }
 
-inline Error Method::run(const Instruction& instruction, Context& context) {
-  const Error error =
-      __builtin_expect(instruction.function != nullptr, 1)
-          ? instruction.function(context, {values_.data(), static_cast<const int32_t*>(instruction.argument)})
-          : run_control(*static_cast<const Control*>(instruction.argument), context);
-  context.reset_temp();
-  return error;
-}
-
 Error Method::execute() {
+#if TORCHETTE_EVENT_TRACER
+  if (event_tracer() != nullptr) return execute_traced();
+#endif
   TORCHETTE_TRY(start());
-  Context context(memory_->temp_allocator());
+  Context context = this->context();
   while (next_ < end_.load(std::memory_order_relaxed)) {
     const Error error = run(instructions_[next_++], context);
     if (__builtin_expect(error != Error::Ok, 0)) return explain(error);
@@ -198,7 +192,10 @@ Error Method::step() {
   if (next_ == 0) TORCHETTE_TRY(start());
   if (next_ >= end_.load(std::memory_order_relaxed))
     return next_ < instructions_.size() ? finish() : Error::EndOfMethod;
-  Context context(memory_->temp_allocator());
+  Context context = this->context();
+#if TORCHETTE_EVENT_TRACER
+  if (event_tracer() != nullptr) return run_traced(context);
+#endif
   const Error error = run(instructions_[next_++], context);
   return error == Error::Ok ? error : explain(error);
 }

@@ -14,7 +14,7 @@
 namespace torchette {
 
 /// What a loaded method consists of: plain data, which moves with one copy.
-class MethodParts {
+class MethodParts : protected Traced {
   friend class extension::ParallelMethod;
 
  protected:
@@ -73,6 +73,9 @@ class MethodParts {
   bool any_unbacked_ = false;
   uint32_t max_turns_ = UINT32_MAX;
   uint32_t turns_left_;  // of the execution that runs
+#if TORCHETTE_EVENT_TRACER
+  Span<const Kernel*> kernels_;  // of each operator that the file names
+#endif
 };
 
 /// Not for use by two threads at once. Program, memory manager and named data must outlive it.
@@ -85,6 +88,8 @@ class Method : private MethodParts {
   /// Gives handles back to the backends.
   ~Method();
 
+  /// Null where nobody traces.
+  EventTracer* get_event_tracer() const { return event_tracer(); }
   size_t inputs_size() const { return inputs_.size(); }
   size_t outputs_size() const { return outputs_.size(); }
   MethodMeta method_meta() const { return {program_, plan_}; }
@@ -142,8 +147,6 @@ class Method : private MethodParts {
   class Loading;
 
   using MethodParts::MethodParts;
-  static Result<Method> load(const Program* program, size_t plan, MemoryManager* memory,
-                             const NamedDataMap* external);
 
   Value& value(int32_t index) const { return values_[static_cast<size_t>(index)]; }
   uint8_t& flags(int32_t index) const { return flags_[static_cast<size_t>(index)]; }
@@ -151,8 +154,16 @@ class Method : private MethodParts {
   Error finish();
   Error run(const Instruction& instruction, Context& context);
   Error run_control(const Control& control, Context& context);
+  Context context() const { return Context(memory_->temp_allocator(), *this); }
+  // with a tracer: method_trace.cpp
+  void trace(EventTracer* event_tracer);
+  Error execute_traced();
+  Error run_traced(Context& context);
+  void log_results(const Kernel* kernel, const flat::Table& call, const Instruction& instruction) const;
   Error check_backed(const Control& control) const;
   Error move(int32_t from, int32_t to);
+  /// Instruction `at` of the method in the file, and where it stands there.
+  flat::Table find_record(flat::Reader& reader, size_t at, size_t* chain, size_t* index) const;
   Error explain(Error error) const;
   Error load_state();
   /// Fills a mutable tensor with the first value that its record names.
@@ -165,8 +176,24 @@ class Method : private MethodParts {
 };
 
 inline Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager,
-                                           std::nullptr_t, const NamedDataMap* named_data_map) const {
-  return load_method(method_name, memory_manager, named_data_map);
+                                           EventTracer* event_tracer,
+                                           const NamedDataMap* named_data_map) const {
+#if TORCHETTE_EVENT_TRACER
+  return load(method_name, memory_manager, named_data_map, event_tracer);
+#else
+  TORCHETTE_CHECK(event_tracer == nullptr, NotSupported,
+                  "this build takes no tracer: set TORCHETTE_EVENT_TRACER");
+  return load(method_name, memory_manager, named_data_map);
+#endif
+}
+
+inline Error Method::run(const Instruction& instruction, Context& context) {
+  const Error error =
+      __builtin_expect(instruction.function != nullptr, 1)
+          ? instruction.function(context, {values_.data(), static_cast<const int32_t*>(instruction.argument)})
+          : run_control(*static_cast<const Control*>(instruction.argument), context);
+  context.reset_temp();
+  return error;
 }
 
 }  // namespace torchette

@@ -453,6 +453,9 @@ class Method::Loading {
       TORCHETTE_LOG(Error, "there is no kernel for %s%s%s: add it with torchette build --ops", name.data(),
                     overload.empty() ? "" : ".", overload.data());
     }
+#if TORCHETTE_EVENT_TRACER
+    m_.kernels_ = kernels_;
+#endif
     return complete ? Error::Ok : Error::OperatorMissing;
   }
 
@@ -737,7 +740,7 @@ class Method::Loading {
       m_.delegates_ = {all.data(), i + 1};
       TORCHETTE_TRY(program_.load_delegate_data(reader_, reference, id, &made.processed));
       BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data(), &program_,
-                                 m_.external_);
+                                 m_.external_, m_);
       const Result<DelegateHandle*> handle = backend->init(context, &made.processed, {specs.data(), count});
       if (!handle.ok()) {
         TORCHETTE_LOG(Error, "the backend %s refused delegate %zu", id, i);
@@ -771,20 +774,25 @@ class Method::Loading {
   bool unsure_ = false;  // whether the verdict on an argument depends on instructions that come later
 };
 
-Result<Method> Program::load_method(const char* method_name, MemoryManager* memory_manager,
-                                    const NamedDataMap* named_data_map) const {
+#if TORCHETTE_EVENT_TRACER
+Result<Method> Program::load(const char* method_name, MemoryManager* memory_manager,
+                             const NamedDataMap* external, EventTracer* event_tracer) const {
+  if (event_tracer != nullptr) event_tracer->create_event_block("Default");
+  const EventTracerProfileScope scope(event_tracer, "Method::init");
+#else
+Result<Method> Program::load(const char* method_name, MemoryManager* memory_manager,
+                             const NamedDataMap* external) const {
+#endif
   const Result<size_t> plan = find_plan(method_name);
   if (!plan.ok()) return plan.error();
-  return Method::load(this, *plan, memory_manager, named_data_map);
-}
-
-Result<Method> Method::load(const Program* program, size_t plan, MemoryManager* memory,
-                            const NamedDataMap* external) {
-  TORCHETTE_CHECK(memory != nullptr && memory->method_allocator() != nullptr, InvalidArgument,
+  TORCHETTE_CHECK(memory_manager != nullptr && memory_manager->method_allocator() != nullptr, InvalidArgument,
                   "a method needs a method allocator");
-  Result<Method> method{Method(program, plan, memory, external)};
-  Reader reader = program->reader();
-  const Error error = Loading(*method, *program, reader).run();
+  Result<Method> method{Method(this, *plan, memory_manager, external)};
+#if TORCHETTE_EVENT_TRACER
+  if (event_tracer != nullptr) method->trace(event_tracer);
+#endif
+  Reader reader = this->reader();
+  const Error error = Method::Loading(*method, *this, reader).run();
   if (error != Error::Ok) method.fail(error);
   return method;
 }
@@ -852,25 +860,30 @@ Result<Tensor> Method::get_attribute(const char* name) const {
   return Error::NotFound;
 }
 
+Table Method::find_record(Reader& reader, size_t at, size_t* chain, size_t* index) const {
+  const Tables chains = Table::at(&reader, plan_).tables(schema::ExecutionPlan::kChains);
+  for (*chain = 0, *index = at;; ++*chain) {
+    const Tables records = chains[*chain].tables(schema::Chain::kInstructions);
+    if (*index < records.size()) return records[*index];
+    *index -= records.size();
+  }
+}
+
 /// Says which instruction it was, after what the kernel has said.
 Error Method::explain(Error error) const {
 #if TORCHETTE_LOG_LEVEL >= 2
   Reader reader = program_->reader();
-  const Table plan = Table::at(&reader, plan_);
-  const Tables chains = plan.tables(schema::ExecutionPlan::kChains);
-  size_t at = next_ - 1;
-  for (size_t c = 0; c < chains.size(); ++c) {
-    const Tables records = chains[c].tables(schema::Chain::kInstructions);
-    if (at >= records.size()) {
-      at -= records.size();
-      continue;
-    }
-    const auto op =
-        records[at].table(schema::Instruction::kInstrArgs).get<int32_t>(schema::KernelCall::kOpIndex);
-    const Table record = plan.tables(schema::ExecutionPlan::kOperators)[static_cast<size_t>(op)];
-    TORCHETTE_LOG(Error, "instruction %zu (%s.%s)", next_ - 1, record.string(schema::Operator::kName).data(),
-                  record.string(schema::Operator::kOverload).data());
-    break;
+  size_t chain, index;
+  const Table record = find_record(reader, next_ - 1, &chain, &index);
+  if (record.get<schema::InstructionArguments>(schema::Instruction::kInstrArgsType) ==
+      schema::InstructionArguments::KernelCall) {
+    const auto op = record.table(schema::Instruction::kInstrArgs).get<int32_t>(schema::KernelCall::kOpIndex);
+    const Tables operators = Table::at(&reader, plan_).tables(schema::ExecutionPlan::kOperators);
+    const Table called = operators[static_cast<size_t>(op)];
+    TORCHETTE_LOG(Error, "instruction %zu (%s.%s)", next_ - 1, called.string(schema::Operator::kName).data(),
+                  called.string(schema::Operator::kOverload).data());
+  } else {
+    TORCHETTE_LOG(Error, "instruction %zu", next_ - 1);
   }
 #endif
   return error;

@@ -6,6 +6,7 @@
 #include "torchette/runtime/flat.h"
 #include "torchette/runtime/loader.h"
 #include "torchette/runtime/memory.h"
+#include "torchette/runtime/tracer.h"
 
 namespace torchette {
 
@@ -40,11 +41,11 @@ class Program {
   /// Everything that may fail for reasons of the file fails here. Errors: InvalidArgument (no such method),
   /// InvalidProgram, OperatorMissing (all missing ones are in the log), NotSupported, MemoryAllocationFailed,
   /// InvalidExternalData (weights stand outside of the file and `named_data_map` does not have them).
+  /// `event_tracer` is told what loading and executing the method does, and must outlive it; a build without
+  /// tracing takes none: NotSupported.
   Result<Method> load_method(const char* method_name, MemoryManager* memory_manager,
+                             EventTracer* event_tracer = nullptr,
                              const NamedDataMap* named_data_map = nullptr) const;
-  /// ExecuTorch's parameters, without a tracer.
-  Result<Method> load_method(const char* method_name, MemoryManager* memory_manager, std::nullptr_t,
-                             const NamedDataMap* named_data_map) const;
 
   /// The bytes that the file has under that name, which delegates share. Errors: NotFound, those of the
   /// loader.
@@ -59,6 +60,15 @@ class Program {
   friend class extension::ParallelMethod;
 
   explicit Program(DataLoader* loader) : loader_(loader) {}
+
+  // two signatures, so that the linker refuses a program that was compiled for the other kind of build
+#if TORCHETTE_EVENT_TRACER
+  Result<Method> load(const char* method_name, MemoryManager* memory_manager, const NamedDataMap* external,
+                      EventTracer* event_tracer) const;
+#else
+  Result<Method> load(const char* method_name, MemoryManager* memory_manager,
+                      const NamedDataMap* external) const;
+#endif
 
   flat::Reader reader() const { return {bytes_.data(), bytes_.size()}; }
   Error open(Verification verification);

@@ -731,7 +731,8 @@ class LoadedMethod {
       inputs_.push_back(unwrap(meta.input_tag(i)) == Tag::Tensor
                             ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
                             : std::nullopt);
-    method_.emplace(unwrap(program_->program().load_method(name.c_str(), &*memory_, program_->data_map())));
+    method_.emplace(
+        unwrap(program_->program().load_method(name.c_str(), &*memory_, nullptr, program_->data_map())));
     if (threads < 2) return;
     std::vector<MemoryAllocator*> scratch;
     for (size_t i = 0; i < threads; ++i) scratch.push_back(&scratch_.emplace_back(64 * 1024));

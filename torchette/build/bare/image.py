@@ -57,7 +57,7 @@ def build_image(
 
 def bare_flags(log_level: int = 2, *, small: bool = True) -> tuple[str, ...]:
     """Flags of every source of an image; newlib has no M_PI for a C++ without extensions."""
-    return (*library.flags(small=small, log_level=log_level), "-std=gnu++17")
+    return (*library.flags(small=small, log_level=log_level, tracing=False), "-std=gnu++17")
 
 
 def bare_units(common: tuple[str, ...]) -> list[Unit]:

@@ -47,7 +47,7 @@ def build(
     target = find(TARGET)
     compiler = toolchain.find_compiler(target)
     chosen = chosen or selection.of_files(models)
-    common = library.flags(small=small, log_level=log_level)
+    common = library.flags(small=small, log_level=log_level, tracing=False)
     own = (*common, "-Os")
     units = [
         *library.core_units("", library.core_flags(chosen, own)),

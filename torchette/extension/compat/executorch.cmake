@@ -10,6 +10,9 @@ set(torchette_compat
   runtime/core/data_loader.h                     compat/runtime.h
   runtime/core/error.h                           compat/runtime.h
   runtime/core/evalue.h                          compat/runtime.h
+  runtime/core/event_tracer.h                    compat/runtime.h
+  runtime/core/event_tracer_hooks.h              compat/runtime.h
+  runtime/core/event_tracer_hooks_delegate.h     compat/runtime.h
   runtime/core/exec_aten/exec_aten.h             compat/runtime.h
   runtime/core/exec_aten/testing_util/tensor_factory.h    testing.h
   runtime/core/exec_aten/testing_util/tensor_util.h       testing.h

@@ -11,16 +11,15 @@ namespace executorch::runtime {
 /// What a kernel is given. A kernel that fails says so here and returns its output as it is.
 class KernelRuntimeContext {
  public:
-  explicit KernelRuntimeContext(std::nullptr_t event_tracer = nullptr,
+  explicit KernelRuntimeContext(EventTracer* event_tracer = nullptr,
                                 MemoryAllocator* temp_allocator = nullptr)
-      : own_(temp_allocator), context_(own_) {
-    (void)event_tracer;
-  }
+      : own_(temp_allocator, ::torchette::Traced(event_tracer)), context_(own_) {}
   explicit KernelRuntimeContext(::torchette::Context& context) : context_(context) {}
   KernelRuntimeContext(const KernelRuntimeContext&) = delete;
 
   void fail(Error error) { error_ = error; }
   Error failure_state() const { return error_; }
+  EventTracer* internal_event_tracer() const { return context_.event_tracer(); }
   /// Scratch memory until the kernel returns. Error: MemoryAllocationFailed.
   Result<void*> allocate_temp(size_t size, size_t alignment = MemoryAllocator::kDefaultAlignment) {
     void* memory = context_.allocate_temp(size, alignment);

@@ -11,35 +11,54 @@
 #include "torchette/runtime/kernel_registry.h"
 #include "torchette/runtime/method.h"
 
-#define TORCHETTE_RUNTIME_NAMES(X) \
-  X(Backend)                       \
-  X(BackendExecutionContext)       \
-  X(BackendInitContext)            \
-  X(BackendInterface)              \
-  X(CompileSpec)                   \
-  X(DataLoader)                    \
-  X(DelegateHandle)                \
-  X(Error)                         \
-  X(EValue)                        \
-  X(FreeableBuffer)                \
-  X(HierarchicalAllocator)         \
-  X(MemoryAllocator)               \
-  X(MemoryManager)                 \
-  X(Method)                        \
-  X(MethodMeta)                    \
-  X(NamedDataMap)                  \
-  X(PalImpl)                       \
-  X(Program)                       \
-  X(Result)                        \
-  X(Span)                          \
-  X(Tag)                           \
-  X(TensorInfo)                    \
-  X(TensorLayout)                  \
-  X(get_backend_class)             \
-  X(get_backend_name)              \
-  X(get_num_registered_backends)   \
-  X(register_backend)              \
-  X(register_pal)                  \
+#define TORCHETTE_RUNTIME_NAMES(X)         \
+  X(AllocatorID)                           \
+  X(Backend)                               \
+  X(BackendExecutionContext)               \
+  X(BackendInitContext)                    \
+  X(BackendInterface)                      \
+  X(ChainID)                               \
+  X(CompileSpec)                           \
+  X(DataLoader)                            \
+  X(DebugHandle)                           \
+  X(DelegateDebugIdType)                   \
+  X(DelegateDebugIntId)                    \
+  X(DelegateHandle)                        \
+  X(Error)                                 \
+  X(EValue)                                \
+  X(EventTracer)                           \
+  X(EventTracerDebugLogLevel)              \
+  X(EventTracerEntry)                      \
+  X(EventTracerFilterBase)                 \
+  X(EventTracerProfilingLevel)             \
+  X(FreeableBuffer)                        \
+  X(HierarchicalAllocator)                 \
+  X(LoggedEValueType)                      \
+  X(MemoryAllocator)                       \
+  X(MemoryManager)                         \
+  X(Method)                                \
+  X(MethodMeta)                            \
+  X(NamedDataMap)                          \
+  X(PalImpl)                               \
+  X(Program)                               \
+  X(Result)                                \
+  X(Span)                                  \
+  X(Tag)                                   \
+  X(TensorInfo)                            \
+  X(TensorLayout)                          \
+  X(event_tracer_end_profiling_delegate)   \
+  X(event_tracer_log_output_delegate)      \
+  X(event_tracer_log_profiling_delegate)   \
+  X(event_tracer_start_profiling_delegate) \
+  X(get_backend_class)                     \
+  X(get_backend_name)                      \
+  X(get_num_registered_backends)           \
+  X(kUnsetBundledInputIndex)               \
+  X(kUnsetChainId)                         \
+  X(kUnsetDebugHandle)                     \
+  X(kUnsetDelegateDebugIntId)              \
+  X(register_backend)                      \
+  X(register_pal)                          \
   X(runtime_init)
 
 namespace torchette::extension {}  // namespace torchette::extension
@@ -50,6 +69,9 @@ namespace runtime {
 TORCHETTE_RUNTIME_NAMES(TORCHETTE_USE)
 using aten::ArrayRef;
 using aten::TensorShapeDynamism;
+namespace internal {  // for kernels that trace
+using EventTracerProfileOpScope = ::torchette::EventTracerProfileScope;
+}
 }  // namespace runtime
 namespace extension {
 using namespace ::torchette::extension;
