@@ -50,7 +50,9 @@ def test_embedding_refuses(index_dtype: torch.dtype) -> None:
     weight = torch.randn(5, 4)
     for hostile in HOSTILE:
         index = torch.tensor([0, hostile, 1], dtype=index_dtype)
-        refused("embedding.out", torch.empty(3, 4), weight, index, -1, False, False, text=f"{hostile} .* 5")
+        text = f"indices: {hostile} .* 5"
+        for of_weight in (weight, weight.T.contiguous().T):  # rows, and elements that lie apart
+            refused("embedding.out", torch.empty(3, 4), of_weight, index, -1, False, False, text=text)
     good = torch.tensor([0, 1], dtype=index_dtype)
     refused("embedding.out", torch.empty(1, 4), weight, good, -1, False, False, text="room")
     refused("embedding.out", torch.empty(2, 4).long(), weight, good, -1, False, False)

@@ -58,8 +58,8 @@ static Error copy_of_type(ScalarType type, Apply& apply) {
 }
 /// The same for a list of indices whose elements lie apart: for each place of the other dimensions (`nest`)
 /// all indices in turn.
-static Error select_elements(const Tensor& x, size_t dim, const Tensor& index, const Tensor& out,
-                             size_t out_dim, const Move& nest) {
+static Error select_elements(const Tensor& x, size_t dim, const Tensor& index, const char* name,
+                             const Tensor& out, size_t out_dim, const Move& nest) {
   Apply copy;
   TORCHETTE_TRY(copy_of_type(x.scalar_type(), copy));
   const ptrdiff_t element = x.element_size();
@@ -71,7 +71,7 @@ static Error select_elements(const Tensor& x, size_t dim, const Tensor& index, c
     for (size_t k = 0; k < n; ++k) {
       const auto place = static_cast<ptrdiff_t>(j + k);
       const int64_t i = index_at(index, place * index.strides()[0]);
-      TORCHETTE_TRY(check_index(i, x.sizes()[dim]));
+      TORCHETTE_TRY(check_index(i, x.sizes()[dim], name));
       at[k] = place * out.strides()[out_dim];
       of[k] = static_cast<ptrdiff_t>(i) * x.strides()[dim];
     }
@@ -91,8 +91,8 @@ static Error select_elements(const Tensor& x, size_t dim, const Tensor& index, c
 }
 
 /// out = x with the elements `index` along `dim`; `out` has its sizes.
-static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const Tensor& out, size_t out_dim,
-                         size_t out_dims) {
+static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const char* name,
+                         const Tensor& out, size_t out_dim, size_t out_dims) {
   const int64_t count = x.sizes()[dim];
   if (out.numel() == 0) return Error::Ok;
   // All but the indexed dimensions is one nest, the same for each index.
@@ -104,7 +104,7 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
   if (!simplify(nest)) return Error::Ok;
   const auto element = static_cast<size_t>(x.element_size());
   if (index.dim() == 1 && (nest.to[nest.dim - 1] != 1 || nest.from[nest.dim - 1] != 1))
-    return select_elements(x, dim, index, out, out_dim, nest);
+    return select_elements(x, dim, index, name, out, out_dim, nest);
   const bool one_run = nest.dim == 1 && nest.to[0] == 1 && nest.from[0] == 1;
   const size_t run = nest.size[0] * element;
   Walk<2> walk;
@@ -116,7 +116,7 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
   }
   do {
     const int64_t i = index_at(index, walk.offset[0]);
-    TORCHETTE_TRY(check_index(i, count, "index or indices"));
+    TORCHETTE_TRY(check_index(i, count, name));
     char* to = static_cast<char*>(out.mutable_data_ptr()) + walk.offset[1] * static_cast<ptrdiff_t>(element);
     const char* from = static_cast<const char*>(x.const_data_ptr()) +
                        static_cast<ptrdiff_t>(i) * x.strides()[dim] * static_cast<ptrdiff_t>(element);
@@ -138,7 +138,7 @@ static Error embedding_out(Context&, const Tensor& weight, const Tensor& index, 
   for (size_t d = 0; d < rank; ++d) sizes[d] = index.sizes()[d];
   sizes[rank] = weight.sizes()[1];
   TORCHETTE_TRY(resize_result(out, {sizes, rank + 1}));
-  return select_rows(weight, 0, index, out, 0, rank);
+  return select_rows(weight, 0, index, "indices", out, 0, rank);
 }
 static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tensor& index, Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
@@ -157,7 +157,7 @@ static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tens
   for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d) sizes[d] = x.sizes()[d];
   sizes[dim] = static_cast<SizesType>(index.numel());
   TORCHETTE_TRY(resize_result(out, {sizes, static_cast<size_t>(x.dim())}));
-  return select_rows(x, static_cast<size_t>(dim), index, out, static_cast<size_t>(dim), 1);
+  return select_rows(x, static_cast<size_t>(dim), index, "index", out, static_cast<size_t>(dim), 1);
 }
 
 // --- Single elements along one dimension ---------------------------------------------------------
