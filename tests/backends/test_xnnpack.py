@@ -619,3 +619,22 @@ def test_a_whole_program_that_it_cannot_run_is_refused() -> None:
     program = _lower(_Of(lambda x: torch.cumsum(x, 0)), (torch.randn(3),)).exported_program()
     with pytest.raises(TorchetteError, match=r"aten\.cumsum\.default: XNNPACK has no such operator"):
         to_backend(XnnpackBackend.__name__, program, [])
+
+
+@there
+def test_a_tracer_is_told_the_time_of_each_operator() -> None:
+    """Under the library's name for it and the debug handle of its node."""
+    model, args = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)), (torch.randn(32, 64),)
+    edge = _lower(model, args)
+    (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward", tracing=True)
+    for _ in range(2):
+        (got,) = method.execute(args)
+        torch.testing.assert_close(torch.as_tensor(got), model(*args), rtol=1e-4, atol=1e-5)
+    events = method.take_events()
+    for block in (1, 2):
+        _, call, *told = [event for event in events if event.block == block]
+        assert call.name == "DELEGATE_CALL"
+        assert ["Fully Connected" in event.name for event in told] == [True, False, True]
+        assert [event.part for event in told] == sorted(module.meta["debug_handle_map"])
+        assert all(event.in_delegate for event in told) and told[-1].end <= call.end

@@ -258,6 +258,37 @@ def falls_back(make: MakePartitioner) -> None:
     _equal(method, model, args)
 
 
+def tells_a_tracer(make: MakePartitioner) -> None:
+    """Under a tracer the results are the same. What the backend tells of its own work lies inside of its calls, by name
+    or by a number that the debug_handle_map has; without a tracer it tells nothing."""
+    args = (torch.randn(2, 3), torch.randn(2, 3))
+    model = _Interrupted()
+    edge = _lower(model, args, make)
+    program = Runtime.get().load_program(edge.to_executorch().buffer)
+    silent = program.load_method("forward")
+    _equal(silent, model, args)
+    assert silent.take_events() == []
+    method = program.load_method("forward", tracing=True)
+    for _ in range(2):
+        _equal(method, model, args)
+    events = method.take_events()
+    delegate_calls = {
+        (event.block, event.chain, event.instruction): event
+        for event in events
+        if event.name == "DELEGATE_CALL"
+    }
+    assert len(delegate_calls) == 2 * len(_backends(edge)), "each call is an event"
+    maps = [module.meta["debug_handle_map"] or {} for module in _modules(edge)]
+    told = [event for event in events if event.in_delegate]
+    for event in told:
+        call = delegate_calls.get((event.block, event.chain, event.instruction))
+        assert call is not None, f"{event} is told outside of the backend's calls"
+        assert call.begin <= event.begin <= event.end <= call.end, f"{event} is not inside of {call}"
+        assert event.name or any(event.part in known for known in maps), f"{event} has no name that is known"
+    if not told:
+        raise Unclaimed("what a tracer wants to know")
+
+
 def damaged_bytes(make: MakePartitioner) -> None:
     """Bytes of another version, cut short or changed anywhere are refused or run; nothing worse."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
@@ -302,6 +333,7 @@ CHECKS: tuple[Callable[[MakePartitioner], None], ...] = (
     gives_back_what_it_is_given,
     keeps_state_or_says_no,
     falls_back,
+    tells_a_tracer,
     damaged_bytes,
     refuses_what_it_cannot_do,
 )

@@ -57,8 +57,8 @@ def choose(options: argparse.Namespace) -> Chosen:
     return Chosen(options.file, info, list(given))
 
 
-def load(chosen: Chosen) -> Any:
-    """The method, loaded by the runtime.
+def load(chosen: Chosen, *, tracing: bool = False) -> Any:
+    """The method, loaded by the runtime, perhaps to tell where its time goes.
 
     Raises:
         NativeModuleError: the runtime is not built.
@@ -66,7 +66,7 @@ def load(chosen: Chosen) -> Any:
     """
     from torchette.runtime import Runtime
 
-    return Runtime.get().load_program(chosen.path).load_method(chosen.info.name)
+    return Runtime.get().load_program(chosen.path).load_method(chosen.info.name, tracing=tracing)
 
 
 def _made_up(info: MethodInfo, seed: int) -> list[Any]:

@@ -142,6 +142,7 @@ class MethodInfo:
     operators: dict[str, int]  # number of calls by operator, most often called first
     delegates: list[DelegateInfo]
     instructions: list[InstructionInfo]
+    chains: list[int]  # which of them each chain begins with
     values: list[ValueInfo]
     input_tree: str | None
     output_tree: str | None
@@ -248,8 +249,10 @@ def describe(source: str | Path | bytes | pte.PteFile) -> Description:
 def _method(file: pte.PteFile, plan: Any) -> MethodInfo:
     values = [_value(index, value.val) for index, value in enumerate(plan.values)]
     instructions: list[Any] = []
+    chains = []
     for chain in plan.chains:
         start = len(instructions)
+        chains.append(start)
         for index, instruction in enumerate(chain.instructions):
             frames = chain.stacktrace[index] if index < len(chain.stacktrace) else None
             info = _instruction(plan, values, start + index, instruction.instr_args, frames)
@@ -286,6 +289,7 @@ def _method(file: pte.PteFile, plan: Any) -> MethodInfo:
         operators=dict(calls.most_common()),
         delegates=delegates,
         instructions=instructions,
+        chains=chains,
         values=values,
         input_tree=input_tree,
         output_tree=output_tree,
@@ -510,10 +514,10 @@ def _instruction_row(method: MethodInfo, item: InstructionInfo) -> tuple[Any, ..
     op = item.op if item.destination is None else f"{item.op} to {item.destination}"
     inputs = ", ".join(_argument(method.values, index) for index in item.inputs)
     outputs = ", ".join(_argument(method.values, index) for index in item.outputs)
-    return item.index, op, inputs, outputs, _source_line(item.source)
+    return item.index, op, inputs, outputs, source_line(item.source)
 
 
-def _source_line(frames: list[FrameInfo]) -> str:
+def source_line(frames: list[FrameInfo]) -> str:
     """The innermost line that is not torch's own."""
     if not frames:
         return ""

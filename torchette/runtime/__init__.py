@@ -26,7 +26,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from torchette.errors import (
     ExecutionError,
@@ -41,6 +41,7 @@ from torchette.errors import (
 
 __all__ = [
     "BackendRegistry",
+    "Event",
     "Method",
     "MethodMeta",
     "OperatorRegistry",
@@ -246,6 +247,28 @@ def _checked(what: str, index: int, count: int) -> int:
     return index
 
 
+class Event(NamedTuple):
+    """Something that a method spent time on. It lies inside of the events that began before it and end after it."""
+
+    block: int
+    """0 for loading; executions are counted from 1."""
+    name: str
+    """Of a kernel, ``DELEGATE_CALL``, ``JF_CALL``, ``MOVE_CALL``, ``FREE_CALL``, ``Method::execute``, ``Method::init``, or
+    what a backend calls a part of its own work."""
+    chain: int | None
+    """Of the instruction; None for what the method does as a whole."""
+    instruction: int | None
+    """Its place in the chain."""
+    in_delegate: bool
+    """Whether a backend has said it, of the call that the instruction is."""
+    part: int | None
+    """The backend's number for it: XNNPACK gives the debug handle of the node."""
+    begin: int
+    """Nanoseconds of a clock that never goes back."""
+    end: int
+    """Likewise."""
+
+
 class Method:
     """A method, loaded with memory of its own. Calls from several threads wait for one another; the interpreter's lock
     is free while a call computes."""
@@ -296,6 +319,17 @@ class Method:
     def dynamic_memory_peak(self) -> int:
         """The most bytes that tensors of dynamic shape, which take memory as they need it, ever held at once."""
         return self._method.dynamic_memory_peak
+
+    def take_events(self) -> list[Event]:
+        """What loading and executing the method has spent time on since the last call, in the order in which it began;
+        empty unless it was loaded with ``tracing=True``. It is kept until it is taken."""
+        events = []
+        for block, name, chain, instruction, in_delegate, part, begin, end in self._method.take_events():
+            if chain < 0:
+                chain = instruction = None
+            number = None if part < 0 else part
+            events.append(Event(block, name, chain, instruction, in_delegate, number, begin, end))
+        return events
 
     def get_attribute(self, name: str) -> Any:
         """A copy of the named tensor inside of the method, such as a buffer that it updates. KeyError if there is none."""
@@ -360,7 +394,7 @@ class Program:
         """The names of its methods."""
         return {name for name in self._program.method_names if not name.endswith(_PORTABLE)}
 
-    def load_method(self, name: str, *, threads: int = 1) -> Method:
+    def load_method(self, name: str, *, threads: int = 1, tracing: bool = False) -> Method:
         """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
 
         With more than one thread, chains that need nothing of each other run at the same time, at most `threads` of them:
@@ -368,6 +402,9 @@ class Program:
 
         Where a backend is missing or refuses and the program was compiled with `portable_fallback`, the portable kernels
         run the method, and a RuntimeWarning says so, once.
+
+        With `tracing`, the time of each instruction is recorded, and of what backends do: see `Method.take_events`. Chains
+        then run one after the other. `torchette profile` prints a table of it.
 
         Raises:
             InputError: `threads` is no positive number.
@@ -379,12 +416,12 @@ class Program:
             raise InputError(f"a method cannot run on {threads} threads", hints=["threads=1, the default"])
         meta = self.metadata(name)
         try:
-            return Method(self._program.load_method(name, min(threads, _MOST_THREADS)), meta)
+            return Method(self._program.load_method(name, min(threads, _MOST_THREADS), tracing), meta)
         except _module().Fault as fault:
             if not meta.backend_names or name + _PORTABLE not in self._program.method_names:
                 raise self._error(fault, f"method {name!r} cannot be loaded") from None
             reason = str(fault.args[2]).partition("\n")[0]
-        method = self._load_portable(name)
+        method = self._load_portable(name, tracing)
         warnings.warn(
             f"{self._name}: method {name!r} runs on the portable kernels: {reason}",
             RuntimeWarning,
@@ -459,10 +496,10 @@ class Program:
         text = repr((facts, machine))
         return hashlib.sha256(text.encode()).hexdigest().encode()
 
-    def _load_portable(self, name: str) -> Method:
+    def _load_portable(self, name: str, tracing: bool = False) -> Method:
         try:
             portable = MethodMeta(self._program.describe(name + _PORTABLE))
-            return Method(self._program.load_method(name + _PORTABLE), portable)
+            return Method(self._program.load_method(name + _PORTABLE, 1, tracing), portable)
         except _module().Fault as fault:
             raise self._error(fault, f"the portable plan of method {name!r} cannot be loaded") from None
 

@@ -24,6 +24,7 @@
 #include "torchette/extension/backends.h"
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/custom_library.h"
+#include "torchette/extension/event_recorder.h"
 #include "torchette/extension/flat_tensor.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
@@ -717,8 +718,9 @@ class LoggingPool final : public extension::Executor {
 /// A method with its memory. Calls from several threads wait for one another.
 class LoadedMethod {
  public:
-  LoadedMethod(SharedProgram program, const std::string& name, size_t threads)
+  LoadedMethod(SharedProgram program, const std::string& name, size_t threads, bool tracing)
       : program_(std::move(program)) {
+    if (tracing) recorder_.emplace();
     const MethodMeta meta = unwrap(program_->program().method_meta(name.c_str()));
     for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
       const auto size = static_cast<size_t>(unwrap(meta.memory_planned_buffer_size(i)));
@@ -731,8 +733,9 @@ class LoadedMethod {
       inputs_.push_back(unwrap(meta.input_tag(i)) == Tag::Tensor
                             ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
                             : std::nullopt);
+    EventTracer* const tracer = recorder_.has_value() ? &*recorder_ : nullptr;
     method_.emplace(
-        unwrap(program_->program().load_method(name.c_str(), &*memory_, nullptr, program_->data_map())));
+        unwrap(program_->program().load_method(name.c_str(), &*memory_, tracer, program_->data_map())));
     if (threads < 2) return;
     std::vector<MemoryAllocator*> scratch;
     for (size_t i = 0; i < threads; ++i) scratch.push_back(&scratch_.emplace_back(64 * 1024));
@@ -793,6 +796,23 @@ class LoadedMethod {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Error error = method_->reset();
     if (error != Error::Ok) throw runtime_fault(error);
+  }
+
+  /// What was recorded since the last call, one tuple for each event: block (0: loading), name, chain,
+  /// instruction, whether a backend has said it, its part, begin and end in nanoseconds.
+  nb::list take_events() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    nb::list events;
+    if (!recorder_.has_value()) return events;
+    const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
+    const auto ns = [&](torchette_timestamp_t ticks) { return ticks * ratio.numerator / ratio.denominator; };
+    for (const extension::RecordedEvent& event : recorder_->events())
+      events.append(nb::make_tuple(blocks_ + event.block, text_of({event.name.data(), event.name.size()}),
+                                   event.chain, event.instruction, event.in_delegate, event.part,
+                                   ns(event.begin), ns(event.end)));
+    blocks_ += recorder_->blocks().size();
+    recorder_->clear();
+    return events;
   }
 
   /// The most bytes that tensors of sizes which only the run knows held at once in the last execution.
@@ -918,6 +938,8 @@ class LoadedMethod {
   extension::MallocDynamicAllocator dynamic_memory_;
   std::optional<MemoryManager> memory_;
   std::vector<std::optional<TensorInfo>> inputs_;
+  std::optional<extension::EventRecorder> recorder_;
+  size_t blocks_ = 0;  // that it has had before the ones it has
   std::optional<Method> method_;
   std::deque<extension::MallocMemoryAllocator> scratch_;  // of the chains that run at the same time
   std::optional<LoggingPool> pool_;
@@ -1290,16 +1312,17 @@ NB_MODULE(_native, m) {
       .def("describe", &describe_method, nb::arg("method"))
       .def(
           "load_method",
-          [](const SharedProgram& program, const std::string& name, size_t threads) {
+          [](const SharedProgram& program, const std::string& name, size_t threads, bool tracing) {
             take_log();
-            return std::make_unique<LoadedMethod>(program, name, threads);
+            return std::make_unique<LoadedMethod>(program, name, threads, tracing);
           },
-          nb::arg("name"), nb::arg("threads") = 1);
+          nb::arg("name"), nb::arg("threads") = 1, nb::arg("tracing") = false);
   nb::class_<LoadedMethod>(m, "Method")
       .def("execute", &LoadedMethod::execute, nb::arg("inputs"))
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
+      .def("take_events", &LoadedMethod::take_events)
       .def_prop_ro("method_bytes", &LoadedMethod::method_bytes)
       .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);
 

@@ -141,7 +141,8 @@ class NullBackend final : public BackendInterface {
     return static_cast<const Plan*>(handle)->header.inputs;
   }
 
-  Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<Value*> arguments) const override {
+  Error execute(BackendExecutionContext& context, DelegateHandle* handle,
+                Span<Value*> arguments) const override {
     const Plan& program = *static_cast<const Plan*>(handle);
     const Header& header = program.header;
     TORCHETTE_CHECK(arguments.size() == size_t{header.inputs} + header.outputs, InvalidArgument,
@@ -173,6 +174,9 @@ class NullBackend final : public BackendInterface {
       const InstructionRecord& it = program.instructions[i];
       const void *left = program.data[it.left], *right = program.data[it.right];
       void* out = program.data[first + i];
+      // under its number in the debug_handle_map
+      const EventTracerEntry event = event_tracer_start_profiling_delegate(
+          context.event_tracer(), nullptr, static_cast<DelegateDebugIntId>(i));
       switch (dtype_of(program.values[first + i])) {
         case ScalarType::Int:
           run<int32_t>(it.operation, left, right, out, n);
@@ -183,6 +187,7 @@ class NullBackend final : public BackendInterface {
         default:
           run<float>(it.operation, left, right, out, n);
       }
+      event_tracer_end_profiling_delegate(context.event_tracer(), event);
     }
     for (uint32_t i = 0; i < header.outputs; ++i) {
       const Tensor out = arguments[header.inputs + i]->to_tensor();

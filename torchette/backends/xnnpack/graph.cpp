@@ -117,6 +117,7 @@ class Builder {
         TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
         return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
       }
+      out_.debug_handles.push_back(nodes[i].get<uint32_t>(fb::XNode::kDebugHandle));
     }
     for (const Defined& it : known_) out_.sizes.push_back(it.dims);
     out_.matrices.erase(std::remove_if(out_.matrices.begin(), out_.matrices.end(),

@@ -102,6 +102,12 @@ class XnnpackBackend(BackendDetails):
         for node in calls(edge_program):
             if node.target is not operator.getitem:
                 lowering.lower(node)
+        # the payload's nodes have the handles of those that they come from, and a tracer is told them
+        handles = {
+            handle for node in calls(edge_program) if (handle := node.meta.get("debug_handle")) is not None
+        }
         return PreprocessResult(
-            lowering.finish(), data_store_output=lowering.payload.store.get_named_data_store_output()
+            lowering.finish(),
+            debug_handle_map={handle: (handle,) for handle in sorted(handles)},
+            data_store_output=lowering.payload.store.get_named_data_store_output(),
         )

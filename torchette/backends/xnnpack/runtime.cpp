@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "torchette/backends/xnnpack/graph.h"
+#include "torchette/backends/xnnpack/profile.h"
 #include "torchette/runtime/backend_options.h"
 
 namespace torchette {
@@ -63,6 +64,7 @@ struct Handle {
   std::vector<std::vector<size_t>> shapes;  // of the inputs at the last execution
   std::vector<xnnpack::Dims> sizes;         // of all values
   bool ready = false;                       // reshaped and set up
+  xnnpack::Profile profile;                 // where a tracer was there when this was loaded
 
   Handle() = default;
   Handle(const Handle&) = delete;
@@ -104,7 +106,8 @@ class XnnpackBackend final : public BackendInterface {
     return first;
   }
 
-  Error execute(BackendExecutionContext&, DelegateHandle* pointer, Span<Value*> arguments) const override {
+  Error execute(BackendExecutionContext& context, DelegateHandle* pointer,
+                Span<Value*> arguments) const override {
     Handle& handle = *static_cast<Handle*>(pointer);
     const std::lock_guard<std::mutex> lock(handle.workspace->mutex);
     const auto& inputs = handle.graph.inputs;
@@ -149,9 +152,12 @@ class XnnpackBackend final : public BackendInterface {
       TORCHETTE_CHECK(status == xnn_status_success, InvalidState, "XNNPACK cannot be set up: status %d",
                       static_cast<int>(status));
     }
+    EventTracer* const tracer = context.event_tracer();
+    const torchette_timestamp_t start = tracer != nullptr ? current_ticks() : 0;
     const xnn_status status = xnn_invoke_runtime(handle.runtime);
     TORCHETTE_CHECK(status == xnn_status_success, Internal, "XNNPACK failed: status %d",
                     static_cast<int>(status));
+    if (tracer != nullptr) handle.profile.tell(handle.runtime, start, tracer);
     handle.ready = true;
     return Error::Ok;
   }
@@ -236,6 +242,7 @@ class XnnpackBackend final : public BackendInterface {
                         xnn_create_workspace(&handle->workspace->it) == xnn_status_success,
                     MemoryAllocationFailed, "XNNPACK has no memory");
     xnn_status status = xnn_status_uninitialized;
+    const bool traced = context.event_tracer() != nullptr;
     {
       const std::lock_guard<std::mutex> packing(handle->weights->mutex);
       xnnpack::PackedWeights& packed = handle->weights->packed;
@@ -243,8 +250,9 @@ class XnnpackBackend final : public BackendInterface {
           packed.open(handle->graph.identities, handle->graph.constant_bytes,
                       [handle](const void* data) { handle->graph.packed(data); });
       packed.pack(handle->graph.matrices, [&] {
-        status = xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it,
-                                       handle->threads.get(), 0, &handle->runtime);
+        status =
+            xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it, handle->threads.get(),
+                                  traced ? XNN_FLAG_BASIC_PROFILING : 0, &handle->runtime);
       });
       packed.close();
     }
@@ -254,6 +262,7 @@ class XnnpackBackend final : public BackendInterface {
       for (const External& it : *list) handle->pointers.push_back({it.id, nullptr});
     handle->shapes.resize(handle->graph.inputs.size());
     handle->sizes = handle->graph.sizes;
+    if (traced) handle->profile.learn(handle->runtime, handle->graph.debug_handles);
     handle->graph.shrink();
     return Error::Ok;
   }

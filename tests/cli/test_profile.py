@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# `torchette profile`: where the time goes as a table, as JSON and as a trace.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchette.cli import main
+
+
+@pytest.fixture
+def model(folder: Path) -> str:
+    assert main(["compile", "model.py:Net", "-o", "net.pte"]) == 0
+    return "net.pte"
+
+
+def test_prints_the_operations_by_time(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["profile", model, "-n", "5"]) == 0
+    title, columns, *rows = capsys.readouterr().out.splitlines()
+    assert title.startswith("net.pte, forward: ") and title.endswith("5 runs")
+    assert columns.split() == ["share", "p50", "p10", "p90", "calls", "at", "operation", "source"]
+    assert any("aten::relu.out" in row or "aten::" in row for row in rows)
+    shares = [float(row.split("%")[0]) for row in rows]
+    assert shares == sorted(shares, reverse=True) and 99 < sum(shares) < 101
+    assert main(["profile", model, "-n", "1", "--top", "1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_json_and_the_trace(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["profile", model, "-n", "4", "--warm-up", "2", "--json", "--trace", "trace.json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert {row["name"] for row in rows} >= {"Method::execute"}
+    assert all(row["calls"] == 1 and row["min"] <= row["p50"] for row in rows)
+    slices = json.loads(Path("trace.json").read_text())["traceEvents"]
+    assert [it["args"]["execution"] for it in slices if it["name"] == "Method::execute"] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("words", [["-n", "0"], ["--warm-up", "-1"], ["--method", "backward"]])
+def test_wrong_use(model: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", model, *words]) == 2
+    assert capsys.readouterr().err

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The arithmetic of profiles, on events that are made up: what is inside of what, and whose time it is.
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo
+from torchette.devtools.profile import operations, trace_events
+from torchette.runtime import Event
+
+
+def _method() -> MethodInfo:
+    frames = [FrameInfo("/home/me/net.py", 7, "forward", "x + 1")]
+    instructions = [
+        InstructionInfo(0, "kernel", "aten::add.out", [], [], None, frames),
+        InstructionInfo(1, "delegate", "AcmeBackend", [], [], None, []),
+        InstructionInfo(2, "kernel", "aten::mul.out", [], [], None, []),
+    ]
+    empty: Any = []
+    return MethodInfo("forward", empty, empty, empty, {}, empty, instructions, [0, 2], empty, None, None)
+
+
+def _execution(block: int, start: int) -> list[Event]:
+    """10 ns of 100 are the walk's; the delegate says 30 of its 50, and 5 of these twice."""
+    return [
+        Event(block, "Method::execute", None, None, False, None, start, start + 100),
+        Event(block, "aten::add.out", 0, 0, False, None, start + 5, start + 25),
+        Event(block, "DELEGATE_CALL", 0, 1, False, None, start + 30, start + 80),
+        Event(block, "", 0, 1, True, 4, start + 30, start + 55),
+        Event(block, "inner", 0, 1, True, None, start + 50, start + 55),
+        Event(block, "last", 0, 1, True, None, start + 70, start + 75),
+        Event(block, "aten::mul.out", 1, 0, False, None, start + 80, start + 100),
+    ]
+
+
+def test_time_is_counted_once() -> None:
+    load = [Event(0, "Method::init", None, None, False, None, 0, 900)]
+    found = operations(_method(), [*load, *_execution(1, 1000), *_execution(2, 2000)])
+    rows = {(it.name, it.instruction, it.part): it for it in found}
+    nanoseconds = {key: [round(time * 1e9) for time in it.times] for key, it in rows.items()}
+    assert nanoseconds == {
+        ("Method::execute", None, None): [10, 10],
+        ("aten::add.out", 0, None): [20, 20],
+        ("AcmeBackend", 1, None): [20, 20],
+        ("AcmeBackend: 4", 1, 4): [20, 20],
+        ("AcmeBackend: inner", 1, None): [5, 5],
+        ("AcmeBackend: last", 1, None): [5, 5],
+        ("aten::mul.out", 2, None): [20, 20],
+    }
+    assert all(it.calls == 2 for it in found)
+    assert rows[("aten::add.out", 0, None)].source == "net.py:7"
+
+
+def test_turns_of_a_loop_are_one_row() -> None:
+    turns = [Event(1, "aten::add.out", 0, 0, False, None, at, at + 3) for at in (10, 20, 30)]
+    (row,) = operations(_method(), turns)
+    assert row.calls == 3 and row.times == [9e-9]
+
+
+def test_an_operation_that_an_execution_skips_took_no_time_there() -> None:
+    first, second = _execution(1, 0), _execution(2, 1000)
+    found = operations(_method(), [*first, *second[:2]])
+    assert [it.times[1] for it in found if it.instruction == 2] == [0.0]
+
+
+def test_a_trace_has_loading_too_and_names_backends() -> None:
+    load = Event(0, "Method::init", None, None, False, None, 500, 900)
+    slices = trace_events(_method(), [load, *_execution(1, 1000)])
+    assert [(it["name"], it["ts"], it["dur"]) for it in slices[:4]] == [
+        ("Method::init", 0.0, 0.4),
+        ("Method::execute", 0.5, 0.1),
+        ("aten::add.out", 0.505, 0.02),
+        ("AcmeBackend", 0.53, 0.05),
+    ]
+    assert slices[4]["name"] == "part 4" and slices[4]["args"]["part"] == 4
+    assert slices[-1]["args"] == {"execution": 1, "instruction": 2, "source": ""}
+    assert trace_events(_method(), []) == []

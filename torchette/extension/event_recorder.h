@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// EventRecorder: a tracer that keeps when each event began and ended. For machines with a heap.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "torchette/runtime/tracer.h"
+
+namespace torchette::extension {
+
+/// Something that took time, in current_ticks() of the platform. An event lies inside of those that began
+/// before it and have not ended.
+struct RecordedEvent {
+  size_t block;      // which: see EventRecorder::blocks()
+  std::string name;  // of a kernel, of another instruction, of a part of a delegate, of what the method does
+  ChainID chain;     // of the instruction; kUnsetChainId where it is the method itself
+  DebugHandle instruction;  // its place in the chain
+  bool in_delegate;         // a backend has said it of its own work
+  DelegateDebugIntId part;  // then the backend's number for it, or kUnsetDelegateDebugIntId
+  torchette_timestamp_t begin, end;
+};
+
+/// Values are not recorded.
+class EventRecorder final : public EventTracer {
+ public:
+  /// "Default" for what loading does, "Execute" for each execution.
+  const std::vector<std::string>& blocks() const { return blocks_; }
+  /// In the order in which they began.
+  const std::vector<RecordedEvent>& events() const { return events_; }
+  /// Forgets all of them.
+  void clear() {
+    blocks_.clear();
+    events_.clear();
+  }
+
+  void create_event_block(const char* name) override { blocks_.emplace_back(name); }
+  EventTracerEntry start_profiling(const char* name, ChainID chain, DebugHandle instruction) override {
+    return start({block(), text(name), chain, instruction, false, kUnsetDelegateDebugIntId, 0, 0});
+  }
+  void end_profiling(EventTracerEntry entry) override { end(entry); }
+  EventTracerEntry start_profiling_delegate(const char* name, DelegateDebugIntId part) override {
+    return start({block(), text(name), chain_id_, debug_handle_, true, part, 0, 0});
+  }
+  void end_profiling_delegate(EventTracerEntry entry, const void*, size_t) override { end(entry); }
+  void log_profiling_delegate(const char* name, DelegateDebugIntId part, torchette_timestamp_t begin,
+                              torchette_timestamp_t end, const void*, size_t) override {
+    events_.push_back({block(), text(name), chain_id_, debug_handle_, true, part, begin, end});
+  }
+
+  AllocatorID track_allocator(const char*) override { return 0; }
+  void track_allocation(AllocatorID, size_t) override {}
+  Result<bool> log_evalue(const EValue&, LoggedEValueType) override { return false; }
+  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const Tensor&) override {
+    return false;
+  }
+  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId,
+                                                Span<const Tensor>) override {
+    return false;
+  }
+  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const int&) override {
+    return false;
+  }
+  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const bool&) override {
+    return false;
+  }
+  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const double&) override {
+    return false;
+  }
+  void set_delegation_intermediate_output_filter(EventTracerFilterBase*) override {}
+
+ private:
+  static std::string text(const char* name) { return name == nullptr ? "" : name; }
+  size_t block() const { return blocks_.empty() ? 0 : blocks_.size() - 1; }
+  EventTracerEntry start(RecordedEvent event) {
+    const auto id = static_cast<int64_t>(events_.size());
+    events_.push_back(std::move(event));
+    RecordedEvent& it = events_.back();
+    // asked last, so that the event has none of the work above
+    it.begin = it.end = current_ticks();
+    return {id, it.chain, it.instruction, it.begin, DelegateDebugIdType::kNone};
+  }
+  void end(const EventTracerEntry& entry) {
+    const torchette_timestamp_t now = current_ticks();
+    const auto id = static_cast<size_t>(entry.event_id);
+    if (id < events_.size()) events_[id].end = now;
+  }
+
+  std::vector<std::string> blocks_;
+  std::vector<RecordedEvent> events_;
+};
+
+}  // namespace torchette::extension
