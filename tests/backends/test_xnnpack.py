@@ -116,6 +116,25 @@ FUNCTIONS = {
         torch.cat([x] * 6, 1), torch.cat([x.relu(), *[x] * 10], 2).relu(), torch.cat([x]),
         torch.cat([x] * 9, 1)[:, 1:],  # begins with the first one's
     ),
+    "other activations": lambda x: (
+        nn.functional.selu(x) + nn.functional.celu(x, 0.7), nn.functional.softplus(x * 20, 2.0) + nn.functional.mish(x),
+    ),
+    "softmax over other dimensions": lambda x: x.softmax(1) + x.softmax(-2) + x.softmax(0),
+    "split": lambda x: (torch.cat(x.split([1, 2, 3], 1)[::-1], 1), sum(x.unbind(1)), x.chunk(3, -1)[2]),
+    "steps": lambda x: (x[:, :, ::2], x[:, 1::2], x[:, 1::3, :, ::5], x[..., 2:9:2], x[:, -3::2]),
+    "averages of other windows": lambda x: (
+        nn.functional.adaptive_avg_pool2d(x, (3, 16)),
+        nn.functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        nn.functional.avg_pool2d(x, (3, 2), (2, 3), 1, ceil_mode=True),
+        nn.functional.avg_pool2d(x, 3, 2, 1, divisor_override=5),
+    ),
+    "resized by other rules": lambda x: (
+        nn.functional.interpolate(x, (5, 17)), nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear"),
+        nn.functional.interpolate(x, (5, 17), mode="bicubic"), nn.functional.interpolate(x, (5, 17), mode="nearest-exact"),
+        nn.functional.interpolate(x, (5, 17), mode="bicubic", antialias=True),
+        nn.functional.interpolate(x, (5, 17), mode="bilinear", antialias=True),
+    ),
+    "what changes nothing": lambda x: (x * torch.ones(8, 10) + torch.zeros(1), x * torch.ones(3, 1, 1, 1, 1)),
     "several results, one of them the input doubled": lambda x: (x + x, (x + x).relu(), x.reshape(2, -1) * 2),
 }  # fmt: skip
 
@@ -299,21 +318,66 @@ def test_networks_of_any_batch_are_one_call(name: str) -> None:
 
 
 @there
-@pytest.mark.parametrize("kind", ["none", "mask", "causal"])
-def test_attention_with_masks_is_one_call(kind: str) -> None:
-    query, key, value = (torch.randn(2, 3, 5, 8) for _ in range(3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", ["none", "mask", "numbers", "causal"])
+def test_attention_with_masks_is_one_call(kind: str, dtype: torch.dtype) -> None:
+    query, key, value = (torch.randn(2, 3, 5, 8, dtype=dtype) for _ in range(3))
     mask = torch.rand(2, 1, 5, 5) > 0.5
     mask[0, 0, 2] = False  # a row that sees nothing gives zeros
+    if kind == "numbers":
+        mask = torch.randn(2, 1, 5, 5, dtype=dtype).masked_fill(~mask, -torch.inf)
+        if dtype is torch.float32:
+            mask[0, 0, 1] = torch.finfo(dtype).min  # sees all alike
 
     def attend(query, key, value, mask):
-        mask = {"mask": mask}.get(kind)
+        mask = mask if kind in ("mask", "numbers") else None
         once = nn.functional.scaled_dot_product_attention(query, key, value, mask, is_causal=kind == "causal")
         return nn.functional.scaled_dot_product_attention(once, key, value, mask)
 
     edge = _lower(_Of(attend), (query, key, value, mask))
     assert _parts(edge) == 1
+    rtol, atol = (1e-4, 1e-5) if dtype is torch.float32 else (1e-2, 1e-2)
     for got in _run(edge, (query, key, value, mask)):
-        torch.testing.assert_close(got, attend(query, key, value, mask), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(got, attend(query, key, value, mask), rtol=rtol, atol=atol)
+
+
+@there
+@pytest.mark.parametrize("kind", ["causal", "numbers"])
+def test_attention_over_any_length_is_one_call(kind: str) -> None:
+    def attend(x, mask):
+        mask = mask if kind == "numbers" else None
+        x = nn.functional.scaled_dot_product_attention(x, x, x, mask, is_causal=mask is None)
+        return nn.functional.scaled_dot_product_attention(x, x * 2, x, mask, is_causal=mask is None)
+
+    def example(length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.randn(length, length).masked_fill(torch.rand(length, length) > 0.5, -torch.inf)
+        mask[:, 0] = 0
+        mask[1] = -torch.inf
+        return torch.randn(1, 3, length, 8), mask
+
+    n = Dim("n", min=2, max=32)
+    edge = _lower(_Of(attend), example(7), dynamic_shapes={"args": ({2: n}, {0: n, 1: n})})
+    assert _parts(edge) == 1, str(edge.delegation())
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    for length in (7, 2, 32):
+        x, mask = example(length)
+        got = torch.as_tensor(method.execute([x, mask])[0])
+        torch.testing.assert_close(got, attend(x, mask), rtol=1e-4, atol=1e-5)
+
+
+@there
+def test_constants_that_change_in_place_keep_their_changes() -> None:
+    class Zeroed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 9)
+
+        def forward(self, x):
+            bias = self.linear.bias.clone()
+            bias[3:6].zero_()
+            return nn.functional.linear(x, self.linear.weight, bias)
+
+    _check(Zeroed().requires_grad_(False), torch.randn(2, 6))
 
 
 # Calls of delegates: a decoder's caches are written between them.

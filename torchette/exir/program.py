@@ -24,6 +24,7 @@ from torchette.exir.explain import Delegation, explain, keep_reasons, warn
 from torchette.exir.graph import calls, place, placeholders, shape_text
 from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
+from torchette.exir.passes.fold_constants import fold_constants
 from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.passes.split_chains import split_chains
 from torchette.exir.passes.split_rows import Split, split_rows
@@ -199,6 +200,9 @@ def _transform_and_lower(
         preserved = tuple(op for op in whole if op not in config.preserve_ops)
         if preserved:
             config = replace(config, preserve_ops=[*config.preserve_ops, *preserved])
+        if "fold_constants" not in config.disable_passes:
+            extra = hooks.get("extra_passes", {})
+            hooks["extra_passes"] = {**extra, "edge": (_fold_for_backends, *extra.get("edge", ()))}
     edge = _to_edge(named, constant_methods, config, generate_etrecord, **hooks)
     if transform_passes:
         edge = edge.transform(transform_passes, config)
@@ -236,6 +240,15 @@ def _by_method(partitioner: Any, methods: Mapping[str, Any]) -> dict[str, list[A
             hints=["give an instance, such as XnnpackPartitioner()"],
         )
     return found
+
+
+# Bytes by which the file may grow for a value that need not be computed between two delegates.
+_STORED = 1 << 20
+
+
+def _fold_for_backends(program: ExportedProgram) -> ExportedProgram:
+    """What follows from stored tensors alone is stored before backends are asked, and no question for them."""
+    return fold_constants(program, _STORED)
 
 
 def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any]) -> ExportedProgram:

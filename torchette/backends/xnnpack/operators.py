@@ -25,7 +25,7 @@ from torchette.backends.xnnpack.quantization import (
     rows_source,
     weights_of,
 )
-from torchette.exir.graph import map_nodes, same_size
+from torchette.exir.graph import is_dense, map_nodes, same_size
 from torchette.exir.tensor import upper_bound
 
 aten = torch.ops.aten
@@ -455,16 +455,17 @@ class Lowering:
             rows = [image[0], image[2], image[3]]  # the height of 1 comes and goes
             middle = self.payload.value(rows, self.element(node))
             if to_image:
-                self._transpose(node, source, (0, 2, 1), middle)
+                self.transpose(node, source, (0, 2, 1), middle)
                 self.reshape_to(node, middle, dims, result)
             else:
                 self.reshape_to(node, source, rows, middle)
-                self._transpose(node, middle, (0, 2, 1), result)
+                self.transpose(node, middle, (0, 2, 1), result)
         else:
-            self._transpose(node, source, order, result)
+            self.transpose(node, source, order, result)
         return result
 
-    def _transpose(self, node: Node, source: int, order: Sequence[int], result: int) -> None:
+    def transpose(self, node: Node, source: int, order: Sequence[int], result: int) -> None:
+        """The same elements with the dimensions in another order, between two values."""
         self.payload.node(
             "XNNStaticTranspose",
             node.meta.get("debug_handle", 0),
@@ -667,16 +668,74 @@ def _prelu(lowering: Lowering, node: Node) -> None:
     lowering.binary("XNNPReLU", node, source, lowering.payload.constant(slopes), result)
 
 
-def _plain_elu(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if tuple(node.args[2:]) not in ((), (1,), (1.0,), (1, 1), (1.0, 1.0)) or node.kwargs:
-        raise Refused("elu with scales")
+def _elu_numbers(node: Node) -> tuple[float, float, float]:
+    """alpha, and what results and the exponent are multiplied with"""
+    if node.target == aten.selu.default:
+        return 1.6732632423543772, 1.0507009873554805, 1.0
+    alpha, scale, inner = [*node.args[1:], 1.0, 1.0, 1.0][:3]
+    if node.target == aten.celu.default:
+        inner = 1 / alpha  # type: ignore[operator]
+    return float(alpha), float(scale), float(inner)  # type: ignore[arg-type]
 
 
-@_register(aten.elu.default, check=_plain_elu)
+def _elu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    if node.kwargs or not _elu_numbers(node)[2] > 0:
+        raise Refused("elu with a scale that is not positive")
+
+
+@_register(aten.elu.default, aten.selu.default, aten.celu.default, check=_elu_check)
 def _elu(lowering: Lowering, node: Node) -> None:
-    alpha = node.args[1] if len(node.args) > 1 else 1.0
+    alpha, scale, inner = _elu_numbers(node)
     (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
-    lowering.add("XNNELU", node, alpha=float(alpha), input_id=source, output_id=result)  # type: ignore[arg-type]
+    given, curve = source, result
+    if inner != 1:
+        given = lowering.scratch_like(node)
+        lowering.binary("XNNMultiply", node, source, lowering.number(inner), given)
+    if scale != inner:
+        curve = lowering.scratch_like(node)
+    lowering.add("XNNELU", node, alpha=alpha * inner, input_id=given, output_id=curve)
+    if scale != inner:
+        lowering.binary("XNNMultiply", node, curve, lowering.number(scale / inner), result)
+
+
+def _softplus_of(lowering: Lowering, node: Node, source: int, result: int) -> None:
+    """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which has no large numbers."""
+    size, low, small, above, logarithm, positive = (lowering.scratch_like(node) for _ in range(6))
+    lowering.add("XNNAbs", node, input_id=source, output_id=size)
+    lowering.add("XNNNegate", node, input_id=size, output_id=low)
+    lowering.add("XNNExp", node, input_id=low, output_id=small)
+    lowering.binary("XNNAdd", node, small, lowering.number(1.0), above)
+    lowering.add("XNNLog", node, input_id=above, output_id=logarithm)
+    lowering.add("XNNClamp", node, (0.0, math.inf), input_id=source, output_id=positive)
+    lowering.binary("XNNAdd", node, positive, logarithm, result)
+
+
+def _softplus_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    beta, threshold = (1.0, 20.0) if len(node.args) == 1 else (*node.args[1:], 20.0)[:2]
+    if not beta > 0 or threshold < 16:  # type: ignore[operator]
+        raise Refused("a softplus that is cut off early")
+
+
+@_register(aten.softplus.default, check=_softplus_check)
+def _softplus(lowering: Lowering, node: Node) -> None:
+    beta = float(node.args[1]) if len(node.args) > 1 else 1.0  # type: ignore[arg-type]
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    if beta == 1:
+        _softplus_of(lowering, node, source, result)
+        return
+    given, curve = (lowering.scratch_like(node) for _ in range(2))
+    lowering.binary("XNNMultiply", node, source, lowering.number(beta), given)
+    _softplus_of(lowering, node, given, curve)
+    lowering.binary("XNNMultiply", node, curve, lowering.number(1 / beta), result)
+
+
+@_register(aten.mish.default)
+def _mish(lowering: Lowering, node: Node) -> None:
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    curve, gate = (lowering.scratch_like(node) for _ in range(2))
+    _softplus_of(lowering, node, source, curve)
+    lowering.add("XNNTanh", node, input_id=curve, output_id=gate)
+    lowering.binary("XNNMultiply", node, source, gate, result)
 
 
 @_register(aten.silu.default)
@@ -713,13 +772,26 @@ def _two_tensors(node: Node, is_constant: Callable[[Node], bool]) -> None:
         raise Refused("both operands are constants")
 
 
+def _changes_nothing(lowering: Lowering, node: Node) -> bool:
+    """Whether the second operand is a constant that leaves the first one as it is."""
+    neutral = 1.0 if node.target in (aten.mul.Tensor, aten.div.Tensor) else 0.0
+    stored = lowering.constant(node.args[1])  # type: ignore[arg-type]
+    kept = node.args[0].meta["val"].shape == node.meta["val"].shape  # type: ignore[union-attr]
+    return kept and stored is not None and not lowering.is_integer and bool((stored == neutral).all())
+
+
 def _binary(kind: str) -> Emit:
     def emit(lowering: Lowering, node: Node) -> None:
+        if node.target in _NEUTRAL and _changes_nothing(lowering, node):
+            lowering.alias(node, node.args[0])  # type: ignore[arg-type]
+            return
         (left, right), result = _places(lowering, node, *node.args[:2])  # type: ignore[arg-type]
         lowering.add(kind, node, input1_id=left, input2_id=right, output_id=result)
 
     return emit
 
+
+_NEUTRAL = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 
 for _target, _kind in _BINARY.items():
     OPERATORS[_target] = Operator(_two_tensors, _binary(_kind))
@@ -974,26 +1046,38 @@ def _pool_numbers(
     return kernel, stride, padding, dilation, bool(node.args[5]) if len(node.args) > 5 else False
 
 
+def _counts_beyond(node: Node) -> bool:
+    """Whether an average has windows that reach beyond the padding, or another divisor: sums with weights."""
+    if node.target != aten.avg_pool2d.default:
+        return False
+    kernel, stride, padding, _, ceil = _pool_numbers(node)
+    before, after = node.args[0].meta["val"].shape[-2:], node.meta["val"].shape[-2:]  # type: ignore[union-attr]
+    longer = ceil and any(
+        (after[i] - 1) * stride[i] + kernel[i] > before[i] + 2 * padding[i] for i in range(2)
+    )
+    return longer or (len(node.args) > 6 and node.args[6] is not None)
+
+
 def _pool_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     _static_channels(node)
     kernel, _, _, _, ceil = _pool_numbers(node)
     if node.args[0].meta["val"].dim() != 4:  # type: ignore[union-attr]
         raise Refused("a pool of an image without a batch")
     if ceil:
-        if node.target == aten.avg_pool2d.default:
-            raise Refused("an average with ceil_mode")
         _static(node)
     if kernel == (1, 1):
         raise Refused("a pool of one element")
-    if node.target == aten.avg_pool2d.default:
-        if len(node.args) > 6 and node.args[6] is not None:
-            raise Refused("a divisor of its own")
-    elif any(user.args[1] != 0 for user in node.users):
+    if _counts_beyond(node):
+        _resample_check(node, is_constant)
+    elif node.target != aten.avg_pool2d.default and any(user.args[1] != 0 for user in node.users):
         raise Refused("the places of the maxima are used")
 
 
 @_register(aten.avg_pool2d.default, aten.max_pool2d_with_indices.default, check=_pool_check)
 def _pool(lowering: Lowering, node: Node) -> None:
+    if _counts_beyond(node):
+        _resample(lowering, node)
+        return
     kernel, stride, padding, dilation, ceil = _pool_numbers(node)
     source = node.args[0]
     image = lowering.image(source)  # type: ignore[arg-type]
@@ -1179,6 +1263,58 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
         lowering.alias(other, holder)
 
 
+def _group_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    _static(node)
+    if any(isinstance(arg, Node) and not is_constant(arg) for arg in node.args[1:3]):
+        raise Refused("the weights are computed")
+    if any(user.args[1] != 0 for user in node.users):
+        raise Refused("mean or deviation are used")
+    if node.args[0].meta["val"].dtype is not torch.float32:  # type: ignore[union-attr]
+        raise Refused("a group norm in float16")
+
+
+@_register(aten.native_group_norm.default, check=_group_norm_check)
+def _group_norm(lowering: Lowering, node: Node) -> None:
+    source, weight, bias, batch, channels, _, groups, epsilon = node.args
+    given = dims_of(source.meta["val"])  # type: ignore[union-attr]
+    holder, *others = node.users
+    as_image = groups == 1 and lowering.is_image(source)  # type: ignore[arg-type]
+    dims = _image_dims(given) if as_image else given
+    rows = batch * groups  # type: ignore[operator]
+    flat = [rows, math.prod(given) // rows]
+
+    def mean(of: int) -> int:
+        pooled, result = _mean_of(lowering, node, of, flat, [1], True), lowering.scratch([rows, 1])
+        lowering.reshape_to(node, pooled, [rows, 1], result)
+        return result
+
+    value, centred, squares, scaled = (lowering.scratch(flat) for _ in range(4))
+    shifted, scale = (lowering.scratch([rows, 1]) for _ in range(2))
+    lowering.reshape_to(node, lowering.image(source) if as_image else lowering.plain(source), flat, value)  # type: ignore[arg-type]
+    lowering.binary("XNNSubtract", node, value, mean(value), centred)
+    lowering.add("XNNSquare", node, input_id=centred, output_id=squares)
+    lowering.binary("XNNAdd", node, mean(squares), lowering.number(float(epsilon)), shifted)  # type: ignore[arg-type]
+    lowering.add("XNNReciprocalSquareRoot", node, input_id=shifted, output_id=scale)
+    lowering.binary("XNNMultiply", node, centred, scale, scaled)
+    shape = [channels] if as_image else [channels, *[1] * (len(given) - 2)]
+    steps = [
+        (kind, lowering.payload.constant(lowering.constant(operand).reshape(shape)))  # type: ignore[arg-type, union-attr]
+        for kind, operand in (("XNNMultiply", weight), ("XNNAdd", bias))
+        if operand is not None
+    ]
+
+    def result() -> int:
+        return lowering.image_result(holder) if as_image else lowering.result(holder)
+
+    value = lowering.scratch(dims) if steps else result()
+    lowering.reshape_to(node, scaled, dims, value)
+    for i, (kind, operand) in enumerate(steps):
+        before, value = value, result() if i + 1 == len(steps) else lowering.scratch(dims)
+        lowering.binary(kind, node, before, operand, value)
+    for other in others:
+        lowering.alias(other, holder)
+
+
 def _batch_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     _static_channels(node)
     if any(isinstance(arg, Node) and not is_constant(arg) for arg in node.args[1:5]):
@@ -1226,15 +1362,25 @@ def _batch_norm(lowering: Lowering, node: Node) -> None:
         lowering.alias(other, holder)
 
 
-def _last_dim(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if node.args[1] not in (-1, node.meta["val"].dim() - 1) or node.meta["val"].dim() == 0:
-        raise Refused("a softmax of another dimension than the last")
+def _softmax_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    if node.meta["val"].dim() == 0:
+        raise Refused("a softmax of one number")
 
 
-@_register(aten._softmax.default, check=_last_dim)
+@_register(aten._softmax.default, check=_softmax_check)
 def _softmax(lowering: Lowering, node: Node) -> None:
+    rank, dim = node.meta["val"].dim(), node.args[1]
     value = lowering.plain(node.args[0])  # type: ignore[arg-type]
-    lowering.add("XNNSoftmax", node, input_id=value, output_id=lowering.result(node))
+    if dim in (-1, rank - 1):
+        lowering.add("XNNSoftmax", node, input_id=value, output_id=lowering.result(node))
+        return
+    order = list(range(rank))  # exchanges two dimensions, and does so again
+    order[dim], order[-1] = order[-1], order[dim]  # type: ignore[index]
+    dims = [dims_of(node.meta["val"])[i] for i in order]
+    swapped, soft = lowering.scratch(dims), lowering.scratch(dims)
+    lowering.transpose(node, value, order, swapped)
+    lowering.add("XNNSoftmax", node, input_id=swapped, output_id=soft)
+    lowering.transpose(node, soft, order, lowering.result(node))
 
 
 # ---- shapes ----
@@ -1295,18 +1441,80 @@ def _resize_numbers(node: Node) -> tuple[list[float], bool]:
     return [b / a for a, b in zip(before, after, strict=True)], aligned
 
 
-def _resize_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    _static(node)
+_WIDEST = 128  # pixels: matrices that make images of other sizes grow with the square
+
+
+def _resample_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    given, wanted = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    if given.dim() != 4:
+        raise Refused("an image without a batch")
+    _static_channels(node)
+    sizes = (*given.shape[2:], *wanted.shape[2:])
+    if any(isinstance(arg, Node) for arg in node.all_input_nodes[1:]) or any(
+        isinstance(size, torch.SymInt) for size in sizes
+    ):
+        raise Refused("a dynamic height or width")
+    if max(sizes) > _WIDEST:
+        raise Refused(f"an image of more than {_WIDEST} pixels to a side, in another way than the library's")
+
+
+def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrices (after, before) that an operator multiplies the rows and the columns of an image with."""
+
+    def run(image: torch.Tensor) -> torch.Tensor:
+        return node.target(image, *node.args[1:], **node.kwargs)[0]  # type: ignore[operator]
+
+    height, width = node.args[0].meta["val"].shape[2:]  # type: ignore[union-attr]
+    ones = torch.ones(1, 1, height, width, dtype=torch.float64)
+    whole = run(ones)[0]
+    place = int(whole.abs().argmax())
+    row, column = place // whole.shape[1], place % whole.shape[1]
+    down = run(torch.eye(height, dtype=torch.float64)[None, :, :, None].expand(1, height, height, width))
+    across = run(torch.eye(width, dtype=torch.float64)[None, :, None, :].expand(1, width, height, width))
+    return down[:, :, column].T, across[:, row].T / whole[row, column]
+
+
+@_register(
+    aten._adaptive_avg_pool2d.default, aten.upsample_bicubic2d.default, aten._upsample_bilinear2d_aa.default,
+    aten._upsample_bicubic2d_aa.default, aten._upsample_nearest_exact2d.default, check=_resample_check,
+)  # fmt: skip
+def _resample(lowering: Lowering, node: Node) -> None:
+    """A product with the rows of an image and one with its columns."""
+    dtype = node.meta["val"].dtype
+    down, across = (lowering.payload.constant(part.to(dtype)) for part in _weights_of_pixels(node))
+    batch, height, _, channels = _image_dims(dims_of(node.args[0].meta["val"]))  # type: ignore[union-attr]
+    _, high, wide, _ = _image_dims(dims_of(node.meta["val"]))
+    fixed = 0 if isinstance(node.meta["val"].shape[0], torch.SymInt) else batch
+    widened = lowering.scratch([batch, height, wide, channels])
+    rows, product = (lowering.scratch([batch, size, wide * channels]) for size in (height, high))
+    image = lowering.image(node.args[0])  # type: ignore[arg-type]
+    for left, right, result in ((across, image, widened), (down, rows, product)):
+        if right == rows:
+            lowering.reshape_to(node, widened, [fixed, height, wide * channels], rows)
+        lowering.add("XNNBatchMatrixMultiply", node, input1_id=left, input2_id=right, output_id=result)
+    lowering.reshape_to(node, product, [fixed, high, wide, channels], lowering.image_result(node))
+
+
+def _by_other_factors(node: Node) -> bool:
+    """Whether a resize has no node of its own: its factors are not those of the sizes, or not whole."""
     factors, aligned = _resize_numbers(node)
     given = node.args[-1] if isinstance(node.args[-1], (list, tuple)) else None
     if given is not None and not aligned and any(a != b for a, b in zip(given, factors, strict=True)):
-        raise Refused("a resize by factors that are not those of the sizes")
-    if node.target == aten.upsample_nearest2d.vec and any(factor % 1 for factor in factors):
-        raise Refused("a resize to nearest by a factor that is not whole")
+        return True
+    return node.target == aten.upsample_nearest2d.vec and any(factor % 1 for factor in factors)
+
+
+def _resize_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    _static(node)
+    if _by_other_factors(node):
+        _resample_check(node, is_constant)
 
 
 @_register(aten.upsample_bilinear2d.vec, check=_resize_check)
 def _resize(lowering: Lowering, node: Node) -> None:
+    if _by_other_factors(node):
+        _resample(lowering, node)
+        return
     image = lowering.image(node.args[0])  # type: ignore[arg-type]
     _, height, width, _ = _image_dims(dims_of(node.meta["val"]))
     lowering.add(
@@ -1322,6 +1530,9 @@ def _resize(lowering: Lowering, node: Node) -> None:
 
 @_register(aten.upsample_nearest2d.vec, check=_resize_check)
 def _repeat_pixels(lowering: Lowering, node: Node) -> None:
+    if _by_other_factors(node):
+        _resample(lowering, node)
+        return
     batch, height, width, channels = _image_dims(dims_of(node.args[0].meta["val"]))  # type: ignore[union-attr]
     down, right = (int(factor) for factor in _resize_numbers(node)[0])
     apart, repeated = [batch * height, 1, width, 1, channels], [batch * height, down, width, right, channels]
@@ -1341,6 +1552,24 @@ def _is_noop(node: Node, is_constant: Callable[[Node], bool]) -> None:
 @_register(aten.clone.default, check=_is_noop)
 def _clone(lowering: Lowering, node: Node) -> None:
     lowering.alias(node, node.args[0])  # type: ignore[arg-type]
+
+
+def _same_strides(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    given, wanted = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    _static(node)
+    strides = [stride for size, stride in zip(wanted.shape, node.args[2], strict=True) if size != 1]  # type: ignore[call-overload]
+    expected = [math.prod(wanted.shape[i + 1 :]) for i, size in enumerate(wanted.shape) if size != 1]
+    offset = node.args[3] if len(node.args) > 3 else None
+    if strides != expected or wanted.numel() != given.numel() or offset or not is_dense(given):
+        raise Refused("strides that are not those of a tensor side by side")
+
+
+@_register(aten.as_strided_copy.default, check=_same_strides)
+def _as_strided(lowering: Lowering, node: Node) -> None:
+    if node.meta["val"].shape == node.args[0].meta["val"].shape:  # type: ignore[union-attr]
+        lowering.alias(node, node.args[0])  # type: ignore[arg-type]
+    else:
+        lowering.reshape(node, node.args[0])  # type: ignore[arg-type]
 
 
 def _between_floats(node: Node, is_constant: Callable[[Node], bool]) -> None:
@@ -1369,53 +1598,121 @@ def _permute(lowering: Lowering, node: Node) -> None:
     )
 
 
-def _slice_numbers(node: Node) -> tuple[int, int, int]:
-    """dimension, first element, elements"""
+def _slice_numbers(node: Node) -> tuple[int, int, int, int]:
+    """dimension, first element, elements, and how far they are apart"""
     before = node.args[0].meta["val"].shape  # type: ignore[union-attr]
     dim = (node.args[1] if len(node.args) > 1 else 0) % len(before)  # type: ignore[operator]
     if node.target == aten.select_copy.int:
         index = node.args[2]
-        return dim, index % before[dim], 1  # type: ignore[operator]
+        return dim, index % before[dim], 1, 1  # type: ignore[operator]
     start = node.args[2] if len(node.args) > 2 and node.args[2] is not None else 0
     start = min(max(start + before[dim] if start < 0 else start, 0), before[dim])  # type: ignore[operator]
-    return dim, start, node.meta["val"].shape[dim]
+    count, step = node.meta["val"].shape[dim], node.args[4] if len(node.args) > 4 else 1
+    return dim, start, count, 1 if count == 1 else step  # type: ignore[return-value]
 
 
 def _slice_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if node.target == aten.select_copy.int:
-        _one_dynamic(node, is_constant)
-    if node.target == aten.slice_copy.Tensor and len(node.args) > 4 and node.args[4] != 1:
-        raise Refused("a slice with steps")
     if any(isinstance(arg, Node) for arg in node.args[1:]):
         raise Refused("a computed place")
-    before, (dim, _, count) = node.args[0].meta["val"].shape, _slice_numbers(node)  # type: ignore[union-attr]
-    if isinstance(before[dim], torch.SymInt) or isinstance(count, torch.SymInt):
+    before = node.args[0].meta["val"].shape  # type: ignore[union-attr]
+    dim = (node.args[1] if len(node.args) > 1 else 0) % len(before)  # type: ignore[operator]
+    after = node.meta["val"].shape
+    if isinstance(before[dim], torch.SymInt) or any(
+        isinstance(size, torch.SymInt) for size in after[dim : dim + 1] if node.target != aten.select_copy.int
+    ):
         raise Refused("a slice of a dynamic dimension")
+    _, _, count, step = _slice_numbers(node)
+    if node.target == aten.select_copy.int or step > 1:
+        _one_dynamic(node, is_constant)
+    if step > 1 and count * step > before[dim]:
+        raise Refused("a slice with steps that is longer than what it is cut from")
 
 
-@_register(aten.slice_copy.Tensor, aten.select_copy.int, check=_slice_check)
-def _slice(lowering: Lowering, node: Node) -> None:
-    before = node.args[0].meta["val"]  # type: ignore[union-attr]
-    dims = dims_of(before)
-    dim, start, count = _slice_numbers(node)
-    offsets, dims[dim] = [0] * len(dims), count
-    offsets[dim] = start
-    sizes = sizes_of(before)  # none where it varies: all that there are
-    sizes[dim] = count
-    value = lowering.plain(node.args[0])  # type: ignore[arg-type]
-    selects = node.target == aten.select_copy.int
-    part = lowering.scratch(dims) if selects else lowering.result(node)
+def _cut(
+    lowering: Lowering,
+    node: Node,
+    value: int,
+    dims: Sequence[int],
+    dim: int,
+    start: int,
+    count: int,
+    result: int,
+) -> None:
+    """`count` elements of a dimension; `dims`: 0 where all that there are shall be taken."""
+    offsets, sizes = [0] * len(dims), list(dims)
+    offsets[dim], sizes[dim] = start, count
     lowering.add(
         "XNNStaticSlice",
         node,
-        num_dims=len(dims),
+        num_dims=len(sizes),
         offsets=offsets,
         sizes=sizes,
         input_id=value,
-        output_id=part,
+        output_id=result,
     )
-    if selects:
-        lowering.reshape_to(node, part, sizes_of(node.meta["val"]), lowering.result(node))
+
+
+def _ordered(lowering: Lowering, node: Node, dims: Sequence[int], dim: int) -> tuple[list[int], int]:
+    """Dimensions of a node, and one of them, in the order in which it is."""
+    if lowering.is_image(node):
+        return _image_dims(dims), _image_axis(dim, len(dims))
+    return list(dims), dim
+
+
+@_register(aten.slice_copy.Tensor, check=_slice_check)
+def _slice(lowering: Lowering, node: Node) -> None:
+    dim, start, count, step = _slice_numbers(node)
+    given = node.args[0].meta["val"]  # type: ignore[union-attr]
+    (value,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    sizes, at = _ordered(lowering, node, sizes_of(given), dim)
+    if step == 1:
+        _cut(lowering, node, value, sizes, at, start, count, result)
+        return
+    # Groups of as many as there are between two that are taken; of each the same one.
+    whole, _ = _ordered(lowering, node, dims_of(given), dim)
+    first = min(start, whole[at] - count * step)
+    if count * step < whole[at]:
+        part, whole[at] = value, count * step
+        value = lowering.scratch(whole)
+        _cut(lowering, node, part, sizes, at, first, count * step, value)
+    outer, inner = (
+        (math.prod(whole[a:b]), 0 if 0 in sizes[a:b] else math.prod(whole[a:b]))
+        for a, b in ((0, at), (at + 1, None))
+    )
+    groups, taken = (lowering.scratch([outer[0], count, n, inner[0]]) for n in (step, 1))
+    lowering.reshape_to(node, value, [outer[1], count, step, inner[1]], groups)
+    _cut(lowering, node, groups, [outer[1], count, step, inner[1]], 2, start - first, 1, taken)
+    sizes[at] = count
+    lowering.reshape_to(node, taken, sizes, result)
+
+
+@_register(aten.select_copy.int, check=_slice_check)
+def _select(lowering: Lowering, node: Node) -> None:
+    before = node.args[0].meta["val"]  # type: ignore[union-attr]
+    dim, start, *_ = _slice_numbers(node)
+    value, dims = lowering.plain(node.args[0]), dims_of(before)  # type: ignore[arg-type]
+    part = lowering.scratch([*dims[:dim], 1, *dims[dim + 1 :]])
+    _cut(lowering, node, value, sizes_of(before), dim, start, 1, part)
+    lowering.reshape_to(node, part, sizes_of(node.meta["val"]), lowering.result(node))
+
+
+def _split_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    given = node.args[0].meta["val"]  # type: ignore[union-attr]
+    dim = node.args[2] if len(node.args) > 2 else 0
+    if any(isinstance(size, (Node, torch.SymInt)) for size in (given.shape[dim], *node.args[1])):  # type: ignore[index, misc]
+        raise Refused("a split of a dynamic dimension")
+
+
+@_register(aten.split_with_sizes_copy.default, check=_split_check)
+def _split(lowering: Lowering, node: Node) -> None:
+    source, sizes = node.args[:2]
+    given = source.meta["val"]  # type: ignore[union-attr]
+    dim = (node.args[2] if len(node.args) > 2 else 0) % given.dim()  # type: ignore[operator]
+    for part in node.users:
+        start = sum(sizes[: part.args[1]])  # type: ignore[index, misc, arg-type]
+        (value,), result = _places(lowering, part, source)  # type: ignore[arg-type]
+        dims, at = _ordered(lowering, part, sizes_of(given), dim)
+        _cut(lowering, node, value, dims, at, start, sizes[part.args[1]], result)  # type: ignore[index]
 
 
 _MOST_JOINED = 5  # values that one node of the library joins

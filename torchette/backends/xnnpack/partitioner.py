@@ -29,7 +29,6 @@ from torchette.exir.delegate import (
 from torchette.exir.graph import add_constant, calls, constants, copy_program
 from torchette.exir.ops import functional
 from torchette.exir.partition import TAG
-from torchette.exir.passes.fold_constants import fold_constants
 
 _log = logging.getLogger("torchette")
 
@@ -71,9 +70,8 @@ class XnnpackPartitioner(Partitioner):
         return [*kept, *(op for op in wanted if op is not None and op not in kept)], _is_wanted
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """Attention in numbers only; what follows from constants alone, once more where nothing is quantized."""
-        program = spell_out_attention(copy_program(exported_program))
-        return program if any(role(node) for node in calls(program)) else fold_constants(program, _STORED)
+        """Attention in numbers only."""
+        return spell_out_attention(copy_program(exported_program))
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag it, and the weights that only it reads."""
@@ -198,11 +196,10 @@ def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor
 # What the library has whole, or in fewer nodes than torch decomposes it into.
 _WHOLE = {
     torch.ops.aten.hardswish.default, torch.ops.aten.hardsigmoid.default, torch.ops.aten.prelu.default,
-    torch.ops.aten.matmul.default,
+    torch.ops.aten.matmul.default, torch.ops.aten.softplus.default, torch.ops.aten.mish.default,
+    torch.ops.aten.selu.default, torch.ops.aten.celu.default,
 }  # fmt: skip
 _WITH_SIZES = {torch.ops.aten.view_copy.default, torch.ops.aten.expand_copy.default}
-# Bytes by which the file may grow for a value that need not be computed between two delegates.
-_STORED = 1 << 20
 
 
 def _is_wanted(node: Node) -> bool:

@@ -176,7 +176,8 @@ class Payload:
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    # as_strided: one element is side by side whatever its stride
+    return tensor.detach().cpu().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def _digest(tensor: torch.Tensor) -> str:
