@@ -22,7 +22,6 @@ BAR = 3.0
 REASONS: dict[str, str] = {
     "uint8": "whole numbers of all types are computed in 64 bits, in one loop",
     "float64": "doubles take plain tiles and loops",
-    "real, 256": "plain mixed radix, without vectors",
     **dict.fromkeys(
         ("cholesky", "geqrf", "eigh"),
         "in double precision and not blocked, so that the code is small and a float32 result right to its last digits",

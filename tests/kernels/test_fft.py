@@ -43,6 +43,18 @@ def test_several_dimensions() -> None:
         close("aten::_fft_c2r.out", aten._fft_c2r(z, dims, 2, size), z, dims, 2, size)
 
 
+@pytest.mark.parametrize("shape", [(37, 256), (2, 256), (5, 4096), (33, 60), (3, 16, 32)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_lines_and_long_ones(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Several lines are transformed together, unless they are long: whole groups, the rest of one, one by one."""
+    last, n = len(shape) - 1, 2 * shape[-1] - 1
+    x = torch.randn(shape, dtype=dtype)
+    close("aten::_fft_r2c.out", aten._fft_r2c(x, [last], 0, True), x, [last], 0, True)
+    z = torch.randn(shape, dtype=torch.complex64 if dtype == torch.float32 else torch.complex128)
+    close("aten::_fft_c2c.out", aten._fft_c2c(z, [0, last], 1, True), z, [0, last], 1, True)
+    close("aten::_fft_c2r.out", aten._fft_c2r(z, [0, last], 2, n), z, [0, last], 2, n)
+
+
 def test_parts() -> None:
     z = torch.randn(3, 5, dtype=torch.complex64)
     check("aten::view_as_real_copy.out", torch.view_as_real(z).clone(), z)

@@ -6,6 +6,7 @@
 
 #include "torchette/kernels/dense.h"
 #include "torchette/kernels/dims.h"
+#include "torchette/kernels/simd.h"
 #include "torchette/kernels/strided.h"
 
 namespace torchette {
@@ -23,38 +24,58 @@ ScalarType real_of(ScalarType t) {
   return t == ScalarType::ComplexDouble ? ScalarType::Double : ScalarType::Float;
 }
 
-/// to[k] = sum over j of from[j * step] e^(sign 2 pi i j k / n), for k < n. `root` has the first `whole`
-/// powers of e^(sign 2 pi i / whole), of which n is a divisor; `spare` has room for n numbers.
+/// Numbers of as many lines, which are transformed together.
 template <typename T>
-void transform(const Complex<T>* from, size_t step, Complex<T>* to, size_t n, const Complex<T>* root,
-               size_t whole, Complex<T>* spare) {
+struct Lines {
+  typedef T type __attribute__((vector_size(kLanes * sizeof(float))));
+};
+
+/// to[k] = sum over j of from[j * step] e^(sign 2 pi i j k / n), for k < n. `root` has the first `whole`
+/// powers of e^(sign 2 pi i / whole), of which n is a divisor; `spare` has room for n numbers. V is T or a
+/// vector of T.
+template <typename V, typename T>
+void transform(const Complex<V>* from, size_t step, Complex<V>* to, size_t n, const Complex<T>* root,
+               size_t whole, Complex<V>* spare) {
   if (n == 1) {
     to[0] = from[0];
     return;
   }
-  size_t factor = 2;
+  size_t factor = n % 4 == 0 ? 4 : 2;
   while (factor * factor <= n && n % factor != 0) ++factor;
   if (n % factor != 0) factor = n;
   // The elements whose places leave the same rest when divided by the factor are transforms of their own.
-  const size_t m = n / factor;
+  const size_t m = n / factor, turn = whole / n;
   for (size_t r = 0; r < factor; ++r)
-    transform(from + r * step, step * factor, spare + r * m, m, root, whole, to + r * m);
-  const size_t turn = whole / n;
-  if (factor == 2) {
+    if (m == 1)
+      spare[r] = from[r * step];
+    else
+      transform(from + r * step, step * factor, spare + r * m, m, root, whole, to + r * m);
+  if (factor == 4) {
+    const T sign = root[whole / 4].imag;
     for (size_t k = 0; k < m; ++k) {
-      const Complex<T> w = root[k * turn], a = spare[k], x = spare[m + k];
-      const Complex<T> b = {x.real * w.real - x.imag * w.imag, x.real * w.imag + x.imag * w.real};
-      to[k] = {a.real + b.real, a.imag + b.imag};
-      to[m + k] = {a.real - b.real, a.imag - b.imag};
+      const auto turned = [&](size_t r) -> Complex<V> {
+        const Complex<T> w = root[r * k * turn];
+        const Complex<V> x = spare[r * m + k];
+        return {x.real * w.real - x.imag * w.imag, x.real * w.imag + x.imag * w.real};
+      };
+      const Complex<V> a = spare[k], b = turned(1), c = turned(2), d = turned(3);
+      const Complex<V> even = {a.real + c.real, a.imag + c.imag}, odd = {b.real + d.real, b.imag + d.imag};
+      const Complex<V> left = {a.real - c.real, a.imag - c.imag};
+      const Complex<V> right = {(d.imag - b.imag) * sign, (b.real - d.real) * sign};
+      to[k] = {even.real + odd.real, even.imag + odd.imag};
+      to[m + k] = {left.real + right.real, left.imag + right.imag};
+      to[2 * m + k] = {even.real - odd.real, even.imag - odd.imag};
+      to[3 * m + k] = {left.real - right.real, left.imag - right.imag};
     }
     return;
   }
   for (size_t k = 0; k < n; k += m)
     for (size_t i = 0; i < m; ++i) {
-      T real = 0, imag = 0;
+      V real = {}, imag = {};
       size_t power = 0;
       for (size_t r = 0; r < factor; ++r) {
-        const Complex<T> x = spare[r * m + i], w = root[power * turn];
+        const Complex<V> x = spare[r * m + i];
+        const Complex<T> w = root[power * turn];
         real += x.real * w.real - x.imag * w.imag;
         imag += x.real * w.imag + x.imag * w.real;
         power += k + i;
@@ -64,23 +85,79 @@ void transform(const Complex<T>* from, size_t step, Complex<T>* to, size_t n, co
     }
 }
 
-/// Scratch of transforms of length n.
-template <typename T>
-struct Workspace {
-  Complex<T>*line, *result, *root, *spare;
-
-  Error make(Context& context, size_t n, bool forward) {
-    line = static_cast<Complex<T>*>(context.allocate_temp(4 * n * sizeof(Complex<T>)));
-    TORCHETTE_CHECK(line != nullptr, MemoryAllocationFailed, "no scratch memory for a transform of %zu", n);
-    result = line + n;
-    root = result + n;
-    spare = root + n;
-    for (size_t k = 0; k < n; ++k) {
-      const double angle = (forward ? -2 : 2) * M_PI * static_cast<double>(k) / static_cast<double>(n);
-      root[k] = {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
+/// Transforms of n numbers, one for each step of `walk`, or as many at once as V holds. `read(offset, i)`
+/// gives a number of a line, which is complex; `write(offset, i, value)` takes one of the result. `room` has
+/// what `room_for` says.
+template <typename V, typename T, typename Read, typename Write>
+void transform_lines(void* room, size_t n, bool forward, double scale, Walk<2> walk, Read read, Write write) {
+  constexpr size_t kAtOnce = sizeof(V) / sizeof(T);
+  auto* const line = static_cast<Complex<V>*>(room);
+  Complex<V>*const result = line + n, *const spare = result + n;
+  auto* const root = reinterpret_cast<Complex<T>*>(spare + n);
+  for (size_t k = 0; k < n; ++k) {
+    const double angle = (forward ? -2 : 2) * M_PI * static_cast<double>(k) / static_cast<double>(n);
+    root[k] = {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
+  }
+  const T* const found = reinterpret_cast<const T*>(result);
+  for (bool more = true; more;) {
+    ptrdiff_t to[kAtOnce];
+    size_t count = 0;
+    for (; more && count < kAtOnce; ++count) {
+      T* const lane = reinterpret_cast<T*>(line) + count;
+      for (size_t i = 0; i < n; ++i) {
+        const Complex<T> value = read(walk.offset[0], i);
+        lane[2 * i * kAtOnce] = value.real;
+        lane[(2 * i + 1) * kAtOnce] = value.imag;
+      }
+      to[count] = walk.offset[1];
+      more = walk.next();
     }
+    transform(line, 1, result, n, root, n, spare);
+    for (size_t c = 0; c < count; ++c)
+      for (size_t i = 0; i < n; ++i)
+        write(to[c], i,
+              Complex<T>{static_cast<T>(found[2 * i * kAtOnce + c] * scale),
+                         static_cast<T>(found[(2 * i + 1) * kAtOnce + c] * scale)});
+  }
+}
+
+/// Scratch memory of all transforms of a call: for many lines at once, if there are several, none is long and
+/// the machine has vectors and the memory. Machines with short vectors have less memory and gain less.
+template <typename T>
+class Workspace {
+ public:
+  /// For transforms of the dimensions `dims` of a tensor of the sizes of `x`.
+  Error make(Context& context, const Tensor& x, uint32_t dims) {
+    size_t most = 0;
+    for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
+      if ((dims >> d & 1u) != 0 && static_cast<size_t>(x.sizes()[d]) > most)
+        most = static_cast<size_t>(x.sizes()[d]);
+    constexpr size_t kLongest = 2048;
+    together_ = kLanes >= 8 && static_cast<size_t>(x.numel()) > 2 * most && most <= kLongest;
+    if (together_) room_ = context.allocate_temp(bytes<V>(most));
+    together_ = room_ != nullptr;
+    if (!together_) room_ = context.allocate_temp(bytes<T>(most));
+    TORCHETTE_CHECK(room_ != nullptr, MemoryAllocationFailed, "no scratch memory for a transform of %zu",
+                    most);
     return Error::Ok;
   }
+  /// See transform_lines.
+  template <typename Read, typename Write>
+  void each_line(size_t n, bool forward, double scale, const Walk<2>& walk, Read read, Write write) {
+    if (together_)
+      transform_lines<V, T>(room_, n, forward, scale, walk, read, write);
+    else
+      transform_lines<T, T>(room_, n, forward, scale, walk, read, write);
+  }
+
+ private:
+  using V = typename Lines<T>::type;
+  template <typename Number>
+  static size_t bytes(size_t n) {
+    return n * (3 * sizeof(Complex<Number>) + sizeof(Complex<T>));
+  }
+  void* room_ = nullptr;
+  bool together_ = false;
 };
 
 /// What a transform over `count` elements is multiplied by.
@@ -105,23 +182,18 @@ Walk<2> lines(Span<const SizesType> sizes, size_t dim, const Tensor& a, const Te
 
 /// out = the transform of `x` along `dim`; both are complex and may be the same memory.
 template <typename T>
-Error transform_along(Context& context, const Tensor& x, size_t dim, bool forward, double scale,
-                      const Tensor& out) {
+void transform_along(Workspace<T>& work, const Tensor& x, size_t dim, bool forward, double scale,
+                     const Tensor& out) {
   const auto n = static_cast<size_t>(x.sizes()[dim]);
-  if (out.numel() == 0) return Error::Ok;
-  Workspace<T> work;
-  TORCHETTE_TRY(work.make(context, n, forward));
-  Walk<2> walk = lines(x.sizes(), dim, x, out);
-  do {
-    const Complex<T>* from = x.const_data_ptr<Complex<T>>() + walk.offset[0];
-    Complex<T>* to = out.mutable_data_ptr<Complex<T>>() + walk.offset[1];
-    for (size_t i = 0; i < n; ++i) work.line[i] = from[static_cast<ptrdiff_t>(i) * x.strides()[dim]];
-    transform(work.line, 1, work.result, n, work.root, n, work.spare);
-    for (size_t i = 0; i < n; ++i)
-      to[static_cast<ptrdiff_t>(i) * out.strides()[dim]] = {static_cast<T>(work.result[i].real * scale),
-                                                            static_cast<T>(work.result[i].imag * scale)};
-  } while (walk.next());
-  return Error::Ok;
+  const ptrdiff_t from_step = x.strides()[dim], to_step = out.strides()[dim];
+  work.each_line(
+      n, forward, scale, lines(x.sizes(), dim, x, out),
+      [&](ptrdiff_t line, size_t i) {
+        return x.const_data_ptr<Complex<T>>()[line + static_cast<ptrdiff_t>(i) * from_step];
+      },
+      [&](ptrdiff_t line, size_t i, Complex<T> value) {
+        out.mutable_data_ptr<Complex<T>>()[line + static_cast<ptrdiff_t>(i) * to_step] = value;
+      });
 }
 
 Error copy_elements(const Tensor& from, const Tensor& to) {
@@ -151,16 +223,19 @@ Error fft_c2c_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
   double count = 1, scale;
   for (int64_t dim : dims) count *= x.sizes()[wrapped(dim, x)];
   TORCHETTE_TRY(scale_of(normalization, count, scale));
-  const Tensor* from = &x;
-  for (int64_t dim : dims) {
-    const size_t d = wrapped(dim, x);
-    TORCHETTE_TRY(x.scalar_type() == ScalarType::ComplexFloat
-                      ? transform_along<float>(context, *from, d, forward, scale, out)
-                      : transform_along<double>(context, *from, d, forward, scale, out));
-    from = &out;
-    scale = 1;
-  }
-  return Error::Ok;
+  if (out.numel() == 0) return Error::Ok;
+  const auto body = [&](auto t) {
+    Workspace<decltype(t)> work;
+    TORCHETTE_TRY(work.make(context, x, set));
+    const Tensor* from = &x;
+    for (int64_t dim : dims) {
+      transform_along(work, *from, wrapped(dim, x), forward, scale, out);
+      from = &out;
+      scale = 1;
+    }
+    return Error::Ok;
+  };
+  return x.scalar_type() == ScalarType::ComplexDouble ? body(double()) : body(float());
 }
 
 Error fft_r2c_out(Context& context, const Tensor& x, Span<const int64_t> dims, int64_t normalization,
@@ -185,21 +260,20 @@ Error fft_r2c_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
   const auto body = [&](auto t) {
     using T = decltype(t);
     const auto n = static_cast<size_t>(x.sizes()[last]), kept = static_cast<size_t>(sizes[last]);
+    const ptrdiff_t from_step = x.strides()[last], to_step = out.strides()[last];
     Workspace<T> work;
-    TORCHETTE_TRY(work.make(context, n, true));
-    Walk<2> walk = lines(x.sizes(), last, x, out);
-    do {
-      for (size_t i = 0; i < n; ++i)
-        work.line[i] = {x.const_data_ptr<T>()[walk.offset[0] + static_cast<ptrdiff_t>(i) * x.strides()[last]],
-                        0};
-      transform(work.line, 1, work.result, n, work.root, n, work.spare);
-      Complex<T>* to = out.mutable_data_ptr<Complex<T>>() + walk.offset[1];
-      for (size_t i = 0; i < kept; ++i)
-        to[static_cast<ptrdiff_t>(i) * out.strides()[last]] = {static_cast<T>(work.result[i].real * scale),
-                                                               static_cast<T>(work.result[i].imag * scale)};
-    } while (walk.next());
+    TORCHETTE_TRY(work.make(context, x, set));
+    work.each_line(
+        n, true, scale, lines(x.sizes(), last, x, out),
+        [&](ptrdiff_t line, size_t i) {
+          return Complex<T>{x.const_data_ptr<T>()[line + static_cast<ptrdiff_t>(i) * from_step], 0};
+        },
+        [&](ptrdiff_t line, size_t i, Complex<T> value) {
+          if (i < kept)
+            out.mutable_data_ptr<Complex<T>>()[line + static_cast<ptrdiff_t>(i) * to_step] = value;
+        });
     for (size_t i = 0; i + 1 < dims.size(); ++i)
-      TORCHETTE_TRY(transform_along<T>(context, out, wrapped(dims[i], x), true, 1, out));
+      transform_along(work, out, wrapped(dims[i], x), true, 1, out);
     return Error::Ok;
   };
   return x.scalar_type() == ScalarType::Double ? body(double()) : body(float());
@@ -235,28 +309,25 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
       TORCHETTE_CHECK(copy.impl.data != nullptr, MemoryAllocationFailed, "_fft_c2r: no scratch memory");
       from = copy.tensor();
       TORCHETTE_TRY(copy_elements(x, from));
-      for (size_t i = 0; i + 1 < dims.size(); ++i)
-        TORCHETTE_TRY(transform_along<T>(context, from, wrapped(dims[i], x), false, 1, from));
     }
-    const auto n = static_cast<size_t>(size);
     Workspace<T> work;
-    TORCHETTE_TRY(work.make(context, n, false));
-    Walk<2> walk = lines(out.sizes(), last, from, out);
-    do {
-      // The second half is the first one's mirror image.
-      for (size_t i = 0; i < n; ++i) {
-        const bool mirrored = i > n / 2;
-        const Complex<T> value =
-            from.const_data_ptr<Complex<T>>()[walk.offset[0] + static_cast<ptrdiff_t>(mirrored ? n - i : i) *
-                                                                   from.strides()[last]];
-        const bool is_real = i == 0 || 2 * i == n;
-        work.line[i] = {value.real, is_real ? T(0) : mirrored ? -value.imag : value.imag};
-      }
-      transform(work.line, 1, work.result, n, work.root, n, work.spare);
-      for (size_t i = 0; i < n; ++i)
-        out.mutable_data_ptr<T>()[walk.offset[1] + static_cast<ptrdiff_t>(i) * out.strides()[last]] =
-            static_cast<T>(work.result[i].real * scale);
-    } while (walk.next());
+    TORCHETTE_TRY(work.make(context, out, set));
+    for (size_t i = 0; i + 1 < dims.size(); ++i)
+      transform_along(work, from, wrapped(dims[i], x), false, 1, from);
+    const auto n = static_cast<size_t>(size);
+    const ptrdiff_t from_step = from.strides()[last], to_step = out.strides()[last];
+    work.each_line(
+        n, false, scale, lines(out.sizes(), last, from, out),
+        [&](ptrdiff_t line, size_t i) {
+          // The second half is the first one's mirror image.
+          const bool mirrored = i > n / 2, is_real = i == 0 || 2 * i == n;
+          const auto place = static_cast<ptrdiff_t>(mirrored ? n - i : i);
+          const Complex<T> value = from.const_data_ptr<Complex<T>>()[line + place * from_step];
+          return Complex<T>{value.real, is_real ? T(0) : mirrored ? -value.imag : value.imag};
+        },
+        [&](ptrdiff_t line, size_t i, Complex<T> value) {
+          out.mutable_data_ptr<T>()[line + static_cast<ptrdiff_t>(i) * to_step] = value.real;
+        });
     return Error::Ok;
   };
   return x.scalar_type() == ScalarType::ComplexDouble ? body(double()) : body(float());
