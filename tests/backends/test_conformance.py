@@ -66,4 +66,4 @@ def test_a_buffer_that_changes_is_refused_with_its_name(name: str) -> None:
 
 
 def test_runtime_and_compiler_mean_the_same_second_plan() -> None:
-    assert runtime._PORTABLE == pte.PORTABLE
+    assert runtime._portable("") == pte.PORTABLE

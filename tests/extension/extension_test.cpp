@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "tests/runtime/check.h"
+#include "torchette/extension/event_recorder.h"
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/module.h"
 #include "torchette/extension/prepare_inputs.h"
@@ -157,6 +158,31 @@ void modules(const char* path, const char* encrypted) {
   runs(shared);
   Module other(shared.program());
   runs(other);
+
+#if TORCHETTE_EVENT_TRACER
+  // the module's tracer hears of what has none of its own
+  auto recorder = std::make_shared<EventRecorder>();
+  EventRecorder of_its_own;
+  Module traced(path, Module::LoadMode::Mmap, recorder);
+  CHECK(traced.event_tracer() == recorder.get() && module.event_tracer() == nullptr);
+  CHECK(traced.load_method("twice", nullptr, &of_its_own) == Error::Ok && recorder->events().empty());
+  runs(traced);
+  CHECK(traced.get("twice", in).ok());
+  CHECK(of_its_own.blocks() == std::vector<std::string>({"Default", "Execute"}));
+  const std::vector<RecordedEvent>& events = of_its_own.events();
+  CHECK(events.size() > 2 && events[0].name == "Method::init" && events[0].chain == kUnsetChainId);
+  CHECK(events[1].name == "Method::execute" && events[1].block == 1 && events[0].end <= events[1].begin);
+  for (size_t i = 2; i < events.size(); ++i) {
+    CHECK(events[i].chain == 0 && events[i].instruction == i - 2 && !events[i].in_delegate);
+    CHECK(events[i - 1].begin <= events[i].begin && events[i].begin <= events[i].end);
+    CHECK(events[i].end <= events[1].end);
+  }
+  CHECK(!recorder->events().empty() && recorder->events()[0].name == "Method::init");
+  recorder->clear();
+  CHECK(recorder->events().empty() && recorder->blocks().empty());
+  runs(traced);
+  CHECK(recorder->blocks() == std::vector<std::string>({"Execute"}) && recorder->events()[0].block == 0);
+#endif
 
   // every loader gives the same
   std::ifstream file(path, std::ios::binary);

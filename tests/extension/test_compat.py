@@ -100,6 +100,59 @@ def test_a_module_is_spelled_as_there(tmp_path: Path) -> None:
     run(CXX, "-std=c++17", "-fsyntax-only", f"-I{headers(tmp_path)}", f"-I{ROOT}", "-xc++", "-", input=MODULE)
 
 
+BACKEND = """
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/core/event_tracer_hooks_delegate.h>
+#include <executorch/runtime/kernel/kernel_includes.h>
+
+using namespace executorch::runtime;
+
+class Acme final : public BackendInterface {
+ public:
+  bool is_available() const override { return true; }
+  Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
+                               ArrayRef<CompileSpec>) const override {
+    EventTracer* tracer = context.event_tracer();
+    EventTracerEntry entry = event_tracer_start_profiling_delegate(tracer, "unpack", kUnsetDelegateDebugIntId);
+    processed->Free();
+    event_tracer_end_profiling_delegate(tracer, entry, "done", 4);
+    return context.get_runtime_allocator()->allocate(8);
+  }
+  Error execute(BackendExecutionContext& context, DelegateHandle*, Span<EValue*> args) const override {
+    void* scratch = context.allocate(16);
+    if (scratch == nullptr || context.get_temp_allocator()->allocate(16) == nullptr)
+      return Error::MemoryAllocationFailed;
+    const et_timestamp_t start = et_pal_current_ticks();
+    event_tracer_log_profiling_delegate(context.event_tracer(), nullptr, 3, start, start + 5);
+    event_tracer_log_output_delegate(context.event_tracer(), nullptr, 3, args[0]->toTensor());
+    ET_LOG(Info, "%s", context.get_method_name());
+    return Error::Ok;
+  }
+};
+
+void kernel(KernelRuntimeContext& context) {
+  internal::EventTracerProfileOpScope scope(context.internal_event_tracer(), "native_call_add.out");
+}
+
+EventTracer* chosen = nullptr;
+KernelRuntimeContext own(chosen);
+torch::executor::EventTracerDebugLogLevel level = EventTracerDebugLogLevel::kIntermediateOutputs;
+"""
+
+
+@pytest.mark.parametrize("tracing", ["0", "1"])
+def test_a_backend_that_traces_is_spelled_as_there(tmp_path: Path, tracing: str) -> None:
+    flags = (
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fsyntax-only",
+        f"-DTORCHETTE_EVENT_TRACER={tracing}",
+    )
+    run(CXX, *flags, f"-I{headers(tmp_path)}", f"-I{ROOT}", "-xc++", "-", input=BACKEND)
+
+
 def headers(folder: Path) -> Path:
     run("cmake", f"-DDESTINATION={folder}", "-P", COMPAT / "executorch.cmake")
     return folder

@@ -52,6 +52,20 @@ def test_json(runner: Path, two_methods: Path, tmp_path: Path) -> None:
     assert 0 < report["execute_ms"]["best"] <= report["execute_ms"]["median"] and report["load_ms"] > 0
 
 
+def test_trace(runner: Path, two_methods: Path, tmp_path: Path) -> None:
+    arguments = ("--model_path", two_methods, "--method_name", "forward", "--print_output", "none")
+    run(runner, *arguments, "--num_executions", "2", "--trace_path", tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = [event["name"] for event in events]
+    assert names[0] == "Method::init" and names.count("Method::execute") == 2
+    calls = [event for event in events if "args" in event]
+    assert [event["name"] for event in calls[: len(calls) // 2]] == [
+        event["name"] for event in calls[len(calls) // 2 :]
+    ]
+    assert any(name.startswith("aten::") for name in names)
+    assert all(event["ph"] == "X" and event["dur"] >= 0 and event["ts"] >= 0 for event in events)
+
+
 @pytest.mark.parametrize(
     "arguments, status, words",
     [
@@ -73,6 +87,7 @@ def test_json(runner: Path, two_methods: Path, tmp_path: Path) -> None:
         (["MODEL", "--data_path", __file__], 1, "InvalidExternalData"),
         (["MODEL", "--bundleio"], 1, "InvalidProgram"),
         (["MODEL", "--etdump_path", "x"], 2, "--etdump_path is not supported yet"),
+        (["MODEL", "--trace_path", "/none/trace.json"], 2, "/none/trace.json cannot be written"),
     ],
 )
 def test_what_is_wrong(

@@ -36,7 +36,9 @@ struct TestBackend final : BackendInterface {
     if (arguments.size() < 2) return Error::InvalidArgument;
     const Tensor from = arguments.front()->to_tensor(), to = arguments.back()->to_tensor();
     TORCHETTE_CHECK(from.nbytes() == to.nbytes(), InvalidArgument, "another size");
-    void* scratch = context.allocate_temp(from.nbytes() + 1);
+    TORCHETTE_CHECK(strcmp(context.get_method_name(), "delegated") == 0, Internal, "another method");
+    TORCHETTE_CHECK(context.get_temp_allocator() != nullptr, InvalidArgument, "no scratch memory");
+    void* scratch = context.allocate(from.nbytes() + 1);
     TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "no scratch memory");
     EventTracer* const tracer = context.event_tracer();
     const EventTracerEntry copy = event_tracer_start_profiling_delegate(tracer, nullptr, 7);

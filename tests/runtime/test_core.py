@@ -95,6 +95,25 @@ def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path:
         assert min(counts[end] for end in ends) > 100, (name, counts)
 
 
+@pytest.mark.slow
+def test_a_build_without_tracing_refuses_a_tracer(sanitized: Path, tmp_path: Path) -> None:
+    """And is not to be mixed with one that traces."""
+    sources = [path for path in RUNTIME.glob("*.cpp") if path.stem not in ("python", "platform_minimal")]
+    extension = [ROOT / f"torchette/extension/{name}.cpp" for name in ("file_data_loader", "open_file")]
+    extension.append(ROOT / "torchette/extension/mmap_data_loader.cpp")
+    tests = sorted((ROOT / "tests/runtime").glob("*_test.cpp"))
+    includes = [f"-I{folder}" for folder in (ROOT, sanitized / "generated", ROOT / "tests/runtime")]
+    flags = ["-std=c++17", "-O0", "-DTORCHETTE_EVENT_TRACER=0", *includes]
+    run(CXX, *flags, *sources, *extension, *tests, "-lpthread", "-o", tmp_path / "tests")
+    assert " 0 failures" in run(tmp_path / "tests", sanitized / "one_of_everything.pte")
+    run(CXX, *flags, "-c", ROOT / "benchmarks/smallest.cpp", "-o", tmp_path / "untraced.o")
+    names = run("nm", "-C", tmp_path / "untraced.o")
+    assert (
+        "U torchette::Program::load(char const*, torchette::MemoryManager*, torchette::NamedDataMap const*) const"
+        in names
+    )
+
+
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The core and what reads hostile files beside it, compiled as for a microcontroller: for size, without logging, on the platform layer without libc."""

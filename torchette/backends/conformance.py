@@ -255,6 +255,7 @@ def falls_back(make: MakePartitioner) -> None:
         warnings.simplefilter("always")
         method = program.load_method("forward")
     assert ["portable kernels" in str(warning.message) for warning in said] == [True]
+    assert method.metadata.name() == "forward"
     _equal(method, model, args)
 
 

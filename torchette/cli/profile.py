@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("there must be at least one measured run, and no negative number of warm-up runs")
     chosen = _method.choose(options)
     method = _method.load(chosen, tracing=True)
-    plan = {info.name: info for info in describe(chosen.path).methods}[method.metadata.name()]
+    plan = {info.name: info for info in describe(chosen.path).methods}[method.metadata.plan_name]
     for _ in range(options.warm_up):
         method.execute(chosen.inputs)
     before = method.take_events()

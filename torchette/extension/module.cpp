@@ -14,8 +14,7 @@
 namespace torchette::extension {
 namespace {
 
-constexpr size_t kAlignment = 64;          // what vector instructions like
-constexpr char kPortable[] = "@portable";  // ends the name of a method's second plan, which needs no backend
+constexpr size_t kAlignment = 64;  // what vector instructions like
 
 /// What a program that asks for another one needs to know.
 void log_backends() {
@@ -195,7 +194,7 @@ Error Module::share_arenas() {
 }
 
 Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory, bool share,
-                        std::unique_ptr<Loaded>* out) {
+                        EventTracer* event_tracer, std::unique_ptr<Loaded>* out) {
   const Result<MethodMeta> meta = program_->method_meta(name);
   if (!meta.ok()) return meta.error();
   auto loaded = std::make_unique<Loaded>();
@@ -211,7 +210,7 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   }
   MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
   loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
-  Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer_.get(), data_map_.get());
+  Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer, data_map_.get());
   if (!method.ok()) return method.error();
   loaded->method = std::make_unique<Method>(std::move(*method));
   for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {
@@ -226,11 +225,14 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   return Error::Ok;
 }
 
-Error Module::load_method(const std::string& method_name, HierarchicalAllocator* planned_memory) {
+Error Module::load_method(const std::string& method_name, HierarchicalAllocator* planned_memory,
+                          EventTracer* event_tracer) {
   if (is_method_loaded(method_name)) return Error::Ok;
+  if (event_tracer == nullptr) event_tracer = event_tracer_.get();
   TORCHETTE_TRY(load());
   std::unique_ptr<Loaded> loaded;
-  const Error error = load_plan(method_name.c_str(), planned_memory, share_memory_arenas_, &loaded);
+  const Error error =
+      load_plan(method_name.c_str(), planned_memory, share_memory_arenas_, event_tracer, &loaded);
   if (error != Error::Ok) {
     const std::string portable = method_name + kPortable;
     size_t i = 0;
@@ -239,7 +241,7 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
       if (error == Error::NotSupported) log_backends();
       return error;
     }
-    if (load_plan(portable.c_str(), nullptr, false, &loaded) != Error::Ok) return error;
+    if (load_plan(portable.c_str(), nullptr, false, event_tracer, &loaded) != Error::Ok) return error;
     TORCHETTE_LOG(Error, "%s runs on the portable kernels", method_name.c_str());
   }
   methods_.emplace(method_name, std::move(loaded));

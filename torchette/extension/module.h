@@ -19,6 +19,9 @@ namespace torchette::extension {
 /// method's next execution.
 class Module {
  public:
+  /// Ends the name of a method's second plan, which needs no backend.
+  static constexpr char kPortable[] = "@portable";
+
   enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors };
 
   /// Nothing is opened before it is needed. Allocators that are not given grow on the heap. `event_tracer` is
@@ -64,10 +67,12 @@ class Module {
 
   /// `planned_memory` is used instead of memory of its own. Where a backend is missing or refuses and the
   /// program was compiled with a portable fallback, that is loaded, in memory of its own, and one log line
-  /// says so. Errors: those of Program::load_method(), of the first plan where there are two.
-  Error load_method(const std::string& method_name, HierarchicalAllocator* planned_memory = nullptr);
-  Error load_forward(HierarchicalAllocator* planned_memory = nullptr) {
-    return load_method("forward", planned_memory);
+  /// says so. `event_tracer`, which must outlive the method, hears of it instead of the module's. Errors:
+  /// those of Program::load_method(), of the first plan where there are two.
+  Error load_method(const std::string& method_name, HierarchicalAllocator* planned_memory = nullptr,
+                    EventTracer* event_tracer = nullptr);
+  Error load_forward(HierarchicalAllocator* planned_memory = nullptr, EventTracer* event_tracer = nullptr) {
+    return load_method("forward", planned_memory, event_tracer);
   }
   /// Gives the method's memory back. Whether there was one.
   bool unload_method(const std::string& method_name);
@@ -116,7 +121,7 @@ class Module {
   Error open_data_files();
   Error plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas);
   Error load_plan(const char* name, HierarchicalAllocator* planned_memory, bool share,
-                  std::unique_ptr<Loaded>* out);
+                  EventTracer* event_tracer, std::unique_ptr<Loaded>* out);
   Error share_arenas();
 
   std::string file_path_;

@@ -241,7 +241,7 @@ ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& loc
     ready_.pop_back();
     chain.temp = temp_.back();
     temp_.pop_back();
-    chain.context = Context(chain.temp, method_);
+    chain.context = BackendExecutionContext(chain.temp, method_, &method_);
     chain.next = chain.begin;
     chain.error = Error::Ok;
     ++running_;

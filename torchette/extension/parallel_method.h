@@ -51,14 +51,14 @@ class ParallelMethod {
  private:
   struct Chain {
     ParallelMethod* owner;
-    size_t begin, end;                // instructions
-    std::vector<size_t> dependents;   // chains that wait for this one
-    size_t waits_for = 0;             // how many it waits for
-    size_t left = 0;                  // of them in this execution
-    size_t next = 0;                  // instruction
-    Error error = Error::Ok;          // of the delegate call that it waited for
-    MemoryAllocator* temp = nullptr;  // while it runs
-    Context context{};                // with that memory
+    size_t begin, end;                  // instructions
+    std::vector<size_t> dependents;     // chains that wait for this one
+    size_t waits_for = 0;               // how many it waits for
+    size_t left = 0;                    // of them in this execution
+    size_t next = 0;                    // instruction
+    Error error = Error::Ok;            // of the delegate call that it waited for
+    MemoryAllocator* temp = nullptr;    // while it runs
+    BackendExecutionContext context{};  // with that memory
   };
   class Analysis;
 

@@ -56,8 +56,6 @@ __all__ = [
 _log = logging.getLogger("torchette")
 _log.addHandler(logging.NullHandler())  # else Python itself would print what nobody listens to
 
-# Ends the name of a method's second plan, which needs no backend.
-_PORTABLE = "@portable"
 
 # More threads than chains can be are of no use.
 _MOST_THREADS = 256
@@ -156,6 +154,11 @@ class MethodMeta:
 
     def name(self) -> str:
         """The method's name, such as ``forward``."""
+        return self._record["name"].removesuffix(_module().PORTABLE)
+
+    @property
+    def plan_name(self) -> str:
+        """What the file calls it: another name where it is the portable plan of a method whose backends are missing."""
         return self._record["name"]
 
     def num_inputs(self) -> int:
@@ -235,6 +238,11 @@ class MethodMeta:
         ]
         outputs = [self.output_text(i) for i in range(self.num_outputs())]
         return f"{self.name()}({', '.join(inputs)}) -> {', '.join(outputs) or 'nothing'}"
+
+
+def _portable(name: str) -> str:
+    """The name of a method's second plan, which needs no backend."""
+    return name + _module().PORTABLE
 
 
 def _kind(kind: int) -> str:
@@ -392,7 +400,7 @@ class Program:
     @property
     def method_names(self) -> set[str]:
         """The names of its methods."""
-        return {name for name in self._program.method_names if not name.endswith(_PORTABLE)}
+        return {name for name in self._program.method_names if not name.endswith(_module().PORTABLE)}
 
     def load_method(self, name: str, *, threads: int = 1, tracing: bool = False) -> Method:
         """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
@@ -418,7 +426,7 @@ class Program:
         try:
             return Method(self._program.load_method(name, min(threads, _MOST_THREADS), tracing), meta)
         except _module().Fault as fault:
-            if not meta.backend_names or name + _PORTABLE not in self._program.method_names:
+            if not meta.backend_names or _portable(name) not in self._program.method_names:
                 raise self._error(fault, f"method {name!r} cannot be loaded") from None
             reason = str(fault.args[2]).partition("\n")[0]
         method = self._load_portable(name, tracing)
@@ -460,9 +468,9 @@ class Program:
             Otherwise what `load_method` raises.
         """
         meta = self.metadata(name)
-        if not meta.backend_names or name + _PORTABLE not in self._program.method_names:
+        if not meta.backend_names or _portable(name) not in self._program.method_names:
             return self.load_method(name), b""
-        plans = {b"backends": name, b"portable": name + _PORTABLE}
+        plans = {b"backends": name, b"portable": _portable(name)}
         key = self._kind_of_machine(plans.values())
         known, _, plan = choice.partition(b" ")
         if known == key and plan == b"portable":
@@ -498,8 +506,8 @@ class Program:
 
     def _load_portable(self, name: str, tracing: bool = False) -> Method:
         try:
-            portable = MethodMeta(self._program.describe(name + _PORTABLE))
-            return Method(self._program.load_method(name + _PORTABLE, 1, tracing), portable)
+            portable = MethodMeta(self._program.describe(_portable(name)))
+            return Method(self._program.load_method(_portable(name), 1, tracing), portable)
         except _module().Fault as fault:
             raise self._error(fault, f"the portable plan of method {name!r} cannot be loaded") from None
 

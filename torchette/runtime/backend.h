@@ -47,7 +47,26 @@ class BackendInitContext : public Traced {
 };
 
 /// A backend asks for scratch memory, and for the tracer, as a kernel does.
-using BackendExecutionContext = Context;
+class BackendExecutionContext : public Context {
+ public:
+  explicit BackendExecutionContext(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced(),
+                                   const Method* method = nullptr)
+      : Context(temp_allocator, traced), method_(method) {}
+  /// Scratch memory that is valid until execute() returns; null when there is not enough.
+  void* allocate(size_t size, size_t alignment = MemoryAllocator::kDefaultAlignment) {
+    return allocate_temp(size, alignment);
+  }
+  /// Where it comes from, perhaps null; likewise.
+  MemoryAllocator* get_temp_allocator() {
+    temp_used_ = true;
+    return temp_allocator_;
+  }
+  /// Null where the backend is used without a method.
+  const char* get_method_name() const;
+
+ private:
+  const Method* method_;
+};
 
 struct BackendOption;        // torchette/runtime/backend_options.h
 class BackendOptionContext;  // likewise

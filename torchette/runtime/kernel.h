@@ -36,7 +36,7 @@ class Context : public Traced {
     temp_used_ = false;
   }
 
- private:
+ protected:
   MemoryAllocator* temp_allocator_;
   bool temp_used_ = false;
 };

@@ -172,7 +172,7 @@ Error Method::execute() {
   if (event_tracer() != nullptr) return execute_traced();
 #endif
   TORCHETTE_TRY(start());
-  Context context = this->context();
+  BackendExecutionContext context = this->context();
   while (next_ < end_.load(std::memory_order_relaxed)) {
     const Error error = run(instructions_[next_++], context);
     if (__builtin_expect(error != Error::Ok, 0)) return explain(error);
@@ -192,7 +192,7 @@ Error Method::step() {
   if (next_ == 0) TORCHETTE_TRY(start());
   if (next_ >= end_.load(std::memory_order_relaxed))
     return next_ < instructions_.size() ? finish() : Error::EndOfMethod;
-  Context context = this->context();
+  BackendExecutionContext context = this->context();
 #if TORCHETTE_EVENT_TRACER
   if (event_tracer() != nullptr) return run_traced(context);
 #endif
@@ -200,7 +200,7 @@ Error Method::step() {
   return error == Error::Ok ? error : explain(error);
 }
 
-Error Method::run_control(const Control& control, Context& context) {
+Error Method::run_control(const Control& control, BackendExecutionContext& context) {
   switch (control.kind) {
     case Control::Kind::CheckedKernel:
       TORCHETTE_TRY(check_backed(control));
@@ -280,6 +280,10 @@ Error Method::move(int32_t from, int32_t to) {
     memmove(b.mutable_data_ptr(), a.const_data_ptr(), a.nbytes());
   }
   return Error::Ok;
+}
+
+const char* BackendExecutionContext::get_method_name() const {
+  return method_ == nullptr ? nullptr : method_->method_meta().name();
 }
 
 }  // namespace torchette

@@ -152,13 +152,15 @@ class Method : private MethodParts {
   uint8_t& flags(int32_t index) const { return flags_[static_cast<size_t>(index)]; }
   Error start();
   Error finish();
-  Error run(const Instruction& instruction, Context& context);
-  Error run_control(const Control& control, Context& context);
-  Context context() const { return Context(memory_->temp_allocator(), *this); }
+  Error run(const Instruction& instruction, BackendExecutionContext& context);
+  Error run_control(const Control& control, BackendExecutionContext& context);
+  BackendExecutionContext context() const {
+    return BackendExecutionContext(memory_->temp_allocator(), *this, this);
+  }
   // with a tracer: method_trace.cpp
   void trace(EventTracer* event_tracer);
   Error execute_traced();
-  Error run_traced(Context& context);
+  Error run_traced(BackendExecutionContext& context);
   void log_results(const Kernel* kernel, const flat::Table& call, const Instruction& instruction) const;
   Error check_backed(const Control& control) const;
   Error move(int32_t from, int32_t to);
@@ -187,7 +189,7 @@ inline Result<Method> Program::load_method(const char* method_name, MemoryManage
 #endif
 }
 
-inline Error Method::run(const Instruction& instruction, Context& context) {
+inline Error Method::run(const Instruction& instruction, BackendExecutionContext& context) {
   const Error error =
       __builtin_expect(instruction.function != nullptr, 1)
           ? instruction.function(context, {values_.data(), static_cast<const int32_t*>(instruction.argument)})

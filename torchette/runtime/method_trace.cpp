@@ -37,7 +37,7 @@ Error Method::execute_traced() {
   tracer.create_event_block("Execute");
   const EventTracerProfileScope scope(&tracer, "Method::execute");
   TORCHETTE_TRY(start());
-  Context context = this->context();
+  BackendExecutionContext context = this->context();
   while (next_ < end_.load(std::memory_order_relaxed)) TORCHETTE_TRY(run_traced(context));
   TORCHETTE_TRY(finish());
   if (tracer.event_tracer_debug_level() >= EventTracerDebugLogLevel::kProgramOutputs)
@@ -47,7 +47,7 @@ Error Method::execute_traced() {
 }
 
 /// The next instruction, with its event around it and nothing else in that.
-Error Method::run_traced(Context& context) {
+Error Method::run_traced(BackendExecutionContext& context) {
   EventTracer& tracer = *event_tracer();
   flat::Reader reader = program_->reader();
   size_t chain, index;

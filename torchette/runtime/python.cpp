@@ -29,6 +29,7 @@
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/mmap_data_loader.h"
+#include "torchette/extension/module.h"
 #include "torchette/extension/parallel_method.h"
 #include "torchette/extension/thread_pool.h"
 #include "torchette/runtime/backend.h"
@@ -1286,6 +1287,7 @@ NB_MODULE(_native, m) {
     }
   });
 
+  m.attr("PORTABLE") = extension::Module::kPortable;
   nb::class_<LoadedProgram>(m, "Program")
       .def_static(
           "from_path",

@@ -62,7 +62,7 @@ class EventTracer {
   virtual EventTracerEntry start_profiling(const char* name, ChainID chain_id = kUnsetChainId,
                                            DebugHandle debug_handle = kUnsetDebugHandle) = 0;
   virtual void end_profiling(EventTracerEntry entry) = 0;
-  /// Of a backend: a part of its graph, by number or else by name.
+  /// Of a backend: a part of its graph, by number, by name or by both.
   virtual EventTracerEntry start_profiling_delegate(const char* name,
                                                     DelegateDebugIntId delegate_debug_index) = 0;
   virtual void end_profiling_delegate(EventTracerEntry entry, const void* metadata = nullptr,

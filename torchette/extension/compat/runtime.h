@@ -148,6 +148,10 @@ using namespace ::torchette::extension;
     std::move(*torchette_result);            \
   })
 
+#if TORCHETTE_EVENT_TRACER && !defined(ET_EVENT_TRACER_ENABLED)
+#define ET_EVENT_TRACER_ENABLED
+#endif
+
 #define ET_DEPRECATED [[deprecated]]
 #define ET_INLINE TORCHETTE_INLINE
 #define ET_LIKELY(expression) __builtin_expect(!!(expression), 1)

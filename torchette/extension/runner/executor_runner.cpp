@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "torchette/extension/bundled_program.h"
 #include "torchette/extension/element.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/extension/event_recorder.h"
 #include "torchette/extension/mmap_data_loader.h"
 #include "torchette/extension/module.h"
 #include "torchette/extension/print_value.h"
@@ -50,7 +52,8 @@ Runs a method of a .pte file. Inputs are ones where no files are given.
   --testset_idx N         which of its cases (0)
   --bundleio_rtol R, --bundleio_atol A
                           an element fits where |output - expected| <= A + R * |expected| (0.01 each)
-  --etdump_path           of ExecuTorch's runner; refused here, as there are no traces yet
+  --trace_path FILE       write what loading and executing spend time on as a Chrome trace
+  --etdump_path           of ExecuTorch's runner; refused here, as there are no files of its kind yet
   --help                  this text
 
 examples:
@@ -68,7 +71,7 @@ std::map<std::string, std::string> options = {
     {"num_executions", "1"},     {"json", "false"},    {"server_mode", "false"},
     {"cpu_threads", "-1"},       {"data_path", ""},    {"etdump_path", ""},
     {"bundleio", "false"},       {"testset_idx", "0"}, {"bundleio_rtol", "0.01"},
-    {"bundleio_atol", "0.01"},   {"help", "false"},
+    {"bundleio_atol", "0.01"},   {"help", "false"},    {"trace_path", ""},
 };
 
 /// Ends the program with one line.
@@ -359,6 +362,45 @@ void run(Module& module, const std::string& method, double load_ms) {
   std::cout.flush();
 }
 
+/// What was recorded, in microseconds since the first event.
+void write_trace(const EventRecorder& recorder, std::ofstream& file) {
+  file.precision(15);
+  const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
+  const auto microseconds = [ratio](torchette_timestamp_t ticks) {
+    return static_cast<double>(ticks) * static_cast<double>(ratio.numerator) /
+           static_cast<double>(ratio.denominator) / 1000;
+  };
+  const char* between = "{\"traceEvents\": [\n";
+  for (const RecordedEvent& event : recorder.events()) {
+    file << between << "{\"name\": ";
+    print_json_string(file, event.name.empty() ? "part " + std::to_string(event.part) : event.name);
+    file << ", \"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"ts\": "
+         << microseconds(event.begin - recorder.events()[0].begin)
+         << ", \"dur\": " << microseconds(event.end - event.begin);
+    if (event.chain != kUnsetChainId)
+      file << ", \"args\": {\"chain\": " << event.chain << ", \"instruction\": " << event.instruction << "}";
+    file << "}";
+    between = ",\n";
+  }
+  file << "\n]}\n";
+  file.close();
+}
+
+/// Executes what the options ask for; the status to end with.
+int execute(Module& module, const std::string& method, const std::optional<BundledProgram>& bundle,
+            double load_ms) {
+  if (bundle)
+    return run_case(**module.method(method), *bundle, static_cast<size_t>(number_of("testset_idx", 0))) ? 0
+                                                                                                        : 1;
+  if (!is_set("server_mode")) {
+    run(module, method, load_ms);
+    return 0;
+  }
+  std::string line;
+  while (std::getline(std::cin, line)) run(module, method, load_ms);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -398,10 +440,15 @@ int main(int argc, char** argv) {
     bundle = *found;
     inside = std::make_shared<BufferDataLoader>(bundle->program().data(), bundle->program().size());
   }
+  const std::string trace = options["trace_path"];
+  const auto recorder = trace.empty() ? nullptr : std::make_shared<EventRecorder>();
+  std::ofstream trace_file;
+  if (!trace.empty()) trace_file.open(trace);
+  if (!trace_file) stop(2, trace + " cannot be written");
   std::unique_ptr<Module> owned =
-      bundle ? std::make_unique<Module>(inside)
+      bundle ? std::make_unique<Module>(inside, nullptr, nullptr, recorder)
              : std::make_unique<Module>(options["model_path"], split(options["data_path"], ','),
-                                        Module::LoadMode::Mmap);
+                                        Module::LoadMode::Mmap, recorder);
   Module& module = *owned;
   const Error opened = module.load();
   if (opened != Error::Ok) stop(options["model_path"], opened);
@@ -413,16 +460,8 @@ int main(int argc, char** argv) {
   }
   const Error loaded = module.load_method(method);
   if (loaded != Error::Ok) stop(method, loaded);
-  const double load_ms = milliseconds(start);
-
-  if (bundle)
-    return run_case(**module.method(method), *bundle, static_cast<size_t>(number_of("testset_idx", 0))) ? 0
-                                                                                                        : 1;
-  if (!is_set("server_mode")) {
-    run(module, method, load_ms);
-    return 0;
-  }
-  std::string line;
-  while (std::getline(std::cin, line)) run(module, method, load_ms);
-  return 0;
+  const int status = execute(module, method, bundle, milliseconds(start));
+  if (recorder != nullptr) write_trace(*recorder, trace_file);
+  if (!trace_file) stop(2, trace + " cannot be written");
+  return status;
 }
