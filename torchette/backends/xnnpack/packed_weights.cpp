@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <thread>
 
 extern "C" {
@@ -36,6 +38,18 @@ struct PackedWeights::Block {
   float* to;
 };
 
+void* allocate(void*, size_t alignment, size_t size) {
+  void* data;
+  if (posix_memalign(&data, alignment, size) != 0) return nullptr;
+#ifdef MADV_HUGEPAGE
+  const auto first = reinterpret_cast<uintptr_t>(data);
+  const size_t before = round_up(first, kHuge) - first;
+  if (size >= 2 * kHuge)
+    madvise(static_cast<char*>(data) + before, (size - before) / kHuge * kHuge, MADV_HUGEPAGE);
+#endif
+  return data;
+}
+
 PackedWeights::PackedWeights() {
   provider_.context = this;
   provider_.look_up = [](void* context, const xnn_weights_cache_look_up_key* key) {
@@ -50,7 +64,7 @@ PackedWeights::PackedWeights() {
 }
 
 PackedWeights::~PackedWeights() {
-  for (const Chunk& chunk : chunks_) munmap(chunk.data, chunk.size);
+  for (const Chunk& chunk : chunks_) free(chunk.data);
 }
 
 xnn_weights_cache_t PackedWeights::open(const Identities& identities, size_t bytes,
@@ -90,11 +104,15 @@ void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void
       packed = found->second;
       continue;
     }
-    packed = reserve(round_up(matrix.outputs, config->nr) * stride * sizeof(float));
+    const size_t outputs = round_up(matrix.outputs, config->nr);
+    packed = reserve(outputs * stride * sizeof(float));
     if (packed == nullptr) {
       ready_.erase({matrix.rows, matrix.bias});
       break;
     }
+    if (outputs != matrix.outputs)  // the last tile has columns that nobody packs
+      memset(static_cast<float*>(packed) + (outputs - config->nr) * stride, 0,
+             config->nr * stride * sizeof(float));
     if (has_key) entries_.emplace(std::move(key), packed);
     const size_t at_once = round_up(std::max<size_t>(kBlock / (stride * sizeof(float)), 1), config->nr);
     for (size_t first = 0; first < matrix.outputs; first += at_once)
@@ -165,23 +183,9 @@ void* PackedWeights::reserve(size_t size) {
   size = round_up(size, kAlignment);
   // kernels read a little beyond the end
   if (chunks_.empty() || chunks_.back().size - used_ < size + kAlignment) {
-    const size_t wanted = std::max(size + kAlignment, expected_ + expected_ / 8);
-    const bool huge = wanted >= 2 * kHuge;
-    const size_t total = round_up(wanted, huge ? kHuge : 4096), spare = huge ? kHuge : 0;
-    void* mapped = mmap(nullptr, total + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) return nullptr;
-    char* data = static_cast<char*>(mapped);
-    if (huge) {
-      char* aligned =
-          data + (round_up(reinterpret_cast<uintptr_t>(data), kHuge) - reinterpret_cast<uintptr_t>(data));
-      if (aligned != data) munmap(data, static_cast<size_t>(aligned - data));
-      const size_t behind = spare - static_cast<size_t>(aligned - data);
-      if (behind != 0) munmap(aligned + total, behind);
-      data = aligned;
-#ifdef MADV_HUGEPAGE
-      madvise(data, total, MADV_HUGEPAGE);
-#endif
-    }
+    const size_t total = round_up(std::max(size + kAlignment, expected_ + expected_ / 8), kAlignment);
+    char* data = static_cast<char*>(allocate(nullptr, kAlignment, total));
+    if (data == nullptr) return nullptr;
     chunks_.push_back({data, total});
     used_ = 0;
   }

@@ -28,6 +28,10 @@ struct Matrix {
   size_t outputs, inputs;
 };
 
+/// Memory for free(), in huge pages where it is large and the system has them: one fault instead of 512, and
+/// one entry of the processor's tables. Null where there is none. An `xnn_allocator` has such a function.
+void* allocate(void* context, size_t alignment, size_t size);
+
 /// Not safe to be used by two threads at once.
 class PackedWeights {
  public:

@@ -76,6 +76,19 @@ struct Handle {
   }
 };
 
+/// Whether the library can be used. Values inside of graphs are in memory of our choice.
+bool initialize() {
+  static const xnn_allocator allocator = {
+      nullptr,
+      [](void*, size_t size) { return malloc(size); },
+      [](void*, void* old, size_t size) { return realloc(old, size); },
+      [](void*, void* data) { free(data); },
+      xnnpack::allocate,
+      [](void*, void* data) { free(data); },
+  };
+  return xnn_initialize(&allocator) == xnn_status_success;
+}
+
 std::vector<size_t> shape_of(const Tensor& tensor) {
   if (tensor.dim() == 0) return {1};  // the library's scalars have one dimension
   return {tensor.sizes().begin(), tensor.sizes().end()};
@@ -83,7 +96,7 @@ std::vector<size_t> shape_of(const Tensor& tensor) {
 
 class XnnpackBackend final : public BackendInterface {
  public:
-  bool is_available() const override { return xnn_initialize(nullptr) == xnn_status_success; }
+  bool is_available() const override { return initialize(); }
 
   Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
                                Span<const CompileSpec>) const override {
@@ -226,8 +239,7 @@ class XnnpackBackend final : public BackendInterface {
   static constexpr const char* kCache = "weight_cache_enabled";
 
   Error start(BackendInitContext& context, const FreeableBuffer& processed, Handle* handle) const {
-    TORCHETTE_CHECK(xnn_initialize(nullptr) == xnn_status_success, NotSupported,
-                    "XNNPACK does not know this processor, or has no memory");
+    TORCHETTE_CHECK(initialize(), NotSupported, "XNNPACK does not know this processor, or has no memory");
     const void* program = context.get_named_data_source();
     TORCHETTE_TRY(xnnpack::read_graph(processed, context.get_named_data_map(), &handle->graph));
     {
