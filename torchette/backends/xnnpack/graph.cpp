@@ -799,6 +799,8 @@ class Builder {
                 scales_fit(*source, *weights, offsets, flags != 0 ? 1 : 0, 1),
             DelegateInvalidCompatibility, "a linear layer's bias does not fit its weights");
         packed_as(*weights, (flags != 0 ? "transposed," : "linear,") + std::to_string(source->type));
+        if (!weights->constant && offsets != nullptr && offsets->buffer != SIZE_MAX)
+          out_.constants[offsets->buffer].stays = true;  // both are packed when the graph runs
         if (flags == 0 && weights->dims[0] != 0) multiplies(*source, *weights, offsets, weights->dims[0]);
         step(Step::Kind::Linear, n, {F::kInput1Id, F::kFilterId, F::kBiasId}, F::kOutputId, {flags});
         TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, flags));
