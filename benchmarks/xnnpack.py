@@ -10,6 +10,7 @@ import functools
 import gc
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,27 +32,45 @@ MODELS = [
     "minilm",
 ]
 
-# What a process of its own prints for the peak memory of loading a file and running it once: bytes above what it had
-# when all was imported.
-_PEAK = """
-import re, sys, torch
+_LOADS = 10  # of a process, after its first one
+
+# A process of one side. It prints, as JSON, the seconds of its first load (after a small program's, which starts the
+# library) and the peak memory of loading the file and running it once: bytes above what it had when all was imported.
+# Then, for each line that it is given, the seconds of one more load.
+_SIDE = """
+import gc, json, re, sys, time, torch
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 
-path, side, inputs = sys.argv[1:]
+side, small, path, inputs, threads = sys.argv[1:]
 args = torch.load(inputs, weights_only=True)
 if side == "ours":
     from torchette.runtime import Runtime
+    Runtime.get().backend_registry.set_option("XnnpackBackend", num_threads=int(threads))
 else:
+    from executorch.extension.pybindings import portable_lib
     from executorch.runtime import Runtime
-runtime = Runtime.get()
+    if reset := getattr(portable_lib, "_unsafe_reset_threadpool", None):
+        reset(int(threads))
+
+def load(path):
+    begin = time.perf_counter()
+    program = Runtime.get().load_program(path)  # kept: the peer's method does not keep it alive
+    method = program.load_method("forward")
+    return time.perf_counter() - begin, program, method
+
+load(small)
+gc.disable()
 # the peak that getrusage gives is at least the parent's
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
-program = runtime.load_program(path)
-program.load_method("forward").execute(args)
-print((peak() - before) * 1024)
+first, program, method = load(path)
+method.execute(args)
+print(json.dumps({"first": first, "peak": (peak() - before) * 1024.0}), flush=True)
+del method, program
+for _ in sys.stdin:
+    print(load(path)[0], flush=True)
 """
 
 
@@ -83,7 +102,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     console = Console() if sys.stdout.isatty() else Console(width=150)
     latencies = [(f"latency_{n}", f"latency ms, {n} thread{'s' * (n > 1)}", 1e3, 2) for n in options.threads]
-    rest = [("load", "load ms", 1e3, 1), ("lower", "lowering CPU s", 1, 1), ("peak", "peak MB", 1e-6, 0)]
+    rest = [
+        ("first", "first load ms", 1e3, 1),
+        ("load", "load ms", 1e3, 1),
+        ("lower", "lowering CPU s", 1, 1),
+        ("peak", "peak MB", 1e-6, 0),
+    ]
     headings = [cell for _, title, _, _ in (*latencies, *rest) for cell in (title, "ratio")]
     table = Table("model", *headings, "calls", title="ours : ExecuTorch's")
     for name in options.models:
@@ -185,27 +209,16 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
         paths = {key: Path(folder, f"{key}.pte") for key in files}
         for key, path in paths.items():
             path.write_bytes(files[key])
-        alive: list[Any] = []  # the peer's method does not keep its program alive
-
-        def load_peer() -> Any:
-            alive[:] = [PeerRuntime.get().load_program(paths["lower_peer"])]
-            return alive[0].load_method("forward")
-
-        def load_ours() -> Any:
-            return Runtime.get().load_program(paths["lower_ours"]).load_method("forward")
-
+        Path(folder, "small.pte").write_bytes(ours(torch.export.export(*small)))
         inputs = Path(folder, "inputs.pt")
         torch.save(args, inputs)
-        peaks = {}
-        for side in ("ours", "peer"):
-            command = [sys.executable, "-c", _PEAK, str(paths[f"lower_{side}"]), side, str(inputs)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            peaks[f"peak_{side}"] = float(done.stdout.split()[-1])
-        load = _interleave({"load_ours": load_ours, "load_peer": load_peer}, rounds, time.perf_counter)
+        loads = _measure_loads(Path(folder, "small.pte"), paths, inputs, rounds, threads[0])
         latency = {}
         for number in threads:
             use(number)
-            our_method, peer_method = load_ours(), load_peer()
+            our_method = Runtime.get().load_program(paths["lower_ours"]).load_method("forward")
+            peer_program = PeerRuntime.get().load_program(paths["lower_peer"])  # its method does not keep it
+            peer_method = peer_program.load_method("forward")
             for mine, theirs in zip(our_method.execute(args), peer_method.execute(args), strict=True):
                 torch.testing.assert_close(torch.as_tensor(mine), theirs, rtol=1e-3, atol=1e-4)
             calls = {
@@ -219,7 +232,37 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
         )
         for side in ("ours", "peer")
     }
-    return {**cpu, **load, **latency, **peaks, "calls_ours": counts["ours"], "calls_peer": counts["peer"]}
+    return {**cpu, **loads, **latency, "calls_ours": counts["ours"], "calls_peer": counts["peer"]}
+
+
+def _measure_loads(
+    small: Path, paths: dict[str, Path], inputs: Path, rounds: int, threads: int
+) -> dict[str, float]:
+    """Seconds of the first load of a process and of later ones, and its peak memory: medians. The sides take turns, each
+    in processes of its own, where neither finds the memory that the other one has left."""
+    sides = ("ours", "peer")
+    found: dict[str, list[float]] = {
+        f"{key}_{side}": [] for key in ("first", "load", "peak") for side in sides
+    }
+    for _ in range(rounds):
+        workers = {}
+        for side in sides:
+            command = [sys.executable, "-c", _SIDE, side, small, paths[f"lower_{side}"], inputs, str(threads)]
+            worker = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            assert worker.stdin is not None and worker.stdout is not None
+            workers[side] = worker.stdin, worker.stdout
+            for key, value in json.loads(worker.stdout.readline()).items():
+                found[f"{key}_{side}"].append(value)
+        for _ in range(_LOADS):
+            for side, (ask, answer) in workers.items():
+                print(file=ask, flush=True)
+                found[f"load_{side}"].append(float(answer.readline()))
+        for ask, answer in workers.values():
+            ask.close()
+            answer.read()
+    return {key: statistics.median(values) for key, values in found.items()}
 
 
 if __name__ == "__main__":

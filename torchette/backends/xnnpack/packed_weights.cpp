@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kAlignment = 128;         // of one set of weights
 constexpr size_t kHuge = size_t{1} << 21;  // a page that is worth asking for: 512 faults become one
+constexpr size_t kPage = 4096;             // at least
 
 constexpr uint32_t kMatrix = UINT32_MAX;     // in place of the library's seed: what `pack` packed
 constexpr size_t kBlock = size_t{1} << 18;   // bytes that a thread packs at once, or one block of rows
@@ -39,6 +40,8 @@ struct PackedWeights::Block {
 };
 
 void* allocate(void*, size_t alignment, size_t size) {
+  // In whole pages malloc's own bookkeeping has room: it gives the block again to who asks for as much again.
+  if (size >= 2 * kHuge) size = round_up(size, kPage);
   void* data;
   if (posix_memalign(&data, alignment, size) != 0) return nullptr;
 #ifdef MADV_HUGEPAGE
