@@ -687,10 +687,14 @@ def test_a_whole_program_that_it_cannot_run_is_refused() -> None:
 
 @there
 def test_a_tracer_is_told_the_time_of_each_operator() -> None:
-    """Under the library's name for it and the debug handle of its node."""
-    model, args = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)), (torch.randn(32, 64),)
+    """Under the library's name for it and the debug handle of its node, one that the library fuses into another left out."""
+    model = nn.Sequential(
+        nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Sigmoid(), nn.Linear(64, 64)
+    )
+    args = (torch.randn(32, 64),)
     edge = _lower(model, args)
     (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    first, *handles = sorted(module.meta["debug_handle_map"])
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward", tracing=True)
     for _ in range(2):
         (got,) = method.execute(args)
@@ -699,6 +703,7 @@ def test_a_tracer_is_told_the_time_of_each_operator() -> None:
     for block in (1, 2):
         _, call, *told = [event for event in events if event.block == block]
         assert call.name == "DELEGATE_CALL"
-        assert ["Fully Connected" in event.name for event in told] == [True, False, True]
-        assert [event.part for event in told] == sorted(module.meta["debug_handle_map"])
+        linear = ["Fully Connected" in event.name for event in told]
+        assert linear == [False, True, False, True, False, True]
+        assert [event.part for event in told] == [first, *handles[:3], *handles[4:]]
         assert all(event.in_delegate for event in told) and told[-1].end <= call.end

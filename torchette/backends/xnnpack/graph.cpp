@@ -117,7 +117,7 @@ class Builder {
         TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
         return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
       }
-      out_.debug_handles.push_back(nodes[i].get<uint32_t>(fb::XNode::kDebugHandle));
+      out_.origins.push_back(origin(nodes[i]));
     }
     for (const Defined& it : known_) out_.sizes.push_back(it.dims);
     out_.matrices.erase(std::remove_if(out_.matrices.begin(), out_.matrices.end(),
@@ -145,6 +145,20 @@ class Builder {
   }
 
  private:
+  static Origin origin(const Table& entry) {
+    const auto handle = entry.get<uint32_t>(fb::XNode::kDebugHandle);
+    switch (entry.get<Node>(fb::XNode::kXnodeUnionType)) {
+      case Node::XNNClamp:
+        return {handle, "Unary Elementwise"};
+      case Node::XNNCopy:
+        return {handle, "Copy"};
+      case Node::XNNStaticConstantPad:
+        return {handle, "Constant Pad"};
+      default:
+        return {handle, nullptr};
+    }
+  }
+
   static xnn_datatype library_type(fb::XNNDatatype type) {
     switch (type) {
       case fb::XNNDatatype::xnn_datatype_fp32:

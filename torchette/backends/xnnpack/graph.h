@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "torchette/backends/xnnpack/packed_weights.h"
+#include "torchette/backends/xnnpack/profile.h"
 #include "torchette/backends/xnnpack/shapes.h"
 #include "torchette/runtime/backend.h"
 
@@ -33,9 +34,9 @@ struct Constant {
 struct Graph {
   xnn_subgraph_t subgraph = nullptr;
   std::vector<External> inputs, outputs;
-  std::vector<Step> steps;              // one for each node
-  std::vector<uint32_t> debug_handles;  // likewise
-  std::vector<Dims> sizes;              // of all values, as compiled: upper bounds where they vary
+  std::vector<Step> steps;      // one for each node
+  std::vector<Origin> origins;  // likewise
+  std::vector<Dims> sizes;      // of all values, as compiled: upper bounds where they vary
   std::vector<Constant> constants;
   std::vector<std::vector<char>> copies;    // of constants that nodes read when the graph runs
   std::vector<std::vector<float>> widened;  // weights in half precision that the library wants in float32

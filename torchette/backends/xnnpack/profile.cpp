@@ -6,7 +6,7 @@
 namespace torchette {
 namespace xnnpack {
 
-void Profile::learn(xnn_runtime_t runtime, const std::vector<uint32_t>& handles) {
+void Profile::learn(xnn_runtime_t runtime, const std::vector<Origin>& origins) {
   size_t count = 0, size = 0;
   if (xnn_get_runtime_profiling_info(runtime, xnn_profile_info_num_operators, sizeof(count), &count, &size) !=
       xnn_status_success)
@@ -18,7 +18,23 @@ void Profile::learn(xnn_runtime_t runtime, const std::vector<uint32_t>& handles)
       xnn_status_success)
     return;
   times_.resize(count);
-  if (handles.size() == count) handles_ = handles;
+  // The library does not say which nodes it has fused. One that it may fuse has an operator of its own where
+  // the next one has its name, and enough are left for the nodes that always have one.
+  size_t needed = 0;
+  for (const Origin& it : origins) needed += it.fusible == nullptr;
+  const char* name = names_.data();
+  for (const Origin& it : origins) {
+    const size_t left = count - handles_.size();
+    if (it.fusible == nullptr) {
+      if (left == 0) break;
+      --needed;
+    } else if (left <= needed || strncmp(name, it.fusible, strlen(it.fusible)) != 0) {
+      continue;
+    }
+    handles_.push_back(it.debug_handle);
+    name += strlen(name) + 1;
+  }
+  if (needed != 0 || handles_.size() != count) handles_.clear();
 }
 
 void Profile::tell(xnn_runtime_t runtime, torchette_timestamp_t start, EventTracer* tracer) {

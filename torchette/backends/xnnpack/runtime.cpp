@@ -274,7 +274,7 @@ class XnnpackBackend final : public BackendInterface {
       for (const External& it : *list) handle->pointers.push_back({it.id, nullptr});
     handle->shapes.resize(handle->graph.inputs.size());
     handle->sizes = handle->graph.sizes;
-    if (traced) handle->profile.learn(handle->runtime, handle->graph.debug_handles);
+    if (traced) handle->profile.learn(handle->runtime, handle->graph.origins);
     handle->graph.shrink();
     return Error::Ok;
   }
