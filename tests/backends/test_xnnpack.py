@@ -707,3 +707,13 @@ def test_a_tracer_is_told_the_time_of_each_operator() -> None:
         assert linear == [False, True, False, True, False, True]
         assert [event.part for event in told] == [first, *handles[:3], *handles[4:]]
         assert all(event.in_delegate for event in told) and told[-1].end <= call.end
+
+
+@there
+def test_an_operator_that_the_library_makes_of_limits_is_the_node_s_own() -> None:
+    edge = _lower(_Of(lambda x, y: torch.relu(x + y) * y), args := (torch.randn(8, 8), torch.randn(8, 8)))
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward", tracing=True)
+    method.execute(args)
+    told = [event for event in method.take_events() if event.in_delegate]
+    assert [event.name.split()[0] for event in told] == ["Binary", "Unary", "Binary"]
+    assert all(event.part is not None for event in told) and told[0].part != told[2].part

@@ -3,6 +3,7 @@
 #include "torchette/backends/xnnpack/graph.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <string>
@@ -111,13 +112,13 @@ class Builder {
                       i);
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
+      out_.origins.push_back(origin(nodes[i]));
       const Error error = node(nodes[i]);
       // a node without a step would be believed
       if (error != Error::Ok || !reader.ok() || out_.steps.size() != i + 1) {
         TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
         return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
       }
-      out_.origins.push_back(origin(nodes[i]));
     }
     for (const Defined& it : known_) out_.sizes.push_back(it.dims);
     out_.matrices.erase(std::remove_if(out_.matrices.begin(), out_.matrices.end(),
@@ -145,11 +146,13 @@ class Builder {
   }
 
  private:
+  static constexpr const char* kUnary = "Unary Elementwise";
+
   static Origin origin(const Table& entry) {
     const auto handle = entry.get<uint32_t>(fb::XNode::kDebugHandle);
     switch (entry.get<Node>(fb::XNode::kXnodeUnionType)) {
       case Node::XNNClamp:
-        return {handle, "Unary Elementwise"};
+        return {handle, kUnary};
       case Node::XNNCopy:
         return {handle, "Copy"};
       case Node::XNNStaticConstantPad:
@@ -553,6 +556,9 @@ class Builder {
     TORCHETTE_TRY(make(n, fb::XNNAdd::kOutputId, &out));
     const xnn_binary_params params = {low, high};
     TORCHETTE_XNN(xnn_define_binary(out_.subgraph, op, &params, a, b, out, 0));
+    // the library makes a node of its own of limits
+    if (std::isfinite(low) || std::isfinite(high))
+      out_.origins.push_back({out_.origins.back().debug_handle, kUnary});
     step(Step::Kind::Broadcast, n, {fb::XNNAdd::kInput1Id, fb::XNNAdd::kInput2Id}, fb::XNNAdd::kOutputId);
     return Error::Ok;
   }
