@@ -121,7 +121,7 @@ FUNCTIONS = {
     ),
     "softmax over other dimensions": lambda x: x.softmax(1) + x.softmax(-2) + x.softmax(0),
     "split": lambda x: (torch.cat(x.split([1, 2, 3], 1)[::-1], 1), sum(x.unbind(1)), x.chunk(3, -1)[2]),
-    "steps": lambda x: (x[:, :, ::2], x[:, 1::2], x[:, 1::3, :, ::5], x[..., 2:9:2], x[:, -3::2]),
+    "steps": lambda x: (x[:, :, ::2], x[:, 1::2], x[:, 1::3, :, ::5], x[..., 2:9:2], x[:, -3::2], x[..., ::4, :, ::3]),
     "averages of other windows": lambda x: (
         nn.functional.adaptive_avg_pool2d(x, (3, 16)),
         nn.functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
@@ -134,6 +134,7 @@ FUNCTIONS = {
         nn.functional.interpolate(x, (5, 17), mode="bicubic", antialias=True),
         nn.functional.interpolate(x, (5, 17), mode="bilinear", antialias=True),
     ),
+    "known places": lambda x: (x[:, [4, 5, 0]], x[..., [-1]], x[:, :, torch.tensor([1, 2, 3])], x[[1, 0, 1, 0, 1, 0, 1]]),
     "what changes nothing": lambda x: (x * torch.ones(8, 10) + torch.zeros(1), x * torch.ones(3, 1, 1, 1, 1)),
     "several results, one of them the input doubled": lambda x: (x + x, (x + x).relu(), x.reshape(2, -1) * 2),
 }  # fmt: skip
@@ -363,6 +364,27 @@ def test_attention_over_any_length_is_one_call(kind: str) -> None:
         x, mask = example(length)
         got = torch.as_tensor(method.execute([x, mask])[0])
         torch.testing.assert_close(got, attend(x, mask), rtol=1e-4, atol=1e-5)
+
+
+@there
+@pytest.mark.parametrize("number", [2.5, -torch.inf, torch.inf, torch.finfo(torch.float32).min])
+def test_choices_by_truth_values_from_elsewhere_do_not_cut(number: float) -> None:
+    def choose(x, mask):
+        x = torch.where(mask, x * 2, number).clamp(-5, 5)
+        return (x * 2).masked_fill(mask[:, :1], number).softmax(-1) if number < 3 else x
+
+    x, mask = torch.randn(2, 6, 8, 10), torch.rand(8, 10) > 0.5
+    mask[:, 0] = False
+    edge = _lower(_Of(choose), (x, mask))
+    assert _parts(edge) == 1, str(edge.delegation())
+    torch.testing.assert_close(_run(edge, (x, mask))[0], choose(x, mask), rtol=1e-4, atol=1e-5)
+
+
+@there
+@pytest.mark.parametrize("limits", [(0.1, None), (0.1, 0.4), (None, -0.1), (-0.5, 0.25)])
+def test_limits_behind_a_convolution(limits: tuple) -> None:
+    convolution = nn.Conv2d(3, 3, 3).requires_grad_(False)
+    _check(_Of(lambda x: convolution(x).clamp(*limits)), torch.randn(2, 3, 5, 5))
 
 
 @there

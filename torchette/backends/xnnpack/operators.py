@@ -78,7 +78,9 @@ def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
         if operator is None:
             return "XNNPACK has no such operator"
         dtypes: set[torch.dtype] = set()
-        for value in (node, *node.all_input_nodes):
+        # Places are no values of the library's: they are known ahead of time.
+        read = node.all_input_nodes[:1] if node.target in _PLACED else node.all_input_nodes
+        for value in (node, *read):
             dtypes |= _check_value(value.meta.get("val"))
         if len(dtypes) > 1 and node.target != aten._to_copy.default:
             raise Refused("float16 and float32 in one operator")
@@ -611,7 +613,17 @@ def _gelu(lowering: Lowering, node: Node) -> None:
 def _clamped(low: float, high: float) -> Emit:
     def emit(lowering: Lowering, node: Node) -> None:
         (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
-        lowering.add("XNNClamp", node, (low, high), input_id=source, output_id=result)
+        if low <= 0 <= high:
+            lowering.add("XNNClamp", node, (low, high), input_id=source, output_id=result)
+            return
+        # The library would take such a clamp into a convolution before it, and then fail.
+        steps = [("XNNMaximum", low), ("XNNMinimum", high)]
+        steps = [(kind, limit) for kind, limit in steps if math.isfinite(limit)]
+        for i, (kind, limit) in enumerate(steps):
+            last = i + 1 == len(steps)
+            value = result if last else lowering.scratch_like(node)
+            lowering.binary(kind, node, source, lowering.number(limit), value)
+            source = value
 
     return emit
 
@@ -633,6 +645,8 @@ def _has_limits(node: Node, is_constant: Callable[[Node], bool]) -> None:
         raise Refused("a limit is a tensor")
     if _limits(node)[0] >= _limits(node)[1]:
         raise Refused("the limits leave nothing between them")
+    if not _limits(node)[0] <= 0 <= _limits(node)[1] and role(node.args[0]) == "dequantize":
+        raise Refused("limits of integers that leave 0 out")
 
 
 @_register(aten.clamp.default, aten.hardtanh.default, check=_has_limits)
@@ -1060,7 +1074,7 @@ def _counts_beyond(node: Node) -> bool:
 
 def _pool_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     _static_channels(node)
-    kernel, _, _, _, ceil = _pool_numbers(node)
+    kernel, stride, _, _, ceil = _pool_numbers(node)
     if node.args[0].meta["val"].dim() != 4:  # type: ignore[union-attr]
         raise Refused("a pool of an image without a batch")
     if ceil:
@@ -1069,8 +1083,11 @@ def _pool_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
         raise Refused("a pool of one element")
     if _counts_beyond(node):
         _resample_check(node, is_constant)
-    elif node.target != aten.avg_pool2d.default and any(user.args[1] != 0 for user in node.users):
-        raise Refused("the places of the maxima are used")
+    elif node.target != aten.avg_pool2d.default:
+        if any(user.args[1] != 0 for user in node.users):
+            raise Refused("the places of the maxima are used")
+        if any(step > size for step, size in zip(stride, kernel, strict=True)):
+            raise Refused("the windows of a maximum pool leave elements out")
 
 
 @_register(aten.avg_pool2d.default, aten.max_pool2d_with_indices.default, check=_pool_check)
@@ -1094,10 +1111,7 @@ def _pool(lowering: Lowering, node: Node) -> None:
         n, h, w, c = _image_dims(dims_of(source.meta["val"]))  # type: ignore[union-attr]
         padded = lowering.scratch([n, h + 2 * padding[0], w + 2 * padding[1], c])
         around = [0, *padding, 0]
-        lowering.add(
-            "XNNStaticConstantPad", node, pre_paddings=around, post_paddings=around, padding_value=0.0,
-            input_id=image, output_id=padded,
-        )  # fmt: skip
+        _surround(lowering, node, image, around, around, 0.0, padded)
         image, padding, after = padded, (0, 0), [0, 0]
     lowering.add(
         "XNNAvgPooling2d" if average else "XNNMaxPooling2d",
@@ -1621,11 +1635,9 @@ def _slice_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
         isinstance(size, torch.SymInt) for size in after[dim : dim + 1] if node.target != aten.select_copy.int
     ):
         raise Refused("a slice of a dynamic dimension")
-    _, _, count, step = _slice_numbers(node)
+    *_, step = _slice_numbers(node)
     if node.target == aten.select_copy.int or step > 1:
         _one_dynamic(node, is_constant)
-    if step > 1 and count * step > before[dim]:
-        raise Refused("a slice with steps that is longer than what it is cut from")
 
 
 def _cut(
@@ -1670,11 +1682,17 @@ def _slice(lowering: Lowering, node: Node) -> None:
         return
     # Groups of as many as there are between two that are taken; of each the same one.
     whole, _ = _ordered(lowering, node, dims_of(given), dim)
-    first = min(start, whole[at] - count * step)
-    if count * step < whole[at]:
+    length = whole[at]
+    first = max(min(start, length - count * step), 0)
+    if count * step != length:
         part, whole[at] = value, count * step
         value = lowering.scratch(whole)
-        _cut(lowering, node, part, sizes, at, first, count * step, value)
+        if count * step < length:
+            _cut(lowering, node, part, sizes, at, first, count * step, value)
+        else:
+            after = [0] * len(whole)
+            after[at] = count * step - length
+            _surround(lowering, node, part, [0] * len(whole), after, 0.0, value)
     outer, inner = (
         (math.prod(whole[a:b]), 0 if 0 in sizes[a:b] else math.prod(whole[a:b]))
         for a, b in ((0, at), (at + 1, None))
@@ -1715,6 +1733,48 @@ def _split(lowering: Lowering, node: Node) -> None:
         _cut(lowering, node, value, dims, at, start, sizes[part.args[1]], result)  # type: ignore[index]
 
 
+_MOST_CUT = 32  # slices that stand for one operator
+
+
+def _places_known(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    _static(node)
+    chosen = [(dim, places) for dim, places in enumerate(node.args[1]) if places is not None]  # type: ignore[arg-type]
+    if len(chosen) != 1 or not is_constant(chosen[0][1]):
+        raise Refused("computed places, or those of several dimensions")
+    if chosen[0][1].meta["val"].dim() != 1 or chosen[0][1].meta["val"].dtype not in (
+        torch.int32,
+        torch.int64,
+    ):
+        raise Refused("places that are no row of whole numbers")
+    if chosen[0][1].meta["val"].numel() > _MOST_CUT:
+        raise Refused(f"more than {_MOST_CUT} places")
+
+
+_PLACED = {aten.index.Tensor}
+
+
+@_register(aten.index.Tensor, check=_places_known)
+def _index(lowering: Lowering, node: Node) -> None:
+    """A slice for each run of neighbours, and those side by side."""
+    source, places = node.args[:2]
+    dim = next(i for i, given in enumerate(places) if given is not None)  # type: ignore[arg-type]
+    sizes = sizes_of(source.meta["val"])  # type: ignore[union-attr]
+    wanted = (lowering.constant(places[dim]) % sizes[dim]).tolist()  # type: ignore[index, operator, union-attr]
+    runs: list[list[int]] = []
+    for place in wanted:
+        if runs and place == sum(runs[-1]):
+            runs[-1][1] += 1
+        else:
+            runs.append([place, 1])
+    value, result = lowering.plain(source), lowering.result(node)  # type: ignore[arg-type]
+    parts = []
+    for start, count in runs:
+        parts.append(result if len(runs) == 1 else lowering.scratch([*sizes[:dim], count, *sizes[dim + 1 :]]))
+        _cut(lowering, node, value, sizes, dim, start, count, parts[-1])
+    if len(runs) > 1:
+        _join(lowering, node, parts, [count for _, count in runs], dims_of(node.meta["val"]), dim, result)
+
+
 _MOST_JOINED = 5  # values that one node of the library joins
 
 
@@ -1736,6 +1796,20 @@ def _cat(lowering: Lowering, node: Node) -> None:
     dims = dims_of(node.meta["val"])
     if lowering.is_image(node):
         dims, dim = _image_dims(dims), _image_axis(dim, len(dims))
+
+    _join(lowering, node, values, sizes, dims, dim, result)
+
+
+def _join(
+    lowering: Lowering,
+    node: Node,
+    values: list[int],
+    sizes: list[int],
+    dims: Sequence[int],
+    dim: int,
+    result: int,
+) -> None:
+    """Values of these sizes side by side in a dimension, as many at once as the library takes."""
 
     def join(some: list[int], into: int) -> None:
         inputs = {f"input{i + 1}_id": value for i, value in enumerate(some)}
@@ -1772,12 +1846,26 @@ def _pad(lowering: Lowering, node: Node) -> None:
             [amount[0], 0, amount[2], amount[1]] if rank == 3 else [amount[i] for i in _TO_NHWC]
             for amount in (before, after)
         )
+    amount = float(node.args[2]) if len(node.args) > 2 else 0.0  # type: ignore[arg-type]
+    _surround(lowering, node, value, before, after, amount, result)
+
+
+def _surround(
+    lowering: Lowering,
+    node: Node,
+    value: int,
+    before: Sequence[int],
+    after: Sequence[int],
+    amount: float,
+    result: int,
+) -> None:
+    """Elements around those that there are."""
     lowering.add(
         "XNNStaticConstantPad",
         node,
-        pre_paddings=before,
-        post_paddings=after,
-        padding_value=float(node.args[2]) if len(node.args) > 2 else 0.0,  # type: ignore[arg-type]
+        pre_paddings=list(before),
+        post_paddings=list(after),
+        padding_value=amount,
         input_id=value,
         output_id=result,
     )

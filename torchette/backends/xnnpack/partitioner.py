@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from torch.fx import Node
 from torchette.backends.xnnpack.attention import spell_out_attention
 from torchette.backends.xnnpack.configs import ConfigPrecisionType, XNNPartitionerConfig, by_operator
 from torchette.backends.xnnpack.operators import why_not
+from torchette.backends.xnnpack.payload import FLOATS
 from torchette.backends.xnnpack.preprocess import EXTERNAL_TAG, XnnpackBackend
 from torchette.backends.xnnpack.quantization import role
 from torchette.exir.delegate import (
@@ -26,7 +28,7 @@ from torchette.exir.delegate import (
     reject,
     tag_constant_data,
 )
-from torchette.exir.graph import add_constant, calls, constants, copy_program
+from torchette.exir.graph import add_constant, call, calls, constants, copy_program, replace, same_shape
 from torchette.exir.ops import functional
 from torchette.exir.partition import TAG
 
@@ -76,8 +78,14 @@ class XnnpackPartitioner(Partitioner):
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag it, and the weights that only it reads."""
         stored = constants(exported_program)
+        behind: set[Node] = set()  # what needs something that the library computes
         for node in calls(exported_program):
+            if any(source in behind or TAG in source.meta for source in node.all_input_nodes):
+                behind.add(node)
             if node.target is operator.getitem:
+                continue
+            is_choice = node.target == torch.ops.aten.where.self and self._configs is None
+            if is_choice and _limit(node, behind, stored, exported_program):
                 continue
             given = node.args
             if node.target in _WITH_SIZES and len(node.all_input_nodes) == 2:
@@ -200,6 +208,39 @@ _WHOLE = {
     torch.ops.aten.selu.default, torch.ops.aten.celu.default,
 }  # fmt: skip
 _WITH_SIZES = {torch.ops.aten.view_copy.default, torch.ops.aten.expand_copy.default}
+
+
+def _limit(
+    node: Node, behind: set[Node], stored: Mapping[Node, torch.Tensor], program: ExportedProgram
+) -> bool:
+    """Take a choice between what the library computes and a number, by truth values from elsewhere: it becomes the minimum
+    and the maximum with limits, which are infinite where the computed one is chosen. Whether it is such a choice."""
+    truth, *values = node.args
+    numbers = [value for value in values if value in stored and stored[value].numel() == 1]  # type: ignore[index]
+    given = [value for value in values if TAG in value.meta]  # type: ignore[union-attr]
+    val = node.meta["val"]
+    if truth in behind or len(numbers) != 1 or len(given) != 1:
+        return False
+    number, source = stored[numbers[0]], given[0]  # type: ignore[index]
+    computed = source.meta["val"]  # type: ignore[union-attr]
+    if not number.dtype is computed.dtype is val.dtype or not same_shape(computed.shape, val.shape):
+        return False
+    if val.dtype not in FLOATS or number.isnan().any():
+        return False
+    lowest = torch.finfo(val.dtype).min
+    steps = [(torch.ops.aten.minimum.default, math.inf)] if number < math.inf else []
+    steps += [(torch.ops.aten.maximum.default, -math.inf)] if number > lowest else []
+    for operation, infinite in steps:
+        free = add_constant(program, "no_limit", torch.full((), infinite, dtype=val.dtype), node)
+        arms = [free if value is given[0] else value for value in values]
+        with computed.fake_mode:
+            limits = torch.where(*(arm.meta["val"] for arm in (truth, *arms)))  # type: ignore[union-attr]
+        limit = call(node, torch.ops.aten.where.self, (truth, *arms), val=limits, like=node)
+        reject(limit, "truth values are none of XNNPACK's")
+        source = call(node, operation, (source, limit), val=val, like=node)
+        source.meta[TAG] = "xnnpack"
+    replace(program, node, source)  # type: ignore[arg-type]
+    return True
 
 
 def _is_wanted(node: Node) -> bool:

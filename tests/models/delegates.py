@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The zoo on XNNPACK. In: names of architectures. Out: how many delegate calls each becomes, what is left outside and why,
+# and whether the results are still eager's: the rows of docs/delegate-calls.md.
+"""Delegate calls of each architecture; ``python -m tests.models.delegates [NAME ...]`` writes these rows anew."""
+
+from __future__ import annotations
+
+import collections
+import re
+import statistics
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.export import export
+
+from tests.models import architectures
+from torchette.backends.xnnpack import XnnpackPartitioner
+from torchette.errors import DelegationWarning
+from torchette.exir import to_edge_transform_and_lower
+from torchette.exir.delegate import is_delegate_call
+from torchette.exir.graph import calls
+from torchette.runtime import Runtime
+
+PAGE = Path(__file__).parents[2] / "docs" / "delegate-calls.md"
+_ROW = re.compile(r"^\| `([\w/.-]+)` \| (\d+) \| ([\d.]+) % \| (\d+) \| (.*) \|$", re.M)
+_NAMED = 4  # operators that a row names
+
+
+@dataclass
+class Row:
+    """What became of an architecture.
+
+    Attributes:
+        calls: of delegates.
+        share: of its multiply-adds that they compute, in percent.
+        outside: calls of operators beside them.
+        why: the commonest of these, and how often each.
+        difference: from eager, in units of eager's largest value.
+    """
+
+    name: str
+    calls: int
+    share: float
+    outside: int
+    why: str
+    difference: float = 0.0
+
+
+def measure(name: str) -> Row:
+    """Lower, run and compare one architecture."""
+    module, args = architectures.build(name)
+    with torch.no_grad():
+        expected = module(*args)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        edge = to_edge_transform_and_lower(export(module, args), partitioner=XnnpackPartitioner())
+    placements = edge.delegation().placements
+    left = [item for item in placements if item.backend is None]
+    macs = sum(item.macs for item in placements)
+    share = 100 * (1 - sum(item.macs for item in left) / macs) if macs else 100.0
+    counts = collections.Counter(item.op.removeprefix("aten.").partition(".")[0] for item in left)
+    named = ", ".join(f"{op} {count}" for op, count in counts.most_common(_NAMED))
+    count = sum(map(is_delegate_call, calls(edge.exported_program())))
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    actual = torch.as_tensor(method.execute(list(args))[0])
+    scale = max(expected.abs().max().item(), 1e-6)
+    difference = (actual - expected).abs().max().item() / scale
+    return Row(name, count, share, len(left), named, difference)
+
+
+def rows() -> dict[str, Row]:
+    """The rows of the page."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    return {
+        name: Row(name, int(count), float(share), int(outside), why)
+        for name, count, share, outside, why in _ROW.findall(text)
+    }
+
+
+def page(found: dict[str, Row]) -> str:
+    """docs/delegate-calls.md."""
+    known = [found[name] for name in architectures.NAMES if name in found]
+    counts = [row.calls for row in known]
+    lines = [
+        "# Delegate calls",
+        "",
+        f"{len(known)} architectures as `XnnpackPartitioner` lowers them: {counts.count(1)} become one call, the median is",
+        f"{statistics.median(counts):g}. Outside are operators that the library has not, most of them on whole numbers: token ids and",
+        "positions. MACs are the multiply-adds that the calls compute.",
+        "",
+        "This page is printed by `python -m tests.models.delegates`; `./dev test --full` runs the same as tests.",
+        "",
+        "| architecture | calls | MACs | outside | of these |",
+        "|---|---:|---:|---:|---|",
+        *(f"| `{r.name}` | {r.calls} | {r.share:.1f} % | {r.outside} | {r.why} |" for r in known),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    table = rows()
+    for each in sys.argv[1:] or architectures.NAMES:
+        table[each] = measure(each)
+        print(table[each], flush=True)
+        PAGE.write_text(page(table), encoding="utf-8")

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The zoo on XNNPACK: no more delegate calls than the page says, and eager's results.
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+
+import pytest
+
+from tests.models import architectures, delegates
+from torchette.runtime import Runtime
+
+# Two amplify rounding, in any order of additions, beyond the bar that the others keep: see docs/zoo.md.
+TOLERANCE = 3e-4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
+    reason="this build has no XNNPACK: ./dev xnnpack",
+)
+@pytest.mark.parametrize("name", architectures.NAMES)
+def test_delegate_calls(name: str) -> None:
+    if importlib.util.find_spec(name.partition("/")[0]) is None:
+        pytest.skip(f"{name.partition('/')[0]} is not installed")
+    row, known = delegates.measure(name), delegates.rows()[name]
+    assert row.calls <= known.calls and row.outside <= known.outside, row
+    assert row.difference <= TOLERANCE, row
+
+
+def test_the_page_lists_every_architecture_and_the_median_is_one_call() -> None:
+    known = delegates.rows()
+    assert list(known) == architectures.NAMES, "run: python -m tests.models.delegates"
+    assert statistics.median(row.calls for row in known.values()) == 1
+    assert delegates.page(known) == delegates.PAGE.read_text(encoding="utf-8")
