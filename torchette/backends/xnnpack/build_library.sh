@@ -74,6 +74,14 @@ choose_tiles_of_8() {
   sed -i "/f32_igemm_minmax_ukernel_8x32__avx512f_broadcast/,/\.mr = 7;/s/\.mr = 7;/.mr = 8;/" "$config"
 }
 
+# A thread that waits for the others sleeps after some tenths of a millisecond of turning, not after tens of them: beside
+# another busy process it would turn on the very processor that the one it waits for needs, and drain a battery anywhere.
+wait_briefly() {
+  local header="$destination/src/pthreadpool/src/threadpool-common.h"
+  sed -i "s/PTHREADPOOL_SPIN_WAIT_ITERATIONS 1000000$/PTHREADPOOL_SPIN_WAIT_ITERATIONS 10000/" "$header"
+  grep -q "SPIN_WAIT_ITERATIONS 10000$" "$header" || fail "this version of pthreadpool waits in another way"
+}
+
 build() {
   local src="$destination/src" flags="-ffunction-sections -fdata-sections ${CFLAGS:-}"
   cmake -G Ninja -S "$src/xnnpack" -B "$destination/build" -DCMAKE_BUILD_TYPE=Release \
@@ -89,4 +97,5 @@ build() {
 
 [[ -d $destination/src/xnnpack ]] || fetch
 choose_tiles_of_8
+wait_briefly
 build
