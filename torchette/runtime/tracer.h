@@ -165,8 +165,7 @@ class EventTracerProfileScope {
   EventTracerEntry entry_;
 };
 
-// --- For backends: `event_tracer`, of their context, may be null
-// ----------------------------------------------
+// ---- for backends: `event_tracer`, of their context, may be null ----
 
 inline EventTracerEntry event_tracer_start_profiling_delegate(EventTracer* event_tracer, const char* name,
                                                               DelegateDebugIntId delegate_debug_id) {
