@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -362,9 +361,10 @@ void run(Module& module, const std::string& method, double load_ms) {
   std::cout.flush();
 }
 
-/// What was recorded, in microseconds since the first event.
-void write_trace(const EventRecorder& recorder, std::ofstream& file) {
-  file.precision(15);
+/// What was recorded, in microseconds since the first event. Closes the file; false where it is not whole.
+bool write_trace(const EventRecorder& recorder, FILE* file) {
+  std::ostringstream text;  // WASI's C++ library has no streams of files
+  text.precision(15);
   const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
   const auto microseconds = [ratio](torchette_timestamp_t ticks) {
     return static_cast<double>(ticks) * static_cast<double>(ratio.numerator) /
@@ -372,18 +372,20 @@ void write_trace(const EventRecorder& recorder, std::ofstream& file) {
   };
   const char* between = "{\"traceEvents\": [\n";
   for (const RecordedEvent& event : recorder.events()) {
-    file << between << "{\"name\": ";
-    print_json_string(file, event.name.empty() ? "part " + std::to_string(event.part) : event.name);
-    file << ", \"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"ts\": "
+    text << between << "{\"name\": ";
+    print_json_string(text, event.name.empty() ? "part " + std::to_string(event.part) : event.name);
+    text << ", \"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"ts\": "
          << microseconds(event.begin - recorder.events()[0].begin)
          << ", \"dur\": " << microseconds(event.end - event.begin);
     if (event.chain != kUnsetChainId)
-      file << ", \"args\": {\"chain\": " << event.chain << ", \"instruction\": " << event.instruction << "}";
-    file << "}";
+      text << ", \"args\": {\"chain\": " << event.chain << ", \"instruction\": " << event.instruction << "}";
+    text << "}";
     between = ",\n";
   }
-  file << "\n]}\n";
-  file.close();
+  text << "\n]}\n";
+  const std::string written = text.str();
+  const bool whole = fwrite(written.data(), 1, written.size(), file) == written.size();
+  return fclose(file) == 0 && whole;
 }
 
 /// Executes what the options ask for; the status to end with.
@@ -442,9 +444,8 @@ int main(int argc, char** argv) {
   }
   const std::string trace = options["trace_path"];
   const auto recorder = trace.empty() ? nullptr : std::make_shared<EventRecorder>();
-  std::ofstream trace_file;
-  if (!trace.empty()) trace_file.open(trace);
-  if (!trace_file) stop(2, trace + " cannot be written");
+  FILE* const trace_file = trace.empty() ? nullptr : fopen(trace.c_str(), "wb");
+  if (!trace.empty() && trace_file == nullptr) stop(2, trace + " cannot be written");
   std::unique_ptr<Module> owned =
       bundle ? std::make_unique<Module>(inside, nullptr, nullptr, recorder)
              : std::make_unique<Module>(options["model_path"], split(options["data_path"], ','),
@@ -461,7 +462,6 @@ int main(int argc, char** argv) {
   const Error loaded = module.load_method(method);
   if (loaded != Error::Ok) stop(method, loaded);
   const int status = execute(module, method, bundle, milliseconds(start));
-  if (recorder != nullptr) write_trace(*recorder, trace_file);
-  if (!trace_file) stop(2, trace + " cannot be written");
+  if (trace_file != nullptr && !write_trace(*recorder, trace_file)) stop(2, trace + " cannot be written");
   return status;
 }
