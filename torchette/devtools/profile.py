@@ -22,9 +22,7 @@ class Operation:
     instruction: int | None  # as `torchette inspect` numbers them; None for the method itself
     part: int | None  # the backend's number for it
     source: str  # the line of the model, where the file has it
-    times: list[
-        float
-    ]  # seconds of each execution; what lies inside of it and has a row of its own is not in it
+    times: list[float]  # seconds of each execution, without what has a row of its own inside of it
     calls: int  # in all executions together
 
 

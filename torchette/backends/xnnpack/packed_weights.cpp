@@ -186,7 +186,7 @@ void* PackedWeights::reserve(size_t size) {
   size = round_up(size, kAlignment);
   // kernels read a little beyond the end
   if (chunks_.empty() || chunks_.back().size - used_ < size + kAlignment) {
-    const size_t total = round_up(std::max(size + kAlignment, expected_ + expected_ / 8), kAlignment);
+    const size_t total = std::max(size + kAlignment, expected_ + expected_ / 8);
     char* data = static_cast<char*>(allocate(nullptr, kAlignment, total));
     if (data == nullptr) return nullptr;
     chunks_.push_back({data, total});
