@@ -613,7 +613,7 @@ def test_methods_share_weights(name: str) -> None:
 @there
 @pytest.mark.parametrize("cached", [True, False])
 def test_weights_of_every_size_are_packed_as_the_library_reads_them(cached: bool) -> None:
-    """Blocks of rows, what is left of them, and more than one thread packs."""
+    """Blocks of rows, what is left of them, short rows and long ones, and more than one thread packs."""
     registry = Runtime.get().backend_registry
     registry.set_option("XnnpackBackend", weight_cache_enabled=cached)
     try:
@@ -621,7 +621,8 @@ def test_weights_of_every_size_are_packed_as_the_library_reads_them(cached: bool
             _check(nn.Sequential(nn.Linear(300, outputs), nn.ReLU()), torch.randn(3, 300))
             _check(nn.Conv2d(13, outputs, 3, bias=outputs % 2 == 0), torch.randn(1, 13, 5, 5))
         _check(
-            nn.Sequential(nn.Linear(900, 700), nn.Linear(700, 900), nn.Linear(900, 33)), torch.randn(2, 900)
+            nn.Sequential(nn.Linear(900, 700), nn.Linear(700, 1100), nn.Linear(1100, 33)),
+            torch.randn(2, 900),
         )
     finally:
         registry.set_option("XnnpackBackend", weight_cache_enabled=True)

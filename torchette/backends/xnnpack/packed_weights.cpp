@@ -11,6 +11,8 @@
 #include <cstring>
 #include <thread>
 
+#include "torchette/backends/xnnpack/pack_rows.h"
+
 extern "C" {
 #include <xnnpack/config.h>  // of the library's own: the order in which its kernels read weights
 }
@@ -23,12 +25,24 @@ constexpr size_t kAlignment = 128;         // of one set of weights
 constexpr size_t kHuge = size_t{1} << 21;  // a page that is worth asking for: 512 faults become one
 constexpr size_t kPage = 4096;             // at least
 
+// What malloc gives back to the system, which clears it anew for the next who asks, is larger.
+constexpr size_t kChunk = size_t{28} << 20;
+
 constexpr uint32_t kMatrix = UINT32_MAX;     // in place of the library's seed: what `pack` packed
 constexpr size_t kBlock = size_t{1} << 18;   // bytes that a thread packs at once, or one block of rows
 constexpr size_t kThread = size_t{1} << 20;  // bytes that are worth a thread
 constexpr size_t kFolio = size_t{1} << 21;   // what one page fault may map of a file
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/// Of a file: in one call, not in a fault for every few pages.
+void map(const void* data, size_t size) {
+#ifdef MADV_POPULATE_READ
+  const auto first = reinterpret_cast<uintptr_t>(data) / kPage * kPage;
+  madvise(reinterpret_cast<void*>(first), reinterpret_cast<uintptr_t>(data) + size - first,
+          MADV_POPULATE_READ);
+#endif
+}
 
 }  // namespace
 
@@ -89,7 +103,7 @@ bool PackedWeights::key_of(const xnn_weights_cache_look_up_key& given, Key* key)
 void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void()>& meanwhile) {
   const xnn_gemm_config* const config = xnn_init_f32_gemm_config();
   // Where the kernels read one number of a row at a time, a convolution's rows are packed as a product's.
-  if (config == nullptr || config->log2_kr != 0 || config->log2_sr != 0 || config->pack_gemm_goi == nullptr)
+  if (config == nullptr || config->log2_kr != 0 || config->log2_sr != 0 || !can_pack_rows(config->nr))
     return meanwhile();
   std::sort(matrices.begin(), matrices.end(),
             [](const Matrix& a, const Matrix& b) { return a.rows < b.rows; });
@@ -128,8 +142,7 @@ void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void
 
 void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
                          const std::function<void()>& meanwhile) {
-  const xnn_gemm_config* const config = xnn_init_f32_gemm_config();
-  const auto pack_rows = reinterpret_cast<xnn_packw_gemm_goi_ukernel_fn>(config->pack_gemm_goi);
+  const size_t tile = xnn_init_f32_gemm_config()->nr;
   std::atomic<size_t> next{0};
   std::map<const Matrix*, size_t> left;  // rows that are not packed yet; under mutex_, as what follows
   std::vector<const Matrix*> done;
@@ -152,8 +165,9 @@ void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
       const Block& it = blocks[i];
       const Matrix& matrix = *it.matrix;
       const float* rows = matrix.rows + it.first * matrix.inputs;
-      pack_rows(1, it.count, matrix.inputs, config->nr, 1, 1, rows,
-                matrix.bias == nullptr ? nullptr : matrix.bias + it.first, nullptr, it.to, 0, nullptr);
+      map(rows, it.count * matrix.inputs * sizeof(float));
+      pack_rows(rows, matrix.bias == nullptr ? nullptr : matrix.bias + it.first, it.count, matrix.inputs,
+                tile, it.to);
       const std::lock_guard<std::mutex> lock(mutex_);
       if ((left[&matrix] -= it.count) == 0) done.push_back(&matrix);
       release(rows);
@@ -186,7 +200,7 @@ void* PackedWeights::reserve(size_t size) {
   size = round_up(size, kAlignment);
   // kernels read a little beyond the end
   if (chunks_.empty() || chunks_.back().size - used_ < size + kAlignment) {
-    const size_t total = std::max(size + kAlignment, expected_ + expected_ / 8);
+    const size_t total = std::max(size + kAlignment, std::min(expected_ + expected_ / 8, kChunk));
     char* data = static_cast<char*>(allocate(nullptr, kAlignment, total));
     if (data == nullptr) return nullptr;
     chunks_.push_back({data, total});
