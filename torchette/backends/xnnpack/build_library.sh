@@ -6,10 +6,11 @@
 set -euo pipefail
 destination=$(realpath -m "${1:?usage: build_library.sh FOLDER}")
 
-# Debian's name, the upstream version that this backend was tried with, suites that have had it
+# Debian's name, the upstream version that this backend was tried with (* for any), suites that have had it, best first.
+# Of pthreadpool the newest: before 2025 a computation waited also for threads that had not begun to help.
 readonly SOURCES=(
   "xnnpack 0.0~git20241108.4ea82e5 trixie sid"
-  "pthreadpool 0.0~git20240616.560c60d trixie sid"
+  "pthreadpool * sid forky trixie"
   "fxdiv 0.0~git20200417.b408327 trixie sid"
   "fp16 0.0~git20200514.4dfe081 trixie sid"
   "cpuinfo * sid"
@@ -29,7 +30,7 @@ fetch() {
   uri=$(archive)
   [[ -n $uri ]] || fail "apt knows no Debian archive; run apt-get update first"
   mkdir -p "$destination/apt/lists/partial" "$destination/apt/cache/archives/partial" "$destination/src"
-  for suite in trixie sid; do
+  for suite in trixie forky sid; do
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main"
   done >"$destination/apt/sources.list"
   apt=(apt-get -qq -o "Dir::Etc::SourceList=$destination/apt/sources.list" -o Dir::Etc::SourceParts=-
@@ -38,6 +39,7 @@ fetch() {
   cd "$destination/src"
   for entry in "${SOURCES[@]}"; do
     read -r name version suites <<<"$entry"
+    rm -f "$name"_*.orig.tar.*
     for suite in $suites; do
       # Only the upstream tarball: not every mirror carries Debian's own part, and it is not needed.
       "${apt[@]}" source --download-only --tar-only "$name/$suite" >/dev/null 2>&1 && break
@@ -74,12 +76,63 @@ choose_tiles_of_8() {
   sed -i "/f32_igemm_minmax_ukernel_8x32__avx512f_broadcast/,/\.mr = 7;/s/\.mr = 7;/.mr = 8;/" "$config"
 }
 
-# A thread that waits for the others sleeps after some tenths of a millisecond of turning, not after tens of them: beside
-# another busy process it would turn on the very processor that the one it waits for needs, and drain a battery anywhere.
+# Tiles of 16 outputs as well, with kernels that the library has too: a layer of 16 outputs, or of 40, computes in tiles
+# of 32 as many in vain. What chooses is one function, which the code that packs weights ahead of the library asks too.
+choose_tiles_of_16_outputs() {
+  local src="$destination/src/xnnpack" kind rows
+  grep -q xnn_f32_gemm_config_for "$src/src/configs/gemm-config.c" && return
+  for kind in gemm igemm; do
+    for rows in 1 8; do
+      sed -i "/^SET(PROD_AVX512F/a\  src/f32-$kind/gen/f32-$kind-${rows}x16-minmax-avx512f-broadcast.c" \
+        "$src/cmake/gen/avx512f_microkernels.cmake"
+    done
+  done
+  cat >>"$src/src/configs/gemm-config.c" <<'C'
+
+static struct xnn_gemm_config f32_gemm_16_config;
+XNN_INIT_ONCE_GUARD(f32_gemm_16);
+
+static void init_f32_gemm_16_config(void) {
+#if XNN_ARCH_X86 || XNN_ARCH_X86_64
+  f32_gemm_16_config = *xnn_init_f32_gemm_config();
+  struct gemm_fused_ukernels* kernels = &f32_gemm_16_config.minmax;
+  memset(kernels, 0, sizeof(*kernels));
+  kernels->gemm[XNN_MR_TO_INDEX(1)] = xnn_init_hmp_gemm_ukernel(
+      (xnn_gemm_ukernel_fn) xnn_f32_gemm_minmax_ukernel_1x16__avx512f_broadcast);
+  kernels->gemm[XNN_MR_TO_INDEX(8)] = xnn_init_hmp_gemm_ukernel(
+      (xnn_gemm_ukernel_fn) xnn_f32_gemm_minmax_ukernel_8x16__avx512f_broadcast);
+  kernels->igemm[XNN_MR_TO_INDEX(1)] = xnn_init_hmp_igemm_ukernel(
+      (xnn_igemm_ukernel_fn) xnn_f32_igemm_minmax_ukernel_1x16__avx512f_broadcast);
+  kernels->igemm[XNN_MR_TO_INDEX(8)] = xnn_init_hmp_igemm_ukernel(
+      (xnn_igemm_ukernel_fn) xnn_f32_igemm_minmax_ukernel_8x16__avx512f_broadcast);
+  f32_gemm_16_config.pack_gemm_goi = (xnn_packw_gemm_goi_ukernel_fn) xnn_x32_packw_gemm_goi_ukernel_x16__avx_u4;
+  f32_gemm_16_config.mr = 8;
+  f32_gemm_16_config.nr = 16;
+#endif
+}
+
+const struct xnn_gemm_config* xnn_f32_gemm_config_for(size_t outputs) {
+  const struct xnn_gemm_config* config = xnn_init_f32_gemm_config();
+  if (config == NULL || config->nr != 32 || (outputs - 1) % 32 >= 16) return config;
+  XNN_INIT_ONCE(f32_gemm_16);
+  return &f32_gemm_16_config;
+}
+C
+  sed -i "/xnn_init_f32_gemm_nr2_config/a XNN_INTERNAL const struct xnn_gemm_config* xnn_f32_gemm_config_for(size_t outputs);" \
+    "$src/src/xnnpack/config.h"
+  sed -i "s/xnn_init_f32_gemm_config()/xnn_f32_gemm_config_for(group_output_channels)/" "$src/src/operators/convolution-nhwc.c"
+  sed -i "s/xnn_init_f32_gemm_config()/xnn_f32_gemm_config_for(output_channels)/" "$src/src/operators/fully-connected-nc.c"
+  grep -q "config_for(group_output_channels)" "$src/src/operators/convolution-nhwc.c" &&
+    grep -q "config_for(output_channels)" "$src/src/operators/fully-connected-nc.c" ||
+    fail "this version of XNNPACK chooses its kernels in another way"
+}
+
+# Where only an old pthreadpool is had: a thread that waits for the others sleeps after some tenths of a millisecond of
+# turning, not after tens of them. Beside another busy process it would turn on the very processor that the one it waits
+# for needs, and drain a battery anywhere.
 wait_briefly() {
   local header="$destination/src/pthreadpool/src/threadpool-common.h"
   sed -i "s/PTHREADPOOL_SPIN_WAIT_ITERATIONS 1000000$/PTHREADPOOL_SPIN_WAIT_ITERATIONS 10000/" "$header"
-  grep -q "SPIN_WAIT_ITERATIONS 10000$" "$header" || fail "this version of pthreadpool waits in another way"
 }
 
 build() {
@@ -95,7 +148,13 @@ build() {
   cmake --build "$destination/build" --target XNNPACK
 }
 
-[[ -d $destination/src/xnnpack ]] || fetch
+fetched="$destination/src/fetched"
+if [[ ! -f $fetched || $(<"$fetched") != "${SOURCES[*]}" ]]; then
+  rm -rf "$destination/build"  # unpacked files are older than what was made from those before them
+  fetch
+  printf '%s' "${SOURCES[*]}" >"$fetched"
+fi
 choose_tiles_of_8
+choose_tiles_of_16_outputs
 wait_briefly
 build

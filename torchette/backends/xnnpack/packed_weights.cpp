@@ -15,6 +15,8 @@
 
 extern "C" {
 #include <xnnpack/config.h>  // of the library's own: the order in which its kernels read weights
+// Of build_library.sh; not in a library that somebody built in another way.
+const xnn_gemm_config* xnn_f32_gemm_config_for(size_t outputs) __attribute__((weak));
 }
 
 namespace torchette {
@@ -35,6 +37,11 @@ constexpr size_t kFolio = size_t{1} << 21;   // what one page fault may map of a
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+/// The library's kernels for a product with so many outputs, if it can run here.
+const xnn_gemm_config* config_for(size_t outputs) {
+  return xnn_f32_gemm_config_for != nullptr ? xnn_f32_gemm_config_for(outputs) : xnn_init_f32_gemm_config();
+}
+
 /// Of a file: in one call, not in a fault for every few pages.
 void map(const void* data, size_t size) {
 #ifdef MADV_POPULATE_READ
@@ -49,6 +56,7 @@ void map(const void* data, size_t size) {
 /// Rows of a matrix that are packed together.
 struct PackedWeights::Block {
   const Matrix* matrix;
+  size_t tile;  // rows whose numbers stand side by side
   size_t first, count;
   float* to;
 };
@@ -101,16 +109,17 @@ bool PackedWeights::key_of(const xnn_weights_cache_look_up_key& given, Key* key)
 }
 
 void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void()>& meanwhile) {
-  const xnn_gemm_config* const config = xnn_init_f32_gemm_config();
-  // Where the kernels read one number of a row at a time, a convolution's rows are packed as a product's.
-  if (config == nullptr || config->log2_kr != 0 || config->log2_sr != 0 || !can_pack_rows(config->nr))
-    return meanwhile();
   std::sort(matrices.begin(), matrices.end(),
             [](const Matrix& a, const Matrix& b) { return a.rows < b.rows; });
   std::vector<Block> blocks;
   size_t bytes = 0;
   for (const Matrix& matrix : matrices) {
-    if (matrix.outputs < config->nr) continue;  // the library has other kernels for these
+    const xnn_gemm_config* const config = config_for(matrix.outputs);
+    // Where the kernels read one number of a row at a time, a convolution's rows are packed as a product's.
+    if (config == nullptr || config->log2_kr != 0 || config->log2_sr != 0) continue;
+    const size_t tile = config->nr;
+    if (!can_pack_rows(tile) || matrix.outputs < tile)
+      continue;  // the library has other kernels for these few
     const size_t stride = matrix.inputs + 1;
     Key key;
     const bool has_key = key_of({kMatrix, matrix.rows, matrix.bias}, &key);
@@ -121,19 +130,18 @@ void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void
       packed = found->second;
       continue;
     }
-    const size_t outputs = round_up(matrix.outputs, config->nr);
+    const size_t outputs = round_up(matrix.outputs, tile);
     packed = reserve(outputs * stride * sizeof(float));
     if (packed == nullptr) {
       ready_.erase({matrix.rows, matrix.bias});
       break;
     }
     if (outputs != matrix.outputs)  // the last tile has columns that nobody packs
-      memset(static_cast<float*>(packed) + (outputs - config->nr) * stride, 0,
-             config->nr * stride * sizeof(float));
+      memset(static_cast<float*>(packed) + (outputs - tile) * stride, 0, tile * stride * sizeof(float));
     if (has_key) entries_.emplace(std::move(key), packed);
-    const size_t at_once = round_up(std::max<size_t>(kBlock / (stride * sizeof(float)), 1), config->nr);
+    const size_t at_once = round_up(std::max<size_t>(kBlock / (stride * sizeof(float)), 1), tile);
     for (size_t first = 0; first < matrix.outputs; first += at_once)
-      blocks.push_back({&matrix, first, std::min(at_once, matrix.outputs - first),
+      blocks.push_back({&matrix, tile, first, std::min(at_once, matrix.outputs - first),
                         static_cast<float*>(packed) + first * stride});
     bytes += matrix.outputs * stride * sizeof(float);
   }
@@ -142,7 +150,6 @@ void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void
 
 void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
                          const std::function<void()>& meanwhile) {
-  const size_t tile = xnn_init_f32_gemm_config()->nr;
   std::atomic<size_t> next{0};
   std::map<const Matrix*, size_t> left;  // rows that are not packed yet; under mutex_, as what follows
   std::vector<const Matrix*> done;
@@ -167,7 +174,7 @@ void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
       const float* rows = matrix.rows + it.first * matrix.inputs;
       map(rows, it.count * matrix.inputs * sizeof(float));
       pack_rows(rows, matrix.bias == nullptr ? nullptr : matrix.bias + it.first, it.count, matrix.inputs,
-                tile, it.to);
+                it.tile, it.to);
       const std::lock_guard<std::mutex> lock(mutex_);
       if ((left[&matrix] -= it.count) == 0) done.push_back(&matrix);
       release(rows);
