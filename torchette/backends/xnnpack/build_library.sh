@@ -10,7 +10,7 @@ destination=$(realpath -m "${1:?usage: build_library.sh FOLDER}")
 # Of pthreadpool the newest: before 2025 a computation waited also for threads that had not begun to help.
 readonly SOURCES=(
   "xnnpack 0.0~git20241108.4ea82e5 trixie sid"
-  "pthreadpool * sid forky trixie"
+  "pthreadpool * sid trixie"
   "fxdiv 0.0~git20200417.b408327 trixie sid"
   "fp16 0.0~git20200514.4dfe081 trixie sid"
   "cpuinfo * sid"
@@ -30,7 +30,7 @@ fetch() {
   uri=$(archive)
   [[ -n $uri ]] || fail "apt knows no Debian archive; run apt-get update first"
   mkdir -p "$destination/apt/lists/partial" "$destination/apt/cache/archives/partial" "$destination/src"
-  for suite in trixie forky sid; do
+  for suite in trixie sid; do
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main"
   done >"$destination/apt/sources.list"
   apt=(apt-get -qq -o "Dir::Etc::SourceList=$destination/apt/sources.list" -o Dir::Etc::SourceParts=-
@@ -61,26 +61,22 @@ fetch() {
   done
 }
 
-# Products on AVX-512 in tiles of 8 rows as well, with kernels that the library has but does not choose from: of the
-# 128 rows of a sentence none is computed in vain, where tiles of 7 rows compute 133.
+# Products on AVX-512 in tiles of 8 rows as well, with a kernel that the library has but does not choose from: of the
+# 128 rows of a sentence none is computed in vain, where tiles of 7 rows compute 133. Not convolutions, whose rows each
+# have a pointer: with 8 of them the registers run out.
 choose_tiles_of_8() {
-  local config="$destination/src/xnnpack/src/configs/gemm-config.c" kind name
-  local list="$destination/src/xnnpack/cmake/gen/avx512f_microkernels.cmake"
-  grep -q 8x32__avx512f_broadcast "$config" && return
-  for kind in gemm igemm; do
-    name="f32_${kind}_minmax_ukernel_7x32__avx512f_broadcast"
-    grep -q "$name" "$config" || fail "this version of XNNPACK has no $name"
-    sed -i "/$name/{p;s/INDEX(7)/INDEX(8)/;s/7x32/8x32/}" "$config"
-    sed -i "/^SET(PROD_AVX512F/a\\  src/f32-$kind/gen/f32-$kind-8x32-minmax-avx512f-broadcast.c" "$list"
-  done
-  sed -i "/f32_igemm_minmax_ukernel_8x32__avx512f_broadcast/,/\.mr = 7;/s/\.mr = 7;/.mr = 8;/" "$config"
+  local config="$destination/src/xnnpack/src/configs/gemm-config.c" name=f32_gemm_minmax_ukernel_7x32__avx512f_broadcast
+  grep -q "$name" "$config" || fail "this version of XNNPACK has no $name"
+  sed -i "/$name/{p;s/INDEX(7)/INDEX(8)/;s/7x32/8x32/}" "$config"
+  sed -i "/${name/7x/8x}/,/\.mr = 7;/s/\.mr = 7;/.mr = 8;/" "$config"
+  sed -i "/^SET(PROD_AVX512F/a\\  src/f32-gemm/gen/f32-gemm-8x32-minmax-avx512f-broadcast.c" \
+    "$destination/src/xnnpack/cmake/gen/avx512f_microkernels.cmake"
 }
 
 # Tiles of 16 outputs as well, with kernels that the library has too: a layer of 16 outputs, or of 40, computes in tiles
 # of 32 as many in vain. What chooses is one function, which the code that packs weights ahead of the library asks too.
 choose_tiles_of_16_outputs() {
   local src="$destination/src/xnnpack" kind rows
-  grep -q xnn_f32_gemm_config_for "$src/src/configs/gemm-config.c" && return
   for kind in gemm igemm; do
     for rows in 1 8; do
       sed -i "/^SET(PROD_AVX512F/a\  src/f32-$kind/gen/f32-$kind-${rows}x16-minmax-avx512f-broadcast.c" \
@@ -148,13 +144,14 @@ build() {
   cmake --build "$destination/build" --target XNNPACK
 }
 
-fetched="$destination/src/fetched"
-if [[ ! -f $fetched || $(<"$fetched") != "${SOURCES[*]}" ]]; then
-  rm -rf "$destination/build"  # unpacked files are older than what was made from those before them
+# Unpacked files are older than what was made from those before them: that goes, too.
+made_by="$destination/src/made_by" this=$(sha256sum <"${BASH_SOURCE[0]}")
+if [[ ! -f $made_by || $(<"$made_by") != "$this" ]]; then
+  rm -rf "$destination/build"
   fetch
-  printf '%s' "${SOURCES[*]}" >"$fetched"
+  choose_tiles_of_8
+  choose_tiles_of_16_outputs
+  wait_briefly
+  printf '%s' "$this" >"$made_by"
 fi
-choose_tiles_of_8
-choose_tiles_of_16_outputs
-wait_briefly
 build
