@@ -273,6 +273,15 @@ def test_nonzero_with_any_number_of_hits(mode: Any) -> None:
         assert_equal(model(x.reshape(3, 4)), module(x.reshape(3, 4)))
 
 
+@MODES
+def test_a_mask_that_repeats_what_it_selects_from(mode: Any) -> None:
+    """torch.export asserts that no more is found than the tensor has elements, and forgets that a mask may repeat it."""
+    module = OneInput(lambda x: torch.masked_select(x, (x > 0) | torch.ones(5, 1, 1, dtype=torch.bool)) + 1)
+    model = torchette.compile(module.eval(), (torch.ones(3, 4),), dynamic_memory_planning_mode=mode)
+    x = torch.randn(3, 4)
+    assert_equal(model(x), module(x))
+
+
 def test_numbers_computed_from_sizes() -> None:
     def function(x: Tensor) -> Any:
         n, m = x.shape

@@ -68,6 +68,11 @@ OURS = {
     "max": (lambda x: x.max(), (FLOATS,)),
     "min": (lambda x: x.min(), (FLOATS,)),
     "exp2": (torch.exp2, (FLOATS,)),
+    "take_one": (torch.take, (FLOATS, torch.tensor(-3))),
+    "falling_edges": (
+        lambda x, edges: torch.histogram(x, edges)[0],
+        (FLOATS, torch.tensor([-0.5, 1.0, -1.0, 0.5])),
+    ),
     "fake quantize": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.3, 7, 0, 15), (FLOATS,)),
     "fake quantize by tensors": (
         lambda x: torch.fake_quantize_per_tensor_affine(

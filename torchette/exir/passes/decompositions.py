@@ -410,6 +410,7 @@ TABLE: dict[Any, Callable] = {
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.put.default: _put,
+    aten.take.default: lambda x, index: x.reshape(-1)[index.reshape(-1)].reshape(index.shape),
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.as_strided_scatter.default: _as_strided_scatter,
     aten.empty_permuted.default: _empty,

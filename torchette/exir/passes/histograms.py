@@ -47,9 +47,8 @@ def _counts(
     inside = torch.ones(points.shape[0], dtype=torch.bool)
     for dim, (of, size) in enumerate(zip(edges, shape, strict=True)):
         values = points[:, dim].contiguous()
-        place = torch.searchsorted(of, values, right=True) - 1
-        place = torch.where(values == of[-1], size - 1, place)
-        inside = inside & (place >= 0) & (place < size)
+        place = (torch.searchsorted(of, values, right=True) - 1).clamp(0, size - 1)
+        inside = inside & (values >= of[0]) & (values <= of[-1])
         bin_of = bin_of * size + place
     amounts = torch.ones_like(bin_of, dtype=x.dtype) if weight is None else weight.reshape(-1)
     none = torch.zeros(math.prod(shape), dtype=x.dtype)

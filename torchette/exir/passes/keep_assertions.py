@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -20,6 +22,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from torchette.exir import ops
 from torchette.exir.graph import call, fake_mode, graph_modules, note, place
+from torchette.exir.tensor import upper_bound
 
 aten = torch.ops.aten
 
@@ -50,12 +53,15 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
     kept = dropped = 0
     checks = program.graph_module.meta.get(CHECKS, {})
     for module in graph_modules(program):
+        selections = _widened(module)
         known = _Known(program, module)
         nodes = [node for node in module.graph.nodes if node.target in ops.ASSERTIONS]
         found = [assertion for node in nodes for assertion in _assertions(program, node, checks)]
         # Torch has some of them twice, once in the model's words and once in its own.
         words = {known.form(each.condition): each.text for each in reversed(found) if each.theirs}
-        for node, condition, text, _ in found:
+        for node, condition, text, theirs in found:
+            if not theirs and _is_torchs_bound(condition, selections):
+                continue
             if known.proves(condition):
                 dropped += 1
                 continue
@@ -101,6 +107,34 @@ def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str])
                 condition = call(node, function, (subject, bound), val=holds, like=node)
                 found.append(_Assertion(node, condition, f"a number must be {words} {bound}, {line}"))
     return found
+
+
+def _widened(module: GraphModule) -> dict[Node, int]:
+    """Calls of `masked_select` whose mask repeats the other operand, and the most that torch lets them find: the elements
+    of that operand alone. The ranges of their sizes are from here on what they can find."""
+    bounds = {}
+    for node in module.graph.nodes:
+        if node.target is not aten.masked_select.default:
+            continue
+        x, mask = (operand.meta["val"] for operand in node.args)
+        (found,) = node.meta["val"].shape
+        sizes = [[upper_bound(size) or 0 for size in reversed(operand.shape)] for operand in (x, mask)]
+        most = math.prod(max(pair) for pair in itertools.zip_longest(*sizes, fillvalue=1))
+        torchs = math.prod(sizes[0])  # 0: without a bound, or nothing to find
+        if most > torchs > 0:
+            bounds[node] = torchs
+            found.node.shape_env.var_to_range[found.node.expr] = ValueRanges(0, most)
+    return bounds
+
+
+def _is_torchs_bound(condition: Any, selections: Mapping[Node, int]) -> bool:
+    """Whether a condition is that `masked_select` finds no more than what `_widened` says of it."""
+    if not isinstance(condition, Node) or condition.target is not operator.le:
+        return False
+    count, most = condition.args
+    if not isinstance(count, Node) or count.target is not aten.sym_size.int:
+        return False
+    return count.args[0] in selections and most == selections[count.args[0]]
 
 
 class _Known:
