@@ -33,7 +33,8 @@ constexpr size_t kChunk = size_t{28} << 20;
 constexpr uint32_t kMatrix = UINT32_MAX;     // in place of the library's seed: what `pack` packed
 constexpr size_t kBlock = size_t{1} << 18;   // bytes that a thread packs at once, or one block of rows
 constexpr size_t kThread = size_t{1} << 20;  // bytes that are worth a thread
-constexpr size_t kFolio = size_t{1} << 21;   // what one page fault may map of a file
+constexpr size_t kAround = size_t{1} << 16;  // what a page fault maps at least of a file that is in memory
+constexpr size_t kFolio = size_t{1} << 21;   // at most
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -42,13 +43,10 @@ const xnn_gemm_config* config_for(size_t outputs) {
   return xnn_f32_gemm_config_for != nullptr ? xnn_f32_gemm_config_for(outputs) : xnn_init_f32_gemm_config();
 }
 
-/// Of a file: in one call, not in a fault for every few pages.
-void map(const void* data, size_t size) {
-#ifdef MADV_POPULATE_READ
-  const auto first = reinterpret_cast<uintptr_t>(data) / kPage * kPage;
-  madvise(reinterpret_cast<void*>(first), reinterpret_cast<uintptr_t>(data) + size - first,
-          MADV_POPULATE_READ);
-#endif
+/// Has the pages of a file mapped: fetching a line ahead of its use does nothing where there is no page.
+void map(const float* numbers, size_t count) {
+  for (size_t i = 0; i < count; i += kAround / sizeof(float))
+    *static_cast<const volatile float*>(numbers + i);
 }
 
 }  // namespace
@@ -172,7 +170,7 @@ void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
       const Block& it = blocks[i];
       const Matrix& matrix = *it.matrix;
       const float* rows = matrix.rows + it.first * matrix.inputs;
-      map(rows, it.count * matrix.inputs * sizeof(float));
+      map(rows, it.count * matrix.inputs);
       pack_rows(rows, matrix.bias == nullptr ? nullptr : matrix.bias + it.first, it.count, matrix.inputs,
                 it.tile, it.to);
       const std::lock_guard<std::mutex> lock(mutex_);
