@@ -65,7 +65,7 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert len([name for name in names if re.match(r"torchette/runtime/_native.*\.so$", name)]) == 1
     for name in ("torchette/lib/libtorchette.a", "torchette/lib/libtorchette.so"):
         assert name in names
-    known = r"\.(py|fbs|h|cpp|ld|in|js|ts|def|so|a|md|txt|json|sh)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
+    known = r"\.(py|fbs|h|c|cpp|ld|in|js|ts|def|so|a|md|txt|json|sh)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
     strange = [name for name in names if not re.search(known, name)]
     assert strange == [next(name for name in names if name.endswith(".data/scripts/executor_runner"))]
     assert wheel.stat().st_size < 10e6

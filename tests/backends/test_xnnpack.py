@@ -629,6 +629,64 @@ def test_weights_of_every_size_are_packed_as_the_library_reads_them(cached: bool
 
 
 @there
+@pytest.mark.parametrize("outputs", [1, 7, 8, 9, 16, 17, 23, 24, 25, 31, 40, 48, 56, 63])
+def test_layers_that_end_within_a_tile_compute_no_more_than_they_have(outputs: int) -> None:
+    torch.manual_seed(outputs)
+    for rows in (1, 2, 6, 7, 8, 9, 15, 16):
+        _check(nn.Sequential(nn.Conv2d(5, outputs, 1), nn.ReLU6()), torch.randn(1, 5, 1, rows))
+        _check(nn.Sequential(nn.Linear(11, outputs), nn.Linear(outputs, 33)), torch.randn(rows, 11))
+    for stride in (1, 2):
+        _check(
+            nn.Sequential(nn.Conv2d(3, outputs, 3, stride, padding=1), nn.Hardtanh(-0.5, 0.5)),
+            torch.randn(2, 3, 9, 11),
+        )
+    _check(nn.Conv2d(6, 2 * outputs, 3, groups=2), torch.randn(1, 6, 7, 8))
+
+
+@there
+@pytest.mark.parametrize("shape", [(1, 1), (1, 15), (4, 4), (3, 11), (9, 33), (64, 65)])
+def test_pictures_of_every_size_come_in(shape: tuple[int, int]) -> None:
+    for channels in (2, 3, 4):
+        _check(nn.Conv2d(channels, 4, 1), torch.randn(2, channels, *shape))
+
+
+@there
+def test_products_with_many_weights_are_computed_by_columns() -> None:
+    registry = Runtime.get().backend_registry
+    try:
+        for threads in (1, min(2, os.cpu_count() or 1)):
+            registry.set_option("XnnpackBackend", num_threads=threads)
+            _check(
+                nn.Sequential(nn.Linear(700, 900), nn.ReLU(), nn.Linear(900, 530)), torch.randn(19, 700) / 10
+            )
+            _check(nn.Conv2d(130, 200, 3, padding=1), torch.randn(1, 130, 6, 5) / 30)
+    finally:
+        registry.set_option("XnnpackBackend", num_threads=1)
+
+
+@there
+def test_an_input_times_its_sigmoid_is_one_operation_and_other_readers_get_theirs() -> None:
+    def told(function, *args: torch.Tensor) -> list[str]:
+        _check(_Of(function), *args)
+        data = _lower(_Of(function), args).to_executorch().buffer
+        method = Runtime.get().load_program(data).load_method("forward", tracing=True)
+        method.execute(args)
+        events = [event for event in method.take_events() if event.in_delegate]
+        assert all(event.part is not None for event in events)
+        return [event.name.split()[0] for event in events]
+
+    x, y = torch.randn(3, 700) * 3, torch.randn(3, 700)
+    assert told(lambda x: nn.functional.silu(x) + 1, x) == ["Unary", "Binary"]
+    assert told(lambda x: x.sigmoid() * x + 1, x) == ["Unary", "Binary"]
+    assert told(lambda x: (x * (s := x.sigmoid())) + s, x) == ["Unary", "Unary", "Binary"]
+    assert told(lambda x: ((s := x.sigmoid()) + 1) * (x * s), x) == ["Unary", "Binary", "Binary", "Binary"]
+    assert told(lambda x, y: x.sigmoid() * y, x, y) == ["Unary", "Binary"]
+    assert told(lambda x: ((s := x.sigmoid()) * s) + x, x) == ["Unary", "Binary", "Binary"]
+    assert sorted(told(lambda x: ((s := x.sigmoid()), x * s), x)) == ["Binary", "Unary"]
+    assert told(lambda x: torch.relu(x * x.sigmoid()), x) == ["Unary", "Unary"]
+
+
+@there
 def test_damaged_payloads_are_errors() -> None:
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)

@@ -5,6 +5,7 @@
 # (apt-get update), a C and C++ compiler, cmake and ninja. About 3 minutes of processor time, once.
 set -euo pipefail
 destination=$(realpath -m "${1:?usage: build_library.sh FOLDER}")
+own=$(realpath "$(dirname "${BASH_SOURCE[0]}")/library")
 
 # Debian's name, the upstream version that this backend was tried with (* for any), suites that have had it, best first.
 # Of pthreadpool the newest: before 2025 a computation waited also for threads that had not begun to help.
@@ -73,54 +74,31 @@ choose_tiles_of_8() {
     "$destination/src/xnnpack/cmake/gen/avx512f_microkernels.cmake"
 }
 
-# Tiles of 16 outputs as well, with kernels that the library has too: a layer of 16 outputs, or of 40, computes in tiles
-# of 32 as many in vain. What chooses is one function, which the code that packs weights ahead of the library asks too.
-choose_tiles_of_16_outputs() {
-  local src="$destination/src/xnnpack" kind rows
-  for kind in gemm igemm; do
-    for rows in 1 8; do
-      sed -i "/^SET(PROD_AVX512F/a\  src/f32-$kind/gen/f32-$kind-${rows}x16-minmax-avx512f-broadcast.c" \
-        "$src/cmake/gen/avx512f_microkernels.cmake"
-    done
+# edit FILE SCRIPT: changes a file of XNNPACK's by a script of sed's. A version in which there is nothing to change fails.
+edit() {
+  local file="$destination/src/xnnpack/$1"
+  cp "$file" "$file.before"
+  sed -i "$2" "$file"
+  ! cmp -s "$file" "$file.before" || fail "in this version of XNNPACK $1 has nothing like: $2"
+  rm "$file.before"
+}
+
+# Code of our own is compiled with the library, and called where it does better: additions.h says what each part is for.
+add_our_own() {
+  cp "$own"/* "$destination/src/xnnpack/src/"
+  for file in configs/gemm-config.c configs/transpose-config.c operators/unary-elementwise-nc.c operator-run.c; do
+    edit "src/$file" '1i #include "additions.h"'
   done
-  cat >>"$src/src/configs/gemm-config.c" <<'C'
-
-static struct xnn_gemm_config f32_gemm_16_config;
-XNN_INIT_ONCE_GUARD(f32_gemm_16);
-
-static void init_f32_gemm_16_config(void) {
-#if XNN_ARCH_X86 || XNN_ARCH_X86_64
-  f32_gemm_16_config = *xnn_init_f32_gemm_config();
-  struct gemm_fused_ukernels* kernels = &f32_gemm_16_config.minmax;
-  memset(kernels, 0, sizeof(*kernels));
-  kernels->gemm[XNN_MR_TO_INDEX(1)] = xnn_init_hmp_gemm_ukernel(
-      (xnn_gemm_ukernel_fn) xnn_f32_gemm_minmax_ukernel_1x16__avx512f_broadcast);
-  kernels->gemm[XNN_MR_TO_INDEX(8)] = xnn_init_hmp_gemm_ukernel(
-      (xnn_gemm_ukernel_fn) xnn_f32_gemm_minmax_ukernel_8x16__avx512f_broadcast);
-  kernels->igemm[XNN_MR_TO_INDEX(1)] = xnn_init_hmp_igemm_ukernel(
-      (xnn_igemm_ukernel_fn) xnn_f32_igemm_minmax_ukernel_1x16__avx512f_broadcast);
-  kernels->igemm[XNN_MR_TO_INDEX(8)] = xnn_init_hmp_igemm_ukernel(
-      (xnn_igemm_ukernel_fn) xnn_f32_igemm_minmax_ukernel_8x16__avx512f_broadcast);
-  f32_gemm_16_config.pack_gemm_goi = (xnn_packw_gemm_goi_ukernel_fn) xnn_x32_packw_gemm_goi_ukernel_x16__avx_u4;
-  f32_gemm_16_config.mr = 8;
-  f32_gemm_16_config.nr = 16;
-#endif
-}
-
-const struct xnn_gemm_config* xnn_f32_gemm_config_for(size_t outputs) {
-  const struct xnn_gemm_config* config = xnn_init_f32_gemm_config();
-  if (config == NULL || config->nr != 32 || (outputs - 1) % 32 >= 16) return config;
-  XNN_INIT_ONCE(f32_gemm_16);
-  return &f32_gemm_16_config;
-}
-C
-  sed -i "/xnn_init_f32_gemm_nr2_config/a XNN_INTERNAL const struct xnn_gemm_config* xnn_f32_gemm_config_for(size_t outputs);" \
-    "$src/src/xnnpack/config.h"
-  sed -i "s/xnn_init_f32_gemm_config()/xnn_f32_gemm_config_for(group_output_channels)/" "$src/src/operators/convolution-nhwc.c"
-  sed -i "s/xnn_init_f32_gemm_config()/xnn_f32_gemm_config_for(output_channels)/" "$src/src/operators/fully-connected-nc.c"
-  grep -q "config_for(group_output_channels)" "$src/src/operators/convolution-nhwc.c" &&
-    grep -q "config_for(output_channels)" "$src/src/operators/fully-connected-nc.c" ||
-    fail "this version of XNNPACK chooses its kernels in another way"
+  edit CMakeLists.txt 's|^SET(OPERATOR_SRCS$|&\n  src/additions.c|'
+  edit cmake/gen/avx512f_microkernels.cmake 's|^SET(PROD_AVX512F_MICROKERNEL_SRCS$|&\n  src/avx512.c|'
+  edit src/configs/gemm-config.c 's/\(f32_i\?gemm_minmax_ukernel_[78]x32__\)avx512f_broadcast/\1added/'
+  edit src/configs/transpose-config.c 's/(xnn_transposec_ukernel_fn) xnn_x32_[a-z0-9_]*_avx,/hardware_config->use_x86_avx512f ? xnn_x32_transposec_ukernel__added : &/'
+  edit src/operator-run.c '/case xnn_parallelization_type_2d_tile_2d:/,/break;/{
+    /pthreadpool_parallelize_2d_tile_2d(/,/flags);/c\        xnn_compute_by_columns(op, \&op->compute[i], threadpool, flags);
+  }'
+  edit include/xnnpack.h 's/^  xnn_unary_tanh,/&\n  xnn_unary_silu,/'
+  edit src/operators/unary-elementwise-nc.c 's/^ *case xnn_unary_gelu:/      case xnn_unary_silu: return xnn_init_f32_silu_config();\n&/'
+  edit src/operator-utils.c 's/^ *case xnn_unary_gelu:/    case xnn_unary_silu: return "silu";\n&/'
 }
 
 # Where only an old pthreadpool is had: a thread that waits for the others sleeps after some tenths of a millisecond of
@@ -145,12 +123,12 @@ build() {
 }
 
 # Unpacked files are older than what was made from those before them: that goes, too.
-made_by="$destination/src/made_by" this=$(sha256sum <"${BASH_SOURCE[0]}")
+made_by="$destination/src/made_by" this=$(cat "${BASH_SOURCE[0]}" "$own"/* | sha256sum)
 if [[ ! -f $made_by || $(<"$made_by") != "$this" ]]; then
   rm -rf "$destination/build"
   fetch
   choose_tiles_of_8
-  choose_tiles_of_16_outputs
+  add_our_own
   wait_briefly
   printf '%s' "$this" >"$made_by"
 fi

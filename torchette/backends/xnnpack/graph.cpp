@@ -12,6 +12,12 @@
 #include "torchette/runtime/flat.h"
 #include "torchette/schema/xnnpack.h"
 
+// Of library/additions.h; not in a library that somebody built in another way.
+extern "C" {
+bool xnn_has_silu() __attribute__((weak));
+xnn_status xnn_define_silu(xnn_subgraph_t, uint32_t input_id, uint32_t output_id) __attribute__((weak));
+}
+
 namespace torchette {
 namespace xnnpack {
 namespace {
@@ -451,6 +457,7 @@ class Builder {
       }
     }
     known_[name].read = true;
+    TORCHETTE_TRY(define_gate(name));
     *id = known_[name].id;
     if (found != nullptr) *found = &known_[name];
     return Error::Ok;
@@ -538,6 +545,62 @@ class Builder {
   void same(const Table& n, uint16_t input = fb::XNNSigmoid::kInputId,
             uint16_t output = fb::XNNSigmoid::kOutputId) {
     step(Step::Kind::Same, n, {input}, output);
+  }
+
+  /// A sigmoid that nobody has read yet: x times sigmoid(x) is one operation.
+  struct Gate {
+    uint32_t source;  // as the payload calls it
+    uint32_t in, out;
+    Origin origin;
+  };
+
+  /// Has the sigmoid that makes this value computed, if it was put off.
+  Error define_gate(uint32_t name) {
+    const auto it = gates_.find(name);
+    if (it == gates_.end()) return Error::Ok;
+    const Gate gate = it->second;
+    gates_.erase(it);
+    TORCHETTE_XNN(xnn_define_unary(out_.subgraph, xnn_unary_sigmoid, nullptr, gate.in, gate.out, 0));
+    out_.origins.insert(out_.origins.end() - 1, gate.origin);  // before the node that reads it
+    return Error::Ok;
+  }
+
+  Error sigmoid(const Table& n) {
+    using S = fb::XNNSigmoid;
+    const auto source = n.get<uint32_t>(S::kInputId), name = n.get<uint32_t>(S::kOutputId);
+    static const bool has_silu = xnn_has_silu != nullptr && xnn_has_silu();
+    if (!has_silu || !is_float(source) || !is_float(name) || known_[name].result)
+      return unary(n, xnn_unary_sigmoid);
+    Gate gate{source, 0, 0, out_.origins.back()};
+    TORCHETTE_TRY(find(n, S::kInputId, &gate.in));
+    TORCHETTE_TRY(make(n, S::kOutputId, &gate.out));
+    same(n);
+    out_.origins.pop_back();
+    gates_[name] = gate;
+    return Error::Ok;
+  }
+
+  Error multiply(const Table& n, float low, float high) {
+    using M = fb::XNNMultiply;
+    const auto a = n.get<uint32_t>(M::kInput1Id), b = n.get<uint32_t>(M::kInput2Id);
+    const bool has_limits = std::isfinite(low) || std::isfinite(high);
+    for (const auto& [source, name] : {std::pair(a, b), std::pair(b, a)}) {
+      const auto gate = gates_.find(name);
+      if (gate == gates_.end() || gate->second.source != source || has_limits ||
+          !is_float(n.get<uint32_t>(M::kOutputId)))
+        continue;
+      uint32_t out;
+      TORCHETTE_TRY(make(n, M::kOutputId, &out));
+      TORCHETTE_XNN(xnn_define_silu(out_.subgraph, gate->second.in, out));
+      known_[name].read = true;
+      same(n, source == a ? M::kInput1Id : M::kInput2Id, M::kOutputId);
+      return Error::Ok;
+    }
+    return binary(n, xnn_binary_multiply, low, high);
+  }
+
+  bool is_float(uint32_t name) const {
+    return name < known_.size() && known_[name].type == xnn_datatype_fp32;
   }
 
   Error unary(const Table& n, xnn_unary_operator op, const xnn_unary_params* params = nullptr) {
@@ -703,7 +766,7 @@ class Builder {
       case Node::XNNSubtract:
         return binary(n, xnn_binary_subtract, low, high);
       case Node::XNNMultiply:
-        return binary(n, xnn_binary_multiply, low, high);
+        return multiply(n, low, high);
       case Node::XNNDiv:
         return binary(n, xnn_binary_divide, low, high);
       case Node::XNNMinimum:
@@ -716,7 +779,7 @@ class Builder {
         params.clamp = {low, high};
         return unary(n, xnn_unary_clamp, &params);
       case Node::XNNSigmoid:
-        return unary(n, xnn_unary_sigmoid);
+        return sigmoid(n);
       case Node::XNNFloor:
         return unary(n, xnn_unary_floor);
       case Node::XNNConvert:
@@ -922,6 +985,7 @@ class Builder {
   Tables buffers_ = constants_;
   std::vector<Defined> known_;
   std::string key_;                          // of the constant that was read last; empty if it has none
+  std::map<uint32_t, Gate> gates_;           // by the name of what they make
   std::map<const void*, std::string> uses_;  // weights -> how they are packed
 };
 

@@ -15,8 +15,6 @@
 
 extern "C" {
 #include <xnnpack/config.h>  // of the library's own: the order in which its kernels read weights
-// Of build_library.sh; not in a library that somebody built in another way.
-const xnn_gemm_config* xnn_f32_gemm_config_for(size_t outputs) __attribute__((weak));
 }
 
 namespace torchette {
@@ -37,11 +35,6 @@ constexpr size_t kAround = size_t{1} << 16;  // what a page fault maps at least 
 constexpr size_t kFolio = size_t{1} << 21;   // at most
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
-/// The library's kernels for a product with so many outputs, if it can run here.
-const xnn_gemm_config* config_for(size_t outputs) {
-  return xnn_f32_gemm_config_for != nullptr ? xnn_f32_gemm_config_for(outputs) : xnn_init_f32_gemm_config();
-}
 
 /// Has the pages of a file mapped: fetching a line ahead of its use does nothing where there is no page.
 void map(const float* numbers, size_t count) {
@@ -111,13 +104,11 @@ void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void
             [](const Matrix& a, const Matrix& b) { return a.rows < b.rows; });
   std::vector<Block> blocks;
   size_t bytes = 0;
+  const xnn_gemm_config* const config = xnn_init_f32_gemm_config();
+  // Where the kernels read one number of a row at a time, a convolution's rows are packed as a product's.
+  const size_t tile = config == nullptr || config->log2_kr != 0 || config->log2_sr != 0 ? 0 : config->nr;
   for (const Matrix& matrix : matrices) {
-    const xnn_gemm_config* const config = config_for(matrix.outputs);
-    // Where the kernels read one number of a row at a time, a convolution's rows are packed as a product's.
-    if (config == nullptr || config->log2_kr != 0 || config->log2_sr != 0) continue;
-    const size_t tile = config->nr;
-    if (!can_pack_rows(tile) || matrix.outputs < tile)
-      continue;  // the library has other kernels for these few
+    if (!can_pack_rows(tile) || matrix.outputs < tile) continue;  // the library has other kernels for so few
     const size_t stride = matrix.inputs + 1;
     Key key;
     const bool has_key = key_of({kMatrix, matrix.rows, matrix.bias}, &key);
@@ -152,18 +143,21 @@ void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
   std::map<const Matrix*, size_t> left;  // rows that are not packed yet; under mutex_, as what follows
   std::vector<const Matrix*> done;
   for (const Block& block : blocks) left[block.matrix] += block.count;
-  // Of pages that somebody is about to read none is given back: a fault would bring all around it again.
+  // Pages are given back many at a time, which costs all processors a call each. None that somebody is about
+  // to read is: a fault would bring all around it again.
   const auto release = [&](const float* read) {
-    size_t kept = 0;
-    for (const Matrix* one : done) {
-      const float* end = one->rows + one->outputs * one->inputs;
-      if (reinterpret_cast<uintptr_t>(end) + kFolio > reinterpret_cast<uintptr_t>(read)) {
-        done[kept++] = one;
-      } else {
-        packed_(one->rows);
-      }
-    }
-    done.resize(kept);
+    const auto end_of = [](const Matrix* one) {
+      return reinterpret_cast<uintptr_t>(one->rows + one->outputs * one->inputs);
+    };
+    const auto behind = std::partition(done.begin(), done.end(), [&](const Matrix* one) {
+      return end_of(one) + kFolio > reinterpret_cast<uintptr_t>(read);
+    });
+    size_t freed = 0;
+    for (auto one = behind; one != done.end(); ++one)
+      freed += (*one)->outputs * (*one)->inputs * sizeof(float);
+    if (freed < kFolio) return;
+    for (auto one = behind; one != done.end(); ++one) packed_((*one)->rows);
+    done.erase(behind, done.end());
   };
   const auto work = [&] {
     for (size_t i = next++; i < blocks.size(); i = next++) {

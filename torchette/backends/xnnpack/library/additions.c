@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "additions.h"
+
+#include <xnnpack/compute.h>
+#include <xnnpack/config.h>
+#include <xnnpack/init-once.h>
+
+// Bytes that stay in the nearest cache between one kernel and the next.
+enum { kBlock = 2048 };
+
+static struct xnn_unary_elementwise_config silu_config;
+static xnn_vunary_ukernel_fn sigmoid;
+static xnn_vbinary_ukernel_fn multiply;
+XNN_INIT_ONCE_GUARD(silu);
+
+static void compute_silu(size_t bytes, const char* input, char* output, const void* params) {
+  float gates[(kBlock + XNN_EXTRA_BYTES) / sizeof(float)];  // kernels may read beyond the end
+  for (size_t size; bytes != 0; bytes -= size, input += size, output += size) {
+    size = bytes < kBlock ? bytes : kBlock;
+    sigmoid(size, input, gates, params);
+    multiply(size, input, gates, output, NULL);
+  }
+}
+
+static void init_silu_config(void) {
+  const struct xnn_unary_elementwise_config* of_sigmoid = xnn_init_f32_sigmoid_config();
+  const struct xnn_binary_elementwise_config* of_multiply = xnn_init_f32_vmul_config();
+  if (of_sigmoid == NULL || of_multiply == NULL || of_multiply->init != NULL) return;
+  sigmoid = of_sigmoid->ukernel;
+  multiply = of_multiply->op_ukernel;
+  silu_config = *of_sigmoid;
+  silu_config.ukernel = (xnn_vunary_ukernel_fn)compute_silu;
+}
+
+const struct xnn_unary_elementwise_config* xnn_init_f32_silu_config(void) {
+  XNN_INIT_ONCE(silu);
+  return silu_config.ukernel == NULL ? NULL : &silu_config;
+}
+
+bool xnn_has_silu(void) { return xnn_init_f32_silu_config() != NULL; }
+
+enum xnn_status xnn_define_silu(xnn_subgraph_t subgraph, uint32_t input_id, uint32_t output_id) {
+  return xnn_define_unary(subgraph, xnn_unary_silu, NULL, input_id, output_id, 0);
+}
+
+// Bytes of weights that stay in a cache of one processor beside what is multiplied with them.
+enum { kWeights = 1 << 19 };
+
+static void gemm_of_columns(const struct gemm_context* context, size_t column, size_t row, size_t columns,
+                            size_t rows) {
+  xnn_compute_gemm(context, row, column, rows, columns);
+}
+
+static void igemm_of_columns(const struct igemm_context* context, size_t column, size_t row, size_t columns,
+                             size_t rows) {
+  xnn_compute_igemm(context, row, column, rows, columns);
+}
+
+void xnn_compute_by_columns(xnn_operator_t op, const struct compute_parameters* compute,
+                            pthreadpool_t threads, uint32_t flags) {
+  const char* context = (const char*)&op->context + compute->context_offset;
+  pthreadpool_task_2d_tile_2d_t task = NULL;
+  size_t stride = 0, tile = 0;  // bytes of weights of a column, and columns that lie together
+  if (compute->task_2d_tile_2d == (pthreadpool_task_2d_tile_2d_t)xnn_compute_gemm) {
+    const struct gemm_context* it = (const struct gemm_context*)context;
+    task = (pthreadpool_task_2d_tile_2d_t)gemm_of_columns;
+    stride = it->w_stride;
+    tile = it->cn_stride >> it->log2_csize;
+  } else if (compute->task_2d_tile_2d == (pthreadpool_task_2d_tile_2d_t)xnn_compute_igemm) {
+    const struct igemm_context* it = (const struct igemm_context*)context;
+    task = (pthreadpool_task_2d_tile_2d_t)igemm_of_columns;
+    stride = it->w_stride;
+    tile = it->cn_stride >> it->log2_csize;
+  }
+  const size_t rows = compute->range[0], columns = compute->range[1];
+  if (task == NULL || rows <= compute->tile[0] || compute->tile[1] * stride <= kWeights) {
+    pthreadpool_parallelize_2d_tile_2d(threads, compute->task_2d_tile_2d, (void*)context, rows, columns,
+                                       compute->tile[0], compute->tile[1], flags);
+    return;
+  }
+  const size_t tiles = kWeights / (stride * tile);
+  pthreadpool_parallelize_2d_tile_2d(threads, task, (void*)context, columns, rows,
+                                     (tiles == 0 ? 1 : tiles) * tile, compute->tile[0], flags);
+}
