@@ -73,7 +73,9 @@ void xnn_compute_by_columns(xnn_operator_t op, const struct compute_parameters* 
     tile = it->cn_stride >> it->log2_csize;
   }
   const size_t rows = compute->range[0], columns = compute->range[1];
-  if (task == NULL || rows <= compute->tile[0] || compute->tile[1] * stride <= kWeights) {
+  // Several threads have rows each: what they compute from the next time they have then written themselves.
+  if (task == NULL || pthreadpool_get_threads_count(threads) > 1 || rows <= compute->tile[0] ||
+      compute->tile[1] * stride <= kWeights) {
     pthreadpool_parallelize_2d_tile_2d(threads, compute->task_2d_tile_2d, (void*)context, rows, columns,
                                        compute->tile[0], compute->tile[1], flags);
     return;
