@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from torch.export import export
+from torch.export import Dim, export
 
 from tests.backends.test_xnnpack import damage
 from torchette.backends.xnnpack import XnnpackPartitioner
@@ -168,6 +168,27 @@ def test_four_bit_weights_here_and_there(group: int | None) -> None:
     theirs = bytes(their_lowering(program, partitioner=both).to_executorch().buffer)
     expected = peer._load_for_executorch_from_buffer(theirs).forward(args)[0]
     torch.testing.assert_close(_run(theirs, args), expected, rtol=0, atol=0)
+
+
+@there
+@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, None), (4, 32)])
+def test_any_number_of_rows_is_quantized_when_the_graph_runs(bits: int, group: int | None) -> None:
+    """The last tile of a kernel has 1 to 16 rows."""
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 33)).eval(), torch.randn(33, 64)
+    granularity = PerAxis(0) if group is None else PerGroup(group)
+    quantize_(model, Int8DynamicActivationIntxWeightConfig(getattr(torch, f"int{bits}"), granularity))
+    sizes = ({0: Dim("rows", min=1, max=33)},)
+    method = Runtime.get().load_program(
+        _lower(export(model, (x,), dynamic_shapes=sizes)).to_executorch().buffer
+    )
+    forward = method.load_method("forward")
+    for rows in range(1, 34):
+        got = torch.as_tensor(forward.execute([x[:rows]])[0])
+        torch.testing.assert_close(got, model(x[:rows]), rtol=0.05, atol=0.02)
 
 
 @there

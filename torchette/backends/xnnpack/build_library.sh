@@ -101,6 +101,13 @@ add_our_own() {
   edit src/operator-utils.c 's/^ *case xnn_unary_gelu:/    case xnn_unary_silu: return "silu";\n&/'
 }
 
+# A kernel that computes several rows at once reads the scales of as many: behind a value's own there must be enough
+# of them for the tallest, of 16 rows. The library keeps 10, and a last tile of 2 or 3 rows is wrong where kernels have
+# 14 (four-bit weights on processors with GFNI).
+keep_scales_for_all_rows() {
+  edit include/xnnpack.h 's/^#define XNN_EXTRA_QUANTIZATION_PARAMS 10$/#define XNN_EXTRA_QUANTIZATION_PARAMS 15/'
+}
+
 # Where only an old pthreadpool is had: a thread that waits for the others sleeps after some tenths of a millisecond of
 # turning, not after tens of them. Beside another busy process it would turn on the very processor that the one it waits
 # for needs, and drain a battery anywhere.
@@ -129,6 +136,7 @@ if [[ ! -f $made_by || $(<"$made_by") != "$this" ]]; then
   fetch
   choose_tiles_of_8
   add_our_own
+  keep_scales_for_all_rows
   wait_briefly
   printf '%s' "$this" >"$made_by"
 fi
