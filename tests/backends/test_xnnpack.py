@@ -506,6 +506,100 @@ def test_the_peer_runs_each_of_our_functions_and_layers() -> None:
             )
 
 
+class _Computed(nn.Module):
+    """Layers whose weights are computed: scaled, given at the call, put together; with computed and stored summands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 10))
+        self.bias = nn.Parameter(torch.randn(5))
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.linear(x, self.weight * scale, self.bias)
+        y = nn.functional.linear(y, given, self.bias * scale).relu()
+        y = torch.addmm(self.bias * 2, y, given.exp())
+        return nn.functional.linear(y, torch.cat([given, given + 1]))
+
+
+@there
+def test_computed_weights_here_and_there() -> None:
+    torch.manual_seed(0)
+    model, args = _Computed(), (torch.randn(7, 10), torch.randn(1), torch.randn(5, 5))
+    _check(model, *args)
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    data = _lower(model, args).to_executorch().buffer
+    torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], model(*args))
+
+
+def test_computed_weights_that_the_library_has_not() -> None:
+    linear = nn.functional.linear
+    stored, rows = torch.randn(4, 6), Dim("rows", min=2, max=8)
+    cases = {
+        "not in float32": (
+            _Of(lambda x, w: linear(x, w)),
+            (torch.randn(2, 6).half(), torch.randn(4, 6).half()),
+            None,
+        ),
+        "of a size that varies": (
+            _Of(lambda x, w: linear(x, w)),
+            (torch.randn(2, 6), stored),
+            ({}, {0: rows}),
+        ),
+        "what is added is computed": (
+            _Of(lambda x, b: linear(x, stored, b)),
+            (torch.randn(2, 6), torch.randn(4)),
+            None,
+        ),
+    }
+    for reason, (model, args, sizes) in cases.items():
+        report = _lower(model, args, dynamic_shapes=sizes and (sizes,)).delegation()
+        (why,) = (item.reasons["XnnpackPartitioner"] for item in report.placements if "linear" in item.op)
+        assert reason in str(why)
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.second(self.first(x).relu()) * self.first.weight
+        return torch.addmm(self.last.weight[:, 0], self.last(y), self.last.weight[:, :3])
+
+
+@there
+def test_weights_that_are_given_at_each_call_here_and_there() -> None:
+    torch.manual_seed(0)
+    model, args = _Tied().eval(), (torch.randn(6, 6),)
+    partitioner = XnnpackPartitioner(force_non_static_weights_for_f32_linear=True)
+    edge = to_edge_transform_and_lower(export(model, args), partitioner=partitioner)
+    (call,) = (
+        n
+        for n in edge.exported_program().graph.nodes
+        if n.target is torch.ops.higher_order.executorch_call_delegate
+    )
+    assert len(call.all_input_nodes) - 1 == 7  # x, three weights (one of them is two layers), three summands
+    torch.testing.assert_close(_run(edge, args)[0], model(*args))
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
+    from executorch.exir import to_edge_transform_and_lower as their_lowering
+
+    ours = edge.to_executorch().buffer
+    torch.testing.assert_close(peer._load_for_executorch_from_buffer(ours).forward(args)[0], model(*args))
+    simple = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).eval()
+    theirs = their_lowering(
+        export(simple, args), partitioner=[Theirs(force_non_static_weights_for_f32_linear=True)]
+    ).to_executorch()
+    method = Runtime.get().load_program(theirs.buffer).load_method("forward")
+    torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), simple(*args))
+
+
+def test_bfloat16_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="enable_bf16"):
+        XnnpackPartitioner(enable_bf16=True)
+
+
 HALVES = {
     "convolutions": lambda: nn.Sequential(
         nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(96, 4)

@@ -31,7 +31,7 @@ from torchette.exir.tensor import upper_bound
 aten = torch.ops.aten
 
 MAX_DIMS = 6
-_TRANSPOSE_B, _ALIGN_CORNERS = 1, 8  # flags of the library
+_TRANSPOSE_B, _TRANSPOSE_WEIGHTS, _ALIGN_CORNERS = 1, 1, 8  # flags of the library
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 _IMAGES = (3, 4)  # dimensions of what may lie in NHWC; a sequence is an image of height 1
 
@@ -355,7 +355,7 @@ class Lowering:
         return self.payload.constant(torch.tensor([value], dtype=dtype))
 
     def weights(self, node: Node, source: Node, axis: int = 0, order: Sequence[int] = (0, 1)) -> int:
-        """Stored weights in another order of dimensions, for what they are multiplied with.
+        """Stored weights in another order of dimensions, for what they are multiplied with; computed ones as they are.
 
         Args:
             axis: where the outputs are in that order.
@@ -372,8 +372,7 @@ class Lowering:
         )
         if stored is None or not whole or self._element.type == "fp16":
             tensor = self.constant(node)
-            assert tensor is not None
-            return self.payload.constant(arrange(tensor))
+            return self.plain(node) if tensor is None else self.payload.constant(arrange(tensor))
         outputs = stored.data.shape[stored.axis]
         if not self.is_integer:
             scales = stored.scales.expand(outputs) if stored.scales.numel() == 1 else stored.scales
@@ -389,7 +388,8 @@ class Lowering:
         if node is None:
             return NONE
         tensor = self.constant(node)
-        assert tensor is not None
+        if tensor is None:
+            return self.plain(node)
         if not self.is_integer:
             return self.payload.constant(tensor)
         stored = weights_of(weight, self._constants)
@@ -864,8 +864,22 @@ def _weights_known(node: Node, is_constant: Callable[[Node], bool]) -> None:
             raise Refused("the weights are computed")
 
 
+def _layer_weights(weight: Any, bias: Any, is_constant: Callable[[Node], bool]) -> None:
+    """A linear layer's weights are stored, or computed in float32 and of a known size; what it adds then may be, too."""
+    if is_constant(weight):
+        if bias is not None and not is_constant(bias):
+            raise Refused("what is added is computed, the weights are not")
+        return
+    given = [value.meta["val"] for value in (weight, bias) if value is not None]
+    if any(value.dtype is not torch.float32 for value in given):
+        raise Refused("the weights are computed, and not in float32")
+    if any(isinstance(size, torch.SymInt) for value in given for size in value.shape):
+        raise Refused("the weights are computed, and of a size that varies")
+
+
 def _linear_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    _weights_known(node, is_constant)
+    _, weight, bias = (*node.args, None)[:3]
+    _layer_weights(weight, bias, is_constant)
     if node.args[0].meta["val"].dim() < 1 or node.args[1].meta["val"].dim() != 2:  # type: ignore[union-attr]
         raise Refused("weights without two dimensions")
 
@@ -885,8 +899,7 @@ def _linear(lowering: Lowering, node: Node) -> None:
 
 def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     bias, _, weight = node.args[:3]
-    if not is_constant(bias) or not is_constant(weight):  # type: ignore[arg-type]
-        raise Refused("the weights are computed")
+    _layer_weights(weight, bias, is_constant)
     if bias.meta["val"].dim() != 1 or node.kwargs.get("beta", 1) != 1 or node.kwargs.get("alpha", 1) != 1:  # type: ignore[union-attr]
         raise Refused("no plain linear layer")
 
@@ -895,14 +908,14 @@ def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 def _addmm(lowering: Lowering, node: Node) -> None:
     bias, source, weight = node.args[:3]
     stored = lowering.constant(weight)  # type: ignore[arg-type]
-    assert stored is not None
     lowering.add(
         "XNNFullyConnected",
         node,
         input1_id=lowering.plain(source),  # type: ignore[arg-type]
-        filter_id=lowering.payload.constant(stored.t()),
+        filter_id=lowering.plain(weight) if stored is None else lowering.payload.constant(stored.t()),  # type: ignore[arg-type]
         bias_id=lowering.plain(bias),  # type: ignore[arg-type]
         output_id=lowering.result(node),
+        flags=_TRANSPOSE_WEIGHTS if stored is None else 0,
     )
 
 

@@ -20,6 +20,7 @@ from torchette.backends.xnnpack.operators import why_not
 from torchette.backends.xnnpack.payload import FLOATS
 from torchette.backends.xnnpack.preprocess import EXTERNAL_TAG, XnnpackBackend
 from torchette.backends.xnnpack.quantization import role
+from torchette.errors import InputError
 from torchette.exir.delegate import (
     CompileSpec,
     DelegationSpec,
@@ -46,6 +47,8 @@ class XnnpackPartitioner(Partitioner):
         per_op_mode: bool = False,
         verbose: bool = False,
         external_tag: str | None = None,
+        force_non_static_weights_for_f32_linear: bool = False,
+        enable_bf16: bool = False,
     ) -> None:
         """
         Args:
@@ -54,13 +57,25 @@ class XnnpackPartitioner(Partitioner):
             per_op_mode: a delegate for each operator, with what quantizes before and after it.
             verbose: log the reasons why nodes are left out, which `delegation()` reports in any case.
             external_tag: the name of a data file (.ptd) beside the program, where the weights shall stand instead.
+            force_non_static_weights_for_f32_linear: give float32 weights of linear layers to the delegate at each call,
+                so that the program keeps them where others read them too; they are packed anew each time.
+            enable_bf16: linear layers in bfloat16, which the library has not.
+
+        Raises:
+            InputError: `enable_bf16` is set.
         """
+        if enable_bf16:
+            raise InputError(
+                "enable_bf16: this XNNPACK has no linear layers in bfloat16; leave it out, and portable kernels run them, "
+                "or convert the model with model.half() or model.float()"
+            )
         super().__init__()
         self._configs = None if configs is None else by_operator(configs)
         if isinstance(config_precisions, ConfigPrecisionType):
             config_precisions = [config_precisions]
         self._precisions = set(config_precisions or ConfigPrecisionType)
         self._per_op, self._verbose = per_op_mode, verbose
+        self._gives_weights = force_non_static_weights_for_f32_linear
         self._specs = [] if external_tag is None else [CompileSpec(EXTERNAL_TAG, external_tag.encode())]
 
     def ops_to_not_decompose(
@@ -102,7 +117,10 @@ class XnnpackPartitioner(Partitioner):
             if TAG in node.meta and not _beside_work(node):
                 del node.meta[TAG]
                 self._leave(node, "a conversion beside nothing that runs on XNNPACK")
+        given_weights = self._given_weights(exported_program, stored) if self._gives_weights else set()
         for node, tensor in stored.items():
+            if node in given_weights:
+                continue
             inside = [user for user in node.users if TAG in user.meta]
             if inside and len(inside) < len(node.users):
                 # Something outside reads it too, as it does tied weights: the delegate has its own.
@@ -113,6 +131,8 @@ class XnnpackPartitioner(Partitioner):
             _tag_one_by_one(exported_program, constants(exported_program))
         tags = {node.meta[TAG] for node in calls(exported_program) if TAG in node.meta} or {"xnnpack"}
         tag_constant_data(exported_program)
+        for node in given_weights:
+            node.meta.pop(TAG, None)
         spec = DelegationSpec(XnnpackBackend.__name__, self._specs)
         return PartitionResult(exported_program, dict.fromkeys(sorted(tags), spec))
 
@@ -140,6 +160,25 @@ class XnnpackPartitioner(Partitioner):
         if kind is None and own and not config.check_constraints(node, program):
             return f"{type(config).__name__}.check_constraints says no"
         return None
+
+    def _given_weights(self, program: ExportedProgram, stored: Mapping[Node, torch.Tensor]) -> set[Node]:
+        """What linear layers in float32 shall get at each call; what else reads it in the delegate has its own."""
+        found: dict[Node, list[Node]] = {}
+        for node in calls(program):
+            places = _LAYERS.get(node.target)
+            if TAG not in node.meta or places is None or stored.get(node.args[places[0]]) is None:  # type: ignore[call-overload]
+                continue
+            parts = [node.args[place] for place in places if place < len(node.args)]
+            if all(part is None or stored[part].dtype is torch.float32 for part in parts):  # type: ignore[index]
+                for part in filter(None, parts):
+                    found.setdefault(part, []).append(node)  # type: ignore[arg-type]
+        for weight, layers in found.items():
+            others = [user for user in weight.users if TAG in user.meta and user not in layers]
+            if others:
+                twin = add_constant(program, f"{weight.name}_xnnpack", stored[weight], weight)
+                for user in others:
+                    user.replace_input_with(weight, twin)
+        return set(found)
 
     def _leave(self, node: Node, reason: str) -> None:
         reject(node, reason)
@@ -206,6 +245,10 @@ _WHOLE = {
     torch.ops.aten.hardswish.default, torch.ops.aten.hardsigmoid.default, torch.ops.aten.prelu.default,
     torch.ops.aten.matmul.default, torch.ops.aten.softplus.default, torch.ops.aten.mish.default,
     torch.ops.aten.selu.default, torch.ops.aten.celu.default,
+}  # fmt: skip
+# Where linear layers have their weights, and what they add.
+_LAYERS = {
+    torch.ops.aten.linear.default: (1, 2), torch.ops.aten.addmm.default: (2, 0), torch.ops.aten.mm.default: (1,),
 }  # fmt: skip
 _WITH_SIZES = {torch.ops.aten.view_copy.default, torch.ops.aten.expand_copy.default}
 
