@@ -77,7 +77,10 @@ def test_nothing_races(partitioner, program: Path, tmp_path: Path) -> None:
         if not (XNNPACK / "build/libXNNPACK.a").exists():
             pytest.skip("this build has no XNNPACK: ./dev xnnpack")
         model, x = (
-            torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)),
+            # large enough to be packed by several threads
+            torch.nn.Sequential(
+                torch.nn.Linear(8, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512), torch.nn.Linear(512, 4)
+            ),
             torch.ones(3, 8),
         )
     else:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -702,6 +705,29 @@ def test_methods_share_weights(name: str) -> None:
         torch.testing.assert_close(
             torch.as_tensor(methods[name].execute([x])[0]), model(x), rtol=1e-4, atol=1e-5
         )
+
+
+_FORKED = """
+import os, sys
+from torchette.runtime import Runtime
+
+programs = [Runtime.get().load_program(sys.argv[1]) for _ in range(8)]
+methods = [program.load_method("forward") for program in programs]
+child = os.fork()
+del methods, programs
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@there
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_does_not_wait_for_threads_of_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "large.pte"
+    path.write_bytes(_lower(nn.Linear(1024, 1024), (torch.ones(1, 1024),)).to_executorch().buffer)
+    command = [sys.executable, "-W", "ignore", "-c", _FORKED, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @there

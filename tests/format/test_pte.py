@@ -142,6 +142,16 @@ def test_delegates_and_named_data_have_segments() -> None:
     assert program.execution_plan[0].delegates[0].processed is reference, "write must not change the program"
 
 
+def test_small_named_data_stand_together_and_large_ones_in_their_order() -> None:
+    sizes = {"a": 1 << 20, "b": 40, "c": (1 << 16) + 1, "d": 1 << 16, "e": 3 << 16}
+    named = {name: bytes([size % 251]) * size for name, size in sizes.items()}
+    file = pte.read(bytes(pte.write(small_program(), [b"", bytes(24)], [b"", bytes(24)], named_data=named)))
+    program = file.program
+    assert file.named() == named
+    places = {item.key: program.segments[item.segment_index].offset for item in program.named_data}
+    assert sorted(places, key=places.__getitem__) == ["b", "d", "a", "c", "e"]
+
+
 def test_weights_are_not_copied() -> None:
     weights = bytearray(1000)
     file = pte.write(small_program(), [b"", weights], [b"", bytes(24)])

@@ -55,12 +55,13 @@ bool lock_pages(void* data, size_t size) { return mlock(data, size) == 0; }
 /// What one fault may map at most, around the page that it is for.
 constexpr uintptr_t kFolio = uintptr_t{1} << 21;
 
-/// Bytes that are worth a look at the pages before them.
-constexpr size_t kMany = kFolio / 16;
+/// Bytes that are worth a look at the pages before them, and those that are worth a call.
+constexpr size_t kMany = kFolio / 16, kSome = kMany / 2;
 
 /// The pages that lie wholly inside leave the process; who reads them again gets them from the file again. So
 /// do those before many bytes: faults may have brought them back after others had let them go.
 void forget(void* mapping, void* data, size_t size) {
+  if (size < kSome) return;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<uintptr_t>(data);
   const auto begin = size < kMany ? (first + page - 1) / page * page

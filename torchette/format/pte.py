@@ -27,6 +27,7 @@ SCHEMA = load(Path(__file__).parent.parent / "schema" / "program.fbs")
 # before the padding of the first segment), offset of the first segment, bytes of all segments.
 _HEADER = struct.Struct("<4sIQQQ")
 _HEADER_AT = 8
+_SMALL = 1 << 16  # bytes that a page fault may map
 _HEADER_MAGIC = b"eh00"
 _HEADER_MINIMUM = 24  # early files end it before the last number
 
@@ -187,7 +188,10 @@ def write(
         ]
     stored: dict[int, int] = {}
     weights = _digests(constants) if named_data else {}
-    for name, blob in (named_data or {}).items():
+    # Small ones stand together: where the file is mapped, one page fault then brings many of them.
+    for name, blob in sorted(
+        (named_data or {}).items(), key=lambda item: _bytes_view(item[1]).nbytes > _SMALL
+    ):
         if id(blob) not in stored:
             same = weights.get(_digest(blob))
             start = 0 if same is None else segments.records[0].offset + program.constant_segment.offsets[same]

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -32,7 +33,7 @@ constexpr uint32_t kMatrix = UINT32_MAX;     // in place of the library's seed: 
 constexpr size_t kBlock = size_t{1} << 18;   // bytes that a thread packs at once, or one block of rows
 constexpr size_t kThread = size_t{1} << 20;  // bytes that are worth a thread
 constexpr size_t kAround = size_t{1} << 16;  // what a page fault maps at least of a file that is in memory
-constexpr size_t kFolio = size_t{1} << 21;   // at most
+constexpr size_t kFreed = size_t{1} << 21;   // bytes that are worth giving back
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -50,6 +51,14 @@ struct PackedWeights::Block {
   size_t tile;  // rows whose numbers stand side by side
   size_t first, count;
   float* to;
+};
+
+/// A thread that does what is to be done when it begins, and of which nobody knows when that is.
+struct PackedWeights::Helper {
+  PackedWeights* weights;
+  pid_t process;
+  pthread_t thread{};
+  bool finished = false;
 };
 
 void* allocate(void*, size_t alignment, size_t size) {
@@ -80,6 +89,7 @@ PackedWeights::PackedWeights() {
 }
 
 PackedWeights::~PackedWeights() {
+  join_helpers(false);
   for (const Chunk& chunk : chunks_) free(chunk.data);
 }
 
@@ -139,25 +149,18 @@ void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void
 
 void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
                          const std::function<void()>& meanwhile) {
+  const size_t threads =
+      std::clamp<size_t>(bytes / kThread, 1, std::max<size_t>(std::thread::hardware_concurrency(), 1));
   std::atomic<size_t> next{0};
   std::map<const Matrix*, size_t> left;  // rows that are not packed yet; under mutex_, as what follows
   std::vector<const Matrix*> done;
   for (const Block& block : blocks) left[block.matrix] += block.count;
-  // Pages are given back many at a time, which costs all processors a call each. None that somebody is about
-  // to read is: a fault would bring all around it again.
-  const auto release = [&](const float* read) {
-    const auto end_of = [](const Matrix* one) {
-      return reinterpret_cast<uintptr_t>(one->rows + one->outputs * one->inputs);
-    };
-    const auto behind = std::partition(done.begin(), done.end(), [&](const Matrix* one) {
-      return end_of(one) + kFolio > reinterpret_cast<uintptr_t>(read);
-    });
-    size_t freed = 0;
-    for (auto one = behind; one != done.end(); ++one)
-      freed += (*one)->outputs * (*one)->inputs * sizeof(float);
-    if (freed < kFolio) return;
-    for (auto one = behind; one != done.end(); ++one) packed_((*one)->rows);
-    done.erase(behind, done.end());
+  // Pages are given back many at a time, which costs all processors a call each.
+  size_t freed = 0;
+  const auto release = [&] {
+    for (const Matrix* one : done) packed_(one->rows);
+    done.clear();
+    freed = 0;
   };
   const auto work = [&] {
     for (size_t i = next++; i < blocks.size(); i = next++) {
@@ -168,22 +171,68 @@ void PackedWeights::pack(const std::vector<Block>& blocks, size_t bytes,
       pack_rows(rows, matrix.bias == nullptr ? nullptr : matrix.bias + it.first, it.count, matrix.inputs,
                 it.tile, it.to);
       const std::lock_guard<std::mutex> lock(mutex_);
-      if ((left[&matrix] -= it.count) == 0) done.push_back(&matrix);
-      release(rows);
+      if ((left[&matrix] -= it.count) != 0) continue;
+      done.push_back(&matrix);
+      freed += matrix.outputs * matrix.inputs * sizeof(float);
+      if (freed >= kFreed) release();
     }
   };
-  const size_t processors = std::thread::hardware_concurrency();
-  std::vector<pthread_t> others;
-  while (others.size() + 1 < std::min(processors, bytes / kThread)) {
-    pthread_t other;
-    const auto run = [](void* it) -> void* { return (*static_cast<decltype(work)*>(it))(), nullptr; };
-    if (pthread_create(&other, nullptr, run, const_cast<void*>(static_cast<const void*>(&work))) != 0) break;
-    others.push_back(other);
+  run_with_help(threads, meanwhile, work);
+  release();
+}
+
+/// Does a job in several threads, after `meanwhile` in this one. A thread that has not begun when the others
+/// have nothing left to do is not waited for: where processors are busy that may take longer than all the
+/// rest.
+void PackedWeights::run_with_help(size_t threads, const std::function<void()>& meanwhile,
+                                  const std::function<void()>& job) {
+  join_helpers(true);
+  std::unique_lock<std::mutex> lock(mutex_);
+  job_ = &job;
+  while (helpers_.size() + 1 < threads) {
+    Helper& helper = helpers_.emplace_back(Helper{this, getpid()});
+    const auto run = [](void* it) -> void* {
+      Helper& self = *static_cast<Helper*>(it);
+      PackedWeights& weights = *self.weights;
+      std::unique_lock<std::mutex> held(weights.mutex_);
+      if (weights.job_ != nullptr) {
+        const std::function<void()>& what = *weights.job_;
+        ++weights.helping_;
+        held.unlock();
+        what();
+        held.lock();
+        if (--weights.helping_ == 0) weights.helped_.notify_one();
+      }
+      self.finished = true;
+      return nullptr;
+    };
+    if (pthread_create(&helper.thread, nullptr, run, &helper) != 0) {
+      helpers_.pop_back();
+      break;
+    }
   }
+  lock.unlock();
   meanwhile();
-  work();
-  for (pthread_t other : others) pthread_join(other, nullptr);
-  for (const Matrix* one : done) packed_(one->rows);
+  job();
+  lock.lock();
+  job_ = nullptr;
+  helped_.wait(lock, [this] { return helping_ == 0; });
+}
+
+void PackedWeights::join_helpers(bool only_finished) {
+  std::list<Helper> gone;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = helpers_.begin(); it != helpers_.end();) {
+      const auto helper = it++;
+      // of a process that was forked from theirs they are no threads
+      if (helper->process != getpid())
+        helpers_.erase(helper);
+      else if (helper->finished || !only_finished)
+        gone.splice(gone.end(), helpers_, helper);
+    }
+  }
+  for (const Helper& helper : gone) pthread_join(helper.thread, nullptr);
 }
 
 size_t PackedWeights::look_up(const xnn_weights_cache_look_up_key& given) const {

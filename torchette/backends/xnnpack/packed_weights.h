@@ -3,9 +3,12 @@
 // for all delegates of a program.
 #pragma once
 
+#include <pthread.h>
 #include <xnnpack.h>
 
+#include <condition_variable>
 #include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <string>
@@ -64,6 +67,10 @@ class PackedWeights {
   bool key_of(const xnn_weights_cache_look_up_key& given, Key* key) const;
   struct Block;
   void pack(const std::vector<Block>& blocks, size_t bytes, const std::function<void()>& meanwhile);
+  struct Helper;
+  void run_with_help(size_t threads, const std::function<void()>& meanwhile,
+                     const std::function<void()>& job);
+  void join_helpers(bool only_finished);
   size_t look_up(const xnn_weights_cache_look_up_key& key) const;
   void* reserve(size_t size);
   size_t insert(const xnn_weights_cache_look_up_key& key, void* data);
@@ -72,6 +79,10 @@ class PackedWeights {
   const Identities* identities_ = nullptr;
   std::function<void(const void*)> packed_;  // under mutex_
   std::mutex mutex_;
+  const std::function<void()>* job_ = nullptr;  // for helpers that begin now; under mutex_, as the next two
+  size_t helping_ = 0;
+  std::list<Helper> helpers_;
+  std::condition_variable helped_;
   std::map<Key, void*> entries_;
   std::map<std::pair<const void*, const void*>, void*> ready_;  // (weights, bias) -> packed by `pack`
   std::vector<Chunk> chunks_;
