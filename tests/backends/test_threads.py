@@ -79,7 +79,10 @@ def test_nothing_races(partitioner, program: Path, tmp_path: Path) -> None:
         model, x = (
             # large enough to be packed by several threads
             torch.nn.Sequential(
-                torch.nn.Linear(8, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512), torch.nn.Linear(512, 4)
+                torch.nn.Linear(8, 2048),
+                torch.nn.ReLU(),
+                torch.nn.Linear(2048, 2048),
+                torch.nn.Linear(2048, 4),
             ),
             torch.ones(3, 8),
         )

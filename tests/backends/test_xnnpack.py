@@ -724,7 +724,7 @@ if child:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_does_not_wait_for_threads_of_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "large.pte"
-    path.write_bytes(_lower(nn.Linear(1024, 1024), (torch.ones(1, 1024),)).to_executorch().buffer)
+    path.write_bytes(_lower(nn.Linear(2048, 2048), (torch.ones(1, 2048),)).to_executorch().buffer)
     command = [sys.executable, "-W", "ignore", "-c", _FORKED, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -29,9 +29,10 @@ constexpr size_t kPage = 4096;             // at least
 // What malloc gives back to the system, which clears it anew for the next who asks, is larger.
 constexpr size_t kChunk = size_t{28} << 20;
 
-constexpr uint32_t kMatrix = UINT32_MAX;     // in place of the library's seed: what `pack` packed
-constexpr size_t kBlock = size_t{1} << 18;   // bytes that a thread packs at once, or one block of rows
-constexpr size_t kThread = size_t{1} << 20;  // bytes that are worth a thread
+constexpr uint32_t kMatrix = UINT32_MAX;    // in place of the library's seed: what `pack` packed
+constexpr size_t kBlock = size_t{1} << 18;  // bytes that a thread packs at once, or one block of rows
+// Bytes that are worth a thread: where processors are busy it begins late, or is kept from going on.
+constexpr size_t kThread = size_t{8} << 20;
 constexpr size_t kAround = size_t{1} << 16;  // what a page fault maps at least of a file that is in memory
 constexpr size_t kFreed = size_t{1} << 21;   // bytes that are worth giving back
 
