@@ -94,8 +94,9 @@ def with_eigenvalues_of_all_kinds(n: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 40])
 def test_eigenvalues(n: int) -> None:
+    # torch's own does not converge for the matrix of rank one on some processors
+    like = [torch.zeros(*shape, 2, dtype=torch.float64) for shape in ((n,), (n, n))]
     for kind, a in with_eigenvalues_of_all_kinds(n).items():
-        like = [torch.view_as_real(x) for x in torch.linalg.eig(a)]
         w, v = (torch.view_as_complex(x) for x in run("torchette::eig.out", a, like=like))
         scale = max(a.abs().max().item(), 1e-300)
         assert ((a / scale) @ v.real - (v * (w / scale)).real).abs().max() < 1e-12 * n, kind
