@@ -27,9 +27,9 @@ SCHEMA = load(Path(__file__).parent.parent / "schema" / "program.fbs")
 # before the padding of the first segment), offset of the first segment, bytes of all segments.
 _HEADER = struct.Struct("<4sIQQQ")
 _HEADER_AT = 8
-_SMALL = 1 << 16  # bytes that a page fault may map
 _HEADER_MAGIC = b"eh00"
 _HEADER_MINIMUM = 24  # early files end it before the last number
+_SMALL = 1 << 16  # bytes that a page fault may map
 
 _OTHER_FILES = {b"BP": "a bundled program", b"FT": "a data file (.ptd)", b"ED": "a profile (.etdp)"}
 

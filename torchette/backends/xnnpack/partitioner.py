@@ -124,9 +124,7 @@ class XnnpackPartitioner(Partitioner):
             inside = [user for user in node.users if TAG in user.meta]
             if inside and len(inside) < len(node.users):
                 # Something outside reads it too, as it does tied weights: the delegate has its own.
-                twin = add_constant(exported_program, f"{node.name}_xnnpack", tensor, node)
-                for user in inside:
-                    user.replace_input_with(node, twin)
+                _give_own(exported_program, node, tensor, inside)
         if self._per_op:
             _tag_one_by_one(exported_program, constants(exported_program))
         tags = {node.meta[TAG] for node in calls(exported_program) if TAG in node.meta} or {"xnnpack"}
@@ -175,9 +173,7 @@ class XnnpackPartitioner(Partitioner):
         for weight, layers in found.items():
             others = [user for user in weight.users if TAG in user.meta and user not in layers]
             if others:
-                twin = add_constant(program, f"{weight.name}_xnnpack", stored[weight], weight)
-                for user in others:
-                    user.replace_input_with(weight, twin)
+                _give_own(program, weight, stored[weight], others)
         return set(found)
 
     def _leave(self, node: Node, reason: str) -> None:
@@ -205,6 +201,13 @@ class XnnpackQuantizedPartitioner(XnnpackPartitioner):
 
     def __init__(self) -> None:
         super().__init__(config_precisions=ConfigPrecisionType.STATIC_QUANT)
+
+
+def _give_own(program: ExportedProgram, node: Node, tensor: torch.Tensor, users: Sequence[Node]) -> None:
+    """Have these users of a stored tensor read a constant of their own."""
+    twin = add_constant(program, f"{node.name}_xnnpack", tensor, node)
+    for user in users:
+        user.replace_input_with(node, twin)
 
 
 def _precision(node: Node, stored: Mapping[Node, torch.Tensor]) -> ConfigPrecisionType:
