@@ -19,6 +19,7 @@ constexpr size_t kMaxTile = 64;  // rows
 // memory likes it; where a tile is too large for the cache to hold two, each row is fetched some lines ahead.
 constexpr size_t kShort = size_t{1} << 17;  // bytes of a tile
 constexpr size_t kAhead = 4;                // lines
+constexpr int kSecond = 2;                  // the cache that has room for a tile: the first one has not
 
 Four load(const float* from) {
   Four result;
@@ -70,8 +71,12 @@ void pack_rows(const float* rows, const float* bias, size_t count, size_t inputs
     for (size_t column = 0; column < whole; column += kLine, to += kLine * tile) {
       for (size_t i = 0; i < tile; i += 4) {
         const float* four = rows + i * inputs + column;
-        for (size_t j = 0; j < 4; ++j, next += kLine)
-          __builtin_prefetch(is_short ? next : four + j * inputs + kAhead * kLine);
+        for (size_t j = 0; j < 4; ++j, next += kLine) {
+          if (is_short)
+            __builtin_prefetch(next, 0, kSecond);
+          else
+            __builtin_prefetch(four + j * inputs + kAhead * kLine);
+        }
         transpose(four, inputs, tile, block + i);
       }
       for (size_t i = 0; i < kLine * tile; i += 4) stream(to + i, load(block + i));
