@@ -60,7 +60,8 @@ void xnn_compute_by_columns(xnn_operator_t op, const struct compute_parameters* 
                             pthreadpool_t threads, uint32_t flags) {
   const char* context = (const char*)&op->context + compute->context_offset;
   pthreadpool_task_2d_tile_2d_t task = NULL;
-  size_t depth = 0, stride = 0, tile = 0;  // bytes of input of a row, of weights of a column; columns that lie together
+  size_t depth = 0, stride = 0;  // bytes of input of a row, of weights of a column
+  size_t tile = 0;               // columns that lie together
   if (compute->task_2d_tile_2d == (pthreadpool_task_2d_tile_2d_t)xnn_compute_gemm) {
     const struct gemm_context* it = (const struct gemm_context*)context;
     task = (pthreadpool_task_2d_tile_2d_t)gemm_of_columns;
@@ -77,7 +78,8 @@ void xnn_compute_by_columns(xnn_operator_t op, const struct compute_parameters* 
   const size_t rows = compute->range[0], columns = compute->range[1], weights = columns * stride;
   // Each of several threads needs its own part of one and all of the other: the larger is the one to share.
   const bool alone = pthreadpool_get_threads_count(threads) <= 1;
-  if (task == NULL || rows <= compute->tile[0] || weights <= kWeights || (!alone && weights <= rows * depth)) {
+  if (task == NULL || rows <= compute->tile[0] || weights <= kWeights ||
+      (!alone && weights <= rows * depth)) {
     pthreadpool_parallelize_2d_tile_2d(threads, compute->task_2d_tile_2d, (void*)context, rows, columns,
                                        compute->tile[0], compute->tile[1], flags);
     return;
