@@ -19,7 +19,8 @@ constexpr size_t kMaxTile = 64;  // rows
 // memory likes it; where a tile is too large for the cache to hold two, each row is fetched some lines ahead.
 constexpr size_t kShort = size_t{1} << 17;  // bytes of a tile
 constexpr size_t kAhead = 4;                // lines
-constexpr int kSecond = 2;                  // the cache that has room for a tile: the first one has not
+// __builtin_prefetch's word for the cache that has room for a tile: the first has not.
+constexpr int kSecond = 2;
 
 Four load(const float* from) {
   Four result;
