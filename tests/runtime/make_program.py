@@ -8,6 +8,7 @@
 #   2: n as an int
 #   3: the state, 10 + the number of executions, float32[1]
 # Its method "delegated" on x: float32[2] gives x to the backend "test", with a blob and an option, and returns its copy.
+# Its data by name: "first", "second" and "third", of so many bytes.
 # Its method "loop" on limit: int returns the number of turns that a loop has made, which ends when it is the limit.
 
 from __future__ import annotations
@@ -142,6 +143,7 @@ def build() -> bytes:
         constants=[b"", struct.pack("<3f", 1, 2, 3)],
         mutable_data=[b"", struct.pack("<f", 10)],
         delegate_data=[b"what the backend compiled"],
+        named_data={"first": b"1", "second": b"22", "third": b"333"},
     )
     return bytes(file)
 

@@ -317,6 +317,23 @@ void header(const std::vector<char>& bytes) {
   }
 }
 
+/// Data are found by name in whatever order they are asked for.
+void named(const Program& program) {
+  const char* const names[] = {"first", "second", "third"};
+  CHECK(program.get_num_keys().ok() && *program.get_num_keys() == 3 && !program.get_key(3).ok());
+  for (size_t from = 0; from < 3; ++from) {
+    const Result<const char*> key = program.get_key(static_cast<uint32_t>(from));
+    CHECK(key.ok() && strcmp(*key, names[from]) == 0);
+    for (size_t to = 0; to < 3; ++to) {
+      for (size_t i : {from, to}) {
+        const Result<FreeableBuffer> data = program.get_data(names[i]);
+        CHECK(data.ok() && data->size() == i + 1 && *static_cast<const char*>(data->data()) == '1' + char(i));
+      }
+      CHECK(program.get_data("fourth").error() == Error::NotFound);
+    }
+  }
+}
+
 /// What a user writes to load a protected model.
 struct XorLoader final : DataLoader {
   std::vector<char> bytes;
@@ -352,6 +369,7 @@ void program_tests(const char* path) {
   bounded(*program);
   refused_inputs(*program);
   too_little_memory(*program);
+  named(*program);
 
   every_failure(bytes);
 

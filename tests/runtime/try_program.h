@@ -101,6 +101,10 @@ inline Outcome try_program(const uint8_t* data, size_t size, const torchette::Na
   const Result<Program> program = Program::load(&loader, Program::Verification::InternalConsistency);
   if (!program.ok()) return Outcome::NotOpened;
   Outcome worst = program->num_methods() == 0 ? Outcome::NotOpened : Outcome::Ran;
+  for (uint32_t i = 0; i < *program->get_num_keys() && i < 10; ++i) {
+    const Result<const char*> key = program->get_key(i);
+    if (key.ok()) (void)program->get_data(*key).ok();
+  }
   for (size_t i = 0; i < program->num_methods() && i < 10; ++i) {
     const Result<const char*> name = program->get_method_name(i);
     const Outcome outcome = name.ok() ? try_method(*program, *name, map, bundle) : Outcome::NotOpened;

@@ -212,7 +212,7 @@ class _Delegates:
     def named_data(self, output: EmitterOutput) -> None:
         """Fill in what stands under names in the program and in data files; keys of the same bytes have the same object."""
         found = self._named.get_named_data_store_output()
-        output.named_data = {key: found.buffers[e.buffer_index] for key, e in sorted(found.pte_data.items())}
+        output.named_data = {key: found.buffers[e.buffer_index] for key, e in found.pte_data.items()}
         output.named_alignment = max((entry.alignment for entry in found.pte_data.values()), default=1)
         for tag, keys in sorted(found.external_data.items()):
             file = output.data_files.setdefault(tag.removesuffix(".ptd"), {})

@@ -188,20 +188,21 @@ def write(
         ]
     stored: dict[int, int] = {}
     weights = _digests(constants) if named_data else {}
+    named = named_data or {}
     # Small ones stand together: where the file is mapped, one page fault then brings many of them.
-    for name, blob in sorted(
-        (named_data or {}).items(), key=lambda item: _bytes_view(item[1]).nbytes > _SMALL
-    ):
-        if id(blob) not in stored:
-            same = weights.get(_digest(blob))
-            start = 0 if same is None else segments.records[0].offset + program.constant_segment.offsets[same]
-            if same is None or start % named_alignment:
-                stored[id(blob)] = segments.add([blob]).segment_index
-            else:
-                # A weight that a delegate and the program both have stands in the file once.
-                segments.records.append(SCHEMA.types["DataSegment"](start, _bytes_view(blob).nbytes))
-                stored[id(blob)] = len(segments.records) - 1
-        program.named_data.append(SCHEMA.types["NamedData"](name, stored[id(blob)]))
+    for blob in sorted(named.values(), key=lambda item: _bytes_view(item).nbytes > _SMALL):
+        if id(blob) in stored:
+            continue
+        same = weights.get(_digest(blob))
+        start = 0 if same is None else segments.records[0].offset + program.constant_segment.offsets[same]
+        if same is None or start % named_alignment:
+            stored[id(blob)] = segments.add([blob]).segment_index
+        else:
+            # A weight that a delegate and the program both have stands in the file once.
+            segments.records.append(SCHEMA.types["DataSegment"](start, _bytes_view(blob).nbytes))
+            stored[id(blob)] = len(segments.records) - 1
+    # In the order given: a runtime looks first behind what it was asked for last.
+    program.named_data = [SCHEMA.types["NamedData"](name, stored[id(blob)]) for name, blob in named.items()]
     program.segments = segments.records
 
     head = flatbuffer.encode(SCHEMA, program, reserve=_HEADER.size)

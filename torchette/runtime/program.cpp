@@ -195,9 +195,13 @@ Error Program::constant(Reader& reader, uint32_t index, size_t nbytes, void** ad
 Result<FreeableBuffer> Program::get_data(const char* key) const {
   Reader reader = this->reader();
   const flat::Tables named = Table::root(&reader).tables(schema::Program::kNamedData);
-  for (size_t i = 0; i < named.size(); ++i) {
+  // Most ask in the order of the file.
+  size_t i = __atomic_load_n(&next_named_, __ATOMIC_RELAXED);
+  for (size_t left = named.size(); left != 0; --left, ++i) {
+    if (i >= named.size()) i = 0;
     const Table item = named[i];
     if (strcmp(item.string(schema::NamedData::kKey).data(), key) != 0 || !reader.ok()) continue;
+    __atomic_store_n(&next_named_, i + 1, __ATOMIC_RELAXED);
     const size_t index = item.get<uint32_t>(schema::NamedData::kSegmentIndex);
     FreeableBuffer data;
     const Error error = load_segment(reader, index, {Segment::Type::Backend, index, key}, &data);

@@ -90,6 +90,7 @@ class Program {
   FreeableBuffer bytes_;      // the flatbuffer
   FreeableBuffer constants_;  // the constant segment, if the file has one
   size_t segment_base_ = 0;
+  mutable size_t next_named_ = 0;  // behind the data that were found last
 };
 
 }  // namespace torchette
