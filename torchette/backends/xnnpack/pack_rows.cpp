@@ -39,9 +39,17 @@ void stream(float* to, Four it) {
 #endif
 }
 
-/// Columns of four rows, kLine of them, to every `tile`th number.
-void transpose(const float* rows, size_t inputs, size_t tile, float* to) {
-  for (size_t c = 0; c < kLine; c += 4, to += 4 * tile) {
+/// Columns of up to four rows, to every `tile`th number.
+void gather(const float* rows, size_t count, size_t inputs, size_t columns, size_t tile, float* to) {
+  for (size_t c = 0; c < columns; ++c, to += tile)
+    for (size_t i = 0; i < count; ++i) to[i] = rows[i * inputs + c];
+}
+
+/// The same of four.
+__attribute__((always_inline)) inline void transpose(const float* rows, size_t inputs, size_t columns,
+                                                     size_t tile, float* to) {
+  const size_t fours = columns / 4 * 4;
+  for (size_t c = 0; c < fours; c += 4, to += 4 * tile) {
     const Four a = load(rows + c), b = load(rows + inputs + c);
     const Four d = load(rows + 2 * inputs + c), e = load(rows + 3 * inputs + c);
     const Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), de = __builtin_shufflevector(d, e, 0, 4, 1, 5);
@@ -52,6 +60,7 @@ void transpose(const float* rows, size_t inputs, size_t tile, float* to) {
     store(to + 2 * tile, __builtin_shufflevector(ab2, de2, 0, 1, 4, 5));
     store(to + 3 * tile, __builtin_shufflevector(ab2, de2, 2, 3, 6, 7));
   }
+  gather(rows + fours, 4, inputs, columns - fours, tile, to);
 }
 
 }  // namespace
@@ -60,17 +69,18 @@ bool can_pack_rows(size_t tile) { return tile % 4 == 0 && tile <= kMaxTile; }
 
 void pack_rows(const float* rows, const float* bias, size_t count, size_t inputs, size_t tile, float* to) {
   const bool is_short = tile * inputs * sizeof(float) <= kShort;
-  const size_t lines = inputs / kLine * kLine;
   alignas(64) float block[kLine * kMaxTile];
   if (is_short)
     for (size_t i = 0; i < std::min(tile, count) * inputs; i += kLine) __builtin_prefetch(rows + i);
   for (size_t first = 0; first < count; first += tile, rows += tile * inputs) {
-    const size_t in_tile = std::min(tile, count - first), whole = in_tile == tile ? lines : 0;
-    for (size_t i = 0; i < in_tile; ++i) to[i] = bias == nullptr ? 0.0f : bias[first + i];
+    const size_t in_tile = std::min(tile, count - first);
+    for (size_t i = 0; i < tile; ++i) to[i] = bias == nullptr || i >= in_tile ? 0.0f : bias[first + i];
     to += tile;
+    if (in_tile != tile) memset(block, 0, sizeof(block));
     const float* next = rows + tile * inputs;
-    for (size_t column = 0; column < whole; column += kLine, to += kLine * tile) {
-      for (size_t i = 0; i < tile; i += 4) {
+    for (size_t column = 0; column < inputs; column += kLine) {
+      const size_t columns = std::min(kLine, inputs - column);
+      for (size_t i = 0; i < in_tile; i += 4) {
         const float* four = rows + i * inputs + column;
         for (size_t j = 0; j < 4; ++j, next += kLine) {
           if (is_short)
@@ -78,12 +88,15 @@ void pack_rows(const float* rows, const float* bias, size_t count, size_t inputs
           else
             __builtin_prefetch(four + j * inputs + kAhead * kLine);
         }
-        transpose(four, inputs, tile, block + i);
+        if (in_tile - i < 4)
+          gather(four, in_tile - i, inputs, columns, tile, block + i);
+        else if (columns == kLine)
+          transpose(four, inputs, kLine, tile, block + i);
+        else
+          transpose(four, inputs, columns, tile, block + i);
       }
-      for (size_t i = 0; i < kLine * tile; i += 4) stream(to + i, load(block + i));
+      for (size_t i = 0; i < columns * tile; i += 4, to += 4) stream(to, load(block + i));
     }
-    for (size_t column = whole; column < inputs; ++column, to += tile)
-      for (size_t i = 0; i < in_tile; ++i) to[i] = rows[i * inputs + column];
   }
 #if defined(__SSE2__)
   _mm_sfence();  // before another thread reads it
