@@ -26,8 +26,7 @@ constexpr size_t kAlignment = 128;         // of one set of weights
 constexpr size_t kHuge = size_t{1} << 21;  // a page that is worth asking for: 512 faults become one
 constexpr size_t kPage = 4096;             // at least
 
-// What malloc gives back to the system, which clears it anew for the next who asks, is larger.
-constexpr size_t kChunk = size_t{28} << 20;
+constexpr size_t kChunk = size_t{64} << 20;  // bytes of several sets of weights
 
 constexpr uint32_t kMatrix = UINT32_MAX;    // in place of the library's seed: what `pack` packed
 constexpr size_t kBlock = size_t{1} << 18;  // bytes that a thread packs at once, or one block of rows
@@ -42,6 +41,55 @@ size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 void map(const float* numbers, size_t count) {
   for (size_t i = 0; i < count; i += kAround / sizeof(float))
     *static_cast<const volatile float*>(numbers + i);
+}
+
+void ask_for_huge_pages([[maybe_unused]] char* data, [[maybe_unused]] size_t size) {
+#ifdef MADV_HUGEPAGE
+  const auto first = reinterpret_cast<uintptr_t>(data);
+  const size_t before = round_up(first, kHuge) - first;
+  if (size >= 2 * kHuge) madvise(data + before, (size - before) / kHuge * kHuge, MADV_HUGEPAGE);
+#endif
+}
+
+/// Memory of weights that are gone, for those of the next program: the system clears what it gives, which
+/// takes about as long as packing.
+struct {
+  std::mutex mutex;
+  char* data = nullptr;
+  size_t size = 0;
+} spare;
+
+bool is_mapped(size_t size) { return size >= 2 * kHuge; }
+
+/// `*size` bytes, or more, which it then says; null where there are none.
+char* take(size_t* size) {
+  if (!is_mapped(*size)) return static_cast<char*>(allocate(nullptr, kAlignment, *size));
+  {
+    const std::lock_guard<std::mutex> lock(spare.mutex);
+    if (spare.size >= *size) {
+      *size = std::exchange(spare.size, 0);
+      return spare.data;
+    }
+  }
+  void* const data = mmap(nullptr, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  ask_for_huge_pages(static_cast<char*>(data), *size);
+  return static_cast<char*>(data);
+}
+
+void give(char* data, size_t size) {
+  if (!is_mapped(size)) return free(data);
+#ifdef MADV_FREE
+  // The system may have the pages when it runs short of them.
+  if (size <= kChunk && madvise(data, size, MADV_FREE) == 0) {
+    const std::lock_guard<std::mutex> lock(spare.mutex);
+    if (size > spare.size) {
+      std::swap(data, spare.data);
+      std::swap(size, spare.size);
+    }
+  }
+#endif
+  if (size != 0) munmap(data, size);
 }
 
 }  // namespace
@@ -67,12 +115,7 @@ void* allocate(void*, size_t alignment, size_t size) {
   if (size >= 2 * kHuge) size = round_up(size, kPage);
   void* data;
   if (posix_memalign(&data, alignment, size) != 0) return nullptr;
-#ifdef MADV_HUGEPAGE
-  const auto first = reinterpret_cast<uintptr_t>(data);
-  const size_t before = round_up(first, kHuge) - first;
-  if (size >= 2 * kHuge)
-    madvise(static_cast<char*>(data) + before, (size - before) / kHuge * kHuge, MADV_HUGEPAGE);
-#endif
+  ask_for_huge_pages(static_cast<char*>(data), size);
   return data;
 }
 
@@ -91,7 +134,7 @@ PackedWeights::PackedWeights() {
 
 PackedWeights::~PackedWeights() {
   join_helpers(false);
-  for (const Chunk& chunk : chunks_) free(chunk.data);
+  for (const Chunk& chunk : chunks_) give(chunk.data, chunk.size);
 }
 
 xnn_weights_cache_t PackedWeights::open(const Identities& identities, size_t bytes,
@@ -136,8 +179,6 @@ void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void
       ready_.erase({matrix.rows, matrix.bias});
       break;
     }
-    if (outputs != matrix.outputs)  // the last tile has columns that nobody packs
-      memset(static_cast<float*>(packed) + (outputs - tile) * stride, 0, tile * stride * sizeof(float));
     if (has_key) entries_.emplace(std::move(key), packed);
     const size_t at_once = round_up(std::max<size_t>(kBlock / (stride * sizeof(float)), 1), tile);
     for (size_t first = 0; first < matrix.outputs; first += at_once)
@@ -249,8 +290,8 @@ void* PackedWeights::reserve(size_t size) {
   size = round_up(size, kAlignment);
   // kernels read a little beyond the end
   if (chunks_.empty() || chunks_.back().size - used_ < size + kAlignment) {
-    const size_t total = std::max(size + kAlignment, std::min(expected_ + expected_ / 8, kChunk));
-    char* data = static_cast<char*>(allocate(nullptr, kAlignment, total));
+    size_t total = std::max(size + kAlignment, std::min(expected_ + expected_ / 8, kChunk));
+    char* data = take(&total);
     if (data == nullptr) return nullptr;
     chunks_.push_back({data, total});
     used_ = 0;
