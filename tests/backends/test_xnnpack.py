@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import subprocess
 import sys
 import warnings
@@ -724,7 +725,7 @@ if child:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_does_not_wait_for_threads_of_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "large.pte"
-    path.write_bytes(_lower(nn.Linear(2048, 2048), (torch.ones(1, 2048),)).to_executorch().buffer)
+    path.write_bytes(_lower(nn.Linear(2048, 2048), (torch.ones(2, 2048),)).to_executorch().buffer)
     command = [sys.executable, "-W", "ignore", "-c", _FORKED, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -746,6 +747,84 @@ def test_weights_of_every_size_are_packed_as_the_library_reads_them(cached: bool
         )
     finally:
         registry.set_option("XnnpackBackend", weight_cache_enabled=True)
+
+
+@there
+@pytest.mark.parametrize("outputs, inputs", [(1280, 300), (1003, 1025), (3, 131_071), (17, 20_000)])
+def test_large_layers_of_one_row_are_right(outputs: int, inputs: int) -> None:
+    registry = Runtime.get().backend_registry
+    x, many = torch.randn(1, inputs), torch.randn(3, inputs)
+    try:
+        for threads in (1, min(2, os.cpu_count() or 1)):
+            registry.set_option("XnnpackBackend", num_threads=threads)
+            _check(nn.Sequential(nn.Linear(inputs, outputs), nn.Linear(outputs, 5)), x)
+            _check(nn.Sequential(nn.Linear(inputs, outputs, bias=False), nn.Hardtanh(-0.2, 0.3)), x)
+            _check(nn.Linear(inputs, outputs), x[None, None])
+            _check(nn.Linear(inputs, outputs), x[0])
+            layer = nn.Linear(inputs, outputs).eval()
+            program = export(layer, (many,), dynamic_shapes=({0: Dim("n", max=4)},))
+            edge = to_edge_transform_and_lower(program, partitioner=XnnpackPartitioner())
+            for some in (x, many):
+                torch.testing.assert_close(_run(edge, (some,))[0], layer(some), rtol=1e-4, atol=1e-5)
+    finally:
+        registry.set_option("XnnpackBackend", num_threads=1)
+
+
+@there
+@pytest.mark.parametrize("order", [("one", "many", "also"), ("many", "one", "also"), ("one", "also", "many")])
+def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ...]) -> None:
+    layer = nn.Linear(600, 500).eval()
+    models = {"one": layer, "many": nn.Sequential(layer, nn.ReLU()), "also": nn.Sequential(layer, nn.Tanh())}
+    inputs = {"one": torch.randn(1, 600), "many": torch.randn(9, 600), "also": torch.randn(1, 600)}
+    programs = {name: export(model.eval(), (inputs[name],)) for name, model in models.items()}
+    data = to_edge_transform_and_lower(programs, partitioner=XnnpackPartitioner()).to_executorch().buffer
+    program = Runtime.get().load_program(data)
+    methods = {name: program.load_method(name) for name in order}
+    del methods[order[0]]  # what it has brought stays for the others
+    methods |= {order[0]: program.load_method(order[0])}
+    for name in order:
+        torch.testing.assert_close(
+            torch.as_tensor(methods[name].execute([inputs[name]])[0]),
+            models[name](inputs[name]),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+_ANONYMOUS = """
+import re, sys
+import torch
+from torchette.runtime import Runtime
+
+def anonymous():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
+
+x = torch.ones(int(sys.argv[2]), 2048)
+before = anonymous()
+method = Runtime.get().load_program(sys.argv[1]).load_method("forward")
+method.execute([x])
+print(anonymous() - before)
+"""
+
+
+def _reads_in_place() -> bool:
+    """As rows.c has it."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return True
+    flags = Path("/proc/cpuinfo")
+    return flags.exists() and {"avx2", "fma"} <= set(flags.read_text().split())
+
+
+@there
+@pytest.mark.skipif(not _reads_in_place(), reason="this processor has no AVX2, or this is no Linux")
+def test_large_weights_of_one_row_are_not_copied(tmp_path: Path) -> None:
+    def megabytes(rows: int) -> int:
+        path = tmp_path / f"{rows}.pte"
+        path.write_bytes(_lower(nn.Linear(2048, 4096), (torch.ones(rows, 2048),)).to_executorch().buffer)
+        command = [sys.executable, "-W", "ignore", "-c", _ANONYMOUS, str(path), str(rows)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+
+    assert megabytes(1) < 16 < 32 <= megabytes(2)
 
 
 @there

@@ -86,10 +86,10 @@ edit() {
 # Code of our own is compiled with the library, and called where it does better: additions.h says what each part is for.
 add_our_own() {
   cp "$own"/* "$destination/src/xnnpack/src/"
-  for file in configs/gemm-config.c configs/transpose-config.c operators/unary-elementwise-nc.c operator-run.c; do
+  for file in configs/gemm-config.c configs/transpose-config.c operators/unary-elementwise-nc.c operators/fully-connected-nc.c operator-run.c; do
     edit "src/$file" '1i #include "additions.h"'
   done
-  edit CMakeLists.txt 's|^SET(OPERATOR_SRCS$|&\n  src/additions.c|'
+  edit CMakeLists.txt 's|^SET(OPERATOR_SRCS$|&\n  src/additions.c\n  src/rows.c|'
   edit cmake/gen/avx512f_microkernels.cmake 's|^SET(PROD_AVX512F_MICROKERNEL_SRCS$|&\n  src/avx512.c|'
   edit src/configs/gemm-config.c 's/\(f32_i\?gemm_minmax_ukernel_[78]x32__\)avx512f_broadcast/\1added/'
   edit src/configs/transpose-config.c 's/(xnn_transposec_ukernel_fn) xnn_x32_[a-z0-9_]*_avx,/hardware_config->use_x86_avx512f ? xnn_x32_transposec_ukernel__added : &/'
@@ -98,6 +98,7 @@ add_our_own() {
   }'
   edit include/xnnpack.h 's/^  xnn_unary_tanh,/&\n  xnn_unary_silu,/'
   edit src/operators/unary-elementwise-nc.c 's/^ *case xnn_unary_gelu:/      case xnn_unary_silu: return xnn_init_f32_silu_config();\n&/'
+  edit src/operators/fully-connected-nc.c '0,/^  fully_connected_op->state = xnn_run_state_invalid;/s//  xnn_use_rows(fully_connected_op);\n&/'
   edit src/operator-utils.c 's/^ *case xnn_unary_gelu:/    case xnn_unary_silu: return "silu";\n&/'
 }
 

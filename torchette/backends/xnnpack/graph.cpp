@@ -16,6 +16,7 @@
 extern "C" {
 bool xnn_has_silu() __attribute__((weak));
 xnn_status xnn_define_silu(xnn_subgraph_t, uint32_t input_id, uint32_t output_id) __attribute__((weak));
+bool xnn_multiplies_rows() __attribute__((weak));
 }
 
 // The library's tallest kernels have 16 rows, and read the scales of all where 2 are left for them.
@@ -492,14 +493,23 @@ class Builder {
     if (use->second.empty()) known->second.clear();
   }
 
-  /// A product in float32 with weights whose rows are outputs.
-  void multiplies(const Defined& source, const Defined& weights, const Defined* added, size_t outputs) {
+  /// A product in float32 with weights whose rows are outputs. Those of a linear layer that has never more
+  /// than one row of input are read in place, but small ones: see kCopied.
+  void multiplies(const Defined& source, const Defined& weights, const Defined* added, size_t outputs,
+                  bool is_linear = false) {
     for (const Defined* it : {&source, &weights, added})
       if (it != nullptr && it->type != xnn_datatype_fp32) return;
     if (!weights.constant || (added != nullptr && !added->constant)) return;
     out_.matrices.push_back({static_cast<const float*>(weights.data),
                              added == nullptr ? nullptr : static_cast<const float*>(added->data), outputs,
-                             product(weights.dims) / outputs});
+                             product(weights.dims) / outputs, nullptr});
+    Matrix& it = out_.matrices.back();
+    const size_t bytes = outputs * it.inputs * sizeof(float);
+    if (xnn_multiplies_rows == nullptr || !xnn_multiplies_rows() || weights.buffer == SIZE_MAX ||
+        bytes <= kCopied || !is_linear || product(source.dims) != it.inputs)
+      return;
+    it.bytes = &out_.constants[weights.buffer].bytes;
+    out_.constant_bytes -= bytes;
   }
 
   /// The library's id of a value that a node writes: one that nobody wrote before.
@@ -888,7 +898,8 @@ class Builder {
         packed_as(*weights, (flags != 0 ? "transposed," : "linear,") + std::to_string(source->type));
         if (!weights->constant && offsets != nullptr && offsets->buffer != SIZE_MAX)
           out_.constants[offsets->buffer].stays = true;  // both are packed when the graph runs
-        if (flags == 0 && weights->dims[0] != 0) multiplies(*source, *weights, offsets, weights->dims[0]);
+        if (flags == 0 && weights->dims[0] != 0)
+          multiplies(*source, *weights, offsets, weights->dims[0], true);
         step(Step::Kind::Linear, n, {F::kInput1Id, F::kFilterId, F::kBiasId}, F::kOutputId, {flags});
         TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, flags));
         return Error::Ok;

@@ -5,6 +5,7 @@
 
 #include <xnnpack.h>
 
+#include <deque>
 #include <vector>
 
 #include "torchette/backends/xnnpack/packed_weights.h"
@@ -37,7 +38,7 @@ struct Graph {
   std::vector<Step> steps;      // one for each node
   std::vector<Origin> origins;  // likewise
   std::vector<Dims> sizes;      // of all values, as compiled: upper bounds where they vary
-  std::vector<Constant> constants;
+  std::deque<Constant> constants;
   std::vector<std::vector<char>> copies;    // of constants that nodes read when the graph runs
   std::vector<std::vector<float>> widened;  // weights in half precision that the library wants in float32
   Identities identities;                    // of the weights

@@ -16,6 +16,8 @@
 
 extern "C" {
 #include <xnnpack/config.h>  // of the library's own: the order in which its kernels read weights
+
+#include "torchette/backends/xnnpack/library/rows.h"
 }
 
 namespace torchette {
@@ -102,6 +104,18 @@ struct PackedWeights::Block {
   float* to;
 };
 
+/// A matrix of a layer with one row of input, which needs each weight once: whatever their order is.
+struct PackedWeights::InPlace {
+  FreeableBuffer bytes;
+  std::vector<xnn_weights_row> rows;
+
+  explicit InPlace(const Matrix& matrix) : bytes(std::move(*matrix.bytes)) {
+    rows.reserve(matrix.outputs);
+    for (size_t i = 0; i < matrix.outputs; ++i)
+      rows.push_back({matrix.rows + i * matrix.inputs, matrix.bias == nullptr ? 0.0f : matrix.bias[i]});
+  }
+};
+
 /// A thread that does what is to be done when it begins, and of which nobody knows when that is.
 struct PackedWeights::Helper {
   PackedWeights* weights;
@@ -162,23 +176,30 @@ void PackedWeights::pack(std::vector<Matrix>& matrices, const std::function<void
   // Where the kernels read one number of a row at a time, a convolution's rows are packed as a product's.
   const size_t tile = config == nullptr || config->log2_kr != 0 || config->log2_sr != 0 ? 0 : config->nr;
   for (const Matrix& matrix : matrices) {
-    if (!can_pack_rows(tile) || matrix.outputs < tile) continue;  // the library has other kernels for so few
-    const size_t stride = matrix.inputs + 1;
     Key key;
     const bool has_key = key_of({kMatrix, matrix.rows, matrix.bias}, &key);
+    const bool in_place = has_key && matrix.bytes != nullptr;
+    // the library has other kernels for so few outputs
+    if (!in_place && (!can_pack_rows(tile) || matrix.outputs < tile)) continue;
+    const auto [ready, is_new] = ready_.emplace(std::pair(matrix.rows, matrix.bias), nullptr);
+    if (!is_new) continue;
     const auto found = has_key ? entries_.find(key) : entries_.end();
-    void*& packed = ready_[{matrix.rows, matrix.bias}];
-    if (packed != nullptr) continue;
     if (found != entries_.end()) {
-      packed = found->second;
+      ready->second = found->second;
       continue;
     }
-    const size_t outputs = round_up(matrix.outputs, tile);
-    packed = reserve(outputs * stride * sizeof(float));
+    if (in_place) {
+      const InPlace& it = in_place_.try_emplace(std::move(key), matrix).first->second;
+      ready->second = reinterpret_cast<const char*>(it.rows.data()) + XNN_ROWS;
+      continue;
+    }
+    const size_t stride = matrix.inputs + 1, outputs = round_up(matrix.outputs, tile);
+    void* const packed = reserve(outputs * stride * sizeof(float));
     if (packed == nullptr) {
-      ready_.erase({matrix.rows, matrix.bias});
+      ready_.erase(ready);
       break;
     }
+    ready->second = packed;
     if (has_key) entries_.emplace(std::move(key), packed);
     const size_t at_once = round_up(std::max<size_t>(kBlock / (stride * sizeof(float)), 1), tile);
     for (size_t first = 0; first < matrix.outputs; first += at_once)

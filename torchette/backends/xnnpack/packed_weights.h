@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "torchette/runtime/loader.h"
+
 namespace torchette {
 namespace xnnpack {
 
@@ -29,6 +31,7 @@ struct Matrix {
   const float* rows;
   const float* bias;  // may be null
   size_t outputs, inputs;
+  FreeableBuffer* bytes;  // of the rows, where they may be read in place instead of being packed
 };
 
 /// Memory for free(), in huge pages where it is large and the system has them: one fault instead of 512, and
@@ -47,9 +50,9 @@ class PackedWeights {
   /// `packed` is told of each set of weights that is read no more.
   xnn_weights_cache_t open(const Identities& identities, size_t bytes,
                            std::function<void(const void*)> packed);
-  /// Packs what the library would pack one after the other, on all processors where it is much. For use
-  /// after `open`; whatever this does not pack, the library does. `meanwhile` makes the runtime: that needs
-  /// to know where packed weights are, not what they are.
+  /// Packs what the library would pack one after the other, on all processors where it is much, and takes the
+  /// bytes of what is to be read in place. For use after `open`; whatever this does not pack, the library
+  /// does. `meanwhile` makes the runtime: that needs to know where packed weights are, not what they are.
   void pack(std::vector<Matrix>& matrices, const std::function<void()>& meanwhile);
   void close() {
     identities_ = nullptr;
@@ -66,6 +69,7 @@ class PackedWeights {
   static PackedWeights& of(void* context) { return *static_cast<PackedWeights*>(context); }
   bool key_of(const xnn_weights_cache_look_up_key& given, Key* key) const;
   struct Block;
+  struct InPlace;
   void pack(const std::vector<Block>& blocks, size_t bytes, const std::function<void()>& meanwhile);
   struct Helper;
   void run_with_help(size_t threads, const std::function<void()>& meanwhile,
@@ -84,7 +88,8 @@ class PackedWeights {
   std::list<Helper> helpers_;
   std::condition_variable helped_;
   std::map<Key, void*> entries_;
-  std::map<std::pair<const void*, const void*>, void*> ready_;  // (weights, bias) -> packed by `pack`
+  std::map<Key, InPlace> in_place_;
+  std::map<std::pair<const void*, const void*>, const void*> ready_;  // (weights, bias) -> what `pack` made
   std::vector<Chunk> chunks_;
   size_t used_ = 0;      // of the last chunk
   size_t expected_ = 0;  // bytes that are still to come

@@ -25,6 +25,9 @@ enum xnn_status xnn_define_silu(xnn_subgraph_t subgraph, uint32_t input_id, uint
 void xnn_compute_by_columns(xnn_operator_t op, const struct compute_parameters* compute,
                             pthreadpool_t threads, uint32_t flags);
 
+/// Lets a linear layer read rows in place (rows.h) if its weights cache has given it such.
+void xnn_use_rows(xnn_operator_t op);
+
 /// The library's kernels of 7 and 8 rows, with tiles of 32 columns, but computing no more than 8, 16 or 24 of
 /// the last tile where the others are padding.
 #define DECLARE(name, ...) void name(size_t mr, size_t nc, size_t kc, __VA_ARGS__)
