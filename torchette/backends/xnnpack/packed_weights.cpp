@@ -47,11 +47,14 @@ void map(const float* numbers, size_t count) {
   for (size_t i = 0; i < count; i += kPage / sizeof(float)) __builtin_prefetch(numbers + i);
 }
 
+/// Whether memory of this size has whole huge pages, wherever it begins.
+bool is_large(size_t size) { return size >= 2 * kHuge; }
+
 void ask_for_huge_pages([[maybe_unused]] char* data, [[maybe_unused]] size_t size) {
 #ifdef MADV_HUGEPAGE
   const auto first = reinterpret_cast<uintptr_t>(data);
   const size_t before = round_up(first, kHuge) - first;
-  if (size >= 2 * kHuge) madvise(data + before, (size - before) / kHuge * kHuge, MADV_HUGEPAGE);
+  if (is_large(size)) madvise(data + before, (size - before) / kHuge * kHuge, MADV_HUGEPAGE);
 #endif
 }
 
@@ -63,11 +66,9 @@ struct {
   size_t size = 0;
 } spare;
 
-bool is_mapped(size_t size) { return size >= 2 * kHuge; }
-
-/// `*size` bytes, or more, which it then says; null where there are none.
-char* take(size_t* size) {
-  if (!is_mapped(*size)) return static_cast<char*>(allocate(nullptr, kAlignment, *size));
+/// `*size` bytes, or more, which it then says, of which `used` are surely used; null where there are none.
+char* take(size_t* size, size_t used) {
+  if (!is_large(*size)) return static_cast<char*>(allocate(nullptr, kAlignment, *size));
   {
     const std::lock_guard<std::mutex> lock(spare.mutex);
     if (spare.size >= *size) {
@@ -75,14 +76,15 @@ char* take(size_t* size) {
       return spare.data;
     }
   }
+  *size = round_up(*size, kHuge);  // such blocks begin where a huge page may
   void* const data = mmap(nullptr, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return nullptr;
-  ask_for_huge_pages(static_cast<char*>(data), *size);
+  ask_for_huge_pages(static_cast<char*>(data), used);
   return static_cast<char*>(data);
 }
 
 void give(char* data, size_t size) {
-  if (!is_mapped(size)) return free(data);
+  if (!is_large(size)) return free(data);
 #ifdef MADV_FREE
   // The system may have the pages when it runs short of them.
   if (size <= kChunk && madvise(data, size, MADV_FREE) == 0) {
@@ -128,7 +130,7 @@ struct PackedWeights::Helper {
 
 void* allocate(void*, size_t alignment, size_t size) {
   // In whole pages malloc's own bookkeeping has room: it gives the block again to who asks for as much again.
-  if (size >= 2 * kHuge) size = round_up(size, kPage);
+  if (is_large(size)) size = round_up(size, kPage);
   void* data;
   if (posix_memalign(&data, alignment, size) != 0) return nullptr;
   ask_for_huge_pages(static_cast<char*>(data), size);
@@ -314,7 +316,7 @@ void* PackedWeights::reserve(size_t size) {
   // kernels read a little beyond the end
   if (chunks_.empty() || chunks_.back().size - used_ < size + kAlignment) {
     size_t total = std::max(size + kAlignment, std::min(expected_ + expected_ / 8, kChunk));
-    char* data = take(&total);
+    char* data = take(&total, std::max(size, std::min(expected_, kChunk)));
     if (data == nullptr) return nullptr;
     chunks_.push_back({data, total});
     used_ = 0;
