@@ -24,7 +24,7 @@ from torchette.backends.xnnpack.payload import SCHEMA
 from torchette.errors import DelegationWarning, InputError, TorchetteError
 from torchette.exir import to_edge_transform_and_lower
 from torchette.exir.delegate import to_backend
-from torchette.format import flatbuffer
+from torchette.format import flatbuffer, pte
 from torchette.runtime import Runtime
 
 there = pytest.mark.skipif(
@@ -493,6 +493,43 @@ def test_the_peer_runs_our_payload_and_we_run_theirs() -> None:
     torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), model(*args))
 
 
+_IN_THE_PEER = """
+import sys
+import torch
+from executorch.extension.pybindings.portable_lib import _load_for_executorch
+
+x, expected = torch.load(sys.argv[2])
+torch.testing.assert_close(_load_for_executorch(sys.argv[1]).forward((x,))[0], expected, rtol=1e-4, atol=1e-5)
+"""
+
+
+class _PacksAndReads(nn.Module):
+    """Its bias and its weights are packed by a layer, and read when the graph runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.other = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.second(self.first(x) + self.first.bias) * self.second.weight
+        return self.other(y) + self.second.bias
+
+
+@there
+def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
+    """It unmaps what it has packed."""
+    pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    model, x = _PacksAndReads().eval(), torch.randn(64, 64)
+    file, values = tmp_path / "model.pte", tmp_path / "values.pt"
+    file.write_bytes(_lower(model, (x,)).to_executorch().buffer)
+    _check(model, x)
+    torch.save((x, model(x).detach()), values)
+    command = [sys.executable, "-W", "ignore", "-c", _IN_THE_PEER, str(file), str(values)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @there
 def test_the_peer_runs_each_of_our_functions_and_layers() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
@@ -750,7 +787,7 @@ def test_weights_of_every_size_are_packed_as_the_library_reads_them(cached: bool
 
 
 @there
-@pytest.mark.parametrize("outputs, inputs", [(1280, 300), (1003, 1025), (3, 131_071), (17, 20_000)])
+@pytest.mark.parametrize("outputs, inputs", [(2700, 300), (1003, 1025), (3, 300_001), (41, 20_000)])
 def test_large_layers_of_one_row_are_right(outputs: int, inputs: int) -> None:
     registry = Runtime.get().backend_registry
     x, many = torch.randn(1, inputs), torch.randn(3, inputs)
@@ -771,11 +808,65 @@ def test_large_layers_of_one_row_are_right(outputs: int, inputs: int) -> None:
 
 
 @there
+def test_large_convolutions_of_one_pixel_are_right() -> None:
+    registry = Runtime.get().backend_registry
+    squeeze = nn.Sequential(
+        nn.Conv2d(1021, 790, 1), nn.ReLU(), nn.Conv2d(790, 1021, 1, bias=False), nn.ReLU6()
+    )
+    x = torch.randn(1, 1021, 3, 3)
+    try:
+        for threads in (1, min(2, os.cpu_count() or 1)):
+            registry.set_option("XnnpackBackend", num_threads=threads)
+            _check(nn.Sequential(nn.AdaptiveAvgPool2d(1), squeeze), x)
+            _check(squeeze, x)
+            _check(_OnePixelAndAll(nn.Conv2d(1021, 790, 1)), x)
+            for layer in (
+                nn.Conv2d(1021, 790, 1, stride=2),
+                nn.Conv2d(1021, 790, 1, padding=1),
+                nn.Conv2d(200, 500, 3, padding=1),
+                nn.Conv2d(1022, 1600, 1, groups=2),
+            ):
+                _check(layer, torch.randn(1, layer.in_channels, 1, 1))
+            pixels = torch.randn(3, 1021, 1, 1)
+            program = export(squeeze.eval(), (pixels,), dynamic_shapes=({0: Dim("n", max=4)},))
+            edge = to_edge_transform_and_lower(program, partitioner=XnnpackPartitioner())
+            for some in (pixels[:1], pixels):
+                torch.testing.assert_close(_run(edge, (some,))[0], squeeze(some), rtol=1e-4, atol=1e-5)
+    finally:
+        registry.set_option("XnnpackBackend", num_threads=1)
+
+
+class _OnePixelAndAll(nn.Module):
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.layer(x.mean((2, 3), keepdim=True))
+
+
+def test_weights_of_layers_with_one_row_stand_side_by_side_and_last() -> None:
+    torch.manual_seed(0)
+    gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(160, 170, 1), nn.Conv2d(170, 180, 1))
+    net = nn.Sequential(nn.Conv2d(160, 160, 3), gate, nn.Conv2d(180, 180, 3, padding=1), nn.Flatten())
+    program = pte.read(_lower(net, (torch.randn(1, 160, 9, 9),)).to_executorch().buffer).program
+    stored = [program.segments[item.segment_index] for item in program.named_data]
+    large = [segment for segment in stored if segment.size > 1 << 16]
+    assert large == sorted(large, key=lambda segment: segment.offset)
+    assert [segment.size for segment in large] == [
+        160 * 160 * 9 * 4,
+        180 * 180 * 9 * 4,
+        160 * 170 * 4,
+        170 * 180 * 4,
+    ]
+
+
+@there
 @pytest.mark.parametrize("order", [("one", "many", "also"), ("many", "one", "also"), ("one", "also", "many")])
 def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ...]) -> None:
-    layer = nn.Linear(600, 500).eval()
+    layer = nn.Linear(900, 1000).eval()
     models = {"one": layer, "many": nn.Sequential(layer, nn.ReLU()), "also": nn.Sequential(layer, nn.Tanh())}
-    inputs = {"one": torch.randn(1, 600), "many": torch.randn(9, 600), "also": torch.randn(1, 600)}
+    inputs = {"one": torch.randn(1, 900), "many": torch.randn(9, 900), "also": torch.randn(1, 900)}
     programs = {name: export(model.eval(), (inputs[name],)) for name, model in models.items()}
     data = to_edge_transform_and_lower(programs, partitioner=XnnpackPartitioner()).to_executorch().buffer
     program = Runtime.get().load_program(data)
@@ -799,7 +890,7 @@ from torchette.runtime import Runtime
 def anonymous():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
 
-x = torch.ones(int(sys.argv[2]), 2048)
+x = torch.ones([int(size) for size in sys.argv[2:]])
 before = anonymous()
 method = Runtime.get().load_program(sys.argv[1]).load_method("forward")
 method.execute([x])
@@ -818,13 +909,15 @@ def _reads_in_place() -> bool:
 @there
 @pytest.mark.skipif(not _reads_in_place(), reason="this processor has no AVX2, or this is no Linux")
 def test_large_weights_of_one_row_are_not_copied(tmp_path: Path) -> None:
-    def megabytes(rows: int) -> int:
-        path = tmp_path / f"{rows}.pte"
-        path.write_bytes(_lower(nn.Linear(2048, 4096), (torch.ones(rows, 2048),)).to_executorch().buffer)
-        command = [sys.executable, "-W", "ignore", "-c", _ANONYMOUS, str(path), str(rows)]
+    def megabytes(layer: nn.Module, *shape: int) -> int:
+        path = tmp_path / "layer.pte"
+        path.write_bytes(_lower(layer, (torch.ones(shape),)).to_executorch().buffer)
+        command = [sys.executable, "-W", "ignore", "-c", _ANONYMOUS, str(path), *map(str, shape)]
         return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
 
-    assert megabytes(1) < 16 < 32 <= megabytes(2)
+    assert megabytes(nn.Linear(2048, 4096), 1, 2048) < 16 < 32 <= megabytes(nn.Linear(2048, 4096), 2, 2048)
+    pixel = nn.Conv2d(2048, 4096, 1)
+    assert megabytes(pixel, 1, 2048, 1, 1) < 16 < 32 <= megabytes(pixel, 1, 2048, 1, 2)
 
 
 @there

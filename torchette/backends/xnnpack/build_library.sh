@@ -86,7 +86,8 @@ edit() {
 # Code of our own is compiled with the library, and called where it does better: additions.h says what each part is for.
 add_our_own() {
   cp "$own"/* "$destination/src/xnnpack/src/"
-  for file in configs/gemm-config.c configs/transpose-config.c operators/unary-elementwise-nc.c operators/fully-connected-nc.c operator-run.c; do
+  for file in configs/gemm-config.c configs/transpose-config.c operators/unary-elementwise-nc.c \
+    operators/fully-connected-nc.c operator-run.c; do
     edit "src/$file" '1i #include "additions.h"'
   done
   edit CMakeLists.txt 's|^SET(OPERATOR_SRCS$|&\n  src/additions.c\n  src/rows.c|'

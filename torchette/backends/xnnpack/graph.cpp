@@ -36,9 +36,10 @@ using Node = fb::XNodeUnion;
 constexpr char kHeaderMagic[] = {'X', 'H', '0', '0'};
 constexpr size_t kHeaderSize = 30;
 constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant that stands elsewhere
-// Named data of up to so many bytes that nodes read when the graph runs are copied: of a mapped file one page
-// that is read may bring 2 MB into memory.
-constexpr size_t kCopied = size_t{1} << 20;
+// Of a mapped file one page that is read may bring so many bytes into memory.
+constexpr size_t kRegion = size_t{2} << 20;
+// Named data of up to so many bytes that nodes read when the graph runs are copied.
+constexpr size_t kCopied = kRegion / 2;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 #define TORCHETTE_XNN(call)                                                            \
@@ -135,6 +136,7 @@ class Builder {
     out_.matrices.erase(std::remove_if(out_.matrices.begin(), out_.matrices.end(),
                                        [this](const Matrix& it) { return uses_[it.rows].empty(); }),
                         out_.matrices.end());
+    choose_in_place();
     for (size_t i = 0; i < known_.size(); ++i) {
       const Defined& it = known_[i];
       TORCHETTE_CHECK(it.ready || !it.present || !it.result, DelegateInvalidCompatibility,
@@ -158,6 +160,7 @@ class Builder {
 
  private:
   static constexpr const char* kUnary = "Unary Elementwise";
+  static constexpr const char* kLinear = "linear,";
 
   static Origin origin(const Table& entry) {
     const auto handle = entry.get<uint32_t>(fb::XNode::kDebugHandle);
@@ -493,23 +496,52 @@ class Builder {
     if (use->second.empty()) known->second.clear();
   }
 
-  /// A product in float32 with weights whose rows are outputs. Those of a linear layer that has never more
-  /// than one row of input are read in place, but small ones: see kCopied.
-  void multiplies(const Defined& source, const Defined& weights, const Defined* added, size_t outputs,
-                  bool is_linear = false) {
+  /// Whether a node's output is a product in float32 with weights whose rows are outputs.
+  static bool is_product(const Defined& source, const Defined& weights, const Defined* added) {
     for (const Defined* it : {&source, &weights, added})
-      if (it != nullptr && it->type != xnn_datatype_fp32) return;
-    if (!weights.constant || (added != nullptr && !added->constant)) return;
+      if (it != nullptr && it->type != xnn_datatype_fp32) return false;
+    return weights.constant && (added == nullptr || added->constant);
+  }
+
+  /// Whether such a node reads its weights where they are: it has never more than one row of input.
+  static bool has_one_row(const Defined& source, const Defined& weights, const Defined* added) {
+    return xnn_multiplies_rows != nullptr && xnn_multiplies_rows() && is_product(source, weights, added) &&
+           weights.buffer != SIZE_MAX && weights.dims[0] != 0 &&
+           product(source.dims) == product(weights.dims) / weights.dims[0];
+  }
+
+  void multiplies(const Defined& source, const Defined& weights, const Defined* added, bool in_place) {
+    if (weights.dims[0] == 0 || !is_product(source, weights, added)) return;
+    const size_t count = product(weights.dims);
     out_.matrices.push_back({static_cast<const float*>(weights.data),
-                             added == nullptr ? nullptr : static_cast<const float*>(added->data), outputs,
-                             product(weights.dims) / outputs, nullptr});
-    Matrix& it = out_.matrices.back();
-    const size_t bytes = outputs * it.inputs * sizeof(float);
-    if (xnn_multiplies_rows == nullptr || !xnn_multiplies_rows() || weights.buffer == SIZE_MAX ||
-        bytes <= kCopied || !is_linear || product(source.dims) != it.inputs)
-      return;
-    it.bytes = &out_.constants[weights.buffer].bytes;
-    out_.constant_bytes -= bytes;
+                             added == nullptr ? nullptr : static_cast<const float*>(added->data),
+                             weights.dims[0], count / weights.dims[0],
+                             in_place ? &out_.constants[weights.buffer].bytes : nullptr});
+  }
+
+  /// Lets weights be packed that would keep more of a file in memory than they are.
+  void choose_in_place() {
+    std::map<uintptr_t, size_t> read;  // bytes of each region
+    const auto for_regions = [](const Matrix& it, const auto& visit) {
+      auto at = reinterpret_cast<uintptr_t>(it.rows);
+      const uintptr_t end = at + it.outputs * it.inputs * sizeof(float);
+      for (uintptr_t next; at < end; at = next) {
+        next = std::min(end, (at / kRegion + 1) * kRegion);
+        visit(at / kRegion, next - at);
+      }
+    };
+    for (const Matrix& it : out_.matrices)
+      if (it.bytes != nullptr) for_regions(it, [&](uintptr_t region, size_t size) { read[region] += size; });
+    for (Matrix& it : out_.matrices) {
+      if (it.bytes == nullptr) continue;
+      size_t used = 0, held = 0;
+      for_regions(it, [&](uintptr_t region, size_t) { used += read[region], held += kRegion; });
+      if (used < held / 2) {
+        it.bytes = nullptr;
+      } else {
+        out_.constant_bytes -= it.outputs * it.inputs * sizeof(float);
+      }
+    }
   }
 
   /// The library's id of a value that a node writes: one that nobody wrote before.
@@ -691,10 +723,6 @@ class Builder {
             image->dims.size() == 4 && image->dims[3] == groups * gic &&
             scales_fit(*image, *weights, offsets, depthwise ? 3 : 0, 3),
         DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
-    packed_as(*weights, std::to_string(static_cast<int>(kind)) + ',' + std::to_string(image->type) + ',' +
-                            std::to_string(groups) + ',' + std::to_string(gic) + ',' + std::to_string(goc));
-    if (kind == Node::XNNConv2d && groups == 1)
-      multiplies(*image, *weights, offsets, static_cast<size_t>(goc));
     std::vector<uint64_t> window = {kh,
                                     kw,
                                     u(C::kSubsamplingHeight),
@@ -708,12 +736,27 @@ class Builder {
     const bool transposed = kind == Node::XNNConvTranspose2d;
     if (transposed) window.insert(window.end(), {u(C::kAdjustmentHeight), u(C::kAdjustmentWidth)});
     window.insert(window.end(), {groups * gic, groups * goc});
+    // of one place, taken at every place: the image stays as large, whatever size it has
+    const std::vector<uint64_t> place = {1, 1, 1, 1, window[4], window[5], 0, 0, 0, 0};
+    const bool of_pixels = std::equal(place.begin(), place.end(), window.begin());
     step(transposed ? Step::Kind::Transposed : Step::Kind::Convolution, n, {C::kInput1Id}, C::kOutputId,
          std::move(window));
+    const bool has_rows = kind == Node::XNNConv2d && groups == 1;
+    // squeezed to one pixel, an image is a row
+    const bool is_linear = has_rows && of_pixels && has_one_row(*image, *weights, offsets);
+    packed_as(*weights, (is_linear ? kLinear : std::to_string(static_cast<int>(kind)) + ',') +
+                            std::to_string(image->type) + ',' + std::to_string(groups) + ',' +
+                            std::to_string(gic) + ',' + std::to_string(goc));
+    if (has_rows) multiplies(*image, *weights, offsets, is_linear);
     TORCHETTE_TRY(widen(*weights, &filter));
     if (offsets != nullptr) TORCHETTE_TRY(widen(*offsets, &bias));
     xnn_subgraph_t g = out_.subgraph;
-    if (transposed) {
+    if (is_linear) {
+      const size_t rows[] = {weights->dims[0], weights->dims[3]};
+      TORCHETTE_XNN(xnn_define_tensor_value(g, weights->type, 2, rows, weights->data, XNN_INVALID_VALUE_ID, 0,
+                                            &filter));
+      TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, 0));
+    } else if (transposed) {
       TORCHETTE_XNN(xnn_define_deconvolution_2d(
           g, u(C::kPaddingTop), u(C::kPaddingRight), u(C::kPaddingBottom), u(C::kPaddingLeft),
           u(C::kAdjustmentHeight), u(C::kAdjustmentWidth), kh, kw, u(C::kSubsamplingHeight),
@@ -895,11 +938,10 @@ class Builder {
                 (offsets == nullptr || product(offsets->dims) == weights->dims[flags != 0 ? 1 : 0]) &&
                 scales_fit(*source, *weights, offsets, flags != 0 ? 1 : 0, 1),
             DelegateInvalidCompatibility, "a linear layer's bias does not fit its weights");
-        packed_as(*weights, (flags != 0 ? "transposed," : "linear,") + std::to_string(source->type));
+        packed_as(*weights, (flags != 0 ? "transposed," : kLinear) + std::to_string(source->type));
         if (!weights->constant && offsets != nullptr && offsets->buffer != SIZE_MAX)
           out_.constants[offsets->buffer].stays = true;  // both are packed when the graph runs
-        if (flags == 0 && weights->dims[0] != 0)
-          multiplies(*source, *weights, offsets, weights->dims[0], true);
+        if (flags == 0) multiplies(*source, *weights, offsets, has_one_row(*source, *weights, offsets));
         step(Step::Kind::Linear, n, {F::kInput1Id, F::kFilterId, F::kBiasId}, F::kOutputId, {flags});
         TORCHETTE_XNN(xnn_define_fully_connected(g, low, high, in, filter, bias, out, flags));
         return Error::Ok;

@@ -25,6 +25,7 @@ from torchette.backends.xnnpack.quantization import (
     rows_source,
     weights_of,
 )
+from torchette.exir.delegate import NamedDataStoreOutput
 from torchette.exir.graph import is_dense, map_nodes, same_size
 from torchette.exir.tensor import upper_bound
 
@@ -278,15 +279,15 @@ class Lowering:
         self._done |= {*covered, result}
         return {**sources, node: result, holder: result}, limits  # type: ignore[dict-item]
 
-    def finish(self) -> bytes:
-        """The payload, after every output has got its value."""
+    def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
+        """The payload and its constants, after every output has got its value."""
         for node in list(self._results):
             source = self.plain(node)  # which may be the first of its places, where it lies in NHWC only
             for argument in self._results.pop(node, ()):
                 dims = dims_of(node.meta["val"])
                 result = self.payload.value(dims, self.element(node), argument=argument, output=True)
                 self.add("XNNCopy", node, input_id=source, output_id=result)
-        return bytes(self.payload)
+        return self.payload.finish()
 
     def joined(self, node: Node, sources: list[Node], dim: int) -> list[Node]:
         """What a concatenation joins; the longest beginning that an earlier one has joined is one of them."""

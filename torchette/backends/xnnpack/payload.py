@@ -9,7 +9,10 @@ their bytes, so that delegates share them.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import hashlib
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from typing import Any
 
 import torch
 
-from torchette.exir.delegate import NamedDataStore
+from torchette.exir.delegate import NamedDataStore, NamedDataStoreOutput
 from torchette.format import flatbuffer
 from torchette.format.schema import load
 
@@ -28,6 +31,11 @@ NONE = 0xFFFFFFFF  # an id that names nothing
 _HEADER = struct.Struct("<4x4sHIIIQ")
 _ALIGNMENT = 16
 _INPUT, _OUTPUT = 1, 2
+_LAYERS = tuple(
+    T[name] for name in ("XNNFullyConnected", "XNNConv2d", "XNNDepthwiseConv2d", "XNNConvTranspose2d")
+)
+_PACKED = ("filter_id", "bias_id")  # of layers
+_FLOAT32 = T["XNNDatatype"]["xnn_datatype_fp32"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,8 @@ class Payload:
     """Collects a graph. Values are named by the numbers that `value` and `constant` return."""
 
     def __init__(self, arguments: int, external_tag: str | None = None) -> None:
-        self.store = NamedDataStore()
+        self._blobs: list[Any] = [None]  # of constants, by their indices
+        self._rows: set[int] = set()  # weights in float32 that are multiplied by one row
         self._external_tag = external_tag  # the data file that constants go to
         self._graph = T["XNNGraph"](
             version="0", num_externs=arguments, constant_data=[T["ConstantDataOffset"](0, 0, "")]
@@ -117,7 +126,7 @@ class Payload:
         return self._stored(packed, [rows, columns], kind, _digest(scales), quantization)
 
     def _scales(self, scales: torch.Tensor) -> int:
-        return self._data(_bytes(scales), f"scale_{_digest(scales)}")
+        return self._blob(_bytes(scales), f"scale_{_digest(scales)}")
 
     def _stored(
         self, tensor: torch.Tensor, dims: Sequence[int], kind: str, detail: Any, quantization: Any
@@ -127,13 +136,13 @@ class Payload:
         key = hashlib.sha256(data).hexdigest()
         known = self._constants.get((key, tuple(dims), kind, detail))
         if known is None:
-            index = self._data(data, key)
+            index = self._blob(data, key)
             known = self._define(dims, kind, quantization(), buffer=index)
             self._constants[key, tuple(dims), kind, detail] = known
         return known
 
-    def _data(self, data: Any, key: str) -> int:
-        self.store.add_named_data(key, data, _ALIGNMENT, self._external_tag)
+    def _blob(self, data: Any, key: str) -> int:
+        self._blobs.append(data)
         self._graph.constant_data.append(T["ConstantDataOffset"](2**64 - 1, data.nbytes, key))
         return len(self._graph.constant_data) - 1
 
@@ -166,13 +175,83 @@ class Payload:
         """A node of that kind; `handle`: the debug handle of what it comes from; `limits`: what results are clamped to."""
         node = T["XNode"](T[kind](**fields), handle, T["OutputMinMax"](*limits) if limits else None)
         self._graph.xnodes.append(node)
+        if kind == "XNNFullyConnected" or (kind == "XNNConv2d" and fields["groups"] == 1):
+            window = fields.get("kernel_height", 1) * fields.get("kernel_width", 1)
+            source, weights = (
+                _tensor(self._graph.xvalues[fields[slot]]) for slot in ("input1_id", "filter_id")
+            )
+            if window == math.prod(source.dims[:-1]) == 1 and weights.datatype == _FLOAT32:
+                self._rows.add(fields["filter_id"])
 
-    def __bytes__(self) -> bytes:
+    def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
+        """The bytes for the runtime, and the constants that it finds by name, in the order in which it asks for them.
+
+        Weights in float32 of layers with one row of input are last, side by side: this backend's runtime does not pack
+        them, so they stay in memory, and with them what stands around them where a file is mapped in large pages.
+        """
+        self._name_by_use()
+        values = self._graph.xvalues
+        self._graph.xvalues = [
+            *(value for number, value in enumerate(values) if number not in self._rows),
+            *(values[number] for number in sorted(self._rows)),
+        ]
+        store = NamedDataStore()
+        for value in self._graph.xvalues:
+            scales = getattr(getattr(value.xvalue_union, "quant_params", None), "scale_buffer_idx", 0)
+            for index in filter(None, (_tensor(value).constant_buffer_idx, scales)):
+                key = self._graph.constant_data[index].named_key
+                store.add_named_data(key, self._blobs[index], _ALIGNMENT, self._external_tag)
+        return self._encoded(), store.get_named_data_store_output()
+
+    def _name_by_use(self) -> None:
+        """Gives constants that nodes read when the graph runs other names than what they pack.
+
+        ExecuTorch's runtime unmaps what any node has packed, by name; here one constant may be used in both ways.
+        """
+        values, data = self._graph.xvalues, self._graph.constant_data
+        packed: dict[int, list[tuple[Any, str]]] = {}  # constant -> nodes and where they name it
+        read = set()
+        for node in (it.xnode_union for it in self._graph.xnodes):
+            named = {
+                slot: number
+                for slot in (it.name for it in dataclasses.fields(node))
+                if slot.endswith("_id")
+                and (number := getattr(node, slot)) != NONE
+                and _tensor(values[number]).constant_buffer_idx
+            }
+            packs = _PACKED if isinstance(node, _LAYERS) and "filter_id" in named else ()
+            for slot, number in named.items():
+                if slot in packs:
+                    packed.setdefault(number, []).append((node, slot))
+                else:
+                    read.add(number)
+        for number in sorted(read):
+            record = data[_tensor(values[number]).constant_buffer_idx]
+            if number in packed:
+                value = copy.deepcopy(values[number])
+                tensor = _tensor(value)
+                self._blobs.append(self._blobs[tensor.constant_buffer_idx])
+                tensor.constant_buffer_idx, tensor.id_out = len(data), len(values)
+                data.append(copy.copy(record))
+                values.append(value)
+                for node, slot in packed[number]:
+                    setattr(node, slot, tensor.id_out)
+                if number in self._rows:
+                    self._rows ^= {number, tensor.id_out}
+            record.named_key = f"read_{record.named_key}"
+
+    def _encoded(self) -> bytes:
         graph = bytes(flatbuffer.encode(SCHEMA, self._graph))
         start = -(-_HEADER.size // _ALIGNMENT) * _ALIGNMENT
         end = start + -(-len(graph) // _ALIGNMENT) * _ALIGNMENT
         header = _HEADER.pack(b"XH00", _HEADER.size, start, len(graph), end, 0)
         return header + bytes(start - len(header)) + graph + bytes(end - start - len(graph))
+
+
+def _tensor(value: Any) -> Any:
+    """The record of dimensions and data."""
+    union = value.xvalue_union
+    return union.tensor_value if isinstance(union, T["XNNQuantizedTensorValue"]) else union
 
 
 def _bytes(tensor: torch.Tensor) -> Any:

@@ -106,8 +106,9 @@ class XnnpackBackend(BackendDetails):
         handles = {
             handle for node in calls(edge_program) if (handle := node.meta.get("debug_handle")) is not None
         }
+        processed, named_data = lowering.finish()
         return PreprocessResult(
-            lowering.finish(),
+            processed,
             debug_handle_map={handle: (handle,) for handle in sorted(handles)},
-            data_store_output=lowering.payload.store.get_named_data_store_output(),
+            data_store_output=named_data,
         )

@@ -13,6 +13,19 @@ typedef float vector __attribute__((vector_size(32)));
 // As many rows as hide how long an addition takes; each is read as it stands, at the speed of memory.
 enum { kRows = 8, kWidth = sizeof(vector) / sizeof(float) };
 
+// Of eight vectors, how much each adds up to.
+static inline __attribute__((always_inline)) void add_up(const vector* of, vector* to) {
+  vector twos[4], fours[2];
+  for (size_t i = 0; i < 4; ++i)
+    twos[i] = __builtin_shufflevector(of[2 * i], of[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13) +
+              __builtin_shufflevector(of[2 * i], of[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  for (size_t i = 0; i < 2; ++i)
+    fours[i] = __builtin_shufflevector(twos[2 * i], twos[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+               __builtin_shufflevector(twos[2 * i], twos[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+  *to = __builtin_shufflevector(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+        __builtin_shufflevector(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
 static inline __attribute__((always_inline)) void multiply(size_t columns, size_t depth, const float* input,
                                                            const struct xnn_weights_row* rows, float* output,
                                                            float low, float high) {
@@ -35,9 +48,10 @@ static inline __attribute__((always_inline)) void multiply(size_t columns, size_
         sums[i] += x * w;
       }
     }
+    vector added;
+    add_up(sums, &added);
     for (size_t i = 0; i < count; ++i) {
-      float sum = 0.0f;
-      for (size_t at = 0; at < kWidth; ++at) sum += sums[i][at];
+      float sum = added[i];
       for (size_t at = whole; at < depth; ++at) sum += input[at] * numbers[i][at];
       sum += rows[i].bias;
       sum = sum < low ? low : sum;
