@@ -33,6 +33,7 @@ MODELS = [
 ]
 
 _LOADS = 10  # of a process, after its first one
+_TURNS = 50  # of each side's calls: a host that is shared takes a processor for longer than a turn of 20 ms
 
 # A process of one side. It prints, as JSON, the seconds of its first load (after a small program's, which starts the
 # library) and the peak memory of loading the file and running it once: bytes above what it had when all was imported.
@@ -77,7 +78,7 @@ for _ in sys.stdin:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench xnnpack", description=__doc__)
     parser.add_argument("models", nargs="*", default=MODELS, help=f"by default {', '.join(MODELS)}")
-    parser.add_argument("--quick", action="store_true", help="two rounds of each instead of seven")
+    parser.add_argument("--quick", action="store_true", help="two rounds of loads instead of seven")
     parser.add_argument(
         "--threads",
         type=int,
@@ -158,8 +159,8 @@ def _build(name: str) -> Any:
 
 
 def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
-    """All figures of one model: seconds (medians over the rounds), bytes, and delegate calls; latency for each number
-    of threads, the rest with the first."""
+    """All figures of one model: seconds (medians over the rounds or turns), bytes, and delegate calls; latency for each
+    number of threads, the rest with the first."""
     import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackPartitioner as PeerPartitioner,
@@ -225,7 +226,7 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
                 f"latency_{number}_ours": functools.partial(our_method.execute, args),
                 f"latency_{number}_peer": functools.partial(peer_method.execute, args),
             }
-            latency |= _interleave(calls, rounds, time.perf_counter)
+            latency |= _interleave(calls, _TURNS, time.perf_counter)
     counts = {
         side: float(
             sum(len(plan.delegates) for plan in pte.read(files[f"lower_{side}"]).program.execution_plan)

@@ -957,6 +957,20 @@ def test_products_with_many_weights_are_computed_by_columns() -> None:
 
 
 @there
+@pytest.mark.parametrize("size", [(16, 31), (33, 32), (57, 61)])
+def test_threads_take_many_small_tiles_of_a_product_at_once(size: tuple[int, int]) -> None:
+    registry = Runtime.get().backend_registry
+    try:
+        registry.set_option("XnnpackBackend", num_threads=min(2, os.cpu_count() or 1))
+        for outputs in (3, 70):
+            _check(nn.Linear(9, outputs), torch.randn(*size, 9))
+            _check(nn.Conv2d(3, outputs, 3, padding=1), torch.randn(2, 3, *size))
+            _check(nn.Conv2d(5, outputs, 1), torch.randn(1, 5, *size))
+    finally:
+        registry.set_option("XnnpackBackend", num_threads=1)
+
+
+@there
 def test_an_input_times_its_sigmoid_is_one_operation_and_other_readers_get_theirs() -> None:
     def told(function, *args: torch.Tensor) -> list[str]:
         _check(_Of(function), *args)

@@ -95,7 +95,7 @@ add_our_own() {
   edit src/configs/gemm-config.c 's/\(f32_i\?gemm_minmax_ukernel_[78]x32__\)avx512f_broadcast/\1added/'
   edit src/configs/transpose-config.c 's/(xnn_transposec_ukernel_fn) xnn_x32_[a-z0-9_]*_avx,/hardware_config->use_x86_avx512f ? xnn_x32_transposec_ukernel__added : &/'
   edit src/operator-run.c '/case xnn_parallelization_type_2d_tile_2d:/,/break;/{
-    /pthreadpool_parallelize_2d_tile_2d(/,/flags);/c\        xnn_compute_by_columns(op, \&op->compute[i], threadpool, flags);
+    /pthreadpool_parallelize_2d_tile_2d(/,/flags);/c\        xnn_compute_tiles(op, \&op->compute[i], threadpool, flags);
   }'
   edit include/xnnpack.h 's/^  xnn_unary_tanh,/&\n  xnn_unary_silu,/'
   edit src/operators/unary-elementwise-nc.c 's/^ *case xnn_unary_gelu:/      case xnn_unary_silu: return xnn_init_f32_silu_config();\n&/'
@@ -110,12 +110,15 @@ keep_scales_for_all_rows() {
   edit include/xnnpack.h 's/^#define XNN_EXTRA_QUANTIZATION_PARAMS 10$/#define XNN_EXTRA_QUANTIZATION_PARAMS 15/'
 }
 
-# Where only an old pthreadpool is had: a thread that waits for the others sleeps after some tenths of a millisecond of
-# turning, not after tens of them. Beside another busy process it would turn on the very processor that the one it waits
-# for needs, and drain a battery anywhere.
+# A thread that waits for the others, or for the next operator, turns for some tenths of a millisecond, then sleeps. Old
+# versions of pthreadpool turn for tens of milliseconds: beside another busy process on the very processor that the one
+# they wait for needs, and that drains a battery anywhere. New ones turn for some hundredths, less than it may take from
+# one call to the next: then a thread has to be woken each time.
 wait_briefly() {
-  local header="$destination/src/pthreadpool/src/threadpool-common.h"
-  sed -i "s/PTHREADPOOL_SPIN_WAIT_ITERATIONS 1000000$/PTHREADPOOL_SPIN_WAIT_ITERATIONS 10000/" "$header"
+  local header="$destination/src/pthreadpool/src/threadpool-common.h" name=PTHREADPOOL_SPIN_WAIT_ITERATIONS
+  ! grep -q PTHREADPOOL_SPIN_PAUSE_ITERATIONS "$header" || name=PTHREADPOOL_SPIN_PAUSE_ITERATIONS
+  grep -qE "define $name 1000(000)?$" "$header" || fail "this version of pthreadpool waits in another way"
+  sed -i -E "s/(define $name) 1000(000)?$/\1 10000/" "$header"
 }
 
 build() {

@@ -56,35 +56,61 @@ static void igemm_of_columns(const struct igemm_context* context, size_t column,
   xnn_compute_igemm(context, row, column, rows, columns);
 }
 
-void xnn_compute_by_columns(xnn_operator_t op, const struct compute_parameters* compute,
-                            pthreadpool_t threads, uint32_t flags) {
-  const char* context = (const char*)&op->context + compute->context_offset;
-  pthreadpool_task_2d_tile_2d_t task = NULL;
+// Tasks that each thread is given, where there are enough tiles; and tiles of a task, at most.
+enum { kTasks = 16, kTiles = 16 };
+
+// Tiles of rows, one after the other, as one task: to take a task is an atomic operation, before which x86
+// waits for all that the last one has written.
+struct strip {
+  pthreadpool_task_2d_tile_2d_t task;
+  void* context;
+  size_t tile;  // its rows
+};
+
+static void compute_strip(const struct strip* strip, size_t row, size_t column, size_t rows, size_t columns) {
+  for (const size_t end = row + rows; row < end; row += strip->tile) {
+    const size_t left = end - row;
+    strip->task(strip->context, row, column, left < strip->tile ? left : strip->tile, columns);
+  }
+}
+
+void xnn_compute_tiles(xnn_operator_t op, const struct compute_parameters* compute, pthreadpool_t threads,
+                       uint32_t flags) {
+  void* context = (char*)&op->context + compute->context_offset;
+  struct strip strip = {compute->task_2d_tile_2d, context, compute->tile[0]};
+  pthreadpool_task_2d_tile_2d_t of_columns = NULL;
   size_t depth = 0, stride = 0;  // bytes of input of a row, of weights of a column
   size_t tile = 0;               // columns that lie together
-  if (compute->task_2d_tile_2d == (pthreadpool_task_2d_tile_2d_t)xnn_compute_gemm) {
+  if (strip.task == (pthreadpool_task_2d_tile_2d_t)xnn_compute_gemm) {
     const struct gemm_context* it = (const struct gemm_context*)context;
-    task = (pthreadpool_task_2d_tile_2d_t)gemm_of_columns;
+    of_columns = (pthreadpool_task_2d_tile_2d_t)gemm_of_columns;
     depth = it->k_scaled;
     stride = it->w_stride;
     tile = it->cn_stride >> it->log2_csize;
-  } else if (compute->task_2d_tile_2d == (pthreadpool_task_2d_tile_2d_t)xnn_compute_igemm) {
+  } else if (strip.task == (pthreadpool_task_2d_tile_2d_t)xnn_compute_igemm) {
     const struct igemm_context* it = (const struct igemm_context*)context;
-    task = (pthreadpool_task_2d_tile_2d_t)igemm_of_columns;
+    of_columns = (pthreadpool_task_2d_tile_2d_t)igemm_of_columns;
     depth = it->kc;
     stride = it->w_stride;
     tile = it->cn_stride >> it->log2_csize;
   }
   const size_t rows = compute->range[0], columns = compute->range[1], weights = columns * stride;
+  const size_t count = pthreadpool_get_threads_count(threads);
   // Each of several threads needs its own part of one and all of the other: the larger is the one to share.
-  const bool alone = pthreadpool_get_threads_count(threads) <= 1;
-  if (task == NULL || rows <= compute->tile[0] || weights <= kWeights ||
-      (!alone && weights <= rows * depth)) {
-    pthreadpool_parallelize_2d_tile_2d(threads, compute->task_2d_tile_2d, (void*)context, rows, columns,
-                                       compute->tile[0], compute->tile[1], flags);
+  if (of_columns != NULL && rows > strip.tile && weights > kWeights &&
+      (count <= 1 || weights > rows * depth)) {
+    const size_t tiles = kWeights / (stride * tile);
+    pthreadpool_parallelize_2d_tile_2d(threads, of_columns, context, columns, rows,
+                                       (tiles == 0 ? 1 : tiles) * tile, strip.tile, flags);
     return;
   }
-  const size_t tiles = kWeights / (stride * tile);
-  pthreadpool_parallelize_2d_tile_2d(threads, task, (void*)context, columns, rows,
-                                     (tiles == 0 ? 1 : tiles) * tile, compute->tile[0], flags);
+  const size_t tiles = (rows / strip.tile) * (columns / compute->tile[1] + 1) / (count * kTasks);
+  if (of_columns == NULL || count <= 1 || tiles <= 1) {
+    pthreadpool_parallelize_2d_tile_2d(threads, strip.task, context, rows, columns, strip.tile,
+                                       compute->tile[1], flags);
+    return;
+  }
+  pthreadpool_parallelize_2d_tile_2d(threads, (pthreadpool_task_2d_tile_2d_t)compute_strip, &strip, rows,
+                                     columns, (tiles < kTiles ? tiles : kTiles) * strip.tile,
+                                     compute->tile[1], flags);
 }

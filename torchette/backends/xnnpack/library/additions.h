@@ -21,9 +21,9 @@ enum xnn_status xnn_define_silu(xnn_subgraph_t subgraph, uint32_t input_id, uint
 /// Computes a product, or what else is computed by tiles of two dimensions, with all threads. Where the
 /// weights of all columns do not fit in a cache near to a processor (and, for several threads, are more than
 /// the input), those of some columns are used for all rows before the next: they come from afar once, not
-/// once for each tile of rows or for each thread.
-void xnn_compute_by_columns(xnn_operator_t op, const struct compute_parameters* compute,
-                            pthreadpool_t threads, uint32_t flags);
+/// once for each tile of rows or for each thread. Else several threads take some small tiles at once.
+void xnn_compute_tiles(xnn_operator_t op, const struct compute_parameters* compute, pthreadpool_t threads,
+                       uint32_t flags);
 
 /// Lets a linear layer read rows in place (rows.h) if its weights cache has given it such.
 void xnn_use_rows(xnn_operator_t op);
