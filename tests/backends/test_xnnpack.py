@@ -22,7 +22,7 @@ from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
 from torchette.backends.xnnpack.operators import OPERATORS
 from torchette.backends.xnnpack.payload import SCHEMA
 from torchette.errors import DelegationWarning, InputError, TorchetteError
-from torchette.exir import to_edge_transform_and_lower
+from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from torchette.exir.delegate import to_backend
 from torchette.format import flatbuffer, pte
 from torchette.runtime import Runtime
@@ -990,6 +990,43 @@ def test_an_input_times_its_sigmoid_is_one_operation_and_other_readers_get_their
     assert told(lambda x: ((s := x.sigmoid()) * s) + x, x) == ["Unary", "Binary", "Binary"]
     assert sorted(told(lambda x: ((s := x.sigmoid()), x * s), x)) == ["Binary", "Unary"]
     assert told(lambda x: torch.relu(x * x.sigmoid()), x) == ["Unary", "Unary"]
+
+
+@there
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(64, 96, 3, groups=2),
+        nn.Conv1d(64, 128, 5),
+        nn.ConvTranspose2d(64, 96, 3, stride=2),
+        nn.Conv2d(2048, 2048, (3, 5), groups=2048),
+        nn.Conv2d(128, 96, 1),
+        nn.Linear(128, 96),
+    ],
+    ids=lambda layer: f"{type(layer).__name__}{getattr(layer, 'kernel_size', '')}",
+)
+def test_a_portable_plan_reads_the_weights_of_the_delegate(layer: nn.Module) -> None:
+    torch.manual_seed(0)
+    shape = (
+        (2, 7, 128)
+        if isinstance(layer, nn.Linear)
+        else (1, layer.in_channels, *[6] * (layer.weight.dim() - 2))
+    )
+    model, x = nn.Sequential(layer, nn.ReLU()).eval(), torch.randn(shape)
+    edge = _lower(model, (x,))
+    plain, both = (
+        edge.to_executorch(ExecutorchBackendConfig(portable_fallback=portable)).buffer
+        for portable in (False, True)
+    )
+    assert len(both) - len(plain) < 4096 < layer.weight.nbytes / 8
+    file = pte.read(both)
+    assert {plan.name for plan in file.program.execution_plan} == {"forward", "forward" + pte.PORTABLE}
+    absent = Runtime.get().load_program(both.replace(b"XnnpackBackend\0", b"?nnpackBackend\0"))
+    with pytest.warns(RuntimeWarning, match="portable"):
+        method = absent.load_method("forward")
+    torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=1e-5)
+    here = Runtime.get().load_program(both).load_method("forward")
+    torch.testing.assert_close(torch.as_tensor(here.execute([x])[0]), model(x), rtol=1e-4, atol=1e-5)
 
 
 @there

@@ -15,7 +15,7 @@ from tests.backends.test_xnnpack import damage
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.payload import SCHEMA, T
 from torchette.errors import DelegationWarning
-from torchette.exir import to_edge_transform_and_lower
+from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from torchette.format import flatbuffer
 from torchette.runtime import Runtime
 
@@ -394,3 +394,21 @@ def test_the_names_are_where_executorch_has_them() -> None:
 
     assert XNNPACKQuantizer is xnnpack.XNNPACKQuantizer
     assert XnnpackDynamicallyQuantizedPartitioner is xnnpack.XnnpackDynamicallyQuantizedPartitioner
+
+
+@there
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_portable_plan_reads_the_weights_of_the_delegate(per_channel: bool) -> None:
+    torch.manual_seed(0)
+    args = (torch.randn(1, 64, 9, 9),)
+    model = nn.Sequential(nn.Conv2d(64, 128, 3), nn.ReLU())
+    edge = _lower(_quantized(model, args, is_per_channel=per_channel))
+    plain, both = (
+        edge.to_executorch(ExecutorchBackendConfig(portable_fallback=portable)).buffer
+        for portable in (False, True)
+    )
+    assert len(both) - len(plain) < 8192 < model[0].weight.numel() / 8
+    with pytest.warns(RuntimeWarning, match="portable"):
+        absent = _run(both.replace(b"XnnpackBackend\0", b"?nnpackBackend\0"), args)
+    here = _run(both, args)
+    assert (absent - here).abs().max() <= here.abs().max() / 100  # a step of the 255 that its range has

@@ -92,8 +92,7 @@ class NamedDataStore:
         Raises:
             DelegationError: there are other bytes of that name already.
         """
-        if isinstance(data, torch.Tensor):
-            data = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        data = _row_major(data)
         digest = hashlib.sha256(data).digest()
         index = self._by_digest.setdefault(digest, len(self._buffers))
         if index == len(self._buffers):
@@ -108,6 +107,10 @@ class NamedDataStore:
             )
         keys[key] = DataEntry(index, max(alignment or 1, known.alignment if known else 1))
 
+    def holds(self, data: Any) -> bool:
+        """Whether these bytes (bytes-like, or a tensor) stand here under any name."""
+        return hashlib.sha256(_row_major(data)).digest() in self._by_digest
+
     def merge_named_data_store(self, other: NamedDataStoreOutput) -> None:
         """Add all that another store holds."""
         for tag, keys in ((None, other.pte_data), *other.external_data.items()):
@@ -118,6 +121,13 @@ class NamedDataStore:
         """What was collected."""
         external = {tag: dict(keys) for tag, keys in self._external.items()}
         return NamedDataStoreOutput(list(self._buffers), dict(self._keys), external)
+
+
+def _row_major(data: Any) -> Any:
+    """Bytes-like as it is; the bytes of a tensor."""
+    if isinstance(data, torch.Tensor):
+        return data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return data
 
 
 @dataclass

@@ -209,6 +209,10 @@ class _Delegates:
             self.blobs.append(blob)
         return index
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether one of the named blobs is the bytes of a tensor, row-major."""
+        return self._named.holds(tensor)
+
     def named_data(self, output: EmitterOutput) -> None:
         """Fill in what stands under names in the program and in data files; keys of the same bytes have the same object."""
         found = self._named.get_named_data_store_output()
@@ -339,6 +343,9 @@ _PRIMITIVES: dict[Any, str] = {
     torch.sym_sqrt: "sym_sqrt",
 }  # fmt: skip
 
+
+# Whose argument, at which places, may be a weight in any order of dimensions: a quantized one is converted first.
+_READERS_OF_ANY_ORDER = [(torch.ops.aten.convolution.out, [1]), (torch.ops.aten._to_copy.out, [0])]
 
 # What the runtime can compare with a text in the place of the result: an error where the comparison does not hold.
 _COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
@@ -543,8 +550,24 @@ class _MethodEmitter:
             self._outside[spec] = place
             return
         else:
-            data = self.constants.add(tensor, spec.dim_order)
+            order = self._order_of_delegates(node, tensor) or spec.dim_order
+            self._of_node[node] = index = self._tensor(spec, self.constants.add(tensor, order))
+            self.values[index].val.dim_order = list(order)
+            return
         self._of_node[node] = self._tensor(spec, data, name)
+
+    def _order_of_delegates(self, node: Node, tensor: torch.Tensor) -> tuple[int, ...] | None:
+        """For a weight of convolutions in a portable plan: the order of dimensions in which a delegate has its bytes (channels
+        innermost, for example), if one does. Its readers take any order, and the file then holds them once."""
+        if not self.name.endswith(pte.PORTABLE) or tensor.dim() < 3:
+            return None
+        for user in node.users:
+            places = [i for i, argument in enumerate(user.args) if argument is node]
+            if (user.target, places) not in _READERS_OF_ANY_ORDER:
+                return None
+        taps = range(2, tensor.dim())
+        orders = [(0, 1, *taps), (0, *taps, 1), (1, *taps, 0)]
+        return next((order for order in orders if self.delegate_data.holds(tensor.permute(order))), None)
 
     def _call(self, node: Node) -> None:
         target = node.target
