@@ -84,22 +84,16 @@ void pack_columns(const float* rows, size_t count, size_t inputs, size_t columns
 #if defined(__x86_64__)
 #define WITH_AVX512 __attribute__((target("avx512f")))
 
-/// 16 columns of 16 rows to every `tile`th line. Where they are not whole: `columns` of `count` rows, and
-/// zeros.
-template <bool kWhole>
-WITH_AVX512 __attribute__((noinline)) void transpose_lines(const float* rows, size_t count, size_t inputs,
-                                                           size_t columns, size_t tile, float* to) {
-  if (kWhole) count = columns = kLine;
+/// 16 columns of 16 rows to every `tile`th line.
+WITH_AVX512 void transpose_lines(const float* rows, size_t inputs, size_t tile, float* to) {
   typedef float Line __attribute__((vector_size(64)));
 #define PICK __builtin_shufflevector
-  const auto wanted = static_cast<__mmask16>((1u << columns) - 1);
   Line fours[4][4];  // [rows / 4][columns % 4]: of four columns each
 #pragma GCC unroll 4
   for (size_t i = 0; i < 4; ++i) {
     Line row[4];
 #pragma GCC unroll 4
-    for (size_t j = 0; j < 4; ++j)
-      row[j] = 4 * i + j < count ? _mm512_maskz_loadu_ps(wanted, rows + (4 * i + j) * inputs) : Line{};
+    for (size_t j = 0; j < 4; ++j) row[j] = _mm512_loadu_ps(rows + (4 * i + j) * inputs);
     const Line a = PICK(row[0], row[1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
     const Line b = PICK(row[0], row[1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
     const Line c = PICK(row[2], row[3], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
@@ -126,14 +120,10 @@ WITH_AVX512 __attribute__((noinline)) void transpose_lines(const float* rows, si
 /// The same of tiles of 16 rows, or of several times as many, on processors that have AVX-512F.
 WITH_AVX512 void pack_columns_by_line(const float* rows, size_t count, size_t inputs, size_t columns,
                                       size_t tile, float* to) {
+  if (columns != kLine || count != tile) return pack_columns(rows, count, inputs, columns, tile, to);
   alignas(64) float block[kLine * kMaxTile];
-  for (size_t i = 0; i < tile; i += kLine, rows += kLine * inputs) {
-    if (columns == kLine && count >= i + kLine)
-      transpose_lines<true>(rows, count, inputs, columns, tile, block + i);
-    else
-      transpose_lines<false>(rows, count - std::min(i, count), inputs, columns, tile, block + i);
-  }
-  for (size_t i = 0; i < columns * tile; i += kLine) _mm512_stream_ps(to + i, _mm512_load_ps(block + i));
+  for (size_t i = 0; i < tile; i += kLine) transpose_lines(rows + i * inputs, inputs, tile, block + i);
+  for (size_t i = 0; i < kLine * tile; i += kLine) _mm512_stream_ps(to + i, _mm512_load_ps(block + i));
 }
 #endif
 
