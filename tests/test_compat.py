@@ -74,3 +74,10 @@ def test_a_module_does_not_hide_a_name_of_its_package() -> None:
 def test_other_paths_are_refused() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("torchette.exir.backend.no_such_module")
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(compat.MOVED.items()))
+def test_a_module_that_has_moved_says_where_it_is(old: str, new: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=rf"torchette\.{old} has moved: import torchette\.{new}$"):
+        importlib.import_module(f"torchette.{old}")
+    importlib.import_module(f"torchette.{new}")

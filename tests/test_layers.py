@@ -18,14 +18,14 @@ COMPILER_FLOORS = (
     ("memory", "size_relations"),
     ("tensor",),
     ("control_flow",),
-    ("graph", "ops", "interface", "cost"),
-    ("dialects", "check", "partition"),
-    ("pass_base", "delegate"),
-    ("pass_manager", "memory_planning"),
-    ("passes", "explain", "partitioners"),
-    ("emit", "pipeline", "budget"),
+    ("graph", "ops", "interface", "delegation.cost"),
+    ("dialects", "check", "delegation.partition"),
+    ("pass_base", "delegation.delegate"),
+    ("pass_manager", "memory.algorithms", "decompositions", "delegation.explain", "delegation.partitioners"),
+    ("memory.plan_memory",),
+    ("passes",),
+    ("emit", "pipeline", "fit.propose"),
     ("program",),
-    ("recipes",),
 )
 COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name in floor)
 
@@ -47,7 +47,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.runtime",
     ),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
-    "torchette.custom": ("torchette.errors", "torchette.exir.ops", "torchette.runtime"),
+    "torchette.custom_ops": ("torchette.errors", "torchette.exir.ops", "torchette.runtime"),
     **{
         f"torchette.exir.{name}": (
             "torchette.errors",
@@ -58,29 +58,33 @@ PYTHON: dict[str, tuple[str, ...]] = {
         for name in floor
     },
     "torchette.exir": ("torchette.errors", *COMPILER),
-    "torchette.capture": ("torchette.errors", "torchette.rewrites", "torchette.checks"),
-    "torchette.rewrites": (),
-    "torchette.checks": ("torchette.exir.passes",),
+    "torchette.capture": ("torchette.errors", "torchette.exir.passes"),
     "torchette.compat": (),  # a table of names: what it serves is imported on demand
     # A backend knows the door of the compiler; the compiler finds it by name.
-    "torchette.backends": ("torchette.errors", *COMPILER, "torchette.format", "torchette.runtime"),
-    "torchette.compilation": (
+    "torchette.backends": (
+        "torchette.errors",
+        *COMPILER,
+        "torchette.export",
+        "torchette.format",
+        "torchette.runtime",
+    ),
+    "torchette._compile": (
         "torchette.capture",
         "torchette.errors",
         "torchette.exir",
         *COMPILER,
-        "torchette.fitting",
+        "torchette.exir.fit",
         "torchette.format",
         "torchette.model",
         "torchette.pytree",
         "torchette.runtime",
     ),
-    "torchette.session": ("torchette.capture", "torchette.errors", *COMPILER, "torchette.runtime"),
-    "torchette.fitting": ("torchette.devtools", "torchette.errors", *COMPILER, "torchette.format"),
+    "torchette.export": ("torchette.capture", "torchette.errors", *COMPILER, "torchette.runtime"),
+    "torchette.exir.fit": ("torchette.devtools", "torchette.errors", *COMPILER, "torchette.format"),
     "torchette": (
         "torchette.compat",
-        "torchette.compilation",
-        "torchette.custom",
+        "torchette._compile",
+        "torchette.custom_ops",
         "torchette.errors",
         "torchette.exir",
         "torchette.model",
@@ -90,7 +94,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette",
         "torchette.build",
         "torchette.codegen",
-        "torchette.compilation",
+        "torchette._compile",
         "torchette.devtools",
         "torchette.errors",
         "torchette.exir",

@@ -19,8 +19,8 @@ from torchette import compat
 from torchette.errors import MissingPackageError, TorchetteError
 
 if TYPE_CHECKING:
-    from torchette.compilation import compile
-    from torchette.custom import load_library
+    from torchette._compile import compile
+    from torchette.custom_ops import load_library
     from torchette.model import Model, load
 
 __version__ = "0.1.0"
@@ -29,9 +29,9 @@ compat.install()
 
 # Public name -> (module, attribute there); None is the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {
-    "compile": ("torchette.compilation", "compile"),
+    "compile": ("torchette._compile", "compile"),
     "load": ("torchette.model", "load"),
-    "load_library": ("torchette.custom", "load_library"),
+    "load_library": ("torchette.custom_ops", "load_library"),
     "Model": ("torchette.model", "Model"),
     "errors": ("torchette.errors", None),
     "exir": ("torchette.exir", None),

@@ -3,7 +3,7 @@
 # file of ours is served from it.
 """ExecuTorch's module paths under our root, so that a migration is a change of the import root.
 
->>> from torchette.exir.backend.partitioner import Partitioner       # is torchette.exir.delegate.Partitioner
+>>> from torchette.exir.backend.partitioner import Partitioner       # is torchette.exir.delegation.delegate.Partitioner
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from types import ModuleType
 from typing import Any
 
 _BUNDLE = "torchette.devtools.bundle"
-_DELEGATE = "torchette.exir.delegate"
-_PARTITIONERS = "torchette.exir.partitioners"
+_DELEGATE = "torchette.exir.delegation.delegate"
+_PARTITIONERS = "torchette.exir.delegation.partitioners"
 _XNNPACK = "torchette.backends.xnnpack"
 _CONFIGS = "torchette.backends.xnnpack.configs"
-_RECIPES, _SESSION = "torchette.exir.recipes", "torchette.session"
 _XNNPACK_RECIPES = dict.fromkeys(
     ("XNNPACKRecipeProvider", "XNNPackRecipeType"), "torchette.backends.xnnpack.recipe_provider"
 )
@@ -71,21 +70,30 @@ TABLE: dict[str, dict[str, str] | str] = {
     "backends.xnnpack.recipes": _XNNPACK_RECIPES,
     "backends.xnnpack.recipes.xnnpack_recipe_provider": _XNNPACK_RECIPES,
     "backends.xnnpack.recipes.xnnpack_recipe_types": {"XNNPackRecipeType": "torchette.backends.xnnpack.recipe_provider"},
-    "export": {
-        **dict.fromkeys(("AOQuantizationConfig", "BackendRecipeProvider", "ExportRecipe", "LoweringRecipe", "QuantizationRecipe", "RecipeType", "StageType", "recipe_registry"), _RECIPES),
-        **dict.fromkeys(("ExportSession", "export"), _SESSION),
-    },
-    "export.export": dict.fromkeys(("ExportSession", "export"), _SESSION),
-    "export.recipe": dict.fromkeys(("AOQuantizationConfig", "ExportRecipe", "LoweringRecipe", "Mode", "QuantizationRecipe", "RecipeType"), _RECIPES),
-    "export.recipe_provider": {"BackendRecipeProvider": _RECIPES},
-    "export.recipe_registry": dict.fromkeys(("RecipeRegistry", "recipe_registry"), _RECIPES),
-    "export.stages": {"PipelineArtifact": _SESSION},
-    "export.types": {"StageType": _RECIPES},
+    "exir.memory_planning": "torchette.exir.memory.algorithms",
+    "export.recipe_provider": {"BackendRecipeProvider": "torchette.export.recipe_registry"},
     # where the delegation interface was in its first releases
     "backends.backend_api": {"to_backend": _DELEGATE},
     "backends.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "PreprocessResult"), _DELEGATE),
     "backends.partitioner": dict.fromkeys(("DelegationSpec", "Partitioner", "PartitionResult"), _DELEGATE),
 }  # fmt: skip
+
+# Paths of our own that have moved -> where they are now.
+MOVED = {
+    **{
+        f"exir.{name}": f"exir.delegation.{name}"
+        for name in ("cost", "delegate", "explain", "partition", "partitioners")
+    },
+    "checks": "capture.checks",
+    "compilation": "_compile",
+    "custom": "custom_ops",
+    "exir.budget": "exir.fit.propose",
+    "exir.passes.plan_memory": "exir.memory.plan_memory",
+    "exir.recipes": "export.recipe",
+    "fitting": "exir.fit",
+    "rewrites": "capture.rewrites",
+    "session": "export",
+}
 
 _ROOT = "torchette."
 _PACKAGES = {path.rsplit(".", depth)[0] for path in TABLE for depth in range(1, path.count(".") + 1)}
@@ -97,6 +105,8 @@ class _Finder:
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         name = fullname.removeprefix(_ROOT)
+        if name in MOVED and name != fullname:
+            raise ModuleNotFoundError(f"{fullname} has moved: import {_ROOT}{MOVED[name]}", name=fullname)
         if name == fullname or (name not in TABLE and name not in _PACKAGES):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=name in _PACKAGES)  # type: ignore[arg-type]

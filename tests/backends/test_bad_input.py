@@ -19,7 +19,7 @@ from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.payload import SCHEMA
 from torchette.errors import DelegationError, DelegationWarning, InputError, RuntimeLoadError
 from torchette.exir import to_edge, to_edge_transform_and_lower
-from torchette.exir.delegate import to_backend
+from torchette.exir.delegation.delegate import to_backend
 from torchette.format import flatbuffer
 from torchette.runtime import Method, Runtime
 

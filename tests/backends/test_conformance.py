@@ -13,7 +13,7 @@ from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.errors import DelegationError
 from torchette.exir import to_edge, to_edge_transform_and_lower
-from torchette.exir.delegate import to_backend
+from torchette.exir.delegation.delegate import to_backend
 from torchette.format import pte
 from torchette.runtime import Runtime
 

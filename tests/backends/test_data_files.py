@@ -17,7 +17,7 @@ from tests.building import CXX, ROOT, built, run
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.errors import ExecutionError, RuntimeLoadError
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-from torchette.exir.delegate import (
+from torchette.exir.delegation.delegate import (
     BackendDetails,
     CompileSpec,
     DelegationSpec,
@@ -27,8 +27,8 @@ from torchette.exir.delegate import (
     PreprocessResult,
     tag_constant_data,
 )
+from torchette.exir.delegation.partition import TAG
 from torchette.exir.graph import calls
-from torchette.exir.partition import TAG
 from torchette.format import ptd
 from torchette.runtime import Runtime
 

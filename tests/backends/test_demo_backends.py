@@ -25,7 +25,7 @@ from tests.building import CXX, ROOT, built, run
 from torchette.backends.null import NullPartitioner
 from torchette.errors import DelegationWarning
 from torchette.exir import to_edge, to_edge_transform_and_lower
-from torchette.exir.delegate import executorch_call_delegate, to_backend
+from torchette.exir.delegation.delegate import executorch_call_delegate, to_backend
 from torchette.exir.graph import calls
 from torchette.format import pte
 from torchette.runtime import Runtime

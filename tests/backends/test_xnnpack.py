@@ -23,7 +23,7 @@ from torchette.backends.xnnpack.operators import OPERATORS
 from torchette.backends.xnnpack.payload import SCHEMA
 from torchette.errors import DelegationWarning, InputError, TorchetteError
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-from torchette.exir.delegate import to_backend
+from torchette.exir.delegation.delegate import to_backend
 from torchette.format import flatbuffer, pte
 from torchette.runtime import Runtime
 

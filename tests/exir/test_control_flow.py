@@ -10,9 +10,9 @@ from torch._higher_order_ops.while_loop import while_loop
 
 from tests.exir.graphs import Function, export, lower
 from torchette.exir import control_flow, memory, to_edge
-from torchette.exir.memory_planning import interval
+from torchette.exir.memory.algorithms import interval
+from torchette.exir.memory.plan_memory import MemoryPlanningPass, update_all_tensors_lifetime
 from torchette.exir.pass_base import ExportPass
-from torchette.exir.passes.plan_memory import MemoryPlanningPass, update_all_tensors_lifetime
 
 X = torch.randn(4, 3)
 

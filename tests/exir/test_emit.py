@@ -12,7 +12,7 @@ from torch import nn
 
 from torchette.errors import EmitError
 from torchette.exir.emit import emit_program
-from torchette.exir.passes.plan_memory import MemoryPlanningPass
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.pipeline import PIPELINE, Options
 from torchette.format import pte
 

@@ -21,8 +21,8 @@ from torchette.exir import (
     to_edge,
     to_edge_transform_and_lower,
 )
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.pass_base import ExportPass
-from torchette.exir.passes.plan_memory import MemoryPlanningPass
 from torchette.format import pte
 
 X = torch.randn(2, 3, 8, 8)

@@ -13,7 +13,7 @@ def two_methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """relu(x @ ones) as `forward`, x + x as `twice`, whose input and output no plan has."""
     torch = pytest.importorskip("torch")
     from torchette.exir import ExecutorchBackendConfig, to_edge
-    from torchette.exir.passes.plan_memory import MemoryPlanningPass
+    from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
     class Forward(torch.nn.Module):
         def forward(self, x):

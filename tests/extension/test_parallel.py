@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
 from torchette.backends.null import NullPartitioner  # noqa: E402
-from torchette.exir.cost import cost  # noqa: E402
+from torchette.exir.delegation.cost import cost  # noqa: E402
 
 
 class Squares(torch.nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import torchette
 from tests.models import zoo
-from torchette.compilation import CompiledModel
+from torchette._compile import CompiledModel
 
 # Equal to eager means this close, for float32; other dtypes are equal bit by bit.
 RTOL, ATOL = 1e-4, 1e-5

@@ -20,7 +20,7 @@ from tests.models import architectures
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.errors import DelegationWarning
 from torchette.exir import to_edge_transform_and_lower
-from torchette.exir.delegate import is_delegate_call
+from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.graph import calls
 from torchette.runtime import Runtime
 

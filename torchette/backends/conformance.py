@@ -20,7 +20,7 @@ import torch
 from torch.export import Dim, export
 
 from torchette.errors import DelegationError, DelegationWarning, TorchetteError
-from torchette.exir.delegate import Partitioner, backend, to_backend
+from torchette.exir.delegation.delegate import Partitioner, backend, to_backend
 from torchette.exir.program import (
     EdgeProgramManager,
     ExecutorchBackendConfig,

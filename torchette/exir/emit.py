@@ -27,7 +27,7 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 from torchette.errors import EmitError
 from torchette.exir import control_flow, ops
-from torchette.exir.delegate import LoweredBackendModule, NamedDataStore, is_delegate_call
+from torchette.exir.delegation.delegate import LoweredBackendModule, NamedDataStore, is_delegate_call
 from torchette.exir.graph import place, placeholders, tensor_of
 from torchette.exir.interface import GraphInterface, specs_of, view_sizes
 from torchette.exir.size_relations import relations

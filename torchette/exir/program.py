@@ -17,15 +17,16 @@ import torch
 from torch.export import ExportedProgram
 
 from torchette.errors import InputTypeError, UnsupportedError
-from torchette.exir import delegate, dialects, ops
+from torchette.exir import dialects, ops
+from torchette.exir.delegation import delegate
+from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import EmitterOutput, emit_program
-from torchette.exir.explain import Delegation, explain, keep_reasons, warn
 from torchette.exir.graph import calls, place, placeholders, shape_text
+from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.fold_constants import fold_constants
-from torchette.exir.passes.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.passes.split_chains import split_chains
 from torchette.exir.passes.split_rows import Split, split_rows
 from torchette.exir.pipeline import PIPELINE, Options, PassRecord, Pipeline, Report, Stage

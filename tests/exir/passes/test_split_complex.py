@@ -12,7 +12,7 @@ from torch import nn
 from torch.export import Dim
 
 import torchette
-from torchette.exir.passes import complex_numbers, fourier
+from torchette.exir.decompositions import complex_numbers, fourier
 
 fft, pairs = torch.fft, torch.view_as_real
 aten = torch.ops.aten

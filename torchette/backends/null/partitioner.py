@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.null.preprocess import DTYPES, OPERATORS, NullBackend, operator_name
-from torchette.exir.delegate import (
+from torchette.exir.delegation.delegate import (
     DelegationSpec,
     Partitioner,
     PartitionResult,

@@ -22,7 +22,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.exir.delegate import BackendDetails, CompileSpec, PreprocessResult
+from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, written
 from torchette.exir.tensor import upper_bound
 

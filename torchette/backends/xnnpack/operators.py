@@ -25,7 +25,7 @@ from torchette.backends.xnnpack.quantization import (
     rows_source,
     weights_of,
 )
-from torchette.exir.delegate import NamedDataStoreOutput
+from torchette.exir.delegation.delegate import NamedDataStoreOutput
 from torchette.exir.graph import is_dense, map_nodes, same_size
 from torchette.exir.tensor import upper_bound
 

@@ -21,7 +21,7 @@ from torchette.backends.xnnpack.payload import FLOATS
 from torchette.backends.xnnpack.preprocess import EXTERNAL_TAG, XnnpackBackend
 from torchette.backends.xnnpack.quantization import role
 from torchette.errors import InputError
-from torchette.exir.delegate import (
+from torchette.exir.delegation.delegate import (
     CompileSpec,
     DelegationSpec,
     Partitioner,
@@ -29,9 +29,9 @@ from torchette.exir.delegate import (
     reject,
     tag_constant_data,
 )
+from torchette.exir.delegation.partition import TAG
 from torchette.exir.graph import add_constant, call, calls, constants, copy_program, replace, same_shape
 from torchette.exir.ops import functional
-from torchette.exir.partition import TAG
 
 _log = logging.getLogger("torchette")
 

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchette.backends.xnnpack.operators import Lowering, why_not
-from torchette.exir.delegate import BackendDetails, CompileSpec, PreprocessResult
+from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, written
 
 EXTERNAL_TAG = "external_tag"  # the option that names the data file for the weights

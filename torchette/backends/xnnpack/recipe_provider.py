@@ -17,15 +17,14 @@ from torchette.backends.xnnpack.configs import (
 )
 from torchette.backends.xnnpack.partitioner import XnnpackPartitioner
 from torchette.errors import InputError, MissingPackageError
-from torchette.exir.recipes import (
+from torchette.export.recipe import (
     AOQuantizationConfig,
-    BackendRecipeProvider,
     ExportRecipe,
     LoweringRecipe,
     QuantizationRecipe,
     RecipeType,
-    recipe_registry,
 )
+from torchette.export.recipe_registry import BackendRecipeProvider, recipe_registry
 
 _log = logging.getLogger("torchette")
 

@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchette.exir.passes.plan_memory import MemoryPlanningPass
+    from torchette.exir.memory.plan_memory import MemoryPlanningPass
     from torchette.exir.passes.to_out_variants import ToOutVarPass
 
 _LAZY = {
-    "MemoryPlanningPass": "torchette.exir.passes.plan_memory",
+    "MemoryPlanningPass": "torchette.exir.memory.plan_memory",
     "ToOutVarPass": "torchette.exir.passes.to_out_variants",
 }
 

@@ -16,8 +16,8 @@ import torch
 from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind
 
-from torchette.exir import ops
-from torchette.exir.passes import decompositions, histograms, linear_algebra, random_numbers
+from torchette.exir import decompositions, ops
+from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
 from torchette.exir.passes.split_complex import split_complex
 
 aten = torch.ops.aten

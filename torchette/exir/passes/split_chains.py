@@ -18,8 +18,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import control_flow, ops
-from torchette.exir.cost import cost
-from torchette.exir.delegate import is_delegate_call
+from torchette.exir.delegation.cost import cost
+from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.graph import note, place, placeholders
 from torchette.exir.interface import storage_source
 

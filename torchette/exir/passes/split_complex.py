@@ -15,6 +15,8 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from torchette.exir.decompositions import complex_numbers, fourier
+from torchette.exir.decompositions.complex_numbers import REAL, Pair
 from torchette.exir.graph import (
     add_constant,
     call,
@@ -25,8 +27,6 @@ from torchette.exir.graph import (
     replace_constant,
     sync_signature,
 )
-from torchette.exir.passes import complex_numbers, fourier
-from torchette.exir.passes.complex_numbers import REAL, Pair
 
 aten = torch.ops.aten
 

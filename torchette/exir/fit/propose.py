@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import ops
-from torchette.exir.cost import cost
+from torchette.exir.delegation.cost import cost
 from torchette.exir.graph import outputs, place, placeholders
 from torchette.exir.memory import align
 from torchette.exir.passes.split_rows import (

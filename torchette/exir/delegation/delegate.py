@@ -5,7 +5,7 @@
 
 A partitioner writes a tag on each node that its backend shall run (``node.meta["delegation_tag"]``) and says which
 backend each tag means. Every tag becomes one program (or several, where a node between two tagged ones must run outside,
-see `torchette.exir.partition`), the backend's `preprocess` turns that into bytes, and the graph keeps a call of them.
+see `torchette.exir.delegation.partition`), the backend's `preprocess` turns that into bytes, and the graph keeps a call of them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
 
 from torchette.errors import DelegationError
+from torchette.exir.delegation.partition import TAG, Piece, pieces, program_of, replace_by_call
 from torchette.exir.graph import (
     calls,
     copy_program,
@@ -42,7 +43,6 @@ from torchette.exir.graph import (
     placeholders,
     tensor_of,
 )
-from torchette.exir.partition import TAG, Piece, pieces, program_of, replace_by_call
 
 # ---- what a backend says ----
 
@@ -420,7 +420,7 @@ def backend(name: str) -> type[BackendDetails]:
 @functools.cache
 def _import_backends() -> None:
     """The folders of `torchette.backends`; one whose library is absent says so when it is used."""
-    folder = Path(__file__).parent.parent / "backends"
+    folder = Path(__file__).parents[2] / "backends"
     for module in sorted(folder.glob("*/preprocess.py")):
         importlib.import_module(f"torchette.backends.{module.parent.name}.preprocess")
 

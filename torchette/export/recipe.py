@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the steps from a module to a file shall do, as data, under ExecuTorch's names (executorch.export). Backends fill them
-# in by name; torchette/session.py runs them.
-"""`ExportRecipe` and its parts, and the registry of the backends that have some."""
+# What the steps from a module to a file do, as data, under ExecuTorch's names (executorch.export). Backends fill recipes
+# in by name (recipe_registry.py); export.py runs them.
+"""`ExportRecipe` and its parts."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, ABCMeta, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, EnumMeta
@@ -16,21 +16,9 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from torchette.errors import InputError
-from torchette.exir.delegate import Partitioner
+from torchette.exir.delegation.delegate import Partitioner
 from torchette.exir.program import EdgeCompileConfig, ExecutorchBackendConfig
-
-
-class StageType(str, Enum):
-    """The steps of a session."""
-
-    SOURCE_TRANSFORM = "source_transform"
-    QUANTIZE = "quantize"
-    TORCH_EXPORT = "torch_export"
-    TO_EDGE_TRANSFORM_AND_LOWER = "to_edge_transform_and_lower"
-    TO_EDGE = "to_edge"
-    EDGE_PROGRAM_MANAGER_TRANSFORM = "edge_program_manager_transform"
-    TO_BACKEND = "to_backend"
-    TO_EXECUTORCH = "to_executorch"
+from torchette.export.types import StageType
 
 
 class Mode(str, Enum):
@@ -146,6 +134,8 @@ class ExportRecipe:
             raise InputError(
                 f"{recipe!r} is no recipe", hints=["a member of an enumeration of a backend's recipes"]
             )
+        from torchette.export.recipe_registry import recipe_registry  # which makes recipes
+
         backend = recipe.get_backend_name()
         made = recipe_registry.create_recipe(recipe, backend, **kwargs)
         if made is None:
@@ -190,61 +180,3 @@ def _merge(parts: Sequence[Any]) -> Any:
             differ = ", ".join(dict.fromkeys(map(repr, values)))
             raise InputError(f"recipes that are combined differ in {field.name}: {differ}")
     return type(parts[0])(**fields)
-
-
-class BackendRecipeProvider(ABC):
-    """A backend's recipes; one of it is registered when the backend's module of recipes is imported."""
-
-    @property
-    @abstractmethod
-    def backend_name(self) -> str:
-        """What its `RecipeType` names."""
-
-    @abstractmethod
-    def get_supported_recipes(self) -> Sequence[RecipeType]:
-        """All that it has."""
-
-    @abstractmethod
-    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
-        """One of them; None where it is of another backend."""
-
-    def supports_recipe(self, recipe_type: RecipeType) -> bool:
-        """Whether it has that one."""
-        return recipe_type in self.get_supported_recipes()
-
-
-class RecipeRegistry:
-    """The providers, by name."""
-
-    def __init__(self) -> None:
-        self._providers: dict[str, BackendRecipeProvider] = {}
-
-    def register_backend_recipe_provider(self, provider: BackendRecipeProvider) -> None:
-        """Adds one, or puts it in the place of the one of that name."""
-        self._providers[provider.backend_name] = provider
-
-    def create_recipe(self, recipe_type: RecipeType, backend: str, **kwargs: Any) -> ExportRecipe | None:
-        """That recipe; None where the backend has it not. InputError where nobody knows the backend."""
-        return self._provider(backend).create_recipe(recipe_type, **kwargs)
-
-    def get_supported_recipes(self, backend: str) -> Sequence[RecipeType]:
-        """What a backend has. InputError where nobody knows it."""
-        return self._provider(backend).get_supported_recipes()
-
-    def list_backends(self) -> list[str]:
-        """Their names."""
-        return list(self._providers)
-
-    def _provider(self, backend: str) -> BackendRecipeProvider:
-        if backend not in self._providers:
-            raise InputError(
-                f"there are no recipes for the backend {backend}",
-                hints=[
-                    f"backends with recipes: {', '.join(self._providers) or 'none'}",
-                    "import its recipes",
-                ],
-            )
-        return self._providers[backend]
-
-
-recipe_registry = RecipeRegistry()

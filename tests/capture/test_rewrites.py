@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.attention import flex_attention
 
 import torchette
-from torchette.rewrites import TABLE, Rewrites
+from torchette.capture.rewrites import TABLE, Rewrites
 
 
 class Function(nn.Module):

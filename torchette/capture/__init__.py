@@ -19,9 +19,9 @@ from torch._functorch.predispatch import _unwrap_for_grad
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from torchette.checks import Checks
+from torchette.capture.checks import Checks
+from torchette.capture.rewrites import Rewrites
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
-from torchette.rewrites import Rewrites
 
 
 def capture(
@@ -304,7 +304,7 @@ def _what_torch_says(error: Exception) -> tuple[str, list[str]]:
 
 _NOT_THEIRS = tuple(
     str(Path(path).resolve())
-    for path in (sysconfig.get_path("stdlib"), Path(torch.__file__).parent, Path(__file__).parent)
+    for path in (sysconfig.get_path("stdlib"), Path(torch.__file__).parent, Path(__file__).parents[1])
 )
 
 

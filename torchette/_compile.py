@@ -25,10 +25,12 @@ from torchette.errors import (
     MissingPackageError,
 )
 from torchette.exir.check import evaluate, user_results
+from torchette.exir.fit import Budget
+from torchette.exir.fit import fit as fit_to_budget
 from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.ops import is_operator, kernel_name
-from torchette.exir.passes.plan_memory import MemoryPlanningPass
 from torchette.exir.pipeline import Report
 from torchette.exir.program import (
     DynamicMemoryPlanningMode,
@@ -37,8 +39,6 @@ from torchette.exir.program import (
     ExecutorchProgramManager,
     lower_to_edge,
 )
-from torchette.fitting import Budget
-from torchette.fitting import fit as fit_to_budget
 from torchette.model import Model
 
 Progress = Callable[[str, str], None]

@@ -10,14 +10,14 @@ from graphs import Function
 from torch import nn
 
 from torchette.errors import PlanError
-from torchette.exir import memory_planning
-from torchette.exir.memory_planning import (
+from torchette.exir.memory import algorithms as memory_planning
+from torchette.exir.memory.algorithms import (
     MemoryAlgoResult,
     MemoryPlanningAlgorithmSuite,
     SpecAllocResult,
     Verifier,
 )
-from torchette.exir.passes.plan_memory import (
+from torchette.exir.memory.plan_memory import (
     MemoryPlanningPass,
     assign_specs,
     specs_of,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchette.exir.passes.decompositions import rrelu
+from torchette.exir.decompositions import rrelu
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from torchette.devtools.memory import Bill, bills, target_named
 from torchette.errors import InputError, PlanError
-from torchette.exir.budget import Proposal, propose
+from torchette.exir.fit.propose import Proposal, propose
 from torchette.exir.graph import outputs, placeholders
 from torchette.exir.memory import byte_count
 from torchette.exir.program import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager

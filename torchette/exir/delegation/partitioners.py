@@ -16,7 +16,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.matcher_utils import SubgraphMatcher
 
 from torchette.errors import DelegationError
-from torchette.exir.delegate import (
+from torchette.exir.delegation.delegate import (
     CompileSpec,
     DelegationSpec,
     Partitioner,
@@ -24,8 +24,8 @@ from torchette.exir.delegate import (
     is_delegate_call,
     reject,
 )
+from torchette.exir.delegation.partition import TAG, cut
 from torchette.exir.graph import tensor_of
-from torchette.exir.partition import TAG, cut
 
 
 class AllNodePartitioner(Partitioner):

@@ -12,7 +12,7 @@ from torchette.devtools.inspect import describe
 from torchette.devtools.memory import tenants
 from torchette.errors import InputError, PlanError
 from torchette.exir import ExecutorchBackendConfig, to_edge
-from torchette.exir.passes.plan_memory import MemoryPlanningPass
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 
 class Wide(torch.nn.Module):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchette.exir.passes.complex_numbers import Pair, is_pair, multiply
+from torchette.exir.decompositions.complex_numbers import Pair, is_pair, multiply
 
 aten = torch.ops.aten
 

@@ -15,19 +15,21 @@ from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XNNPACKRecipeProvider, XNNPackRecipeType
 from torchette.errors import ExportError, InputError, InputTypeError, TrainModeError
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
-from torchette.exir.recipes import (
+from torchette.export import (
     BackendRecipeProvider,
     ExportRecipe,
+    ExportSession,
     LoweringRecipe,
     Mode,
     QuantizationRecipe,
-    RecipeRegistry,
     RecipeType,
     StageType,
+    export,
     recipe_registry,
 )
+from torchette.export.recipe_registry import RecipeRegistry
+from torchette.export.stages import PipelineArtifact
 from torchette.runtime import Runtime
-from torchette.session import ExportSession, PipelineArtifact, export
 
 there = pytest.mark.skipif(
     not Runtime.get().backend_registry.is_available("XnnpackBackend"),
@@ -116,7 +118,7 @@ def test_backends_register_their_recipes(monkeypatch: pytest.MonkeyPatch) -> Non
         ExportRecipe.get_recipe(_Recipes.ONE)
     assert "xnnpack" in str(error.value)
     registry = RecipeRegistry()
-    monkeypatch.setattr("torchette.exir.recipes.recipe_registry", registry)
+    monkeypatch.setattr("torchette.export.recipe_registry.recipe_registry", registry)
     registry.register_backend_recipe_provider(_Provider())
     assert ExportRecipe.get_recipe(_Recipes.ONE).name == "one"
     with pytest.raises(InputError, match="mine has no recipe 'two'; it has one"):

@@ -9,7 +9,7 @@ import copy
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +27,15 @@ from torchette.exir.program import (
     to_edge,
     to_edge_transform_and_lower,
 )
-from torchette.exir.recipes import ExportRecipe, LoweringRecipe, Mode, QuantizationRecipe, StageType
+from torchette.export.recipe import ExportRecipe, LoweringRecipe, Mode, QuantizationRecipe
+from torchette.export.stages import FOLLOWS, PipelineArtifact
+from torchette.export.types import StageType
 from torchette.runtime import Runtime
 
-# Stage -> those that it may follow; None among them: it may be the first.
-FOLLOWS: dict[StageType, tuple[StageType | None, ...]] = {
-    StageType.SOURCE_TRANSFORM: (None,),
-    StageType.QUANTIZE: (None, StageType.SOURCE_TRANSFORM),
-    StageType.TORCH_EXPORT: (None, StageType.SOURCE_TRANSFORM, StageType.QUANTIZE),
-    StageType.TO_EDGE_TRANSFORM_AND_LOWER: (None, StageType.TORCH_EXPORT),
-    StageType.TO_EDGE: (None, StageType.TORCH_EXPORT),
-    StageType.EDGE_PROGRAM_MANAGER_TRANSFORM: (StageType.TO_EDGE, StageType.TO_EDGE_TRANSFORM_AND_LOWER),
-    StageType.TO_BACKEND: (StageType.TO_EDGE, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM),
-    StageType.TO_EXECUTORCH: (
-        StageType.TO_EDGE_TRANSFORM_AND_LOWER,
-        StageType.TO_BACKEND,
-        StageType.EDGE_PROGRAM_MANAGER_TRANSFORM,
-        StageType.TO_EDGE,
-    ),
-}
 _OF_MODULES = (StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
 _LOWERED = (
     StageType.TO_BACKEND, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM, StageType.TO_EDGE_TRANSFORM_AND_LOWER, StageType.TO_EDGE,
 )  # fmt: skip
-
-
-@dataclass
-class PipelineArtifact:
-    """What a stage gave: method -> model, or a manager; and beside it what is known about it."""
-
-    data: Any
-    context: dict[str, Any] = field(default_factory=dict)
-
-    def get_context(self, key: str, default: Any = None) -> Any:
-        """What is known by that name."""
-        return self.context.get(key, default)
 
 
 class ExportSession:

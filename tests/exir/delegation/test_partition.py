@@ -9,7 +9,7 @@ import time
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchette.exir.partition import TAG, Piece, cut, pieces
+from torchette.exir.delegation.partition import TAG, Piece, cut, pieces
 
 add = torch.ops.aten.add.Tensor
 

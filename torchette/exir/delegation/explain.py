@@ -18,8 +18,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.errors import DelegationError, DelegationWarning
-from torchette.exir.cost import cost, multiply_adds
-from torchette.exir.delegate import LoweredBackendModule, is_delegate_call
+from torchette.exir.delegation.cost import cost, multiply_adds
+from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
 from torchette.exir.graph import calls, graph_modules, place
 from torchette.exir.ops import is_symbolic
 

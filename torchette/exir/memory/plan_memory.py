@@ -33,7 +33,7 @@ from torchette.errors import InputError, PlanError
 from torchette.exir import control_flow, memory, ops
 from torchette.exir.graph import place, same_shape
 from torchette.exir.interface import GraphInterface, specs_of, storage_source, view_sizes
-from torchette.exir.memory_planning import (
+from torchette.exir.memory.algorithms import (
     Algorithm,
     MemoryAlgoResult,
     MemoryPlanningAlgorithmSuite,
@@ -264,7 +264,7 @@ class MemoryPlanningPass:
     """Gives every tensor of a program its place in memory. The arguments are ExecuTorch's.
 
     Args:
-        memory_planning_algo: see `torchette.exir.memory_planning`; by default the best of our own.
+        memory_planning_algo: see `torchette.exir.memory.algorithms`; by default the best of our own.
         allow_lifetime_and_storage_overlap: do not check that live tensors are disjoint.
         alloc_graph_input: inputs lie in planned memory, into which the runtime copies them; otherwise the caller
             lends its own memory and nothing is copied.

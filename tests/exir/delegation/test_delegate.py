@@ -19,7 +19,7 @@ from torchette.exir import (
     to_edge,
     to_edge_transform_and_lower,
 )
-from torchette.exir.delegate import (
+from torchette.exir.delegation.delegate import (
     BackendDetails,
     CompileSpec,
     DelegationSpec,
@@ -34,13 +34,13 @@ from torchette.exir.delegate import (
     tag_mutated_buffer,
     to_backend,
 )
-from torchette.exir.graph import calls
-from torchette.exir.partitioners import (
+from torchette.exir.delegation.partitioners import (
     AllNodePartitioner,
     DelegateMappingBuilder,
     generate_pattern_op_partitions,
     get_delegates,
 )
+from torchette.exir.graph import calls
 from torchette.format import ptd, pte
 
 
