@@ -406,7 +406,7 @@ class Program:
         """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
 
         With more than one thread, chains that need nothing of each other run at the same time, at most `threads` of them:
-        see `torchette.compile(parallel=...)`. Results are the same, bit by bit.
+        see `ExecutorchBackendConfig(parallel=...)`. Results are the same, bit by bit.
 
         Where a backend is missing or refuses and the program was compiled with `portable_fallback`, the portable kernels
         run the method, and a RuntimeWarning says so, once.
