@@ -147,6 +147,7 @@ TORCH_FREE = (
 CPP: dict[str, int] = {
     "torchette/runtime/platform": 0,
     "torchette/runtime/error": 1,
+    "torchette/runtime/threads": 2,
     "torchette/runtime/span": 1,
     "torchette/runtime/dtype": 2,
     "torchette/runtime/selected": 3,
