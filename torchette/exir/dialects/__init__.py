@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._functorch import predispatch
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
@@ -400,7 +401,18 @@ def _reshaped_in_place(node: Node) -> str | None:
     given = node.args[0]
     if torch.Tag.inplace_view not in node.target.tags or not isinstance(given, Node):  # type: ignore[union-attr]
         return None
+    if node.target is aten.set_.source_Tensor:
+        return None  # "other-memory" says it better
     return f"{_target(node)} changes the shape of {given.name}" if given.op == "placeholder" else None
+
+
+def _other_memory(node: Node) -> str | None:
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+        return None
+    # All that torch.export leaves of `x.data = y` is a question that it asked; the program computes with the old x.
+    assigned = node.target is aten._has_compatible_shallow_copy_type.default
+    kept = node.target is aten.set_.source_Tensor and node.args[0].op == "placeholder"
+    return f"{node.args[0].name} is given other memory than it had" if assigned or kept else None
 
 
 def _rank(node: Node) -> str | None:
@@ -598,6 +610,31 @@ def _stored(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
             yield node, f"{spec.target} is an input of the graph, but no tensor of that name is stored"
 
 
+def _without_values(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    """What torch.export makes of `x.data` is a stored tensor without memory."""
+    for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=False):
+        stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
+        if isinstance(stored, torch.Tensor) and (isinstance(stored, FakeTensor) or stored.is_meta):
+            for reader in list(node.users)[:1]:
+                yield reader, f"{spec.target} has a shape, but no values"
+
+
+def _updated_constants(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    constants = {
+        node
+        for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=False)
+        if spec.kind is InputKind.CONSTANT_TENSOR
+    }
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not ops.is_operator(node.target) or not node.args:
+            continue
+        written = node.args[0]
+        while isinstance(written, Node) and ops.is_operator(written.target) and ops.is_view(written.target):
+            written = written.args[0]
+        if written in constants and ops.is_mutating(node.target):
+            yield node, f"{_target(node)} changes {written.name}, which is a constant of the program"
+
+
 def _returned(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
     values, specs = outputs(program), program.graph_signature.output_specs
     if len(values) != len(specs):
@@ -687,9 +724,27 @@ AUTOGRAD_SAFE = Dialect(
             "make a new tensor: x.t() for x.t_(), x.reshape(...) for x.resize_(...)",
             _reshaped_in_place,
         ),
+        Check(
+            "other-memory",
+            "Tensors keep their memory: x.data = y is no operator.",
+            "write to the tensor: x.copy_(y) for x.data = y",
+            _other_memory,
+        ),
     ),
     (
         *WHOLE,
+        ProgramCheck(
+            "tensor-without-values",
+            "Stored tensors have values.",
+            "write x.detach() for x.data; give tensors that were made on the device meta, or as fakes, values",
+            _without_values,
+        ),
+        ProgramCheck(
+            "updated-constant",
+            "Only buffers are updated.",
+            "make it a buffer: self.register_buffer('state', tensor) for self.state = tensor",
+            _updated_constants,
+        ),
         ProgramCheck(
             "one-tensor-twice",
             "Inputs that were one tensor at export are told apart.",
