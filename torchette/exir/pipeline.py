@@ -22,6 +22,7 @@ from torchette.exir.graph import calls, copy_program, node_text, sync_signature
 from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.copy_views import copy_views
 from torchette.exir.passes.decompose_to_core import decompose_to_core
+from torchette.exir.passes.drop_unused_tensors import drop_unused_tensors
 from torchette.exir.passes.eliminate_views import eliminate_views
 from torchette.exir.passes.fold_batch_norm import fold_batch_norm
 from torchette.exir.passes.fold_constants import fold_constants
@@ -53,7 +54,7 @@ class Stage:
 
 STAGES = (
     # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
-    Stage("capture", dialects.AUTOGRAD_SAFE, (fold_batch_norm,)),
+    Stage("capture", dialects.AUTOGRAD_SAFE, (drop_unused_tensors, fold_batch_norm)),
     Stage("core", dialects.CORE_ATEN, (decompose_to_core,)),
     Stage(
         "edge",

@@ -246,7 +246,7 @@ _TRAINING = frozenset(
 
 def _edge(target: Any) -> bool:
     if ops.is_symbolic(target):
-        return target not in ops.ASSERTIONS or target is ops.assert_scalar
+        return target not in ops.ASSERTIONS or target == ops.assert_scalar
     if ops.is_operator(target) and not ops.is_mutating(target) and target.namespace == "aten":
         return not ops.is_view(target) and (ops.is_core(target) or _is_extra(target))
     return _core(target)
@@ -265,7 +265,7 @@ def _exec(target: Any) -> bool:
         or ops.is_delegate(target)
         or ops.is_out_variant(target)
         or target in ALIASES
-        or target is ops.copy_index
+        or target == ops.copy_index
     )
 
 
@@ -401,7 +401,7 @@ def _reshaped_in_place(node: Node) -> str | None:
     given = node.args[0]
     if torch.Tag.inplace_view not in node.target.tags or not isinstance(given, Node):  # type: ignore[union-attr]
         return None
-    if node.target is aten.set_.source_Tensor:
+    if node.target == aten.set_.source_Tensor:
         return None  # "other-memory" says it better
     return f"{_target(node)} changes the shape of {given.name}" if given.op == "placeholder" else None
 
@@ -410,8 +410,8 @@ def _other_memory(node: Node) -> str | None:
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
         return None
     # All that torch.export leaves of `x.data = y` is a question that it asked; the program computes with the old x.
-    assigned = node.target is aten._has_compatible_shallow_copy_type.default
-    kept = node.target is aten.set_.source_Tensor and node.args[0].op == "placeholder"
+    assigned = node.target == aten._has_compatible_shallow_copy_type.default
+    kept = node.target == aten.set_.source_Tensor and node.args[0].op == "placeholder"
     return f"{node.args[0].name} is given other memory than it had" if assigned or kept else None
 
 
