@@ -157,6 +157,25 @@ def _():
     return export(lambda x: x.t_() + 1, (torch.randn(4, 3),)), "autograd_safe"
 
 
+@broken_by("other-memory")
+def _():
+    return export(lambda x: x.set_(x * 2) + 1, (torch.randn(4),)), "autograd_safe"
+
+
+@broken_by("tensor-without-values")
+def _():
+    p = export(lambda x: x + torch.tensor([1.0, 2.0]), (torch.randn(2),))
+    (name,) = p.constants
+    p.constants[name] = torch.empty(2, device="meta")
+    return p, "autograd_safe"
+
+
+@broken_by("updated-constant")
+def _():
+    state = torch.zeros(2)
+    return export(lambda x: state[0].add_(x) + 1, (torch.randn(()),)), "autograd_safe"
+
+
 @broken_by("one-tensor-twice")
 def _():
     x = torch.randn(4)
