@@ -15,7 +15,7 @@ import torch
 from tests.kernels import samples
 from tests.kernels.sanitized import build
 from tests.kernels.test_table import NAMESPACES, OTHERS
-from torchette.exir.emit import scalar_type
+from torchette.exir.emit.records import scalar_type
 from torchette.runtime import _native
 
 pytestmark = pytest.mark.xdist_group("sanitized")

@@ -20,6 +20,7 @@ from torchette.errors import InputTypeError, UnsupportedError
 from torchette.exir import dialects, ops
 from torchette.exir.delegation import delegate
 from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
+from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import EmitterOutput, emit_program
 from torchette.exir.graph import calls, place, placeholders, shape_text
@@ -482,6 +483,7 @@ class EdgeProgramManager:
         for planner in planners:
             if hasattr(planner, "run_multimethod"):
                 planner.run_multimethod()
+        _share_weights(programs, config)
         output = emit_program(
             programs,
             constant_methods=self._constant_methods,
@@ -513,6 +515,16 @@ def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
     if not callable(choice):
         return None
     return lambda node: None if "_lifted_tensor" in node.name else choice(node)
+
+
+def _share_weights(programs: Mapping[str, ExportedProgram], config: ExecutorchBackendConfig) -> None:
+    """Let portable plans have weights as delegates hold them."""
+    portable = {name for name in programs if name.endswith(pte.PORTABLE)}
+    share_weights(
+        (programs[name] for name in sorted(portable)),
+        (programs[name] for name in sorted(programs.keys() - portable)),
+        _data_file_of(config.external_constants),
+    )
 
 
 def _splitting(splits: Sequence[Split]) -> Any:
