@@ -31,6 +31,7 @@ COMPILER_FLOORS = (
     ),
     ("memory.plan_memory",),
     ("passes",),
+    ("config",),
     ("emit", "pipeline", "fit.propose"),
     ("program",),
 )
@@ -77,6 +78,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     ),
     "torchette._compile": (
         "torchette.capture",
+        "torchette.device",
         "torchette.errors",
         "torchette.exir",
         *COMPILER,
@@ -84,14 +86,30 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.format",
         "torchette.model",
         "torchette.pytree",
+        "torchette.quantization",
         "torchette.runtime",
     ),
-    "torchette.export": ("torchette.capture", "torchette.errors", *COMPILER, "torchette.runtime"),
-    "torchette.exir.fit": ("torchette.devtools", "torchette.errors", *COMPILER, "torchette.format"),
+    "torchette.export": (
+        "torchette.capture",
+        "torchette.errors",
+        *COMPILER,
+        "torchette.quantization",
+        "torchette.runtime",
+    ),
+    "torchette.device": ("torchette.devtools", "torchette.errors", "torchette.exir.memory"),
+    "torchette.exir.fit": (
+        "torchette.device",
+        "torchette.devtools",
+        "torchette.errors",
+        *COMPILER,
+        "torchette.format",
+    ),
+    "torchette.quantization": ("torchette.errors",),
     "torchette": (
         "torchette.compat",
         "torchette._compile",
         "torchette.custom_ops",
+        "torchette.device",
         "torchette.errors",
         "torchette.exir",
         "torchette.model",
@@ -99,6 +117,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     ),
     "torchette.cli": (
         "torchette",
+        "torchette.backends",
         "torchette.build",
         "torchette.codegen",
         "torchette._compile",
@@ -117,6 +136,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
 TORCH_FREE = (
     "torchette",
     "torchette.compat",
+    "torchette.device",
     "torchette.errors",
     "torchette.pytree",
     "torchette.format",
@@ -134,6 +154,7 @@ TORCH_FREE = (
 CPP: dict[str, int] = {
     "torchette/runtime/platform": 0,
     "torchette/runtime/error": 1,
+    "torchette/runtime/threads": 2,
     "torchette/runtime/span": 1,
     "torchette/runtime/dtype": 2,
     "torchette/runtime/selected": 3,
