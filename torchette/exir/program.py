@@ -324,6 +324,7 @@ class EdgeProgramManager:
             programs,
             constant_methods=self._constant_methods,
             emit_stacktrace=config.emit_stacktrace,
+            source_lines=config.source_lines,
             emit_mutable_buffer_names=config.emit_mutable_buffer_names,
             data_file_of=_data_file_of(config.external_constants),
         )

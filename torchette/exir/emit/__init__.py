@@ -18,7 +18,7 @@ from torch.fx import Node
 from torchette.errors import EmitError
 from torchette.exir.emit.constants import DataFiles, Store
 from torchette.exir.emit.delegates import Delegates
-from torchette.exir.emit.metadata import structure
+from torchette.exir.emit.metadata import source_line, stack_trace, structure
 from torchette.exir.emit.method import MethodEmitter
 from torchette.exir.emit.records import Unsupported, plain, scalar_record, tensor_record
 from torchette.exir.graph import place
@@ -62,6 +62,7 @@ def emit_program(
     *,
     constant_methods: Mapping[str, Any] | None = None,
     emit_stacktrace: bool = False,
+    source_lines: bool = False,
     emit_mutable_buffer_names: bool = False,
     data_file_of: Callable[[Node], str | None] | None = None,
 ) -> EmitterOutput:
@@ -70,7 +71,8 @@ def emit_program(
     Args:
         methods: method name -> program that `MemoryPlanningPass` has seen; a single one is called "forward".
         constant_methods: method name -> number, string, tensor, or a structure of them that the method returns.
-        emit_stacktrace: store, for each instruction, the lines of the user's model that it came from.
+        emit_stacktrace: store, for each instruction, the whole stack trace of the call that it came from.
+        source_lines: store, for each instruction, the line of the user's model that it came from.
         emit_mutable_buffer_names: store the fully qualified names of state; state may then be left unplanned.
         data_file_of: for the placeholder of a constant the file that it goes to, or None for the program itself.
 
@@ -82,6 +84,7 @@ def emit_program(
     """
     if isinstance(methods, ExportedProgram):
         methods = {"forward": methods}
+    lines_of = stack_trace if emit_stacktrace else source_line if source_lines else None
     constants, mutable_data, delegates = Store(), Store(), Delegates()
     outside = DataFiles(data_file_of)
     output = EmitterOutput(None, constants.buffers, mutable_data.buffers, delegates.blobs)
@@ -94,7 +97,7 @@ def emit_program(
             outside,
             mutable_data,
             delegates,
-            emit_stacktrace,
+            lines_of,
             emit_mutable_buffer_names,
         )
         plans.append(emitter.emit())

@@ -5,24 +5,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.fx import Node
 
-from torchette.exir.emit.metadata import frames
 from torchette.format import pte
 
 
 class Instructions:
     """The instructions so far, and the chain that the next one belongs to."""
 
-    def __init__(self, emit_stacktrace: bool) -> None:
+    def __init__(self, lines_of: Callable[[Node], Any] | None) -> None:
         self.instructions: list[Any] = []
         self.debug_handles: dict[int, Any] = {}
         self.results_written: dict[int, int] = {}
         self.operators: dict[tuple[str, str], int] = {}
-        self.stacktrace: list[Any] | None = [] if emit_stacktrace else None
+        self.stacktrace: list[Any] = []  # a record per instruction, where `lines_of` makes them
+        self._lines_of = lines_of
         self.chain: Any = None  # of the node that is emitted
         self._chain_of: list[Any] = []  # of each instruction
 
@@ -40,8 +40,8 @@ class Instructions:
         if handle is not None:
             self.debug_handles[at] = handle
         self.results_written[at] = results
-        if self.stacktrace is not None:
-            self.stacktrace.append(frames(node))
+        if self._lines_of is not None:
+            self.stacktrace.append(self._lines_of(node))
 
     def chains(self, values: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int]) -> list[Any]:
         """The instructions, cut where the graph says; the inputs and outputs of one chain are what it shares with others."""
@@ -57,7 +57,7 @@ class Instructions:
                     inputs=sorted(touched[number] & before) if len(touched) > 1 else [],
                     outputs=sorted((touched[number] - before) & after) if len(touched) > 1 else [],
                     instructions=self.instructions[start:end],
-                    stacktrace=self.stacktrace[start:end] if self.stacktrace else [],
+                    stacktrace=self.stacktrace[start:end],
                 )
             )
         return chains

@@ -5,14 +5,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch.fx import Node
 
+from torchette.exir.graph import frames, user_frame
 from torchette.format import pte
 
 
@@ -52,17 +55,28 @@ def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
         _name_tuples(child, child_spec)
 
 
-_FRAME = re.compile(
-    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n\s*(?P<code>[^\n]*)'
-)
+def stack_trace(node: Node) -> Any:
+    """All lines of a node's stack trace as a record, outermost first, as torch has recorded them."""
+    return pte.FrameList([pte.Frame(*frame) for frame in frames(node)])
 
 
-def frames(node: Node) -> Any:
-    """The stack trace of a node as a record, outermost line first."""
-    trace = node.meta.get("stack_trace") or ""
-    return pte.FrameList(
-        [
-            pte.Frame(frame["file"], int(frame["line"]), frame["function"], frame["code"].strip())
-            for frame in _FRAME.finditer(trace)
-        ]
-    )
+def source_line(node: Node) -> Any:
+    """The line of the user's model alone, as a record. Without the text of the line: equal records are stored once, and a
+    text is there for each line."""
+    frame = user_frame(node)
+    found = [] if frame is None else [pte.Frame(_stored_name(frame.file), frame.line, frame.function, "")]
+    return pte.FrameList(found)
+
+
+@functools.cache
+def _stored_name(file: str) -> str:
+    """A file's name without the folders that are this machine's own: below a package folder, the current folder or one that
+    Python imports from, else its last two parts. Compiling in another checkout gives the same bytes."""
+    path = Path(file)
+    for folder in ("site-packages", "dist-packages"):
+        if folder in path.parts:
+            return "/".join(path.parts[path.parts.index(folder) + 1 :])
+    folders = [folder for folder in (Path.cwd(), *map(Path, sys.path)) if path.is_relative_to(folder)]
+    if folders and folders[0].parts[1:]:
+        return path.relative_to(folders[0]).as_posix()
+    return "/".join(path.parts[-2:])

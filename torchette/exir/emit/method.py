@@ -40,7 +40,7 @@ class MethodEmitter:
         outside: DataFiles,
         mutable_data: Store,
         delegate_data: delegates.Delegates,
-        emit_stacktrace: bool,
+        lines_of: Callable[[Node], Any] | None,
         emit_mutable_buffer_names: bool,
     ) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class MethodEmitter:
         self.delegate_data = delegate_data
         self.emit_mutable_buffer_names = emit_mutable_buffer_names
         self.values = Values()
-        self.code = Instructions(emit_stacktrace)
+        self.code = Instructions(lines_of)
         self.inputs: list[int] = []
         self.delegates: list[Any] = []
         self.delegate_map: dict[int, Any] = {}
