@@ -411,7 +411,7 @@ class Program:
         """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
 
         It may use `threads` threads, or as many as `Runtime.set_num_threads` says (1 at first). Chains that need nothing of
-        each other then run at the same time, see `torchette.compile(parallel=...)`, and results are the same, bit by bit.
+        each other then run at the same time, see `ExecutorchBackendConfig(parallel=...)`, and results are the same, bit by bit.
         A backend uses as many too, at most one for each processor, unless an option of its own says how many.
 
         Where a backend is missing or refuses and the program was compiled with `portable_fallback`, the portable kernels
