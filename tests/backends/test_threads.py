@@ -29,9 +29,7 @@ class _Sum(torch.nn.Module):
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("threads") / "threads_test"
-    sources = [
-        p for p in (ROOT / "torchette/runtime").glob("*.cpp") if p.stem not in ("python", "platform_minimal")
-    ]
+    sources = [p for p in (ROOT / "torchette/runtime").glob("*.cpp") if p.stem != "platform_minimal"]
     sources += [ROOT / f"torchette/extension/{name}.cpp" for name in ("file_data_loader", "open_file")]
     sources += [ROOT / "torchette/backends/null/runtime.cpp", ROOT / "tests/backends/threads_test.cpp"]
     options = ["-I", ROOT, "-I", BUILD / "generated"]
