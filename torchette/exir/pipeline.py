@@ -19,6 +19,7 @@ from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
 from torchette.exir.dialects._ops import to_torch_operators
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
+from torchette.exir.own_sizes import own_sizes
 from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.copy_views import copy_views
 from torchette.exir.passes.decompose_to_core import decompose_to_core
@@ -222,7 +223,7 @@ class Pipeline:
             PassError: a pass raised, or changed what the program computes; names the pass.
         """
         options, report = options or Options(), report if report is not None else Report()
-        program = to_torch_operators(copy_program(program))
+        program = to_torch_operators(own_sizes(copy_program(program)))
         # A program that is at Edge already may be compiled again: its copies are accepted as they come.
         targets = (node.target for node in calls(program))
         given = tuple(
