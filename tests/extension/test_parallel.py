@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
 from torchette.backends.null import NullPartitioner  # noqa: E402
+from torchette.exir import ExecutorchBackendConfig  # noqa: E402
 from torchette.exir.delegation.cost import cost  # noqa: E402
 
 
@@ -47,9 +48,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     delegates, kernels = folder / "delegates.pte", folder / "kernels.pte"
     # two shapes: the null backend takes one per delegate
     inputs = (torch.ones(3, 50), torch.ones(2, 70))
-    torchette.compile(Squares(), inputs, partitioner=NullPartitioner(), parallel=2).save(delegates)
+    torchette.compile(
+        Squares(), inputs, backend=NullPartitioner(), config=ExecutorchBackendConfig(parallel=2)
+    ).save(delegates)
     torch.manual_seed(0)
-    torchette.compile(Towers().eval(), (torch.randn(1, 3, 24, 24),), parallel=2).save(kernels)
+    torchette.compile(
+        Towers().eval(), (torch.randn(1, 3, 24, 24),), config=ExecutorchBackendConfig(parallel=2)
+    ).save(kernels)
     return delegates, kernels
 
 
