@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Calls of torch come in; our kernels compute them at once, operator by operator, with the compiler's decompositions and
 # without capture, passes or a file. It costs a hundredth of what compiling does.
-"""`compute(call)`: what a call gives where each of its operators is computed by the kernel that a program would call."""
+"""`compute(call)`: what a call gives where each of its operators is computed by the kernel that a program would call;
+`draws(call)`: whether it draws random numbers."""
 
 from __future__ import annotations
 
@@ -42,6 +43,22 @@ def compute(call: Callable[[], Any]) -> tuple[Any, Counter]:
     with torch.no_grad(), kernels:
         results = call()
     return results, kernels.calls
+
+
+def draws(call: Callable[[], Any]) -> bool:
+    """Whether the call draws random numbers."""
+    noted = _Notes()
+    with torch.no_grad(), noted:
+        call()
+    return noted.random
+
+
+class _Notes(TorchDispatchMode):
+    random = False
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        self.random |= ops.is_random(op)
+        return op(*args, **(kwargs or {}))
 
 
 @functools.cache

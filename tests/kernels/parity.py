@@ -527,6 +527,10 @@ def sweep(
         whole = sum((tally for tally in done.values() if tally is not None), whole)
         result.direct = sum(tally is not None for tally in done.values())
         held = [sample for sample in held if done.get(sample.name) is None]
+    # What draws as training does is refused: in a program with others it would stop them, and all be compiled again.
+    apart = [s for s in held if s.operator not in WITHOUT_VALUES and direct.draws(s.eager)]
+    whole = sum((hold([sample]) for sample in apart), whole)
+    held = [sample for sample in held if not any(sample is other for other in apart)]
     for start in range(0, len(held), at_once):
         whole += hold(held[start : start + at_once])
     for sample in chosen:
