@@ -27,6 +27,8 @@ from torchette.build.bare import boards
 from torchette.build.make import Made, link_flags, make
 from torchette.build.selection import Selection
 from torchette.devtools.memory import bills
+from torchette.exir import ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="pip install 'torchette[build]'"
@@ -183,7 +185,9 @@ def test_the_memory_bill_is_exact(name: str, abi: str, tmp_path: Path) -> None:
     """Scratch memory is measured on this machine, with kernels whose vectors are as wide."""
     torch.manual_seed(0)
     module, x, file = Products().eval(), torch.rand(1, 8, 12, 12), tmp_path / "model.pte"
-    torchette.compile(module, (x,), plan_inputs_and_outputs=True).save(file)
+    torchette.compile(
+        module, (x,), config=ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+    ).save(file)
     with torch.no_grad():
         expected = module(x)
     target = targets.find(name)

@@ -22,7 +22,7 @@ from torchette.cli import main
 from torchette.codegen import codegen
 from torchette.codegen.unit import unit
 from torchette.errors import UnsupportedError
-from torchette.exir.program import DynamicMemoryPlanningMode
+from torchette.exir.program import DynamicMemoryPlanningMode, ExecutorchBackendConfig
 from torchette.format import pte
 from torchette.runtime import operator_names
 
@@ -132,7 +132,10 @@ class Pooled(torch.nn.Module):
 def test_sizes_within_bounds_are_arguments(tmp_path: Path) -> None:
     size = torch.export.Dim("size", min=2, max=9)
     inputs, mode = (torch.randn(3, 4),), DynamicMemoryPlanningMode.UPPER_BOUND
-    more = {"dynamic_shapes": ({0: size},), "dynamic_memory_planning_mode": mode}
+    more = {
+        "dynamic_shapes": ({0: size},),
+        "config": ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
+    }
     unit = Unit(saved(Pooled().eval(), inputs, tmp_path, **more))
     random = np.random.default_rng(0)
     assert_same(
@@ -150,7 +153,10 @@ class Doubled(torch.nn.Module):
 def test_sizes_that_depend_on_each_other_are_compared(tmp_path: Path) -> None:
     n = torch.export.Dim("n", min=2, max=9)
     inputs, mode = (torch.randn(6), torch.randn(3)), DynamicMemoryPlanningMode.UPPER_BOUND
-    more = {"dynamic_shapes": ({0: 2 * n}, {0: n}), "dynamic_memory_planning_mode": mode}
+    more = {
+        "dynamic_shapes": ({0: 2 * n}, {0: n}),
+        "config": ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
+    }
     unit = Unit(saved(Doubled().eval(), inputs, tmp_path, **more))
     assert_same(unit, [("forward", [np.ones(2 * n, np.float32), np.ones(n, np.float32)]) for n in (2, 9, 3)])
     for x in (5, 7, 8):

@@ -11,9 +11,10 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 from torchette.errors import EmitError
+from torchette.exir.config import EdgeCompileConfig
 from torchette.exir.emit import emit_program
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
-from torchette.exir.pipeline import PIPELINE, Options
+from torchette.exir.pipeline import build
 from torchette.format import pte
 
 
@@ -28,13 +29,13 @@ class Function(nn.Module):
         return self.function(*args, **kwargs)
 
 
-def lower(module, args, kwargs=None, dynamic_shapes=None, planning=None, options=None):
+def lower(module, args, kwargs=None, dynamic_shapes=None, planning=None, edge=None):
     """A planned program."""
     if not isinstance(module, nn.Module):
         module = Function(module)
         dynamic_shapes = None if dynamic_shapes is None else (dynamic_shapes,)
     exported = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
-    return (planning or MemoryPlanningPass())(PIPELINE.run(exported, options))
+    return (planning or MemoryPlanningPass())(build(edge).until("exec").run(exported))
 
 
 class Emitted:
@@ -311,8 +312,8 @@ def test_views_of_constants_share_their_bytes():
         def forward(self, x):
             return x + self.table.view(3, 4), self.table * 2
 
-    options = Options(disable_passes=("fold_constants",))
-    emitted = Emitted(lower(Reshaped(), (torch.randn(3, 4),), options=options))
+    edge = EdgeCompileConfig(disable_passes=("fold_constants",))
+    emitted = Emitted(lower(Reshaped(), (torch.randn(3, 4),), edge=edge))
     assert [memoryview(b).nbytes for b in emitted.output.constants].count(48) == 1
 
 
@@ -412,7 +413,9 @@ def test_everything_without_a_form_is_reported_at_once():
 
 
 def test_a_program_without_a_plan_is_refused():
-    exported = PIPELINE.run(torch.export.export(Function(lambda x: x.exp()).eval(), (torch.randn(3),)))
+    exported = (
+        build().until("exec").run(torch.export.export(Function(lambda x: x.exp()).eval(), (torch.randn(3),)))
+    )
     with pytest.raises(EmitError, match="no memory plan"):
         emit_program(exported)
 

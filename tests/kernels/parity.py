@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 
 import torchette
 from tests.kernels.test_special import EXACT
-from torchette.exir import ops
+from torchette.exir import EdgeCompileConfig, ops
 
 EXCLUSIONS = Path(__file__).with_name("parity_exclusions.json")
 RESULT = Path(torchette.__file__).parent / "kernels" / "parity.json"
@@ -290,7 +290,9 @@ def compiled(batch: Sequence[Sample], train_mode: bool = False) -> tuple[Any, li
     inputs = [torch.zeros(1), *(paired(tensor) for sample in batch for tensor in sample.tensors())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torchette.compile(Calls(batch).eval(), tuple(inputs), train_mode=train_mode), inputs
+        return torchette.compile(
+            Calls(batch).eval(), tuple(inputs), edge=EdgeCompileConfig(train_mode=train_mode)
+        ), inputs
 
 
 def hold(batch: Sequence[Sample]) -> Tally:

@@ -93,7 +93,8 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
     common = (*common, *KERNEL_FLAGS, *(() if small else ("-O3",)))
     levels = _LEVELS if target.levels and not small else {"baseline": ()}
     units = []
-    for source in sorted((PACKAGE / "kernels").glob("*.cpp")):
+    for name in kernels.sources():
+        source = kernels.KERNELS / name
         if not _needed(selection, source):
             continue
         own = (*common, "-include", str(_selection_header(selection, source)))
@@ -114,7 +115,7 @@ _SHARED = re.compile(
 
 def _needed(selection: Selection, source: Path) -> bool:
     """Whether the selection has operators of the source, or other sources may call it."""
-    family = kernels.families().get(source.name)
+    family = kernels.family_of(source)
     if selection.operators is None or family is None or _SHARED.search(source.read_text(encoding="utf-8")):
         return True
     return bool(selection.operators.intersection(family.operators))
@@ -127,7 +128,7 @@ def _selection_header(selection: Selection, source: Path | None) -> Path:
 
 def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
     """The conveniences above the core: files, malloc, Module, and, but in WebAssembly, threads."""
-    left_out = ("parallel_method", "thread_pool") if target.kind == "wasm" else ()
+    left_out = ("method_threads", "parallel_method", "thread_pool") if target.kind == "wasm" else ()
     sources = sorted((PACKAGE / "extension").glob("*.cpp"))
     return [Unit(source, common) for source in sources if source.stem not in left_out]
 

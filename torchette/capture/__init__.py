@@ -129,7 +129,7 @@ def _train_mode(reason: str, where: Sequence[str]) -> TrainModeError:
         where=where,
         hints=[
             "call model.eval() before compiling",
-            "if it is meant, as for Monte Carlo dropout: torchette.compile(..., train_mode=True)",
+            "if it is meant, as for Monte Carlo dropout: torchette.compile(..., edge=EdgeCompileConfig(train_mode=True))",
         ],
     )
 
@@ -199,7 +199,7 @@ _DIAGNOSES = (
         ),
     ),
     _Diagnosis(
-        r"data of a tensor is assigned to|fake tensor in the exported program constant",
+        r"data of a tensor is assigned to|fake tensor in the exported program constant|mutating `.data`",
         "a tensor is given other memory than it had (x.data = ...), which no graph can say",
         ("write to the tensor instead: x.copy_(value) for x.data = value",),
     ),

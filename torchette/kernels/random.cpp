@@ -153,7 +153,7 @@ Error native_dropout_out(Context& context, const Tensor& x, double p, Optional<b
 
 }  // namespace
 
-TORCHETTE_KERNELS(randoms,                                                     //
+TORCHETTE_KERNELS(random,                                                      //
                   TORCHETTE_KERNEL("aten::rand.out", rand_out),                //
                   TORCHETTE_KERNEL("aten::randn.out", randn_out),              //
                   TORCHETTE_KERNEL("aten::rand_like.out", rand_like_out),      //

@@ -1,42 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Names the families of kernels, one line each, and picks the best instruction-set level that the CPU runs.
+// Puts the families of kernels together, of the best instruction-set level that the CPU runs.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include "torchette/runtime/kernel.h"
 
-#ifndef TORCHETTE_FAMILIES  // a selective build names those that it has kernels of
-#define TORCHETTE_FAMILIES(X) \
-  X(conv)                     \
-  X(distances)                \
-  X(elementwise)              \
-  X(fills)                    \
-  X(gradients)                \
-  X(indexing)                 \
-  X(linear_algebra)           \
-  X(matmul)                   \
-  X(norm)                     \
-  X(paddings)                 \
-  X(pool)                     \
-  X(prim_ops)                 \
-  X(randoms)                  \
-  X(ranks)                    \
-  X(reductions)               \
-  X(resampling)               \
-  X(running)                  \
-  X(scattering)               \
-  X(selection)                \
-  X(shape)                    \
-  X(softmaxes)                \
-  X(sorting)                  \
-  X(spectra)                  \
-  X(transforms)
+// X(conv) X(elementwise) ...: the build writes it from the names of the sources that it compiles, and
+// includes it first.
+#ifndef TORCHETTE_FAMILIES
+#error "TORCHETTE_FAMILIES is not defined: include the header that names the families, as CMakeLists.txt does"
 #endif
 
 namespace torchette {
 
-#define TORCHETTE_DECLARE(family) extern const Kernels family;
+#define TORCHETTE_DECLARE(family) extern const Kernels family##_family;
 #define TORCHETTE_COUNT(family) +1
 constexpr size_t kFamilies = TORCHETTE_FAMILIES(TORCHETTE_COUNT);
 
@@ -47,7 +25,7 @@ std::atomic<bool> table_is_ready{false};
 
 // Copied on first use: a table filled at link time would need the other files' sizes, one filled at start a
 // static constructor. Threads that race write the same values.
-#define TORCHETTE_PUT(family) to[i++] = family;
+#define TORCHETTE_PUT(family) to[i++] = family##_family;
 #define TORCHETTE_LEVEL(level)          \
   namespace level {                     \
   TORCHETTE_FAMILIES(TORCHETTE_DECLARE) \

@@ -209,15 +209,16 @@ constexpr size_t count_kept(const Kernel (&all)[kAll]) {
   return n;
 }
 
-/// A family of the entries in the array FAMILY_entries. Must stand inside namespace torchette::TORCHETTE_ISA;
-/// table.cpp names the family.
+/// The family of kernels in the array FAMILY_entries, as FAMILY_family. Must stand inside namespace
+/// torchette::TORCHETTE_ISA. The table of all kernels expects a family under the name of its file.
 #define TORCHETTE_FAMILY(family)                                                                         \
   static constexpr ::torchette::KeptKernels<::torchette::count_kept(family##_entries)> family##_kernels( \
       family##_entries);                                                                                 \
-  extern const ::torchette::Kernels family;                                                              \
-  const ::torchette::Kernels family(family##_kernels.kernels, ::torchette::count_kept(family##_entries));
+  extern const ::torchette::Kernels family##_family;                                                     \
+  const ::torchette::Kernels family##_family(family##_kernels.kernels,                                   \
+                                             ::torchette::count_kept(family##_entries));
 
-/// The one registration of a family, under the kernels of its file:
+/// The one registration of a family, under the kernels of its file matmul.cpp:
 /// TORCHETTE_KERNELS(matmul, TORCHETTE_KERNEL("aten::mm.out", mm_out), ...)
 #define TORCHETTE_KERNELS(family, ...)                                     \
   static constexpr ::torchette::Kernel family##_entries[] = {__VA_ARGS__}; \

@@ -38,6 +38,7 @@
 #include "torchette/runtime/method.h"
 #include "torchette/runtime/platform.h"
 #include "torchette/runtime/program.h"
+#include "torchette/runtime/threads.h"
 
 namespace nb = nanobind;
 
@@ -719,6 +720,7 @@ class LoggingPool final : public extension::Executor {
 /// A method with its memory. Calls from several threads wait for one another.
 class LoadedMethod {
  public:
+  /// `threads`: 0 for as many as the runtime is told.
   LoadedMethod(SharedProgram program, const std::string& name, size_t threads, bool tracing)
       : program_(std::move(program)) {
     if (tracing) recorder_.emplace();
@@ -735,8 +737,11 @@ class LoadedMethod {
                             ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
                             : std::nullopt);
     EventTracer* const tracer = recorder_.has_value() ? &*recorder_ : nullptr;
+    const NumThreadsScope scope(threads);
     method_.emplace(
         unwrap(program_->program().load_method(name.c_str(), &*memory_, tracer, program_->data_map())));
+    constexpr size_t kMost = 256;  // more than there are chains are of no use
+    threads = std::min(num_threads(), kMost);
     if (threads < 2) return;
     std::vector<MemoryAllocator*> scratch;
     for (size_t i = 0; i < threads; ++i) scratch.push_back(&scratch_.emplace_back(64 * 1024));
@@ -1318,7 +1323,12 @@ NB_MODULE(_native, m) {
             take_log();
             return std::make_unique<LoadedMethod>(program, name, threads, tracing);
           },
-          nb::arg("name"), nb::arg("threads") = 1, nb::arg("tracing") = false);
+          nb::arg("name"), nb::arg("threads") = 0, nb::arg("tracing") = false);
+  m.def("set_num_threads", [](size_t count) {
+    take_log();
+    if (const Error error = set_num_threads(count); error != Error::Ok) throw runtime_fault(error);
+  });
+  m.def("num_threads", &num_threads);
   nb::class_<LoadedMethod>(m, "Method")
       .def("execute", &LoadedMethod::execute, nb::arg("inputs"))
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))

@@ -20,6 +20,7 @@ from torch.fx import Node
 
 from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.quantization import (
+    Weights,
     int8_element,
     role,
     rows_source,
@@ -367,22 +368,32 @@ class Lowering:
             return tensor.permute(tuple(order))
 
         stored = weights_of(node, self._constants)
-        whole = stored is not None and (
-            self.is_integer
-            or (stored.fit_rows() and (role(source) == "dequantize rows" or stored.scales.dim() == 1))
-        )
-        if stored is None or not whole or self._element.type == "fp16":
+        if stored is None or not self._are_whole(stored, source):
             tensor = self.constant(node)
             return self.plain(node) if tensor is None else self.payload.constant(arrange(tensor))
-        outputs = stored.data.shape[stored.axis]
+        arranged = arrange(stored.data)
+        outputs = arranged.shape[axis]
         if not self.is_integer:
             scales = stored.scales.expand(outputs) if stored.scales.numel() == 1 else stored.scales
             if stored.bits == 4:
-                return self.payload.four_bits(arrange(stored.data), scales)
-            return self.payload.channelwise(arrange(stored.data), scales, axis)
+                return self.payload.four_bits(arranged, scales)
+            return self.payload.channelwise(arranged, scales, axis)
         if stored.scales.numel() == 1 and outputs != 1:
-            return self.payload.constant(arrange(stored.data), Element("qint8", stored.scales.item()))
-        return self.payload.channelwise(arrange(stored.data), stored.scales, axis)
+            return self.payload.constant(arranged, Element("qint8", stored.scales.item()))
+        return self.payload.channelwise(arranged, stored.scales, axis)
+
+    def _are_whole(self, weights: Weights, source: Node) -> bool:
+        """Whether the library gets stored weights as whole numbers, for what they are multiplied with."""
+        by_rows = role(source) == "dequantize rows"
+        fit = self.is_integer or (weights.fit_rows() and (by_rows or weights.scales.dim() == 1))
+        return fit and self._element.type != "fp16"
+
+    def scales_what_is_added(self, source: Node, weight: Node) -> bool:
+        """Whether a linear layer's source is in floating point and its weights are whole numbers."""
+        stored = weights_of(weight, self._constants)
+        if stored is None or self.is_integer or role(source) == "dequantize rows":
+            return False
+        return self._are_whole(stored, source)
 
     def bias(self, node: Any, source: Node, weight: Node) -> int:
         """What a product adds; between integers it has the scales of the sum."""
@@ -397,7 +408,7 @@ class Lowering:
         assert stored is not None
         scales = stored.scales * self.element(source).scale
         whole = torch.round(tensor.double() / scales.double()).clamp(-(2**31), 2**31 - 1).to(torch.int32)
-        if scales.numel() == 1 and stored.data.shape[stored.axis] != 1:
+        if scales.numel() == 1 and whole.numel() != 1:  # one scale for several outputs
             return self.payload.constant(whole, Element("qint32", scales.item()))
         return self.payload.channelwise(whole, scales, 0)
 
@@ -888,14 +899,21 @@ def _linear_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 @_register(aten.linear.default, check=_linear_check)
 def _linear(lowering: Lowering, node: Node) -> None:
     source, weight, bias = (*node.args, None)[:3]
+    value, stored = lowering.plain(source), lowering.weights(weight, source)  # type: ignore[arg-type]
+    # Between floats and whole numbers the library multiplies what it adds with the weights' scales.
+    apart = bias is not None and lowering.scales_what_is_added(source, weight)  # type: ignore[arg-type]
+    added = lowering.bias(bias, source, weight)  # type: ignore[arg-type]
+    product = lowering.scratch(dims_of(node.meta["val"])) if apart else lowering.result(node)
     lowering.add(
         "XNNFullyConnected",
         node,
-        input1_id=lowering.plain(source),  # type: ignore[arg-type]
-        filter_id=lowering.weights(weight, source),  # type: ignore[arg-type]
-        bias_id=lowering.bias(bias, source, weight),  # type: ignore[arg-type]
-        output_id=lowering.result(node),
+        input1_id=value,
+        filter_id=stored,
+        bias_id=NONE if apart else added,
+        output_id=product,
     )
+    if apart:
+        lowering.binary("XNNAdd", node, product, added, lowering.result(node))
 
 
 def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:

@@ -30,6 +30,7 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from torchette.errors import DelegationError
 from torchette.exir.delegation.partition import TAG, Piece, pieces, program_of, replace_by_call
@@ -230,6 +231,27 @@ def reject(node: Node, reason: str) -> None:
     node.meta.setdefault("rejections", []).append(reason)
 
 
+UNDECIDED = "the answer depends on a size that is known only while the model runs"
+
+
+def why_not_taken(question: Callable[[], str | None]) -> str | None:
+    """What a question says that asks why a node is not taken; a reason, too, where it depends on an unknown size."""
+    try:
+        return question()
+    except GuardOnDataDependentSymNode:
+        return UNDECIDED
+
+
+def is_wanted(node: Node, wanted: Callable[[Node], bool] | None) -> bool:
+    """Whether a filter of `ops_to_not_decompose` wants a node whole: not where it depends on an unknown size."""
+    if wanted is None:
+        return True
+    try:
+        return wanted(node)
+    except GuardOnDataDependentSymNode:
+        return False
+
+
 # ---- the call in the graph ----
 
 
@@ -425,6 +447,26 @@ def _import_backends() -> None:
         importlib.import_module(f"torchette.backends.{module.parent.name}.preprocess")
 
 
+def partitioner_named(name: str) -> Partitioner:
+    """The partitioner that a folder of `torchette.backends` offers under its own name, as its `PARTITIONER`.
+
+    Raises:
+        DelegationError: code "unknown-backend"; names those that there are.
+    """
+    folder = Path(__file__).parents[2] / "backends"
+    known = sorted(path.parent.name for path in folder.glob("*/partitioner.py"))
+    if name not in known:
+        raise DelegationError(
+            f"there is no backend {name!r}",
+            hints=[
+                f"backends that there are: portable, {', '.join(known)}",
+                "give an instance of a Partitioner",
+            ],
+            code="unknown-backend",
+        )
+    return importlib.import_module(f"torchette.backends.{name}").PARTITIONER()
+
+
 # ---- lowering ----
 
 
@@ -526,7 +568,10 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     _number(program)
     before = len(program.graph.nodes)
     name = type(partitioner).__name__
-    result = partitioner(program)
+    try:
+        result = partitioner(program)
+    except GuardOnDataDependentSymNode:
+        result = _nothing_taken(program)
     if not isinstance(result, PartitionResult):
         raise DelegationError(
             f"{name} returned a {type(result).__name__}",
@@ -543,7 +588,7 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     operators, wanted = partitioner.ops_to_not_decompose(program)
     for node in calls(program):
         # Not all operators that a filter refuses fall apart: a linear layer stays one.
-        if TAG in node.meta and wanted is not None and node.target in operators and not wanted(node):
+        if TAG in node.meta and node.target in operators and not is_wanted(node, wanted):
             del node.meta[TAG]
             reject(node, "its ops_to_not_decompose does not want this one whole")
     tagged = [node for node in calls(program) if TAG in node.meta]
@@ -564,6 +609,18 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
             # A new dictionary: other copies of the program have their own partitioners.
             node.meta["not_delegated"] = {**node.meta.get("not_delegated", {}), name: tuple(reasons)}
     return program
+
+
+def _nothing_taken(program: ExportedProgram) -> PartitionResult:
+    """For a partitioner that asks about a size that nobody knows, and does not say of which node."""
+    for node in program.graph.nodes:
+        node.meta.pop(TAG, None)
+        node.meta.pop("rejections", None)
+    for node in calls(program):
+        node.meta.pop(TAG, None)
+        node.meta.pop("rejections", None)
+        reject(node, f"its partitioner stopped: {UNDECIDED}")
+    return PartitionResult(program, {})
 
 
 def _number(program: ExportedProgram) -> None:
