@@ -31,6 +31,7 @@
 #include "torchette/extension/mmap_data_loader.h"
 #include "torchette/extension/module.h"
 #include "torchette/extension/parallel_method.h"
+#include "torchette/extension/source_lines.h"
 #include "torchette/extension/thread_pool.h"
 #include "torchette/runtime/backend.h"
 #include "torchette/runtime/backend_options.h"
@@ -877,7 +878,8 @@ class LoadedMethod {
       fresh[i] = allocate_memory(size);
       TORCHETTE_TRY(method_->set_output_data_ptr(fresh[i].get(), size, i));
     }
-    TORCHETTE_TRY(parallel_.has_value() ? parallel_->execute(&*pool_) : method_->execute());
+    TORCHETTE_TRY(extension::SourceLines::explain(
+        *method_, parallel_.has_value() ? parallel_->execute(&*pool_) : method_->execute()));
     for (size_t i = 0; i < outcomes.size(); ++i) {
       TORCHETTE_TRY(detach(method_->get_output(i), std::move(fresh[i]), outcomes[i]));
     }
