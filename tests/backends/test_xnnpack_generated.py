@@ -15,7 +15,7 @@ import torch.ao.quantization.fx._decomposed  # declares torch.ops.quantized_deco
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from tests.backends.xnnpack_cases import CASES, N, Case
+from tests.backends.xnnpack_cases import CASES, Case, N
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.operators import OPERATORS
 from torchette.errors import DelegationWarning

@@ -318,11 +318,9 @@ CASES: dict[Any, list[Case]] = {
     ],
     aten.elu.default: _each({"plain": F.elu, "0.6": lambda x: F.elu(x, 0.6), "2": lambda x: F.elu(x, 2.0), "negative": lambda x: F.elu(x, -0.5)}),
     aten.celu.default: _each({"plain": F.celu, "0.6": lambda x: F.celu(x, 0.6), "2": lambda x: F.celu(x, 2.0)}),
-    aten.softplus.default: _each({
-        "plain": F.softplus, "beta": lambda x: F.softplus(x, 2.0), "small beta": lambda x: F.softplus(x, 0.3), "threshold": lambda x: F.softplus(x, 1.0, 30.0),
-    }) + [Case("cut off early", lambda x: F.softplus(x, 1.0, 5.0), refused="cut off early")],
-    aten.add.Tensor: _binary(torch.add, _neutral(torch.add, 0.0)) + [Case("alpha", lambda x, y: torch.add(x, y, alpha=2), (_IMAGE, _IMAGE))],
-    aten.sub.Tensor: _binary(torch.sub, _neutral(torch.sub, 0.0)) + [Case("alpha", lambda x, y: torch.sub(x, y, alpha=2), (_IMAGE, _IMAGE))],
+    aten.softplus.default: [*_each({"plain": F.softplus, "beta": lambda x: F.softplus(x, 2.0), "small beta": lambda x: F.softplus(x, 0.3), "threshold": lambda x: F.softplus(x, 1.0, 30.0)}), Case("cut off early", lambda x: F.softplus(x, 1.0, 5.0), refused="cut off early")],
+    aten.add.Tensor: [*_binary(torch.add, _neutral(torch.add, 0.0)), Case("alpha", lambda x, y: torch.add(x, y, alpha=2), (_IMAGE, _IMAGE))],
+    aten.sub.Tensor: [*_binary(torch.sub, _neutral(torch.sub, 0.0)), Case("alpha", lambda x, y: torch.sub(x, y, alpha=2), (_IMAGE, _IMAGE))],
     aten.mul.Tensor: _binary(torch.mul, _neutral(torch.mul, 1.0)),
     aten.div.Tensor: _binary(torch.div, _neutral(torch.div, 1.0)),
     aten.maximum.default: _binary(torch.maximum),
@@ -412,8 +410,5 @@ CASES: dict[Any, list[Case]] = {
         "four": (_IMAGE, lambda x: torch.cat([x] * 4, 2)), "five": ((N, 3), lambda x: torch.cat([x] * 5, 1)), "eleven": ((N, 3), lambda x: torch.cat([x] * 11, -1)),
         "one": ((N, 3), lambda x: torch.cat([x], 0) * 2), "the first": ((2, 3), lambda x: torch.cat([x, x * 2])),
     }),
-    aten.constant_pad_nd.default: _shape_cases({
-        "columns": (_IMAGE, lambda x: F.pad(x, (1, 2))), "rows too": (_IMAGE, lambda x: F.pad(x, (0, 2, 3, 0), value=0.5)), "channels": (_IMAGE, lambda x: F.pad(x, (0, 0, 0, 0, 1, 2), value=-1.0)),
-        "of infinity": ((N, 5), lambda x: F.pad(x, (1, 1), value=float("-inf"))), "nothing": (_IMAGE, lambda x: F.pad(x, (0, 0, 0, 0)) * 2),
-    }) + [Case("that cuts", lambda x: F.pad(x, (-1, 1)), refused="cuts")],
+    aten.constant_pad_nd.default: [*_shape_cases({"columns": (_IMAGE, lambda x: F.pad(x, (1, 2))), "rows too": (_IMAGE, lambda x: F.pad(x, (0, 2, 3, 0), value=0.5)), "channels": (_IMAGE, lambda x: F.pad(x, (0, 0, 0, 0, 1, 2), value=-1.0)), "of infinity": ((N, 5), lambda x: F.pad(x, (1, 1), value=float("-inf"))), "nothing": (_IMAGE, lambda x: F.pad(x, (0, 0, 0, 0)) * 2)}), Case("that cuts", lambda x: F.pad(x, (-1, 1)), refused="cuts")],
 }  # fmt: skip

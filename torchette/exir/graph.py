@@ -161,7 +161,8 @@ def add_constant(program: ExportedProgram, name: str, tensor: torch.Tensor, like
         )
     spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
     signature.input_specs.insert(first_input, spec)
-    program.constants[node.name] = tensor
+    # Torch takes a constant that is a Parameter for no constant.
+    program.constants[node.name] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor
     return node
 
 

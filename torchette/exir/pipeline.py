@@ -26,6 +26,7 @@ from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.copy_views import copy_views
 from torchette.exir.passes.decompose_to_core import decompose_to_core
+from torchette.exir.passes.drop_unused_tensors import drop_unused_tensors
 from torchette.exir.passes.eliminate_views import eliminate_views
 from torchette.exir.passes.fold_batch_norm import fold_batch_norm
 from torchette.exir.passes.fold_constants import fold_constants
@@ -113,7 +114,7 @@ def build(
     to_out = to_out_variants if backend.to_out_var_pass is None else adapt(backend.to_out_var_pass)
     stages = [
         # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
-        Stage("capture", dialects.AUTOGRAD_SAFE, (fold_batch_norm,)),
+        Stage("capture", dialects.AUTOGRAD_SAFE, (drop_unused_tensors, fold_batch_norm)),
         Stage("core", dialects.CORE_ATEN, (_decomposing(kept, edge.train_mode),)),
         replace(to_edge, passes=(*((_folding_for_backends,) if partitioners else ()), *EDGE_PASSES)),
         # What follows users' passes makes the graph legal again: new views, numbers and casts are no faults.

@@ -149,7 +149,7 @@ def _kept_whole(partitioner: Any, program: ExportedProgram) -> list[Any]:
     used: dict[Any, list[Any]] = {}
     for node in calls(program):
         used.setdefault(ops.functional(node.target), []).append(node)  # type: ignore[arg-type]
-    return [op for op in operators if op in used and (wanted is None or any(map(wanted, used[op])))]
+    return [op for op in operators if any(delegate.is_wanted(node, wanted) for node in used.get(op, ()))]
 
 
 def _to_edge(
