@@ -83,7 +83,11 @@ def test_projects_find_the_installed_package(
     build_and_run_guide(prefix, tmp_path / "guide", "ON", two_methods)
     project = tmp_path / "static" / "CMakeLists.txt"
     project.parent.mkdir()
-    text = (tmp_path / "guide" / "CMakeLists.txt").read_text().replace("REQUIRED)", "REQUIRED COMPONENTS static)")
+    text = (
+        (tmp_path / "guide" / "CMakeLists.txt")
+        .read_text()
+        .replace("REQUIRED)", "REQUIRED COMPONENTS static)")
+    )
     project.write_text(text)
     (tmp_path / "static" / "main.cpp").write_text("int main() {}")
     build = tmp_path / "static" / "build"
