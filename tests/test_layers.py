@@ -19,7 +19,7 @@ COMPILER_FLOORS = (
     ("tensor",),
     ("control_flow",),
     ("graph", "ops", "interface", "delegation.cost"),
-    ("dialects", "check", "own_sizes", "delegation.partition"),
+    ("dialects", "check", "known_numbers", "own_sizes", "delegation.partition"),
     ("pass_base", "delegation.delegate"),
     (
         "pass_manager",
