@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from torchette.build import kernels
+
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = (
     *("-std=c++17", "-Os", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-unwind-tables"),
@@ -27,7 +29,7 @@ FLAGS = (
 # Bytes of code of all kernels together; a build links those that its models name.
 KERNEL_BUDGET = 400_000
 # These are not the core: the Python module, and the platforms but for the one without an operating system.
-OUTSIDE = ("python.cpp", "platform_posix.cpp")
+OUTSIDE = ("platform_posix.cpp",)
 
 
 class Target(NamedTuple):
@@ -128,8 +130,10 @@ def measure_kernels() -> list[Size]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _make_headers(ROOT, folder / "torchette" / "schema")
-        sources = sorted((ROOT / "torchette" / "kernels").glob("*.cpp"))
-        return [Size.of(_compile(source, folder, ROOT, HOST)) for source in sources]
+        sources = sorted((ROOT / "torchette" / "kernels").rglob("*.cpp"))
+        families = "".join(f"X({family.name})" for family in kernels.families().values())
+        target = HOST._replace(flags=(*HOST.flags, f"-DTORCHETTE_FAMILIES(X,ONCE)={families}"))
+        return [Size.of(_compile(source, folder, ROOT, target)) for source in sources]
 
 
 def _make_headers(root: Path, folder: Path) -> None:

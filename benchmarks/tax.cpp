@@ -27,7 +27,7 @@ Error nothing(Context&, const Tensor&, const Tensor&, const Scalar&, Tensor&) {
 }
 TORCHETTE_KERNELS(noop, TORCHETTE_KERNEL("aten::add.out", nothing))
 }  // namespace TORCHETTE_ISA
-Span<const Kernels> kernel_table() { return {&noop, 1}; }
+Span<const Kernels> kernel_table() { return {&noop_family, 1}; }
 }  // namespace torchette
 #endif
 #elif defined(NOOP_KERNEL)

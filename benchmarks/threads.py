@@ -19,6 +19,7 @@ import torch
 import torchette
 from torchette.backends.null import NullPartitioner
 from torchette.cli._console import print_table
+from torchette.exir import ExecutorchBackendConfig
 from torchette.runtime import Method, Program, Runtime
 
 BUILD = Path(__file__).resolve().parents[1] / "build" / "dev"
@@ -79,7 +80,9 @@ def delegates() -> list[float]:
         for count in (1, 2):
             inputs = tuple(torch.ones(2, 2 + i) for i in range(count))
             files.append(Path(folder, f"{count}.pte"))
-            model = torchette.compile(Squares(), inputs, partitioner=NullPartitioner(), parallel=2)
+            model = torchette.compile(
+                Squares(), inputs, backend=NullPartitioner(), config=ExecutorchBackendConfig(parallel=2)
+            )
             model.save(files[-1])
         done = subprocess.run(
             [BUILD / "torchette_delegates", *files], check=True, capture_output=True, text=True
@@ -90,7 +93,9 @@ def delegates() -> list[float]:
 def main(arguments: list[str] | None = None) -> int:
     del arguments
     x = np.random.default_rng(0).standard_normal((1, 32, 56, 56), dtype=np.float32)
-    model = torchette.compile(Towers().eval(), (torch.from_numpy(x),), parallel=2)
+    model = torchette.compile(
+        Towers().eval(), (torch.from_numpy(x),), config=ExecutorchBackendConfig(parallel=2)
+    )
     program: Program = Runtime.get().load_program(model.program.buffer)
     one, two, other = (program.load_method("forward", threads=n) for n in (1, 2, 1))
     branches, throughput = [], []

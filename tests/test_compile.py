@@ -10,7 +10,9 @@ from torch import nn
 
 import torchette
 from torchette import errors
-from torchette.exir import to_edge
+from torchette.backends.null import NullPartitioner
+from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 pytest.importorskip("torchette.runtime._native", reason="the runtime is not built: ./dev setup")
 
@@ -49,11 +51,53 @@ def test_one_line_on_the_command_line(tmp_path):
     assert (tmp_path / "l.pte").exists()
 
 
-def test_targets():
-    assert torchette.compile(nn.ReLU(), (X,), target="cpu", quantize=None)(X).equal(X.relu())
-    with pytest.raises(errors.InputError, match="there is no target 'tpu'") as caught:
-        torchette.compile(nn.ReLU(), (X,), target="tpu")
-    assert "known targets: cpu" in str(caught.value)
+class Sum(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
+@pytest.mark.parametrize(
+    ("backend", "delegated"),
+    [
+        ("auto", False),
+        ("portable", False),
+        ("null", True),
+        (NullPartitioner(), True),
+        (["portable", "null"], True),
+        ({"forward": "null"}, True),
+    ],
+    ids=["auto", "portable", "name", "partitioner", "list", "by method"],
+)
+def test_a_backend_is_a_name_or_a_partitioner(backend, delegated):
+    model = torchette.compile(Sum(), (X, X), backend=backend)
+    assert bool(model.program.executorch_program.execution_plan[0].delegates) is delegated
+    assert model(X, X).equal(X + X)
+
+
+def test_arguments_that_have_moved_say_where():
+    with pytest.raises(errors.InputTypeError, match="no argument 'partitioner' any more") as caught:
+        torchette.compile(nn.ReLU(), (X,), partitioner=NullPartitioner())
+    assert caught.value.hints == ("backend=",)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        torchette.compile(nn.ReLU(), (X,), colour="red")
+
+
+def test_arenas_are_the_device_or_the_planner():
+    both = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+    with pytest.raises(errors.InputError, match="both given"):
+        torchette.compile(nn.ReLU(), (X,), config=both, device=torchette.Device(arenas={"A": None}))
+
+
+def test_weights_in_a_file_of_their_own(tmp_path):
+    apart = ExecutorchBackendConfig(external_constants=lambda node: "weights")
+    model = torchette.compile(Structured().eval(), ({"value": X},), {"shift": X}, config=apart)
+    eager = model({"value": X}, shift=X)
+    model.save(tmp_path / "net.pte")
+    weights = tmp_path / "weights.ptd"
+    again = torchette.load(tmp_path / "net.pte", data_files=[weights])
+    torch.testing.assert_close(again({"value": X}, shift=X), eager)
+    with pytest.raises(errors.RuntimeLoadError):
+        torchette.load(tmp_path / "net.pte")
 
 
 class WithoutTorchao:
@@ -69,7 +113,7 @@ def test_quantize_without_torchao(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [WithoutTorchao(), *sys.meta_path])
     with pytest.raises(errors.MissingPackageError, match="needs torchao") as caught:
-        torchette.compile(nn.ReLU(), (X,), quantize=object())
+        torchette.compile(nn.ReLU(), (X,), quantizer=object())
     assert caught.value.hints == ("pip install torchao",)
 
 
@@ -91,12 +135,18 @@ def test_a_quantized_model_runs_without_a_backend():
         def validate(self, model):
             pass
 
-    with pytest.raises(errors.InputTypeError, match="must be one of torchao's quantizers, not str"):
-        torchette.compile(nn.ReLU(), (X,), quantize="int8")
+    with pytest.raises(errors.InputTypeError, match="must be one of torchao's, not str"):
+        torchette.compile(nn.ReLU(), (X,), quantizer="int8")
     x = torch.linspace(-1, 1, 8)
-    model = torchette.compile(nn.ReLU(), (x,), quantize=EveryRelu())
+    model = torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu())
     torch.testing.assert_close(model(x), x.relu(), rtol=0, atol=1 / 120)
     assert model.verify() < 1e-6
+    wide = torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration=[(100 * x,), {"input": x}])
+    torch.testing.assert_close(wide(100 * x), (100 * x).relu(), rtol=0, atol=100 / 120)
+    with pytest.raises(errors.InputError, match="calibration is given for backward, which is no method"):
+        torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration={"backward": [x]})
+    with pytest.raises(errors.InputError, match="no input to observe"):
+        torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration=[])
 
 
 def test_structures_and_keywords_come_back():
@@ -148,9 +198,7 @@ def test_options_reach_the_pipeline(tmp_path):
                 node.target = torch.ops.aten.abs.default
 
     model = torchette.compile(
-        nn.ReLU(), (X,), passes=[relu_to_abs], disable_passes=["fold_constants"], dump=tmp_path,
-        progress=lambda *step: steps.append(step), plan_inputs_and_outputs=True,
-    )  # fmt: skip
+        nn.ReLU(), (X,), edge=EdgeCompileConfig(disable_passes=["fold_constants"], dump=tmp_path, progress=lambda *step: steps.append(step)), config=ExecutorchBackendConfig(passes=[relu_to_abs], memory_planning_pass=MemoryPlanningPass()), )  # fmt: skip
     torch.testing.assert_close(model(X), X.abs())
     assert steps[0] == ("export", "torch.export") and ("user", "relu_to_abs") in steps
     assert "fold_constants" not in {name for _, name in steps} and any(tmp_path.iterdir())
@@ -168,7 +216,7 @@ def test_verify_compares_with_what_was_captured():
                 node.target = torch.ops.aten.neg.default
 
     with pytest.raises(errors.CompileError, match="'forward': output 0 differs by up to") as caught:
-        torchette.compile(nn.ReLU(), (X,), passes=[relu_to_neg]).verify()
+        torchette.compile(nn.ReLU(), (X,), config=ExecutorchBackendConfig(passes=[relu_to_neg])).verify()
     assert caught.value.code == "results-differ"
 
 
@@ -179,14 +227,21 @@ def test_a_wrong_pass_is_named():
                 node.target = torch.ops.aten.neg.default
 
     with pytest.raises(errors.PassError, match="pass relu_to_neg of stage user changed the result") as caught:
-        torchette.compile(nn.ReLU(), (X,), passes=[relu_to_neg], check_passes=True)
+        torchette.compile(
+            nn.ReLU(),
+            (X,),
+            edge=EdgeCompileConfig(check_passes=True),
+            config=ExecutorchBackendConfig(passes=[relu_to_neg]),
+        )
     assert caught.value.pass_name == "relu_to_neg" and "first node to differ is relu" in str(caught.value)
 
 
 def test_compile_is_a_thin_layer_over_to_edge():
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
     staged = to_edge(torch.export.export(module, (X,))).to_executorch()
-    one_call = torchette.compile(module, (X,), plan_inputs_and_outputs=True)
+    one_call = torchette.compile(
+        module, (X,), config=ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+    )
     assert bytes(one_call) == staged.buffer
 
 

@@ -21,9 +21,17 @@ COMPILER_FLOORS = (
     ("graph", "ops", "interface", "delegation.cost"),
     ("dialects", "check", "own_sizes", "delegation.partition"),
     ("pass_base", "delegation.delegate"),
-    ("pass_manager", "memory.algorithms", "decompositions", "delegation.explain", "delegation.partitioners"),
+    (
+        "pass_manager",
+        "memory.algorithms",
+        "decompositions",
+        "delegation.explain",
+        "delegation.partitioners",
+        "delegation.share_weights",
+    ),
     ("memory.plan_memory",),
     ("passes",),
+    ("config",),
     ("emit", "pipeline", "fit.propose"),
     ("program",),
 )
@@ -70,6 +78,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     ),
     "torchette._compile": (
         "torchette.capture",
+        "torchette.device",
         "torchette.errors",
         "torchette.exir",
         *COMPILER,
@@ -77,14 +86,30 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.format",
         "torchette.model",
         "torchette.pytree",
+        "torchette.quantization",
         "torchette.runtime",
     ),
-    "torchette.export": ("torchette.capture", "torchette.errors", *COMPILER, "torchette.runtime"),
-    "torchette.exir.fit": ("torchette.devtools", "torchette.errors", *COMPILER, "torchette.format"),
+    "torchette.export": (
+        "torchette.capture",
+        "torchette.errors",
+        *COMPILER,
+        "torchette.quantization",
+        "torchette.runtime",
+    ),
+    "torchette.device": ("torchette.devtools", "torchette.errors", "torchette.exir.memory"),
+    "torchette.exir.fit": (
+        "torchette.device",
+        "torchette.devtools",
+        "torchette.errors",
+        *COMPILER,
+        "torchette.format",
+    ),
+    "torchette.quantization": ("torchette.errors",),
     "torchette": (
         "torchette.compat",
         "torchette._compile",
         "torchette.custom_ops",
+        "torchette.device",
         "torchette.errors",
         "torchette.exir",
         "torchette.model",
@@ -92,6 +117,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     ),
     "torchette.cli": (
         "torchette",
+        "torchette.backends",
         "torchette.build",
         "torchette.codegen",
         "torchette._compile",
@@ -110,6 +136,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
 TORCH_FREE = (
     "torchette",
     "torchette.compat",
+    "torchette.device",
     "torchette.errors",
     "torchette.pytree",
     "torchette.format",
@@ -127,6 +154,7 @@ TORCH_FREE = (
 CPP: dict[str, int] = {
     "torchette/runtime/platform": 0,
     "torchette/runtime/error": 1,
+    "torchette/runtime/threads": 2,
     "torchette/runtime/span": 1,
     "torchette/runtime/dtype": 2,
     "torchette/runtime/selected": 3,
@@ -152,7 +180,8 @@ CPP: dict[str, int] = {
     "torchette/extension/": 12,
     "torchette/build/": 13,
     "torchette/build/bare/": 12,
-    "torchette/runtime/": 13,  # the Python module, the platforms, method_load.cpp
+    "torchette/pybindings/": 13,
+    "torchette/runtime/": 12,  # the platforms, method_load.cpp
 }
 # Folders that nobody outside includes from: the core is given its kernels and backends, it does not name them.
 CPP_CLOSED = ("torchette/kernels/", "torchette/backends/")

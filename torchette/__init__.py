@@ -21,6 +21,7 @@ from torchette.errors import MissingPackageError, TorchetteError
 if TYPE_CHECKING:
     from torchette._compile import compile
     from torchette.custom_ops import load_library
+    from torchette.device import Device
     from torchette.model import Model, load
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ compat.install()
 
 # Public name -> (module, attribute there); None is the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "Device": ("torchette.device", "Device"),
     "compile": ("torchette._compile", "compile"),
     "load": ("torchette.model", "load"),
     "load_library": ("torchette.custom_ops", "load_library"),
@@ -39,6 +41,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
 }
 
 __all__ = [
+    "Device",
     "Model",
     "TorchetteError",
     "__version__",

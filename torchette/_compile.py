@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +19,55 @@ from torch.utils import _pytree as pytree
 
 from torchette import runtime
 from torchette.capture import as_train_mode, capture
+from torchette.device import Device
 from torchette.errors import (
     CompileError,
     DialectError,
     InputError,
     InputTypeError,
     MissingKernelError,
-    MissingPackageError,
 )
 from torchette.exir.check import evaluate, user_results
-from torchette.exir.fit import Budget
-from torchette.exir.fit import fit as fit_to_budget
+from torchette.exir.config import (
+    DefaultMemoryPlanningPass,
+    DynamicMemoryPlanningMode,
+    EdgeCompileConfig,
+    ExecutorchBackendConfig,
+)
+from torchette.exir.delegation.delegate import partitioner_named
+from torchette.exir.fit import fit
 from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pipeline import Report
-from torchette.exir.program import (
-    DynamicMemoryPlanningMode,
-    EdgeCompileConfig,
-    ExecutorchBackendConfig,
-    ExecutorchProgramManager,
-    lower_to_edge,
-)
+from torchette.exir.program import ExecutorchProgramManager, to_edge_transform_and_lower
 from torchette.model import Model
+from torchette.quantization import pt2e
 
-Progress = Callable[[str, str], None]
+# Backends that are no delegate: the kernels of this package. "auto" is what is fastest everywhere without a library.
+PORTABLE = ("auto", "portable")
 
-# What a model can be compiled for: the kernels of this package, on the processor that they are built for.
-TARGETS = ("cpu",)
+# Arguments of older versions -> where they are now.
+_MOVED = {
+    "target": "backend=",
+    "quantize": "quantizer=, and calibration= for the inputs to observe",
+    "partitioner": "backend=",
+    "preserve_ops": "edge=EdgeCompileConfig(preserve_ops=[...])",
+    "disable_passes": "edge=EdgeCompileConfig(disable_passes=[...])",
+    "check_passes": "edge=EdgeCompileConfig(check_passes=True)",
+    "train_mode": "edge=EdgeCompileConfig(train_mode=True)",
+    "progress": "edge=EdgeCompileConfig(progress=...)",
+    "dump": "edge=EdgeCompileConfig(dump=...)",
+    "passes": "config=ExecutorchBackendConfig(passes=[...])",
+    "portable_fallback": "config=ExecutorchBackendConfig(portable_fallback=True)",
+    "parallel": "config=ExecutorchBackendConfig(parallel=...)",
+    "dynamic_memory_planning_mode": "config=ExecutorchBackendConfig(dynamic_memory_planning_mode=...)",
+    "plan_inputs_and_outputs": "config=ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())",
+    "arenas": "device=Device(arenas={...})",
+    "budget": "device=Device(ram=..., flash=..., target=...)",
+    "fit": "device=Device(ram=..., fit=True)",
+}
 
 
 class CompiledModel(Model):
@@ -57,9 +80,16 @@ class CompiledModel(Model):
     def __init__(
         self, program: ExecutorchProgramManager, captured: Mapping[str, ExportedProgram] | None = None
     ) -> None:
-        super().__init__(program.buffer)
+        self._folder = tempfile.TemporaryDirectory(prefix="torchette-")  # of weights that stand apart
+        program.write_tensor_data_to_file(self._folder.name)
+        super().__init__(program.buffer, data_files=sorted(Path(self._folder.name).iterdir()))
         self.program = program
         self._captured = dict(captured or {})
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the .pte file, and beside it the files of weights that stand apart (`external_constants`)."""
+        self.program.write_tensor_data_to_file(Path(path).parent)
+        return super().save(path)
 
     def verify(self, rtol: float = 1e-4, atol: float = 1e-5) -> float:
         """Run every method on its example inputs, here and as it was captured, and compare.
@@ -90,7 +120,9 @@ class CompiledModel(Model):
                 if not torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True):
                     raise CompileError(
                         f"method {name!r}: output {index} differs by up to {difference:.3g} from the captured program's",
-                        hints=["compile with check_passes=True, which names a pass that changes the result"],
+                        hints=[
+                            "edge=EdgeCompileConfig(check_passes=True) names a pass that changes the result"
+                        ],
                         code="results-differ",
                     )
         return largest
@@ -121,24 +153,14 @@ def compile(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     *,
-    target: str = "cpu",
-    quantize: Any = None,
+    backend: Any = "auto",
+    quantizer: Any = None,
+    calibration: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
     constant_methods: Mapping[str, Any] | None = None,
-    passes: Any = (),
-    partitioner: Any = None,
-    portable_fallback: bool = False,
-    train_mode: bool = False,
-    preserve_ops: Sequence[Any] = (),
-    disable_passes: Sequence[str] = (),
-    check_passes: bool = False,
-    plan_inputs_and_outputs: bool = False,
-    arenas: Mapping[str, int | str | None] | None = None,
-    budget: Mapping[str, int | str] | None = None,
-    fit: bool = False,
-    parallel: int = 1,
-    dynamic_memory_planning_mode: DynamicMemoryPlanningMode | None = None,
-    progress: Progress | None = None,
-    dump: str | Path | None = None,
+    edge: EdgeCompileConfig | None = None,
+    config: ExecutorchBackendConfig | None = None,
+    device: Device | None = None,
+    **moved: Any,
 ) -> CompiledModel:
     """Compile a PyTorch model for the runtime.
 
@@ -148,84 +170,109 @@ def compile(
             The first two become the method "forward". Nothing of it is changed.
         args, kwargs: example inputs; their dtypes, ranks and, but for dynamic dimensions, shapes are fixed.
         dynamic_shapes: as for `torch.export.export`; a range, `Dim("n", min=2, max=128)`, is checked when inputs are set.
-        target: where the model is to run; one of `TARGETS`.
-        quantize: a quantizer of torchao's (`torchao.quantization.pt2e.quantizer.Quantizer`); the model is observed on
-            the example inputs and converted. Refused for now, since the runtime has no quantized kernels.
+        backend: what runs the model. "portable": the kernels of this package, in a file that ExecuTorch runs, too; "xnnpack"
+            or another folder of `torchette.backends`; a `Partitioner`; a list of them, asked in order; or method name ->
+            those. "auto", the default, means "portable" for now. What a backend does not take, the kernels run.
+        quantizer: of torchao's (`torchao.quantization.pt2e.quantizer.Quantizer`), or a list of them. The model is observed
+            on `calibration` and converted. Without a backend for it a quantized model runs correctly, but no faster: integers
+            are computed in floats.
+        calibration: the inputs to observe: tuples of arguments, dicts of named ones or single tensors; or, for several
+            methods, method name -> those. By default the example inputs.
         constant_methods: method name -> value that the method returns.
-        passes: your own passes, run on the Edge dialect; see docs/add-a-pass.md.
-        partitioner: what chooses the parts that a backend runs; one or several, or method name -> those. See
-            docs/add-a-backend.md.
-        portable_fallback: with a partitioner: let the file also run where the backend is missing.
-        train_mode: compile what layers do in training, too, instead of refusing it: dropout draws anew at every call, as
-            Monte Carlo dropout wants, and batch norm follows the statistics of its batches.
-        preserve_ops: operators that are not decomposed.
-        disable_passes: names of optimisations not to run.
-        check_passes: after every pass compare the results on the example inputs, and name the pass that changes them.
-        plan_inputs_and_outputs: give inputs and outputs places in planned memory, into which they are copied, instead
-            of using the caller's memory.
-        arenas: the memories of the device, the fastest first: name -> bytes (``65536``, ``"64K"``), or None for as many
-            as it takes. Tensors with the most traffic for their size go to the first. They become memory ids 1, 2, ...
-        budget: what the device has for the model: ``{"ram": "64K", "flash": "256K", "target": "cortex-m4"}``, each of which
-            may be missing. A model that needs more is refused, with the changes that would make it fit.
-        fit: make those changes: compute image layers a few rows at a time, which repeats some work.
-        parallel: how many independent branches may run at the same time on a runtime that is given threads; the plan then
-            keeps apart what they use. See docs/threads.md.
-        dynamic_memory_planning_mode: where tensors of dynamic shape lie; by default they take memory at their actual size
-            while the model runs (SYMBOLIC), but where arenas or a budget are given or inputs are planned, at their
-            greatest size in planned memory (UPPER_BOUND).
-        progress: called with (stage, pass) before each step.
-        dump: a folder that receives the graph after every pass, as text.
+        edge: how to reach the Edge dialect: operators to keep, optimisations to leave out, checks, training mode, progress;
+            see `EdgeCompileConfig`.
+        config: how to go on from there: your own passes, a portable fallback, memory planning, parallel branches, weights in
+            files of their own; see `ExecutorchBackendConfig`. Where it does not say otherwise, inputs and outputs use the
+            caller's memory, and tensors of dynamic shape take memory at their actual size.
+        device: the memories and limits of the machine that will run it; see `Device`.
 
     Returns:
         A model that takes what the module takes and returns what it returns, run by the real runtime.
 
     Raises:
-        TrainModeError: the module, or a part of it, is in training mode, without `train_mode`.
+        TrainModeError: the module, or a part of it, is in training mode, without `EdgeCompileConfig(train_mode=True)`.
         ExportError: `torch.export` cannot capture it; names the line of the model and a remedy.
         DialectError: an operator has no place in the compiler's dialects; lists all of them.
+        DelegationError: there is no such backend, or it cannot take what its partitioner has chosen.
         MissingKernelError: the runtime lacks kernels; lists all of them with the lines that need them.
-        PlanError: the tensors do not fit into the arenas, or the model not into the budget; names how many bytes are
+        PlanError: the tensors do not fit into the arenas, or the model not into the device; names how many bytes are
             missing and what would help.
-        InputError: the size of an arena or a budget is no number of bytes; there is no such target.
-        UnsupportedError: a quantized model needs kernels that the runtime lacks.
+        InputError: `calibration` without `quantizer`, or of another method; arenas beside a memory planning pass.
     """
-    if target not in TARGETS:
-        raise InputError(f"there is no target {target!r}", hints=[f"known targets: {', '.join(TARGETS)}"])
-    programs = {
-        name: _export(name, given, train_mode, quantize, progress)
-        for name, given in _methods(module, args, kwargs, dynamic_shapes).items()
-    }
-    edge_config = EdgeCompileConfig(
-        preserve_ops=list(preserve_ops),
-        disable_passes=disable_passes,
-        check_passes=check_passes,
-        train_mode=train_mode,
+    for name in moved:
+        if name not in _MOVED:
+            raise TypeError(f"compile() got an unexpected keyword argument {name!r}")
+        raise InputTypeError(f"compile() has no argument {name!r} any more", hints=[_MOVED[name]])
+    edge, config, device = (
+        edge or EdgeCompileConfig(),
+        config or ExecutorchBackendConfig(),
+        device or Device(),
     )
-    backend_config = ExecutorchBackendConfig(
-        passes=passes,
-        portable_fallback=portable_fallback,
-        parallel=parallel,
-        memory_planning_pass=MemoryPlanningPass(
-            alloc_graph_input=plan_inputs_and_outputs,
-            alloc_graph_output=plan_inputs_and_outputs,
-            arenas=arenas,
-        ),
-        dynamic_memory_planning_mode=dynamic_memory_planning_mode
-        or (
-            DynamicMemoryPlanningMode.UPPER_BOUND
-            if arenas or budget or plan_inputs_and_outputs
-            else DynamicMemoryPlanningMode.SYMBOLIC
-        ),
-    )
+    methods = _methods(module, args, kwargs, dynamic_shapes)
+    programs = {name: _export(name, given, edge) for name, given in methods.items()}
+    if quantizer is not None:
+        observed = _by_method(calibration, programs)
+        programs = {
+            name: _quantized(name, program, quantizer, observed.get(name), methods[name], edge)
+            for name, program in programs.items()
+        }
+    elif calibration is not None:
+        raise InputError("calibration is given, but no quantizer", hints=["quantizer=XNNPACKQuantizer()..."])
     try:
-        hooks = {"progress": progress, "dump": Path(dump) if dump is not None else None}
-        edge = lower_to_edge(programs, constant_methods, edge_config, partitioner, **hooks)
-        limits = Budget.of(budget or {})
-        program = fit_to_budget(edge, backend_config, limits, fit, **hooks)
+        lowered = to_edge_transform_and_lower(
+            programs,
+            partitioner=_partitioners(backend, programs),
+            constant_methods=constant_methods,
+            compile_config=edge,
+        )
+        program = fit(lowered, _planned_for(device, config), device)
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
     return CompiledModel(program, programs)
+
+
+def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchBackendConfig:
+    """What the user has not chosen about memory follows from the device."""
+    planner, mode = config.memory_planning_pass, config.dynamic_memory_planning_mode
+    if type(planner) is not DefaultMemoryPlanningPass:
+        if device.arenas:
+            raise InputError(
+                "the device's arenas and a memory planning pass are both given",
+                hints=["MemoryPlanningPass(arenas={...}), without Device(arenas=...)"],
+            )
+        return config
+    planner = MemoryPlanningPass(
+        alloc_graph_input=False, alloc_graph_output=False, arenas=device.arenas or None
+    )
+    if mode is None:
+        limited = bool(device.arenas) or device.ram is not None
+        mode = DynamicMemoryPlanningMode.UPPER_BOUND if limited else DynamicMemoryPlanningMode.SYMBOLIC
+    return replace(config, memory_planning_pass=planner, dynamic_memory_planning_mode=mode)
+
+
+def _partitioners(backend: Any, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Method name -> partitioners."""
+    if isinstance(backend, Mapping):
+        return {name: _partitioners(given, {name: None})[name] for name, given in backend.items()}
+    given = list(backend) if isinstance(backend, (list, tuple)) else [backend]
+    found = [partitioner_named(one) if isinstance(one, str) else one for one in given if one not in PORTABLE]
+    return dict.fromkeys(methods, found)
+
+
+def _by_method(calibration: Any, methods: Mapping[str, Any]) -> dict[str, Any]:
+    if calibration is None:
+        return {}
+    if not isinstance(calibration, Mapping):
+        observed = list(calibration)  # an iterator can be read once only
+        calibration = dict.fromkeys(methods, observed)
+    unknown = sorted(set(calibration) - set(methods))
+    if unknown:
+        raise InputError(
+            f"calibration is given for {', '.join(unknown)}, which is no method",
+            hints=[f"methods: {', '.join(sorted(methods))}"],
+        )
+    return dict(calibration)
 
 
 def _methods(module: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> dict[str, tuple]:
@@ -243,45 +290,44 @@ def _methods(module: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> dict[s
     return methods
 
 
-def _export(
-    name: str, given: tuple, train_mode: bool, quantizer: Any, progress: Progress | None
-) -> ExportedProgram:
+def _export(name: str, given: tuple, edge: EdgeCompileConfig) -> ExportedProgram:
     module, args, kwargs, dynamic_shapes = given
     if isinstance(module, ExportedProgram):
-        program = module
-    else:
-        if progress is not None:
-            progress("export", "torch.export")
-        program = capture(module, args, kwargs, dynamic_shapes, name, train_mode)
-    return program if quantizer is None else _quantized(name, program, quantizer, dynamic_shapes)
+        return module
+    if edge.progress is not None:
+        edge.progress("export", "torch.export")
+    return capture(module, args, kwargs, dynamic_shapes, name, edge.train_mode)
 
 
-# ---- quantization ----
-
-
-def _quantized(name: str, program: ExportedProgram, quantizer: Any, dynamic_shapes: Any) -> ExportedProgram:
-    """Annotate, observe on the example inputs, convert: torchao does all of it."""
-    try:
-        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-        from torchao.quantization.pt2e.quantizer import Quantizer
-    except ImportError as error:
-        raise MissingPackageError(
-            "quantize= needs torchao, which is not installed", hints=["pip install torchao"]
-        ) from error
-    if not isinstance(quantizer, Quantizer):
-        raise InputTypeError(
-            f"quantize must be one of torchao's quantizers, not {type(quantizer).__name__}",
-            hints=["an instance of a class that derives from torchao.quantization.pt2e.quantizer.Quantizer"],
-        )
+def _quantized(
+    name: str,
+    program: ExportedProgram,
+    quantizer: Any,
+    calibration: Any,
+    given: tuple,
+    edge: EdgeCompileConfig,
+) -> ExportedProgram:
     if program.example_inputs is None:
         raise InputError(
-            f"method {name!r} has no example inputs to observe", hints=["export it with example inputs"]
+            f"method {name!r} has no example inputs to capture it with",
+            hints=["export it with example inputs"],
         )
+    if edge.progress is not None:
+        edge.progress("quantize", "observe")
     args, kwargs = program.example_inputs
-    with torch.no_grad():
-        observed = prepare_pt2e(program.module(), quantizer)
-        observed(*args, **kwargs)
-        return capture(convert_pt2e(observed), args, kwargs, dynamic_shapes, name)
+    graph = pt2e.quantize(
+        program.module(),
+        list(quantizer) if isinstance(quantizer, (list, tuple)) else [quantizer],
+        [(args, kwargs)] if calibration is None else map(_as_arguments, calibration),
+    )
+    return capture(graph, args, kwargs, given[3], name)
+
+
+def _as_arguments(given: Any) -> tuple[tuple, dict[str, Any]]:
+    """(args, kwargs) of a tuple of arguments, a dict of named ones, or a single one."""
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    return (tuple(given), {}) if isinstance(given, (tuple, list)) else ((given,), {})
 
 
 # ---- kernels ----

@@ -70,6 +70,8 @@ TABLE: dict[str, dict[str, str] | str] = {
     "backends.xnnpack.recipes": _XNNPACK_RECIPES,
     "backends.xnnpack.recipes.xnnpack_recipe_provider": _XNNPACK_RECIPES,
     "backends.xnnpack.recipes.xnnpack_recipe_types": {"XNNPackRecipeType": "torchette.backends.xnnpack.recipe_provider"},
+    "exir.capture._config": dict.fromkeys(("EdgeCompileConfig", "ExecutorchBackendConfig"), "torchette.exir.config"),
+    "exir.dynamic_shape": {"DynamicMemoryPlanningMode": "torchette.exir.config"},
     "exir.memory_planning": "torchette.exir.memory.algorithms",
     "export.recipe_provider": {"BackendRecipeProvider": "torchette.export.recipe_registry"},
     # where the delegation interface was in its first releases

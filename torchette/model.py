@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,24 @@ from torchette.pytree import LEAF, Tree
 from torchette.runtime import Method, MethodMeta, Program, Runtime
 
 
-def load(source: str | os.PathLike[str] | bytes, method: str | None = None) -> Model:
+def load(
+    source: str | os.PathLike[str] | bytes,
+    method: str | None = None,
+    data_files: Sequence[str | os.PathLike[str]] = (),
+) -> Model:
     """Loads a compiled model.
 
     Args:
         source: the path of a .pte file, which is mapped, or its contents. A file made by ExecuTorch will do.
         method: what calling the model runs; by default ``forward``, or the only method there is.
+        data_files: paths of the .ptd files with the weights that the program does not hold itself.
 
     Raises:
         ModelNotFoundError: there is no such file.
         FormatError: it is no program, cut short or damaged.
         RuntimeLoadError: it needs kernels or backends that are not there; all of them are named.
     """
-    model = Model(source, method)
+    model = Model(source, method, data_files)
     if model.default is not None:
         model.methods[model.default].load()
     return model
@@ -48,9 +53,14 @@ class Model:
     methods: Mapping[str, BoundMethod]
     """All methods by name."""
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, method: str | None = None) -> None:
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes,
+        method: str | None = None,
+        data_files: Sequence[str | os.PathLike[str]] = (),
+    ) -> None:
         self._source = source if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
-        self._program: Program = Runtime.get().load_program(self._source)
+        self._program: Program = Runtime.get().load_program(self._source, data_files=data_files)
         self.methods = {
             name: BoundMethod(self._program, self._program.metadata(name))
             for name in sorted(self._program.method_names)

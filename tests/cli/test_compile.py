@@ -64,6 +64,52 @@ def test_list_prints_the_pipeline(capsys: Capture) -> None:
     assert "fold_batch_norm" in text and "edge" in text
 
 
+def test_list_shows_what_the_options_lead_to(capsys: Capture) -> None:
+    assert main(["compile", "--list", "--backend", "null", "--disable", "fuse_linear"]) == 0
+    text = capsys.readouterr().out
+    assert "delegate -> edge\n    NullPartitioner" in text
+    assert "fuse_linear" not in text and "plan_memory" in text
+
+
+def test_a_backend_its_fallback_and_a_size_that_varies(folder: Path, capsys: Capture) -> None:
+    arguments = [
+        "compile",
+        "model.py:build",
+        "-o",
+        "net.pte",
+        "--backend",
+        "null",
+        "--fallback",
+        "--dynamic",
+        "0:0=batch:1..8",
+        "--check",
+    ]
+    assert main(arguments) == 0
+    for rows in (1, 8):
+        assert main(["run", "net.pte", "--inputs", f"{rows}x4"]) == 0
+    capsys.readouterr()
+    assert main(["run", "net.pte", "--inputs", "9x4"]) == 2
+
+
+def test_weights_in_a_file_of_their_own(folder: Path) -> None:
+    assert main(["compile", "model.py:Net", "--data-file", "weights.ptd", "--check"]) == 0
+    assert (folder / "weights.ptd").stat().st_size > 0
+
+
+def test_the_lines_of_the_model_are_stored_unless_stripped(folder: Path) -> None:
+    for option, stored in (("--name-lines", True), ("--strip", False)):
+        assert main(["compile", "model.py:Net", option]) == 0
+        assert (b"model.py" in (folder / "net.pte").read_bytes()) is stored
+
+
+def test_a_quantized_model_observes_the_files(folder: Path, capsys: Capture) -> None:
+    pytest.importorskip("torchao")
+    np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))
+    assert main(["compile", "model.py:Net", "--quantize", "int8", "--calibration", "day.npz"]) == 0
+    assert main(["inspect", "net.pte"]) == 0
+    assert "round" in capsys.readouterr().out  # integers are computed in floats here
+
+
 def test_check_fails_where_the_results_differ(folder: Path, capsys: Capture) -> None:
     (folder / "chance.py").write_text(
         "import torch\n"
@@ -96,6 +142,15 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
         (["compile"], "which model?"),
         (["compile", "model.py:Net", "-o", "no/such/folder/net.pte"], "no such folder"),
         (["compile", "model.py:Net", "--until", "lunch"], "the stages are capture"),
+        (["compile", "model.py:Net", "--dynamic", "batch"], "write INPUT:DIM=NAME"),
+        (["compile", "model.py:Net", "--dynamic", "0:7=n"], "no dimension 7 of input 0"),
+        (["compile", "model.py:Net", "--dynamic", "0:0=n:9..2"], "9 is more than 2"),
+        (["compile", "model.py:Net", "--data-file", "else/where.ptd"], "is written beside"),
+        (
+            ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "none.npz"],
+            "no such file: none.npz",
+        ),
+        (["compile", "model.py:Net", "--budget", "rom=1K"], "it has ram, flash and target"),
         (["run", "none.pte"], "none.pte"),
         (["run", "model.py"], "pte"),
         (["run", "net.pte", "--method", "backward"], "it has forward"),

@@ -18,6 +18,8 @@ import torchette
 from torchette.cli import main
 from torchette.devtools.inspect import describe
 from torchette.devtools.memory import bills
+from torchette.exir import ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "dev"
@@ -102,8 +104,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torchette.Model:
     model = torchette.compile(
         Net().eval(),
         (torch.ones(4, 16),),
-        arenas={"SRAM": "2K", "DRAM": None},
-        plan_inputs_and_outputs=True,
+        config=ExecutorchBackendConfig(
+            memory_planning_pass=MemoryPlanningPass(arenas={"SRAM": "2K", "DRAM": None})
+        ),
     )
     model.save("net.pte")
     return model

@@ -22,7 +22,7 @@ from torchette.cli import main
 from torchette.codegen import codegen
 from torchette.codegen.unit import unit
 from torchette.errors import UnsupportedError
-from torchette.exir.program import DynamicMemoryPlanningMode
+from torchette.exir.program import DynamicMemoryPlanningMode, ExecutorchBackendConfig
 from torchette.format import pte
 from torchette.runtime import operator_names
 
@@ -48,7 +48,7 @@ def test_reference_models(name: str, tmp_path: Path) -> None:
     assert_same(unit, [("forward", inputs), ("forward", [-x for x in inputs])])
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_mobilenet_v2(tmp_path: Path) -> None:
     module, _ = zoo.build("mobilenet_v2")
     x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
@@ -74,7 +74,7 @@ def test_whole_numbers_and_bools(tmp_path: Path) -> None:
     [
         "cond",
         "while",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("nested_cond", "nested_map", "scan")),
+        *(pytest.param(n, marks=pytest.mark.gate) for n in ("nested_cond", "nested_map", "scan")),
     ],
 )
 def test_control_flow(name: str, tmp_path: Path) -> None:
@@ -132,7 +132,10 @@ class Pooled(torch.nn.Module):
 def test_sizes_within_bounds_are_arguments(tmp_path: Path) -> None:
     size = torch.export.Dim("size", min=2, max=9)
     inputs, mode = (torch.randn(3, 4),), DynamicMemoryPlanningMode.UPPER_BOUND
-    more = {"dynamic_shapes": ({0: size},), "dynamic_memory_planning_mode": mode}
+    more = {
+        "dynamic_shapes": ({0: size},),
+        "config": ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
+    }
     unit = Unit(saved(Pooled().eval(), inputs, tmp_path, **more))
     random = np.random.default_rng(0)
     assert_same(
@@ -150,7 +153,10 @@ class Doubled(torch.nn.Module):
 def test_sizes_that_depend_on_each_other_are_compared(tmp_path: Path) -> None:
     n = torch.export.Dim("n", min=2, max=9)
     inputs, mode = (torch.randn(6), torch.randn(3)), DynamicMemoryPlanningMode.UPPER_BOUND
-    more = {"dynamic_shapes": ({0: 2 * n}, {0: n}), "dynamic_memory_planning_mode": mode}
+    more = {
+        "dynamic_shapes": ({0: 2 * n}, {0: n}),
+        "config": ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
+    }
     unit = Unit(saved(Doubled().eval(), inputs, tmp_path, **more))
     assert_same(unit, [("forward", [np.ones(2 * n, np.float32), np.ones(n, np.float32)]) for n in (2, 9, 3)])
     for x in (5, 7, 8):

@@ -21,6 +21,8 @@ from torchette.devtools import arena_picture
 from torchette.devtools.inspect import describe
 from torchette.devtools.memory import LAYOUTS, TARGETS, Tenant, bills, size_of, target_named, tenants
 from torchette.errors import InputError
+from torchette.exir import ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 ROOT = Path(__file__).parents[2]
 CXX = os.environ.get("CXX", "g++")
@@ -129,9 +131,9 @@ def test_a_loop_keeps_what_it_shares_with_the_outside() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return ((x + 1) * x).sin().cos() @ x
 
-    options = {"plan_inputs_and_outputs": True}
+    planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
     (method,) = describe(
-        bytes(torchette.compile(Steps(), (torch.ones(4, 4),), **options).program.buffer)
+        torchette.compile(Steps(), (torch.ones(4, 4),), config=planned).program.buffer
     ).methods
     before = {t.value: (t.first, t.last) for t in tenants(method)}
     end = len(method.instructions)

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from torchette.exir.check import evaluate
+from torchette.exir.config import EdgeCompileConfig
 from torchette.exir.graph import outputs
-from torchette.exir.pipeline import PIPELINE, Options, Report
+from torchette.exir.pipeline import Report, build
 
 
 class Function(nn.Module):
@@ -69,11 +70,12 @@ def lower(module, args, stage="exec", dynamic_shapes=None, **options):
     if dynamic_shapes is not None and isinstance(module, Function):
         dynamic_shapes = (dynamic_shapes,)
     report = Report()
+    extra = options.pop("extra_passes", {})
     options.setdefault("check_passes", True)
-    program = PIPELINE.run(
-        export(module, args, dynamic_shapes=dynamic_shapes), Options(until=stage, **options), report
-    )
-    return program, report
+    pipeline = build(EdgeCompileConfig(**options)).until(stage)
+    for name, passes in extra.items():
+        pipeline = pipeline.insert(name, *passes)
+    return pipeline.run(export(module, args, dynamic_shapes=dynamic_shapes), report), report
 
 
 def results(program, args):

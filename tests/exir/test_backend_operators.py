@@ -13,7 +13,7 @@ from torch import nn
 import torchette
 from tests.building import built, run
 from torchette.errors import DialectError, MissingKernelError
-from torchette.exir import dialects, to_edge
+from torchette.exir import ExecutorchBackendConfig, dialects, to_edge
 from torchette.exir.dialects._ops import BackendOpOverload, EdgeOpOverload, bind_pattern_to_op
 from torchette.exir.dialects._ops import ops as exir_ops
 from torchette.exir.passes.replace_edge_with_backend import (
@@ -154,5 +154,5 @@ def test_file_runs_with_the_targets_kernel(fused, tmp_path):
 def test_without_a_kernel_compiling_says_so():
     fuse = replace_edge_with_backend(exir_ops.backend.tgt.linear_relu.default)
     with pytest.raises(MissingKernelError) as caught:
-        torchette.compile(model(), (X,), passes=[fuse])
+        torchette.compile(model(), (X,), config=ExecutorchBackendConfig(passes=[fuse]))
     assert caught.value.operators == ("tgt::linear_relu.out",)

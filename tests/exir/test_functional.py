@@ -15,6 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from torchette.exir import dialects, ops
+from torchette.exir.dialects import accepted
 from torchette.exir.dialects._refused import REFUSED
 from torchette.exir.passes.decompose_to_core import decompose_to_core
 
@@ -105,7 +106,9 @@ def left_over(call: Callable, tensors: tuple[torch.Tensor, ...]) -> set[str]:
     """The operators that a call decomposes to which are neither core nor kept for a kernel."""
     program = decompose_to_core(export(call, tensors))
     targets = {node.target for node in program.graph.nodes if node.op == "call_function"}
-    return {dialects._name(target) for target in targets if ops.is_operator(target) and not known(target)}
+    return {
+        accepted.operator_name(target) for target in targets if ops.is_operator(target) and not known(target)
+    }
 
 
 def known(target: torch._ops.OpOverload) -> bool:

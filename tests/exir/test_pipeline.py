@@ -8,20 +8,40 @@ import torch
 from graphs import ConvNet, called, export, lower
 from torch import nn
 
+from torchette.backends.null import NullPartitioner
 from torchette.errors import DialectError, PassError
+from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.pass_manager import adapt
-from torchette.exir.pipeline import OPTIONAL, PIPELINE, STAGES, Options, Report, pass_name, text
+from torchette.exir.pipeline import OPTIONAL, TO_EDGE, build, pass_name, text
 
 X = torch.randn(2, 3, 8, 8)
 
 
 def test_it_prints_every_stage_and_pass():
-    printed = str(PIPELINE)
-    for stage in STAGES:
+    edge = EdgeCompileConfig(preserve_ops=[torch.ops.aten.relu.default])
+    backend = ExecutorchBackendConfig(passes=[swap_relu_for_sigmoid], parallel=2)
+    whole = build(edge, backend, partitioners=[NullPartitioner()], preserve=[torch.ops.aten.silu.default])
+    names = [stage.name for stage in whole.stages]
+    assert names == [
+        "capture",
+        "core",
+        "edge",
+        "delegate",
+        "core again",
+        "edge again",
+        "user",
+        "optimize",
+        "exec",
+        "plan",
+    ]
+    printed = str(whole)
+    for stage in whole.stages:
         assert f"{stage.name} -> {stage.dialect.name}" in printed
         for run in stage.passes:
-            assert re.search(rf"^    {pass_name(run)} +\S", printed, re.M), run
-    assert {pass_name(p) for s in STAGES for p in s.passes} >= OPTIONAL
+            words = "" if run is whole.stages[6].passes[0] else r" +\S"  # the user's has no docstring
+            assert re.search(rf"^    {pass_name(run)}{words}", printed, re.M), run
+    shown = {pass_name(p) for stage in whole.stages for p in stage.passes}
+    assert shown >= OPTIONAL | {"NullPartitioner", "swap_relu_for_sigmoid", "split_chains", "plan_memory"}
 
 
 def test_until_dump_and_progress(tmp_path):
@@ -30,7 +50,7 @@ def test_until_dump_and_progress(tmp_path):
         nn.Linear(3, 2), (torch.randn(1, 3),), "edge", dump=tmp_path, progress=lambda *step: seen.append(step)
     )
     assert called(program) == ["linear.default"]
-    passes = [(stage.name, pass_name(run)) for stage in STAGES[:3] for run in stage.passes]
+    passes = [(stage.name, pass_name(run)) for stage in build().only(*TO_EDGE).stages for run in stage.passes]
     assert seen == passes == [(record.stage, record.name) for record in report.records]
     files = sorted(path.name for path in tmp_path.iterdir())
     assert len(files) == len(passes) and files[2] == "03_core_decompose_to_core.txt"
@@ -54,7 +74,7 @@ def test_every_optimisation_can_be_switched_off(name):
 
 def test_what_cannot_be_switched_off():
     with pytest.raises(PassError, match="cannot switch off to_out_variants") as caught:
-        Options(disable_passes={"to_out_variants"})
+        build(EdgeCompileConfig(disable_passes=["to_out_variants"]))
     assert caught.value.code == "unknown-pass" and "fold_constants" in caught.value.hints[0]
 
 
@@ -108,4 +128,5 @@ def test_a_pass_that_leaves_the_dialect_is_caught_by_the_gate():
     with pytest.raises(DialectError) as caught:
         lower(nn.ReLU(), (X,), extra_passes={"optimize": [adapt(add_view)]}, check_passes=False)
     assert [v.code for v in caught.value.violations] == ["not-edge"]
-    assert PIPELINE.run(export(nn.ReLU(), (X,)), Options(verify=False), Report()) is not None
+    unchecked = EdgeCompileConfig(_check_ir_validity=False, check_passes=False)
+    assert build(unchecked).until("optimize").insert("optimize", adapt(add_view)).run(export(nn.ReLU(), (X,)))

@@ -34,7 +34,9 @@ SYMBOLS = [
     "torchette_module_num_methods",
     "torchette_module_open",
     "torchette_module_open_buffer",
+    "torchette_module_set_num_threads",
     "torchette_set_log",
+    "torchette_set_num_threads",
 ]
 # The platform's, which a program may define itself.
 PLATFORM = "abort allocate current_ticks emit_log_message free init ticks_to_ns_multiplier"
@@ -190,7 +192,7 @@ def test_the_symbols_are_those_of_the_header(library: ctypes.CDLL) -> None:
     assert sorted(re.findall(r"^TORCHETTE_API [\w* ]+?\*?\s?(torchette_\w+)\(", header, re.M)) == sorted(
         SYMBOLS
     )
-    assert library.torchette_c_api_version() == 1
+    assert library.torchette_c_api_version() == 2
 
 
 def test_the_structs_are_what_they_were(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from tests.models import artifacts
 from tests.models.artifacts import each_model
 from torchette.devtools.memory import bills
+from torchette.exir import ExecutorchBackendConfig
 from torchette.format import pte
 
 pytest.importorskip("executorch", reason="the peer is not installed")
@@ -51,7 +52,7 @@ def test_the_peer_runs_a_file_that_compares_sizes() -> None:
         Added().eval(),
         (torch.ones(6), torch.ones(3)),
         dynamic_shapes=({0: 2 * n}, {0: n}),
-        dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND,
+        config=ExecutorchBackendConfig(dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND),
     )
     (plan,) = model.program.executorch_program.execution_plan
     assert any(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torchette
+from torchette.exir import EdgeCompileConfig
 from torchette.runtime import _native
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -106,7 +107,7 @@ class Trained(torch.nn.Module):
 
 def test_layers_do_what_they_do_in_training_where_that_is_asked_for() -> None:
     eager, x = Trained().train(), torch.rand(5, 3, 40, 40) + 1
-    model = torchette.compile(copy.deepcopy(eager), (x,), train_mode=True)
+    model = torchette.compile(copy.deepcopy(eager), (x,), edge=EdgeCompileConfig(train_mode=True))
     masks = []
     for factor in (1, 2):  # the second time with running statistics of the first
         normed, dropped = model(x * factor)

@@ -3,9 +3,12 @@
 # another type, fails here before it crashes in C++.
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
+from torchette.build import kernels
 from torchette.cli.ops import coverage
 from torchette.exir import ops  # noqa: F401  declares the dim order operators
 from torchette.runtime import _native
@@ -80,3 +83,14 @@ def test_every_operator_of_the_peer_is_there() -> None:
 
 def test_every_core_operator_runs() -> None:
     assert [row["operator"] for row in coverage(set(OPERATORS)) if not row["runs as"]] == []
+
+
+def test_a_family_has_the_name_of_its_source() -> None:
+    """The build writes the list of families from the names of files, whichever folder they are in."""
+    names = [source.rpartition("/")[2] for source in kernels.sources()]
+    assert len(set(names)) == len(names)
+    assert set(kernels.library()) == set(OPERATORS)
+    for source in kernels.families():
+        text = (kernels.KERNELS / source).read_text(encoding="utf-8")
+        (registered,) = re.findall(r"^TORCHETTE_(?:KERNELS|KERNELS_ONCE|FAMILY)\(\s*(\w+)", text, re.M)
+        assert f"{registered}.cpp" == source.rpartition("/")[2]

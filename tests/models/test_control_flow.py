@@ -14,6 +14,8 @@ from torch._higher_order_ops.while_loop import while_loop
 import torchette
 from tests.models import branching
 from torchette.errors import MissingKernelError
+from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 
 def assert_equal(actual: Any, expected: Any) -> None:
@@ -27,15 +29,15 @@ def assert_equal(actual: Any, expected: Any) -> None:
             assert mine == right
 
 
-@pytest.mark.parametrize("plan_inputs_and_outputs", [False, True], ids=["lent", "planned"])
+@pytest.mark.parametrize("planned", [False, True], ids=["lent", "planned"])
 @pytest.mark.parametrize("name", branching.CASES)
-def test_every_way_equals_eager(name: str, plan_inputs_and_outputs: bool) -> None:
+def test_every_way_equals_eager(name: str, planned: bool) -> None:
     module, inputs = branching.build(name)
     model = torchette.compile(
         module,
         inputs[0],
-        check_passes=not plan_inputs_and_outputs,
-        plan_inputs_and_outputs=plan_inputs_and_outputs,
+        edge=EdgeCompileConfig(check_passes=not planned),
+        config=ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass()) if planned else None,
     )
     for given in (*inputs, *reversed(inputs)):
         assert_equal(model(*given), module(*given))

@@ -68,7 +68,7 @@ def test_every_size_inside_of_the_ranges_equals_eager_and_none_outside_runs(mode
         module,
         (torch.randn(2, 5, 6), torch.randn(2, 4, 6)),
         dynamic_shapes=({0: batch, 1: length}, {0: batch, 1: other}),
-        dynamic_memory_planning_mode=mode,
+        config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
     )
     assert len(INSIDE) == 20
     for n, m in INSIDE:
@@ -103,7 +103,7 @@ def test_sizes_that_depend_on_each_other(mode: Any) -> None:
         module,
         (torch.randn(8, 3), torch.randn(4), torch.randn(5)),
         dynamic_shapes=({0: 2 * n}, {0: n}, {0: n + 1}),
-        dynamic_memory_planning_mode=mode,
+        config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
     )
 
     def call(x: int, y: int, z: int) -> Any:
@@ -133,7 +133,7 @@ def test_a_dimension_of_two_inputs_is_one(mode: Any) -> None:
         module,
         ((torch.randn(3, 2), torch.randn(3)),),
         dynamic_shapes=(({0: n}, {0: n}),),
-        dynamic_memory_planning_mode=mode,
+        config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
     )
     args = torch.randn(5, 2), torch.randn(5)
     assert_equal(model(args), module(args))
@@ -149,7 +149,10 @@ def test_memory_follows_the_size(mode: Any) -> None:
     module, x = nn.Sequential(*layers).eval(), torch.randn(16, 32)
     static = torchette.compile(module, (x,)).planned_bytes
     model = torchette.compile(
-        module, (x,), dynamic_shapes=({0: Dim("n", min=1, max=4096)},), dynamic_memory_planning_mode=mode
+        module,
+        (x,),
+        dynamic_shapes=({0: Dim("n", min=1, max=4096)},),
+        config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
     )
     assert_equal(model(x), module(x))
     taken = model.planned_bytes + model.methods["forward"].load().dynamic_memory_peak
@@ -266,7 +269,9 @@ def test_sizes_that_follow_from_data(function: Callable, dynamic: bool) -> None:
 @MODES
 def test_nonzero_with_any_number_of_hits(mode: Any) -> None:
     module = OneInput(lambda x: (torch.nonzero(x), x[x > 0].cumsum(0))).eval()
-    model = torchette.compile(module, (torch.ones(3, 4),), dynamic_memory_planning_mode=mode)
+    model = torchette.compile(
+        module, (torch.ones(3, 4),), config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode)
+    )
     for hits in range(13):
         x = torch.zeros(12)
         x[torch.randperm(12, generator=torch.Generator().manual_seed(hits))[:hits]] = 1.5
@@ -277,7 +282,9 @@ def test_nonzero_with_any_number_of_hits(mode: Any) -> None:
 def test_a_mask_that_repeats_what_it_selects_from(mode: Any) -> None:
     """torch.export asserts that no more is found than the tensor has elements, and forgets that a mask may repeat it."""
     module = OneInput(lambda x: torch.masked_select(x, (x > 0) | torch.ones(5, 1, 1, dtype=torch.bool)) + 1)
-    model = torchette.compile(module.eval(), (torch.ones(3, 4),), dynamic_memory_planning_mode=mode)
+    model = torchette.compile(
+        module.eval(), (torch.ones(3, 4),), config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode)
+    )
     x = torch.randn(3, 4)
     assert_equal(model(x), module(x))
 
@@ -364,7 +371,7 @@ def test_gpt2_with_any_length(mode: Any) -> None:
         module,
         (torch.randint(0, 100, (1, 7)),),
         dynamic_shapes=({1: Dim("length", min=2, max=64)},),
-        dynamic_memory_planning_mode=mode,
+        config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
     )
     for length in (7, 2, 64, 33):
         tokens = torch.randint(0, 100, (1, length))

@@ -17,6 +17,8 @@ from tests.models import artifacts, branching
 from tests.models.artifacts import each_model
 from torchette.backends.null import NullPartitioner
 from torchette.devtools.memory import Bill, bills
+from torchette.exir import ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,7 @@ class _Delegated(torch.nn.Module):
 
 def test_what_a_backend_takes_of_the_method_pool_is_billed(heapless: Path, tmp_path: Path) -> None:
     inputs = (torch.ones(3, 5), torch.ones(3, 5))
-    model = torchette.compile(_Delegated(), inputs, partitioner=NullPartitioner())
+    model = torchette.compile(_Delegated(), inputs, backend=NullPartitioner())
     (bill,) = bills(model.program.buffer)
     (elsewhere,) = bills(model.program.buffer, "riscv64", temp=False)
     assert bill.backends == ["NullBackend"] * 2 and bill.backends_counted
@@ -124,12 +126,12 @@ def test_a_model_in_strips_runs_in_the_billed_bytes(heapless: Path, tmp_path: Pa
         torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 4, 3, 4, 1)
     )
     x = torch.randn(1, 3, 32, 32)
-    planned = {"plan_inputs_and_outputs": True}
-    (whole,) = bills(torchette.compile(module.eval(), (x,), **planned).program.buffer)
-    budget = {"ram": whole.ram - sum(whole.planned) // 2}
-    model = torchette.compile(module, (x,), budget=budget, fit=True, **planned)
+    planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+    (whole,) = bills(torchette.compile(module.eval(), (x,), config=planned).program.buffer)
+    ram = whole.ram - sum(whole.planned) // 2
+    model = torchette.compile(module, (x,), config=planned, device=torchette.Device(ram=ram, fit=True))
     (bill,) = bills(model.program.buffer)
-    assert bill.temp is not None and bill.ram <= budget["ram"]
+    assert bill.temp is not None and bill.ram <= ram
     run = Heapless(heapless, model.program.buffer, [x.numpy()], tmp_path)
     output, messages = run(bill.method, bill.temp.most, *bill.planned)
     assert output, messages

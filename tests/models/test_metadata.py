@@ -16,6 +16,8 @@ import torchette
 from tests.models import artifacts
 from tests.models.artifacts import each_model
 from torchette import cli
+from torchette.exir import ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.runtime import MethodMeta, Runtime
 
 BUILD = Path(__file__).parents[2] / "build" / "dev"
@@ -147,7 +149,7 @@ def test_of_dynamic_shapes_numbers_structures_and_several_methods(print_meta, tm
     model = torchette.compile(
         {"everything": everything, "relu": (nn.ReLU().eval(), (torch.ones(1, 2, 3, 4),))},
         constant_methods={"version": 3},
-        plan_inputs_and_outputs=True,
+        config=ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass()),
     )
     model.save(tmp_path / "model.pte")
     told = assert_all_tell_the_same(tmp_path / "model.pte", print_meta, capsys)

@@ -19,6 +19,8 @@ from torch.nn import functional as F
 
 import torchette
 from torchette import errors
+from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.dialects.page import page as dialects_page
 
 ROOT = Path(__file__).parents[2]
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
@@ -399,7 +401,7 @@ def fault(model: type[nn.Module]) -> tuple[int, str]:
 
 
 def documented_codes() -> set[str]:
-    pages = "".join((ROOT / "docs" / page).read_text() for page in ("errors.md", "dialects.md"))
+    pages = (ROOT / "docs" / "errors.md").read_text() + dialects_page()
     return set(re.findall(r'^\| <a id="([\w-]+)"></a>`\1`', pages, re.M))
 
 
@@ -450,9 +452,16 @@ def test_all_faults_of_a_stage_are_reported_together():
         ({"module": {"a": nn.ReLU()}}, "bad-input-type", ["each brings its own example inputs"]),
         ({"constant_methods": {"config": object()}}, "emit-failed", ["constant method 'config'"]),
         ({"constant_methods": {"forward": 3}}, "bad-input-type", ["forward", "constant method"]),
-        ({"passes": [3]}, "not-a-pass", ["3 is not a pass"]),
-        ({"disable_passes": ["all"]}, "unknown-pass", ["all", "fold_constants"]),
-        ({"preserve_ops": ["aten::relu"]}, "bad-input-type", ["'aten::relu'", "torch.ops.aten.relu.default"]),
+        ({"config": ExecutorchBackendConfig(passes=[3])}, "not-a-pass", ["3 is not a pass"]),
+        ({"edge": EdgeCompileConfig(disable_passes=["all"])}, "unknown-pass", ["all", "fold_constants"]),
+        (
+            {"edge": EdgeCompileConfig(preserve_ops=["aten::relu"])},
+            "bad-input-type",
+            ["'aten::relu'", "torch.ops.aten.relu.default"],
+        ),
+        ({"fit": True}, "bad-input-type", ["no argument 'fit' any more", "Device(ram=..., fit=True)"]),
+        ({"backend": "tpu"}, "unknown-backend", ["there is no backend 'tpu'", "portable", "xnnpack"]),
+        ({"calibration": [(X,)]}, "bad-input", ["no quantizer"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -10,7 +10,7 @@ from torch import nn
 import torchette
 from torchette import errors
 from torchette.capture import capture
-from torchette.exir import to_edge
+from torchette.exir import EdgeCompileConfig, to_edge
 
 X = torch.randn(4, 3)
 SOURCE = Path(__file__)
@@ -185,7 +185,9 @@ def test_wrong_arguments(call, says):
 
 def test_no_such_pass():
     error = refused(
-        lambda: torchette.compile(nn.ReLU().eval(), (X,), disable_passes=["fuse_everything"]),
+        lambda: torchette.compile(
+            nn.ReLU().eval(), (X,), edge=EdgeCompileConfig(disable_passes=["fuse_everything"])
+        ),
         errors.PassError,
         "unknown-pass",
     )

@@ -12,6 +12,7 @@ import torch
 import torchette
 from torchette import cli
 from torchette.errors import CompileError, DialectError, ExportError, MissingKernelError, TrainModeError
+from torchette.exir import EdgeCompileConfig
 
 HERE = Path(__file__).name
 
@@ -73,7 +74,7 @@ def test_operators_that_fit_no_dialect_are_all_listed_with_the_users_lines() -> 
 
 def test_missing_kernels_are_all_listed_with_the_users_lines() -> None:
     with pytest.raises(MissingKernelError) as caught:
-        torchette.compile(Kept().eval(), (torch.eye(3),), preserve_ops=KEPT)
+        torchette.compile(Kept().eval(), (torch.eye(3),), edge=EdgeCompileConfig(preserve_ops=KEPT))
     message = str(caught.value)
     assert caught.value.operators == ("aten::_linalg_det.result", "aten::linalg_lu.out")
     assert "_linalg_det" in message and "linalg_lu" in message

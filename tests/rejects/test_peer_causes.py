@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import io
-import struct
+import re
 import threading
 import warnings
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from torch import nn
 
 import torchette
 from tests.building import built, run
-from tests.runtime.fields import WIDTHS
+from tests.runtime.fields import Place
 from torchette.errors import ExecutionError, FormatError, RuntimeLoadError, TorchetteError
 from torchette.format import pte
 from torchette.runtime import Runtime, Verification
@@ -41,67 +41,6 @@ def file(request: pytest.FixtureRequest) -> bytes:
         warnings.simplefilter("ignore")
         exported = torch.export.export(Branch().eval(), args)
         return bytes(exir.to_edge(exported).to_executorch().buffer)
-
-
-class Place:
-    """Where a field stands in a file: found by the schema, edited in place."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = bytearray(data)
-
-    def table(self, *path: str | int) -> tuple[str, int]:
-        """Name and position of the table that a path of fields and indices leads to."""
-        name, at = pte.SCHEMA.root, self.follow(0)
-        steps = list(path)
-        while steps:
-            field = self.field(name, str(steps.pop(0)))
-            start = self.follow(self.entry(at, field.offset))
-            if field.kind == "vector":
-                at, name = self.follow(start + 4 + 4 * int(steps.pop(0))), field.type
-            elif field.kind == "union":
-                tag = self.data[self.entry(at, field.offset - 2)]
-                at, name = start, pte.SCHEMA.unions[field.type][tag - 1]
-            else:
-                at, name = start, field.type
-        return name, at
-
-    def set(self, value: int, *path: str | int) -> bytes:
-        """The file with another number in the field, or the item of a vector, that the path ends with."""
-        item = path[-1] if isinstance(path[-1], int) else None
-        owner = path[: -2 if item is not None else -1]
-        name, at = self.table(*owner)
-        field = self.field(name, str(path[len(owner)]))
-        place = self.entry(at, field.offset)
-        assert place != at, "the field is not in the file"
-        width = WIDTHS[field.code]
-        if item is not None:
-            place = self.follow(place) + 4 + width * item
-        self.data[place : place + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
-        return bytes(self.data)
-
-    def remove(self, *path: str | int) -> bytes:
-        """The file without a field: its entry in the vtable is none."""
-        name, at = self.table(*path[:-1])
-        vtable = at - struct.unpack_from("<i", self.data, at)[0]
-        struct.pack_into("<H", self.data, vtable + self.field(name, str(path[-1])).offset, 0)
-        return bytes(self.data)
-
-    def scribble(self, text: bytes, *path: str | int) -> bytes:
-        """The file with other bytes at the start of a string."""
-        name, at = self.table(*path[:-1])
-        start = self.follow(self.entry(at, self.field(name, str(path[-1])).offset)) + 4
-        self.data[start : start + len(text)] = text
-        return bytes(self.data)
-
-    def field(self, table: str, name: str) -> Any:
-        return next(field for field in pte.SCHEMA.tables[table] if field.name == name)
-
-    def entry(self, table: int, offset: int) -> int:
-        vtable = table - struct.unpack_from("<i", self.data, table)[0]
-        return table + struct.unpack_from("<H", self.data, vtable + offset)[0]
-
-    def follow(self, place: int) -> int:
-        return place + struct.unpack_from("<I", self.data, place)[0]
 
 
 PLAN = ("execution_plan", 0)
@@ -194,12 +133,25 @@ def test_a_message_with_invalid_utf_8(file: bytes) -> None:
     assert "\ufffd" in refused(file, broken, RuntimeLoadError, "has no method 'forward'")
 
 
-@pytest.mark.parametrize("size", [2**62, 2**63 - 1, -1])
-def test_a_giant_planned_buffer(file: bytes, size: int) -> None:
+@pytest.mark.parametrize("size", [2**30, 2**40, 2**63 - 1, -1])
+def test_a_giant_planned_buffer(file: bytes, size: int, tmp_path: Path) -> None:
+    """It is refused by what its tensors use, before anything is asked for."""
     broken = Place(file).set(size, *PLAN, "non_const_buffer_sizes", 1)
-    with pytest.raises((TorchetteError, MemoryError)):
-        Runtime.get().load_program(broken).load_method("forward")
-    survives(file)
+    words = (
+        "has a negative size" if size < 0 else rf"has {size} bytes, its tensors use \d+: the file is damaged"
+    )
+    refused(file, broken, FormatError, f"planned buffer 0 {words}")
+    path = tmp_path / "broken.pte"
+    path.write_bytes(broken)
+    text = run(built("executor_runner"), "--model_path", path, status=1).stderr
+    assert re.search(words, text) and "InvalidProgram" in text
+
+
+def test_a_planned_buffer_is_rounded_up_by_a_page_at_most(file: bytes) -> None:
+    size = plan_of(file).non_const_buffer_sizes[1]
+    survives(Place(file).set(size + 4096, *PLAN, "non_const_buffer_sizes", 1))
+    broken = Place(file).set(size + 8192, *PLAN, "non_const_buffer_sizes", 1)
+    refused(file, broken, FormatError, "planned buffer 0 has")
 
 
 def test_a_giant_tensor(file: bytes) -> None:

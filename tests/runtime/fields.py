@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 from torchette.format import bundled, ptd, pte
 from torchette.format.schema import Field, Schema
@@ -87,6 +88,67 @@ def places(data: bytes) -> dict[int, tuple[str, int, int]]:
         for at, width in ((12, 4), (16, 8), (24, 8), (32, 8), (40, 8)):  # of the header
             walk.found[at] = ("n", width, 0)
     return walk.found
+
+
+class Place:
+    """Where a field stands in a program: found by the schema, edited in place."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = bytearray(data)
+
+    def table(self, *path: str | int) -> tuple[str, int]:
+        """Name and position of the table that a path of fields and indices leads to."""
+        name, at = pte.SCHEMA.root, self.follow(0)
+        steps = list(path)
+        while steps:
+            field = self.field(name, str(steps.pop(0)))
+            start = self.follow(self.entry(at, field.offset))
+            if field.kind == "vector":
+                at, name = self.follow(start + 4 + 4 * int(steps.pop(0))), field.type
+            elif field.kind == "union":
+                tag = self.data[self.entry(at, field.offset - 2)]
+                at, name = start, pte.SCHEMA.unions[field.type][tag - 1]
+            else:
+                at, name = start, field.type
+        return name, at
+
+    def set(self, value: int, *path: str | int) -> bytes:
+        """The file with another number in the field, or the item of a vector, that the path ends with."""
+        item = path[-1] if isinstance(path[-1], int) else None
+        owner = path[: -2 if item is not None else -1]
+        name, at = self.table(*owner)
+        field = self.field(name, str(path[len(owner)]))
+        place = self.entry(at, field.offset)
+        assert place != at, "the field is not in the file"
+        width = WIDTHS[field.code]
+        if item is not None:
+            place = self.follow(place) + 4 + width * item
+        self.data[place : place + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
+        return bytes(self.data)
+
+    def remove(self, *path: str | int) -> bytes:
+        """The file without a field: its entry in the vtable is none."""
+        name, at = self.table(*path[:-1])
+        vtable = at - struct.unpack_from("<i", self.data, at)[0]
+        struct.pack_into("<H", self.data, vtable + self.field(name, str(path[-1])).offset, 0)
+        return bytes(self.data)
+
+    def scribble(self, text: bytes, *path: str | int) -> bytes:
+        """The file with other bytes at the start of a string."""
+        name, at = self.table(*path[:-1])
+        start = self.follow(self.entry(at, self.field(name, str(path[-1])).offset)) + 4
+        self.data[start : start + len(text)] = text
+        return bytes(self.data)
+
+    def field(self, table: str, name: str) -> Any:
+        return next(field for field in pte.SCHEMA.tables[table] if field.name == name)
+
+    def entry(self, table: int, offset: int) -> int:
+        vtable = table - struct.unpack_from("<i", self.data, table)[0]
+        return table + struct.unpack_from("<H", self.data, vtable + offset)[0]
+
+    def follow(self, place: int) -> int:
+        return place + struct.unpack_from("<I", self.data, place)[0]
 
 
 if __name__ == "__main__":

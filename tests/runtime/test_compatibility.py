@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from tests.building import built, run
+from tests.runtime.fields import Place
+from torchette.errors import FormatError
+from torchette.format import pte
 from torchette.runtime import Runtime, Verification
 
 FOLDER = Path(__file__).parent / "executorch_files"
@@ -43,3 +46,18 @@ def test_a_stored_file_runs(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.bpte")), ids=lambda path: path.stem)
 def test_a_stored_case_fits(path: Path) -> None:
     assert run(built("executor_runner"), "--model_path", path).stdout.splitlines()[1].endswith("fits")
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.pte")), ids=lambda path: path.stem)
+def test_a_stored_file_that_asks_for_too_much_is_refused(path: Path) -> None:
+    """Of each buffer that its tensors are planned into: the sizes alone say so, nothing is allocated for the answer."""
+    file = path.read_bytes()
+    sizes = pte.read(file).program.execution_plan[0].non_const_buffer_sizes
+    assert sum(sizes) > 0
+    for index in range(1, len(sizes)):
+        for size in (1 << 30, 1 << 40, sizes[index] + (1 << 14)):
+            broken = Place(file).set(size, "execution_plan", 0, "non_const_buffer_sizes", index)
+            with pytest.raises(
+                FormatError, match=f"planned buffer {index - 1} has {size} bytes, its tensors use"
+            ):
+                Runtime.get().load_program(broken).metadata("forward")

@@ -99,7 +99,7 @@ inline Error test_view(Context&, const Tensor& a, Span<const int64_t> size, Tens
   return Error::Ok;
 }
 
-TORCHETTE_KERNELS(test_family, TORCHETTE_KERNEL("test::add.out", test_add),
+TORCHETTE_KERNELS(test, TORCHETTE_KERNEL("test::add.out", test_add),
                   TORCHETTE_KERNEL("test::size.int", test_size),
                   TORCHETTE_KERNEL("test::count.to", test_count),
                   TORCHETTE_KERNEL("test::copy.out", test_copy),

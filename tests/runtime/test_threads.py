@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
 from torchette.errors import ExecutionError, InputError  # noqa: E402
+from torchette.exir import ExecutorchBackendConfig  # noqa: E402
 from torchette.runtime import Program, Runtime  # noqa: E402
 
 
@@ -32,7 +33,9 @@ class Towers(torch.nn.Module):
 @pytest.fixture(scope="module")
 def program() -> Program:
     torch.manual_seed(0)
-    model = torchette.compile(Towers().eval(), (torch.ones(32, 128),), parallel=2)
+    model = torchette.compile(
+        Towers().eval(), (torch.ones(32, 128),), config=ExecutorchBackendConfig(parallel=2)
+    )
     assert any("2 chains" in note for note in model.report().notes("split_chains"))
     return Runtime.get().load_program(model.program.buffer)
 

@@ -11,6 +11,7 @@ import torch
 import torchette
 from torchette.backends.null import NullPartitioner
 from torchette.errors import ExecutionError
+from torchette.exir import ExecutorchBackendConfig
 from torchette.runtime import Event, Method, Runtime
 
 
@@ -109,7 +110,9 @@ def test_chains_run_one_after_the_other() -> None:
             return x * x, y * y
 
     args = (torch.ones(3, 50), torch.ones(2, 70))
-    model = torchette.compile(Squares(), args, partitioner=NullPartitioner(), parallel=2)
+    model = torchette.compile(
+        Squares(), args, backend=NullPartitioner(), config=ExecutorchBackendConfig(parallel=2)
+    )
     method = Runtime.get().load_program(bytes(model)).load_method("forward", tracing=True, threads=2)
     for got, wanted in zip(method.execute(args), args, strict=True):
         assert torch.equal(torch.as_tensor(got), wanted)

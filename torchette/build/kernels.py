@@ -19,17 +19,28 @@ RUNTIME = ("torchette/runtime/kernel.cpp", "torchette/runtime/memory.cpp", "torc
 
 
 class Family(NamedTuple):
-    """A family of kernels: its name in table.cpp and the operators that its source registers."""
+    """A family of kernels: its name, which is its source's, and the operators that the source registers.
+
+    Attributes:
+        once: wider vectors do not make it faster, so it is compiled for the lowest instruction set alone.
+    """
 
     name: str
     operators: tuple[str, ...]
+    once: bool
 
 
 class Function(NamedTuple):
     """The typed function of an operator."""
 
-    source: str  # such as matmul.cpp
+    source: str  # below torchette/kernels, such as matmul.cpp
     name: str  # such as mm_out
+
+
+@functools.cache
+def sources() -> tuple[str, ...]:
+    """The sources of the kernel library, as paths below torchette/kernels."""
+    return tuple(sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cpp")))
 
 
 @functools.cache
@@ -39,8 +50,8 @@ def library() -> dict[str, Function]:
     They are read from the tables that stand under the kernels, and from the lines of the .def files that these include.
     """
     found = {}
-    for source in sorted(KERNELS.glob("*.cpp")):
-        text = source.read_text(encoding="utf-8")
+    for source in sources():
+        text = (KERNELS / source).read_text(encoding="utf-8")
         entries = re.findall(
             r'TORCHETTE_KERNEL\("([^"]+)",\s*(\w+(?:<[^>]*>)?|\([^()]*\))\)', re.sub(r"//.*", "", text)
         )
@@ -52,7 +63,7 @@ def library() -> dict[str, Function]:
                 for overload, suffix in macros.get(kind, ()):
                     entries.append((f"aten::{operator}{overload}", f"{operator}{suffix}"))
         for operator, function in entries:
-            found[operator] = Function(source.name, function)
+            found[operator] = Function(source, function)
     return found
 
 
@@ -63,11 +74,17 @@ def families() -> dict[str, Family]:
     for operator, function in library().items():
         operators.setdefault(function.source, []).append(operator)
     found = {}
-    for source in sorted(KERNELS.glob("*.cpp")):
-        name = re.search(r"^TORCHETTE_(?:KERNELS|FAMILY)\(\s*(\w+)", source.read_text(encoding="utf-8"), re.M)
-        if name:
-            found[source.name] = Family(name[1], tuple(operators.get(source.name, ())))
+    for source in sources():
+        text = (KERNELS / source).read_text(encoding="utf-8")
+        if registered := re.search(r"^TORCHETTE_(?:KERNELS(_ONCE)?|FAMILY)\(", text, re.M):
+            once = registered[1] is not None
+            found[source] = Family(Path(source).stem, tuple(operators.get(source, ())), once)
     return found
+
+
+def family_of(source: Path) -> Family | None:
+    """The family that a source registers, if it does."""
+    return families().get(source.relative_to(KERNELS).as_posix())
 
 
 def _entry_macros(text: str) -> dict[str, list[tuple[str, str]]]:

@@ -84,7 +84,7 @@ def core_flags(selection: Selection, common: tuple[str, ...]) -> tuple[str, ...]
 def core_units(platform: str, common: tuple[str, ...]) -> list[Unit]:
     """The core with a platform layer: "posix", "minimal", or "" for one of the caller's."""
     sources = sorted((PACKAGE / "runtime").glob("*.cpp"))
-    left_out = re.compile(r"python|platform_(?!%s$)\w+" % (platform or "$"))
+    left_out = re.compile(r"platform_(?!%s$)\w+" % (platform or "$"))
     return [Unit(source, common) for source in sources if not left_out.fullmatch(source.stem)]
 
 
@@ -93,16 +93,19 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
     common = (*common, *KERNEL_FLAGS, *(() if small else ("-O3",)))
     levels = _LEVELS if target.levels and not small else {"baseline": ()}
     units = []
-    for source in sorted((PACKAGE / "kernels").glob("*.cpp")):
+    for name in kernels.sources():
+        source = kernels.KERNELS / name
         if not _needed(selection, source):
             continue
         own = (*common, "-include", str(_selection_header(selection, source)))
         if source.name == "table.cpp":
             units.append(Unit(source, (*own, *(("-DTORCHETTE_ISA_LEVELS=1",) if len(levels) > 1 else ()))))
         else:
-            units += [
-                Unit(source, (*own, f"-DTORCHETTE_ISA={level}", *more)) for level, more in levels.items()
-            ]
+            family = kernels.family_of(source)
+            for level, more in levels.items():
+                units.append(Unit(source, (*own, f"-DTORCHETTE_ISA={level}", *more)))
+                if family is not None and family.once:
+                    break  # the first is the lowest
     return units
 
 
@@ -114,7 +117,7 @@ _SHARED = re.compile(
 
 def _needed(selection: Selection, source: Path) -> bool:
     """Whether the selection has operators of the source, or other sources may call it."""
-    family = kernels.families().get(source.name)
+    family = kernels.family_of(source)
     if selection.operators is None or family is None or _SHARED.search(source.read_text(encoding="utf-8")):
         return True
     return bool(selection.operators.intersection(family.operators))
@@ -127,7 +130,7 @@ def _selection_header(selection: Selection, source: Path | None) -> Path:
 
 def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
     """The conveniences above the core: files, malloc, Module, and, but in WebAssembly, threads."""
-    left_out = ("parallel_method", "thread_pool") if target.kind == "wasm" else ()
+    left_out = ("method_threads", "parallel_method", "thread_pool") if target.kind == "wasm" else ()
     sources = sorted((PACKAGE / "extension").glob("*.cpp"))
     return [Unit(source, common) for source in sources if source.stem not in left_out]
 

@@ -66,18 +66,18 @@ class Selection:
             bits = sum(1 << int(pte.SCHEMA.types["ScalarType"][DTYPES[name]]) for name in sorted(self.dtypes))
             lines.append(f"#define TORCHETTE_SELECTED_DTYPES {bits:#x}u  // {', '.join(sorted(self.dtypes))}")
         if self.operators is not None:
-            families = kernels.families()
-            own = families[source.name].operators if source is not None and source.name in families else ()
+            family = kernels.family_of(source) if source is not None else None
+            own = family.operators if family is not None else ()
             kept = self.operators if source is None else self.operators.intersection(own)
             names = "".join(f'"{name}", ' for name in sorted(kept))
             lines.append(f"#define TORCHETTE_SELECTED_OPERATORS {names}")
-            if source is None or source.name == "table.cpp":
-                used = sorted(
-                    family.name
-                    for family in families.values()
-                    if self.operators.intersection(family.operators)
-                )
-                lines.append("#define TORCHETTE_FAMILIES(X) " + " ".join(f"X({name})" for name in used))
+        if source is None or source.name == "table.cpp":
+            used = [
+                f"{'ONCE' if family.once else 'X'}({family.name})"
+                for family in kernels.families().values()
+                if self.operators is None or self.operators.intersection(family.operators)
+            ]
+            lines.append("#define TORCHETTE_FAMILIES(X, ONCE) " + " ".join(used))
         return "\n".join(["// What a selective build keeps; written by torchette build.", *lines, ""])
 
 

@@ -130,7 +130,7 @@ def _train_mode(reason: str, where: Sequence[str]) -> TrainModeError:
         where=where,
         hints=[
             "call model.eval() before compiling",
-            "if it is meant, as for Monte Carlo dropout: torchette.compile(..., train_mode=True)",
+            "if it is meant, as for Monte Carlo dropout: torchette.compile(..., edge=EdgeCompileConfig(train_mode=True))",
         ],
     )
 

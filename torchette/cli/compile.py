@@ -14,6 +14,11 @@ examples:
   torchette compile model.py:Net --until edge                print the graph after a stage
   torchette compile model.py:Net --dump graphs               the graph after every pass, a file each
   torchette compile model.py:Net --disable fold_constants    without one of the optimisations
+  torchette compile model.py:Net --backend xnnpack --fallback    by XNNPACK, and by our kernels where it is missing
+  torchette compile model.py:Net --dynamic 0:0=batch:1..32   dimension 0 of input 0 is from 1 to 32
+  torchette compile model.py:Net --backend xnnpack --quantize int8 --calibration day.npz --calibration night.npz
+  torchette compile model.py:Net --data-file weights.ptd     the weights in a file of their own, beside the program
+  torchette compile model.py:Net --strip                     without the lines that --name-lines, the default, stores
   torchette compile model.py:Net --arena SRAM=64K --arena DRAM      hot tensors in 64 KB, the others elsewhere
   torchette compile model.py:Net --budget ram=64K --budget target=cortex-m4 --fit      image layers in strips until it fits
 """
@@ -22,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import re
 import sys
 import time
 from pathlib import Path
@@ -34,6 +40,9 @@ from torchette.cli._console import bytes_text, note, print_json, print_values
 
 # What equal to eager means, for float32.
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
+
+# What --quantize takes.
+QUANTIZERS = ("int8", "int8-dynamic")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +62,42 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dump", metavar="DIR", type=Path, help="write the graph after every pass into this folder"
     )
+    parser.add_argument(
+        "--backend",
+        action="append",
+        metavar="NAME",
+        help="what runs the model: auto (the default), portable, xnnpack or another backend; repeat to ask several in order",
+    )
+    parser.add_argument(
+        "--fallback", action="store_true", help="let the file also run where the backend is missing"
+    )
+    parser.add_argument(
+        "--dynamic",
+        action="append",
+        metavar="INPUT:DIM=NAME[:MIN..MAX]",
+        default=[],
+        help="a dimension whose size varies, by the input's position; dimensions of one name have one size",
+    )
+    parser.add_argument(
+        "--quantize", choices=QUANTIZERS, help="integers for floats: 8 bits, activations static or dynamic"
+    )
+    parser.add_argument(
+        "--calibration",
+        action="append",
+        metavar="FILE",
+        default=[],
+        help="inputs to observe, .npz with one array per input (or .npy for one input); repeat for several",
+    )
+    parser.add_argument(
+        "--data-file", metavar="FILE.ptd", type=Path, help="write the weights to this file, beside the .pte"
+    )
+    parser.add_argument(
+        "--name-lines",
+        action="store_true",
+        default=True,
+        help="store the model's line of each instruction (default)",
+    )
+    parser.add_argument("--strip", dest="name_lines", action="store_false", help="leave these lines out")
     parser.add_argument(
         "--arena",
         action="append",
@@ -79,9 +124,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     source.require_torch()
     if options.list:
-        from torchette.exir.pipeline import PIPELINE
-
-        print(PIPELINE)
+        print(_pipeline(options))
         return DONE
     if options.model is None:
         raise UsageError("which model? Name FILE.py:NAME, MODULE:NAME or FILE.pt2")
@@ -90,20 +133,35 @@ def run(options: argparse.Namespace) -> int:
     return _compile(options)
 
 
+def _edge(options: argparse.Namespace, progress: Any = None) -> Any:
+    from torchette.exir import EdgeCompileConfig
+
+    return EdgeCompileConfig(
+        disable_passes=options.disable,
+        check_passes=options.check_passes,
+        dump=options.dump,
+        progress=progress,
+    )
+
+
+def _pipeline(options: argparse.Namespace) -> Any:
+    """The stages and passes that these options lead to."""
+    from torchette.exir import pipeline
+    from torchette.exir.delegation.delegate import partitioner_named
+
+    names = [name for name in options.backend or () if name not in ("auto", "portable")]
+    return pipeline.build(_edge(options), partitioners=[partitioner_named(name) for name in names])
+
+
 def _print_until(options: argparse.Namespace) -> int:
     from torchette.exir import pipeline
 
-    names = [stage.name for stage in pipeline.STAGES]
+    stages = _pipeline(options)
+    names = [stage.name for stage in stages.stages]
     if options.until not in names:
         raise UsageError(f"no stage {options.until!r}; the stages are {', '.join(names)}")
     program = source.exported(options.model, options.inputs, seed=options.seed)
-    settings = pipeline.Options(
-        until=options.until,
-        disable_passes=frozenset(options.disable),
-        check_passes=options.check_passes,
-        dump=options.dump,
-    )
-    print(pipeline.text(pipeline.PIPELINE.run(program, settings)), end="")
+    print(pipeline.text(stages.until(options.until).run(program)), end="")
     return DONE
 
 
@@ -120,13 +178,13 @@ def _compile(options: argparse.Namespace) -> int:
         model = torchette.compile(
             found.model,
             example,
-            disable_passes=options.disable,
-            check_passes=options.check_passes,
-            arenas=_arenas(options.arena),
-            budget=_budget(options.budget),
-            fit=options.fit,
-            dump=options.dump,
-            progress=progress,
+            dynamic_shapes=_dynamic_shapes(options.dynamic, found.model, example),
+            backend=options.backend or "auto",
+            quantizer=_quantizer(options.quantize),
+            calibration=_calibration(options.calibration),
+            edge=_edge(options, progress),
+            config=_config(options, path),
+            device=_device(options),
         )
     model.save(path)
     facts = {
@@ -193,19 +251,86 @@ def _compare(model: Any, original: Any, example: tuple) -> tuple[bool, float]:
     return equal, largest
 
 
-def _arenas(given: list[str]) -> dict[str, str | None]:
-    """``["SRAM=64K", "DRAM"]`` -> ``{"SRAM": "64K", "DRAM": None}``."""
-    pairs = [text.partition("=") for text in given]
-    return {name: size if equals else None for name, equals, size in pairs}
+def _config(options: argparse.Namespace, path: Path) -> Any:
+    from torchette.exir import ExecutorchBackendConfig
+
+    weights = options.data_file
+    if weights is not None and (weights.suffix != ".ptd" or weights.parent not in (Path("."), path.parent)):
+        raise UsageError(f"--data-file {weights}: name a .ptd file, which is written beside {path}")
+    return ExecutorchBackendConfig(
+        portable_fallback=options.fallback,
+        source_lines=options.name_lines,
+        external_constants=False if weights is None else lambda node: weights.stem,
+    )
 
 
-def _budget(given: list[str]) -> dict[str, str]:
-    """``["ram=64K", "target=cortex-m4"]`` -> ``{"ram": "64K", "target": "cortex-m4"}``."""
-    pairs = [text.partition("=") for text in given]
-    for text, equals in ((name, equals) for name, equals, _ in pairs):
+def _device(options: argparse.Namespace) -> Any:
+    """``--arena SRAM=64K --arena DRAM --budget ram=64K --fit`` as a `Device`."""
+    import torchette
+
+    arenas = {
+        name: size if equals else None for name, equals, size in (a.partition("=") for a in options.arena)
+    }
+    budget = {}
+    for text in options.budget:
+        name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--budget {text}: which value? For example --budget ram=64K")
-    return {name: value for name, _, value in pairs}
+        if name not in ("ram", "flash", "target"):
+            raise UsageError(f"--budget {text}: a budget has no {name!r}; it has ram, flash and target")
+        budget[name] = value
+    return torchette.Device(**budget, arenas=arenas, fit=options.fit)
+
+
+def _quantizer(name: str | None) -> Any:
+    """A quantizer of torchao's for XNNPACK's integers, which the portable kernels compute in floats."""
+    if name is None:
+        return None
+    from torchette.backends.xnnpack import pt2e_quantizer
+
+    config = pt2e_quantizer.get_symmetric_quantization_config(
+        is_per_channel=True, is_dynamic=name == "int8-dynamic"
+    )
+    return pt2e_quantizer.XNNPACKQuantizer().set_global(config)
+
+
+def _calibration(files: list[str]) -> Any:
+    """One tuple of tensors a file; None: the example inputs."""
+    torch = source.require_torch()
+    for file in files:
+        if not Path(file).is_file():
+            raise UsageError(f"no such file: {file}")
+    return [tuple(map(torch.from_numpy, inputs.from_file(Path(file)))) for file in files] or None
+
+
+_DYNAMIC = re.compile(r"(\d+):(\d+)=(\w+)(?::(\d+)\.\.(\d+))?")
+
+
+def _dynamic_shapes(texts: list[str], model: Any, example: tuple) -> Any:
+    """``["0:0=batch:1..32"]`` -> what `torch.export.export` takes."""
+    torch = source.require_torch()
+    if not texts:
+        return None
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError("--dynamic: an exported program has its dynamic shapes already")
+    dims: dict[str, Any] = {}
+    shapes: list[dict[int, Any]] = [{} for _ in example]
+    for text in texts:
+        match = _DYNAMIC.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"--dynamic {text}: write INPUT:DIM=NAME or INPUT:DIM=NAME:MIN..MAX, as 0:0=batch:1..32"
+            )
+        number, dim, name = int(match[1]), int(match[2]), match[3]
+        if number >= len(example) or dim >= getattr(example[number], "ndim", 0):
+            raise UsageError(f"--dynamic {text}: the model has no dimension {dim} of input {number}")
+        if name not in dims:
+            least, most = (None, None) if match[4] is None else (int(match[4]), int(match[5]))
+            if least is not None and most is not None and least > most:
+                raise UsageError(f"--dynamic {text}: {least} is more than {most}")
+            dims[name] = torch.export.Dim(name, min=least, max=most)
+        shapes[number][dim] = dims[name]
+    return tuple(shapes)
 
 
 def _stem(model: str) -> str:

@@ -14,6 +14,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
@@ -42,11 +43,12 @@ def run(options: argparse.Namespace) -> int:
     except (KeyError, ValueError) as error:
         raise UsageError(str(error)) from None
     if options.lower:
-        stages = [stage.name for stage in pipeline.STAGES if stage.dialect is dialect]
+        whole = pipeline.build()
+        stages = [stage.name for stage in whole.stages if stage.dialect is dialect]
         if not stages:
-            names = dict.fromkeys(stage.dialect.name for stage in pipeline.STAGES)
+            names = dict.fromkeys(stage.dialect.name for stage in whole.stages)
             raise UsageError(f"no stage of the compiler ends in {dialect}; these do: {', '.join(names)}")
-        program = pipeline.PIPELINE.run(program, pipeline.Options(until=stages[0], verify=False))
+        program = replace(whole.until(stages[0]), options=pipeline.Options(verify=False)).run(program)
     found = dialects.violations(program, dialect)
     if options.json:
         rows = [{"code": v.code, "message": v.message, "place": v.place, "try": v.remedy} for v in found]

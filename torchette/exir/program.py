@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -17,118 +15,21 @@ import torch
 from torch.export import ExportedProgram
 
 from torchette.errors import InputTypeError, UnsupportedError
-from torchette.exir import dialects, ops
+from torchette.exir import ops
+from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.delegation import delegate
 from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
+from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import EmitterOutput, emit_program
 from torchette.exir.graph import calls, place, placeholders, shape_text
-from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.ops import is_operator, kernel_name
-from torchette.exir.pass_manager import adapt, flatten
-from torchette.exir.passes.fold_constants import fold_constants
-from torchette.exir.passes.split_chains import split_chains
-from torchette.exir.passes.split_rows import Split, split_rows
-from torchette.exir.pipeline import PIPELINE, Options, PassRecord, Pipeline, Report, Stage
+from torchette.exir.pass_manager import flatten
+from torchette.exir.passes.split_rows import split_rows
+from torchette.exir.pipeline import TO_EDGE, TO_PLAN, Options, Pipeline, Report, build, delegation, planner_of
 from torchette.format import ptd, pte
 
 __path__: list[str] = []  # in ExecuTorch this is a package; compat.py serves `program._program`
-
-
-class DynamicMemoryPlanningMode(Enum):
-    """Where tensors of dynamic shape lie.
-
-    UPPER_BOUND: in planned memory, at their greatest size. Without a greatest size, as with SYMBOLIC.
-    SYMBOLIC: in memory that the caller's `DynamicAllocator` gives while the method runs, at their actual size.
-    """
-
-    UPPER_BOUND = 0
-    SYMBOLIC = 1
-
-
-@dataclass
-class EdgeCompileConfig:
-    """How to reach the Edge dialect.
-
-    Attributes:
-        preserve_ops: operators that are not decomposed.
-        disable_passes: names of optional passes not to run; `torchette.exir.pipeline.OPTIONAL` lists them.
-        check_passes: after every pass, compare the program's results on its example inputs with those before.
-        train_mode: compile what layers do in training, too: see `torchette.compile`.
-        strict: fail, rather than warn, when partitioners are given and something expensive runs on no backend.
-    """
-
-    _check_ir_validity: bool = True
-    _skip_dim_order: bool = False
-    _core_aten_ops_exception_list: list[torch._ops.OpOverload] = field(default_factory=list)
-    preserve_ops: list[torch._ops.OpOverload] = field(default_factory=list)
-    disable_passes: Sequence[str] = ()
-    check_passes: bool = False
-    train_mode: bool = False
-    strict: bool = False
-
-
-@dataclass
-class ExecutorchBackendConfig:
-    """How to go from the Edge dialect to the bytes of a file.
-
-    Attributes:
-        passes: users' passes, run before everything else.
-        memory_planning_pass: one for all methods, or method name -> pass.
-        to_out_var_pass: takes the place of our own pass to out variants if given.
-        emit_stacktrace: store for each instruction the lines of the model that it came from.
-        segment_alignment: bytes, a power of two, at which weights and delegate data begin in the file.
-        constant_tensor_alignment: bytes, a power of two, at which each weight begins; None: 16.
-        remove_view_copy: let copies that move nothing share memory.
-        emit_mutable_buffer_names: store the names of the model's state.
-        external_constants: the weights go to a data file, which `write_tensor_data_to_file` writes and programs may share:
-            True for all of them, or a function of a weight's placeholder that names its file, None for the program itself.
-        portable_fallback: store for each method with delegates a second plan that needs no backend; the runtime takes
-            it, with a warning, where a backend is missing or refuses.
-        row_splits: method name -> image layers to compute a few rows at a time, which takes less planned memory.
-        parallel: how many chains of instructions may run at the same time; more than one takes more planned memory.
-        disable_passes, check_passes: as in `EdgeCompileConfig`.
-
-    The other fields are ExecuTorch's and must keep their defaults for now; a value that would have to do something
-    raises UnsupportedError.
-    """
-
-    passes: Any = field(default_factory=list)
-    memory_planning_pass: Any = field(default_factory=MemoryPlanningPass)
-    propagate_device_config: Any = None
-    to_out_var_pass: Any = None
-    dynamic_memory_planning_mode: DynamicMemoryPlanningMode = DynamicMemoryPlanningMode.UPPER_BOUND
-    emit_stacktrace: bool = False
-    extract_delegate_segments: bool = True
-    segment_alignment: int = 128
-    constant_tensor_alignment: int | None = None
-    delegate_alignment: int | None = None
-    sym_shape_eval_pass: Any = None
-    remove_view_copy: bool = True
-    external_constants: bool | Callable[[torch.fx.Node], str | None] = False
-    external_mutable_weights: bool = False
-    emit_mutable_buffer_names: bool = False
-    do_quant_fusion_and_const_prop: bool = False
-    run_reinplace_pass: bool = False
-    enable_non_cpu_memory_planning: bool = True
-    reinplace_extra_ops: frozenset[Any] | None = None
-    portable_fallback: bool = False
-    row_splits: Mapping[str, Sequence[Split]] = field(default_factory=dict)
-    parallel: int = 1
-    disable_passes: Sequence[str] = ()
-    check_passes: bool = False
-
-    def __post_init__(self) -> None:
-        unsupported = {
-            "external_mutable_weights": self.external_mutable_weights,
-            "do_quant_fusion_and_const_prop": self.do_quant_fusion_and_const_prop,
-        }
-        asked = [name for name, value in unsupported.items() if value]
-        if asked:
-            raise UnsupportedError(
-                f"ExecutorchBackendConfig: {', '.join(asked)} is not there yet",
-                hints=["leave it at its default"],
-            )
 
 
 def to_edge(
@@ -148,7 +49,7 @@ def to_edge(
     Raises:
         DialectError: lists every node that has no place in core ATen or Edge, with the line of the model.
     """
-    return _to_edge(programs, constant_methods, compile_config, generate_etrecord)
+    return _to_edge(programs, constant_methods, compile_config, generate_etrecord, {}, ())
 
 
 def to_edge_transform_and_lower(
@@ -183,35 +84,28 @@ def _transform_and_lower(
     constant_methods: Mapping[str, Any] | None,
     compile_config: EdgeCompileConfig | None,
     generate_etrecord: bool,
-    **hooks: Any,
 ) -> EdgeProgramManager:
     named = _named(programs)
     wanted = _by_method(partitioner, named)
     config = compile_config or EdgeCompileConfig()
-    if wanted:
-        named = {
-            name: _before_decomposition(program, wanted.get(name, [])) for name, program in named.items()
-        }
-        whole = {
+    named = {name: _before_decomposition(program, wanted.get(name, ())) for name, program in named.items()}
+    preserve = tuple(
+        {
             op: None
             for name, partitioners in wanted.items()
             for one in partitioners
             for op in _kept_whole(one, named[name])
+            if op not in config.preserve_ops
         }
-        preserved = tuple(op for op in whole if op not in config.preserve_ops)
-        if preserved:
-            config = replace(config, preserve_ops=[*config.preserve_ops, *preserved])
-        if "fold_constants" not in config.disable_passes:
-            extra = hooks.get("extra_passes", {})
-            hooks["extra_passes"] = {**extra, "edge": (_fold_for_backends, *extra.get("edge", ()))}
-    edge = _to_edge(named, constant_methods, config, generate_etrecord, **hooks)
+    )
+    edge = _to_edge(named, constant_methods, config, generate_etrecord, wanted, preserve)
     if transform_passes:
-        edge = edge.transform(transform_passes, config)
+        edge = edge.transform(transform_passes)
     if not wanted:
         return edge
     edge = edge.to_backend(wanted)
-    if preserved:
-        edge = edge._decompose_the_rest(preserved, compile_config or EdgeCompileConfig())
+    if preserve:
+        edge = edge._decompose_the_rest(preserve, config)
     for name in wanted:
         warn(edge.delegation(name), config.strict)
     return edge
@@ -243,15 +137,6 @@ def _by_method(partitioner: Any, methods: Mapping[str, Any]) -> dict[str, list[A
     return found
 
 
-# Bytes by which the file may grow for a value that need not be computed between two delegates.
-_STORED = 1 << 20
-
-
-def _fold_for_backends(program: ExportedProgram) -> ExportedProgram:
-    """What follows from stored tensors alone is stored before backends are asked, and no question for them."""
-    return fold_constants(program, _STORED)
-
-
 def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any]) -> ExportedProgram:
     for partitioner in partitioners:
         program = partitioner.transform_for_pre_decomposition(program)
@@ -272,7 +157,8 @@ def _to_edge(
     constant_methods: Mapping[str, Any] | None,
     config: EdgeCompileConfig | None,
     generate_etrecord: bool,
-    **hooks: Any,
+    partitioners: Mapping[str, Sequence[Any]],
+    preserve: Sequence[Any],
 ) -> EdgeProgramManager:
     if generate_etrecord:
         raise UnsupportedError("generate_etrecord=True is not there yet", hints=["leave it out"])
@@ -284,23 +170,13 @@ def _to_edge(
             f"{', '.join(clash)}: both a method and a constant method",
             hints=["give the constant another name"],
         )
-    options = _options(config, **hooks)
-    lowered, reports = {}, {}
-    for name, program in named.items():
-        reports[name] = Report()
-        lowered[name] = PIPELINE.select("capture", "edge").run(program, options, reports[name])
-    return EdgeProgramManager(lowered, constant_methods, config, reports=reports)
-
-
-def lower_to_edge(
-    programs: Mapping[str, ExportedProgram],
-    constant_methods: Mapping[str, Any] | None,
-    compile_config: EdgeCompileConfig,
-    partitioner: Any = None,
-    **hooks: Any,
-) -> EdgeProgramManager:
-    """As `torchette.compile` does it; `hooks` are fields of `pipeline.Options`."""
-    return _transform_and_lower(programs, None, partitioner, constant_methods, compile_config, False, **hooks)
+    # The partitioners of any method count for all: a constant that two methods use is folded in both or in neither.
+    every = [one for given in partitioners.values() for one in given]
+    pipeline = build(config, partitioners=every, preserve=preserve).only(*TO_EDGE)
+    reports = {name: Report() for name in named}
+    lowered = {name: pipeline.run(program, reports[name]) for name, program in named.items()}
+    kept = replace(config, preserve_ops=[*config.preserve_ops, *preserve])
+    return EdgeProgramManager(lowered, constant_methods, kept, reports=reports)
 
 
 def _named(programs: Any) -> dict[str, ExportedProgram]:
@@ -319,23 +195,6 @@ def _named(programs: Any) -> dict[str, ExportedProgram]:
             ],
         )
     return dict(named)
-
-
-def _options(config: EdgeCompileConfig, **hooks: Any) -> Options:
-    return Options(
-        preserve_ops=tuple(config.preserve_ops),
-        allow=tuple(config._core_aten_ops_exception_list),
-        verify=config._check_ir_validity,
-        disable_passes=frozenset(config.disable_passes),
-        check_passes=config.check_passes,
-        train_mode=config.train_mode,
-        **hooks,
-    )
-
-
-def _allowed(config: EdgeCompileConfig) -> tuple[Any, ...]:
-    """What a program in the Edge dialect may hold besides its operators."""
-    return (*config.preserve_ops, *config._core_aten_ops_exception_list, *ops.EXTRAS)
 
 
 class EdgeProgramManager:
@@ -386,14 +245,12 @@ class EdgeProgramManager:
         programs, reports, portable = {}, {}, {}
         for name, program in self._programs.items():
             given = passes.get(name) if isinstance(passes, Mapping) else passes
-            mine = tuple(adapt(run) for run in flatten(given))
+            pipeline = build(config, transforms=given)
+            pipeline = pipeline.only("transform" if flatten(given) else "edge")
             reports[name] = Report(list(self._reports[name].records))
-            # What follows the user's passes makes the graph legal again: new views, numbers and casts are no faults.
-            edge = PIPELINE.select("edge", "edge").stages[0]
-            stage = Stage("transform", dialects.EDGE, (*mine, *edge.passes)) if mine else edge
-            programs[name] = Pipeline((stage,)).run(program, _options(config), reports[name])
+            programs[name] = pipeline.run(program, reports[name])
             if name in self._portable:
-                portable[name] = Pipeline((stage,)).run(self._portable[name], _options(config))
+                portable[name] = pipeline.run(self._portable[name])
         return EdgeProgramManager(
             programs, self._constant_methods, config, reports=reports, portable=portable
         )
@@ -408,22 +265,14 @@ class EdgeProgramManager:
             DelegationError: a backend cannot take what its partitioner has chosen.
         """
         wanted = _by_method(partitioner, self._programs)
-        programs = dict(self._programs)
         reports = {name: Report(list(report.records)) for name, report in self._reports.items()}
-        for turn in range(max(map(len, wanted.values()), default=0)):
-            # Methods that have a partitioner at this turn go together: backends may share data between them.
-            now = {name: given[turn] for name, given in wanted.items() if turn < len(given)}
-            start, before = time.perf_counter(), {name: len(programs[name].graph.nodes) for name in now}
-            spec = delegate.MethodProgramsPartitionerSpec({name: programs[name] for name in now}, now)
-            programs |= delegate.to_backend(spec)
-            seconds = (time.perf_counter() - start) / len(now)
-            for name, one in now.items():
-                if self.compile_config._check_ir_validity:
-                    dialects.verify(programs[name], dialects.EDGE, _allowed(self.compile_config))
-                notes = tuple(programs[name].graph_module.meta.pop("notes", ()))
-                size = len(programs[name].graph.nodes)
-                record = PassRecord("delegate", type(one).__name__, seconds, before[name], size, notes)
-                reports[name].records.append(record)
+        pipeline = Pipeline(
+            (delegation(wanted),), Options.of(self.compile_config, self.compile_config.preserve_ops)
+        )
+        programs = {
+            **self._programs,
+            **pipeline.run_methods({name: self._programs[name] for name in wanted}, reports),
+        }
         changed = {name: p for name, p in programs.items() if any(map(delegate.is_delegate_call, calls(p)))}
         portable = {name: self._portable.get(name, self._programs[name]) for name in changed}
         return EdgeProgramManager(
@@ -436,11 +285,11 @@ class EdgeProgramManager:
 
     def _decompose_the_rest(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
         """What was kept whole for backends that then did not take it becomes core operators after all."""
-        again = PIPELINE.select("core", "edge")
+        again = build(config, preserve=preserved).only("core again", "edge again")
 
         def decomposed(programs: Mapping[str, ExportedProgram], reports: Mapping[str, Report]) -> dict:
             return {
-                name: keep_reasons(program, again.run(program, _options(config), reports.get(name)))
+                name: keep_reasons(program, again.run(program, reports.get(name)))
                 if any(True for _ in calls(program, *preserved))
                 else program
                 for name, program in programs.items()
@@ -456,47 +305,38 @@ class EdgeProgramManager:
 
     def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
         """Optimise, plan memory and emit; this manager is left as it is."""
-        return self._to_executorch(config or ExecutorchBackendConfig())
-
-    def _to_executorch(self, config: ExecutorchBackendConfig, **hooks: Any) -> ExecutorchProgramManager:
-        options = _options(self.compile_config, **hooks)
-        options.disable_passes |= frozenset(config.disable_passes)
-        if not config.remove_view_copy:
-            options.disable_passes |= {"eliminate_views"}
-        options.check_passes |= config.check_passes
-        options.extra_passes = {"user": [adapt(run) for run in flatten(config.passes)]}
-        options.__post_init__()
+        config = config or ExecutorchBackendConfig()
         programs, reports, planners = {}, {}, []
         portable = self._portable if config.portable_fallback else {}
         fallbacks = {name + pte.PORTABLE: program for name, program in portable.items()}
         for name, program in {**self._programs, **fallbacks}.items():
-            planner = config.memory_planning_pass
-            if isinstance(planner, Mapping):
-                planner = planner.get(name.removesuffix(pte.PORTABLE)) or MemoryPlanningPass()
+            method = name.removesuffix(pte.PORTABLE)
+            planner = planner_of(config, method)
             if planner not in planners:
                 planners.append(planner)
             reports[name] = Report(list(self._reports[name].records) if name in self._reports else [])
-            splits = config.row_splits.get(name, ())
-            options.extra_passes["exec"] = [_splitting(splits)] if splits else []
-            programs[name] = _lowering(planner, config).run(program, options, reports[name])
+            programs[name] = self._pipeline(config, method).only(*TO_PLAN).run(program, reports[name])
         for planner in planners:
             if hasattr(planner, "run_multimethod"):
                 planner.run_multimethod()
+        _share_weights(programs, config)
         output = emit_program(
             programs,
             constant_methods=self._constant_methods,
             emit_stacktrace=config.emit_stacktrace,
+            source_lines=config.source_lines,
             emit_mutable_buffer_names=config.emit_mutable_buffer_names,
             data_file_of=_data_file_of(config.external_constants),
         )
         return ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
 
+    def _pipeline(self, config: ExecutorchBackendConfig, method: str) -> Pipeline:
+        checked = self.compile_config.check_passes or config.check_passes
+        return build(replace(self.compile_config, check_passes=checked), config, method=method)
+
     def _optimized(self, name: str, config: ExecutorchBackendConfig) -> ExportedProgram:
         """A method at the end of Edge, where its memory can still be changed by other layers."""
-        options = _options(self.compile_config)
-        options.disable_passes |= frozenset(config.disable_passes)
-        options.extra_passes = {"user": [adapt(run) for run in flatten(config.passes)]}
-        program = Pipeline(_lowering(None, config).stages[:-2]).run(self._programs[name], options)
+        program = self._pipeline(config, name).only("user", "optimize").run(self._programs[name])
         return split_rows(program, config.row_splits.get(name, ()))
 
     def __repr__(self) -> str:
@@ -515,58 +355,14 @@ def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
     return lambda node: None if "_lifted_tensor" in node.name else choice(node)
 
 
-def _splitting(splits: Sequence[Split]) -> Any:
-    def split(program: ExportedProgram) -> ExportedProgram:
-        """Layers are computed strip by strip."""
-        return split_rows(program, splits)
-
-    split.__name__ = split_rows.__name__
-    return split
-
-
-def _chaining(most: int) -> Any:
-    def chain(program: ExportedProgram) -> ExportedProgram:
-        """Independent branches become chains."""
-        return split_chains(program, most)
-
-    chain.__name__ = split_chains.__name__
-    return chain
-
-
-def _lowering(planner: Any, config: ExecutorchBackendConfig) -> Pipeline:
-    """The stages from Edge to planned memory, with the user's passes and choices in their places."""
-    lower = PIPELINE.select("optimize", "exec")
-    edge = PIPELINE.select("edge", "edge").stages[0]
-    stages = list(lower.stages)
-    if flatten(config.passes):
-        stages.insert(0, Stage("user", dialects.EDGE, edge.passes))
-    if config.to_out_var_pass is not None:
-        last = stages[-1]
-        stages[-1] = Stage(last.name, last.dialect, (*last.passes[:-1], adapt(config.to_out_var_pass)))
-
-    if config.parallel > 1:
-        last = stages[-1]
-        stages[-1] = Stage(last.name, last.dialect, (*last.passes, _chaining(config.parallel)))
-
-    def plan_memory(program: ExportedProgram) -> ExportedProgram:
-        """Give every tensor its place in memory."""
-        if config.dynamic_memory_planning_mode is DynamicMemoryPlanningMode.SYMBOLIC:
-            if not isinstance(planner, MemoryPlanningPass):
-                raise UnsupportedError("DynamicMemoryPlanningMode.SYMBOLIC needs a MemoryPlanningPass")
-            planner.at_actual_size = True
-        result = (
-            planner(program) if isinstance(planner, MemoryPlanningPass) else _run_planner(planner, program)
-        )
-        return result if isinstance(result, ExportedProgram) else program
-
-    return Pipeline((*stages, Stage("plan", dialects.EXEC, (plan_memory,))))
-
-
-def _run_planner(planner: Any, program: ExportedProgram) -> Any:
-    assign_specs(program)  # a planner of the user's own finds specs on the nodes, as ExecuTorch's do
-    if hasattr(planner, "run"):
-        return planner.run(program.graph_module, program.graph_signature)
-    return planner(program.graph_module)
+def _share_weights(programs: Mapping[str, ExportedProgram], config: ExecutorchBackendConfig) -> None:
+    """Let portable plans have weights as delegates hold them."""
+    portable = {name for name in programs if name.endswith(pte.PORTABLE)}
+    share_weights(
+        (programs[name] for name in sorted(portable)),
+        (programs[name] for name in sorted(programs.keys() - portable)),
+        _data_file_of(config.external_constants),
+    )
 
 
 class ExecutorchProgramManager:

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from torchette.capture import capture
-from torchette.errors import ExportError, InputError, InputTypeError, MissingPackageError
+from torchette.errors import ExportError, InputError, InputTypeError
 from torchette.exir.program import (
     EdgeCompileConfig,
     EdgeProgramManager,
@@ -30,6 +29,7 @@ from torchette.exir.program import (
 from torchette.export.recipe import ExportRecipe, LoweringRecipe, Mode, QuantizationRecipe
 from torchette.export.stages import FOLLOWS, PipelineArtifact
 from torchette.export.types import StageType
+from torchette.quantization import pt2e
 from torchette.runtime import Runtime
 
 _OF_MODULES = (StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
@@ -164,7 +164,7 @@ class ExportSession:
         configs = self._quantization.ao_quantization_configs or ()
         if not configs:
             return models
-        quantize_ = _torchao("torchao.quantization").quantize_
+        quantize_ = pt2e.torchao("torchao.quantization").quantize_
         models = models if self._recipe.source_transform_in_place else copy.deepcopy(models)
         for module in models.values():
             for config in configs:
@@ -182,11 +182,6 @@ class ExportSession:
         }
 
     def _quantized(self, model: Any, inputs: Sequence[tuple], recipe: QuantizationRecipe) -> GraphModule:
-        pt2e = _torchao("torchao.quantization.pt2e")
-        steps = _torchao("torchao.quantization.pt2e.quantize_pt2e")
-        compose = _torchao("torchao.quantization.pt2e.quantizer").ComposableQuantizer
-        quantizers = list(recipe.quantizers or ())
-        quantizer = quantizers[0] if len(quantizers) == 1 else compose(quantizers)
         shapes = None
         if recipe.dynamic_batch_size:
             batch = torch.export.Dim("batch", min=1)
@@ -196,21 +191,17 @@ class ExportSession:
         graph = torch.export.export(
             model, inputs[0], dynamic_shapes=shapes, strict=self._recipe.strict
         ).module()
-        graph = _through(graph, recipe.pre_prepare_passes)
-        graph = (steps.prepare_qat_pt2e if recipe.is_qat else steps.prepare_pt2e)(graph, quantizer)
-        graph = _through(graph, recipe.post_prepare_passes)
-        if recipe.is_qat:
-            assert recipe.train_fn is not None
-            pt2e.allow_exported_model_train_eval(graph)
-            pt2e.move_exported_model_to_train(graph)
-            recipe.train_fn(graph)
-            pt2e.move_exported_model_to_eval(graph)
-        else:
-            with torch.no_grad():
-                for args in recipe.calibration_inputs_fn() if recipe.calibration_inputs_fn else inputs:
-                    graph(*args)
-        graph = steps.convert_pt2e(_through(graph, recipe.pre_convert_passes))
-        return _through(graph, recipe.post_convert_passes)
+        observe = recipe.calibration_inputs_fn() if recipe.calibration_inputs_fn else inputs
+        return pt2e.quantize(
+            graph,
+            list(recipe.quantizers or ()),
+            [] if recipe.is_qat else [(given, {}) for given in observe],
+            train=recipe.train_fn if recipe.is_qat else None,
+            pre_prepare=recipe.pre_prepare_passes,
+            post_prepare=recipe.post_prepare_passes,
+            pre_convert=recipe.pre_convert_passes,
+            post_convert=recipe.post_convert_passes,
+        )
 
     def _torch_export(self, models: dict[str, Any]) -> dict[str, ExportedProgram]:
         programs = {}
@@ -369,24 +360,3 @@ def _of(found: Mapping[str, Any], method_name: str) -> Any:
         names = ", ".join(sorted(map(repr, found))) or "none"
         raise InputError(f"there is no method {method_name!r}; those that there are: {names}")
     return found[method_name]
-
-
-def _through(
-    graph: GraphModule, passes: Sequence[Callable[[GraphModule], GraphModule]] | None
-) -> GraphModule:
-    for run in passes or ():
-        graph = run(graph)
-        if not isinstance(graph, GraphModule):
-            raise InputTypeError(
-                f"the pass {getattr(run, '__name__', run)!r} gave no graph module but {type(graph).__name__}"
-            )
-    return graph
-
-
-def _torchao(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingPackageError(
-            "a recipe that quantizes needs torchao, which is not installed", hints=["pip install torchao"]
-        ) from error

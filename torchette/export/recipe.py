@@ -19,6 +19,7 @@ from torchette.errors import InputError
 from torchette.exir.delegation.delegate import Partitioner
 from torchette.exir.program import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.export.types import StageType
+from torchette.quantization.pt2e import GraphPasses
 
 
 class Mode(str, Enum):
@@ -47,9 +48,6 @@ class AOQuantizationConfig:
 
     ao_base_config: Any
     filter_fn: Callable[[Any, str], bool] | None = None
-
-
-GraphPasses = Sequence[Callable[[GraphModule], GraphModule]] | None
 
 
 @dataclass

@@ -9,6 +9,7 @@
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/error_name.h"
 #include "torchette/extension/module.h"
+#include "torchette/runtime/threads.h"
 
 using namespace torchette;
 using namespace torchette::extension;
@@ -215,6 +216,13 @@ torchette_error_t torchette_method_input_info(torchette_module_t* module, const 
 torchette_error_t torchette_method_output_info(torchette_module_t* module, const char* method, size_t index,
                                                torchette_value_t* output) {
   return info(module, method, index, true, output);
+}
+
+torchette_error_t torchette_set_num_threads(size_t count) { return code(set_num_threads(count)); }
+
+torchette_error_t torchette_module_set_num_threads(torchette_module_t* module, size_t count) {
+  TORCHETTE_GIVEN(module);
+  return code(module->module.set_num_threads(count));
 }
 
 torchette_error_t torchette_method_load(torchette_module_t* module, const char* method) {

@@ -22,7 +22,7 @@ typedef uint32_t torchette_error_t;
 #define TORCHETTE_INVALID_ARGUMENT 0x12u
 
 /* The version of this interface; grows when functions are added. */
-#define TORCHETTE_C_API_VERSION 1u
+#define TORCHETTE_C_API_VERSION 2u
 TORCHETTE_API uint32_t torchette_c_api_version(void);
 /* Such as "InvalidArgument"; a constant. */
 TORCHETTE_API const char* torchette_error_name(torchette_error_t error);
@@ -102,6 +102,12 @@ TORCHETTE_API torchette_error_t torchette_method_input_info(torchette_module_t* 
                                                             size_t index, torchette_value_t* info);
 TORCHETTE_API torchette_error_t torchette_method_output_info(torchette_module_t* module, const char* method,
                                                              size_t index, torchette_value_t* info);
+
+/* How many threads methods that are loaded from now on may use, for chains that may run at the same time and
+ * in backends: those of all modules, and those of one module, which goes first. 1 where neither is called. 0
+ * is TORCHETTE_INVALID_ARGUMENT. Since version 2. */
+TORCHETTE_API torchette_error_t torchette_set_num_threads(size_t count);
+TORCHETTE_API torchette_error_t torchette_module_set_num_threads(torchette_module_t* module, size_t count);
 
 /* Finds memory for a method and loads it; executing does so by itself. */
 TORCHETTE_API torchette_error_t torchette_method_load(torchette_module_t* module, const char* method);

@@ -8,8 +8,11 @@
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/method_threads.h"
 #include "torchette/extension/mmap_data_loader.h"
+#include "torchette/extension/source_lines.h"
 #include "torchette/runtime/backend.h"
+#include "torchette/runtime/threads.h"
 
 namespace torchette::extension {
 namespace {
@@ -41,6 +44,7 @@ struct Module::Loaded {
   HierarchicalAllocator planned{{}};
   MemoryManager manager{nullptr};
   std::unique_ptr<Method> method;
+  std::unique_ptr<MethodThreads> threads;  // null where it runs on the caller's alone
 };
 
 Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<EventTracer> event_tracer,
@@ -152,6 +156,12 @@ Result<MethodMeta> Module::method_meta(const std::string& method_name) {
   return program_->method_meta(method_name.c_str());
 }
 
+Error Module::set_num_threads(size_t count) {
+  TORCHETTE_CHECK(count != 0, InvalidArgument, "a method cannot run on 0 threads: 1 is the least");
+  num_threads_ = count;
+  return Error::Ok;
+}
+
 Error Module::plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas) {
   for (size_t id = 0; id < meta.num_memory_planned_buffers(); ++id) {
     const Result<int64_t> wanted = meta.memory_planned_buffer_size(id);
@@ -210,9 +220,13 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   }
   MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
   loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
+  const NumThreadsScope scope(num_threads_);
   Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer, data_map_.get());
   if (!method.ok()) return method.error();
   loaded->method = std::make_unique<Method>(std::move(*method));
+#ifndef __wasm__  // WebAssembly has no threads
+  loaded->threads = MethodThreads::make(*loaded->method, num_threads());
+#endif
   for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {
     if (!loaded->method->output_needs_memory(i)) continue;
     const Result<TensorInfo> info = meta->output_tensor_meta(i);
@@ -288,7 +302,8 @@ Result<std::vector<Value>> Module::execute(const std::string& method_name, const
   if (!found.ok()) return found.error();
   for (size_t i = 0; i < inputs.size(); ++i)
     if (!inputs[i].is_none()) TORCHETTE_TRY((*found)->set_input(inputs[i], i));
-  TORCHETTE_TRY((*found)->execute());
+  MethodThreads* const threads = methods_.at(method_name)->threads.get();
+  TORCHETTE_TRY(SourceLines::explain(**found, threads != nullptr ? threads->execute() : (*found)->execute()));
   return get_outputs(method_name);
 }
 

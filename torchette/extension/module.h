@@ -65,6 +65,11 @@ class Module {
   static bool is_fallback(const char* method_name);
   Result<MethodMeta> method_meta(const std::string& method_name);
 
+  /// How many threads methods that are loaded from now on may use, for chains that may run at the same time
+  /// and in backends; as many as set_num_threads() of torchette/runtime/threads.h says (1 at first) where
+  /// this is not called. Error: InvalidArgument (0).
+  Error set_num_threads(size_t count);
+
   /// `planned_memory` is used instead of memory of its own. Where a backend is missing or refuses and the
   /// program was compiled with a portable fallback, that is loaded, in memory of its own, and one log line
   /// says so. `event_tracer`, which must outlive the method, hears of it instead of the module's. Errors:
@@ -136,6 +141,7 @@ class Module {
   std::shared_ptr<MemoryAllocator> memory_allocator_;
   std::shared_ptr<MemoryAllocator> temp_allocator_;
   bool share_memory_arenas_;
+  size_t num_threads_ = 0;                          // 0: as many as the runtime is told
   std::shared_ptr<MemoryAllocator> shared_memory_;  // of the arenas that all methods share
   Arenas shared_arenas_;
   std::unordered_map<std::string, std::unique_ptr<Loaded>> methods_;

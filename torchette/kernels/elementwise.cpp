@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "torchette/kernels/dims.h"
-#include "torchette/kernels/special.h"
+#include "torchette/kernels/scientific/special.h"
 #include "torchette/kernels/strided.h"
 #include "torchette/kernels/vecmath.h"
 

@@ -532,7 +532,7 @@ static Error index_put_(Context& context, Tensor& x, Span<const Optional<Tensor>
   return put(context, x, indices, values, accumulate);
 }
 
-TORCHETTE_KERNELS(indexing,                                                        //
+TORCHETTE_KERNELS(index,                                                           //
                   TORCHETTE_KERNEL("aten::embedding.out", embedding_out),          //
                   TORCHETTE_KERNEL("aten::index_select.out", index_select_out),    //
                   TORCHETTE_KERNEL("aten::gather.out", gather_out),                //

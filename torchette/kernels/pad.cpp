@@ -88,7 +88,7 @@ Error pad_out(Context&, const Tensor& x, Span<const int64_t> pad, Tensor& out) {
 
 }  // namespace
 
-TORCHETTE_KERNELS(paddings,                                                              //
+TORCHETTE_KERNELS(pad,                                                                   //
                   TORCHETTE_KERNEL("aten::reflection_pad1d.out", (pad_out<1, true>)),    //
                   TORCHETTE_KERNEL("aten::reflection_pad2d.out", (pad_out<2, true>)),    //
                   TORCHETTE_KERNEL("aten::reflection_pad3d.out", (pad_out<3, true>)),    //

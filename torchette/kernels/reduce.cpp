@@ -658,7 +658,7 @@ static Error hash_tensor_out(Context&, const Tensor& x, Span<const int64_t> dims
   return Error::Ok;
 }
 
-TORCHETTE_KERNELS(reductions,                                                        //
+TORCHETTE_KERNELS(reduce,                                                            //
                   TORCHETTE_KERNEL("aten::sum.IntList_out", sum_out),                //
                   TORCHETTE_KERNEL("aten::mean.out", mean_out),                      //
                   TORCHETTE_KERNEL("aten::mean.dtype_out", mean_all_out),            //

@@ -510,7 +510,7 @@ Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, in
 }  // namespace
 
 TORCHETTE_KERNELS(
-    resampling,                                                                                             //
+    resample,                                                                                               //
     TORCHETTE_KERNEL("aten::upsample_nearest1d.out", upsample1d_out<Filter::Nearest>),                      //
     TORCHETTE_KERNEL("aten::upsample_nearest2d.out", upsample2d_out<Filter::Nearest>),                      //
     TORCHETTE_KERNEL("aten::upsample_nearest3d.out", upsample3d_out<Filter::Nearest>),                      //

@@ -448,7 +448,7 @@ Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> outpu
 
 }  // namespace
 
-TORCHETTE_KERNELS(scattering,                                                                            //
+TORCHETTE_KERNELS(scatter,                                                                               //
                   TORCHETTE_KERNEL("aten::scatter_reduce.two_out", scatter_reduce_two_out),              //
                   TORCHETTE_KERNEL("aten::scatter.reduce_out", scatter_reduce_out),                      //
                   TORCHETTE_KERNEL("aten::scatter.value_reduce_out", scatter_value_reduce_out),          //

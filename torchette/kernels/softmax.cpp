@@ -139,7 +139,7 @@ static Error log_softmax_out(Context& context, const Tensor& self, int64_t dim, 
   return softmax<true>(context, self, dim, half_to_float, out);
 }
 
-TORCHETTE_KERNELS(softmaxes, TORCHETTE_KERNEL("aten::_softmax.out", softmax_out),
+TORCHETTE_KERNELS(softmax, TORCHETTE_KERNEL("aten::_softmax.out", softmax_out),
                   TORCHETTE_KERNEL("aten::_log_softmax.out", log_softmax_out))
 
 }  // namespace TORCHETTE_ISA

@@ -1,44 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Names the families of kernels, one line each, and picks the best instruction-set level that the CPU runs.
+// Puts the families of kernels together, of the best instruction-set level that the CPU runs.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include "torchette/runtime/kernel.h"
 
-#ifndef TORCHETTE_FAMILIES  // a selective build names those that it has kernels of
-#define TORCHETTE_FAMILIES(X) \
-  X(conv)                     \
-  X(distances)                \
-  X(elementwise)              \
-  X(fills)                    \
-  X(gradients)                \
-  X(indexing)                 \
-  X(linear_algebra)           \
-  X(matmul)                   \
-  X(norm)                     \
-  X(paddings)                 \
-  X(pool)                     \
-  X(prim_ops)                 \
-  X(randoms)                  \
-  X(ranks)                    \
-  X(reductions)               \
-  X(resampling)               \
-  X(running)                  \
-  X(scattering)               \
-  X(selection)                \
-  X(shape)                    \
-  X(softmaxes)                \
-  X(sorting)                  \
-  X(spectra)                  \
-  X(transforms)
+// X(conv) ONCE(sort) ...: the build writes it from the sources that it compiles, and includes it first. X is
+// a family of each level, ONCE one of the lowest level alone.
+#ifndef TORCHETTE_FAMILIES
+#error "TORCHETTE_FAMILIES is not defined: include the header that names the families, as CMakeLists.txt does"
 #endif
 
 namespace torchette {
 
-#define TORCHETTE_DECLARE(family) extern const Kernels family;
+#define TORCHETTE_DECLARE(family) extern const Kernels family##_family;
 #define TORCHETTE_COUNT(family) +1
-constexpr size_t kFamilies = TORCHETTE_FAMILIES(TORCHETTE_COUNT);
+#define TORCHETTE_NOTHING(family)
+constexpr size_t kFamilies = 0 TORCHETTE_FAMILIES(TORCHETTE_COUNT, TORCHETTE_COUNT);
 
 namespace {
 Kernels table[kFamilies];
@@ -47,15 +26,25 @@ std::atomic<bool> table_is_ready{false};
 
 // Copied on first use: a table filled at link time would need the other files' sizes, one filled at start a
 // static constructor. Threads that race write the same values.
-#define TORCHETTE_PUT(family) to[i++] = family;
-#define TORCHETTE_LEVEL(level)          \
-  namespace level {                     \
-  TORCHETTE_FAMILIES(TORCHETTE_DECLARE) \
-  static void fill(Kernels* to) {       \
-    size_t i = 0;                       \
-    TORCHETTE_FAMILIES(TORCHETTE_PUT)   \
-  }                                     \
+#define TORCHETTE_PUT(family) to[i++] = family##_family;
+#define TORCHETTE_PUT_ONCE(family) to[i++] = TORCHETTE_LOWEST::family##_family;
+#define TORCHETTE_LEVEL(level)                             \
+  namespace level {                                        \
+  TORCHETTE_FAMILIES(TORCHETTE_DECLARE, TORCHETTE_NOTHING) \
+  static void fill(Kernels* to) {                          \
+    size_t i = 0;                                          \
+    TORCHETTE_FAMILIES(TORCHETTE_PUT, TORCHETTE_PUT_ONCE)  \
+  }                                                        \
   }
+
+#ifdef TORCHETTE_ISA_LEVELS
+#define TORCHETTE_LOWEST v1
+#else
+#define TORCHETTE_LOWEST baseline
+#endif
+namespace TORCHETTE_LOWEST {
+TORCHETTE_FAMILIES(TORCHETTE_NOTHING, TORCHETTE_DECLARE)
+}
 
 #ifdef TORCHETTE_ISA_LEVELS
 TORCHETTE_LEVEL(v1)

@@ -57,9 +57,6 @@ _log = logging.getLogger("torchette")
 _log.addHandler(logging.NullHandler())  # else Python itself would print what nobody listens to
 
 
-# More threads than chains can be are of no use.
-_MOST_THREADS = 256
-
 # The runtime's error numbers that Python tells apart.
 _INVALID_ARGUMENT, _OPERATOR_MISSING = 0x12, 0x14
 _NOT_FOUND = 0x20
@@ -245,6 +242,14 @@ def _portable(name: str) -> str:
     return name + _module().PORTABLE
 
 
+def _thread_count(count: Any) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 1 << 31:
+        raise InputError(
+            f"a method cannot run on {count!r} threads", hints=["a whole number from 1; 1 is the default"]
+        )
+    return count
+
+
 def _kind(kind: int) -> str:
     return _KINDS[kind] if kind < len(_KINDS) else "list"
 
@@ -402,11 +407,12 @@ class Program:
         """The names of its methods."""
         return {name for name in self._program.method_names if not name.endswith(_module().PORTABLE)}
 
-    def load_method(self, name: str, *, threads: int = 1, tracing: bool = False) -> Method:
+    def load_method(self, name: str, *, threads: int | None = None, tracing: bool = False) -> Method:
         """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
 
-        With more than one thread, chains that need nothing of each other run at the same time, at most `threads` of them:
-        see `torchette.compile(parallel=...)`. Results are the same, bit by bit.
+        It may use `threads` threads, or as many as `Runtime.set_num_threads` says (1 at first). Chains that need nothing of
+        each other then run at the same time, see `ExecutorchBackendConfig(parallel=...)`, and results are the same, bit by bit.
+        A backend uses as many too, at most one for each processor, unless an option of its own says how many.
 
         Where a backend is missing or refuses and the program was compiled with `portable_fallback`, the portable kernels
         run the method, and a RuntimeWarning says so, once.
@@ -415,21 +421,20 @@ class Program:
         then run one after the other. `torchette profile` prints a table of it.
 
         Raises:
-            InputError: `threads` is no positive number.
+            InputError: `threads` is no whole number from 1.
             RuntimeLoadError: there is no such method, or it needs kernels (all of them are named) or backends that are not
                 there.
             FormatError: the file is damaged.
         """
-        if threads < 1:
-            raise InputError(f"a method cannot run on {threads} threads", hints=["threads=1, the default"])
+        count = 0 if threads is None else _thread_count(threads)
         meta = self.metadata(name)
         try:
-            return Method(self._program.load_method(name, min(threads, _MOST_THREADS), tracing), meta)
+            return Method(self._program.load_method(name, count, tracing), meta)
         except _module().Fault as fault:
             if not meta.backend_names or _portable(name) not in self._program.method_names:
                 raise self._error(fault, f"method {name!r} cannot be loaded") from None
             reason = str(fault.args[2]).partition("\n")[0]
-        method = self._load_portable(name, tracing)
+        method = self._load_portable(name, count, tracing)
         warnings.warn(
             f"{self._name}: method {name!r} runs on the portable kernels: {reason}",
             RuntimeWarning,
@@ -504,10 +509,10 @@ class Program:
         text = repr((facts, machine))
         return hashlib.sha256(text.encode()).hexdigest().encode()
 
-    def _load_portable(self, name: str, tracing: bool = False) -> Method:
+    def _load_portable(self, name: str, threads: int = 0, tracing: bool = False) -> Method:
         try:
             portable = MethodMeta(self._program.describe(_portable(name)))
-            return Method(self._program.load_method(_portable(name), 1, tracing), portable)
+            return Method(self._program.load_method(_portable(name), threads, tracing), portable)
         except _module().Fault as fault:
             raise self._error(fault, f"the portable plan of method {name!r} cannot be loaded") from None
 
@@ -757,6 +762,16 @@ class Runtime:
             _module()
             Runtime._instance = Runtime()
         return Runtime._instance
+
+    def set_num_threads(self, count: int) -> None:
+        """How many threads methods that are loaded from now on may use where `load_method` does not say; 1 at first. See
+        docs/threads.md. InputError if it is no whole number from 1."""
+        _module().set_num_threads(_thread_count(count))
+
+    @property
+    def num_threads(self) -> int:
+        """What `set_num_threads` has said."""
+        return _module().num_threads()
 
     @property
     def backend_registry(self) -> BackendRegistry:

@@ -209,19 +209,24 @@ constexpr size_t count_kept(const Kernel (&all)[kAll]) {
   return n;
 }
 
-/// A family of the entries in the array FAMILY_entries. Must stand inside namespace torchette::TORCHETTE_ISA;
-/// table.cpp names the family.
+/// The family of kernels in the array FAMILY_entries, as FAMILY_family. Must stand inside namespace
+/// torchette::TORCHETTE_ISA. The table of all kernels expects a family under the name of its file.
 #define TORCHETTE_FAMILY(family)                                                                         \
   static constexpr ::torchette::KeptKernels<::torchette::count_kept(family##_entries)> family##_kernels( \
       family##_entries);                                                                                 \
-  extern const ::torchette::Kernels family;                                                              \
-  const ::torchette::Kernels family(family##_kernels.kernels, ::torchette::count_kept(family##_entries));
+  extern const ::torchette::Kernels family##_family;                                                     \
+  const ::torchette::Kernels family##_family(family##_kernels.kernels,                                   \
+                                             ::torchette::count_kept(family##_entries));
 
-/// The one registration of a family, under the kernels of its file:
+/// The one registration of a family, under the kernels of its file matmul.cpp:
 /// TORCHETTE_KERNELS(matmul, TORCHETTE_KERNEL("aten::mm.out", mm_out), ...)
 #define TORCHETTE_KERNELS(family, ...)                                     \
   static constexpr ::torchette::Kernel family##_entries[] = {__VA_ARGS__}; \
   TORCHETTE_FAMILY(family)
+
+/// The same for kernels that wider vectors do not make faster: builds for several instruction sets compile
+/// the file for the lowest one alone.
+#define TORCHETTE_KERNELS_ONCE(family, ...) TORCHETTE_KERNELS(family, __VA_ARGS__)
 
 /// Returns `error` from the kernel, with the message in the log, when `condition` does not hold. The place of
 /// the fault is logged once, here.

@@ -216,12 +216,66 @@ size_t MethodMeta::num_memory_planned_buffers() const {
   return n == 0 ? 0 : n - 1;  // the first is reserved
 }
 
+/// How far the tensors in a planned buffer reach, for a buffer of `wanted` bytes.
+struct MethodMeta::Reach {
+  /// What a buffer may have beyond its tensors: its end is rounded up to the planner's alignment, of which a
+  /// page is the largest that makes sense, and ExecuTorch adds 64 bytes that XNNPACK may read.
+  static constexpr uint64_t kRounding = 4096 + 64;
+
+  uint64_t wanted;
+  size_t effort;     // values that may be looked at
+  uint64_t end = 0;  // of the tensor that reaches furthest
+
+  bool is_enough() const { return end >= wanted || wanted - end <= kRounding; }
+
+  /// The tensors of one method that are planned into buffer `id`, until they are enough.
+  Error add(Reader& reader, const Table& plan, size_t id) {
+    const flat::Tables values = plan.tables(schema::ExecutionPlan::kValues);
+    TORCHETTE_CHECK(values.size() <= effort, InvalidProgram, "the file has too many planned buffers");
+    effort -= values.size();
+    for (size_t i = 0; i < values.size() && !is_enough(); ++i) {
+      const Table value = values[i];
+      if (value.get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor) continue;
+      const Table tensor = value.table(schema::EValue::kVal);
+      const Table allocation = tensor.table(schema::Tensor::kAllocationInfo);
+      if (!allocation.present() || allocation.get<uint32_t>(schema::AllocationDetails::kMemoryId) != id)
+        continue;
+      const Result<TensorInfo> info = TensorInfo::of(reader, tensor);
+      if (!info.ok()) return info.error();
+      const uint64_t offset =
+          allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
+          static_cast<uint64_t>(allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
+      // loading refuses one that ends beyond its buffer
+      const uint64_t past = offset + info->nbytes();
+      if (past >= offset && past > end) end = past;
+    }
+    return Error::Ok;
+  }
+};
+
 Result<int64_t> MethodMeta::memory_planned_buffer_size(size_t index) const {
   Plan plan(program_->reader(), plan_);
   const Span<const int64_t> sizes = plan.table.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes);
   TORCHETTE_CHECK(index + 1 < sizes.size(), InvalidArgument, "there is no planned buffer %zu", index);
-  TORCHETTE_CHECK(sizes[index + 1] >= 0, InvalidProgram, "planned buffer %zu has a negative size", index);
-  return sizes[index + 1];
+  const int64_t size = sizes[index + 1];
+  TORCHETTE_CHECK(size >= 0, InvalidProgram, "planned buffer %zu has a negative size", index);
+  if (size == 0) return size;
+  // the callers allocate what this says, so it is held against what the tensors use
+  const auto wanted = static_cast<uint64_t>(size);
+  // whoever asks for each of them walks over all values each time, and gets the rounding each time
+  const size_t effort = plan.effort / sizes.size();
+  TORCHETTE_CHECK(sizes.size() <= effort, InvalidProgram, "the file has too many planned buffers");
+  Reach reach{wanted, effort};
+  TORCHETTE_TRY(reach.add(plan.reader, plan.table, index + 1));
+  // methods that share their state have buffers as large as the state of all of them
+  const flat::Tables plans = Table::root(&plan.reader).tables(schema::Program::kExecutionPlan);
+  for (size_t i = 0; i < plans.size() && !reach.is_enough(); ++i)
+    TORCHETTE_TRY(reach.add(plan.reader, plans[i], index + 1));
+  TORCHETTE_CHECK(plan.reader.ok(), InvalidProgram, "a method's plan is not inside of the file");
+  TORCHETTE_CHECK(reach.is_enough(), InvalidProgram,
+                  "planned buffer %zu has %lld bytes, its tensors use %llu: the file is damaged", index,
+                  static_cast<long long>(size), static_cast<unsigned long long>(reach.end));
+  return size;
 }
 
 size_t MethodMeta::num_backends() const {

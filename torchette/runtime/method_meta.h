@@ -69,7 +69,8 @@ class MethodMeta {
   size_t num_attributes() const;
   Result<TensorInfo> attribute_tensor_meta(size_t index) const;
   size_t num_memory_planned_buffers() const;
-  /// Bytes.
+  /// Bytes, as the file says, where the tensors planned into the buffer come to that within 4160 bytes:
+  /// whoever allocates as much asks for no memory that only a damaged file needs.
   Result<int64_t> memory_planned_buffer_size(size_t index) const;
   bool uses_backend(const char* backend_name) const;
   size_t num_backends() const;
@@ -83,6 +84,8 @@ class MethodMeta {
   friend class Method;
   friend class Program;
   MethodMeta(const Program* program, size_t plan) : program_(program), plan_(plan) {}
+
+  struct Reach;
 
   Result<Tag> tag_of(uint16_t slot, size_t index) const;
   Result<TensorInfo> tensor_of(uint16_t slot, size_t index) const;

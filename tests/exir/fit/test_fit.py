@@ -32,7 +32,7 @@ def test_splitting_makes_a_mobilenet_fit_into_half_of_its_memory() -> None:
     (before,) = bills(whole.program.buffer)
     budget = before.ram // 2
     with pytest.raises(PlanError) as caught:
-        torchette.compile(module, (x,), budget={"ram": budget})
+        torchette.compile(module, (x,), device=torchette.Device(ram=budget))
     error = caught.value
     assert error.code == "over-budget"
     assert f"RAM has {budget:,} bytes, forward needs {before.ram:,}, {before.ram - budget:,} more" in str(
@@ -40,7 +40,7 @@ def test_splitting_makes_a_mobilenet_fit_into_half_of_its_memory() -> None:
     )
     assert "strips of rows" in error.hints[0] and "fit=True" in error.hints[-1]
 
-    fitted = torchette.compile(module, (x,), budget={"ram": budget}, fit=True)
+    fitted = torchette.compile(module, (x,), device=torchette.Device(ram=budget, fit=True))
     (after,) = bills(fitted.program.buffer)
     assert after.ram <= budget and sum(after.planned) <= 0.6 * sum(before.planned)
     torch.testing.assert_close(torch.as_tensor(fitted(x)), module(x), rtol=1e-4, atol=1e-5)
@@ -50,7 +50,7 @@ def test_what_fits_is_left_as_it_is() -> None:
     layer, args = nn.Linear(8, 8).eval(), (torch.ones(1, 8),)
     plain = torchette.compile(layer, args)
     kept = torchette.compile(
-        layer, args, budget={"ram": "1M", "flash": "1M", "target": "cortex-m4"}, fit=True
+        layer, args, device=torchette.Device(ram="1M", flash="1M", target="cortex-m4", fit=True)
     )
     assert kept.program.buffer == plain.program.buffer
 
@@ -58,20 +58,20 @@ def test_what_fits_is_left_as_it_is() -> None:
 def test_what_no_split_helps_is_said_to_the_byte() -> None:
     layer, args = nn.Linear(8, 8).eval(), (torch.ones(1, 8),)
     (bill,) = bills(torchette.compile(layer, args).program.buffer)
-    torchette.compile(layer, args, budget={"ram": bill.ram})
+    torchette.compile(layer, args, device=torchette.Device(ram=bill.ram))
     with pytest.raises(PlanError, match=f"forward needs {bill.ram:,}, 1 more") as caught:
-        torchette.compile(layer, args, budget={"ram": bill.ram - 1}, fit=True)
+        torchette.compile(layer, args, device=torchette.Device(ram=bill.ram - 1, fit=True))
     assert "no split" in caught.value.hints[0]
 
 
 def test_a_file_that_is_too_large_is_refused_with_its_largest_weights() -> None:
     layer, args = nn.Linear(64, 64).eval(), (torch.ones(1, 64),)
     size = len(torchette.compile(layer, args).program.buffer)
-    torchette.compile(layer, args, budget={"flash": size})
+    torchette.compile(layer, args, device=torchette.Device(flash=size))
     with pytest.raises(
         PlanError, match=f"flash has {size - 1:,} bytes, the file has {size:,}, 1 more"
     ) as caught:
-        torchette.compile(layer, args, budget={"flash": size - 1})
+        torchette.compile(layer, args, device=torchette.Device(flash=size - 1))
     assert "16,384 bytes: weight" in caught.value.where[0]
 
 
@@ -82,4 +82,4 @@ def test_a_file_that_is_too_large_is_refused_with_its_largest_weights() -> None:
 )  # fmt: skip
 def test_a_budget_that_is_none_is_refused(budget: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        torchette.compile(nn.ReLU(), (torch.ones(2),), budget=budget)
+        torchette.compile(nn.ReLU(), (torch.ones(2),), device=torchette.Device(**budget))

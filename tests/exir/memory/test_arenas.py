@@ -35,7 +35,9 @@ ARGS = (torch.randn(4, 16),)
 
 
 def test_what_is_hot_and_small_lies_in_the_fast_memory() -> None:
-    model = torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": "1K", "DRAM": None})
+    model = torchette.compile(
+        Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": "1K", "DRAM": None})
+    )
     assert list(model.arenas()) == ["SRAM", "DRAM"]
     assert 0 < model.arenas()["SRAM"] <= 1024 and model.arenas()["DRAM"] == WIDE
     (method,) = describe(bytes(model.program.buffer)).methods
@@ -54,7 +56,9 @@ def model_of(model: torchette.Model) -> torch.nn.Module:
 
 
 def test_everything_lies_in_the_fast_memory_where_it_fits() -> None:
-    model = torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": 1 << 20, "DRAM": None})
+    model = torchette.compile(
+        Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 1 << 20, "DRAM": None})
+    )
     assert model.arenas()["DRAM"] == 0 and model.arenas()["SRAM"] == model.planned_bytes
 
 
@@ -77,27 +81,25 @@ def test_the_user_may_choose_for_single_tensors() -> None:
 
 def test_what_does_not_fit_is_named_to_the_byte() -> None:
     with pytest.raises(PlanError) as caught:
-        torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": 256, "DRAM": "8K"})
+        torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 256, "DRAM": "8K"}))
     error = caught.value
     assert error.code == "does-not-fit"
     assert "DRAM has 8,192 bytes, 16,384 are needed, 8,192 more" in error.message
     assert "16,384 bytes" in error.where[0] and "self.up(x)" in error.where[0]
     assert error.hints[0] == "give DRAM 16,384 bytes"
     # and that is true
-    torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": 256, "DRAM": 16384})
+    torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 256, "DRAM": 16384}))
     with pytest.raises(PlanError, match="1 more"):
-        torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": 256, "DRAM": 16383})
+        torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 256, "DRAM": 16383}))
 
 
 def test_lending_inputs_and_outputs_is_offered_where_it_helps() -> None:
-    planned = {"plan_inputs_and_outputs": True}
+    planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(arenas={"A": "1K"}))
     with pytest.raises(PlanError) as caught:
-        torchette.compile(
-            torch.nn.Linear(256, 4).eval(), (torch.ones(64, 256),), arenas={"A": "1K"}, **planned
-        )
+        torchette.compile(torch.nn.Linear(256, 4).eval(), (torch.ones(64, 256),), config=planned)
     assert any("lend" in hint and "0 bytes" in hint for hint in caught.value.hints)
 
 
 def test_a_size_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="arena SRAM: 'much' is no number of bytes"):
-        torchette.compile(Wide().eval(), ARGS, arenas={"SRAM": "much"})
+        torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": "much"}))

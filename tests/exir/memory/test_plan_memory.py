@@ -23,16 +23,17 @@ from torchette.exir.memory.plan_memory import (
     specs_of,
     update_all_tensors_lifetime,
 )
-from torchette.exir.pipeline import PIPELINE
+from torchette.exir.pipeline import build
 from torchette.exir.tensor import TensorShapeDynamism, TensorSpec
 
 
-def lower(module, *args, dynamic_shapes=None, options=None):
+def lower(module, *args, dynamic_shapes=None):
     """A program of out variants, not yet planned."""
     if not isinstance(module, nn.Module):
         module = Function(module)
         dynamic_shapes = None if dynamic_shapes is None else (dynamic_shapes,)
-    return PIPELINE.run(torch.export.export(module.eval(), args, dynamic_shapes=dynamic_shapes), options)
+    exported = torch.export.export(module.eval(), args, dynamic_shapes=dynamic_shapes)
+    return build().until("exec").run(exported)
 
 
 def nodes(program):

@@ -129,7 +129,7 @@ def test_exported_program_and_module_are_left_alone():
     module = Function(lambda x: x.view(-1) * 2)
     exported = export(module, (torch.randn(2, 3),))
     before = exported.graph_module.code, str(exported.graph_signature)
-    from torchette.exir.pipeline import PIPELINE
+    from torchette.exir.pipeline import build
 
-    PIPELINE.run(exported)
+    build().until("exec").run(exported)
     assert (exported.graph_module.code, str(exported.graph_signature)) == before

@@ -16,7 +16,7 @@ from torch.export import Dim
 
 import torchette
 from torchette.errors import ExecutionError
-from torchette.exir import ops, to_edge
+from torchette.exir import EdgeCompileConfig, ops, to_edge
 from torchette.runtime import Runtime
 
 N = ({0: Dim("n", min=2, max=16)},)
@@ -143,7 +143,10 @@ def test_the_device_holds_the_rest(function: Callable, good: list, bad: dict[tup
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = torchette.compile(
-            Function(function).eval(), (torch.tensor(good),), dynamic_shapes=shapes, check_passes=True
+            Function(function).eval(),
+            (torch.tensor(good),),
+            dynamic_shapes=shapes,
+            edge=EdgeCompileConfig(check_passes=True),
         )
     torch.testing.assert_close(model(torch.tensor(good)), function(torch.tensor(good)))
     for values, said in bad.items():

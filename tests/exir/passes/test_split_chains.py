@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import torchette
 from torchette.devtools.inspect import MethodInfo, describe
+from torchette.exir import ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.format import pte
 
 
@@ -52,7 +54,7 @@ def test_branches_become_chains_that_give_the_same(name: str) -> None:
     function, most = CASES[name]
     module, x = Branches(function).eval(), torch.randn(64, 64)
     plain = torchette.compile(module, (x,))
-    split = torchette.compile(module, (x,), parallel=4)
+    split = torchette.compile(module, (x,), config=ExecutorchBackendConfig(parallel=4))
     assert len(_chains(plain)) == 1 and sum(_chains(split)) == sum(_chains(plain))
     notes = split.report().notes("split_chains")
     assert any(f"{most} chains" in note for note in notes), notes
@@ -66,7 +68,9 @@ def test_branches_become_chains_that_give_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["two_and_a_sum", "three_and_a_cat", "behind_a_stem"])
 def test_no_byte_of_one_chain_is_anothers(name: str) -> None:
     module, x = Branches(CASES[name][0]).eval(), torch.randn(64, 64)
-    model = torchette.compile(module, (x,), parallel=4, plan_inputs_and_outputs=True)
+    model = torchette.compile(
+        module, (x,), config=ExecutorchBackendConfig(parallel=4, memory_planning_pass=MemoryPlanningPass())
+    )
     (method,) = describe(model.program.buffer).methods
     (plan,) = pte.read(model.program.buffer).program.execution_plan
     start, touched = 0, []
@@ -95,13 +99,20 @@ def _overlap(method: MethodInfo, one: int, other: int) -> bool:
 
 def test_what_is_light_or_follows_one_path_stays_one_chain() -> None:
     x = torch.randn(4, 4)
-    light = torchette.compile(nn.Identity().eval(), (x,), parallel=2)
+    light = torchette.compile(nn.Identity().eval(), (x,), config=ExecutorchBackendConfig(parallel=2))
     assert len(_chains(light)) == 1
 
     class Light(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.sin() + x.cos()
 
-    assert len(_chains(torchette.compile(Light(), (x,), parallel=2))) == 1
+    assert len(_chains(torchette.compile(Light(), (x,), config=ExecutorchBackendConfig(parallel=2)))) == 1
     path = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).eval()
-    assert len(_chains(torchette.compile(path, (torch.randn(64, 64),), parallel=2))) == 1
+    assert (
+        len(
+            _chains(
+                torchette.compile(path, (torch.randn(64, 64),), config=ExecutorchBackendConfig(parallel=2))
+            )
+        )
+        == 1
+    )

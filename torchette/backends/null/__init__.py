@@ -4,4 +4,7 @@
 from torchette.backends.null.partitioner import NullPartitioner
 from torchette.backends.null.preprocess import NullBackend
 
-__all__ = ["NullBackend", "NullPartitioner"]
+# What `torchette.compile(..., backend="null")` asks.
+PARTITIONER = NullPartitioner
+
+__all__ = ["PARTITIONER", "NullBackend", "NullPartitioner"]

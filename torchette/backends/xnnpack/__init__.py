@@ -49,9 +49,13 @@ _OF_THE_QUANTIZER = [
 ]
 _OF_OPERATORS = {config.__name__: config for config in ALL_PARTITIONER_CONFIGS}
 
+# What `torchette.compile(..., backend="xnnpack")` asks.
+PARTITIONER = XnnpackPartitioner
+
 __all__ = [
     "ALL_PARTITIONER_CONFIGS",
     "OP_TO_ANNOTATOR",
+    "PARTITIONER",
     "ConfigPrecisionType",
     "ExternalMeta",
     "GEMMConfig",

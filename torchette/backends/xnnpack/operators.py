@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP32, NONE, Element, Payload
+from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP16, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.quantization import (
+    Weights,
     int8_element,
     role,
     rows_source,
@@ -367,22 +368,32 @@ class Lowering:
             return tensor.permute(tuple(order))
 
         stored = weights_of(node, self._constants)
-        whole = stored is not None and (
-            self.is_integer
-            or (stored.fit_rows() and (role(source) == "dequantize rows" or stored.scales.dim() == 1))
-        )
-        if stored is None or not whole or self._element.type == "fp16":
+        if stored is None or not self._are_whole(stored, source):
             tensor = self.constant(node)
             return self.plain(node) if tensor is None else self.payload.constant(arrange(tensor))
-        outputs = stored.data.shape[stored.axis]
+        arranged = arrange(stored.data)
+        outputs = arranged.shape[axis]
         if not self.is_integer:
             scales = stored.scales.expand(outputs) if stored.scales.numel() == 1 else stored.scales
             if stored.bits == 4:
-                return self.payload.four_bits(arrange(stored.data), scales)
-            return self.payload.channelwise(arrange(stored.data), scales, axis)
+                return self.payload.four_bits(arranged, scales)
+            return self.payload.channelwise(arranged, scales, axis)
         if stored.scales.numel() == 1 and outputs != 1:
-            return self.payload.constant(arrange(stored.data), Element("qint8", stored.scales.item()))
-        return self.payload.channelwise(arrange(stored.data), stored.scales, axis)
+            return self.payload.constant(arranged, Element("qint8", stored.scales.item()))
+        return self.payload.channelwise(arranged, stored.scales, axis)
+
+    def _are_whole(self, weights: Weights, source: Node) -> bool:
+        """Whether the library gets stored weights as whole numbers, for what they are multiplied with."""
+        by_rows = role(source) == "dequantize rows"
+        fit = self.is_integer or (weights.fit_rows() and (by_rows or weights.scales.dim() == 1))
+        return fit and self._element.type != "fp16"
+
+    def scales_what_is_added(self, source: Node, weight: Node) -> bool:
+        """Whether a linear layer's source is in floating point and its weights are whole numbers."""
+        stored = weights_of(weight, self._constants)
+        if stored is None or self.is_integer or role(source) == "dequantize rows":
+            return False
+        return self._are_whole(stored, source)
 
     def bias(self, node: Any, source: Node, weight: Node) -> int:
         """What a product adds; between integers it has the scales of the sum."""
@@ -397,7 +408,7 @@ class Lowering:
         assert stored is not None
         scales = stored.scales * self.element(source).scale
         whole = torch.round(tensor.double() / scales.double()).clamp(-(2**31), 2**31 - 1).to(torch.int32)
-        if scales.numel() == 1 and stored.data.shape[stored.axis] != 1:
+        if scales.numel() == 1 and whole.numel() != 1:  # one scale for several outputs
             return self.payload.constant(whole, Element("qint32", scales.item()))
         return self.payload.channelwise(whole, scales, 0)
 
@@ -594,6 +605,22 @@ for _target, _kind in _UNARY.items():
     OPERATORS[_target] = Operator(lambda node, is_constant: None, _unary(_kind))
 
 
+def _root(lowering: Lowering, node: Node) -> None:
+    """Of halves in float32: the library's own kernel gives -0 for what is below 0, where NaN is right."""
+    if lowering.element(node) != FP16:
+        _unary("XNNSquareRoot")(lowering, node)
+        return
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    lowering.compute_in(FP32)
+    wide, root = lowering.scratch_like(node), lowering.scratch_like(node)
+    lowering.add("XNNConvert", node, input_id=source, output_id=wide)
+    lowering.add("XNNSquareRoot", node, input_id=wide, output_id=root)
+    lowering.add("XNNConvert", node, input_id=root, output_id=result)
+
+
+OPERATORS[aten.sqrt.default] = Operator(lambda node, is_constant: None, _root)
+
+
 @_register(aten.gelu.default)
 def _gelu(lowering: Lowering, node: Node) -> None:
     if node.kwargs.get("approximate", "none") == "none":
@@ -694,8 +721,15 @@ def _elu_numbers(node: Node) -> tuple[float, float, float]:
 
 
 def _elu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if node.kwargs or not _elu_numbers(node)[2] > 0:
+    inner = _elu_numbers(node)[2]
+    if node.kwargs or not inner > 0:
         raise Refused("elu with a scale that is not positive")
+    _fits_halves(node, inner)
+
+
+def _fits_halves(node: Node, factor: float) -> None:
+    if factor > 1 and node.meta["val"].dtype is torch.float16:
+        raise Refused("a product beyond what float16 can count")
 
 
 @_register(aten.elu.default, aten.selu.default, aten.celu.default, check=_elu_check)
@@ -729,6 +763,7 @@ def _softplus_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     beta, threshold = (1.0, 20.0) if len(node.args) == 1 else (*node.args[1:], 20.0)[:2]
     if not beta > 0 or threshold < 16:  # type: ignore[operator]
         raise Refused("a softplus that is cut off early")
+    _fits_halves(node, beta)  # type: ignore[arg-type]
 
 
 @_register(aten.softplus.default, check=_softplus_check)
@@ -841,6 +876,9 @@ def _pow(lowering: Lowering, node: Node) -> None:
     if exponent == -1:
         _reciprocal(lowering, node)
         return
+    if exponent == 0.5:
+        _root(lowering, node)
+        return
     if exponent in _POWERS:
         _unary(_POWERS[exponent])(lowering, node)  # type: ignore[index]
         return
@@ -888,14 +926,21 @@ def _linear_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 @_register(aten.linear.default, check=_linear_check)
 def _linear(lowering: Lowering, node: Node) -> None:
     source, weight, bias = (*node.args, None)[:3]
+    value, stored = lowering.plain(source), lowering.weights(weight, source)  # type: ignore[arg-type]
+    # Between floats and whole numbers the library multiplies what it adds with the weights' scales.
+    apart = bias is not None and lowering.scales_what_is_added(source, weight)  # type: ignore[arg-type]
+    added = lowering.bias(bias, source, weight)  # type: ignore[arg-type]
+    product = lowering.scratch(dims_of(node.meta["val"])) if apart else lowering.result(node)
     lowering.add(
         "XNNFullyConnected",
         node,
-        input1_id=lowering.plain(source),  # type: ignore[arg-type]
-        filter_id=lowering.weights(weight, source),  # type: ignore[arg-type]
-        bias_id=lowering.bias(bias, source, weight),  # type: ignore[arg-type]
-        output_id=lowering.result(node),
+        input1_id=value,
+        filter_id=stored,
+        bias_id=NONE if apart else added,
+        output_id=product,
     )
+    if apart:
+        lowering.binary("XNNAdd", node, product, added, lowering.result(node))
 
 
 def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,12 +97,18 @@ def rows_source(node: Any, constants: Mapping[Node, torch.Tensor]) -> Node | Non
     return chosen.args[0]  # type: ignore[return-value]
 
 
+def _is_scale(number: float) -> bool:
+    """Whether the library takes a number as a scale: positive, finite, and no subnormal."""
+    return torch.finfo(torch.float32).tiny <= number < math.inf
+
+
 def element_of(node: Node) -> Element | None:
     """What the integers stand for that a "quantize" gives, or a "dequantize" takes; None if the library has no such."""
     scale, zero_point, low, high, dtype = node.args[1:6]
     if dtype is not torch.int8 or low not in (-128, -127) or high != 127:
         return None
-    return Element("qint8", float(torch.tensor(scale, dtype=torch.float32)), int(zero_point))  # type: ignore[arg-type]
+    single = float(torch.tensor(scale, dtype=torch.float32))
+    return Element("qint8", single, int(zero_point)) if _is_scale(single) else None  # type: ignore[arg-type]
 
 
 def int8_element(node: Node) -> Element | None:
@@ -167,6 +174,8 @@ def weights_of(node: Any, constants: Mapping[Node, torch.Tensor]) -> Weights | N
         or dtype is not torch.int8
         or (zeros is not None and torch.any(zeros != 0))
     ):
+        return None
+    if not all(map(_is_scale, scales.to(torch.float32).flatten().tolist())):
         return None
     if scales.dim() == 2 and scales.shape[1] == 1:
         scales = scales.reshape(-1)

@@ -11,6 +11,7 @@
 #include "torchette/backends/xnnpack/graph.h"
 #include "torchette/backends/xnnpack/profile.h"
 #include "torchette/runtime/backend_options.h"
+#include "torchette/runtime/threads.h"
 
 namespace torchette {
 namespace {
@@ -145,6 +146,13 @@ class XnnpackBackend final : public BackendInterface {
     }
     if (reshape) {
       TORCHETTE_TRY(xnnpack::find_sizes(handle.graph.steps, handle.graph.sizes, handle.sizes));
+      if (is_empty(handle)) {  // a batch of 0, which not all of the library's operators take
+        for (const External& output : outputs) {
+          TORCHETTE_TRY(check(*arguments[output.id], output));
+          TORCHETTE_TRY(resize(*arguments[output.id], output, handle.sizes[output.value]));
+        }
+        return Error::Ok;
+      }
       const xnn_status status = xnn_reshape_runtime(handle.runtime);
       TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument,
                       "XNNPACK cannot run with these shapes: status %d", static_cast<int>(status));
@@ -152,7 +160,11 @@ class XnnpackBackend final : public BackendInterface {
     }
     for (const External& output : outputs) {
       TORCHETTE_TRY(check(*arguments[output.id], output));
-      TORCHETTE_TRY(resize(handle, *arguments[output.id], output));
+      size_t rank = 0, dims[XNN_MAX_TENSOR_DIMS];
+      const xnn_status status = xnn_get_external_value_shape(handle.runtime, output.id, &rank, dims);
+      TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument, "result %u of XNNPACK has no shape",
+                      output.id);
+      TORCHETTE_TRY(resize(*arguments[output.id], output, {dims, dims + rank}));
     }
     for (xnn_external_value& it : handle.pointers) {
       void* data = arguments[it.id]->to_tensor().mutable_data_ptr();
@@ -177,27 +189,22 @@ class XnnpackBackend final : public BackendInterface {
 
   void destroy(DelegateHandle* handle) const override { static_cast<Handle*>(handle)->~Handle(); }
 
-  /// "num_threads": from 1 to the number of processors. "workspace_sharing_mode": 0, each delegate has memory
-  /// of its own; 1, those of a program share it; 2, all. "weight_cache_enabled": whether weights that are
-  /// packed alike are held once in a program. All of them are for what is loaded afterwards.
+  /// "num_threads": from 1 to the number of processors; until it is set, as many as
+  /// torchette/runtime/threads.h says, and not more than the processors. "workspace_sharing_mode": 0, each
+  /// delegate has memory of its own; 1, those of a program share it; 2, all. "weight_cache_enabled": whether
+  /// weights that are packed alike are held once in a program. All of them are for what is loaded afterwards.
   Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const BackendOption& option : options) {
       const int* number = std::get_if<int>(&option.value);
       if (strcmp(option.key, kThreads) == 0) {
-        const auto limit = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
         TORCHETTE_CHECK(number != nullptr, InvalidArgument, "XNNPACK's %s is a number", kThreads);
-        TORCHETTE_CHECK(*number >= 1 && *number <= limit, InvalidArgument,
+        TORCHETTE_CHECK(*number >= 1 && *number <= processors(), InvalidArgument,
                         "XNNPACK cannot have %d threads: 1 to %d, the processors of this machine", *number,
-                        limit);
-        if (*number == num_threads_) continue;
+                        processors());
         Threads threads;
-        if (*number > 1)
-          threads = Threads(pthreadpool_create(static_cast<size_t>(*number)), pthreadpool_destroy);
-        TORCHETTE_CHECK(*number == 1 || threads != nullptr, MemoryAllocationFailed,
-                        "XNNPACK cannot start %d threads", *number);
-        threads_ = std::move(threads);
-        num_threads_ = *number;
+        TORCHETTE_TRY(get_threads(*number, &threads));
+        set_threads_ = *number;
       } else if (strcmp(option.key, kSharing) == 0) {
         TORCHETTE_CHECK(number != nullptr && *number >= 0 && *number <= 2, InvalidArgument,
                         "XNNPACK's %s is 0 (none), 1 (a program's) or 2 (all)", kSharing);
@@ -219,7 +226,7 @@ class XnnpackBackend final : public BackendInterface {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (BackendOption& option : options) {
       if (strcmp(option.key, kThreads) == 0) {
-        option.value = num_threads_;
+        option.value = wanted_threads();
       } else if (strcmp(option.key, kSharing) == 0) {
         option.value = sharing_;
       } else if (strcmp(option.key, kCache) == 0) {
@@ -244,7 +251,7 @@ class XnnpackBackend final : public BackendInterface {
     TORCHETTE_TRY(xnnpack::read_graph(processed, context.get_named_data_map(), &handle->graph));
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      handle->threads = threads_;
+      TORCHETTE_TRY(get_threads(wanted_threads(), &handle->threads));
       handle->weights = weights_.get(caches_ ? program : nullptr);
       const void* const sharers[] = {nullptr, program, &workspaces_};
       handle->workspace = workspaces_.get(sharers[sharing_]);
@@ -292,26 +299,53 @@ class XnnpackBackend final : public BackendInterface {
     return Error::Ok;
   }
 
-  static Error resize(const Handle& handle, const Value& value, const External& output) {
-    size_t rank = 0, dims[XNN_MAX_TENSOR_DIMS];
-    const xnn_status status = xnn_get_external_value_shape(handle.runtime, output.id, &rank, dims);
+  /// Whether all results of these sizes are without elements.
+  static bool is_empty(const Handle& handle) {
+    return std::all_of(handle.graph.outputs.begin(), handle.graph.outputs.end(), [&](const External& it) {
+      const xnnpack::Dims& dims = handle.sizes[it.value];
+      return std::find(dims.begin(), dims.end(), 0u) != dims.end();
+    });
+  }
+
+  static Error resize(const Value& value, const External& output, const xnnpack::Dims& dims) {
     const Tensor tensor = value.to_tensor();
-    TORCHETTE_CHECK(status == xnn_status_success && rank == shape_of(tensor).size(), InvalidArgument,
-                    "result %u of XNNPACK has %zu dimensions", output.id, rank);
+    TORCHETTE_CHECK(dims.size() == shape_of(tensor).size(), InvalidArgument,
+                    "result %u of XNNPACK has %zu dimensions", output.id, dims.size());
     if (tensor.dim() == 0) return Error::Ok;
     SizesType sizes[XNN_MAX_TENSOR_DIMS];
-    for (size_t d = 0; d < rank; ++d) {
+    for (size_t d = 0; d < dims.size(); ++d) {
       TORCHETTE_CHECK(dims[d] <= INT32_MAX, InvalidArgument, "result %u of XNNPACK is too large", output.id);
       sizes[d] = static_cast<SizesType>(dims[d]);
     }
-    return resize_tensor(tensor, {sizes, rank});
+    return resize_tensor(tensor, {sizes, dims.size()});
+  }
+
+  static int processors() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+
+  /// What a runtime that is made now uses.
+  int wanted_threads() const {
+    if (set_threads_ != 0) return set_threads_;
+    return static_cast<int>(std::min<size_t>(num_threads(), static_cast<size_t>(processors())));
+  }
+
+  /// Runtimes share threads where they use as many; null for one.
+  Error get_threads(int count, Threads* out) const {
+    out->reset();
+    if (count == 1) return Error::Ok;
+    *out = threads_[count].lock();
+    if (*out == nullptr) {
+      *out = Threads(pthreadpool_create(static_cast<size_t>(count)), pthreadpool_destroy);
+      TORCHETTE_CHECK(*out != nullptr, MemoryAllocationFailed, "XNNPACK cannot start %d threads", count);
+      threads_[count] = *out;
+    }
+    return Error::Ok;
   }
 
   mutable std::mutex mutex_;  // over all that follows
   mutable Pool<Weights> weights_;
   mutable Pool<Workspace> workspaces_;
-  Threads threads_;  // null for one
-  int num_threads_ = 1;
+  mutable std::map<int, std::weak_ptr<pthreadpool>> threads_;  // by how many
+  int set_threads_ = 0;                                        // by the option; 0: by nobody
   int sharing_ = 1;
   bool caches_ = true;
 };

@@ -447,6 +447,26 @@ def _import_backends() -> None:
         importlib.import_module(f"torchette.backends.{module.parent.name}.preprocess")
 
 
+def partitioner_named(name: str) -> Partitioner:
+    """The partitioner that a folder of `torchette.backends` offers under its own name, as its `PARTITIONER`.
+
+    Raises:
+        DelegationError: code "unknown-backend"; names those that there are.
+    """
+    folder = Path(__file__).parents[2] / "backends"
+    known = sorted(path.parent.name for path in folder.glob("*/partitioner.py"))
+    if name not in known:
+        raise DelegationError(
+            f"there is no backend {name!r}",
+            hints=[
+                f"backends that there are: portable, {', '.join(known)}",
+                "give an instance of a Partitioner",
+            ],
+            code="unknown-backend",
+        )
+    return importlib.import_module(f"torchette.backends.{name}").PARTITIONER()
+
+
 # ---- lowering ----
 
 

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Methods at Edge and what a device has come in; a program that fits goes out, or an error that says what is missing, to
 # the byte, and what would make it fit.
-"""Compile to a budget: the bill of each try is read from the file that it gives, so what is promised is what is needed."""
+"""Compile to the size of a device: the bill of each try is read from the file that it gives, so what is promised is what is needed."""
 
 from __future__ import annotations
 
 import dataclasses
-import operator
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Node
 
-from torchette.devtools.memory import Bill, bills, target_named
-from torchette.errors import InputError, PlanError
+from torchette.device import Device
+from torchette.devtools.memory import Bill, bills
+from torchette.errors import PlanError
 from torchette.exir.fit.propose import Proposal, propose
 from torchette.exir.graph import outputs, placeholders
-from torchette.exir.memory import byte_count
 from torchette.exir.program import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
 from torchette.format import pte
 
@@ -27,65 +24,27 @@ _MOST_CHANGES = 8
 _TRIES = 4
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What the device has for a model, in bytes; None: as much as it takes.
-
-    Attributes:
-        ram: for planned, method and temp memory together, of the method that needs most.
-        flash: for the .pte file. The runtime's code is not in it.
-        target: as `torchette memory --target` takes it.
-    """
-
-    ram: int | None = None
-    flash: int | None = None
-    target: str = "native"
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Budget:
-        """From ``{"ram": "64K", "flash": 262144, "target": "cortex-m4"}``, each of which may be missing.
-
-        Raises:
-            InputError: an unknown name, a size that is no number of bytes, an unknown target.
-        """
-        names = [item.name for item in dataclasses.fields(cls)]
-        values = dict(given)
-        for name, value in values.items():
-            if name not in names:
-                raise InputError(f"a budget has no {name!r}", hints=[f"it has {', '.join(names)}"])
-            if name != "target" and value is not None:
-                try:
-                    values[name] = byte_count(value) if isinstance(value, str) else operator.index(value)
-                except (ValueError, TypeError) as error:
-                    raise InputError(f"budget {name}: {error}") from None
-        budget = cls(**values)
-        target_named(budget.target)
-        return budget
-
-
 def fit(
-    edge: EdgeProgramManager, config: ExecutorchBackendConfig, budget: Budget, apply: bool, **hooks: Any
+    edge: EdgeProgramManager, config: ExecutorchBackendConfig, device: Device
 ) -> ExecutorchProgramManager:
-    """The program, changed so that it fits where that is asked for.
+    """The program for a device, changed so that it fits where that is asked for.
 
     Args:
         edge: the methods.
         config: how they are lowered.
-        budget: what there is.
-        apply: make the changes that it takes; otherwise they are only told.
-        hooks: fields of `pipeline.Options`.
+        device: what there is; with `fit`, layers are changed, otherwise the changes are only named.
 
     Raises:
         PlanError: code "over-budget"; says what is missing and which changes help.
     """
-    program = edge._to_executorch(config, **hooks)
-    over = _over(program, budget)
+    program = edge.to_executorch(config)
+    over = _over(program, device)
     if over is None:
         return program
-    fewer, changes = _with_splits(edge, config, budget, program)
-    if apply and _over(fewer, budget) is None:
+    fewer, changes = _with_splits(edge, config, device, program)
+    if device.fit and _over(fewer, device) is None:
         return fewer
-    left = _over(fewer, budget)
+    left = _over(fewer, device)
     hints = [f"{text}: {saved:,} bytes less" for text, saved in changes]
     if changes and left is None:
         hints.append("fit=True makes these changes, and the model fits")
@@ -100,22 +59,20 @@ def fit(
     raise PlanError(f"the model does not fit: {over[0]}", where=over[1], hints=hints, code="over-budget")
 
 
-def _over(program: ExecutorchProgramManager, budget: Budget) -> tuple[str, list[str]] | None:
+def _over(program: ExecutorchProgramManager, device: Device) -> tuple[str, list[str]] | None:
     """What is too much, in a line and in detail; None if all fits."""
     size = len(program.buffer)
-    if budget.flash is not None and size > budget.flash:
+    if device.flash_bytes is not None and size > device.flash_bytes:
         stored = sorted({(tensor.nbytes, name) for name, tensor in _constants(program).items()}, reverse=True)
         detail = [f"{count:,} bytes: {name}" for count, name in stored[:5]]
         return (
-            f"flash has {budget.flash:,} bytes, the file has {size:,}, {size - budget.flash:,} more",
+            f"flash has {device.flash_bytes:,} bytes, the file has {size:,}, {size - device.flash_bytes:,} more",
             detail,
         )
-    bill = _largest(program, budget)
-    if budget.ram is None or bill is None or bill.ram <= budget.ram:
+    bill = _largest(program, device)
+    if device.ram_bytes is None or bill is None or bill.ram <= device.ram_bytes:
         return None
-    text = (
-        f"RAM has {budget.ram:,} bytes, {bill.method_name} needs {bill.ram:,}, {bill.ram - budget.ram:,} more"
-    )
+    text = f"RAM has {device.ram_bytes:,} bytes, {bill.method_name} needs {bill.ram:,}, {bill.ram - device.ram_bytes:,} more"
     return text, [
         f"{what}: {count if isinstance(count, str) else f'{count:,} bytes'}" for what, count, _ in bill.rows()
     ]
@@ -129,47 +86,47 @@ def _constants(program: ExecutorchProgramManager) -> dict[str, Any]:
     }
 
 
-def _largest(program: ExecutorchProgramManager, budget: Budget) -> Bill | None:
+def _largest(program: ExecutorchProgramManager, device: Device) -> Bill | None:
     """The bill of the method that needs most RAM."""
-    if budget.ram is None:
+    if device.ram_bytes is None:
         return None
-    found = bills(pte.read(program.buffer), budget.target)
+    found = bills(pte.read(program.buffer), device.target)
     return max(found, key=lambda bill: bill.ram)
 
 
 def _with_splits(
     edge: EdgeProgramManager,
     config: ExecutorchBackendConfig,
-    budget: Budget,
+    device: Device,
     program: ExecutorchProgramManager,
 ) -> tuple[ExecutorchProgramManager, list[tuple[str, int]]]:
     """The program that needs least, and what was done to it: in words, with the bytes that it saves."""
     changes: list[tuple[str, int]] = []
     splits: dict[str, list[Any]] = {name: list(given) for name, given in config.row_splits.items()}
     while len(changes) < _MOST_CHANGES:
-        bill = _largest(program, budget)
+        bill = _largest(program, device)
         if (
             bill is None
-            or budget.ram is None
-            or bill.ram <= budget.ram
+            or device.ram_bytes is None
+            or bill.ram <= device.ram_bytes
             or bill.method_name not in edge.methods
         ):
             break
-        excess, best = bill.ram - budget.ram, None
+        excess, best = bill.ram - device.ram_bytes, None
         # An estimate may be a little short, and a split itself takes method memory: ask for more where that misses.
         for _ in range(_TRIES):
             found = _propose(edge, config, splits, bill, excess)
             if found is None:
                 break
             wanted = {**splits, bill.method_name: [*splits.get(bill.method_name, ()), found.split]}
-            less = edge._to_executorch(dataclasses.replace(config, row_splits=wanted))
-            after = _largest(less, budget)
+            less = edge.to_executorch(dataclasses.replace(config, row_splits=wanted))
+            after = _largest(less, device)
             assert after is not None
             if best is None or after.ram < best[0].ram:
                 best = (after, less, wanted, found.text)
-            if after.ram <= budget.ram:
+            if after.ram <= device.ram_bytes:
                 break
-            excess += after.ram - budget.ram
+            excess += after.ram - device.ram_bytes
         if best is None or bill.ram - best[0].ram < _LEAST_GAIN * bill.ram:
             break
         after, program, splits, text = best

@@ -24,6 +24,8 @@
 #include "torchette/extension/module.h"
 #include "torchette/extension/print_value.h"
 #include "torchette/extension/runner/npy.h"
+#include "torchette/extension/source_lines.h"
+#include "torchette/runtime/threads.h"
 
 using namespace torchette;
 using namespace torchette::extension;
@@ -44,7 +46,7 @@ Runs a method of a .pte file. Inputs are ones where no files are given.
   --num_executions N      how often to run (1)
   --json                  print one JSON object: sizes, elements, milliseconds
   --server_mode           run once for each line of the standard input, reading the input files again
-  --cpu_threads N         accepted; the kernels run on one thread
+  --cpu_threads N         threads for independent branches and in backends, from 1; -1, the default, is 1
   --data_path A,B,...     data files (.ptd) with the weights that the program has not
   --bundleio              the model is a bundled program (.bpte): run its case on the inputs that it brings, and
                           compare the outputs with those that it expects; seen by itself in such a file
@@ -281,7 +283,7 @@ bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
   const Error given = bundle.load_bundled_input(method, index);
   if (given != Error::Ok) stop(name, given);
   for (long i = number_of("num_executions", 1); i > 0; --i) {
-    const Error ran = method.execute();
+    const Error ran = SourceLines::explain(method, method.execute());
     if (ran != Error::Ok) stop(name, ran);
   }
   const size_t expected = bundle.num_expected(name, index);
@@ -417,7 +419,9 @@ int main(int argc, char** argv) {
   if (mode != "none" && mode != "summary" && mode != "all")
     stop(2, "--print_output must be none, summary or all, not '" + mode + "'");
   number_of("num_executions", 1);
-  number_of("cpu_threads", -1);
+  const long threads = options["cpu_threads"] == "-1" ? 1 : number_of("cpu_threads", 1);
+  if (const Error set = set_num_threads(static_cast<size_t>(threads)); set != Error::Ok)
+    stop("--cpu_threads", set);
   if (FILE* const file = fopen(options["model_path"].c_str(), "rb"))
     fclose(file);
   else

@@ -10,6 +10,8 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
+constexpr double kEpsilon = 0x1p-52;
+
 /// What the last dimensions of a tensor make of it.
 struct Batch {
   size_t count, rows, columns;  // rows is 1 for a batch of vectors
@@ -23,6 +25,14 @@ Error square_matrices(const char* what, const char* argument, const Tensor& t, B
 /// Resizes `out` to the batch of `like`, whose last two dimensions are replaced by `count` sizes.
 Error resize_batch(const Tensor& out, const Tensor& like, size_t first, size_t second, size_t count,
                    const char* name);
+
+/// Refuses three tensors, called `names`, that are not of one type.
+Error check_types(const char* what, const char* names, const Tensor& x, const Tensor& a, const Tensor& b);
+/// Scratch memory for `count` numbers.
+Error scratch(Context& context, const char* what, size_t count, double*& room);
+/// The greatest magnitude in matrix `b` of the batch, 1 where all is zero; an error where one is not finite.
+Error scale_of(const char* what, const char* argument, size_t b, const double* a, size_t count,
+               double& scale);
 
 /// Steps through the matrices of a result and of two operands that are broadcast to it. Offsets count
 /// elements of row-major arrays.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The loops of matrices.h.
-#include "torchette/kernels/matrices.h"
+#include "torchette/kernels/scientific/matrices.h"
 
 #include <cmath>
 
@@ -33,6 +33,35 @@ Error resize_batch(const Tensor& out, const Tensor& like, size_t first, size_t s
   sizes[batch] = static_cast<SizesType>(first);
   sizes[batch + 1] = static_cast<SizesType>(second);
   return resize_result(out, {sizes, batch + count}, name);
+}
+
+Error check_types(const char* what, const char* names, const Tensor& x, const Tensor& a, const Tensor& b) {
+  TORCHETTE_CHECK(x.scalar_type() == a.scalar_type() && x.scalar_type() == b.scalar_type(), InvalidType,
+                  "%s: %s are of types %d, %d and %d, where one is needed", what, names,
+                  static_cast<int>(x.scalar_type()), static_cast<int>(a.scalar_type()),
+                  static_cast<int>(b.scalar_type()));
+  return Error::Ok;
+}
+
+Error scratch(Context& context, const char* what, size_t count, double*& room) {
+  room = static_cast<double*>(context.allocate_temp((count + 1) * sizeof(double)));
+  TORCHETTE_CHECK(room != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu numbers", what,
+                  count);
+  return Error::Ok;
+}
+
+Error scale_of(const char* what, const char* argument, size_t b, const double* a, size_t count,
+               double& scale) {
+  double largest = 0;
+  bool finite = true;
+  for (size_t i = 0; i < count; ++i) {
+    largest = std::fmax(largest, std::fabs(a[i]));
+    finite = finite && std::isfinite(a[i]);
+  }
+  TORCHETTE_CHECK(finite, InvalidArgument, "%s: %s: matrix %zu of the batch has elements that are not finite",
+                  what, argument, b);
+  scale = largest > 0 ? largest : 1;
+  return Error::Ok;
 }
 
 Error BatchWalk::start(const char* what, const Tensor& a, size_t a_inner, const Tensor& b, size_t b_inner,

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every operator that the XNNPACK partitioner claims, in every spelling, equals eager: for all arguments of
+`xnnpack_cases.py`, batches of 0, 1, 2 and 17, and numbers at the ends of what their type has."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.ao.quantization.fx._decomposed  # declares torch.ops.quantized_decomposed
+from torch import Tensor, nn
+from torch.export import Dim, export
+
+from tests.backends.xnnpack_cases import CASES, Case, N
+from torchette.backends.xnnpack import XnnpackPartitioner
+from torchette.backends.xnnpack.operators import OPERATORS
+from torchette.errors import DelegationWarning
+from torchette.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from torchette.runtime import Runtime
+
+there = pytest.mark.skipif(
+    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
+    reason="this build has no XNNPACK: ./dev xnnpack",
+)
+qd = torch.ops.quantized_decomposed
+BATCHES = (2, 0, 1, 17)
+# Of one program; more would only be slower to find a fault in.
+_TOGETHER = 40
+SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
+EXTREME = {
+    torch.float32: (3e38, -3e38, 1e-30, -1e-30, 88.0, -104.0),
+    torch.float16: (65504.0, -65504.0, 6e-5, -6e-5, 6e-8, 11.0, -17.0),
+}
+# In units of the values: eager's own rounding, of sums in another order, and of polynomials for exp and its like.
+TOLERANCE = {torch.float32: (1e-4, 2e-5), torch.float16: (1e-2, 1e-2)}
+KEPT = (torch.ops.aten.silu.default,)  # which becomes two operators else
+# What lowering makes something else of, or drops, before a partitioner sees it; programs that come in the Edge dialect
+# may have it.
+EARLIER = (torch.ops.aten.squeeze_copy.dim, torch.ops.aten.clone.default)
+SCALE, ZERO, SCALE_OUT, ZERO_OUT = 0.04, 3, 0.05, -7
+
+
+def _stored(shape: Sequence[int], seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) / math.sqrt(max(shape[-1], 1))
+
+
+class Spelled(nn.Module):
+    """Cases side by side, in one spelling: "float", "computed" (weights are inputs), "per tensor", "per channel" (integers
+    before and behind each operator), "weights per tensor", "weights per channel", "weights of four bits" (they alone),
+    "dynamic" and "per token" (rows quantized at run time)."""
+
+    def __init__(self, cases: Sequence[Case], spelling: str, dtype: torch.dtype, batch: int) -> None:
+        super().__init__()
+        self.scales: dict[str, float] = {}
+        self.cases, self.spelling, self.dtype, self.batch = cases, spelling, dtype, batch
+        for i, case in enumerate(cases):
+            for j, (shape, axis) in enumerate(case.weights):
+                self._store(f"w{i}_{j}", _stored(shape, 100 * i + j), axis)
+
+    def _store(self, name: str, value: Tensor, axis: int | None) -> None:
+        quantized = axis is not None and self.spelling not in ("float", "computed")
+        if not quantized:
+            self.register_buffer(name, value.to(self.dtype))
+            return
+        least, most = (-8, 7) if "four" in self.spelling else (-128, 127)
+        if self.spelling.endswith("per tensor"):
+            scale = value.abs().max().reshape(1) / most
+            shaped = scale
+            self.scales[name] = scale.item()
+        else:
+            scale = value.movedim(axis, 0).flatten(1).abs().amax(1) / most
+            shaped = scale.reshape([-1 if dim == axis else 1 for dim in range(value.dim())])
+        self.register_buffer(name, torch.round(value / shaped).clamp(least, most).to(torch.int8))
+        self.register_buffer(f"{name}_scale", scale)
+        self.register_buffer(f"{name}_zero", torch.zeros(len(scale), dtype=torch.int64))
+
+    def _weight(self, name: str, axis: int | None) -> Tensor:
+        stored = getattr(self, name)
+        if not hasattr(self, f"{name}_scale"):
+            return stored
+        least, most = (-8, 7) if "four" in self.spelling else (-128, 127)
+        scale, zero = getattr(self, f"{name}_scale"), getattr(self, f"{name}_zero")
+        if self.spelling.endswith("per tensor"):
+            return qd.dequantize_per_tensor(stored, self.scales[name], 0, least, most, torch.int8)
+        return qd.dequantize_per_channel(stored, scale, zero, axis, least, most, torch.int8)
+
+    def _in(self, x: Tensor) -> Tensor:
+        if self.spelling in ("per tensor", "per channel"):
+            return _rounded(x, SCALE, ZERO)
+        if self.spelling == "dynamic":
+            scale, zero = qd.choose_qparams(x, -128, 127, 1e-6, torch.int8)
+            whole = qd.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+            return qd.dequantize_per_tensor.tensor(whole, scale, zero, -128, 127, torch.int8)
+        if self.spelling == "per token":
+            scale, zero = qd.choose_qparams_per_token_asymmetric(x, torch.int8)
+            whole = qd.quantize_per_token(x, scale, zero, -128, 127, torch.int8)
+            return qd.dequantize_per_token(whole, scale, zero, -128, 127, torch.int8, torch.float32)
+        return x
+
+    def _out(self, y: Any) -> Any:
+        if self.spelling not in ("per tensor", "per channel"):
+            return y
+        if isinstance(y, (tuple, list)):
+            return [_rounded(part, SCALE, ZERO) for part in y]
+        return _rounded(y, SCALE_OUT, ZERO_OUT)
+
+    def inputs(self, batch: int, values: str, seed: int = 0) -> list[Tensor]:
+        """Of all cases: "normal" numbers, or "special" ones among them."""
+        dice = torch.Generator().manual_seed(seed)
+        given = []
+        for i, case in enumerate(self.cases):
+            for shape in case.shapes:
+                x = torch.randn([batch if size == N else size for size in shape], generator=dice)
+                if values == "special" and case.values != "finite" and x.numel():
+                    _strew(x, case, self.dtype, self.spelling not in ("float", "computed"), dice)
+                given.append(x.to(self.dtype))
+            if self.spelling == "computed":
+                given += [getattr(self, f"w{i}_{j}") for j in range(len(case.weights))]
+        return given
+
+    def varies(self) -> list[dict[int, Any]]:
+        """Which dimensions of the inputs are the batch."""
+        size = Dim("n", max=max(BATCHES))
+        found: list[dict[int, Any]] = []
+        for case in self.cases:
+            found += [{dim: size for dim, n in enumerate(shape) if n == N} for shape in case.shapes]
+            found += [{}] * (len(case.weights) if self.spelling == "computed" else 0)
+        return found
+
+    def forward(self, *given: Tensor) -> list[Tensor]:
+        left, results = list(given), []
+        for i, case in enumerate(self.cases):
+            inputs = [self._in(left.pop(0)) for _ in case.shapes]
+            if self.spelling == "computed":
+                weights = [left.pop(0) for _ in case.weights]
+            else:
+                weights = [self._weight(f"w{i}_{j}", axis) for j, (_, axis) in enumerate(case.weights)]
+            result = self._out(case.call(*inputs, *weights))
+            results += result if isinstance(result, (tuple, list)) else [result]
+        return results
+
+
+def _rounded(x: Tensor, scale: float, zero: int) -> Tensor:
+    whole = qd.quantize_per_tensor(x, scale, zero, -128, 127, torch.int8)
+    return qd.dequantize_per_tensor(whole, scale, zero, -128, 127, torch.int8)
+
+
+def _strew(x: Tensor, case: Case, dtype: torch.dtype, quantized: bool, dice: torch.Generator) -> None:
+    """Special values into `x`: into half of all places, or into one of each sample."""
+    many = case.values == "any"
+    kinds = [*SPECIAL, *(EXTREME[dtype] if many else ())]
+    if case.values == "moderate":
+        kinds = [kind for kind in kinds if not abs(kind) > 1e4]
+    if case.values == "numbers" or dtype is torch.float16:
+        kinds = [kind for kind in kinds if not math.isnan(kind)]
+    if quantized:  # torch leaves open which integer stands for NaN
+        kinds = [0.0, -0.0, 3.0, -3.0, 1e4, -1e4]
+    drawn = torch.tensor(kinds)[torch.randint(len(kinds), x.shape, generator=dice)]
+    if many:
+        chosen = torch.rand(x.shape, generator=dice) < 0.5
+    else:
+        rows = x.reshape(len(x), -1) if x.dim() else x.reshape(1, 1)
+        place = torch.randint(rows.shape[1], (len(rows), 1), generator=dice)
+        chosen = (torch.arange(rows.shape[1]) == place).reshape(x.shape)
+    x[chosen] = drawn[chosen]
+
+
+def lower(module: Spelled, dynamic: bool) -> Any:
+    args = tuple(module.inputs(module.batch, "normal"))
+    shapes = {"given": tuple(module.varies())} if dynamic else None
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        program = export(module, args, dynamic_shapes=shapes)
+        return program, to_edge_transform_and_lower(
+            program, partitioner=XnnpackPartitioner(), compile_config=EdgeCompileConfig(preserve_ops=KEPT)
+        )
+
+
+def hold(
+    cases: Sequence[tuple[Any, Case]], spelling: str, dtype: torch.dtype, batches: Iterable[int] | None
+) -> None:
+    """Lower, load, run and compare. `batches`: those that one program with a varying batch runs; None: a program for 2."""
+    module = Spelled([case for _, case in cases], spelling, dtype, 2).eval()
+    program, edge = lower(module, batches is not None)
+    reference = program.module()
+    if spelling == "float" and dtype is torch.float32 and batches is None:
+        _was_taken(cases, edge)
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    rtol, atol = TOLERANCE[dtype]
+    if spelling in ("per tensor", "per channel"):
+        rtol, atol = 0, SCALE_OUT * 1.01  # integers round either way
+    elif spelling in ("dynamic", "per token"):
+        rtol, atol = 0.05, 0.05  # rows are quantized one by one, by the library's own rounding
+    texts = [f"{target} {case.text}" for target, case in cases]
+    for batch in batches or (2,):
+        for values in ("normal", "special"):
+            args = module.inputs(batch, values, seed=batch)
+            with torch.no_grad():
+                expected = reference(*args)
+                owners = [
+                    text
+                    for text, case in zip(texts, module.cases, strict=True)
+                    for _ in range(_results(case, batch, dtype))
+                ]
+            got = [torch.as_tensor(it) for it in method.execute(args)]
+            assert len(owners) == len(got) == len(expected)
+            wrong = []
+            for owner, mine, theirs in zip(owners, got, expected, strict=True):
+                assert mine.shape == theirs.shape and mine.dtype == theirs.dtype, owner
+                apart = ~torch.isclose(mine, theirs, rtol=rtol, atol=atol, equal_nan=True)
+                if apart.any():
+                    wrong.append(f"{owner}: {mine[apart][:4].tolist()}, eager: {theirs[apart][:4].tolist()}")
+            assert not wrong, (spelling, dtype, batch, values, wrong)
+
+
+def _results(case: Case, batch: int, dtype: torch.dtype) -> int:
+    inputs = [torch.zeros([1 if size == N else size for size in shape], dtype=dtype) for shape in case.shapes]
+    result = case.call(*inputs, *(torch.zeros(shape, dtype=dtype) for shape, _ in case.weights))
+    return len(result) if isinstance(result, (tuple, list)) else 1
+
+
+def _was_taken(cases: Sequence[tuple[Any, Case]], edge: Any) -> None:
+    """Each kind of node is delegated, but for the cases that say why it is not."""
+    for target in dict.fromkeys(target for target, _ in cases):
+        mine = [case for kind, case in cases if kind == target]
+        found = [item for item in edge.delegation().placements if item.op == str(target)]
+        left = [item for item in found if item.backend is None]
+        assert all(any(item.reasons.values()) for item in left), target
+        reasons = [str(item.reasons) for item in left]
+        for case in mine:
+            if case.refused is not None:
+                assert any(case.refused in reason for reason in reasons), (str(target), case.text, reasons)
+        expected = {case.refused for case in mine if case.refused is not None}
+        surprises = [reason for reason in reasons if not any(part in reason for part in expected)]
+        assert not surprises, (str(target), surprises)
+        assert len(found) > len(left) or target in EARLIER, f"{target}: no case of it is delegated"
+
+
+def test_every_operator_has_cases() -> None:
+    assert {str(target) for target in CASES} == {str(target) for target in OPERATORS}
+
+
+def _all(spelling: str, dtype: torch.dtype = torch.float32) -> list[tuple[Any, Case]]:
+    weighted = spelling == "computed" or spelling.startswith("weights")
+    quantized, layers = spelling in ("per tensor", "per channel"), spelling in ("dynamic", "per token")
+    return [
+        (target, case)
+        for target, cases in CASES.items()
+        for case in cases
+        if (case.weights or not weighted)
+        and (case.quantized or not quantized)
+        and (case.halves or dtype is not torch.float16)
+        and (target == torch.ops.aten.linear.default or not layers)
+    ]
+
+
+def _parts(spelling: str, dtype: torch.dtype, dynamic: bool) -> list[list[tuple[Any, Case]]]:
+    """Programs. A delegate computes nothing for a batch of 0; what has another result stays in other programs."""
+    cases = _all(spelling, dtype)
+    if dynamic:
+        cases = [(target, case) for target, case in cases if any(N in shape for shape in case.shapes)]
+    return [cases[i : i + _TOGETHER] for i in range(0, len(cases), _TOGETHER)]
+
+
+FULL = (
+    "float", "computed", "per tensor", "per channel", "weights per tensor", "weights per channel", "weights of four bits",
+    "dynamic", "per token",
+)  # fmt: skip
+
+
+def _programs(
+    spellings: Iterable[str], dtype: torch.dtype, dynamic: bool
+) -> list[tuple[str, torch.dtype, bool, int]]:
+    return [
+        (spelling, dtype, dynamic, part)
+        for spelling in spellings
+        for part in range(len(_parts(spelling, dtype, dynamic)))
+    ]
+
+
+@there
+@pytest.mark.parametrize("part", range(len(_parts("float", torch.float32, True))))
+def test_floats_of_every_batch_equal_eager(part: int) -> None:
+    hold(_parts("float", torch.float32, True)[part], "float", torch.float32, BATCHES)
+
+
+@there
+@pytest.mark.parametrize(
+    "spelling", ["per tensor", "weights per channel", "weights of four bits", "per token"]
+)
+def test_quantized_layers_equal_the_graph_that_they_come_from(spelling: str) -> None:
+    layers = (torch.ops.aten.linear.default, torch.ops.aten.convolution.default)
+    hold([it for it in _all(spelling) if it[0] in layers], spelling, torch.float32, None)
+
+
+@there
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spelling", "dtype", "dynamic", "part"),
+    [
+        *_programs(FULL, torch.float32, False),
+        *_programs(FULL[1:], torch.float32, True),
+        *_programs(["float"], torch.float16, False),
+        *_programs(["float"], torch.float16, True),
+    ],
+)
+def test_every_spelling_equals_eager(spelling: str, dtype: torch.dtype, dynamic: bool, part: int) -> None:
+    hold(_parts(spelling, dtype, dynamic)[part], spelling, dtype, BATCHES if dynamic else None)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The number of threads that each door is asked for is the number that a method then has: the system's own count.
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torchette  # noqa: E402
+from tests.building import BUILD, built, run  # noqa: E402
+from torchette.errors import InputError  # noqa: E402
+from torchette.exir import ExecutorchBackendConfig  # noqa: E402
+from torchette.runtime import Runtime  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system lists no threads")
+
+HAS_XNNPACK = Runtime.get().backend_registry.is_available("XnnpackBackend")
+PROCESSORS = os.cpu_count() or 1
+
+
+class Towers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = torch.nn.Linear(128, 128), torch.nn.Linear(128, 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.left(x)) @ torch.sigmoid(self.right(x)).t()
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("threads") / "chains.pte"
+    config = ExecutorchBackendConfig(parallel=2)
+    model = torchette.compile(Towers().eval(), (torch.ones(32, 128),), config=config)
+    path.write_bytes(model.program.buffer)
+    return path
+
+
+@pytest.fixture(scope="module")
+def delegated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not HAS_XNNPACK:
+        pytest.skip("this build has no XNNPACK: ./dev xnnpack")
+    from torchette.backends.xnnpack import XnnpackPartitioner
+    from torchette.exir import to_edge_transform_and_lower
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(torch.nn.Linear(16, 16).eval(), (torch.ones(2, 16),))
+        edge = to_edge_transform_and_lower(exported, partitioner=XnnpackPartitioner())
+    path = tmp_path_factory.mktemp("threads") / "delegated.pte"
+    path.write_bytes(edge.to_executorch().buffer)
+    return path
+
+
+@pytest.fixture(params=["chains", "delegated"])
+def file(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+def threads_for(file: Path, count: int) -> int:
+    """How many a method may have beside the one that calls it: a backend takes no more than there are processors."""
+    return (min(count, PROCESSORS) if file.stem == "delegated" else count) - 1
+
+
+# The threads of the process beside those that it had, for each step. A process of its own: a pool may outlive its method.
+_PYTHON = """
+import json, os, sys
+from torchette.runtime import Runtime
+
+def count():
+    return len(os.listdir("/proc/self/task"))
+
+runtime = Runtime.get()
+load = lambda **more: runtime.load_program(sys.argv[1]).load_method("forward", **more)
+steps = {}
+before = count()
+for step, general, own in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
+    if general is not None:
+        runtime.set_num_threads(general)
+    method = load(**({} if own is None else {"threads": own}))
+    steps[step] = count() - before
+    del method
+    steps[step + " after"] = count() - before
+print(json.dumps(steps))
+"""
+
+_C = """
+import ctypes, json, os, sys
+library = ctypes.CDLL(sys.argv[2])
+
+def count():
+    return len(os.listdir("/proc/self/task"))
+
+steps = {}
+before = count()
+for step, general, own in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
+    module = ctypes.c_void_p()
+    assert library.torchette_module_open(sys.argv[1].encode(), 1, ctypes.byref(module)) == 0
+    if general is not None:
+        assert library.torchette_set_num_threads(ctypes.c_size_t(general)) == 0
+    if own is not None:
+        assert library.torchette_module_set_num_threads(module, ctypes.c_size_t(own)) == 0
+    assert library.torchette_method_load(module, b"forward") == 0
+    steps[step] = count() - before
+    assert library.torchette_set_num_threads(ctypes.c_size_t(0)) == 0x12
+    assert library.torchette_module_set_num_threads(module, ctypes.c_size_t(0)) == 0x12
+    library.torchette_module_free(module)
+    steps[step + " after"] = count() - before
+print(json.dumps(steps))
+"""
+
+
+@pytest.mark.parametrize("door", ["python", "c"])
+def test_a_method_has_as_many_threads_as_it_was_asked_for(door: str, file: Path) -> None:
+    """In Python and in C, whose functions are those of the C++ Module."""
+    if door == "c":
+        built("torchette_shared")
+        command = [_C, str(file), str(BUILD / "libtorchette.so")]
+    else:
+        command = [_PYTHON, str(file)]
+    steps = json.loads(run(sys.executable, "-W", "ignore", "-c", *command).stdout)
+    three = threads_for(file, 3)
+    assert three > 0 or PROCESSORS == 1
+    assert steps == {
+        "default": 0,
+        "own": three,
+        "general": three,
+        "both": 0,
+        **{f"{step} after": 0 for step in ("default", "own", "general", "both")},
+    }
+
+
+@pytest.mark.parametrize("options, count", [((), 1), (("--cpu_threads", "-1"), 1), (("--cpu_threads=3",), 3)])
+def test_the_runner_has_as_many_threads_as_it_was_asked_for(
+    options: tuple[str, ...], count: int, file: Path
+) -> None:
+    command = [built("executor_runner"), "--model_path", file, "--server_mode", "--json", *options]
+    with subprocess.Popen(
+        [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as runner:
+        assert runner.stdin is not None and runner.stdout is not None
+        runner.stdin.write("\n")
+        runner.stdin.flush()
+        assert '"executions": 1' in runner.stdout.readline()  # it is loaded and has run
+        tasks = len(list(Path(f"/proc/{runner.pid}/task").iterdir()))
+        runner.stdin.close()
+    assert runner.returncode == 0
+    assert tasks == 1 + threads_for(file, count)
+
+
+def test_the_option_of_the_backend_goes_first(delegated: Path) -> None:
+    program = """
+import os, sys
+from torchette.runtime import Runtime
+runtime = Runtime.get()
+registry = runtime.backend_registry
+runtime.set_num_threads(2)
+assert registry.get_option("XnnpackBackend", "num_threads") == min(2, os.cpu_count())
+registry.set_option("XnnpackBackend", num_threads=1)
+before = len(os.listdir("/proc/self/task"))
+method = runtime.load_program(sys.argv[1]).load_method("forward", threads=2)
+assert registry.get_option("XnnpackBackend", "num_threads") == 1
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    assert run(sys.executable, "-W", "ignore", "-c", program, delegated).stdout == "0\n"
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**31, 1.5, True, "two"])
+def test_a_number_that_cannot_be_is_named(count: object, chains: Path) -> None:
+    runtime = Runtime.get()
+    before = runtime.num_threads
+    with pytest.raises(InputError, match=f"a method cannot run on {count!r} threads"):
+        runtime.set_num_threads(count)
+    with pytest.raises(InputError, match=f"a method cannot run on {count!r} threads"):
+        runtime.load_program(chains).load_method("forward", threads=count)
+    assert runtime.num_threads == before
+
+
+@pytest.mark.parametrize("count", ["0", "-2", "many", ""])
+def test_a_number_that_the_runner_cannot_use_is_named(count: str, chains: Path) -> None:
+    done = run(built("executor_runner"), "--model_path", chains, f"--cpu_threads={count}", status=2)
+    assert f"--cpu_threads must be a whole number from 1, not {count}" in done.stderr

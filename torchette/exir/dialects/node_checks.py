@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The rules about single nodes: functions that take a node and return what is wrong with it, or None, and below them
+# their codes, sentences and remedies.
+"""Checks of nodes; `torchette.exir.dialects` says which dialect has which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.exir import ops
+from torchette.exir.dialects import accepted
+from torchette.exir.dialects.backend._ops import BackendOpOverload, dialect_operator
+from torchette.exir.dialects.edge import dtypes
+from torchette.exir.dialects.rules import EXPORT_AGAIN, PASS_FAULT, Check
+from torchette.exir.graph import is_dense, shape_text
+
+aten = torch.ops.aten
+
+# Dtypes that the file format and the runtime's tensors have.
+DTYPES = frozenset(
+    {
+        torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
+        torch.bool, torch.bfloat16, torch.uint16, torch.uint64,
+    }
+)  # fmt: skip
+MAX_RANK = 16
+
+
+def _is_graph_node(node: Node) -> str | None:
+    if node.op in ("call_module", "call_method"):
+        return f"{node.op} of {node.target}: a graph calls operators only"
+    return None
+
+
+def _get_attr(node: Node) -> str | None:
+    if node.op != "get_attr":
+        return None
+    value: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        value = getattr(value, part, None)
+    if value is None:
+        return f"attribute {node.target} is not there"
+    # A module that is not a graph is a delegate's; a graph cannot call any other.
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return None
+    return f"attribute {node.target} is a {type(value).__name__}, not a tensor or a subgraph"
+
+
+def _argument_types(node: Node) -> str | None:
+    if node.op != "call_function":
+        return None
+    for value in (*node.args, *node.kwargs.values()):
+        bad = _bad_argument(value)
+        if bad is not None:
+            return f"{accepted.target_text(node)} has an argument of type {type(bad).__name__}, which a program cannot hold"
+    return None
+
+
+_PLAIN = (
+    Node, bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
+    torch.SymInt, torch.SymFloat, torch.SymBool, torch.ScriptObject, torch._ops.OpOverload,
+)  # fmt: skip
+
+
+def _bad_argument(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return next((bad for bad in map(_bad_argument, value) if bad is not None), None)
+    if isinstance(value, dict):
+        return _bad_argument(list(value.values()))
+    return (
+        None if isinstance(value, (*_PLAIN, torch.Tensor)) and not isinstance(value, torch.Tensor) else value
+    )
+
+
+def _fits_schema(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target):
+        return None
+    declared = node.target._schema.arguments  # type: ignore[union-attr]
+    positional = [a for a in declared if not a.kwarg_only]
+    if len(node.args) > len(positional):
+        return f"{accepted.target_text(node)} takes {len(positional)} positional arguments and has {len(node.args)}"
+    unknown = set(node.kwargs) - {a.name for a in declared}
+    if unknown:
+        return f"{accepted.target_text(node)} has no argument {', '.join(sorted(unknown))}"
+    given = {a.name for a in positional[: len(node.args)]} | set(node.kwargs)
+    missing = [
+        a.name for a in declared if a.name not in given and not a.has_default_value() and not ops.writes(a)
+    ]
+    return f"{accepted.target_text(node)} lacks its argument {', '.join(missing)}" if missing else None
+
+
+def _has_val(node: Node) -> str | None:
+    if node.op != "call_function" or "val" in node.meta:
+        return None
+    if ops.is_operator(node.target) and not node.target._schema.returns:  # type: ignore[union-attr]
+        return None
+    return (
+        None
+        if node.target in accepted.EXPORT_CALLS or not node.users
+        else f"{node.name} does not say what it yields"
+    )
+
+
+def _yields_what_schema_says(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target) or "val" not in node.meta:
+        return None
+    returns, val = node.target._schema.returns, node.meta["val"]  # type: ignore[union-attr]
+    if len(returns) > 1 and (not isinstance(val, (list, tuple)) or len(val) != len(returns)):
+        return f"{node.name} yields {shape_text(val)}, its schema {len(returns)} results"
+    if len(returns) == 1 and str(returns[0].type) == "Tensor" and not isinstance(val, torch.Tensor):
+        return f"{node.name} yields {shape_text(val)}, its schema a tensor"
+    return None
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    val = node.meta.get("val")
+    return [v for v in (val if isinstance(val, (list, tuple)) else [val]) if isinstance(v, torch.Tensor)]
+
+
+def _device(node: Node) -> str | None:
+    for tensor in _tensors(node):
+        if tensor.device.type not in ("cpu", "meta"):
+            return f"{node.name} is on {tensor.device}"
+    return None
+
+
+def _dense(node: Node) -> str | None:
+    for tensor in _tensors(node):
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            return f"{node.name} is {'quantized' if tensor.is_quantized else tensor.layout}, not a plain dense tensor"
+    return None
+
+
+def _dtype(node: Node) -> str | None:
+    for tensor in _tensors(node):
+        if tensor.dtype not in DTYPES and not tensor.dtype.is_complex:
+            return f"{node.name} is {tensor.dtype}, which no runtime kernel takes"
+    return None
+
+
+def _complex(node: Node) -> str | None:
+    for tensor in _tensors(node):
+        if tensor.dtype.is_complex:
+            return f"{node.name} is {tensor.dtype}, and no file holds complex tensors"
+    return None
+
+
+def _reshaped_in_place(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target) or not node.args:
+        return None
+    given = node.args[0]
+    if torch.Tag.inplace_view not in node.target.tags or not isinstance(given, Node):  # type: ignore[union-attr]
+        return None
+    if node.target == aten.set_.source_Tensor:
+        return None  # "other-memory" says it better
+    return (
+        f"{accepted.target_text(node)} changes the shape of {given.name}"
+        if given.op == "placeholder"
+        else None
+    )
+
+
+def _other_memory(node: Node) -> str | None:
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+        return None
+    # All that torch.export leaves of `x.data = y` is a question that it asked; the program computes with the old x.
+    assigned = node.target == aten._has_compatible_shallow_copy_type.default
+    kept = node.target == aten.set_.source_Tensor and node.args[0].op == "placeholder"
+    return f"{node.args[0].name} is given other memory than it had" if assigned or kept else None
+
+
+def _rank(node: Node) -> str | None:
+    for tensor in _tensors(node):
+        if tensor.dim() > MAX_RANK:
+            return f"{node.name} has {tensor.dim()} dimensions, the runtime's limit is {MAX_RANK}"
+    return None
+
+
+def _natural_order(node: Node) -> str | None:
+    if node.op != "call_function":
+        return None
+    for tensor in _tensors(node):
+        if not is_dense(tensor) and node.target != ops.to_dim_order_copy:
+            return f"{node.name} has strides {tuple(tensor.stride())}, not those of a dense tensor in natural order"
+    return None
+
+
+def _no_memory_format(node: Node) -> str | None:
+    format_ = node.kwargs.get("memory_format")
+    if node.op == "call_function" and format_ not in (None, torch.contiguous_format, torch.preserve_format):
+        return f"{accepted.target_text(node)} asks for {format_}"
+    return None
+
+
+def _no_numbers_for_tensors(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target):
+        return None
+    for where, value in ops.tensor_arguments(node.target, node.args, node.kwargs):  # type: ignore[arg-type]
+        if isinstance(value, (bool, int, float)):
+            declared = node.target._schema.arguments[where].name if isinstance(where, int) else where  # type: ignore[union-attr]
+            return f"argument {declared} of {accepted.target_text(node)} is the number {value}, its schema says a tensor"
+    return None
+
+
+def _no_scalar_overload(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target):
+        return None
+    twin = ops.tensor_overload(node.target)  # type: ignore[arg-type]
+    if twin is not None and len(node.args) > 1 and isinstance(node.args[1], (bool, int, float)):
+        return f"{accepted.target_text(node)} takes the number {node.args[1]} where {twin} takes a tensor"
+    return None
+
+
+def _one_dtype(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target):
+        return None
+    found = [tensor.dtype for tensor in _combined(node)]
+    if len(set(found)) > 1:
+        return (
+            f"{accepted.target_text(node)} combines {', '.join(str(d).removeprefix('torch.') for d in found)}"
+        )
+    return None
+
+
+def _combined(node: Node) -> list[torch.Tensor]:
+    """The tensors of a call that must be of one dtype: operands of a pointwise operator, members of a list."""
+    target: Any = node.target
+    values: list[Any] = []
+    if ops.is_pointwise(target) and target not in MIXED:
+        values = [value for _, value in ops.tensor_arguments(target, node.args, dict(node.kwargs))]
+        values = values[1:] if target == aten.where.self else values
+    for argument, value in zip(target._schema.arguments, node.args, strict=False):
+        if str(argument.type) == "List[Tensor]" and isinstance(value, (list, tuple)):
+            values += value
+    vals = [value.meta.get("val") for value in values if isinstance(value, Node)]
+    return [val for val in vals if isinstance(val, torch.Tensor)]
+
+
+MIXED = frozenset(
+    {aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default, aten.copy.default}
+)
+
+
+def _edge_dtypes(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target) or "val" not in node.meta:
+        return None
+    allowed = dtypes.constraint(node.target._schema)  # type: ignore[union-attr]
+    if allowed is None or _one_dtype(node) is not None:
+        return None
+    row = dtypes.row_of(node, node.target)
+    if dtypes.FOREIGN in row:
+        return None  # "unsupported-dtype" says so of the tensor that has it
+    return None if allowed.takes(row) else f"{accepted.target_text(node)}: {allowed.fault(row)}"
+
+
+def _kernel_dtypes(node: Node) -> str | None:
+    functional = node.meta.get("functional")
+    if functional is None or "alias" in node.meta or node.op != "call_function":
+        return None
+    allowed = dtypes.constraint(functional._schema)
+    # Without any kernel it is the operator that is missing, which is said elsewhere.
+    if allowed is None or not allowed.kernel_rows:
+        return None
+    row = dtypes.row_of(node, functional)
+    return (
+        None
+        if allowed.runs(row)
+        else f"no kernel of {accepted.target_text(node)}: {allowed.fault(row, kernels=True)}"
+    )
+
+
+def _like_its_pattern(node: Node) -> str | None:
+    if node.op != "call_function" or not ops.is_operator(node.target):
+        return None
+    op = dialect_operator(node.target)  # type: ignore[arg-type]
+    mode = next((t.fake_mode for t in _tensors(node) if isinstance(t, torch._subclasses.FakeTensor)), None)
+    if not isinstance(op, BackendOpOverload) or mode is None:
+        return None
+    args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
+    try:
+        with mode:
+            meant = shape_text(op.pattern(*args, **kwargs))
+    except Exception as error:
+        return f"the pattern of {accepted.target_text(node)} does not take these arguments: {error}"
+    given = shape_text(node.meta["val"])
+    return (
+        None
+        if meant == given
+        else f"{node.name} yields {given}, the pattern of {accepted.target_text(node)} {meant}"
+    )
+
+
+def _inference(node: Node) -> str | None:
+    if node.op != "call_function" or node.target not in accepted.TRAINING:
+        return None
+    if ops.argument(node, "training", True) is False:
+        return None
+    return f"{accepted.target_text(node)} is what a layer in training mode does"
+
+
+def _alias(node: Node) -> str | None:
+    alias = node.meta.get("alias")
+    if alias is None:
+        return None
+    source, offset = alias
+    if not isinstance(source, Node) or source.graph is not node.graph or source not in node.all_input_nodes:
+        return f"{node.name} is an alias of {source}, which it does not read"
+    mine, theirs = node.meta["val"], source.meta["val"]
+    if all(isinstance(s, int) for s in (*mine.shape, *theirs.shape)):
+        end = offset + mine.numel() * mine.dtype.itemsize
+        if offset < 0 or end > theirs.numel() * theirs.dtype.itemsize:
+            return (
+                f"{node.name} is an alias of bytes {offset}..{end} of {source.name}, which are not all there"
+            )
+    elif offset:
+        return f"{node.name} is an alias at byte {offset} of {source.name}, whose shape is not fixed"
+    return None
+
+
+def _in_place(node: Node) -> str | None:
+    buffer, _ = node.meta.get("in_place", (None, 0))
+    if buffer is None:
+        return None
+    if not isinstance(buffer, Node) or buffer.op != "placeholder":
+        return f"{node.name} is written in place of {buffer}, which is not an input of the graph"
+    if tuple(map(str, buffer.meta["val"].shape)) != tuple(map(str, node.meta["val"].shape)):
+        return f"{node.name} is written in place of {buffer.name}, which has another shape"
+    return None
+
+
+def _view_has_alias(node: Node) -> str | None:
+    if node.op == "call_function" and node.target in accepted.ALIASES and "alias" not in node.meta:
+        return f"{node.name} is neither an alias nor an out variant"
+    return None
+
+
+# ---- the rules ----
+
+# Of every dialect.
+COMMON = (
+    Check("not-a-graph-call", "Graphs call functions, not modules or methods.", EXPORT_AGAIN, _is_graph_node),
+    Check("bad-attribute", "Attributes are tensors or subgraphs.", EXPORT_AGAIN, _get_attr),
+    Check("bad-argument-type", "Arguments are nodes, numbers, strings, dtypes, lists of them.", PASS_FAULT, _argument_types),
+    Check("bad-arguments", "Arguments fit the operator's schema.", PASS_FAULT, _fits_schema),
+    Check("no-value", "Each call says in meta['val'] what it yields.", PASS_FAULT, _has_val),
+    Check("wrong-value", "What a call says to yield fits its schema.", PASS_FAULT, _yields_what_schema_says),
+    Check("not-on-cpu", "Tensors are on the CPU.", "move the model and its inputs to the CPU before export", _device),
+    Check("not-dense", "Tensors are dense.", "convert with .to_dense() or .dequantize() before export", _dense),
+)  # fmt: skip
+RESHAPED_IN_PLACE = Check(
+    "reshaped-in-place",
+    "Inputs, parameters and buffers keep their shapes.",
+    "make a new tensor: x.t() for x.t_(), x.reshape(...) for x.resize_(...)",
+    _reshaped_in_place,
+)
+OTHER_MEMORY = Check(
+    "other-memory",
+    "Tensors keep their memory: x.data = y is no operator.",
+    "write to the tensor: x.copy_(y) for x.data = y",
+    _other_memory,
+)
+TRAIN_MODE = Check(
+    "train-mode",
+    "Layers compute what they do in use, not in training.",
+    "call model.eval() before export, or say that it is meant: EdgeCompileConfig(train_mode=True)",
+    _inference,
+)
+NOT_ITS_PATTERN = Check(
+    "not-its-pattern",
+    "An operator of a target yields what its pattern does.",
+    "correct meta['val'] of the node, or the pattern that was bound to the operator",
+    _like_its_pattern,
+)
+# Of edge, besides.
+EDGE = (
+    Check("number-for-tensor", "Tensor arguments are tensors.", "run scalars_to_tensors after the pass that put the number there", _no_numbers_for_tensors),
+    Check("scalar-overload", "Tensor overloads are used where there is one.", "call the .Tensor overload with a 0-d tensor", _no_scalar_overload),
+    Check("mixed-dtypes", "Pointwise operators and lists combine tensors of one dtype.", "cast explicitly with .to(dtype)", _one_dtype),
+    Check("dtype-not-allowed", "Tensors have dtypes that the operator takes.", "cast to one of the dtypes that are listed before that line", _edge_dtypes),
+    Check("memory-format", "No operator asks for a memory format.", "run normalize_memory_formats after the pass that put it there", _no_memory_format),
+    Check("not-natural-order", "Values are dense, dimensions in natural order.", "run normalize_memory_formats after the pass that made it", _natural_order),
+    Check("unsupported-dtype", "Dtypes are among those that the runtime has.", "cast to a supported dtype before that line", _dtype),
+    Check("complex-tensor", "No tensor is complex: pairs of real ones stand for them.", "let an input x and a result y be pairs: torch.view_as_complex(x) at the beginning of forward, torch.view_as_real(y) at its end", _complex),
+    Check("rank-limit", f"Tensors have at most {MAX_RANK} dimensions.", "flatten some dimensions", _rank),
+)  # fmt: skip
+# Of exec, besides.
+EXEC = (
+    Check("no-kernel-for-dtype", "A kernel of the runtime takes the dtypes.", "cast to one of the dtypes that are listed before that line, or add them to the kernel", _kernel_dtypes),
+    Check("bad-alias", "An alias lies within what it is an alias of.", PASS_FAULT, _alias),
+    Check("bad-in-place", "What is written in place of a buffer has its shape.", PASS_FAULT, _in_place),
+    Check("view-without-alias", "A view is an alias.", PASS_FAULT, _view_has_alias),
+)  # fmt: skip

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The rules about a program as a whole: functions that take it and yield (node or None, what is wrong), and below them
+# their codes, sentences and remedies.
+"""Checks of programs; `torchette.exir.dialects` says which dialect has which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch._subclasses import FakeTensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from torchette.exir import ops
+from torchette.exir.dialects import accepted
+from torchette.exir.dialects.rules import PASS_FAULT, ProgramCheck
+from torchette.exir.graph import graph_modules, outputs, placeholders
+
+
+def _lint(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    for module in graph_modules(program):
+        fault = _lint_fault(module)
+        if fault is not None:
+            yield None, fault
+
+
+def _lint_fault(module: GraphModule) -> str | None:
+    try:
+        module.graph.lint()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def _signature(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    specs = program.graph_signature.input_specs
+    inputs = placeholders(program)
+    if len(inputs) != len(specs):
+        yield None, f"the graph has {len(inputs)} inputs, the signature {len(specs)}"
+        return
+    for node, spec in zip(inputs, specs, strict=True):
+        if getattr(spec.arg, "name", node.name) != node.name:
+            yield node, f"input {node.name} is called {spec.arg.name} in the signature"
+
+
+def _stored(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    kinds = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+    for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=False):
+        if (
+            spec.kind in kinds
+            and spec.target not in program.state_dict
+            and spec.target not in program.constants
+        ):
+            yield node, f"{spec.target} is an input of the graph, but no tensor of that name is stored"
+
+
+def _without_values(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    """What torch.export makes of `x.data` is a stored tensor without memory."""
+    for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=False):
+        stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
+        if isinstance(stored, torch.Tensor) and (isinstance(stored, FakeTensor) or stored.is_meta):
+            for reader in list(node.users)[:1]:
+                yield reader, f"{spec.target} has a shape, but no values"
+
+
+def _updated_constants(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    constants = {
+        node
+        for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=False)
+        if spec.kind is InputKind.CONSTANT_TENSOR
+    }
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not ops.is_operator(node.target) or not node.args:
+            continue
+        written = node.args[0]
+        while isinstance(written, Node) and ops.is_operator(written.target) and ops.is_view(written.target):
+            written = written.args[0]
+        if written in constants and ops.is_mutating(node.target):
+            yield (
+                node,
+                f"{accepted.target_text(node)} changes {written.name}, which is a constant of the program",
+            )
+
+
+def _returned(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    values, specs = outputs(program), program.graph_signature.output_specs
+    if len(values) != len(specs):
+        yield program.graph.output_node(), f"the graph has {len(values)} outputs, the signature {len(specs)}"
+        return
+    for value, spec in zip(values, specs, strict=True):
+        if isinstance(value, Node) and getattr(spec.arg, "name", value.name) != value.name:
+            yield value, f"output {value.name} is called {spec.arg.name} in the signature"
+
+
+def _mutations(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    known = set(program.graph_signature.buffers)
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION and spec.target not in known:
+            yield None, f"{spec.target} is updated, but is no buffer of the program"
+
+
+def _written_back(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    for value, spec in zip(outputs(program), program.graph_signature.output_specs, strict=False):
+        mutation = spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+        if (
+            mutation
+            and isinstance(value, Node)
+            and value.op != "placeholder"
+            and "in_place" not in value.meta
+        ):
+            yield value, f"the new value of {spec.target} is not written back"
+
+
+def _given_twice(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    given = pytree.tree_leaves(program.example_inputs)
+    users = set(program.graph_signature.user_inputs)
+    inputs = [node for node in placeholders(program) if node.name in users]
+    if len(given) != len(inputs):
+        return
+    same: dict[int, list[Node]] = {}
+    for value, node in zip(given, inputs, strict=True):
+        if isinstance(value, torch.Tensor):
+            same.setdefault(id(value), []).append(node)
+    for nodes in same.values():
+        read = [node for node in nodes if node.users]
+        for node in nodes if read else ():
+            if node not in read:
+                yield (
+                    node,
+                    f"{node.name} and {read[0].name} were one tensor at export, which reads {read[0].name} for both",
+                )
+
+
+# ---- the rules ----
+
+# Of every dialect.
+WHOLE = (
+    ProgramCheck("broken-graph", "The graph lints: every value is defined once, before it is used.", PASS_FAULT, _lint),
+    ProgramCheck("broken-inputs", "Graph and signature agree on the inputs.", PASS_FAULT, _signature),
+    ProgramCheck("missing-tensor", "Every parameter, buffer and constant is stored.", PASS_FAULT, _stored),
+    ProgramCheck("broken-outputs", "Graph and signature agree on the outputs.", PASS_FAULT, _returned),
+    ProgramCheck("unknown-buffer", "Updated buffers exist.", PASS_FAULT, _mutations),
+)  # fmt: skip
+WITHOUT_VALUES = ProgramCheck(
+    "tensor-without-values",
+    "Stored tensors have values.",
+    "write x.detach() for x.data; give tensors that were made on the device meta, or as fakes, values",
+    _without_values,
+)
+UPDATED_CONSTANT = ProgramCheck(
+    "updated-constant",
+    "Only buffers are updated.",
+    "make it a buffer: self.register_buffer('state', tensor) for self.state = tensor",
+    _updated_constants,
+)
+ONE_TENSOR_TWICE = ProgramCheck(
+    "one-tensor-twice",
+    "Inputs that were one tensor at export are told apart.",
+    "export with a copy: (x, x.clone()) for (x, x), or compile the module itself",
+    _given_twice,
+)
+NOT_WRITTEN_BACK = ProgramCheck(
+    "not-written-back",
+    "New values of buffers are written back.",
+    "run update_buffers_in_place",
+    _written_back,
+)

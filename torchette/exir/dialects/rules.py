@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What a dialect is made of. A node or a program comes in, a sentence about what is wrong with it goes out; a violation
+# carries the line of the user's model and a remedy.
+"""`Check`, `ProgramCheck`, `Dialect` and `Violation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import node_text, place
+
+# Remedies that many rules share.
+EXPORT_AGAIN = "export the model again with torch.export.export; a pass left the graph in this state"
+PASS_FAULT = "a pass left the graph so: compile with check_passes=True to learn which"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule. `run` is given a node and returns what is wrong with it, or None."""
+
+    code: str
+    sentence: str
+    remedy: str
+    run: Callable[[Node], str | None]
+
+
+@dataclass(frozen=True)
+class ProgramCheck:
+    """One rule about the program as a whole; `run` yields (node or None, what is wrong)."""
+
+    code: str
+    sentence: str
+    remedy: str
+    run: Callable[[ExportedProgram], Iterable[tuple[Node | None, str]]]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A set of rules with a name.
+
+    Attributes:
+        accepts: whether a call may have this target.
+        refusal: (code, sentence, remedy) for a target that is not accepted.
+        checks: rules about single nodes; all of them run on all nodes.
+        program_checks: rules about the whole.
+    """
+
+    name: str
+    sentence: str
+    accepts: Callable[[Any], bool]
+    refusal: tuple[str, str, str]
+    checks: tuple[Check, ...]
+    program_checks: tuple[ProgramCheck, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A node that breaks a rule."""
+
+    code: str
+    message: str
+    remedy: str
+    node: Node | None = field(compare=False)
+
+    @property
+    def place(self) -> str:
+        """The line of the user's model, as far as it is known."""
+        return place(self.node) if self.node is not None else "the program"
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.message}", f"  at {self.place}"]
+        if self.node is not None:
+            lines += [f"  {mark} {node_text(node)}" for mark, node in _around(self.node)]
+        return "\n".join([*lines, f"  try: {self.remedy}"])
+
+
+def _around(node: Node) -> list[tuple[str, Node]]:
+    nodes = list(node.graph.nodes)
+    index = nodes.index(node)
+    first = max(0, min(index - 2, len(nodes) - 5))
+    return [(">" if other is node else " ", other) for other in nodes[first : first + 5]]

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A pool that lasts as long as the method: executions do not wait for threads to start.
+#include "torchette/extension/method_threads.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+
+#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/parallel_method.h"
+#include "torchette/extension/thread_pool.h"
+
+namespace torchette::extension {
+namespace {
+
+constexpr size_t kMost = 256;  // more than there are chains are of no use
+constexpr size_t kScratch = 64 * 1024;
+
+class OnPool final : public MethodThreads {
+ public:
+  OnPool(Method& method, size_t count) {
+    std::vector<MemoryAllocator*> scratch;
+    for (size_t i = 0; i < count; ++i) scratch.push_back(&scratch_.emplace_back(kScratch));
+    method_.emplace(method, std::move(scratch));
+    if (method_->is_parallel()) pool_.emplace(count - 1);  // the one that executes takes part
+  }
+  bool is_parallel() const { return pool_.has_value(); }
+  Error execute() override { return method_->execute(&*pool_); }
+
+ private:
+  std::deque<MallocMemoryAllocator> scratch_;
+  std::optional<threadpool::ThreadPool> pool_;
+  std::optional<ParallelMethod> method_;  // last, so that it goes first
+};
+
+}  // namespace
+
+std::unique_ptr<MethodThreads> MethodThreads::make(Method& method, size_t count) {
+  if (count < 2) return nullptr;
+  auto made = std::make_unique<OnPool>(method, std::min(count, kMost));
+  if (!made->is_parallel()) return nullptr;
+  return made;
+}
+
+}  // namespace torchette::extension

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Singular values by Jacobi's rotations of columns. Signs of vectors are what this method gives.
+#include <cmath>
+
+#include "torchette/kernels/scientific/matrices.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+namespace {
+
+/// Turns n rows of `length` elements, and the rows of `turned` with them, until any two are orthogonal
+/// (Hestenes' method). `squares` has room for n numbers.
+void orthogonalize(double* rows, size_t n, size_t length, double* turned, double* squares) {
+  const double small = kEpsilon * static_cast<double>(length);
+  for (int sweep = 0; sweep < 60; ++sweep) {
+    bool done = true;
+    for (size_t i = 0; i < n; ++i) squares[i] = dot(length, rows + i * length, rows + i * length);
+    for (size_t p = 0; p < n; ++p)
+      for (size_t q = p + 1; q < n; ++q) {
+        const double off = dot(length, rows + p * length, rows + q * length);
+        if (!(std::fabs(off) > small * std::sqrt(squares[p]) * std::sqrt(squares[q]))) continue;
+        done = false;
+        const double half = (squares[q] - squares[p]) / (2 * off);
+        const double tangent = std::copysign(1 / (std::fabs(half) + std::hypot(half, 1)), half);
+        const double cosine = 1 / std::hypot(tangent, 1), sine = cosine * tangent;
+        rotate(length, rows + p * length, rows + q * length, cosine, sine);
+        if (turned != nullptr) rotate(n, turned + p * n, turned + q * n, cosine, sine);
+        squares[p] = std::fmax(squares[p] - tangent * off, 0);
+        squares[q] += tangent * off;
+      }
+    if (done) break;
+  }
+}
+
+/// To `have` orthonormal rows adds further ones until there are `n`.
+void complete(double* rows, size_t have, size_t n, size_t length) {
+  for (; have < n; ++have) {
+    // The unit vector that the rows so far contain least of, less what they contain of it.
+    size_t best = 0;
+    double least = 2;
+    for (size_t i = 0; i < length; ++i) {
+      double contained = 0;
+      for (size_t j = 0; j < have; ++j) contained += rows[j * length + i] * rows[j * length + i];
+      if (contained < least) least = contained, best = i;
+    }
+    double* const row = rows + have * length;
+    for (size_t i = 0; i < length; ++i) row[i] = i == best ? 1 : 0;
+    for (int pass = 0; pass < 2; ++pass)
+      for (size_t j = 0; j < have; ++j)
+        add_scaled(length, -dot(length, row, rows + j * length), rows + j * length, 1, row, 1);
+    const double norm = std::sqrt(dot(length, row, row));
+    for (size_t i = 0; i < length; ++i) row[i] /= norm;
+  }
+}
+
+Error linalg_svd_out(Context& context, const Tensor& self, bool full_matrices, bool compute_uv,
+                     Optional<Span<const char>>, Tensor& u, Tensor& s, Tensor& vh) {
+  constexpr const char* kName = "_linalg_svd";
+  static constexpr SizesType kNone[1] = {0};
+  Batch batch;
+  TORCHETTE_TRY(matrices(kName, "A", self, batch));
+  TORCHETTE_TRY(check_types(kName, "A, U and Vh", self, u, vh));
+  TORCHETTE_TRY(same_type(self, s, "A and S"));
+  const size_t m = batch.rows, n = batch.columns;
+  const bool tall = m >= n;
+  const size_t least = tall ? n : m, length = tall ? m : n, kept = full_matrices ? length : least;
+  const size_t u_columns = tall ? kept : m, v_rows = tall ? n : kept;
+  TORCHETTE_TRY(resize_batch(s, self, least, 0, 1, "S"));
+  TORCHETTE_TRY(compute_uv ? resize_batch(u, self, m, u_columns, 2, "U") : resize_result(u, {kNone, 1}, "U"));
+  TORCHETTE_TRY(compute_uv ? resize_batch(vh, self, v_rows, n, 2, "Vh")
+                           : resize_result(vh, {kNone, 1}, "Vh"));
+  Dense from, left, values, right;
+  double* long_rows;
+  TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
+  TORCHETTE_TRY(left.open(context, u, ScalarType::Double));
+  TORCHETTE_TRY(values.open(context, s, ScalarType::Double));
+  TORCHETTE_TRY(right.open(context, vh, ScalarType::Double));
+  TORCHETTE_TRY(scratch(context, kName, kept * length + (compute_uv ? least * least : 0) + least, long_rows));
+  double* const squares = long_rows + kept * length;
+  double* const short_rows = compute_uv ? squares + least : nullptr;
+  for (size_t b = 0; b < batch.count; ++b) {
+    const double* const a = from.data<double>() + b * m * n;
+    double scale;  // no square overflows, or vanishes
+    TORCHETTE_TRY(scale_of(kName, "A", b, a, m * n, scale));
+    for (size_t i = 0; i < least; ++i)
+      for (size_t j = 0; j < length; ++j)
+        long_rows[i * length + j] = (tall ? a[j * n + i] : a[i * n + j]) / scale;
+    for (size_t i = 0; compute_uv && i < least * least; ++i) short_rows[i] = i % (least + 1) == 0 ? 1 : 0;
+    orthogonalize(long_rows, least, length, short_rows, squares);
+    for (size_t i = 0; i < least; ++i)
+      squares[i] = dot(length, long_rows + i * length, long_rows + i * length);
+    size_t rank = 0;
+    for (size_t i = 0; i < least; ++i) {  // in descending order
+      size_t most = i;
+      for (size_t j = i + 1; j < least; ++j)
+        if (squares[j] > squares[most]) most = j;
+      const double value = std::sqrt(squares[most]);
+      squares[most] = squares[i];
+      values.data<double>()[b * least + i] = value * scale;
+      if (!compute_uv) continue;
+      const auto swap = [&](double* rows, size_t size) {
+        Columns{rows, static_cast<ptrdiff_t>(size), 1, least, size}.swap(i, most);
+      };
+      swap(long_rows, length);
+      swap(short_rows, least);
+      if (value > 0) ++rank;
+      for (size_t j = 0; value > 0 && j < length; ++j) long_rows[i * length + j] /= value;
+    }
+    if (!compute_uv) continue;
+    complete(long_rows, rank, kept, length);
+    const auto write = [&](double* to, bool transposed, const double* rows, size_t count, size_t size) {
+      for (size_t i = 0; i < count; ++i)
+        for (size_t j = 0; j < size; ++j) to[transposed ? j * count + i : i * size + j] = rows[i * size + j];
+    };
+    write(left.data<double>() + b * m * u_columns, true, tall ? long_rows : short_rows, u_columns, m);
+    write(right.data<double>() + b * v_rows * n, false, tall ? short_rows : long_rows, v_rows, n);
+  }
+  TORCHETTE_TRY(left.finish());
+  TORCHETTE_TRY(right.finish());
+  return values.finish();
+}
+
+}  // namespace
+
+TORCHETTE_KERNELS(svd, TORCHETTE_KERNEL("aten::_linalg_svd.U", linalg_svd_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A captured graph and quantizers come in, a graph with quantized operators goes out. torchao annotates, observes and
+# converts; this is the one place that calls it.
+"""PT2E quantization: annotate, observe or train, convert."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchette.errors import InputError, InputTypeError, MissingPackageError
+
+GraphPasses = Sequence[Callable[[GraphModule], GraphModule]] | None
+
+
+def torchao(module: str) -> Any:
+    """A module of torchao's. MissingPackageError where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingPackageError(
+            "quantizing needs torchao, which is not installed", hints=["pip install torchao"]
+        ) from error
+
+
+def quantize(
+    graph: GraphModule,
+    quantizers: Sequence[Any],
+    calibration: Iterable[tuple[tuple, Mapping[str, Any]]] = (),
+    *,
+    train: Callable[[GraphModule], None] | None = None,
+    pre_prepare: GraphPasses = None,
+    post_prepare: GraphPasses = None,
+    pre_convert: GraphPasses = None,
+    post_convert: GraphPasses = None,
+) -> GraphModule:
+    """Quantize a captured graph.
+
+    Args:
+        graph: what `ExportedProgram.module()` gives; in training mode where `train` is given.
+        quantizers: torchao's, of PT2E; they annotate one after the other.
+        calibration: the inputs to observe, each as (args, kwargs).
+        train: trains the prepared graph with quantization instead of observing.
+        pre_prepare, post_prepare, pre_convert, post_convert: graph module -> graph module, around the steps.
+
+    Raises:
+        MissingPackageError: torchao is not installed.
+        InputTypeError: a quantizer is none of torchao's; a pass returns no graph module.
+        InputError: `calibration` is empty.
+    """
+    pt2e = torchao("torchao.quantization.pt2e")
+    steps = torchao("torchao.quantization.pt2e.quantize_pt2e")
+    kinds = torchao("torchao.quantization.pt2e.quantizer")
+    for one in quantizers:
+        if not isinstance(one, kinds.Quantizer):
+            raise InputTypeError(
+                f"a quantizer must be one of torchao's, not {type(one).__name__}",
+                hints=[
+                    "an instance of a class that derives from torchao.quantization.pt2e.quantizer.Quantizer"
+                ],
+            )
+    quantizer = quantizers[0] if len(quantizers) == 1 else kinds.ComposableQuantizer(list(quantizers))
+    prepare = steps.prepare_pt2e if train is None else steps.prepare_qat_pt2e
+    graph = _through(prepare(_through(graph, pre_prepare), quantizer), post_prepare)
+    if train is not None:
+        pt2e.allow_exported_model_train_eval(graph)
+        pt2e.move_exported_model_to_train(graph)
+        train(graph)
+        pt2e.move_exported_model_to_eval(graph)
+    else:
+        observed = 0
+        with torch.no_grad():
+            for args, kwargs in calibration:
+                graph(*args, **kwargs)
+                observed += 1
+        if not observed:
+            raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
+    return _through(steps.convert_pt2e(_through(graph, pre_convert)), post_convert)
+
+
+def _through(graph: GraphModule, passes: GraphPasses) -> GraphModule:
+    for run in passes or ():
+        graph = run(graph)
+        if not isinstance(graph, GraphModule):
+            raise InputTypeError(
+                f"the pass {getattr(run, '__name__', run)!r} gave no graph module but {type(graph).__name__}"
+            )
+    return graph

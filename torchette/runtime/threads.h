@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How many threads an execution may use. The core uses the one that calls it; backends, and what stands above
+// the core, ask here when a method is loaded.
+#pragma once
+
+#include <cstddef>
+
+#include "torchette/runtime/error.h"
+
+namespace torchette {
+
+/// Of methods that are loaded from now on, by any thread; 1 where nobody has said otherwise. A backend uses
+/// as many, at most one for each processor, unless an option of its own says how many. Error: InvalidArgument
+/// (0).
+Error set_num_threads(size_t count);
+/// What the method that this thread is loading may use; asked when nothing is loaded, what was set.
+size_t num_threads();
+
+/// While one lives, methods that this thread loads may use `count` threads; 0: as many as was set.
+class NumThreadsScope {
+ public:
+  explicit NumThreadsScope(size_t count);
+  NumThreadsScope(const NumThreadsScope&) = delete;
+  ~NumThreadsScope();
+
+ private:
+  size_t before_;
+};
+
+}  // namespace torchette
