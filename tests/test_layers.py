@@ -61,6 +61,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
             "torchette.errors",
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
+            *(("torchette.runtime",) if name == "program" else ()),  # which kernels there are
         )
         for height, floor in enumerate(COMPILER_FLOORS)
         for name in floor
