@@ -15,7 +15,7 @@ import torch
 from tests.building import built
 from tests.kernels import samples
 from tests.kernels.test_table import NAMESPACES, OTHERS
-from torchette.exir.emit import scalar_type
+from torchette.exir.emit.records import scalar_type
 from torchette.runtime import _native
 
 pytestmark = [pytest.mark.safety, pytest.mark.xdist_group("sanitized")]

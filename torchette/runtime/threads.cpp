@@ -5,11 +5,17 @@
 
 #include "torchette/runtime/platform.h"
 
+#if defined(__unix__) || defined(__APPLE__)
+#define TORCHETTE_THREAD_LOCAL thread_local
+#else  // a microcontroller has no threads, and nothing that tells them apart
+#define TORCHETTE_THREAD_LOCAL
+#endif
+
 namespace torchette {
 namespace {
 
 size_t set_count = 1;
-thread_local size_t loading_count = 0;  // 0: the one above
+TORCHETTE_THREAD_LOCAL size_t loading_count = 0;  // 0: the one above
 
 }  // namespace
 
