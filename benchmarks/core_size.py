@@ -29,7 +29,7 @@ FLAGS = (
 # Bytes of code of all kernels together; a build links those that its models name.
 KERNEL_BUDGET = 400_000
 # These are not the core: the Python module, and the platforms but for the one without an operating system.
-OUTSIDE = ("python.cpp", "platform_posix.cpp")
+OUTSIDE = ("platform_posix.cpp",)
 
 
 class Target(NamedTuple):
@@ -132,7 +132,7 @@ def measure_kernels() -> list[Size]:
         _make_headers(ROOT, folder / "torchette" / "schema")
         sources = sorted((ROOT / "torchette" / "kernels").rglob("*.cpp"))
         families = "".join(f"X({family.name})" for family in kernels.families().values())
-        target = HOST._replace(flags=(*HOST.flags, f"-DTORCHETTE_FAMILIES(X)={families}"))
+        target = HOST._replace(flags=(*HOST.flags, f"-DTORCHETTE_FAMILIES(X,ONCE)={families}"))
         return [Size.of(_compile(source, folder, ROOT, target)) for source in sources]
 
 

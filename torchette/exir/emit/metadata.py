@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,19 +65,23 @@ def source_line(node: Node) -> Any:
     """The line of the user's model alone, as a record. Without the text of the line: equal records are stored once, and a
     text is there for each line."""
     frame = user_frame(node)
-    found = [] if frame is None else [pte.Frame(_stored_name(frame.file), frame.line, frame.function, "")]
+    found = (
+        []
+        if frame is None
+        else [pte.Frame(_stored_name(frame.file, os.getcwd()), frame.line, frame.function, "")]
+    )
     return pte.FrameList(found)
 
 
 @functools.cache
-def _stored_name(file: str) -> str:
+def _stored_name(file: str, current: str) -> str:
     """A file's name without the folders that are this machine's own: below a package folder, the current folder or one that
     Python imports from, else its last two parts. Compiling in another checkout gives the same bytes."""
     path = Path(file)
     for folder in ("site-packages", "dist-packages"):
         if folder in path.parts:
             return "/".join(path.parts[path.parts.index(folder) + 1 :])
-    folders = [folder for folder in (Path.cwd(), *map(Path, sys.path)) if path.is_relative_to(folder)]
+    folders = [folder for folder in map(Path, (current, *sys.path)) if path.is_relative_to(folder)]
     if folders and folders[0].parts[1:]:
         return path.relative_to(folders[0]).as_posix()
     return "/".join(path.parts[-2:])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What torch.export asserts about numbers and tensors comes in, in all of its spellings; one spelling goes out, for what
-# only the device can know. What the ranges of the inputs prove is gone.
-"""Assertions in a model hold on the device, too."""
+# In: torch.export's assertions about numbers and tensors, in all their forms. Out: one form, for conditions that
+# only the device can check. Conditions that follow from the ranges of the inputs are removed.
+"""Assertions of a model are checked on the device."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _FUNCTIONS: dict[Any, Callable[..., sympy.Basic]] = {
 }  # fmt: skip
 
 
-# How torch.export words the assertion of an expression; what the model itself says then is in the graph's `meta[CHECKS]`.
+# torch.export's text for the assertion of an expression; the model's own text is in the graph's `meta[CHECKS]`.
 _TORCHS = re.compile(r"Runtime assertion failed for expression (.*) on node '\w+'")
 CHECKS = "checks"
 
 
 class _Assertion(NamedTuple):
-    """What must hold, and what to say where it does not; `theirs` if these are the model's own words."""
+    """The condition, and the text if it fails; `theirs` if the text is the model's own."""
 
     node: Node
     condition: Any
@@ -49,7 +49,7 @@ class _Assertion(NamedTuple):
 
 
 def keep_assertions(program: ExportedProgram) -> ExportedProgram:
-    """Let `_assert_scalar` say every assertion, with its line in the text; drop those that are known to hold."""
+    """Make every assertion an `_assert_scalar`, with its line in the text; drop those that always hold."""
     kept = dropped = 0
     checks = program.graph_module.meta.get(CHECKS, {})
     for module in graph_modules(program):
@@ -57,7 +57,7 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
         known = _Known(program, module)
         nodes = [node for node in module.graph.nodes if node.target in ops.ASSERTIONS]
         found = [assertion for node in nodes for assertion in _assertions(program, node, checks)]
-        # Torch has some of them twice, once in the model's words and once in its own.
+        # Torch has some of them twice, once with the model's text and once with its own.
         words = {known.form(each.condition): each.text for each in reversed(found) if each.theirs}
         for node, condition, text, theirs in found:
             if not theirs and _is_torchs_bound(condition, selections):
@@ -76,10 +76,10 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
 
 
 def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str]) -> list[_Assertion]:
-    """What a node asserts: nothing of a tensor's dtype, device and layout, which no run changes. Conditions that need
+    """What a node asserts, except a tensor's dtype, device and layout, which no run changes. Conditions that need
     nodes get them before `node`."""
     subject = node.args[0]
-    # Without folders: a file must not differ from machine to machine.
+    # Without folders, so that the file is the same on every machine.
     line = re.sub(r"^.*/(?=[^/]+:\d+, in )", "", place(node))
     if node.target is ops.assert_scalar:
         text = str(ops.argument(node, "assert_msg"))
@@ -110,8 +110,8 @@ def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str])
 
 
 def _widened(module: GraphModule) -> dict[Node, int]:
-    """Calls of `masked_select` whose mask repeats the other operand, and the most that torch lets them find: the elements
-    of that operand alone. The ranges of their sizes are from here on what they can find."""
+    """Calls of `masked_select` whose mask broadcasts the other operand, and the maximum that torch lets them find: the elements
+    of that operand. From here on the ranges of their sizes are what they can find."""
     bounds = {}
     for node in module.graph.nodes:
         if node.target is not aten.masked_select.default:
@@ -120,7 +120,7 @@ def _widened(module: GraphModule) -> dict[Node, int]:
         (found,) = node.meta["val"].shape
         sizes = [[upper_bound(size) or 0 for size in reversed(operand.shape)] for operand in (x, mask)]
         most = math.prod(max(pair) for pair in itertools.zip_longest(*sizes, fillvalue=1))
-        torchs = math.prod(sizes[0])  # 0: without a bound, or nothing to find
+        torchs = math.prod(sizes[0])  # 0: no bound, or nothing to find
         if most > torchs > 0:
             bounds[node] = torchs
             found.node.shape_env.var_to_range[found.node.expr] = ValueRanges(0, most)
@@ -128,7 +128,7 @@ def _widened(module: GraphModule) -> dict[Node, int]:
 
 
 def _is_torchs_bound(condition: Any, selections: Mapping[Node, int]) -> bool:
-    """Whether a condition is that `masked_select` finds no more than what `_widened` says of it."""
+    """Whether a condition is that `masked_select` finds no more than the maximum of `_widened`."""
     if not isinstance(condition, Node) or condition.target is not operator.le:
         return False
     count, most = condition.args
@@ -139,10 +139,10 @@ def _is_torchs_bound(condition: Any, selections: Mapping[Node, int]) -> bool:
 
 class _Known:
     """What is known about the numbers of one graph before an assertion: ranges of the inputs, and what was asserted
-    earlier. Not what torch knows, which takes all assertions for granted."""
+    earlier. Torch's own knowledge assumes all assertions, so it is not used."""
 
     def __init__(self, program: ExportedProgram, module: GraphModule) -> None:
-        self._sized: set[Node] = set()  # whose sizes follow from those of the inputs
+        self._sized: set[Node] = set()  # nodes whose sizes follow from those of the inputs
         for node in module.graph.nodes:
             given = node.op == "placeholder" and module is program.graph_module
             if given or (_sizes_follow(node) and self._sized.issuperset(node.all_input_nodes)):
@@ -152,7 +152,7 @@ class _Known:
         self._asserted: set[Any] = set()
 
     def form(self, value: Any) -> Any:
-        """What equal conditions have in common."""
+        """The same key for equal conditions."""
         expression = self._expression(value)
         if expression is not None:
             return expression
@@ -161,7 +161,7 @@ class _Known:
         return value
 
     def proves(self, condition: Any) -> bool:
-        """Whether a condition holds always. It is taken to hold from now on."""
+        """Whether a condition always holds. It is assumed from now on."""
         form = self.form(condition)
         if form in self._asserted:
             return True
@@ -178,12 +178,12 @@ class _Known:
             known = self._ranges.get(form.lhs, ValueRanges(-int_oo, int_oo))
             least = max(known.lower, form.rhs) if isinstance(form, sympy.Ge) else known.lower
             most = min(known.upper, form.rhs) if isinstance(form, sympy.Le) else known.upper
-            if least <= most:  # else no run comes past it
+            if least <= most:  # otherwise no run passes it
                 self._ranges[form.lhs] = ValueRanges(least, most)
         return proven
 
     def _expression(self, value: Any) -> sympy.Basic | None:
-        """A number or condition in terms of what only a run can say; None where it is not one of whole numbers."""
+        """A number or condition in terms of run-time values; None if it is not about integers."""
         if isinstance(value, (bool, int)):
             return sympy.sympify(value)
         if not isinstance(value, Node):
@@ -217,7 +217,7 @@ class _Known:
 
 
 def _sizes_follow(node: Node) -> bool:
-    """Whether the sizes of a call's results follow from those of its operands alone."""
+    """Whether the sizes of a call's results follow only from those of its operands."""
     if node.op != "call_function" or "unbacked_bindings" in node.meta:
         return False
     if not ops.is_operator(node.target):
@@ -227,7 +227,7 @@ def _sizes_follow(node: Node) -> bool:
 
 
 def _whole(expression: sympy.Basic) -> sympy.Basic:
-    """Of whole numbers, x < 5 and x <= 4 are one condition."""
+    """For integers, x < 5 and x <= 4 are the same condition."""
     if isinstance(expression, sympy.Lt):
         return sympy.Le(expression.lhs, expression.rhs - 1)
     if isinstance(expression, sympy.Gt):
