@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the name of a machine. Out: what compilers must be told to build for it, and what runs its programs here.
+# In: the name of a machine. Out: the compiler flags for it, and the emulator that runs its programs here.
 """The machines that Torchette is built for: `TARGETS` by name, `find` with a remedy where a name is wrong."""
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class Target:
 
     Attributes:
         name: what `--target` takes.
-        text: one line for people.
-        kind: "linux" (a process with files), "bare" (an image and nothing below it), "wasm", or "other" (a process of
+        text: one line of description.
+        kind: "linux" (a process with files), "bare" (an image without an operating system), "wasm", or "other" (a process of
             another system).
         zig: flags of `zig c++` for compiling; empty for the machine that this runs on.
-        zig_link: flags for linking where they are others than `zig`.
-        gcc: prefix of the GNU tools, such as ``aarch64-linux-gnu-``; None where there are none.
+        zig_link: flags for linking if they differ from `zig`.
+        gcc: prefix of the GNU tools, such as ``aarch64-linux-gnu-``; None if there are none.
         gcc_flags: flags that those need.
-        emulator: the command that runs a program of the target on Linux x86-64; empty where none is needed or known.
+        emulator: the command that runs a program of the target on Linux x86-64; empty if none is needed or known.
         levels: whether the kernels are compiled for each level of x86-64, of which the runtime picks one.
-        note: what cannot be had for this target, or was not tried.
+        note: what is not available for this target, or not tested.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Target:
 
 
 def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
-    # A core without its floating-point unit named would pass floats in registers and compute them in software.
-    # newlib declares M_PI and Bessel functions to those who ask.
+    # Without the name of its floating-point unit, a core would pass floats in registers and compute in software.
+    # newlib declares M_PI and Bessel functions only with this macro.
     flags: tuple[str, ...] = (f"-mcpu={name}", "-mthumb", "-mfloat-abi=hard", "-D_GNU_SOURCE")
     flags += (f"-mfpu={gcc_fpu}",) if gcc_fpu else ()
     return Target(
@@ -143,7 +143,7 @@ TARGETS = {
             "x86-64-windows",
             "Windows, x86-64",
             "other",
-            # else mingw has no M_PI and no Bessel functions
+            # otherwise mingw has no M_PI and no Bessel functions
             zig=("-target", "x86_64-windows-gnu", "-U__STRICT_ANSI__"),
             emulator=("wine",),
             levels=True,
