@@ -37,7 +37,7 @@ def embed(
         source: a .pte file.
         folder: is made where it is not there.
         name: of the files and the first part of every symbol; by default that of the .pte file.
-        target: see `torchette.devtools.memory.target_named`.
+        target: see `torchette.targets.processor`.
         temp: bytes of the temp pool; "most", with which kernels are never refused memory, or "least", with which they
             still run.
         dynamic: bytes of the pool of tensors whose size only the run knows; None for what they take at their largest.
