@@ -19,7 +19,7 @@ COMPILER_FLOORS = (
     ("tensor",),
     ("control_flow",),
     ("graph", "ops", "interface", "delegation.cost"),
-    ("dialects", "check", "delegation.partition"),
+    ("dialects", "check", "own_sizes", "delegation.partition"),
     ("pass_base", "delegation.delegate"),
     (
         "pass_manager",
@@ -195,7 +195,8 @@ CPP: dict[str, int] = {
     "torchette/extension/": 12,
     "torchette/build/": 13,
     "torchette/build/bare/": 12,
-    "torchette/runtime/": 13,  # the Python module, the platforms, method_load.cpp
+    "torchette/pybindings/": 13,
+    "torchette/runtime/": 12,  # the platforms, method_load.cpp
 }
 # Folders that nobody outside includes from: the core is given its kernels and backends, it does not name them.
 CPP_CLOSED = ("torchette/kernels/", "torchette/backends/")

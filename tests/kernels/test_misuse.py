@@ -107,6 +107,10 @@ def test_kernels_survive_what_does_not_fit(misuse: Path, examples: Path) -> None
     check(misuse, examples, 300, 1)
 
 
+def test_kernels_survive_other_calls(misuse: Path, examples: Path) -> None:
+    check(misuse, examples, 1000, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_kernels_survive_a_long_run(seed: int, misuse: Path, examples: Path) -> None:

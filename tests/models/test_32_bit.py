@@ -33,9 +33,7 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "kernels.inc").write_text(kernels)
     headers = Path("/usr/include") / run(CXX, "-print-multiarch").stdout.strip()
     sources = [
-        path
-        for path in sorted((ROOT / "torchette/runtime").glob("*.cpp"))
-        if path.stem not in ("python", "platform_posix")
+        path for path in sorted((ROOT / "torchette/runtime").glob("*.cpp")) if path.stem != "platform_posix"
     ]
     # as on other 32-bit machines, numbers of 8 bytes are aligned to 8
     flags = (

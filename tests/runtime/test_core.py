@@ -70,7 +70,7 @@ def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path:
 @pytest.mark.xdist_group("sanitized")
 def test_a_build_without_tracing_refuses_a_tracer(sanitized: Path, tmp_path: Path) -> None:
     """And is not to be mixed with one that traces."""
-    sources = [path for path in RUNTIME.glob("*.cpp") if path.stem not in ("python", "platform_minimal")]
+    sources = [path for path in RUNTIME.glob("*.cpp") if path.stem != "platform_minimal"]
     extension = [ROOT / f"torchette/extension/{name}.cpp" for name in ("file_data_loader", "open_file")]
     extension.append(ROOT / "torchette/extension/mmap_data_loader.cpp")
     tests = sorted((ROOT / "tests/runtime").glob("*_test.cpp"))
@@ -95,7 +95,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             *(sys.executable, ROOT / "torchette/format/schema.py", ROOT / f"torchette/schema/{name}.fbs"),
             *("--cpp", folder / f"torchette/schema/{name}.h"),
         )
-    skipped = re.compile(r"python|platform_(?!minimal)")
+    skipped = re.compile(r"platform_(?!minimal)")
     sources = [path for path in sorted(RUNTIME.glob("*.cpp")) if not skipped.match(path.stem)]
     sources += [ROOT / f"torchette/extension/{name}.cpp" for name in HEAPLESS]
 

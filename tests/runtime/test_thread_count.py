@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 import torchette  # noqa: E402
 from tests.building import BUILD, built, run  # noqa: E402
 from torchette.errors import InputError  # noqa: E402
+from torchette.exir import ExecutorchBackendConfig  # noqa: E402
 from torchette.runtime import Runtime  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system lists no threads")
@@ -37,7 +38,8 @@ class Towers(torch.nn.Module):
 @pytest.fixture(scope="module")
 def chains(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("threads") / "chains.pte"
-    model = torchette.compile(Towers().eval(), (torch.ones(32, 128),), parallel=2)
+    config = ExecutorchBackendConfig(parallel=2)
+    model = torchette.compile(Towers().eval(), (torch.ones(32, 128),), config=config)
     path.write_bytes(model.program.buffer)
     return path
 

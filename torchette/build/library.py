@@ -84,7 +84,7 @@ def core_flags(selection: Selection, common: tuple[str, ...]) -> tuple[str, ...]
 def core_units(platform: str, common: tuple[str, ...]) -> list[Unit]:
     """The core with a platform layer: "posix", "minimal", or "" for one of the caller's."""
     sources = sorted((PACKAGE / "runtime").glob("*.cpp"))
-    left_out = re.compile(r"python|platform_(?!%s$)\w+" % (platform or "$"))
+    left_out = re.compile(r"platform_(?!%s$)\w+" % (platform or "$"))
     return [Unit(source, common) for source in sources if not left_out.fullmatch(source.stem)]
 
 

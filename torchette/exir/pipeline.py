@@ -22,6 +22,7 @@ from torchette.exir.delegation import delegate
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
 from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
+from torchette.exir.own_sizes import own_sizes
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.copy_views import copy_views
@@ -429,7 +430,7 @@ class _Run:
     """A method on its way through the stages."""
 
     def __init__(self, program: ExportedProgram, options: Options, report: Report) -> None:
-        self.program = to_torch_operators(copy_program(program))
+        self.program = to_torch_operators(own_sizes(copy_program(program)))
         self._options, self._report = options, report
         # A program that is at Edge already may be compiled again: its copies are accepted as they come.
         targets = (node.target for node in calls(self.program))

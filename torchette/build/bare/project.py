@@ -295,7 +295,7 @@ def _copy_runtime(chosen: selection.Selection, folder: Path) -> list[Path]:
     wanted: list[str] = [
         f"torchette/runtime/{source.name}"
         for source in (PACKAGE / "runtime").glob("*.cpp")
-        if source.stem not in ("python", "platform_posix")
+        if source.stem != "platform_posix"
     ]
     wanted += [f"torchette/build/bare/{source.name}" for source in (PACKAGE / "build" / "bare").glob("*.cpp")]
     wanted += ["torchette/kernels/table.cpp", "torchette/extension/buffer_data_loader.h"]

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Errors of the runtime on their way into exceptions of torchette.errors.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "torchette/pybindings/log.h"
+#include "torchette/runtime/result.h"
+
+namespace torchette::pybindings {
+
+/// What Python turns into the exceptions of torchette.errors: an error of the runtime with its log lines, or
+/// a value that does not fit input `input`.
+struct Fault {
+  enum class Kind { Runtime, InputValue, InputType };
+  Kind kind;
+  Error error;
+  std::string text;
+  size_t input;
+};
+
+inline Fault runtime_fault(Error error) { return {Fault::Kind::Runtime, error, take_log(), 0}; }
+inline Fault input_fault(size_t input, std::string text) {
+  return {Fault::Kind::InputValue, Error::InvalidArgument, std::move(text), input};
+}
+inline Fault input_type_fault(size_t input, std::string text) {
+  return {Fault::Kind::InputType, Error::InvalidType, std::move(text), input};
+}
+
+template <typename T>
+T unwrap(Result<T>&& result) {
+  if (!result.ok()) throw runtime_fault(result.error());
+  return std::move(*result);
+}
+
+}  // namespace torchette::pybindings

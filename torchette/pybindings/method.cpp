@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A method with its memory, run without the interpreter's lock; Ctrl-C ends it.
+#include "torchette/runtime/method.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "torchette/extension/event_recorder.h"
+#include "torchette/extension/malloc_dynamic_allocator.h"
+#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/parallel_method.h"
+#include "torchette/extension/source_lines.h"
+#include "torchette/pybindings/arguments.h"
+#include "torchette/pybindings/bindings.h"
+#include "torchette/pybindings/faults.h"
+#include "torchette/pybindings/log.h"
+#include "torchette/pybindings/memory.h"
+#include "torchette/pybindings/outcomes.h"
+#include "torchette/pybindings/program.h"
+#include "torchette/pybindings/values.h"
+#include "torchette/runtime/threads.h"
+
+namespace torchette::pybindings {
+namespace {
+
+/// While one lives on Python's main thread, SIGINT cancels the method before Python hears of it. Without, an
+/// endless loop of a model could only be killed. Other handlers, and the want of one, stay as they are.
+class Interruptible {
+ public:
+  explicit Interruptible(Method& method) {
+    static thread_local const bool is_main = PyThread_get_thread_ident() == main_thread;
+    if (!is_main) return;
+    seen_ = false;
+    running_ = &method;
+    struct sigaction ours{};
+    ours.sa_sigaction = handle;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&ours.sa_mask);
+    installed_ = sigaction(SIGINT, &ours, &previous_) == 0;
+  }
+  Interruptible(const Interruptible&) = delete;
+  ~Interruptible() {
+    if (!installed_) return;
+    sigaction(SIGINT, &previous_, nullptr);
+    if (seen_) (void)running_.load()->reset_execution();  // should it have come too late
+    running_ = nullptr;
+  }
+
+  static inline unsigned long main_thread;
+
+ private:
+  static void handle(int number, siginfo_t* info, void* context) {
+    const bool takes_info = (previous_.sa_flags & SA_SIGINFO) != 0;
+    if (!takes_info && previous_.sa_handler == SIG_IGN) return;
+    if (Method* method = running_) method->cancel();
+    seen_ = true;
+    if (takes_info) {
+      previous_.sa_sigaction(number, info, context);
+    } else if (previous_.sa_handler != SIG_DFL) {
+      previous_.sa_handler(number);
+    } else {
+      sigaction(number, &previous_, nullptr);
+      raise(number);
+    }
+  }
+
+  static inline std::atomic<Method*> running_;
+  static inline std::atomic<bool> seen_;
+  static inline struct sigaction previous_;
+  bool installed_ = false;
+};
+
+/// A method with its memory. Calls from several threads wait for one another.
+class LoadedMethod {
+ public:
+  /// `threads`: 0 for as many as the runtime is told.
+  LoadedMethod(SharedProgram program, const std::string& name, size_t threads, bool tracing)
+      : program_(std::move(program)) {
+    if (tracing) recorder_.emplace();
+    const MethodMeta meta = unwrap(program_->program().method_meta(name.c_str()));
+    for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
+      const auto size = static_cast<size_t>(unwrap(meta.memory_planned_buffer_size(i)));
+      buffers_.push_back(allocate_memory(size));
+      spans_.emplace_back(static_cast<uint8_t*>(buffers_.back().get()), size);
+    }
+    planned_.emplace(Span<Span<uint8_t>>(spans_.data(), spans_.size()));
+    memory_.emplace(&method_memory_, &*planned_, &temp_memory_, &dynamic_memory_);
+    for (size_t i = 0; i < meta.num_inputs(); ++i)
+      inputs_.push_back(unwrap(meta.input_tag(i)) == Tag::Tensor
+                            ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
+                            : std::nullopt);
+    EventTracer* const tracer = recorder_.has_value() ? &*recorder_ : nullptr;
+    const NumThreadsScope scope(threads);
+    method_.emplace(
+        unwrap(program_->program().load_method(name.c_str(), &*memory_, tracer, program_->data_map())));
+    constexpr size_t kMost = 256;  // more than there are chains are of no use
+    threads = std::min(num_threads(), kMost);
+    if (threads < 2) return;
+    std::vector<MemoryAllocator*> scratch;
+    for (size_t i = 0; i < threads; ++i) scratch.push_back(&scratch_.emplace_back(64 * 1024));
+    parallel_.emplace(*method_, std::move(scratch));
+    if (parallel_->is_parallel())
+      pool_.emplace(threads - 1);  // the thread that executes takes part
+    else
+      parallel_.reset();
+  }
+
+  nb::list execute(nb::sequence given) {
+    const size_t count = nb::len(given);
+    if (count != inputs_.size()) throw Fault{Fault::Kind::InputValue, Error::InvalidArgument, "count", count};
+    std::deque<Argument> arguments(count);
+    std::vector<Value> values(count);
+    bool torch = false;
+    for (size_t i = 0; i < count; ++i) {
+      const nb::object object = given[i];
+      convert(object, i, &arguments[i]);
+      values[i] = arguments[i].value();
+      torch = torch || (inputs_[i].has_value() && is_torch_tensor(object));
+    }
+    std::vector<Outcome> outcomes(method_->outputs_size());
+    Error error;
+    std::string log;
+    {
+      nb::gil_scoped_release release;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      take_log();
+      const Interruptible interruptible(*method_);
+      error = run({values.data(), values.size()}, outcomes);
+      log = take_log();
+      if (pool_.has_value()) log += pool_->take_log();
+    }
+    if (error == Error::OutOfResources && PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (error != Error::Ok) throw Fault{Fault::Kind::Runtime, error, log, 0};
+    nb::list results;
+    for (Outcome& outcome : outcomes) results.append(to_python(outcome, torch));
+    return results;
+  }
+
+  nb::object attribute(const char* name, bool torch) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Result<Tensor> tensor = method_->get_attribute(name);
+    if (!tensor.ok()) throw nb::key_error(name);
+    Outcome outcome;
+    detach(*tensor, nullptr, outcome);
+    return to_python(outcome, torch);
+  }
+
+  void cancel() { method_->cancel(); }
+
+  /// Of the method pool, what backends took included.
+  size_t method_bytes() const { return method_memory_.used(); }
+
+  void reset() {
+    nb::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Error error = method_->reset();
+    if (error != Error::Ok) throw runtime_fault(error);
+  }
+
+  /// What was recorded since the last call, one tuple for each event: block (0: loading), name, chain,
+  /// instruction, whether a backend has said it, its part, begin and end in nanoseconds.
+  nb::list take_events() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    nb::list events;
+    if (!recorder_.has_value()) return events;
+    const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
+    const auto ns = [&](torchette_timestamp_t ticks) { return ticks * ratio.numerator / ratio.denominator; };
+    for (const extension::RecordedEvent& event : recorder_->events())
+      events.append(nb::make_tuple(blocks_ + event.block, text_of({event.name.data(), event.name.size()}),
+                                   event.chain, event.instruction, event.in_delegate, event.part,
+                                   ns(event.begin), ns(event.end)));
+    blocks_ += recorder_->blocks().size();
+    recorder_->clear();
+    return events;
+  }
+
+  /// The most bytes that tensors of sizes which only the run knows held at once in the last execution.
+  size_t dynamic_memory_peak() const { return dynamic_memory_.peak(); }
+
+ private:
+  void convert(nb::handle object, size_t i, Argument* out) {
+    if (inputs_[i].has_value()) {
+      out->set_tensor(object, *inputs_[i], method_->writes_input(i), i);
+      return;
+    }
+    const Value& own = method_->get_input(i);
+    PyObject* p = object.ptr();
+    const char* expected = nullptr;
+    switch (own.tag()) {
+      case Tag::Bool:
+        if (PyBool_Check(p)) return out->set_number(Value(p == Py_True));
+        expected = "a bool";
+        break;
+      case Tag::Int:
+        if (PyIndex_Check(p) && !PyBool_Check(p))
+          return out->set_number(Value(nb::cast<int64_t>(nb::steal(PyNumber_Index(p)))));
+        expected = "an int";
+        break;
+      case Tag::Double:
+        if (PyFloat_Check(p) || (PyLong_Check(p) && !PyBool_Check(p)))
+          return out->set_number(Value(PyFloat_AsDouble(p)));
+        expected = "a float";
+        break;
+      case Tag::String:
+        if (PyUnicode_Check(p)) return out->set_string(nb::borrow<nb::str>(object).c_str());
+        expected = "a str";
+        break;
+      case Tag::None:
+        // ExecuTorch's compiler stores a string argument, which cannot change, as None
+        if (object.is_none() || PyUnicode_Check(p)) return;
+        expected = "None";
+        break;
+      default:
+        expected = "a value of a kind that Python cannot give";
+    }
+    throw input_type_fault(i, std::string("is a ") + Py_TYPE(p)->tp_name + ", the method takes " + expected);
+  }
+
+  /// Runs without the interpreter's lock.
+  Error run(Span<const Value> values, std::vector<Outcome>& outcomes) {
+    TORCHETTE_TRY(method_->set_inputs(values));
+    std::vector<Memory> fresh(outcomes.size());
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const Value& output = method_->get_output(i);
+      if (!output.is_tensor()) continue;
+      // what has no planned place is written straight into the array that is returned
+      const TensorImpl& impl = *output.to_tensor().unsafe_impl();
+      const size_t size = impl.capacity * element_size(impl.type);
+      if (!method_->output_needs_memory(i)) continue;
+      fresh[i] = allocate_memory(size);
+      TORCHETTE_TRY(method_->set_output_data_ptr(fresh[i].get(), size, i));
+    }
+    TORCHETTE_TRY(extension::SourceLines::explain(
+        *method_, parallel_.has_value() ? parallel_->execute(&*pool_) : method_->execute()));
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      TORCHETTE_TRY(detach(method_->get_output(i), std::move(fresh[i]), outcomes[i]));
+    }
+    return Error::Ok;
+  }
+
+  SharedProgram program_;  // first, so that it goes last
+  std::vector<Memory> buffers_;
+  std::vector<Span<uint8_t>> spans_;
+  std::optional<HierarchicalAllocator> planned_;
+  MeasuringAllocator method_memory_;
+  extension::MallocMemoryAllocator temp_memory_{64 * 1024};
+  extension::MallocDynamicAllocator dynamic_memory_;
+  std::optional<MemoryManager> memory_;
+  std::vector<std::optional<TensorInfo>> inputs_;
+  std::optional<extension::EventRecorder> recorder_;
+  size_t blocks_ = 0;  // that it has had before the ones it has
+  std::optional<Method> method_;
+  std::deque<extension::MallocMemoryAllocator> scratch_;  // of the chains that run at the same time
+  std::optional<LoggingPool> pool_;
+  std::optional<extension::ParallelMethod> parallel_;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
+  Interruptible::main_thread =
+      nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+  programs.def(
+      "load_method",
+      [](const SharedProgram& program, const std::string& name, size_t threads, bool tracing) {
+        take_log();
+        return std::make_unique<LoadedMethod>(program, name, threads, tracing);
+      },
+      nb::arg("name"), nb::arg("threads") = 0, nb::arg("tracing") = false);
+  m.def("set_num_threads", [](size_t count) {
+    take_log();
+    if (const Error error = set_num_threads(count); error != Error::Ok) throw runtime_fault(error);
+  });
+  m.def("num_threads", &num_threads);
+  nb::class_<LoadedMethod>(m, "Method")
+      .def("execute", &LoadedMethod::execute, nb::arg("inputs"))
+      .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
+      .def("reset", &LoadedMethod::reset)
+      .def("cancel", &LoadedMethod::cancel)
+      .def("take_events", &LoadedMethod::take_events)
+      .def_prop_ro("method_bytes", &LoadedMethod::method_bytes)
+      .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);
+}
+
+}  // namespace torchette::pybindings

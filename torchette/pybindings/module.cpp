@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The native half of torchette.runtime: objects of the C++ runtime for Python, arrays without copies where
+// their layout allows it. Prints nothing; log lines become messages of exceptions.
+#include <nanobind/nanobind.h>
+
+#include "torchette/pybindings/bindings.h"
+#include "torchette/pybindings/log.h"
+#include "torchette/pybindings/program.h"
+#include "torchette/runtime/platform.h"
+
+NB_MODULE(_native, m) {
+  using namespace torchette;
+  using namespace torchette::pybindings;
+  // what a script's own variables still hold when Python ends is no fault, and nothing of ours prints
+  nb::set_leak_warnings(false);
+  PalImpl platform;
+  platform.emit_log_message = capture_log_line;
+  register_pal(platform);
+
+  bind_faults(m);
+  nb::class_<LoadedProgram> programs = bind_programs(m);
+  bind_methods(m, programs);
+  bind_backends(m);
+  bind_kernels(m);
+  bind_kernel_calls(m);
+}
