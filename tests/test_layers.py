@@ -44,9 +44,22 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.pytree": ("torchette.errors",),
     "torchette.extension": (),
     "torchette.format": ("torchette.errors",),
-    "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree", "torchette.runtime"),
+    "torchette.devtools": (
+        "torchette.errors",
+        "torchette.format",
+        "torchette.pytree",
+        "torchette.runtime",
+        "torchette.targets",
+    ),
     "torchette.runtime": ("torchette.errors",),
-    "torchette.build": ("torchette.errors", "torchette.format", "torchette.devtools", "torchette.runtime"),
+    "torchette.targets": ("torchette.errors", "torchette.runtime"),
+    "torchette.build": (
+        "torchette.errors",
+        "torchette.format",
+        "torchette.devtools",
+        "torchette.runtime",
+        "torchette.targets",
+    ),
     "torchette.codegen": (
         "torchette.build",
         "torchette.devtools",
@@ -97,7 +110,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.quantization",
         "torchette.runtime",
     ),
-    "torchette.device": ("torchette.devtools", "torchette.errors", "torchette.exir.memory"),
+    "torchette.device": ("torchette.errors", "torchette.exir.memory", "torchette.targets"),
     "torchette.exir.fit": (
         "torchette.device",
         "torchette.devtools",
@@ -130,6 +143,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.model",
         "torchette.pytree",
         "torchette.runtime",
+        "torchette.targets",
     ),
 }
 
@@ -146,6 +160,7 @@ TORCH_FREE = (
     "torchette.codegen",
     "torchette.runtime",
     "torchette.model",
+    "torchette.targets",
     "torchette.cli",
     "torchette.exir.memory",
 )

@@ -17,7 +17,8 @@ import torch
 import torchette
 from tests.building import ROOT, run
 from tests.models import artifacts
-from torchette.build import library, selection, targets, toolchain, web
+from torchette import targets
+from torchette.build import library, selection, toolchain, web
 from torchette.devtools.memory import bills
 
 HERE = Path(__file__).parent
