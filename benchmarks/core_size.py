@@ -132,7 +132,7 @@ def measure_kernels() -> list[Size]:
         _make_headers(ROOT, folder / "torchette" / "schema")
         sources = sorted((ROOT / "torchette" / "kernels").rglob("*.cpp"))
         families = "".join(f"X({family.name})" for family in kernels.families().values())
-        target = HOST._replace(flags=(*HOST.flags, f"-DTORCHETTE_FAMILIES(X)={families}"))
+        target = HOST._replace(flags=(*HOST.flags, f"-DTORCHETTE_FAMILIES(X,ONCE)={families}"))
         return [Size.of(_compile(source, folder, ROOT, target)) for source in sources]
 
 

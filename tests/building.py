@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `./dev setup` has built, for tests that build more of it: one process at a time, and only what is asked for.
+# C++ for tests. CMake's trees of this checkout are configured once and shared by all tests and their processes: `dev`, which
+# `./dev setup` makes, and the same sources under sanitizers. Single programs are compiled through the compiler cache.
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,19 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "dev"
 CXX = os.environ.get("CXX", "c++")
 CC = os.environ.get("CC", "cc")
+# `./dev` and tests/conftest.py name ccache where there is one; CMake asks for the same variable.
+LAUNCHER = shlex.split(os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", ""))
+FETCHED = ROOT / ".torchette" / "xnnpack"  # by `./dev xnnpack`
+
+_DEBUG = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "-DTORCHETTE_BUILD_TESTS=ON")
+_PLAIN = ("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_EXECUTOR_RUNNER=OFF")
+# AddressSanitizer and UndefinedBehaviorSanitizer, with all backends and the Python module; ThreadSanitizer; libFuzzer, of a
+# compiler of its own.
+TREES: dict[str, tuple[str, ...]] = {
+    "asan": (*_DEBUG, "-DTORCHETTE_SANITIZE=ON", "-DTORCHETTE_ONE_LEVEL=ON"),
+    "tsan": (*_DEBUG, *_PLAIN, "-DTORCHETTE_ONE_LEVEL=ON", "-DCMAKE_CXX_FLAGS=-fsanitize=thread -g1"),
+    "fuzz": (*_DEBUG, *_PLAIN, "-DTORCHETTE_SANITIZE=ON", "-DTORCHETTE_ONE_LEVEL=ON"),
+}
 
 
 def run(*command: str | Path, status: int = 0, **more) -> subprocess.CompletedProcess[str]:
@@ -30,11 +47,12 @@ def run(*command: str | Path, status: int = 0, **more) -> subprocess.CompletedPr
 
 
 @contextlib.contextmanager
-def locked() -> Iterator[None]:
-    """Nobody else builds in the folder meanwhile. Skips the test where there is no such folder."""
+def locked(folder: Path = BUILD) -> Iterator[None]:
+    """Nobody else builds in the folder meanwhile. Skips the test where nothing can be built."""
     if shutil.which("cmake") is None or not (BUILD / "CMakeCache.txt").exists():
         pytest.skip("not built by ./dev setup")
-    with open(BUILD / "build.lock", "w") as lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "build.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -47,8 +65,90 @@ def configure() -> None:
     run(cmake, "-S", ROOT, "-B", BUILD, "-U", "SKBUILD*", f"-DPython_EXECUTABLE={sys.executable}")
 
 
-def built(target: str) -> Path:
-    """The file of a target of CMakeLists.txt."""
-    with locked():
-        run("cmake", "--build", BUILD, "--target", target)
-    return BUILD / target
+def built(*targets: str, tree: str = "dev", options: Sequence[str] = ()) -> Path:
+    """The file of the first target of CMakeLists.txt, or of its Python module; only what has changed is compiled.
+
+    Args:
+        tree: "dev" or one of TREES, which is configured when its options change.
+        options: more of them, for a tree that one test alone uses.
+    """
+    folder = BUILD.with_name(tree)
+    with locked(folder):
+        if tree != "dev":
+            _configured(folder, (*TREES[tree], *options))
+        run("cmake", "--build", folder, *(word for target in targets for word in ("--target", target)))
+    return next(folder.glob(f"{targets[0]}.*.so"), folder / targets[0])
+
+
+def _configured(folder: Path, options: Sequence[str]) -> None:
+    if folder.name == "asan":
+        options = [*options, *_sanitized_xnnpack(folder / "library")]
+    elif folder.name == "tsan" and (FETCHED / "build/libXNNPACK.a").exists():
+        # The library itself is not instrumented: what is watched is how we share its memory.
+        options = [*options, f"-DTORCHETTE_XNNPACK_DIR={FETCHED}"]
+    command = ["cmake", "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", *options]
+    command.append(f"-DPython_EXECUTABLE={sys.executable}")
+    stamp = folder / "configured"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != "\n".join(command):
+        run(*command)
+        stamp.write_text("\n".join(command), encoding="utf-8")
+
+
+def _sanitized_xnnpack(library: Path) -> list[str]:
+    """CMake's option for XNNPACK under AddressSanitizer, configured as `./dev xnnpack` has configured it; none without.
+
+    What checks, packs and schedules is instrumented. The 859 sources of microkernels are so where TORCHETTE_SANITIZE_ALL
+    is set: they read beyond their ends on purpose, tell the sanitizer so, and take six minutes to compile.
+    """
+    plain = FETCHED / "build"
+    if not (plain / "libXNNPACK.a").exists():
+        return []
+    whole = bool(os.environ.get("TORCHETTE_SANITIZE_ALL"))
+    made = library / "build"
+    made.mkdir(parents=True, exist_ok=True)
+    if not (library / "src").exists():
+        (library / "src").symlink_to(FETCHED / "src")
+    chosen = r"^(?!\w+_(?:SOURCE|BINARY)_DIR:)(?:XNNPACK|CPUINFO|PTHREADPOOL|CMAKE_(?:BUILD_TYPE|POSITION))\w*:(?!INTERNAL).*$"
+    options = [f"-D{line}" for line in re.findall(chosen, (plain / "CMakeCache.txt").read_text(), re.M)]
+    names = ("cpuinfo", "pthreadpool", "fxdiv", "fp16")
+    options += [f"-D{name.upper()}_SOURCE_DIR={FETCHED / 'src' / name}" for name in names]
+    flags = "-fsanitize=address -fno-omit-frame-pointer -g1"
+    options += [f"-DCMAKE_{language}_FLAGS={flags}" for language in ("C", "CXX")]
+    # else a static library waits for the others that are linked with it
+    options.append(f"-DCMAKE_OPTIMIZE_DEPENDENCIES={'OFF' if whole else 'ON'}")
+    stamp = library / "configured"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != "\n".join(options):
+        shutil.rmtree(made)
+        run("cmake", "-G", "Ninja", "-S", FETCHED / "src/xnnpack", "-B", made, *options)
+        stamp.write_text("\n".join(options), encoding="utf-8")
+    run(
+        "cmake",
+        "--build",
+        made,
+        *(w for name in ("XNNPACK", "pthreadpool", "cpuinfo") for w in ("--target", name)),
+    )
+    if not whole and not (made / "libmicrokernels-prod.a").exists():
+        (made / "libmicrokernels-prod.a").symlink_to(plain / "libmicrokernels-prod.a")
+    return [f"-DTORCHETTE_XNNPACK_DIR={library}"]
+
+
+def program(
+    path: Path, sources: Sequence[str | Path], *flags: str | Path, link: Sequence[str | Path] = ()
+) -> Path:
+    """Compiles each source with the flags, through the compiler cache where there is one, and links a program.
+
+    Args:
+        path: the program; objects lie beside it.
+        link: libraries and flags of the linker alone.
+    """
+    objects = [path.with_name(f"{path.name}-{i}-{Path(source).stem}.o") for i, source in enumerate(sources)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(
+            pool.map(
+                lambda pair: run(*LAUNCHER, CXX, *flags, "-c", pair[0], "-o", pair[1]),
+                zip(sources, objects, strict=True),
+            )
+        )
+    sanitizers = [flag for flag in flags if str(flag).startswith("-fsanitize")]
+    run(CXX, *sanitizers, *objects, *link, "-o", path)
+    return path

@@ -6,7 +6,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
+
+import pytest
 
 PINNED_TORCH = "2.13.0"
 # What `torchette build` compiles in tests is kept with the checkout.
@@ -23,3 +26,61 @@ def pytest_report_header() -> str:
     if torch.partition("+")[0] != PINNED_TORCH:
         return f"torch: {torch}, NOT the pinned {PINNED_TORCH} that the tests are written for; ./dev setup makes a .venv"
     return f"torch: {torch}"
+
+
+# --- `./dev test --durations`: processor seconds of every test, with those of the programs that it started ----------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cpu-seconds", metavar="FILE", help="print and store what every test costs in processor seconds"
+    )
+
+
+class CpuSeconds:
+    """Waiting costs nothing, so that a loaded machine and many workers give the same figures as a quiet one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.costs = path, dict[str, float]()
+        self.last = self.now()
+
+    @staticmethod
+    def now() -> float:
+        return sum(os.times()[:4])  # of this process and of its children that have ended
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = self.now()
+        report.cpu, self.last = now - self.last, now  # also sent by a worker of pytest-xdist
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.costs[report.nodeid] = self.costs.get(report.nodeid, 0) + report.cpu
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.costs:
+            return
+        files = dict[str, list[float]]()
+        for test, cost in self.costs.items():
+            files.setdefault(test.partition("::")[0], []).append(cost)
+        write = terminalreporter.write_line
+        terminalreporter.section("processor seconds, with those of programs that tests start")
+        for test, cost in sorted(self.costs.items(), key=lambda item: -item[1])[:25]:
+            write(f"{cost:8.1f}  {test}")
+        write("")
+        for file, each in sorted(files.items(), key=lambda item: -sum(item[1])):
+            write(f"{sum(each):8.1f}  {len(each):4} tests, the slowest {max(each):5.1f}  {file}")
+        write(
+            f"{sum(self.costs.values()):8.1f}  {len(self.costs):4} tests in all; each is listed in {self.path}"
+        )
+        lines = [
+            f"{cost:.2f}\t{test}\n" for test, cost in sorted(self.costs.items(), key=lambda item: -item[1])
+        ]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text("".join(lines), encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if path := config.getoption("--cpu-seconds"):
+        config.pluginmanager.register(CpuSeconds(Path(path)))

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: every Markdown page of the tree. Out: its code runs, its commands exist, its links lead somewhere.
+# In: every Markdown page of the tree. Out: its code runs, its commands, files and names exist, its links lead somewhere,
+# and the lists and counts that it repeats are those that the code has.
 # Python blocks of a page run in order in one namespace, C++ blocks compile; `torchette ...` lines of shell blocks run
 # as commands, in a folder that holds what a page's reader would have; blocks in no language are pictures and output.
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import itertools
 import os
 import re
 import shlex
@@ -19,10 +23,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from benchmarks import core_size
 from torchette import cli, errors
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "torchette").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(page for name in ("benchmarks", "docs", "torchette") for page in (ROOT / name).rglob("*.md")),
+    ]
+)
 NET = """\
 import torch
 
@@ -192,3 +202,138 @@ def test_the_error_page_names_every_code() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "torchette").rglob("*.py"))
     raised = set(re.findall(r"""\bcode=["']([\w-]+)["']""", sources))
     assert documented.keys() - classes.keys() == raised - classes.keys()
+
+
+def spans(page: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of each piece of inline code."""
+    fenced = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fenced ^= line.startswith("```")
+        if not fenced:
+            yield from ((number, text) for text in re.findall(r"`([^`]+)`", line))
+
+
+def known_options(parser: argparse.ArgumentParser) -> set[str]:
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for nested in action.choices.values():
+                found |= known_options(nested)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_inline_code_names_what_exists(page: Path) -> None:
+    """Verbs and options of the command line, `./dev` commands, files of this tree, names in Python."""
+    parsers = next(
+        action.choices for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    verbs = {verb: known_options(parser) for verb, parser in parsers.items()}
+    dev_help = subprocess.run([ROOT / "dev", "--help"], capture_output=True, text=True, check=True).stdout
+    tops = {path.name for folder in (ROOT, ROOT / "torchette") for path in folder.iterdir() if path.is_dir()}
+    wrong = []
+    for line, text in spans(page):
+        words = text.split()
+        if words[0] == "torchette" and len(words) > 1 and words[1][0].islower():
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            good = words[1] in verbs and options <= verbs[words[1]]
+        elif words[0] == "./dev" and len(words) > 1:
+            good = bool(re.search(rf"^  {re.escape(words[1])}\b", dev_help, re.M)) or words[1] == "--help"
+        elif re.fullmatch(r"[a-z]\w*(/[\w.-]+)+/?", text) and text.partition("/")[0] in tops - {"build"}:
+            good = any((folder / text).exists() for folder in (ROOT, ROOT / "torchette", page.parent))
+        elif re.fullmatch(r"torchette(\.\w+)+(?<!\.ts)(?<!\.js)", text):
+            good = _resolves(text)
+        else:
+            good = True
+        if not good:
+            wrong.append(f"{line}: {text}")
+    assert not wrong, f"{page_id(page)}: {wrong}"
+
+
+def _resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or what a module has."""
+    module, _, rest = name, "", ""
+    while module:
+        try:
+            found: object = importlib.import_module(module)
+        except ImportError:
+            module, _, last = module.rpartition(".")
+            rest = f"{last}.{rest}" if rest else last
+            continue
+        for part in rest.split(".") if rest else ():
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def test_the_page_of_the_command_line_has_every_verb() -> None:
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^torchette (\w+)", text, re.M)
+    assert sorted(set(shown)) == cli.verbs()
+
+
+def test_counts_are_those_that_the_commands_print() -> None:
+    """`torchette ops` counts kernels and operators, `docs/zoo.md` architectures; pages repeat them."""
+    from torchette.cli import ops
+
+    # a process of its own: the pages' own code registers kernels in this one
+    code = "from torchette.runtime import operator_names; print(*operator_names())"
+    kernels = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
+    core = list(ops.coverage(kernels))
+    zoo = len(re.findall(r"^\| `", (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8"), re.M))
+    printed = {
+        r"\b(\d+(?:,\d{3})*) kernels\b": [f"{len(kernels):,}"],
+        r"\b(\d+) of (\d+) Core ATen operators": [
+            f"{sum(bool(row['runs as']) for row in core)}", f"{len(core)}",
+        ],
+        r"\b(\d+) architectures\b": [f"{zoo}"],
+    }  # fmt: skip
+    found = dict.fromkeys(printed, 0)
+    for page in PAGES:
+        for pattern, counts in printed.items():
+            for match in re.finditer(pattern, page.read_text(encoding="utf-8")):
+                assert list(match.groups()) == counts, f"{page_id(page)}: {match[0]!r} should be {counts}"
+                found[pattern] += 1
+    assert all(found.values()), found
+
+
+def table(page: str, head: str) -> list[list[str]]:
+    """The cells of the rows below the line that begins with `head`."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(head))
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_the_table_of_targets_is_complete() -> None:
+    from torchette.build.targets import TARGETS
+
+    rows = table("cross-compile.md", "| target | |")
+    assert sorted(re.findall(r"`([\w-]+)`", " ".join(row[0] for row in rows))) == sorted(TARGETS)
+
+
+def test_the_table_of_boards_is_theirs() -> None:
+    from torchette.build.bare.boards import BOARDS, Region
+
+    def text(region: Region) -> str:
+        size, unit = (region.size >> 20, "M") if region.size >= 1 << 20 else (region.size >> 10, "K")
+        return f"{size}{unit} at 0x{region.origin:08x}"
+
+    rows = {row[0].strip("`"): row[1:] for row in table("port-to-a-board.md", "| board | processor |")}
+    assert rows == {it.name: [it.text, text(it.flash), text(it.ram)] for it in BOARDS.values()}
+
+
+@pytest.mark.parametrize("target", [core_size.HOST, core_size.CORTEX_M4], ids=lambda target: target.name)
+def test_the_size_of_the_core_is_measured(target: core_size.Target) -> None:
+    """docs/size.md repeats what `./dev size` prints with gcc 12."""
+    if target.missing:
+        pytest.skip(target.missing)
+    version = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
+    if not re.search(r"\) 12\.", version):
+        pytest.skip(f"the page has the figures of gcc 12, not of {version.splitlines()[0]}")
+    row = next(row for row in table("size.md", "| | code |") if row[0].lower().startswith(target.name))
+    _, linked, _, _ = core_size.measure(target)
+    limits = target.text_budget, target.static_budget
+    assert row[1:] == [f"{n:,}" for n in (linked.text, limits[0], linked.data + linked.bss, limits[1])]

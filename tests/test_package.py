@@ -16,10 +16,13 @@ import pytest
 from tests.building import BUILD, CXX, configure, locked, run
 from tests.extension.conftest import two_methods  # noqa: F401
 from tests.extension.test_guides import build_and_run_guide
+from torchette.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 # Modules that `import torchette` may load beyond a bare interpreter's; importlib and typing take most of them.
 IMPORT_BUDGET = 60
+# Bytes of an installed package, with the bytecode that pip adds; what the XNNPACK library adds where it was built.
+INSTALLED, XNNPACK = 10_000_000, 2_000_000
 
 RUN = """
 import sys
@@ -63,12 +66,10 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert "torchette/runtime/kernel.h" in names
     assert "torchette/extension/compat/executorch/runtime/executor/program.h" in names
     assert len([name for name in names if re.match(r"torchette/runtime/_native.*\.so$", name)]) == 1
-    for name in ("torchette/lib/libtorchette.a", "torchette/lib/libtorchette.so"):
-        assert name in names
+    assert "torchette/lib/libtorchette.so" in names
+    assert "torchette/lib/libtorchette.a" not in names  # torchette build compiles it
     known = r"\.(py|fbs|h|c|cpp|ld|in|js|ts|def|so|a|md|txt|json|sh)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
-    strange = [name for name in names if not re.search(known, name)]
-    assert strange == [next(name for name in names if name.endswith(".data/scripts/executor_runner"))]
-    assert wheel.stat().st_size < 10e6
+    assert [name for name in names if not re.search(known, name)] == ["torchette/bin/executor_runner"]
 
 
 def test_projects_find_the_installed_package(
@@ -76,11 +77,22 @@ def test_projects_find_the_installed_package(
     two_methods: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    """The project of docs/cpp.md, from the wheel, with either library."""
+    """The project of docs/cpp.md, from the wheel, which has the shared library."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     prefix = tmp_path / "site" / "torchette"
-    for shared in ("OFF", "ON"):
-        build_and_run_guide(prefix, tmp_path / shared, shared, two_methods)
+    build_and_run_guide(prefix, tmp_path / "guide", "ON", two_methods)
+    project = tmp_path / "static" / "CMakeLists.txt"
+    project.parent.mkdir()
+    text = (
+        (tmp_path / "guide" / "CMakeLists.txt")
+        .read_text()
+        .replace("REQUIRED)", "REQUIRED COMPONENTS static)")
+    )
+    project.write_text(text)
+    (tmp_path / "static" / "main.cpp").write_text("int main() {}")
+    build = tmp_path / "static" / "build"
+    error = run("cmake", "-S", project.parent, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", status=1).stderr
+    assert "torchette build --target host" in " ".join(error.split())
 
 
 def test_the_installed_package_builds_for_a_target(wheel: Path, tmp_path: Path) -> None:
@@ -161,6 +173,13 @@ def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
         site / "torchette"
     )
     assert "usage" in python(tmp_path / "venv" / "bin" / "executor_runner", "--help")
+
+    package = site / "torchette"
+    size = sum(path.stat().st_size for path in package.rglob("*") if path.is_file())
+    if Runtime.get().backend_registry.is_available("XnnpackBackend"):
+        size -= XNNPACK
+    assert size < INSTALLED, f"{size:,} bytes"
+    assert list(package.rglob("*.pyc")), "pip has compiled the sources"
 
 
 def test_import_is_cheap() -> None:

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.export import export
 
-from tests.kernels.sanitized import build, python
+from tests.building import built
+from tests.kernels.sanitized import python
 from tests.runtime.fields import Walk
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import (
@@ -32,7 +33,7 @@ from torchette.runtime import Runtime
 
 MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "5000"))
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sanitized")]
+pytestmark = [pytest.mark.safety, pytest.mark.xdist_group("sanitized")]
 
 
 class _Sum(nn.Module):
@@ -119,7 +120,7 @@ def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) ->
     assert not [item for item in edge.delegation().placements if item.backend is None]
     (folder / "program.pte").write_bytes(edge.to_executorch().buffer)
     (folder / "fields").write_text(_numbers(edge.to_executorch().buffer))
-    tool = build("torchette_mutate_backends", backends=True)
+    tool = built("torchette_mutate_backends", tree="asan")
     command = [tool, folder / "program.pte", str(MUTATIONS), "7", folder / "fields"]
     # Memory that nobody has is an answer like others.
     env = {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=512"}
@@ -148,6 +149,6 @@ def test_the_conformance_suite() -> None:
 import pytest
 sys.exit(pytest.main(["-q", "-s", "-p", "no:xdist", "tests/backends/test_conformance.py"]))
 """
-    done = python(code, build("_native", backends=True))
+    done = python(code, built("_native", tree="asan"))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
     assert " passed" in done.stdout

@@ -11,14 +11,13 @@ import pytest
 import torch
 from torch.export import export
 
-from tests.building import BUILD, CXX, ROOT
+from tests.building import built
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.exir import to_edge_transform_and_lower
+from torchette.runtime import Runtime
 
-XNNPACK = ROOT / ".torchette/xnnpack"
-
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.safety
 
 
 class _Sum(torch.nn.Module):
@@ -26,53 +25,10 @@ class _Sum(torch.nn.Module):
         return (x + x) * x
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("threads") / "threads_test"
-    sources = [p for p in (ROOT / "torchette/runtime").glob("*.cpp") if p.stem != "platform_minimal"]
-    sources += [ROOT / f"torchette/extension/{name}.cpp" for name in ("file_data_loader", "open_file")]
-    sources += [ROOT / "torchette/backends/null/runtime.cpp", ROOT / "tests/backends/threads_test.cpp"]
-    options = ["-I", ROOT, "-I", BUILD / "generated"]
-    if (XNNPACK / "build/libXNNPACK.a").exists():
-        # The library itself is not instrumented: what is watched is how we share its memory.
-        sources += (ROOT / "torchette/backends/xnnpack").glob("*.cpp")
-        options += [
-            "-DWITH_XNNPACK",
-            *(
-                f"-I{XNNPACK}/src/{name}"
-                for name in ("xnnpack/include", "xnnpack/src", "pthreadpool/include")
-            ),
-        ]
-        for name in (
-            "libXNNPACK",
-            "libmicrokernels-prod",
-            "pthreadpool/libpthreadpool",
-            "cpuinfo/libcpuinfo",
-        ):
-            sources.append(XNNPACK / f"build/{name}.a")
-    command = [
-        CXX,
-        "-std=c++17",
-        "-O1",
-        "-g1",
-        "-fsanitize=thread",
-        *options,
-        *sources,
-        "-lpthread",
-        "-o",
-        built,
-    ]
-    made = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if made.returncode and "tsan" in made.stderr:
-        pytest.skip("the compiler has no thread sanitizer")
-    assert made.returncode == 0, made.stderr[-4000:]
-    return built
-
-
 @pytest.mark.parametrize("partitioner", [NullPartitioner, XnnpackPartitioner])
-def test_nothing_races(partitioner, program: Path, tmp_path: Path) -> None:
+def test_nothing_races(partitioner, tmp_path: Path) -> None:
     if partitioner is XnnpackPartitioner:
-        if not (XNNPACK / "build/libXNNPACK.a").exists():
+        if not Runtime.get().backend_registry.is_available("XnnpackBackend"):
             pytest.skip("this build has no XNNPACK: ./dev xnnpack")
         model, x = (
             # large enough to be packed by several threads
@@ -90,6 +46,7 @@ def test_nothing_races(partitioner, program: Path, tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         edge = to_edge_transform_and_lower(export(model.eval(), (x,)), partitioner=partitioner())
     edge.to_executorch().save(tmp_path / "program.pte")
+    program = built("torchette_race_backends", tree="tsan")
     done = subprocess.run([program, tmp_path / "program.pte"], capture_output=True, text=True)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the thread sanitizer does not run on this kernel")

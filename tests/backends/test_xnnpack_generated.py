@@ -15,11 +15,11 @@ import torch.ao.quantization.fx._decomposed  # declares torch.ops.quantized_deco
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from tests.backends.xnnpack_cases import CASES, N, Case
+from tests.backends.xnnpack_cases import CASES, Case, N
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.operators import OPERATORS
 from torchette.errors import DelegationWarning
-from torchette.exir import to_edge_transform_and_lower
+from torchette.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from torchette.runtime import Runtime
 
 there = pytest.mark.skipif(
@@ -37,6 +37,10 @@ EXTREME = {
 }
 # In units of the values: eager's own rounding, of sums in another order, and of polynomials for exp and its like.
 TOLERANCE = {torch.float32: (1e-4, 2e-5), torch.float16: (1e-2, 1e-2)}
+KEPT = (torch.ops.aten.silu.default,)  # which becomes two operators else
+# What lowering makes something else of, or drops, before a partitioner sees it; programs that come in the Edge dialect
+# may have it.
+EARLIER = (torch.ops.aten.squeeze_copy.dim, torch.ops.aten.clone.default)
 SCALE, ZERO, SCALE_OUT, ZERO_OUT = 0.04, 3, 0.05, -7
 
 
@@ -51,6 +55,7 @@ class Spelled(nn.Module):
 
     def __init__(self, cases: Sequence[Case], spelling: str, dtype: torch.dtype, batch: int) -> None:
         super().__init__()
+        self.scales: dict[str, float] = {}
         self.cases, self.spelling, self.dtype, self.batch = cases, spelling, dtype, batch
         for i, case in enumerate(cases):
             for j, (shape, axis) in enumerate(case.weights):
@@ -65,6 +70,7 @@ class Spelled(nn.Module):
         if self.spelling.endswith("per tensor"):
             scale = value.abs().max().reshape(1) / most
             shaped = scale
+            self.scales[name] = scale.item()
         else:
             scale = value.movedim(axis, 0).flatten(1).abs().amax(1) / most
             shaped = scale.reshape([-1 if dim == axis else 1 for dim in range(value.dim())])
@@ -79,7 +85,7 @@ class Spelled(nn.Module):
         least, most = (-8, 7) if "four" in self.spelling else (-128, 127)
         scale, zero = getattr(self, f"{name}_scale"), getattr(self, f"{name}_zero")
         if self.spelling.endswith("per tensor"):
-            return qd.dequantize_per_tensor(stored, scale.item(), 0, least, most, torch.int8)
+            return qd.dequantize_per_tensor(stored, self.scales[name], 0, least, most, torch.int8)
         return qd.dequantize_per_channel(stored, scale, zero, axis, least, most, torch.int8)
 
     def _in(self, x: Tensor) -> Tensor:
@@ -110,7 +116,7 @@ class Spelled(nn.Module):
             for shape in case.shapes:
                 x = torch.randn([batch if size == N else size for size in shape], generator=dice)
                 if values == "special" and case.values != "finite" and x.numel():
-                    _strew(x, case.values == "any", self.dtype, self.spelling != "float", dice)
+                    _strew(x, case, self.dtype, self.spelling not in ("float", "computed"), dice)
                 given.append(x.to(self.dtype))
             if self.spelling == "computed":
                 given += [getattr(self, f"w{i}_{j}") for j in range(len(case.weights))]
@@ -143,9 +149,14 @@ def _rounded(x: Tensor, scale: float, zero: int) -> Tensor:
     return qd.dequantize_per_tensor(whole, scale, zero, -128, 127, torch.int8)
 
 
-def _strew(x: Tensor, many: bool, dtype: torch.dtype, quantized: bool, dice: torch.Generator) -> None:
+def _strew(x: Tensor, case: Case, dtype: torch.dtype, quantized: bool, dice: torch.Generator) -> None:
     """Special values into `x`: into half of all places, or into one of each sample."""
+    many = case.values == "any"
     kinds = [*SPECIAL, *(EXTREME[dtype] if many else ())]
+    if case.values == "moderate":
+        kinds = [kind for kind in kinds if not abs(kind) > 1e4]
+    if case.values == "numbers" or dtype is torch.float16:
+        kinds = [kind for kind in kinds if not math.isnan(kind)]
     if quantized:  # torch leaves open which integer stands for NaN
         kinds = [0.0, -0.0, 3.0, -3.0, 1e4, -1e4]
     drawn = torch.tensor(kinds)[torch.randint(len(kinds), x.shape, generator=dice)]
@@ -164,7 +175,9 @@ def lower(module: Spelled, dynamic: bool) -> Any:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)
         program = export(module, args, dynamic_shapes=shapes)
-        return program, to_edge_transform_and_lower(program, partitioner=XnnpackPartitioner())
+        return program, to_edge_transform_and_lower(
+            program, partitioner=XnnpackPartitioner(), compile_config=EdgeCompileConfig(preserve_ops=KEPT)
+        )
 
 
 def hold(
@@ -174,7 +187,7 @@ def hold(
     module = Spelled([case for _, case in cases], spelling, dtype, 2).eval()
     program, edge = lower(module, batches is not None)
     reference = program.module()
-    if spelling == "float" and batches is None:
+    if spelling == "float" and dtype is torch.float32 and batches is None:
         _was_taken(cases, edge)
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
     rtol, atol = TOLERANCE[dtype]
@@ -224,23 +237,76 @@ def _was_taken(cases: Sequence[tuple[Any, Case]], edge: Any) -> None:
         expected = {case.refused for case in mine if case.refused is not None}
         surprises = [reason for reason in reasons if not any(part in reason for part in expected)]
         assert not surprises, (str(target), surprises)
-        assert len(found) > len(left), f"{target}: no case of it is delegated"
+        assert len(found) > len(left) or target in EARLIER, f"{target}: no case of it is delegated"
 
 
 def test_every_operator_has_cases() -> None:
     assert {str(target) for target in CASES} == {str(target) for target in OPERATORS}
 
 
-def _all(weighted: bool = False, quantized: bool = False, layers: bool = False) -> list[tuple[Any, Case]]:
+def _all(spelling: str, dtype: torch.dtype = torch.float32) -> list[tuple[Any, Case]]:
+    weighted = spelling == "computed" or spelling.startswith("weights")
+    quantized, layers = spelling in ("per tensor", "per channel"), spelling in ("dynamic", "per token")
     return [
         (target, case)
         for target, cases in CASES.items()
         for case in cases
         if (case.weights or not weighted)
         and (case.quantized or not quantized)
+        and (case.halves or dtype is not torch.float16)
         and (target == torch.ops.aten.linear.default or not layers)
     ]
 
 
-def _parts(cases: list[tuple[Any, Case]]) -> list[list[tuple[Any, Case]]]:
+def _parts(spelling: str, dtype: torch.dtype, dynamic: bool) -> list[list[tuple[Any, Case]]]:
+    """Programs. A delegate computes nothing for a batch of 0; what has another result stays in other programs."""
+    cases = _all(spelling, dtype)
+    if dynamic:
+        cases = [(target, case) for target, case in cases if any(N in shape for shape in case.shapes)]
     return [cases[i : i + _TOGETHER] for i in range(0, len(cases), _TOGETHER)]
+
+
+FULL = (
+    "float", "computed", "per tensor", "per channel", "weights per tensor", "weights per channel", "weights of four bits",
+    "dynamic", "per token",
+)  # fmt: skip
+
+
+def _programs(
+    spellings: Iterable[str], dtype: torch.dtype, dynamic: bool
+) -> list[tuple[str, torch.dtype, bool, int]]:
+    return [
+        (spelling, dtype, dynamic, part)
+        for spelling in spellings
+        for part in range(len(_parts(spelling, dtype, dynamic)))
+    ]
+
+
+@there
+@pytest.mark.parametrize("part", range(len(_parts("float", torch.float32, True))))
+def test_floats_of_every_batch_equal_eager(part: int) -> None:
+    hold(_parts("float", torch.float32, True)[part], "float", torch.float32, BATCHES)
+
+
+@there
+@pytest.mark.parametrize(
+    "spelling", ["per tensor", "weights per channel", "weights of four bits", "per token"]
+)
+def test_quantized_layers_equal_the_graph_that_they_come_from(spelling: str) -> None:
+    layers = (torch.ops.aten.linear.default, torch.ops.aten.convolution.default)
+    hold([it for it in _all(spelling) if it[0] in layers], spelling, torch.float32, None)
+
+
+@there
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spelling", "dtype", "dynamic", "part"),
+    [
+        *_programs(FULL, torch.float32, False),
+        *_programs(FULL[1:], torch.float32, True),
+        *_programs(["float"], torch.float16, False),
+        *_programs(["float"], torch.float16, True),
+    ],
+)
+def test_every_spelling_equals_eager(spelling: str, dtype: torch.dtype, dynamic: bool, part: int) -> None:
+    hold(_parts(spelling, dtype, dynamic)[part], spelling, dtype, BATCHES if dynamic else None)

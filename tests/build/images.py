@@ -17,10 +17,18 @@ from torchette.build.toolchain import Compiler
 needs_emulator = pytest.mark.skipif(
     shutil.which("qemu-system-arm") is None, reason="apt install qemu-system-arm"
 )
-# Every board with each compiler; two of them say nearly all, the others take their time.
+# Every board with each compiler; two of them say nearly all, the gate proves each board with one, and the rest take their time.
 QUICK = {("mps2-an386", "gcc"), ("mps3-an547", "zig")}
+
+
+def _marks(board: str, kind: str) -> tuple:
+    if (board, kind) in QUICK:
+        return ()
+    return (pytest.mark.gate,) if kind == "gcc" else (pytest.mark.slow,)
+
+
 each_board = [
-    pytest.param(board, kind, id=f"{board}-{kind}", marks=() if (board, kind) in QUICK else pytest.mark.slow)
+    pytest.param(board, kind, id=f"{board}-{kind}", marks=_marks(board, kind))
     for board in BOARDS
     for kind in ("gcc", "zig")
 ]

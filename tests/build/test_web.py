@@ -122,7 +122,7 @@ def test_the_guide_s_script_runs(folder: Path) -> None:
     assert "InvalidArgument input 0 of forward is float32, float64 is given" in printed
 
 
-@pytest.mark.slow  # compiles the C++ library's streams
+@pytest.mark.gate  # compiles the C++ library's streams
 def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path) -> None:
     target = targets.find("wasm32-wasi")
     compiler, common = toolchain.find_compiler(target), library.flags(small=False)

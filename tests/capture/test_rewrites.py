@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn.attention import flex_attention
 
 import torchette
 from torchette.capture.rewrites import TABLE, Rewrites
+from torchette.exir import to_edge
 
 
 class Function(nn.Module):
@@ -134,3 +136,134 @@ def test_attention_with_scores_of_ones_own() -> None:
     compiled = torchette.compile(model, (q, k))
     with torch.no_grad():
         torch.testing.assert_close(compiled(q, k), model(q, k), rtol=1e-4, atol=1e-4)
+
+
+class Keeps(nn.Module):
+    """A parameter and a buffer, and a forward that may change them."""
+
+    def __init__(self, function: Callable) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+        self.register_buffer("state", torch.tensor([0.5, 0.25, -1.0]))
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, x)
+
+
+def added_to_data(self: Keeps, x: torch.Tensor) -> Any:
+    y = x * 2
+    y.data += 5
+    y.data[0] = -1.0
+    y.data.mul_(x)
+    return y + 1, y.data * 2
+
+
+def added_to_an_inputs_data(self: Keeps, x: torch.Tensor) -> Any:
+    x.data += 1
+    return x * 2
+
+
+def added_to_a_parameters_data(self: Keeps, x: torch.Tensor) -> Any:
+    self.weight.data.add_(x)
+    return self.weight * x
+
+
+def added_to_a_buffers_data(self: Keeps, x: torch.Tensor) -> Any:
+    self.state.data[1:].copy_(x[1:])
+    self.state.data += 1
+    return self.state * x
+
+
+@pytest.mark.parametrize(
+    "function", [added_to_data, added_to_an_inputs_data, added_to_a_parameters_data, added_to_a_buffers_data]
+)
+def test_writing_to_data_is_writing_to_the_tensor(function: Callable) -> None:
+    eager, x = Keeps(function).eval(), torch.tensor([1.0, 2.0, 4.0])
+    compiled = torchette.compile(Keeps(function).eval(), (x.clone(),))
+    with torch.no_grad():
+        for step in range(3):  # what is kept goes on from call to call
+            theirs, ours = x + step, x + step
+            torch.testing.assert_close(compiled(ours), eager(theirs))
+            torch.testing.assert_close(ours, theirs)
+
+
+def assigned(self: Keeps, x: torch.Tensor) -> Any:
+    y = x * 2
+    y.data = x * 3
+    return y + 1
+
+
+def assigned_to_a_view(self: Keeps, x: torch.Tensor) -> Any:
+    y = x * 2
+    y[:2].data = x[1:] * 3
+    return y + 1
+
+
+def assigned_to_an_input(self: Keeps, x: torch.Tensor) -> Any:
+    x.data = torch.ones(3)
+    return x + 1
+
+
+def assigned_to_a_parameter(self: Keeps, x: torch.Tensor) -> Any:
+    self.weight.data = self.weight * 2
+    return x + self.weight
+
+
+def assigned_to_a_buffer(self: Keeps, x: torch.Tensor) -> Any:
+    self.state.data = x * 2
+    return x + self.state
+
+
+def assigned_by_name(self: Keeps, x: torch.Tensor) -> Any:
+    setattr(self.state, "data", x * 2)  # noqa: B010
+    return x + self.state
+
+
+def assigned_by_descriptor(self: Keeps, x: torch.Tensor) -> Any:
+    torch.Tensor.data.__set__(self.state, x * 2)  # type: ignore[attr-defined]
+    return x + self.state
+
+
+def set_as_source(self: Keeps, x: torch.Tensor) -> Any:
+    self.state.set_(x * 2)
+    return x + self.state
+
+
+@pytest.mark.parametrize("strict", [None, False, True], ids=["compile", "export", "strict export"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        assigned, assigned_to_a_view, assigned_to_an_input, assigned_to_a_parameter, assigned_to_a_buffer,
+        assigned_by_name, assigned_by_descriptor, set_as_source,
+    ],
+)  # fmt: skip
+def test_other_memory_is_refused_however_it_is_captured(function: Callable, strict: bool | None) -> None:
+    model, x = Keeps(function).eval(), torch.zeros(3)
+    if strict is None:
+        with pytest.raises(torchette.TorchetteError, match="other memory than it had") as caught:
+            torchette.compile(model, (x,))
+        assert Path(__file__).name in str(caught.value.where) and caught.value.hints
+        return
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, (x,), strict=strict)
+    except Exception:  # torch refuses it itself
+        assert strict
+        return
+    with pytest.raises(torchette.TorchetteError, match="other memory than it had") as caught:
+        to_edge(program)
+    assert caught.value.code == "other-memory"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_data_that_torch_took_for_a_constant_is_no_constant(strict: bool) -> None:
+    model = Keeps(lambda self, x: (x * 2).data + 1).eval()
+    try:
+        program = torch.export.export(model, (torch.zeros(3),), strict=strict)
+    except RuntimeError:
+        assert not strict
+        return
+    with pytest.raises(torchette.TorchetteError, match="has a shape, but no values") as caught:
+        to_edge(program)
+    assert caught.value.code == "tensor-without-values"

@@ -67,14 +67,16 @@ def test_list_prints_the_pipeline(capsys: Capture) -> None:
 def test_list_shows_what_the_options_lead_to(capsys: Capture) -> None:
     assert main(["compile", "--list", "--backend", "null", "--disable", "fuse_linear"]) == 0
     text = capsys.readouterr().out
-    assert "delegate -> EDGE\n    NullPartitioner" in text
+    assert "delegate -> edge\n    NullPartitioner" in text
     assert "fuse_linear" not in text and "plan_memory" in text
 
 
 def test_a_backend_its_fallback_and_a_size_that_varies(folder: Path, capsys: Capture) -> None:
     arguments = [
         "compile",
-        "model.py:Net",
+        "model.py:build",
+        "-o",
+        "net.pte",
         "--backend",
         "null",
         "--fallback",
@@ -94,12 +96,18 @@ def test_weights_in_a_file_of_their_own(folder: Path) -> None:
     assert (folder / "weights.ptd").stat().st_size > 0
 
 
+def test_the_lines_of_the_model_are_stored_unless_stripped(folder: Path) -> None:
+    for option, stored in (("--name-lines", True), ("--strip", False)):
+        assert main(["compile", "model.py:Net", option]) == 0
+        assert (b"model.py" in (folder / "net.pte").read_bytes()) is stored
+
+
 def test_a_quantized_model_observes_the_files(folder: Path, capsys: Capture) -> None:
     pytest.importorskip("torchao")
     np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))
     assert main(["compile", "model.py:Net", "--quantize", "int8", "--calibration", "day.npz"]) == 0
     assert main(["inspect", "net.pte"]) == 0
-    assert "quantize" in capsys.readouterr().out
+    assert "round" in capsys.readouterr().out  # integers are computed in floats here
 
 
 def test_check_fails_where_the_results_differ(folder: Path, capsys: Capture) -> None:

@@ -48,7 +48,7 @@ def test_reference_models(name: str, tmp_path: Path) -> None:
     assert_same(unit, [("forward", inputs), ("forward", [-x for x in inputs])])
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_mobilenet_v2(tmp_path: Path) -> None:
     module, _ = zoo.build("mobilenet_v2")
     x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
@@ -74,7 +74,7 @@ def test_whole_numbers_and_bools(tmp_path: Path) -> None:
     [
         "cond",
         "while",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("nested_cond", "nested_map", "scan")),
+        *(pytest.param(n, marks=pytest.mark.gate) for n in ("nested_cond", "nested_map", "scan")),
     ],
 )
 def test_control_flow(name: str, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchette.exir import dialects, ops
 from torchette.exir.dialects.edge import dtypes
-from torchette.exir.emit import _plain, _signature
+from torchette.exir.emit.calls import signature
+from torchette.exir.emit.records import plain
 from torchette.runtime import _native, operator_names
 
 aten = torch.ops.aten
@@ -355,10 +356,10 @@ def _runs(op: Any, kernel: str, args: tuple, kwargs: dict[str, Any], results: An
     variant = ops.out_variant(op)
     several = isinstance(results, (list, tuple))
     outs = [torch.empty(out.shape, dtype=out.dtype) for out in (results if several else [results])]
-    signature = _signature(variant)
-    listed = several and sum(argument.is_out for argument in signature) == 1
+    arguments = signature(variant)
+    listed = several and sum(argument.is_out for argument in arguments) == 1
     try:
-        given = [_given(a, i, args, kwargs) for i, a in enumerate(signature) if not a.is_out]
+        given = [_given(a, i, args, kwargs) for i, a in enumerate(arguments) if not a.is_out]
         _native.call_kernel(kernel, *given, *([outs] if listed else outs))
     except (RuntimeError, ValueError):
         return False
@@ -376,7 +377,7 @@ def _given(argument: Any, position: int, args: tuple, kwargs: dict[str, Any]) ->
         value = [value] * (argument.length or 1)
     if isinstance(value, (list, tuple)):
         return [v.contiguous() if isinstance(v, torch.Tensor) else v for v in value]
-    return value.contiguous() if isinstance(value, torch.Tensor) else _plain(value, argument.kind)
+    return value.contiguous() if isinstance(value, torch.Tensor) else plain(value, argument.kind)
 
 
 def table() -> str:

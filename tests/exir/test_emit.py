@@ -400,6 +400,49 @@ def test_debug_handles_and_stack_traces():
     assert len(Emitted(program).plan().chains[0].stacktrace) == 0
 
 
+def test_lines_of_the_model_are_short_and_of_the_user():
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+        def forward(self, x):
+            return self.layers(x).exp()
+
+    program = lower(Layers(), (torch.randn(2, 4),))
+    emitted = Emitted(program, source_lines=True)
+    lists = emitted.plan().chains[0].stacktrace
+    assert len(lists) == len(emitted.plan().chains[0].instructions) > 2
+    places = {(frame.filename, frame.name, frame.context) for each in lists for frame in each.items}
+    ((file, function, text),) = places
+    assert (
+        file.endswith("exir/test_emit.py")
+        and not file.startswith("/")
+        and (function, text) == ("forward", "")
+    )
+    assert len(emitted.bytes) < 1.15 * len(Emitted(program).bytes)
+
+
+def test_lines_of_the_model_are_the_same_in_every_checkout(tmp_path, monkeypatch):
+    text = (
+        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x.exp() + 1\n"
+    )
+    found = []
+    for folder in (tmp_path / "one" / "net", tmp_path / "another" / "net"):
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(text)
+        names = {}
+        exec(compile(text, str(folder / "model.py"), "exec"), names)
+        program = lower(names["Net"](), (torch.ones(3),))
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        for current in (folder, tmp_path / "elsewhere"):
+            monkeypatch.chdir(current)
+            emitted = Emitted(program, source_lines=True)
+            found.append((emitted.plan().chains[0].stacktrace[0].items[0].filename, emitted.bytes))
+    assert [name for name, _ in found] == ["model.py", "net/model.py"] * 2
+    assert found[0] == found[2] and found[1] == found[3]
+
+
 def test_everything_without_a_form_is_reported_at_once():
     program = lower(lambda x: (x.exp().sin(), x.cos()), (torch.randn(3),))
     for node in program.graph.nodes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import CXX, ROOT, built, run
+from tests.building import built, run
 
 torch = pytest.importorskip("torch")
 
@@ -63,35 +63,9 @@ def test_chains_meet_and_give_the_same_bits(programs: tuple[Path, Path]) -> None
     assert re.search(r"\d{2,} checks, 0 failures", output)
 
 
-def test_threads_race_nowhere(programs: tuple[Path, Path], tmp_path: Path) -> None:
-    table = tmp_path / "table.cpp"
-    table.write_text(
-        '#include "torchette/runtime/kernel.h"\n'
-        "namespace torchette { Span<const Kernels> kernel_table() { return {}; } }\n"
-    )
-    sources = [p for p in (ROOT / "torchette/runtime").glob("*.cpp") if p.stem != "platform_minimal"]
-    extension = ROOT / "torchette/extension"
-    sources += [
-        extension / f"{name}.cpp"
-        for name in ("parallel_method", "thread_pool", "file_data_loader", "open_file")
-    ]
-    includes = ["-I", ROOT, "-I", ROOT / "build/dev/generated"]
-    program = tmp_path / "parallel_test"
-    command = [CXX, "-std=c++17", "-O1", "-g1", "-fsanitize=thread", *includes, table, *sources]
-    made = subprocess.run(
-        [
-            *map(str, command),
-            str(ROOT / "tests/extension/parallel_test.cpp"),
-            "-o",
-            str(program),
-            "-lpthread",
-        ],
-        capture_output=True,
-        text=True,
-    )
-    if made.returncode and "tsan" in made.stderr:
-        pytest.skip("the compiler has no thread sanitizer")
-    assert made.returncode == 0, made.stderr
+@pytest.mark.safety
+def test_threads_race_nowhere(programs: tuple[Path, Path]) -> None:
+    program = built("torchette_race_chains", tree="tsan")
     done = subprocess.run([program, programs[0]], capture_output=True, text=True)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the thread sanitizer does not run on this kernel")

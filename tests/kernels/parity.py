@@ -30,6 +30,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import torchette
+from tests.kernels import direct
 from tests.kernels.test_special import EXACT
 from torchette.exir import EdgeCompileConfig, ops
 
@@ -320,6 +321,21 @@ def hold(batch: Sequence[Sample]) -> Tally:
     return Tally(passed=list(batch), kernels=kernels(model))
 
 
+def hold_directly(sample: Sample) -> Tally | None:
+    """Run a sample by its kernels alone; None where that shows nothing, so that it has to be compiled."""
+    inputs = iter([tensor.clone() for tensor in sample.tensors()])
+    torch.manual_seed(0)
+    try:
+        results, called = direct.compute(lambda: sample.call(inputs))
+    except (direct.NotDirect, RuntimeError, TypeError, NotImplementedError):
+        return None
+    except AssertionError as error:
+        return Tally(failed=[(sample, f"a kernel of it: {error}")])
+    if not called or difference(sample, list(map(paired, results))) is not None:
+        return None
+    return Tally(passed=[sample], kernels=called)
+
+
 def hold_drawn(sample: Sample) -> Tally:
     """What draws as training does, compiled because that is asked for: each element has eager's distribution."""
     model, inputs = compiled([sample], train_mode=True)
@@ -473,6 +489,8 @@ class Result:
     operators: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     kernels: dict[str, dict[str, int]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    direct: int = 0
+    """how many samples were not compiled"""
 
     def add(self, other: Result) -> None:
         for name, row in other.operators.items():
@@ -488,13 +506,31 @@ class Result:
 
 
 def sweep(
-    names: Sequence[str], limit: int, kinds: Callable[[str], Sequence[str]] = dtypes, at_once: int = 48
+    names: Sequence[str],
+    limit: int,
+    kinds: Callable[[str], Sequence[str]] = dtypes,
+    at_once: int = 48,
+    directly: bool = False,
 ) -> Result:
-    """Tries `limit` samples of each operator in each of `kinds(operator)`."""
+    """Tries `limit` samples of each operator in each of `kinds(operator)`.
+
+    With `directly`, only the first of these dtypes is compiled; samples of the others, too, where calling their kernels
+    one by one does not give what eager gives.
+    """
     result = Result()
     chosen = [sample for name in names for dtype in kinds(name) for sample in samples(name, dtype, limit)]
     whole = Tally()
     held = [sample for sample in chosen if not is_excluded(sample)]
+    if directly:
+        first = {name: next(iter(kinds(name)), "") for name in names}
+        done = {s.name: hold_directly(s) for s in held if s.dtype != first[s.operator]}
+        whole = sum((tally for tally in done.values() if tally is not None), whole)
+        result.direct = sum(tally is not None for tally in done.values())
+        held = [sample for sample in held if done.get(sample.name) is None]
+    # What draws as training does is refused: in a program with others it would stop them, and all be compiled again.
+    apart = [s for s in held if s.operator not in WITHOUT_VALUES and direct.draws(s.eager)]
+    whole = sum((hold([sample]) for sample in apart), whole)
+    held = [sample for sample in held if not any(sample is other for other in apart)]
     for start in range(0, len(held), at_once):
         whole += hold(held[start : start + at_once])
     for sample in chosen:

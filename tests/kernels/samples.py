@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from torchette.exir import ops
-from torchette.exir.emit import _plain, _signature
+from torchette.exir.emit.calls import signature
+from torchette.exir.emit.records import plain
 
 F = torch.nn.functional
 
@@ -49,14 +50,14 @@ def arguments(name: str, call: Call) -> list[Any]:
     """What a program in a file would give to the kernel, without the results."""
     args, kwargs = call
     values = []
-    for position, argument in enumerate(a for a in _signature(overload(name)) if not a.is_out):
+    for position, argument in enumerate(a for a in signature(overload(name)) if not a.is_out):
         value = argument.default
         if argument.name in kwargs:
             value = kwargs[argument.name]
         elif position < len(args):
             value = args[position]
-        plain = isinstance(value, (list, tuple, torch.Tensor))
-        values.append(value if plain else _plain(value, argument.kind))
+        as_it_is = isinstance(value, (list, tuple, torch.Tensor))
+        values.append(value if as_it_is else plain(value, argument.kind))
     return values
 
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
+from tests.building import built
 from tests.kernels import samples
-from tests.kernels.sanitized import build
 from tests.kernels.test_table import NAMESPACES, OTHERS
-from torchette.exir.emit import scalar_type
+from torchette.exir.emit.records import scalar_type
 from torchette.runtime import _native
 
-pytestmark = pytest.mark.xdist_group("sanitized")
+pytestmark = [pytest.mark.safety, pytest.mark.xdist_group("sanitized")]
 
 
 @pytest.fixture(scope="module")
 def misuse() -> Path:
-    return build("torchette_misuse")
+    return built("torchette_misuse", tree="asan")
 
 
 def word(value: Any) -> str:
@@ -105,6 +105,10 @@ def check(misuse: Path, examples: Path, calls: int, seed: int) -> None:
 
 def test_kernels_survive_what_does_not_fit(misuse: Path, examples: Path) -> None:
     check(misuse, examples, 300, 1)
+
+
+def test_kernels_survive_other_calls(misuse: Path, examples: Path) -> None:
+    check(misuse, examples, 1000, 2)
 
 
 @pytest.mark.slow

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.building import built
 from tests.exir.graphs import Function
 from tests.extension.test_data_files import ours, theirs
-from tests.kernels.sanitized import build
 from tests.runtime.fields import fields
 
 FILES = Path(__file__).parents[1] / "runtime" / "executorch_files"
 MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "5000"))
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sanitized")]
+pytestmark = [pytest.mark.safety, pytest.mark.xdist_group("sanitized")]
 
 
 def images(x: Tensor, w: Tensor, d: Tensor, t: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ MODELS: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
 
 @pytest.fixture(scope="module")
 def mutate() -> Path:
-    return build("torchette_mutate_models")
+    return built("torchette_mutate_models", tree="asan")
 
 
 @pytest.mark.parametrize("compiler", ["torchette", "executorch"])

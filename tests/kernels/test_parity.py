@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Torch's own samples of its operators, exported, compiled and run: they give what eager gives. A few samples of each
-# operator always, more of them in every dtype with --full; parity_exclusions.json says what is left out, and why.
+# Torch's own samples of its operators give what eager gives: one dtype of each operator exported, compiled and run, the
+# others by the kernels themselves. A few samples of each operator always, more of them in every dtype with --full;
+# parity_exclusions.json says what is left out, and why.
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 
-from tests.kernels import parity
+from tests.kernels import direct, parity
 from torchette.errors import CompileError
 
 QUICK, FULL = 8, 64
@@ -15,15 +18,16 @@ QUICK, FULL = 8, 64
 
 @pytest.mark.parametrize("shard", range(QUICK))
 def test_samples_give_what_eager_gives(shard: int) -> None:
-    result = parity.sweep(list(parity.operators())[shard::QUICK], 2, parity.two_dtypes)
+    result = parity.sweep(list(parity.operators())[shard::QUICK], 2, parity.two_dtypes, directly=True)
     assert not result.failures, "\n".join(result.failures)
+    assert result.direct > 100, "kernels cannot be called without a program any more"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", range(FULL))
 def test_all_dtypes_give_what_eager_gives(shard: int) -> None:
     names = list(parity.operators())[shard::FULL]
-    result = parity.sweep(names, 3)  # about a quarter of an hour of one core in all
+    result = parity.sweep(names, 3, directly=True)
     assert not result.failures, "\n".join(result.failures)
 
 
@@ -71,6 +75,20 @@ def test_another_distribution_is_found() -> None:
     assert parity._alike((x > 0.5) * 2.0, (torch.rand(parity.DRAWS, 5) > 0.5) * 2.0)
     assert not parity._alike((x > 0.5) * 2.0, (x > 0.9) * 2.0)
     assert not parity._alike((x > 0.5) * 2.0, (x > 0.5) * 1.0)
+
+
+def test_a_wrong_kernel_is_found_without_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = next(iter(parity.database("add", "int32", 2)))
+    assert parity.hold_directly(right).passed == [right]
+    call = direct._native.call_kernel
+
+    def off_by_one(name: str, *arguments: Any) -> Any:
+        sizes = call(name, *arguments)
+        arguments[-1].add_(1)
+        return sizes
+
+    monkeypatch.setattr(direct.kernel_call._native, "call_kernel", off_by_one)
+    assert parity.hold_directly(right) is None, "a compiled program is to decide"
 
 
 def test_a_wrong_result_is_found() -> None:

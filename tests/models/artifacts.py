@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # What the end-to-end and interop tests share about one reference model: eager's answer, our file and the peer's. Each
-# is made once per test process; tests of one model are grouped (`each_model`) so that one process makes it.
+# is made once per test process; tests of one model are grouped (`each_model`) so that one process makes it. Files are made
+# once for all processes, and again when a source that they are made by changes.
 
 from __future__ import annotations
 
 import copy
+import fcntl
 import functools
+import hashlib
+import importlib.metadata
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +22,7 @@ from torch import Tensor
 import torchette
 from tests.models import zoo
 from torchette._compile import CompiledModel
+from torchette.build.toolchain import cache_folder
 
 # Equal to eager means this close, for float32; other dtypes are equal bit by bit.
 RTOL, ATOL = 1e-4, 1e-5
@@ -62,17 +69,59 @@ def our_file(name: str) -> bytes:
     """The .pte that ExecuTorch's own calls give in our compiler: planned inputs and outputs."""
     from torchette.exir import to_edge
 
-    return to_edge(exported(name)).to_executorch().buffer
+    return _kept(f"{name}-{_ours()}", lambda: to_edge(exported(name)).to_executorch().buffer)
 
 
 @functools.cache
 def peer_file(name: str) -> bytes:
     """The .pte that ExecuTorch's compiler makes of the model without a delegate."""
-    from executorch.exir import to_edge
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return to_edge(exported(name)).to_executorch().buffer
+    def make() -> bytes:
+        from executorch.exir import to_edge
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return to_edge(exported(name)).to_executorch().buffer
+
+    return _kept(f"{name}-peer-{_models()}", make)
+
+
+def _kept(key: str, make: Callable[[], bytes]) -> bytes:
+    """What `make` gives, from the cache if another process or an earlier run has made it."""
+    path = cache_folder() / "models" / f"{key}.pte"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return path.read_bytes()
+        contents = make()
+        path.with_suffix(".new").write_bytes(contents)
+        path.with_suffix(".new").replace(path)
+    return contents
+
+
+@functools.cache
+def _models() -> str:
+    """What eager's models and the peer's files depend on."""
+    versions = [
+        f"{name} {importlib.metadata.version(name)}" for name in ("torch", "executorch", "transformers")
+    ]
+    return _digest([Path(zoo.__file__), *Path(zoo.__file__).parent.glob("*.py")], *versions)
+
+
+@functools.cache
+def _ours() -> str:
+    """What our files depend on beside that: all of the compiler, schemas and tables, and the kernels that it asks."""
+    package = Path(torchette.__file__).parent
+    kinds = {".py", ".txt", ".json", ".fbs", ".def", ".so", ".yaml"}
+    return _digest([path for path in package.rglob("*") if path.suffix in kinds], _models())
+
+
+def _digest(paths: list[Path], *more: str) -> str:
+    digest = hashlib.sha256("\0".join(more).encode())
+    for path in sorted(set(paths)):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def exported(name: str) -> torch.export.ExportedProgram:

@@ -6,20 +6,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.building import CXX, LAUNCHER, ROOT, built, program, run
 from tests.runtime.fields import fields
 from tests.runtime.make_program import build, bundle
 from tests.runtime.make_program import external as external_files
 
-ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "torchette/runtime"
-CXX = os.environ.get("CXX", "g++")
 
 MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "50000"))
 
@@ -32,43 +30,15 @@ HEAPLESS = ("flat_tensor", "bundled_program", "element")
 pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="no C++ compiler")
 
 
-def run(*command: str | Path, **more) -> str:
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **more)
-    assert done.returncode == 0, (
-        f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    )
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def sanitized() -> Path:
-    """The build folder of the C++ tests; kept between runs, so that only what has changed is compiled."""
-    if shutil.which("cmake") is None:
-        pytest.skip("no cmake")
-    build = ROOT / "build" / "sanitize"
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    options = ["PYTHON=OFF", "TESTS=ON"]
-    run(
-        *(
-            "cmake",
-            "-S",
-            ROOT,
-            "-B",
-            build,
-            *generator,
-            "-DCMAKE_BUILD_TYPE=Debug",
-            "-DCMAKE_CXX_FLAGS_DEBUG=-O1",
-        ),
-        *(f"-DTORCHETTE_BUILD_{option}" for option in options),
-        *("-DTORCHETTE_SANITIZE=ON", f"-DPython_EXECUTABLE={sys.executable}"),
-    )
-    run("cmake", "--build", build, "--target", "torchette_core_tests", "--target", "torchette_mutate")
-    return build
+    """The build folder of the C++ tests."""
+    return built("torchette_core_tests", "torchette_mutate", tree="asan").parent
 
 
 @pytest.mark.xdist_group("sanitized")
 def test_cpp(sanitized: Path) -> None:
-    output = run(sanitized / "torchette_core_tests", sanitized / "one_of_everything.pte")
+    output = run(sanitized / "torchette_core_tests", sanitized / "one_of_everything.pte").stdout
     assert re.search(r"\d{3,} checks, 0 failures", output)
 
 
@@ -88,14 +58,16 @@ def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path:
             (tmp_path / file).write_bytes(held)
         places = tmp_path / "fields"
         places.write_text(fields(contents[name]))
-        output = run(sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", places, *other)
+        output = run(
+            sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", places, *other
+        ).stdout
         counts = {end: int(count) for count, end in re.findall(r"(\d+) ([a-z ]+)", output)[:4]}
         # all ends are reached, or the test proves little
         ends = ["not opened", "not loaded", "ran", *(["failed"] if name == "program" else [])]
         assert min(counts[end] for end in ends) > 100, (name, counts)
 
 
-@pytest.mark.slow
+@pytest.mark.xdist_group("sanitized")
 def test_a_build_without_tracing_refuses_a_tracer(sanitized: Path, tmp_path: Path) -> None:
     """And is not to be mixed with one that traces."""
     sources = [path for path in RUNTIME.glob("*.cpp") if path.stem != "platform_minimal"]
@@ -104,10 +76,10 @@ def test_a_build_without_tracing_refuses_a_tracer(sanitized: Path, tmp_path: Pat
     tests = sorted((ROOT / "tests/runtime").glob("*_test.cpp"))
     includes = [f"-I{folder}" for folder in (ROOT, sanitized / "generated", ROOT / "tests/runtime")]
     flags = ["-std=c++17", "-O0", "-DTORCHETTE_EVENT_TRACER=0", *includes]
-    run(CXX, *flags, *sources, *extension, *tests, "-lpthread", "-o", tmp_path / "tests")
-    assert " 0 failures" in run(tmp_path / "tests", sanitized / "one_of_everything.pte")
-    run(CXX, *flags, "-c", ROOT / "benchmarks/smallest.cpp", "-o", tmp_path / "untraced.o")
-    names = run("nm", "-C", tmp_path / "untraced.o")
+    program(tmp_path / "tests", [*sources, *extension, *tests], *flags, link=["-lpthread"])
+    assert " 0 failures" in run(tmp_path / "tests", sanitized / "one_of_everything.pte").stdout
+    run(*LAUNCHER, CXX, *flags, "-c", ROOT / "benchmarks/smallest.cpp", "-o", tmp_path / "untraced.o")
+    names = run("nm", "-C", tmp_path / "untraced.o").stdout
     assert (
         "U torchette::Program::load(char const*, torchette::MemoryManager*, torchette::NamedDataMap const*) const"
         in names
@@ -130,7 +102,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     def compiled(source: Path) -> Path:
         target = folder / f"{source.stem}.o"
         run(
-            *(CXX, "-std=c++17", "-Os", "-DTORCHETTE_LOG_LEVEL=0", "-fno-exceptions", "-fno-rtti"),
+            *(*LAUNCHER, CXX, "-std=c++17", "-Os", "-DTORCHETTE_LOG_LEVEL=0", "-fno-exceptions", "-fno-rtti"),
             *(
                 "-fno-asynchronous-unwind-tables",
                 "-fno-threadsafe-statics",
@@ -148,7 +120,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_objects_need_no_heap_and_no_cpp_library(objects: list[Path]) -> None:
     defined: set[str] = set()
     needed: set[str] = set()
-    for line in run("nm", *objects).splitlines():
+    for line in run("nm", *objects).stdout.splitlines():
         if match := re.match(r"[0-9a-f ]{16} (\w) (\S+)", line):
             kind, name = match.groups()
             (needed if kind in "Uw" else defined).add(name)
@@ -156,7 +128,7 @@ def test_objects_need_no_heap_and_no_cpp_library(objects: list[Path]) -> None:
     foreign = {name for name in foreign if "kernel_table" not in name}  # the kernels' side
     assert foreign <= ALLOWED, sorted(foreign - ALLOWED)
     assert not [name for name in defined | needed if name.startswith(("_ZTI", "_ZTS", "__cxa"))]
-    sections = run("objdump", "-h", *objects)
+    sections = run("objdump", "-h", *objects).stdout
     assert ".init_array" not in sections and ".ctors" not in sections
 
 

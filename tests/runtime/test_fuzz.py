@@ -7,14 +7,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-BUILDS = ROOT / "build" / "fuzz"  # a folder for each compiler
+from tests.building import built
+
 CORPUS = Path(__file__).parent / "corpus.tar.xz"
 SECONDS = int(os.environ.get("TORCHETTE_FUZZ_SECONDS", "5"))
 
@@ -43,19 +42,7 @@ def clang(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def fuzzer(clang: str) -> Path:
-    if shutil.which("cmake") is None:
-        pytest.skip("no cmake")
-    build = BUILDS / Path(clang).name
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    configure = [
-        *("cmake", "-S", ROOT, "-B", build, *generator, "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1"),
-        *("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_TESTS=ON", "-DTORCHETTE_SANITIZE=ON"),
-        *(f"-DCMAKE_CXX_COMPILER={clang}", f"-DPython_EXECUTABLE={sys.executable}"),
-    ]  # fmt: skip
-    for command in (configure, ["cmake", "--build", build, "--target", "torchette_fuzz"]):
-        done = run(*command)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return build / "torchette_fuzz"
+    return built("torchette_fuzz", tree="fuzz", options=[f"-DCMAKE_CXX_COMPILER={clang}"])
 
 
 @pytest.fixture(scope="module")

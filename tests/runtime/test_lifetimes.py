@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 import torchette
-from tests.kernels.sanitized import build, python
+from tests.building import built
+from tests.kernels.sanitized import python
 
 CALLS = 1000
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sanitized")]
+pytestmark = [pytest.mark.safety, pytest.mark.xdist_group("sanitized")]
 
 # Nothing but temporaries between the file and the result; bytes of the file go as soon as nobody holds them.
 SCRIPT = """
@@ -48,7 +49,7 @@ try:
 except FormatError as error:
     print("FormatError")
 """
-    done = python(code, build("_native", python=True))
+    done = python(code, built("_native", tree="asan"))
     assert (done.returncode, done.stdout) == (0, "FormatError\n"), done.stderr[-6000:]
 
 
@@ -58,7 +59,7 @@ def test_a_chain_of_temporaries(tmp_path: Path) -> None:
     file, results = tmp_path / "net.pte", tmp_path / "results.npy"
     torchette.compile(net, (torch.ones(1, 64),)).save(file)
     code = SCRIPT.format(file=str(file), results=str(results), calls=CALLS)
-    done = python(code, build("_native", python=True))
+    done = python(code, built("_native", tree="asan"))
     assert done.returncode == 0, done.stderr[-6000:]
     import numpy as np
 

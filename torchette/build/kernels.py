@@ -19,10 +19,15 @@ RUNTIME = ("torchette/runtime/kernel.cpp", "torchette/runtime/memory.cpp", "torc
 
 
 class Family(NamedTuple):
-    """A family of kernels: its name, which is its source's, and the operators that the source registers."""
+    """A family of kernels: its name, which is its source's, and the operators that the source registers.
+
+    Attributes:
+        once: wider vectors do not make it faster, so it is compiled for the lowest instruction set alone.
+    """
 
     name: str
     operators: tuple[str, ...]
+    once: bool
 
 
 class Function(NamedTuple):
@@ -70,10 +75,10 @@ def families() -> dict[str, Family]:
         operators.setdefault(function.source, []).append(operator)
     found = {}
     for source in sources():
-        if re.search(
-            r"^TORCHETTE_(?:KERNELS|FAMILY)\(", (KERNELS / source).read_text(encoding="utf-8"), re.M
-        ):
-            found[source] = Family(Path(source).stem, tuple(operators.get(source, ())))
+        text = (KERNELS / source).read_text(encoding="utf-8")
+        if registered := re.search(r"^TORCHETTE_(?:KERNELS(_ONCE)?|FAMILY)\(", text, re.M):
+            once = registered[1] is not None
+            found[source] = Family(Path(source).stem, tuple(operators.get(source, ())), once)
     return found
 
 

@@ -101,9 +101,11 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
         if source.name == "table.cpp":
             units.append(Unit(source, (*own, *(("-DTORCHETTE_ISA_LEVELS=1",) if len(levels) > 1 else ()))))
         else:
-            units += [
-                Unit(source, (*own, f"-DTORCHETTE_ISA={level}", *more)) for level, more in levels.items()
-            ]
+            family = kernels.family_of(source)
+            for level, more in levels.items():
+                units.append(Unit(source, (*own, f"-DTORCHETTE_ISA={level}", *more)))
+                if family is not None and family.once:
+                    break  # the first is the lowest
     return units
 
 

@@ -73,11 +73,11 @@ class Selection:
             lines.append(f"#define TORCHETTE_SELECTED_OPERATORS {names}")
         if source is None or source.name == "table.cpp":
             used = [
-                family.name
+                f"{'ONCE' if family.once else 'X'}({family.name})"
                 for family in kernels.families().values()
                 if self.operators is None or self.operators.intersection(family.operators)
             ]
-            lines.append("#define TORCHETTE_FAMILIES(X) " + " ".join(f"X({name})" for name in used))
+            lines.append("#define TORCHETTE_FAMILIES(X, ONCE) " + " ".join(used))
         return "\n".join(["// What a selective build keeps; written by torchette build.", *lines, ""])
 
 

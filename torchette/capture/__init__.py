@@ -199,7 +199,7 @@ _DIAGNOSES = (
         ),
     ),
     _Diagnosis(
-        r"data of a tensor is assigned to|fake tensor in the exported program constant",
+        r"data of a tensor is assigned to|fake tensor in the exported program constant|mutating `.data`",
         "a tensor is given other memory than it had (x.data = ...), which no graph can say",
         ("write to the tensor instead: x.copy_(value) for x.data = value",),
     ),

@@ -227,9 +227,25 @@ def _never_nested(*_: Any, **__: Any) -> bool:
     return False
 
 
+def _get_data(x: torch.Tensor) -> torch.Tensor:
+    """Torch captures `x.data` as a constant. It is the same memory as `x.detach()`, which a graph can say."""
+    return x.detach()
+
+
 def _set_data(x: torch.Tensor, value: torch.Tensor) -> None:
-    # Torch would capture the model as if the line were not there.
-    raise RuntimeError("the data of a tensor is assigned to")
+    """`x.data += 1` assigns what is there already. Torch would drop any other assignment without a word."""
+    if not _same_memory(x, value):
+        raise RuntimeError("the data of a tensor is assigned to")
+
+
+def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.storage_offset() == b.storage_offset()
+        and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    )
 
 
 def _flex_attention(
@@ -254,6 +270,7 @@ def _flex_attention(
 
 TABLE: dict[Any, Callable] = {
     torch.ops.higher_order.flex_attention: _flex_attention,
+    torch.Tensor.data.__get__: _get_data,  # type: ignore[attr-defined]
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,

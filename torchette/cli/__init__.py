@@ -90,6 +90,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def executor_runner() -> NoReturn:
+    """Becomes the program executor_runner of the installed package, with the process's own arguments."""
+    program = Path(torchette.__file__).parent / "bin" / "executor_runner"
+    if not program.exists():
+        sys.exit(f"executor_runner: {program} is missing: ./dev setup builds it as build/dev/executor_runner")
+    os.execv(program, ["executor_runner", *sys.argv[1:]])
+
+
 def _text(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, TorchetteError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

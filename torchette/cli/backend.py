@@ -27,7 +27,7 @@ cmake_minimum_required(VERSION 3.20)
 project({name} LANGUAGES CXX)
 find_package(torchette REQUIRED)
 add_library({name} MODULE runtime.cpp)
-target_link_libraries({name} PRIVATE torchette::static)
+target_link_libraries({name} PRIVATE torchette::torchette)
 set_target_properties({name} PROPERTIES PREFIX "lib" CXX_VISIBILITY_PRESET hidden)
 """
 

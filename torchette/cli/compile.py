@@ -18,6 +18,7 @@ examples:
   torchette compile model.py:Net --dynamic 0:0=batch:1..32   dimension 0 of input 0 is from 1 to 32
   torchette compile model.py:Net --backend xnnpack --quantize int8 --calibration day.npz --calibration night.npz
   torchette compile model.py:Net --data-file weights.ptd     the weights in a file of their own, beside the program
+  torchette compile model.py:Net --strip                     without the lines that --name-lines, the default, stores
   torchette compile model.py:Net --arena SRAM=64K --arena DRAM      hot tensors in 64 KB, the others elsewhere
   torchette compile model.py:Net --budget ram=64K --budget target=cortex-m4 --fit      image layers in strips until it fits
 """
@@ -90,6 +91,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-file", metavar="FILE.ptd", type=Path, help="write the weights to this file, beside the .pte"
     )
+    parser.add_argument(
+        "--name-lines",
+        action="store_true",
+        default=True,
+        help="store the model's line of each instruction (default)",
+    )
+    parser.add_argument("--strip", dest="name_lines", action="store_false", help="leave these lines out")
     parser.add_argument(
         "--arena",
         action="append",
@@ -251,6 +259,7 @@ def _config(options: argparse.Namespace, path: Path) -> Any:
         raise UsageError(f"--data-file {weights}: name a .ptd file, which is written beside {path}")
     return ExecutorchBackendConfig(
         portable_fallback=options.fallback,
+        source_lines=options.name_lines,
         external_constants=False if weights is None else lambda node: weights.stem,
     )
 

@@ -12,7 +12,7 @@ examples:
   torchette ops add conv                only names that contain one of these
   torchette ops --dialect core          Core ATen, and how each operator is run
   torchette ops --coverage              the support matrix, by dtype
-  torchette ops --coverage --markdown   the same as the page docs/operators.md
+  torchette ops --coverage --markdown   the same as a Markdown page
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--coverage", action="store_true", help="how operators were held against eager, by dtype"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--markdown", action="store_true", help="with --coverage: print docs/operators.md")
+    parser.add_argument("--markdown", action="store_true", help="with --coverage: print a Markdown page")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -125,7 +125,7 @@ def _sample_table(samples: dict[str, dict[str, list[int]]]) -> Iterator[list[str
 
 
 def page(rows: list[dict[str, str]], parity: dict[str, Any]) -> str:
-    """docs/operators.md, from the kernel table and the stored result of the parity tests."""
+    """The Markdown page of the kernel table and the stored result of the parity tests; `./dev docs` writes it."""
 
     def table(columns: list[str], lines: Iterator[list[str]], mark: Callable[[str], str]) -> list[str]:
         head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]

@@ -47,9 +47,11 @@ _CONFIG = """\
 // The kernels' tables name what they have; here they are called directly, and what is not called is left out.
 #undef TORCHETTE_KERNEL
 #undef TORCHETTE_KERNELS
+#undef TORCHETTE_KERNELS_ONCE
 #undef TORCHETTE_FAMILY
 #define TORCHETTE_KERNEL(name, function) ::torchette::Kernel{{name, nullptr, nullptr}}
 #define TORCHETTE_KERNELS(family, ...)
+#define TORCHETTE_KERNELS_ONCE(family, ...)
 #define TORCHETTE_FAMILY(family)
 
 #pragma GCC diagnostic ignored "-Wunused-function"

@@ -523,7 +523,9 @@ def source_line(frames: list[FrameInfo]) -> str:
         return ""
     own = [frame for frame in frames if "/site-packages/torch/" not in frame.file]
     frame = (own or frames)[-1]
-    return f"{Path(frame.file).name}:{frame.line}"
+    # A name that the compiler has shortened is shown whole; of another machine's path, the file.
+    name = Path(frame.file).name if Path(frame.file).is_absolute() else frame.file
+    return f"{name}:{frame.line}"
 
 
 def _argument(values: list[ValueInfo], index: int) -> str:

@@ -69,7 +69,9 @@ class ExecutorchBackendConfig:
         dynamic_memory_planning_mode: where tensors of dynamic shape lie. None stands for UPPER_BOUND, as in ExecuTorch;
             in `torchette.compile` for SYMBOLIC, unless the device's memories are given or inputs are planned.
         to_out_var_pass: takes the place of our own pass to out variants if given.
-        emit_stacktrace: store for each instruction the lines of the model that it came from.
+        emit_stacktrace: store for each instruction the whole stack trace of the call that it came from.
+        source_lines: store for each instruction the line of the model that it came from, which run-time errors and
+            `torchette profile` name.
         segment_alignment: bytes, a power of two, at which weights and delegate data begin in the file.
         constant_tensor_alignment: bytes, a power of two, at which each weight begins; None: 16.
         remove_view_copy: let copies that move nothing share memory.
@@ -92,6 +94,7 @@ class ExecutorchBackendConfig:
     to_out_var_pass: Any = None
     dynamic_memory_planning_mode: DynamicMemoryPlanningMode | None = None
     emit_stacktrace: bool = False
+    source_lines: bool = True
     extract_delegate_segments: bool = True
     segment_alignment: int = 128
     constant_tensor_alignment: int | None = None

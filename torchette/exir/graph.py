@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch._prims_common import is_contiguous_or_false
@@ -159,7 +161,8 @@ def add_constant(program: ExportedProgram, name: str, tensor: torch.Tensor, like
         )
     spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
     signature.input_specs.insert(first_input, spec)
-    program.constants[node.name] = tensor
+    # Torch takes a constant that is a Parameter for no constant.
+    program.constants[node.name] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor
     return node
 
 
@@ -289,18 +292,42 @@ def buffer_updates(program: ExportedProgram) -> list[tuple[OutputSpec, Node, Nod
 
 # ---- places in the user's code ----
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>[^\n]*)')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n\s*(?P<code>[^\n]*)'
+)
+# Whose lines are not the user's.
+_LIBRARIES = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
+
+
+class Frame(NamedTuple):
+    """A line of a stack trace."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+def frames(node: Node) -> list[Frame]:
+    """The stack trace of a node, outermost line first; empty where a pass made the node of nothing."""
+    trace = node.meta.get("stack_trace")
+    found = _FRAME.finditer(trace) if isinstance(trace, str) else ()
+    return [Frame(f["file"], int(f["line"]), f["function"], f["code"].strip()) for f in found]
+
+
+def user_frame(node: Node) -> Frame | None:
+    """The innermost line that is not torch's or ours, else the innermost one."""
+    found = [frame for frame in frames(node) if not frame.file.startswith("<")]
+    theirs = [frame for frame in found if not frame.file.startswith(_LIBRARIES)]
+    candidates = theirs or found
+    return candidates[-1] if candidates else None
 
 
 def place(node: Node) -> str:
     """The line of the user's model that a node comes from: `model.py:12, in forward: y = x + 1`."""
-    trace = node.meta.get("stack_trace")
-    frames = list(_FRAME.finditer(trace)) if isinstance(trace, str) else []
-    frames = [frame for frame in frames if not frame["file"].startswith("<")]
-    theirs = [frame for frame in frames if "/torch/" not in frame["file"]] or frames
-    if theirs:
-        frame = theirs[-1]
-        return f"{frame['file']}:{frame['line']}, in {frame['function']}: {frame['code'].strip()}"
+    frame = user_frame(node)
+    if frame is not None:
+        return f"{frame.file}:{frame.line}, in {frame.function}: {frame.code}"
     if node.op == "placeholder":
         # An input has no line of its own; where it is first used, the user will recognise it.
         used = next((user for user in node.users if isinstance(user.meta.get("stack_trace"), str)), None)

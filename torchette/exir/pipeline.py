@@ -22,10 +22,12 @@ from torchette.exir.delegation import delegate
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
 from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
+from torchette.exir.own_sizes import own_sizes
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.copy_views import copy_views
 from torchette.exir.passes.decompose_to_core import decompose_to_core
+from torchette.exir.passes.drop_unused_tensors import drop_unused_tensors
 from torchette.exir.passes.eliminate_views import eliminate_views
 from torchette.exir.passes.fold_batch_norm import fold_batch_norm
 from torchette.exir.passes.fold_constants import fold_constants
@@ -113,7 +115,7 @@ def build(
     to_out = to_out_variants if backend.to_out_var_pass is None else adapt(backend.to_out_var_pass)
     stages = [
         # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
-        Stage("capture", dialects.AUTOGRAD_SAFE, (fold_batch_norm,)),
+        Stage("capture", dialects.AUTOGRAD_SAFE, (drop_unused_tensors, fold_batch_norm)),
         Stage("core", dialects.CORE_ATEN, (_decomposing(kept, edge.train_mode),)),
         replace(to_edge, passes=(*((_folding_for_backends,) if partitioners else ()), *EDGE_PASSES)),
         # What follows users' passes makes the graph legal again: new views, numbers and casts are no faults.
@@ -428,7 +430,7 @@ class _Run:
     """A method on its way through the stages."""
 
     def __init__(self, program: ExportedProgram, options: Options, report: Report) -> None:
-        self.program = to_torch_operators(copy_program(program))
+        self.program = to_torch_operators(own_sizes(copy_program(program)))
         self._options, self._report = options, report
         # A program that is at Edge already may be compiled again: its copies are accepted as they come.
         targets = (node.target for node in calls(self.program))

@@ -19,6 +19,7 @@ from torchette.exir import ops
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.delegation import delegate
 from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
+from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import EmitterOutput, emit_program
 from torchette.exir.graph import calls, place, placeholders, shape_text
@@ -148,7 +149,7 @@ def _kept_whole(partitioner: Any, program: ExportedProgram) -> list[Any]:
     used: dict[Any, list[Any]] = {}
     for node in calls(program):
         used.setdefault(ops.functional(node.target), []).append(node)  # type: ignore[arg-type]
-    return [op for op in operators if op in used and (wanted is None or any(map(wanted, used[op])))]
+    return [op for op in operators if any(delegate.is_wanted(node, wanted) for node in used.get(op, ()))]
 
 
 def _to_edge(
@@ -318,10 +319,12 @@ class EdgeProgramManager:
         for planner in planners:
             if hasattr(planner, "run_multimethod"):
                 planner.run_multimethod()
+        _share_weights(programs, config)
         output = emit_program(
             programs,
             constant_methods=self._constant_methods,
             emit_stacktrace=config.emit_stacktrace,
+            source_lines=config.source_lines,
             emit_mutable_buffer_names=config.emit_mutable_buffer_names,
             data_file_of=_data_file_of(config.external_constants),
         )
@@ -350,6 +353,16 @@ def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
     if not callable(choice):
         return None
     return lambda node: None if "_lifted_tensor" in node.name else choice(node)
+
+
+def _share_weights(programs: Mapping[str, ExportedProgram], config: ExecutorchBackendConfig) -> None:
+    """Let portable plans have weights as delegates hold them."""
+    portable = {name for name in programs if name.endswith(pte.PORTABLE)}
+    share_weights(
+        (programs[name] for name in sorted(portable)),
+        (programs[name] for name in sorted(programs.keys() - portable)),
+        _data_file_of(config.external_constants),
+    )
 
 
 class ExecutorchProgramManager:

@@ -10,6 +10,7 @@
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/method_threads.h"
 #include "torchette/extension/mmap_data_loader.h"
+#include "torchette/extension/source_lines.h"
 #include "torchette/runtime/backend.h"
 #include "torchette/runtime/threads.h"
 
@@ -302,7 +303,7 @@ Result<std::vector<Value>> Module::execute(const std::string& method_name, const
   for (size_t i = 0; i < inputs.size(); ++i)
     if (!inputs[i].is_none()) TORCHETTE_TRY((*found)->set_input(inputs[i], i));
   MethodThreads* const threads = methods_.at(method_name)->threads.get();
-  TORCHETTE_TRY(threads != nullptr ? threads->execute() : (*found)->execute());
+  TORCHETTE_TRY(SourceLines::explain(**found, threads != nullptr ? threads->execute() : (*found)->execute()));
   return get_outputs(method_name);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "torchette/extension/source_lines.h"
 #include "torchette/runtime/backend.h"
 #include "torchette/runtime/kernel_registry.h"
 #include "torchette/schema/program.h"
@@ -335,6 +336,7 @@ bool ParallelMethod::run(Chain& chain, Error* error) {
     chain.context.reset_temp();
     if (*error != Error::Ok) {
       TORCHETTE_LOG(Error, "instruction %zu failed with error 0x%x", i, static_cast<unsigned>(*error));
+      SourceLines::log(method_, i);
       return true;
     }
   }

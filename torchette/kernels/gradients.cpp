@@ -186,11 +186,12 @@ Error native_group_norm_backward_out(Context& context, const Tensor& grad, const
 
 }  // namespace
 
-TORCHETTE_KERNELS(gradients,                                                                     //
-                  TORCHETTE_KERNEL("aten::convolution_backward.out", convolution_backward_out),  //
-                  TORCHETTE_KERNEL("aten::native_layer_norm_backward.out",                       //
-                                   native_layer_norm_backward_out),                              //
-                  TORCHETTE_KERNEL("aten::native_group_norm_backward.out", native_group_norm_backward_out))
+TORCHETTE_KERNELS_ONCE(gradients,                                                                     //
+                       TORCHETTE_KERNEL("aten::convolution_backward.out", convolution_backward_out),  //
+                       TORCHETTE_KERNEL("aten::native_layer_norm_backward.out",                       //
+                                        native_layer_norm_backward_out),                              //
+                       TORCHETTE_KERNEL("aten::native_group_norm_backward.out",
+                                        native_group_norm_backward_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

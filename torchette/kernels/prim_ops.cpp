@@ -344,48 +344,48 @@ static Error et_copy_index(Context&, Tensor& to, const Tensor& from, int64_t ind
   return Error::Ok;
 }
 
-TORCHETTE_KERNELS(prim_ops,                                                                  //
-                  TORCHETTE_KERNEL("executorch_prim::add.Scalar", add),                      //
-                  TORCHETTE_KERNEL("executorch_prim::sub.Scalar", sub),                      //
-                  TORCHETTE_KERNEL("executorch_prim::mul.Scalar", mul),                      //
-                  TORCHETTE_KERNEL("executorch_prim::truediv.Scalar", truediv),              //
-                  TORCHETTE_KERNEL("executorch_prim::floordiv.Scalar", floordiv),            //
-                  TORCHETTE_KERNEL("executorch_prim::floordiv.int", floordiv),               //
-                  TORCHETTE_KERNEL("executorch_prim::mod.Scalar", mod),                      //
-                  TORCHETTE_KERNEL("executorch_prim::mod.int", mod),                         //
-                  TORCHETTE_KERNEL("executorch_prim::neg.Scalar", neg),                      //
-                  TORCHETTE_KERNEL("executorch_prim::pow.Scalar", power),                    //
-                  TORCHETTE_KERNEL("executorch_prim::abs.Scalar", absolute),                 //
-                  TORCHETTE_KERNEL("executorch_prim::and.Scalar", bit_and),                  //
-                  TORCHETTE_KERNEL("executorch_prim::or.Scalar", bit_or),                    //
-                  TORCHETTE_KERNEL("executorch_prim::xor.Scalar", bit_xor),                  //
-                  TORCHETTE_KERNEL("executorch_prim::lshift.Scalar", lshift),                //
-                  TORCHETTE_KERNEL("executorch_prim::rshift.Scalar", rshift),                //
-                  TORCHETTE_KERNEL("executorch_prim::sym_sqrt.Scalar", sym_sqrt),            //
-                  TORCHETTE_KERNEL("executorch_prim::eq.Scalar", eq),                        //
-                  TORCHETTE_KERNEL("executorch_prim::ne.Scalar", ne),                        //
-                  TORCHETTE_KERNEL("executorch_prim::lt.Scalar", lt),                        //
-                  TORCHETTE_KERNEL("executorch_prim::le.Scalar", le),                        //
-                  TORCHETTE_KERNEL("executorch_prim::gt.Scalar", gt),                        //
-                  TORCHETTE_KERNEL("executorch_prim::ge.Scalar", ge),                        //
-                  TORCHETTE_KERNEL("executorch_prim::ceil.Scalar", ceil),                    //
-                  TORCHETTE_KERNEL("executorch_prim::floor.Scalar", floor),                  //
-                  TORCHETTE_KERNEL("executorch_prim::round.Scalar", round),                  //
-                  TORCHETTE_KERNEL("executorch_prim::trunc.Scalar", trunc),                  //
-                  TORCHETTE_KERNEL("executorch_prim::sym_int.Scalar", trunc),                //
-                  TORCHETTE_KERNEL("executorch_prim::sym_float.Scalar", sym_float),          //
-                  TORCHETTE_KERNEL("executorch_prim::sym_ite.Scalar", sym_ite),              //
-                  TORCHETTE_KERNEL("executorch_prim::sym_max.Scalar", sym_max),              //
-                  TORCHETTE_KERNEL("executorch_prim::sym_min.Scalar", sym_min),              //
-                  TORCHETTE_KERNEL("executorch_prim::sym_not.Scalar", sym_not),              //
-                  TORCHETTE_KERNEL("executorch_prim::et_view.default", et_view),             //
-                  TORCHETTE_KERNEL("executorch_prim::et_copy_index.tensor", et_copy_index),  //
-                  TORCHETTE_KERNEL("aten::sym_size.int", sym_size),                          //
-                  TORCHETTE_KERNEL("aten::sym_stride.int", sym_stride),
-                  TORCHETTE_KERNEL("aten::sym_storage_offset", sym_storage_offset),
-                  TORCHETTE_KERNEL("aten::sym_is_contiguous", sym_is_contiguous),
-                  TORCHETTE_KERNEL("aten::sym_numel", sym_numel),  //
-                  TORCHETTE_KERNEL("aten::_local_scalar_dense", local_scalar_dense))
+TORCHETTE_KERNELS_ONCE(prim_ops,                                                                  //
+                       TORCHETTE_KERNEL("executorch_prim::add.Scalar", add),                      //
+                       TORCHETTE_KERNEL("executorch_prim::sub.Scalar", sub),                      //
+                       TORCHETTE_KERNEL("executorch_prim::mul.Scalar", mul),                      //
+                       TORCHETTE_KERNEL("executorch_prim::truediv.Scalar", truediv),              //
+                       TORCHETTE_KERNEL("executorch_prim::floordiv.Scalar", floordiv),            //
+                       TORCHETTE_KERNEL("executorch_prim::floordiv.int", floordiv),               //
+                       TORCHETTE_KERNEL("executorch_prim::mod.Scalar", mod),                      //
+                       TORCHETTE_KERNEL("executorch_prim::mod.int", mod),                         //
+                       TORCHETTE_KERNEL("executorch_prim::neg.Scalar", neg),                      //
+                       TORCHETTE_KERNEL("executorch_prim::pow.Scalar", power),                    //
+                       TORCHETTE_KERNEL("executorch_prim::abs.Scalar", absolute),                 //
+                       TORCHETTE_KERNEL("executorch_prim::and.Scalar", bit_and),                  //
+                       TORCHETTE_KERNEL("executorch_prim::or.Scalar", bit_or),                    //
+                       TORCHETTE_KERNEL("executorch_prim::xor.Scalar", bit_xor),                  //
+                       TORCHETTE_KERNEL("executorch_prim::lshift.Scalar", lshift),                //
+                       TORCHETTE_KERNEL("executorch_prim::rshift.Scalar", rshift),                //
+                       TORCHETTE_KERNEL("executorch_prim::sym_sqrt.Scalar", sym_sqrt),            //
+                       TORCHETTE_KERNEL("executorch_prim::eq.Scalar", eq),                        //
+                       TORCHETTE_KERNEL("executorch_prim::ne.Scalar", ne),                        //
+                       TORCHETTE_KERNEL("executorch_prim::lt.Scalar", lt),                        //
+                       TORCHETTE_KERNEL("executorch_prim::le.Scalar", le),                        //
+                       TORCHETTE_KERNEL("executorch_prim::gt.Scalar", gt),                        //
+                       TORCHETTE_KERNEL("executorch_prim::ge.Scalar", ge),                        //
+                       TORCHETTE_KERNEL("executorch_prim::ceil.Scalar", ceil),                    //
+                       TORCHETTE_KERNEL("executorch_prim::floor.Scalar", floor),                  //
+                       TORCHETTE_KERNEL("executorch_prim::round.Scalar", round),                  //
+                       TORCHETTE_KERNEL("executorch_prim::trunc.Scalar", trunc),                  //
+                       TORCHETTE_KERNEL("executorch_prim::sym_int.Scalar", trunc),                //
+                       TORCHETTE_KERNEL("executorch_prim::sym_float.Scalar", sym_float),          //
+                       TORCHETTE_KERNEL("executorch_prim::sym_ite.Scalar", sym_ite),              //
+                       TORCHETTE_KERNEL("executorch_prim::sym_max.Scalar", sym_max),              //
+                       TORCHETTE_KERNEL("executorch_prim::sym_min.Scalar", sym_min),              //
+                       TORCHETTE_KERNEL("executorch_prim::sym_not.Scalar", sym_not),              //
+                       TORCHETTE_KERNEL("executorch_prim::et_view.default", et_view),             //
+                       TORCHETTE_KERNEL("executorch_prim::et_copy_index.tensor", et_copy_index),  //
+                       TORCHETTE_KERNEL("aten::sym_size.int", sym_size),                          //
+                       TORCHETTE_KERNEL("aten::sym_stride.int", sym_stride),
+                       TORCHETTE_KERNEL("aten::sym_storage_offset", sym_storage_offset),
+                       TORCHETTE_KERNEL("aten::sym_is_contiguous", sym_is_contiguous),
+                       TORCHETTE_KERNEL("aten::sym_numel", sym_numel),  //
+                       TORCHETTE_KERNEL("aten::_local_scalar_dense", local_scalar_dense))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -153,15 +153,15 @@ Error native_dropout_out(Context& context, const Tensor& x, double p, Optional<b
 
 }  // namespace
 
-TORCHETTE_KERNELS(random,                                                      //
-                  TORCHETTE_KERNEL("aten::rand.out", rand_out),                //
-                  TORCHETTE_KERNEL("aten::randn.out", randn_out),              //
-                  TORCHETTE_KERNEL("aten::rand_like.out", rand_like_out),      //
-                  TORCHETTE_KERNEL("aten::randn_like.out", randn_like_out),    //
-                  TORCHETTE_KERNEL("aten::randint.out", randint_out),          //
-                  TORCHETTE_KERNEL("aten::randint.low_out", randint_low_out),  //
-                  TORCHETTE_KERNEL("aten::randperm.out", randperm_out),        //
-                  TORCHETTE_KERNEL("aten::native_dropout.out", native_dropout_out))
+TORCHETTE_KERNELS_ONCE(random,                                                      //
+                       TORCHETTE_KERNEL("aten::rand.out", rand_out),                //
+                       TORCHETTE_KERNEL("aten::randn.out", randn_out),              //
+                       TORCHETTE_KERNEL("aten::rand_like.out", rand_like_out),      //
+                       TORCHETTE_KERNEL("aten::randn_like.out", randn_like_out),    //
+                       TORCHETTE_KERNEL("aten::randint.out", randint_out),          //
+                       TORCHETTE_KERNEL("aten::randint.low_out", randint_low_out),  //
+                       TORCHETTE_KERNEL("aten::randperm.out", randperm_out),        //
+                       TORCHETTE_KERNEL("aten::native_dropout.out", native_dropout_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -92,10 +92,10 @@ static Error sort_values_stable(Context& context, const Tensor& x, Optional<bool
   return sort_values(context, x, dim, descending, values, indices);
 }
 
-TORCHETTE_KERNELS(sort,                                                //
-                  TORCHETTE_KERNEL("aten::topk.values", topk_values),  //
-                  TORCHETTE_KERNEL("aten::sort.values", sort_values),  //
-                  TORCHETTE_KERNEL("aten::sort.values_stable", sort_values_stable))
+TORCHETTE_KERNELS_ONCE(sort,                                                //
+                       TORCHETTE_KERNEL("aten::topk.values", topk_values),  //
+                       TORCHETTE_KERNEL("aten::sort.values", sort_values),  //
+                       TORCHETTE_KERNEL("aten::sort.values_stable", sort_values_stable))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -6,8 +6,8 @@
 
 #include "torchette/runtime/kernel.h"
 
-// X(conv) X(elementwise) ...: the build writes it from the names of the sources that it compiles, and
-// includes it first.
+// X(conv) ONCE(sort) ...: the build writes it from the sources that it compiles, and includes it first. X is
+// a family of each level, ONCE one of the lowest level alone.
 #ifndef TORCHETTE_FAMILIES
 #error "TORCHETTE_FAMILIES is not defined: include the header that names the families, as CMakeLists.txt does"
 #endif
@@ -16,7 +16,8 @@ namespace torchette {
 
 #define TORCHETTE_DECLARE(family) extern const Kernels family##_family;
 #define TORCHETTE_COUNT(family) +1
-constexpr size_t kFamilies = TORCHETTE_FAMILIES(TORCHETTE_COUNT);
+#define TORCHETTE_NOTHING(family)
+constexpr size_t kFamilies = 0 TORCHETTE_FAMILIES(TORCHETTE_COUNT, TORCHETTE_COUNT);
 
 namespace {
 Kernels table[kFamilies];
@@ -26,14 +27,24 @@ std::atomic<bool> table_is_ready{false};
 // Copied on first use: a table filled at link time would need the other files' sizes, one filled at start a
 // static constructor. Threads that race write the same values.
 #define TORCHETTE_PUT(family) to[i++] = family##_family;
-#define TORCHETTE_LEVEL(level)          \
-  namespace level {                     \
-  TORCHETTE_FAMILIES(TORCHETTE_DECLARE) \
-  static void fill(Kernels* to) {       \
-    size_t i = 0;                       \
-    TORCHETTE_FAMILIES(TORCHETTE_PUT)   \
-  }                                     \
+#define TORCHETTE_PUT_ONCE(family) to[i++] = TORCHETTE_LOWEST::family##_family;
+#define TORCHETTE_LEVEL(level)                             \
+  namespace level {                                        \
+  TORCHETTE_FAMILIES(TORCHETTE_DECLARE, TORCHETTE_NOTHING) \
+  static void fill(Kernels* to) {                          \
+    size_t i = 0;                                          \
+    TORCHETTE_FAMILIES(TORCHETTE_PUT, TORCHETTE_PUT_ONCE)  \
+  }                                                        \
   }
+
+#ifdef TORCHETTE_ISA_LEVELS
+#define TORCHETTE_LOWEST v1
+#else
+#define TORCHETTE_LOWEST baseline
+#endif
+namespace TORCHETTE_LOWEST {
+TORCHETTE_FAMILIES(TORCHETTE_NOTHING, TORCHETTE_DECLARE)
+}
 
 #ifdef TORCHETTE_ISA_LEVELS
 TORCHETTE_LEVEL(v1)

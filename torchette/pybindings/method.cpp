@@ -20,6 +20,7 @@
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/parallel_method.h"
+#include "torchette/extension/source_lines.h"
 #include "torchette/pybindings/arguments.h"
 #include "torchette/pybindings/bindings.h"
 #include "torchette/pybindings/faults.h"
@@ -240,7 +241,8 @@ class LoadedMethod {
       fresh[i] = allocate_memory(size);
       TORCHETTE_TRY(method_->set_output_data_ptr(fresh[i].get(), size, i));
     }
-    TORCHETTE_TRY(parallel_.has_value() ? parallel_->execute(&*pool_) : method_->execute());
+    TORCHETTE_TRY(extension::SourceLines::explain(
+        *method_, parallel_.has_value() ? parallel_->execute(&*pool_) : method_->execute()));
     for (size_t i = 0; i < outcomes.size(); ++i) {
       TORCHETTE_TRY(detach(method_->get_output(i), std::move(fresh[i]), outcomes[i]));
     }

@@ -224,6 +224,10 @@ constexpr size_t count_kept(const Kernel (&all)[kAll]) {
   static constexpr ::torchette::Kernel family##_entries[] = {__VA_ARGS__}; \
   TORCHETTE_FAMILY(family)
 
+/// The same for kernels that wider vectors do not make faster: builds for several instruction sets compile
+/// the file for the lowest one alone.
+#define TORCHETTE_KERNELS_ONCE(family, ...) TORCHETTE_KERNELS(family, __VA_ARGS__)
+
 /// Returns `error` from the kernel, with the message in the log, when `condition` does not hold. The place of
 /// the fault is logged once, here.
 #define TORCHETTE_CHECK(condition, error, ...) \

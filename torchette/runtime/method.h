@@ -16,6 +16,7 @@ namespace torchette {
 /// What a loaded method consists of: plain data, which moves with one copy.
 class MethodParts : protected Traced {
   friend class extension::ParallelMethod;
+  friend class extension::SourceLines;
 
  protected:
   MethodParts(const Program* program, size_t plan, MemoryManager* memory, const NamedDataMap* external);
@@ -143,6 +144,7 @@ class Method : private MethodParts {
  private:
   friend class Program;
   friend class extension::ParallelMethod;
+  friend class extension::SourceLines;
 
   class Loading;
 

@@ -12,7 +12,8 @@ namespace torchette {
 
 namespace extension {
 class ParallelMethod;
-}
+class SourceLines;
+}  // namespace extension
 
 class Method;
 class MethodMeta;
@@ -58,6 +59,7 @@ class Program {
   friend class Method;
   friend class MethodMeta;
   friend class extension::ParallelMethod;
+  friend class extension::SourceLines;
 
   explicit Program(DataLoader* loader) : loader_(loader) {}
 

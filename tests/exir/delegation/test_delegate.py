@@ -9,7 +9,9 @@ import warnings
 import pytest
 import torch
 from torch.export import export
+from torch.fx.passes.operator_support import OperatorSupportBase
 
+from torchette.backends.xnnpack.partitioner import XnnpackPartitioner
 from torchette.devtools.inspect import describe
 from torchette.errors import DelegationError, DelegationWarning, InputTypeError
 from torchette.exir import (
@@ -20,6 +22,7 @@ from torchette.exir import (
     to_edge_transform_and_lower,
 )
 from torchette.exir.delegation.delegate import (
+    UNDECIDED,
     BackendDetails,
     CompileSpec,
     DelegationSpec,
@@ -33,6 +36,7 @@ from torchette.exir.delegation.delegate import (
     tag_constant_data,
     tag_mutated_buffer,
     to_backend,
+    why_not_taken,
 )
 from torchette.exir.delegation.partitioners import (
     AllNodePartitioner,
@@ -410,3 +414,108 @@ def test_debug_handles_are_collected() -> None:
         builder.insert_delegate_mapping_entry(handles=1, identifier="mine")
     with pytest.raises(ValueError, match="debug handle"):
         builder.insert_delegate_mapping_entry(handles=[None])
+
+
+# ---- sizes that nobody knows ahead of time ----
+
+
+def _found(x):
+    """As many rows as have a positive first element."""
+    return x[torch.nonzero(x[:, 0] > 0).squeeze(1)]
+
+
+def _first(x):
+    count = x[0, 0].abs().int().item()
+    torch._check(count < 4)
+    return torch.relu(x)[:count] * 2
+
+
+class _Calls(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.linear, self.function = torch.nn.Linear(4, 4), function
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+UNKNOWN = {
+    "linear": lambda self, x: self.linear(_found(x)) + self.linear(x).sum(),
+    "pointwise": lambda self, x: torch.relu(_found(x) * 2),
+    "cat": lambda self, x: torch.cat([_found(x), x]) * 2,
+    "softmax": lambda self, x: torch.softmax(_found(x), -1),
+    "matmul": lambda self, x: torch.matmul(_found(x), x.t()),
+    "mean": lambda self, x: _found(x).sum(0, keepdim=True),
+    "view": lambda self, x: torch.relu(_found(x)).reshape(-1, 2, 2) + 1,
+    "slice": lambda self, x: _first(x),
+    "arange": lambda self, x: self.linear(x) * torch.arange(x[0, 0].abs().int().item()).sum(),
+    "norm": lambda self, x: torch.nn.functional.layer_norm(_found(x), (4,)),
+}
+
+
+class _Sized(Partitioner):
+    """Asks each node whether it is empty, as partitioners do; `careless` ones take the answer for granted."""
+
+    def __init__(self, careless: bool) -> None:
+        super().__init__()
+        self.careless = careless
+
+    def _reason(self, node):
+        if 0 in getattr(node.meta.get("val"), "shape", ()):
+            return "an empty tensor"
+        known = ("aten.mul.Tensor", "aten.add.Tensor", "aten.linear.default")
+        return None if str(node.target) in known else "another operator"
+
+    def partition(self, exported_program):
+        for node in calls(exported_program):
+            reason = (
+                self._reason(node) if self.careless else why_not_taken(lambda: self._reason(node))  # noqa: B023
+            )
+            if reason is None:
+                node.meta["delegation_tag"] = "mine"
+            else:
+                reject(node, reason)
+        tag_constant_data(exported_program)
+        return PartitionResult(exported_program, {"mine": DelegationSpec("ListingBackend", [])})
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_a_size_that_nobody_knows_leaves_its_node_to_the_kernels(kind: str) -> None:
+    model, x = _Calls(UNKNOWN[kind]).eval(), torch.randn(6, 4)
+    careful, careless = _Sized(careless=False), _Sized(careless=True)
+    for partitioner in (XnnpackPartitioner(), XnnpackPartitioner(per_op_mode=True), careful, careless):
+        edge = _lowered_quietly(export(model, (x,)), partitioner)
+        assert edge.to_executorch().buffer
+        placements = edge.delegation().placements
+        if partitioner is careless:
+            assert all(place.backend is None for place in placements)
+            assert any(UNDECIDED in text for p in placements for text in sum(p.reasons.values(), ()))
+        torch.testing.assert_close(edge.exported_program().module()(x), model(x))
+
+
+def test_the_report_says_which_node_has_no_size() -> None:
+    model, x = _Calls(UNKNOWN["linear"]).eval(), torch.randn(6, 4)
+    placements = _lowered_quietly(export(model, (x,)), XnnpackPartitioner()).delegation().placements
+    linear = [p for p in placements if "linear" in p.op]
+    assert {p.backend for p in linear} == {None, "XnnpackBackend"}
+    (left,) = [p for p in linear if p.backend is None]
+    assert left.reasons == {"XnnpackPartitioner": (UNDECIDED,)}
+
+
+def _lowered_quietly(program, partitioner):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        return to_edge_transform_and_lower(program, partitioner=partitioner)
+
+
+def test_operator_support_may_ask_about_sizes() -> None:
+    class Support(OperatorSupportBase):
+        def is_node_supported(self, submodules, node):
+            return str(node.target) == "aten.mul.Tensor" and 0 not in node.meta["val"].shape
+
+    def forward(self, x):
+        return _found(x) * 2, x * 3
+
+    graph = to_edge(export(_Calls(forward), (torch.randn(6, 4),))).exported_program().graph_module
+    (partition,) = generate_pattern_op_partitions(graph, op_support=Support())
+    assert [tuple(node.meta["val"].shape) for node in partition.nodes] == [(6, 4)]

@@ -15,6 +15,7 @@ from torchette.exir.delegation.delegate import (
     PartitionResult,
     reject,
     tag_constant_data,
+    why_not_taken,
 )
 from torchette.exir.graph import calls, same_shape
 
@@ -26,7 +27,7 @@ class NullPartitioner(Partitioner):
         """Tag them, and the weights that only they read."""
         tags = {}
         for node in calls(exported_program):
-            reason = _why_not(node)
+            reason = why_not_taken(lambda: _why_not(node))  # noqa: B023
             if reason is not None:
                 reject(node, reason)
                 continue

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP32, NONE, Element, Payload
+from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP16, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.quantization import (
     Weights,
     int8_element,
@@ -605,6 +605,22 @@ for _target, _kind in _UNARY.items():
     OPERATORS[_target] = Operator(lambda node, is_constant: None, _unary(_kind))
 
 
+def _root(lowering: Lowering, node: Node) -> None:
+    """Of halves in float32: the library's own kernel gives -0 for what is below 0, where NaN is right."""
+    if lowering.element(node) != FP16:
+        _unary("XNNSquareRoot")(lowering, node)
+        return
+    (source,), result = _places(lowering, node, node.args[0])  # type: ignore[arg-type]
+    lowering.compute_in(FP32)
+    wide, root = lowering.scratch_like(node), lowering.scratch_like(node)
+    lowering.add("XNNConvert", node, input_id=source, output_id=wide)
+    lowering.add("XNNSquareRoot", node, input_id=wide, output_id=root)
+    lowering.add("XNNConvert", node, input_id=root, output_id=result)
+
+
+OPERATORS[aten.sqrt.default] = Operator(lambda node, is_constant: None, _root)
+
+
 @_register(aten.gelu.default)
 def _gelu(lowering: Lowering, node: Node) -> None:
     if node.kwargs.get("approximate", "none") == "none":
@@ -705,8 +721,15 @@ def _elu_numbers(node: Node) -> tuple[float, float, float]:
 
 
 def _elu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    if node.kwargs or not _elu_numbers(node)[2] > 0:
+    inner = _elu_numbers(node)[2]
+    if node.kwargs or not inner > 0:
         raise Refused("elu with a scale that is not positive")
+    _fits_halves(node, inner)
+
+
+def _fits_halves(node: Node, factor: float) -> None:
+    if factor > 1 and node.meta["val"].dtype is torch.float16:
+        raise Refused("a product beyond what float16 can count")
 
 
 @_register(aten.elu.default, aten.selu.default, aten.celu.default, check=_elu_check)
@@ -740,6 +763,7 @@ def _softplus_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     beta, threshold = (1.0, 20.0) if len(node.args) == 1 else (*node.args[1:], 20.0)[:2]
     if not beta > 0 or threshold < 16:  # type: ignore[operator]
         raise Refused("a softplus that is cut off early")
+    _fits_halves(node, beta)  # type: ignore[arg-type]
 
 
 @_register(aten.softplus.default, check=_softplus_check)
@@ -851,6 +875,9 @@ def _pow(lowering: Lowering, node: Node) -> None:
     exponent = node.args[1]
     if exponent == -1:
         _reciprocal(lowering, node)
+        return
+    if exponent == 0.5:
+        _root(lowering, node)
         return
     if exponent in _POWERS:
         _unary(_POWERS[exponent])(lowering, node)  # type: ignore[index]

@@ -28,6 +28,7 @@ from torchette.exir.delegation.delegate import (
     PartitionResult,
     reject,
     tag_constant_data,
+    why_not_taken,
 )
 from torchette.exir.delegation.partition import TAG
 from torchette.exir.graph import add_constant, call, calls, constants, copy_program, replace, same_shape
@@ -107,7 +108,9 @@ class XnnpackPartitioner(Partitioner):
                 # The one size that varies follows from the others: no number has to be given to the delegate.
                 sizes = [-1 if isinstance(size, Node) else size for size in given[1]]  # type: ignore[union-attr]
                 node.args = (given[0], sizes)
-            reason = why_not(node, stored) or self._refusal(node, stored, exported_program)
+            reason = why_not_taken(
+                lambda: why_not(node, stored) or self._refusal(node, stored, exported_program)  # noqa: B023
+            )
             if reason is None:
                 node.meta[TAG] = "xnnpack"
             else:

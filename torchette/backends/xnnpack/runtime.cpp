@@ -146,6 +146,13 @@ class XnnpackBackend final : public BackendInterface {
     }
     if (reshape) {
       TORCHETTE_TRY(xnnpack::find_sizes(handle.graph.steps, handle.graph.sizes, handle.sizes));
+      if (is_empty(handle)) {  // a batch of 0, which not all of the library's operators take
+        for (const External& output : outputs) {
+          TORCHETTE_TRY(check(*arguments[output.id], output));
+          TORCHETTE_TRY(resize(*arguments[output.id], output, handle.sizes[output.value]));
+        }
+        return Error::Ok;
+      }
       const xnn_status status = xnn_reshape_runtime(handle.runtime);
       TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument,
                       "XNNPACK cannot run with these shapes: status %d", static_cast<int>(status));
@@ -153,7 +160,11 @@ class XnnpackBackend final : public BackendInterface {
     }
     for (const External& output : outputs) {
       TORCHETTE_TRY(check(*arguments[output.id], output));
-      TORCHETTE_TRY(resize(handle, *arguments[output.id], output));
+      size_t rank = 0, dims[XNN_MAX_TENSOR_DIMS];
+      const xnn_status status = xnn_get_external_value_shape(handle.runtime, output.id, &rank, dims);
+      TORCHETTE_CHECK(status == xnn_status_success, InvalidArgument, "result %u of XNNPACK has no shape",
+                      output.id);
+      TORCHETTE_TRY(resize(*arguments[output.id], output, {dims, dims + rank}));
     }
     for (xnn_external_value& it : handle.pointers) {
       void* data = arguments[it.id]->to_tensor().mutable_data_ptr();
@@ -288,19 +299,25 @@ class XnnpackBackend final : public BackendInterface {
     return Error::Ok;
   }
 
-  static Error resize(const Handle& handle, const Value& value, const External& output) {
-    size_t rank = 0, dims[XNN_MAX_TENSOR_DIMS];
-    const xnn_status status = xnn_get_external_value_shape(handle.runtime, output.id, &rank, dims);
+  /// Whether all results of these sizes are without elements.
+  static bool is_empty(const Handle& handle) {
+    return std::all_of(handle.graph.outputs.begin(), handle.graph.outputs.end(), [&](const External& it) {
+      const xnnpack::Dims& dims = handle.sizes[it.value];
+      return std::find(dims.begin(), dims.end(), 0u) != dims.end();
+    });
+  }
+
+  static Error resize(const Value& value, const External& output, const xnnpack::Dims& dims) {
     const Tensor tensor = value.to_tensor();
-    TORCHETTE_CHECK(status == xnn_status_success && rank == shape_of(tensor).size(), InvalidArgument,
-                    "result %u of XNNPACK has %zu dimensions", output.id, rank);
+    TORCHETTE_CHECK(dims.size() == shape_of(tensor).size(), InvalidArgument,
+                    "result %u of XNNPACK has %zu dimensions", output.id, dims.size());
     if (tensor.dim() == 0) return Error::Ok;
     SizesType sizes[XNN_MAX_TENSOR_DIMS];
-    for (size_t d = 0; d < rank; ++d) {
+    for (size_t d = 0; d < dims.size(); ++d) {
       TORCHETTE_CHECK(dims[d] <= INT32_MAX, InvalidArgument, "result %u of XNNPACK is too large", output.id);
       sizes[d] = static_cast<SizesType>(dims[d]);
     }
-    return resize_tensor(tensor, {sizes, rank});
+    return resize_tensor(tensor, {sizes, dims.size()});
   }
 
   static int processors() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }

@@ -30,6 +30,7 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from torchette.errors import DelegationError
 from torchette.exir.delegation.partition import TAG, Piece, pieces, program_of, replace_by_call
@@ -228,6 +229,27 @@ class Partitioner(ABC):
 def reject(node: Node, reason: str) -> None:
     """Record why the partitioner that is at work does not take a node; the delegation report prints it."""
     node.meta.setdefault("rejections", []).append(reason)
+
+
+UNDECIDED = "the answer depends on a size that is known only while the model runs"
+
+
+def why_not_taken(question: Callable[[], str | None]) -> str | None:
+    """What a question says that asks why a node is not taken; a reason, too, where it depends on an unknown size."""
+    try:
+        return question()
+    except GuardOnDataDependentSymNode:
+        return UNDECIDED
+
+
+def is_wanted(node: Node, wanted: Callable[[Node], bool] | None) -> bool:
+    """Whether a filter of `ops_to_not_decompose` wants a node whole: not where it depends on an unknown size."""
+    if wanted is None:
+        return True
+    try:
+        return wanted(node)
+    except GuardOnDataDependentSymNode:
+        return False
 
 
 # ---- the call in the graph ----
@@ -546,7 +568,10 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     _number(program)
     before = len(program.graph.nodes)
     name = type(partitioner).__name__
-    result = partitioner(program)
+    try:
+        result = partitioner(program)
+    except GuardOnDataDependentSymNode:
+        result = _nothing_taken(program)
     if not isinstance(result, PartitionResult):
         raise DelegationError(
             f"{name} returned a {type(result).__name__}",
@@ -563,7 +588,7 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     operators, wanted = partitioner.ops_to_not_decompose(program)
     for node in calls(program):
         # Not all operators that a filter refuses fall apart: a linear layer stays one.
-        if TAG in node.meta and wanted is not None and node.target in operators and not wanted(node):
+        if TAG in node.meta and node.target in operators and not is_wanted(node, wanted):
             del node.meta[TAG]
             reject(node, "its ops_to_not_decompose does not want this one whole")
     tagged = [node for node in calls(program) if TAG in node.meta]
@@ -584,6 +609,18 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
             # A new dictionary: other copies of the program have their own partitioners.
             node.meta["not_delegated"] = {**node.meta.get("not_delegated", {}), name: tuple(reasons)}
     return program
+
+
+def _nothing_taken(program: ExportedProgram) -> PartitionResult:
+    """For a partitioner that asks about a size that nobody knows, and does not say of which node."""
+    for node in program.graph.nodes:
+        node.meta.pop(TAG, None)
+        node.meta.pop("rejections", None)
+    for node in calls(program):
+        node.meta.pop(TAG, None)
+        node.meta.pop("rejections", None)
+        reject(node, f"its partitioner stopped: {UNDECIDED}")
+    return PartitionResult(program, {})
 
 
 def _number(program: ExportedProgram) -> None:

@@ -23,6 +23,7 @@ from torchette.exir.delegation.delegate import (
     PartitionResult,
     is_delegate_call,
     reject,
+    why_not_taken,
 )
 from torchette.exir.delegation.partition import TAG, cut
 from torchette.exir.graph import tensor_of
@@ -63,9 +64,18 @@ def generate_partitions_from_list_of_nodes(
     tags = {
         node: "supported"
         for node in nodes
-        if node in given or (op_support is not None and op_support.is_node_supported(submodules, node))
+        if node in given or (op_support is not None and _supports(op_support, submodules, node))
     }
     return [Partition(id=number, nodes=piece.nodes) for number, piece in enumerate(cut(nodes, tags))]
+
+
+def _supports(support: OperatorSupportBase, submodules: Any, node: Node) -> bool:
+    reason = why_not_taken(
+        lambda: None if support.is_node_supported(submodules, node) else "its OperatorSupport says no"
+    )
+    if reason is not None and node.op == "call_function":
+        reject(node, reason)
+    return reason is None
 
 
 def generate_pattern_op_partitions(

@@ -36,8 +36,13 @@ AUTOGRAD_SAFE = Dialect(
         "is not a registered operator",
         "register it with torch.library.custom_op, or rewrite it",
     ),
-    (*COMMON, node_checks.RESHAPED_IN_PLACE),
-    (*WHOLE, program_checks.ONE_TENSOR_TWICE),
+    (*COMMON, node_checks.RESHAPED_IN_PLACE, node_checks.OTHER_MEMORY),
+    (
+        *WHOLE,
+        program_checks.WITHOUT_VALUES,
+        program_checks.UPDATED_CONSTANT,
+        program_checks.ONE_TENSOR_TWICE,
+    ),
 )
 ATEN = Dialect(
     "aten",

@@ -70,7 +70,7 @@ TRAINING = frozenset(
 def edge(target: Any) -> bool:
     """The core set without views, and the few operators that edge has besides."""
     if ops.is_symbolic(target):
-        return target not in ops.ASSERTIONS or target is ops.assert_scalar
+        return target not in ops.ASSERTIONS or target == ops.assert_scalar
     if ops.is_operator(target) and not ops.is_mutating(target) and target.namespace == "aten":
         return not ops.is_view(target) and (ops.is_core(target) or is_extra(target))
     return core(target)
@@ -91,7 +91,7 @@ def executable(target: Any) -> bool:
         or ops.is_delegate(target)
         or ops.is_out_variant(target)
         or target in ALIASES
-        or target is ops.copy_index
+        or target == ops.copy_index
     )
 
 

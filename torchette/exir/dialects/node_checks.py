@@ -154,11 +154,22 @@ def _reshaped_in_place(node: Node) -> str | None:
     given = node.args[0]
     if torch.Tag.inplace_view not in node.target.tags or not isinstance(given, Node):  # type: ignore[union-attr]
         return None
+    if node.target == aten.set_.source_Tensor:
+        return None  # "other-memory" says it better
     return (
         f"{accepted.target_text(node)} changes the shape of {given.name}"
         if given.op == "placeholder"
         else None
     )
+
+
+def _other_memory(node: Node) -> str | None:
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+        return None
+    # All that torch.export leaves of `x.data = y` is a question that it asked; the program computes with the old x.
+    assigned = node.target == aten._has_compatible_shallow_copy_type.default
+    kept = node.target == aten.set_.source_Tensor and node.args[0].op == "placeholder"
+    return f"{node.args[0].name} is given other memory than it had" if assigned or kept else None
 
 
 def _rank(node: Node) -> str | None:
@@ -344,6 +355,12 @@ RESHAPED_IN_PLACE = Check(
     "Inputs, parameters and buffers keep their shapes.",
     "make a new tensor: x.t() for x.t_(), x.reshape(...) for x.resize_(...)",
     _reshaped_in_place,
+)
+OTHER_MEMORY = Check(
+    "other-memory",
+    "Tensors keep their memory: x.data = y is no operator.",
+    "write to the tensor: x.copy_(y) for x.data = y",
+    _other_memory,
 )
 TRAIN_MODE = Check(
     "train-mode",

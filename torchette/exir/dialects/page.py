@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The dialects come in, docs/dialects.md goes out: `python -m torchette.exir.dialects`.
+# The dialects come in, the page goes out: `python -m torchette.exir.dialects`, which `./dev docs` runs.
 """The page about dialects, printed from their tables."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from torchette.exir.dialects._refused import REFUSED
 
 
 def page() -> str:
-    """docs/dialects.md, from the tables above."""
+    """The page in Markdown."""
     lines = [
         "# Dialects",
         "",

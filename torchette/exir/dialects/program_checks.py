@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from torchette.exir import ops
+from torchette.exir.dialects import accepted
 from torchette.exir.dialects.rules import PASS_FAULT, ProgramCheck
 from torchette.exir.graph import graph_modules, outputs, placeholders
 
@@ -52,6 +55,34 @@ def _stored(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
             and spec.target not in program.constants
         ):
             yield node, f"{spec.target} is an input of the graph, but no tensor of that name is stored"
+
+
+def _without_values(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    """What torch.export makes of `x.data` is a stored tensor without memory."""
+    for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=False):
+        stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
+        if isinstance(stored, torch.Tensor) and (isinstance(stored, FakeTensor) or stored.is_meta):
+            for reader in list(node.users)[:1]:
+                yield reader, f"{spec.target} has a shape, but no values"
+
+
+def _updated_constants(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    constants = {
+        node
+        for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=False)
+        if spec.kind is InputKind.CONSTANT_TENSOR
+    }
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not ops.is_operator(node.target) or not node.args:
+            continue
+        written = node.args[0]
+        while isinstance(written, Node) and ops.is_operator(written.target) and ops.is_view(written.target):
+            written = written.args[0]
+        if written in constants and ops.is_mutating(node.target):
+            yield (
+                node,
+                f"{accepted.target_text(node)} changes {written.name}, which is a constant of the program",
+            )
 
 
 def _returned(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
@@ -113,6 +144,18 @@ WHOLE = (
     ProgramCheck("broken-outputs", "Graph and signature agree on the outputs.", PASS_FAULT, _returned),
     ProgramCheck("unknown-buffer", "Updated buffers exist.", PASS_FAULT, _mutations),
 )  # fmt: skip
+WITHOUT_VALUES = ProgramCheck(
+    "tensor-without-values",
+    "Stored tensors have values.",
+    "write x.detach() for x.data; give tensors that were made on the device meta, or as fakes, values",
+    _without_values,
+)
+UPDATED_CONSTANT = ProgramCheck(
+    "updated-constant",
+    "Only buffers are updated.",
+    "make it a buffer: self.register_buffer('state', tensor) for self.state = tensor",
+    _updated_constants,
+)
 ONE_TENSOR_TWICE = ProgramCheck(
     "one-tensor-twice",
     "Inputs that were one tensor at export are told apart.",

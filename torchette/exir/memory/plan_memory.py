@@ -444,6 +444,8 @@ class MemoryPlanningPass:
                 copied = spec.is_dynamic_shape_tensor and (spec.root_offset != 0 or view_sizes(node) is None)
             if copied:
                 spec.base, spec.base_offset = None, 0
+                if not ops.is_out_variant(node.target):
+                    node.target = ops.out_variant(node.target)
                 if spec.is_dynamic_unbound_tensor or (self.at_actual_size and spec.is_upper_bound_tensor):
                     spec.owned = True
                     unplanned.add(spec)

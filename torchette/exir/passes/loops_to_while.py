@@ -87,7 +87,9 @@ def _rewrite(program: ExportedProgram, module: GraphModule, node: Node) -> None:
 def _counter(program: ExportedProgram) -> torch.SymInt:
     mode = fake_mode(program)
     env = mode.shape_env if mode is not None and mode.shape_env is not None else ShapeEnv()
-    return env.create_unbacked_symint()
+    # Torch looks for the operator that yields a fresh number, wherever it traces next with these numbers.
+    with env.ignore_fresh_unbacked_symbols():
+        return env.create_unbacked_symint()
 
 
 def _uninitialised(before: Node, val: torch.Tensor, length: Any, sources: Sequence[Any]) -> Node:

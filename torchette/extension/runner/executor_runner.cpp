@@ -24,6 +24,7 @@
 #include "torchette/extension/module.h"
 #include "torchette/extension/print_value.h"
 #include "torchette/extension/runner/npy.h"
+#include "torchette/extension/source_lines.h"
 #include "torchette/runtime/threads.h"
 
 using namespace torchette;
@@ -282,7 +283,7 @@ bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
   const Error given = bundle.load_bundled_input(method, index);
   if (given != Error::Ok) stop(name, given);
   for (long i = number_of("num_executions", 1); i > 0; --i) {
-    const Error ran = method.execute();
+    const Error ran = SourceLines::explain(method, method.execute());
     if (ran != Error::Ok) stop(name, ran);
   }
   const size_t expected = bundle.num_expected(name, index);

@@ -114,3 +114,29 @@ void xnn_compute_tiles(xnn_operator_t op, const struct compute_parameters* compu
                                      columns, (tiles < kTiles ? tiles : kTiles) * strip.tile,
                                      compute->tile[1], flags);
 }
+
+#if XNN_ENABLE_AVX512F && (defined(__x86_64__) || defined(__i386__))
+static bool has_avx512(void) {
+  const struct xnn_hardware_config* hardware = xnn_init_hardware_config();
+  return hardware != NULL && hardware->use_x86_avx512f;
+}
+
+void xnn_use_last_tiles(struct xnn_gemm_config* config) {
+  if (!has_avx512()) return;
+  struct gemm_fused_ukernels* kernels = &config->minmax;
+  kernels->gemm[7 - 1] =
+      xnn_init_hmp_gemm_ukernel((xnn_gemm_ukernel_fn)xnn_f32_gemm_minmax_ukernel_7x32__added);
+  kernels->gemm[8 - 1] =
+      xnn_init_hmp_gemm_ukernel((xnn_gemm_ukernel_fn)xnn_f32_gemm_minmax_ukernel_8x32__added);
+  kernels->igemm[7 - 1] =
+      xnn_init_hmp_igemm_ukernel((xnn_igemm_ukernel_fn)xnn_f32_igemm_minmax_ukernel_7x32__added);
+  config->mr = 8;
+}
+
+void xnn_use_pictures(struct xnn_transpose_config* config) {
+  if (has_avx512()) config->x32.const_size_ukernel = xnn_x32_transposec_ukernel__added;
+}
+#else
+void xnn_use_last_tiles(struct xnn_gemm_config* config) { (void)config; }
+void xnn_use_pictures(struct xnn_transpose_config* config) { (void)config; }
+#endif

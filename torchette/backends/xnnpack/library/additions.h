@@ -43,3 +43,15 @@ DECLARE(xnn_f32_igemm_minmax_ukernel_7x32__added, size_t ks, const float** a, co
 /// The library's transposition, but of the three planes of a picture to its pixels without gaps in one go.
 void xnn_x32_transposec_ukernel__added(const void* input, void* output, size_t input_stride,
                                        size_t output_stride, size_t block_width, size_t block_height);
+
+/// On AVX-512 the kernels above, and tiles of 8 rows.
+void xnn_use_last_tiles(struct xnn_gemm_config* config);
+
+/// On AVX-512 the transposition above.
+void xnn_use_pictures(struct xnn_transpose_config* config);
+
+/// On x86: square roots, or their reciprocals, as IEEE 754 has them, of 0 and infinity too.
+void xnn_use_exact_root(struct xnn_unary_elementwise_config* config, bool reciprocal);
+
+/// On x86: a maximum or a minimum is NaN where an operand is.
+void xnn_keep_nan(struct xnn_binary_elementwise_config* config, bool largest);

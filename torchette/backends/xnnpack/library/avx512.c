@@ -55,15 +55,16 @@ INLINE void compute(const size_t rows, const bool wide, const bool narrow, size_
       }
     }
   }
+  // of a limit and NaN the instructions give the second operand
   const __m512 low = _mm512_set1_ps(params->scalar.min), high = _mm512_set1_ps(params->scalar.max);
   const __mmask16 first = (__mmask16)(nc < 16 ? (1u << nc) - 1 : 0xFFFF);
   const __mmask16 rest = (__mmask16)(wide && narrow ? (1u << (nc - 16)) - 1 : first);
   UNROLL for (size_t m = 0; m < rows; ++m) {
     float* to = (float*)((char*)c + (m < mr ? m : mr - 1) * cm_stride);
-    if (wide) _mm512_mask_storeu_ps(to, first, _mm512_min_ps(_mm512_max_ps(wides[m], low), high));
+    if (wide) _mm512_mask_storeu_ps(to, first, _mm512_min_ps(high, _mm512_max_ps(low, wides[m])));
     if (narrow)
       _mm512_mask_storeu_ps(to + at, rest,
-                            _mm512_min_ps(_mm512_max_ps(_mm512_castps256_ps512(narrows[m]), low), high));
+                            _mm512_min_ps(high, _mm512_max_ps(low, _mm512_castps256_ps512(narrows[m]))));
   }
 }
 

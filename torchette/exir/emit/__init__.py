@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Planned programs come in, one per method; the records of a .pte file and the buffers of its weights go out. Where a
+# value lies and in which order says the plan, what is called says the graph; what is equal is stored once. The graph is
+# not edited, and each is visited once.
+"""Emission: a small visitor from planned ExportedPrograms to the records of `torchette.format.pte`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.errors import EmitError
+from torchette.exir.emit.constants import DataFiles, Store
+from torchette.exir.emit.delegates import Delegates
+from torchette.exir.emit.metadata import source_line, stack_trace, structure
+from torchette.exir.emit.method import MethodEmitter
+from torchette.exir.emit.records import Unsupported, plain, scalar_record, tensor_record
+from torchette.exir.graph import place
+from torchette.exir.tensor import TensorSpec
+from torchette.format import ptd, pte
+
+SCHEMA_VERSION = 0
+
+
+@dataclass
+class EmitterOutput:
+    """A program's records and the bytes beside them.
+
+    Attributes:
+        program: a `pte.Program` without its weights.
+        constants: one buffer per `Tensor.data_buffer_idx` of constants; [0] is reserved and empty.
+        mutable_data: the same for the initial bytes of state; empty if all state starts as zeros.
+        delegate_data: blobs of delegates; equal ones stand here once.
+        named_data: blobs that delegates find by name.
+        named_alignment: the greatest that one of them wants, in bytes.
+        data_files: the name of a file, without its suffix -> what it has under each name: constants outside of the program.
+        debug_handle_map: method -> instruction -> the `debug_handle` of the node that it came from.
+        instruction_id_to_num_outs_map: method -> instruction -> number of tensors that it writes.
+        delegate_map: method -> instruction -> {"name": the backend, "delegate_map": its own debug handles}.
+    """
+
+    program: Any
+    constants: list[Any]
+    mutable_data: list[Any]
+    delegate_data: list[Any] = field(default_factory=list)
+    named_data: dict[str, Any] = field(default_factory=dict)
+    named_alignment: int = 1
+    data_files: dict[str, dict[str, ptd.NamedBytes]] = field(default_factory=dict)
+    debug_handle_map: dict[str, dict[int, Any]] = field(default_factory=dict)
+    instruction_id_to_num_outs_map: dict[str, dict[int, int]] = field(default_factory=dict)
+    delegate_map: dict[str, dict[int, Any]] = field(default_factory=dict)
+
+
+def emit_program(
+    methods: ExportedProgram | Mapping[str, ExportedProgram],
+    *,
+    constant_methods: Mapping[str, Any] | None = None,
+    emit_stacktrace: bool = False,
+    source_lines: bool = False,
+    emit_mutable_buffer_names: bool = False,
+    data_file_of: Callable[[Node], str | None] | None = None,
+) -> EmitterOutput:
+    """Turn planned programs in the EXEC dialect into the records of one file.
+
+    Args:
+        methods: method name -> program that `MemoryPlanningPass` has seen; a single one is called "forward".
+        constant_methods: method name -> number, string, tensor, or a structure of them that the method returns.
+        emit_stacktrace: store, for each instruction, the whole stack trace of the call that it came from.
+        source_lines: store, for each instruction, the line of the user's model that it came from.
+        emit_mutable_buffer_names: store the fully qualified names of state; state may then be left unplanned.
+        data_file_of: for the placeholder of a constant the file that it goes to, or None for the program itself.
+
+    Returns:
+        Records and buffers; the buffers are views of the programs' tensors wherever those are dense.
+
+    Raises:
+        EmitError: lists every node that the file format has no form for, with the user's line.
+    """
+    if isinstance(methods, ExportedProgram):
+        methods = {"forward": methods}
+    lines_of = stack_trace if emit_stacktrace else source_line if source_lines else None
+    constants, mutable_data, delegates = Store(), Store(), Delegates()
+    outside = DataFiles(data_file_of)
+    output = EmitterOutput(None, constants.buffers, mutable_data.buffers, delegates.blobs)
+    plans, problems = [], []
+    for name, program in sorted(methods.items()):
+        emitter = MethodEmitter(
+            name,
+            program,
+            constants,
+            outside,
+            mutable_data,
+            delegates,
+            lines_of,
+            emit_mutable_buffer_names,
+        )
+        plans.append(emitter.emit())
+        problems += emitter.problems
+        output.debug_handle_map[name] = emitter.code.debug_handles
+        output.instruction_id_to_num_outs_map[name] = emitter.code.results_written
+        output.delegate_map[name] = emitter.delegate_map
+    if problems:
+        raise _error(problems)
+    for name, value in sorted((constant_methods or {}).items()):
+        if name in methods:
+            raise ValueError(f"{name!r} is both a method and a constant method")
+        plans.append(_constant_method(name, value, constants))
+    if len(mutable_data.buffers) == 1:
+        mutable_data.buffers.clear()
+    output.data_files = outside.files
+    delegates.named_data(output)
+    output.program = pte.Program(version=SCHEMA_VERSION, execution_plan=plans)
+    return output
+
+
+def _constant_method(name: str, value: Any, constants: Store) -> Any:
+    """A method without instructions whose outputs are stored values."""
+    values = []
+    leaves, tree = pytree.tree_flatten(value)
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            spec = TensorSpec.from_tensor(leaf, const=True)
+            record = tensor_record(spec, constants.add(leaf, spec.dim_order))
+        else:
+            try:
+                record = scalar_record(plain(leaf, ""))
+            except Unsupported as problem:
+                raise EmitError(
+                    f"constant method {name!r} cannot return {problem}",
+                    hints=["return tensors, numbers, strings, None, or tuples, lists and dicts of them"],
+                ) from None
+        values.append(pte.EValue(record))
+    return pte.ExecutionPlan(
+        name=name,
+        container_meta_type=pte.ContainerMetadata("", structure(tree)),
+        values=values,
+        outputs=list(range(len(values))),
+        chains=[pte.Chain()],
+        non_const_buffer_sizes=[0],
+    )
+
+
+def _error(problems: list[tuple[str, Node, str]]) -> EmitError:
+    many = "s have" if len(problems) > 1 else " has"
+    return EmitError(
+        f"{len(problems)} node{many} no form in the file",
+        where=[f"{method}, {node.name}: {text}\n{place(node)}" for method, node, text in problems],
+        hints=[
+            "rewrite these lines with other operators or dtypes",
+            "compile with check_passes=True: if a pass left the graph so, it is named",
+        ],
+    )

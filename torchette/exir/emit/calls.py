@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A node that calls an operator, or a function on numbers, comes in; its instruction is appended, and its results are
+# entered among the values.
+"""What calls become: kernels, arithmetic on sizes, assertions, and views where no bytes move."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sympy
+import torch
+from torch.fx import Node
+from torch.utils._sympy.functions import FloorDiv
+
+from torchette.exir import ops
+from torchette.exir.emit.records import Unsupported, scalar_record
+from torchette.exir.interface import specs_of, view_sizes
+from torchette.exir.size_relations import relations
+from torchette.format import pte
+
+if TYPE_CHECKING:
+    from torchette.exir.emit.method import MethodEmitter
+
+aten = torch.ops.aten
+
+
+class Argument(NamedTuple):
+    """An argument of an operator's schema, its type in the file's terms."""
+
+    name: str
+    kind: str
+    length: int | None  # of a list that may be given as one number
+    default: Any
+    by_name_only: bool
+    is_out: bool
+
+
+@functools.cache
+def signature(op: torch._ops.OpOverload) -> tuple[Argument, ...]:
+    """The arguments of an operator, results that it writes to included."""
+    return tuple(
+        Argument(
+            argument.name,
+            _kind(argument.type),
+            argument.N,
+            argument.default_value,
+            argument.kwarg_only,
+            argument.is_out,
+        )
+        for argument in op._schema.arguments
+    )
+
+
+def _kind(kind: Any) -> str:
+    """A schema type in the file's terms; "?" within a list stands for elements that may be absent."""
+    if isinstance(kind, torch.OptionalType):
+        return _kind(kind.getElementType())
+    if isinstance(kind, torch.ListType):
+        element = kind.getElementType()
+        return f"[{'?' if isinstance(element, torch.OptionalType) else ''}{_kind(element)}]"
+    return str(kind)
+
+
+# Python's functions on symbolic numbers, by the runtime's names.
+PRIMITIVES: dict[Any, str] = {
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.floordiv: "floordiv",
+    operator.truediv: "truediv", operator.mod: "mod", operator.neg: "neg", operator.eq: "eq", operator.gt: "gt",
+    operator.lt: "lt", operator.ge: "ge", operator.le: "le", round: "round", torch.sym_float: "sym_float",
+    torch.sym_int: "sym_int", torch.sym_max: "sym_max", torch.sym_min: "sym_min", torch.sym_not: "sym_not",
+    torch.sym_ite: "sym_ite", operator.not_: "sym_not", torch.sym_sum: "add", math.ceil: "ceil", math.trunc: "trunc",
+    math.floor: "floor", operator.ne: "ne", operator.pow: "pow", operator.and_: "and", operator.or_: "or",
+    operator.xor: "xor", operator.lshift: "lshift", operator.rshift: "rshift", operator.abs: "abs", abs: "abs",
+    torch.sym_sqrt: "sym_sqrt",
+}  # fmt: skip
+
+# What the runtime can compare with a text in the place of the result: an error where the comparison does not hold.
+_COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
+
+
+def kernel(method: MethodEmitter, node: Node, op: torch._ops.OpOverload) -> None:
+    """The instruction for an operator."""
+    if "alias" in node.meta and not ops.is_out_variant(op):
+        raise Unsupported(f"{op} shares memory by its metadata, and has memory of its own by the plan")
+    value = node.meta.get("val")
+    if isinstance(value, (bool, int, float)) and op in ops.SYMBOLIC_OPERATORS:
+        method.values.of_node[node] = method.values.scalar(value)
+        return
+    schema = signature(op)
+    written = [argument for argument in schema if argument.is_out]
+    specs = specs_of(node)
+    if len(written) == 1 and written[0].kind == "[Tensor]" and None not in specs:
+        parts = [method.values.tensor(spec) for spec in specs if spec is not None]
+        results: tuple[int, ...] = (method.values.add(pte.TensorList(parts)),)
+    elif written:
+        if len(specs) != len(written) or any(spec is None for spec in specs):
+            raise Unsupported(f"{op} writes {len(written)} tensors, the graph knows {len(specs)}")
+        results = tuple(method.values.tensor(spec) for spec in specs if spec is not None)
+    elif specs:
+        results = tuple(method.values.tensor(spec) for spec in specs if spec is not None)
+    elif value is None:
+        raise Unsupported(f"{op} yields nothing that a value can hold")
+    else:
+        results = (method.values.add(scalar_record(value)),)
+    arguments, following = [], iter(results)
+    for position, argument in enumerate(schema):
+        if argument.is_out:
+            arguments.append(next(following))
+            continue
+        if argument.name in node.kwargs:
+            given = node.kwargs[argument.name]
+        elif not argument.by_name_only and position < len(node.args):
+            given = node.args[position]
+        else:
+            given = argument.default
+        try:
+            arguments.append(method.values.argument(given, argument.kind, argument.length))
+        except Unsupported as problem:
+            raise Unsupported(f"argument {argument.name!r} of {op}: {problem}") from None
+    if op is aten.empty.out and isinstance(value, torch.Tensor) and _is_static(value):
+        method.values.of_node[node] = results[0]  # memory is planned, and nothing has to be written there
+        return
+    # After the schema's own arguments come the results, several of them as one list.
+    if op is not ops.copy_index:
+        arguments.append(
+            results[0] if len(results) == 1 else method.values.add(pte.TensorList(list(results)))
+        )
+    tensors = tuple(method.values.of_spec[spec] for spec in specs if spec is not None)
+    method.values.of_node[node] = tensors if isinstance(node.meta.get("spec"), tuple) else results[0]
+    method.code.kernel(ops.kernel_name(op), arguments, node, len(tensors))
+
+
+def primitive(method: MethodEmitter, node: Node) -> None:
+    """The instruction for a Python function on numbers; none where the number is known."""
+    value = node.meta.get("val")
+    if isinstance(value, (bool, int, float)):
+        method.values.of_node[node] = method.values.scalar(value)
+        return
+    if node.kwargs:
+        raise Unsupported("arguments by name of a function on numbers")
+    if node.target is operator.pos:
+        method.values.of_node[node] = method.values.argument(node.args[0], "")
+        return
+    if node.target is round and len(node.args) > 1:
+        raise Unsupported("rounding to a number of digits")
+    name = (f"executorch_prim::{PRIMITIVES[node.target]}", "Scalar")
+    if node.target is torch.sym_sum:
+        total, *terms = (method.values.argument(term, "") for term in node.args[0])
+        for term in terms:
+            result = method.values.add(scalar_record(value))
+            method.code.kernel(name, [total, term, result], node, 0)
+            total = result
+        method.values.of_node[node] = total
+        return
+    arguments = [method.values.argument(argument, "") for argument in node.args]
+    result = method.values.add(scalar_record(value))
+    method.values.of_node[node] = result
+    method.code.kernel(name, [*arguments, result], node, 0)
+
+
+def assertion(method: MethodEmitter, node: Node) -> None:
+    """The comparison that an assertion is about, with the text of the error where it does not hold."""
+    condition, text = node.args
+    if isinstance(condition, Node) and is_asserted(condition):
+        function, operands = condition.target, condition.args
+    else:
+        function, operands = operator.ne, (condition, False)
+    _compare(
+        method, PRIMITIVES[function], [method.values.argument(each, "") for each in operands], str(text), node
+    )
+
+
+def alias(method: MethodEmitter, node: Node) -> None:
+    """A tensor that shares bytes with another: a value, and an instruction where its place is known at run time only."""
+    spec = node.meta["spec"]
+    root = spec.root
+    if root in method.outside_of:
+        name = method.outside.add(*method.outside_of[root], spec)
+        method.values.of_node[node] = method.values.tensor(spec, 0, name, outside=True)
+        return
+    if root.const:
+        method.values.of_node[node] = method.values.tensor(
+            spec, method.values.records[method.values.of_spec[root]].val.data_buffer_idx
+        )
+        return
+    result = method.values.tensor(spec)
+    method.values.of_node[node] = result
+    if spec.mem_offset is not None and spec.is_static_shape_tensor:
+        return
+    # Where the bytes lie, or how many they are, is known at run time only: a view is made there.
+    sizes = view_sizes(node)
+    source = node.meta["alias"][0]
+    arguments = [method.values.argument(source, "Tensor"), method.values.argument(sizes, "[int]"), result]
+    method.code.kernel(("executorch_prim::et_view", "default"), arguments, node, 1)
+
+
+def relate_sizes(method: MethodEmitter) -> None:
+    """Compare sizes of inputs that depend on each other, each with a text that is the error where they differ."""
+    inputs = list(method.interface.inputs)
+    found, places = relations([(str(node.target), node.meta.get("val")) for node in inputs])
+    if not found:
+        return
+    first = next(node for node in method.program.graph.nodes if node.op != "placeholder")
+    method.code.chain = first.meta.get("chain")
+    values: dict[sympy.Expr, int] = {}
+
+    def number(expression: sympy.Expr) -> int:
+        if expression.is_Integer:
+            return method.values.scalar(int(expression))
+        if expression in values:
+            return values[expression]
+        if expression.is_Symbol:
+            index, dim = places[expression]
+            value = method.values.argument(inputs[index], "")
+            if dim is None:
+                return value
+            name, operands = ("aten::sym_size", "int"), [value, method.values.scalar(dim)]
+        else:
+            is_quotient = isinstance(expression, FloorDiv)
+            left, right = expression.args if is_quotient else expression.as_two_terms()
+            function = "floordiv" if is_quotient else "add" if expression.is_Add else "mul"
+            name, operands = (f"executorch_prim::{function}", "Scalar"), [number(left), number(right)]
+        result = values[expression] = method.values.add(pte.Int(0))
+        method.code.kernel(name, [*operands, result], inputs[0], 0)
+        return result
+
+    for size, wanted, text in found:
+        _compare(method, "eq", [number(size), number(wanted)], text, inputs[0])
+
+
+def _compare(method: MethodEmitter, function: str, operands: list[int], text: str, node: Node) -> None:
+    """Let the device fail with a text where a comparison does not hold: the text stands where the result would."""
+    arguments = [*operands, method.values.add(pte.String(text))]
+    method.code.kernel((f"executorch_prim::{function}", "Scalar"), arguments, node, 0)
+
+
+def is_asserted(node: Node) -> bool:
+    """A comparison that nothing but assertions read."""
+    return node.target in _COMPARISONS and all(user.target is ops.assert_scalar for user in node.users)
+
+
+def _is_static(tensor: torch.Tensor) -> bool:
+    return all(isinstance(size, int) for size in tensor.shape)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Tensors of weights and state come in, buffers go out: those of the program, and those of data files by name.
+"""Where the bytes of constants and state go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.exir.emit.records import scalar_type
+from torchette.exir.tensor import TensorSpec
+from torchette.format import ptd
+
+
+class Store:
+    """Buffers, each stored once: the same memory is known at sight, equal bytes by comparison."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Any] = [b""]
+        self._by_memory: dict[tuple, int] = {}
+        self._by_sample: dict[tuple, list[int]] = {}
+        self._kept: list[torch.Tensor] = []  # bytes of buffers[1:]
+        self._alive: list[torch.Tensor] = []  # `_by_memory` holds addresses: none may be freed and used again
+
+    def add(self, tensor: torch.Tensor, dim_order: Sequence[int]) -> int:
+        """The index of a tensor's bytes in this order of dimensions."""
+        memory = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tuple(dim_order))
+        known = self._by_memory.get(memory)
+        if known is not None:
+            return known
+        data = tensor.detach().cpu().permute(tuple(dim_order)).contiguous().reshape(-1).view(torch.uint8)
+        # Comparing everything with everything would read the weights many times, hashing them once: few have the
+        # same length and the same bytes at both ends, and only those are compared.
+        array = data.numpy()
+        sample = (
+            array.nbytes,
+            array[:64].tobytes(),
+            array[-64:].tobytes(),
+            array[:: array.nbytes // 64 + 1].tobytes(),
+        )
+        alike = self._by_sample.setdefault(sample, [])
+        for index in alike:
+            if torch.equal(self._kept[index - 1], data):
+                break
+        else:
+            index = len(self.buffers)
+            self.buffers.append(array)
+            self._kept.append(data)
+            alike.append(index)
+        self._by_memory[memory] = index
+        self._alive.append(tensor)
+        return index
+
+
+class DataFiles:
+    """Constants outside of the program, by file and name. A name means the same bytes in all files, for the runtime asks
+    for names only."""
+
+    def __init__(self, file_of: Callable[[Node], str | None] | None) -> None:
+        self.files: dict[str, dict[str, ptd.NamedBytes]] = {}
+        self.file_of = file_of or (lambda node: None)
+        self.store = Store()
+        self._meanings: dict[str, tuple] = {}
+
+    def add(self, file: str, name: str, buffer: int, spec: TensorSpec) -> str:
+        """The name under which the runtime finds a tensor: `name`, with a number where other bytes have it already."""
+        meaning = (file, buffer, spec.dtype, tuple(spec.shape), tuple(spec.dim_order))
+        names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(1)))
+        found = next(given for given in names if self._meanings.setdefault(given, meaning) == meaning)
+        layout = ptd.layout(scalar_type(spec.dtype), list(spec.shape), bytes(spec.dim_order))
+        self.files.setdefault(file, {})[found] = ptd.NamedBytes(self.store.buffers[buffer], layout)
+        return found

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What a file says about a method besides its instructions: how inputs and outputs nest, and the lines of the model.
+"""Structures of inputs and outputs, and stack traces."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.fx import Node
+
+from torchette.exir.graph import frames, user_frame
+from torchette.format import pte
+
+
+def structure(spec: pytree.TreeSpec | None) -> str:
+    """How inputs or outputs nest, in torch's own text; empty where that is not known, and values stay a flat list."""
+    if spec is None:
+        return ""
+    try:
+        version, record = json.loads(pytree.treespec_dumps(_with_plain_tuples(spec)))
+    except NotImplementedError:  # a container registered without a name that a file could hold
+        return ""
+    _name_tuples(record, spec)
+    return json.dumps([version, record])
+
+
+def _lacks_text(spec: pytree.TreeSpec) -> bool:
+    """What torch.topk and its like return, and dataclasses without a name: torch itself has no text for them."""
+    if dataclasses.is_dataclass(spec.type):
+        text = pytree.SUPPORTED_SERIALIZED_TYPES.get(spec.type)
+        return text is None or text.serialized_type_name == pytree.NO_SERIALIZED_TYPE_NAME_FOUND
+    return spec.type in torch.return_types.all_return_types
+
+
+def _with_plain_tuples(spec: pytree.TreeSpec) -> pytree.TreeSpec:
+    if spec.is_leaf():
+        return spec
+    kind, context = (tuple, None) if _lacks_text(spec) else (spec.type, spec.context)
+    return pytree.TreeSpec(kind, context, [_with_plain_tuples(child) for child in spec.children()])
+
+
+def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
+    if _lacks_text(spec):
+        is_dataclass = dataclasses.is_dataclass(spec.type)
+        record["type"] = f"{spec.type.__module__}.{spec.type.__qualname__}"
+        record["context"] = json.dumps(spec.context if is_dataclass else spec.type.__match_args__)
+    for child, child_spec in zip(record["children_spec"], spec.children(), strict=True):
+        _name_tuples(child, child_spec)
+
+
+def stack_trace(node: Node) -> Any:
+    """All lines of a node's stack trace as a record, outermost first, as torch has recorded them."""
+    return pte.FrameList([pte.Frame(*frame) for frame in frames(node)])
+
+
+def source_line(node: Node) -> Any:
+    """The line of the user's model alone, as a record. Without the text of the line: equal records are stored once, and a
+    text is there for each line."""
+    frame = user_frame(node)
+    found = (
+        []
+        if frame is None
+        else [pte.Frame(_stored_name(frame.file, os.getcwd()), frame.line, frame.function, "")]
+    )
+    return pte.FrameList(found)
+
+
+@functools.cache
+def _stored_name(file: str, current: str) -> str:
+    """A file's name without the folders that are this machine's own: below a package folder, the current folder or one that
+    Python imports from, else its last two parts. Compiling in another checkout gives the same bytes."""
+    path = Path(file)
+    for folder in ("site-packages", "dist-packages"):
+        if folder in path.parts:
+            return "/".join(path.parts[path.parts.index(folder) + 1 :])
+    folders = [folder for folder in map(Path, (current, *sys.path)) if path.is_relative_to(folder)]
+    if folders and folders[0].parts[1:]:
+        return path.relative_to(folders[0]).as_posix()
+    return "/".join(path.parts[-2:])

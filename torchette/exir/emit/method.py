@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A planned graph comes in, an ExecutionPlan goes out: one pass over the nodes, each of which goes to the file that knows
+# what it becomes.
+"""The emission of one method."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from torchette.errors import EmitError
+from torchette.exir import control_flow, ops
+from torchette.exir.delegation.delegate import is_delegate_call
+from torchette.exir.emit import branches, calls, delegates, inputs
+from torchette.exir.emit.constants import DataFiles, Store
+from torchette.exir.emit.instructions import Instructions
+from torchette.exir.emit.metadata import structure
+from torchette.exir.emit.records import Unsupported
+from torchette.exir.emit.values import Values
+from torchette.exir.graph import placeholders
+from torchette.exir.interface import GraphInterface, specs_of
+from torchette.exir.tensor import TensorSpec
+from torchette.format import pte
+
+
+class MethodEmitter:
+    """The tables of one ExecutionPlan while they are filled."""
+
+    def __init__(
+        self,
+        name: str,
+        program: ExportedProgram,
+        constants: Store,
+        outside: DataFiles,
+        mutable_data: Store,
+        delegate_data: delegates.Delegates,
+        lines_of: Callable[[Node], Any] | None,
+        emit_mutable_buffer_names: bool,
+    ) -> None:
+        self.name = name
+        self.program = program
+        self.interface = GraphInterface.of(program.graph_module, program.graph_signature)
+        self.constants = constants
+        self.outside = outside
+        self.mutable_data = mutable_data
+        self.delegate_data = delegate_data
+        self.emit_mutable_buffer_names = emit_mutable_buffer_names
+        self.values = Values()
+        self.code = Instructions(lines_of)
+        self.inputs: list[int] = []
+        self.delegates: list[Any] = []
+        self.delegate_map: dict[int, Any] = {}
+        self.problems: list[tuple[str, Node, str]] = []
+        self.outside_of: dict[TensorSpec, tuple[str, str, int]] = {}  # file, name and buffer
+
+    def emit(self) -> Any:
+        """The method's ExecutionPlan; what cannot be expressed is in `problems` afterwards."""
+        signature = self.program.graph_signature
+        for node, stored in zip(placeholders(self.program), signature.input_specs, strict=True):
+            self._attempt(functools.partial(inputs.placeholder, self), node, stored)
+        calls.relate_sizes(self)
+        self.graph(self.program.graph_module)
+        outputs = self._attempt(self._output, self.program.graph.output_node()) or []
+        if self.program.graph_module.meta.get("non_const_buffer_sizes") is None:
+            raise EmitError(
+                f"method {self.name!r} has no memory plan",
+                hints=["run MemoryPlanningPass on the program first"],
+            )
+        return pte.ExecutionPlan(
+            name=self.name,
+            container_meta_type=pte.ContainerMetadata(
+                structure(self.program.call_spec.in_spec), structure(self.program.call_spec.out_spec)
+            ),
+            values=self.values.records,
+            inputs=self.inputs,
+            outputs=outputs,
+            chains=self.code.chains(self.values.records, self.inputs, outputs),
+            operators=[pte.Operator(name, overload) for name, overload in self.code.operators],
+            delegates=self.delegates,
+            non_const_buffer_sizes=list(self.program.graph_module.meta["non_const_buffer_sizes"]),
+        )
+
+    def _attempt(self, visit: Callable[..., Any], node: Node, *arguments: Any) -> Any:
+        try:
+            return visit(node, *arguments)
+        except (Unsupported, ValueError) as problem:
+            self.problems.append((self.name, node, str(problem)))
+            # Its readers need some value to go on with, so that all problems are found at once.
+            self.values.of_node[node] = self.values.scalar(0)
+
+    def graph(self, module: GraphModule) -> None:
+        """Emit a graph, or a branch of one, whose placeholders have values already."""
+        for node in module.graph.nodes:
+            is_branch = node.op == "get_attr" and isinstance(
+                getattr(module, str(node.target), None), GraphModule
+            )
+            if node.op not in ("placeholder", "output") and not is_branch:
+                self.values.chain = self.code.chain = node.meta.get("chain")
+                self._attempt(self._call, node)
+                for spec in node.meta.get("frees", ()):
+                    if spec in self.values.of_spec:
+                        self.code.append(pte.FreeCall(self.values.of_spec[spec]), node)
+
+    def _call(self, node: Node) -> None:
+        target = node.target
+        if node.op == "get_attr" and all(is_delegate_call(user) for user in node.users):
+            return  # named by the call
+        if node.op != "call_function":
+            raise Unsupported(f"{node.op} of {target}")
+        if control_flow.name(target) == "cond":
+            branches.cond(self, node)
+        elif control_flow.name(target) == "while_loop":
+            branches.while_loop(self, node)
+        elif target is operator.getitem:
+            parts = self.values.of_node[node.args[0]]
+            self.values.of_node[node] = parts[node.args[1]] if isinstance(parts, tuple) else parts
+        elif "alias" in node.meta and _is_alias(node):
+            calls.alias(self, node)
+        elif target is ops.assert_scalar:
+            calls.assertion(self, node)
+        elif target in calls.PRIMITIVES or target is operator.pos:
+            if not calls.is_asserted(node):
+                calls.primitive(self, node)
+        elif isinstance(target, torch._ops.OpOverload):
+            calls.kernel(self, node, target)
+        elif is_delegate_call(node):
+            delegates.call(self, node)
+        else:
+            raise Unsupported(f"no form in the file for a call of {getattr(target, '__name__', target)}")
+
+    def _output(self, node: Node) -> list[int]:
+        for value, buffer in self.interface.updates:
+            mine, theirs = specs_of(value), specs_of(buffer)
+            if not mine or not theirs or mine[0] is None or mine[0].root is not theirs[0]:
+                raise Unsupported(f"the new value of {buffer.name} is never written back to it")
+        return [self.values.argument(value, "") for value in self.interface.outputs]
+
+
+def _is_alias(node: Node) -> bool:
+    """Whether the plan lets this node share its source's bytes."""
+    return any(spec is not None and spec.base is not None for spec in specs_of(node))

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What torch.export captured comes in, with all parameters and buffers of the model; those without a reader are gone, so
+# that a tensor that no file can hold (sparse, complex, on another device) stops no model that does not use it.
+"""Stored tensors that nobody reads are dropped."""
+
+from __future__ import annotations
+
+from torch.export import ExportedProgram
+
+from torchette.exir.graph import drop_unused_constants, note
+
+
+def drop_unused_tensors(program: ExportedProgram) -> ExportedProgram:
+    """Drop stored tensors that nobody reads, whatever they are."""
+    dropped = drop_unused_constants(program)
+    if dropped:
+        note(program, f"{dropped} stored tensors had no reader")
+    return program
