@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchette.build import library, toolchain
-from torchette.build.targets import find
 from torchette.errors import ModelNotFoundError
+from torchette.targets import find
 
 # The parts of the core that kernels call; each library brings its own.
 _CORE = ("kernel_registry", "memory", "platform", "platform_posix", "tensor")

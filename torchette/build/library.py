@@ -12,10 +12,10 @@ from pathlib import Path
 
 from torchette.build import kernels
 from torchette.build.selection import Selection
-from torchette.build.targets import Target
 from torchette.build.toolchain import DEVICE_FLAGS, KERNEL_FLAGS, ROOT, Unit, cache_folder
 from torchette.errors import TargetError
 from torchette.format import schema
+from torchette.targets import Target
 
 PACKAGE = ROOT / "torchette"
 _LEVELS = {

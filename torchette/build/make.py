@@ -13,7 +13,7 @@ from pathlib import Path
 from torchette.build import footprint, library, toolchain
 from torchette.build.bare.image import bare_flags
 from torchette.build.selection import Selection
-from torchette.build.targets import Target
+from torchette.targets import Target
 
 # Flags that drop unreferenced sections, by kind of target; Apple's linker has another flag.
 _GC = {"aarch64-macos": ("-Wl,-dead_strip",)}

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchette.build.targets import Target
 from torchette.errors import BuildError, MissingCompilerError
+from torchette.targets import Target
 
 ROOT = (
     Path(__file__).resolve().parents[2]

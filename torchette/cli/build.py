@@ -21,16 +21,18 @@ from pathlib import Path
 
 from torchette.build.bare.image import Image
 from torchette.build.selection import Selection
-from torchette.build.targets import Target
 from torchette.cli import DONE, UsageError, _board
 from torchette.cli._console import note, print_json, print_table, print_values
+from torchette.targets import Target
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models", metavar="MODEL.pte", type=Path, nargs="*", help="the models that the build must run"
     )
-    parser.add_argument("--target", default="host", help="the machine to build for (default: host)")
+    parser.add_argument(
+        "--target", default="host", help="the machine to build for, see --list (default: host)"
+    )
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="the folder to write")
     parser.add_argument("--ops", metavar="A,B,...", help="operators to keep, instead of the models'")
     parser.add_argument("--dtypes", metavar="A,B,...", help="dtypes to keep, instead of the models'")
@@ -57,7 +59,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchette.build import kernels, selection, targets
+    from torchette import targets
+    from torchette.build import kernels, selection
     from torchette.build.make import make
 
     if options.list:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from torchette.cli import DONE
 from torchette.cli._console import print_json, print_table
+from torchette.targets import PROCESSORS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="native",
-        help="native (default), cortex-m4 and the like, riscv32, wasm32, aarch64, riscv64, x86-64, x86-64-v3, x86-64-v4",
+        help=f"native (default), a processor ({', '.join(PROCESSORS)}; also cortex-m4 and the like), or a machine of "
+        "`torchette build --list`",
     )
     parser.add_argument("--tensors", action="store_true", help="list the tensors in planned memory")
     parser.add_argument(

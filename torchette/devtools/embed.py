@@ -37,7 +37,7 @@ def embed(
         source: a .pte file.
         folder: created if it does not exist.
         name: of the files and the first part of every symbol; by default that of the .pte file.
-        target: see `torchette.devtools.memory.target_named`.
+        target: see `torchette.targets.processor`.
         temp: bytes of the temp pool; "most", with which kernels always get memory, or "least", with which they
             still run.
         dynamic: bytes of the pool of tensors whose size is known only at run time; None for their largest size.

@@ -14,66 +14,15 @@ The caller gives the runtime all memory, in four pools, so the needs of a method
 from __future__ import annotations
 
 import dataclasses
-import re
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchette.devtools.inspect import MethodInfo, TensorInfo
-from torchette.errors import FormatError, InputError, RuntimeLoadError
+from torchette.errors import FormatError, RuntimeLoadError
 from torchette.format import pte
-
-# ---- targets ----
-
-
-class Target(NamedTuple):
-    """What memory needs to know of a device: bytes of a pointer, and floats in one of the kernels' vectors."""
-
-    name: str
-    pointer: int
-    lanes: int
-
-
-# The width of the vectors of the kernels of a level (torchette/kernels/simd.h).
-_LANES = {"v1": 4, "v3": 8, "v4": 16, "baseline": 4}
-
-TARGETS = {
-    target.name: target
-    for target in (
-        Target("cortex-m", 4, 4),
-        Target("armv7", 4, 4),
-        Target("riscv32", 4, 4),
-        Target("wasm32", 4, 4),
-        Target("aarch64", 8, 4),
-        Target("riscv64", 8, 4),
-        Target("x86-64", 8, 4),
-        Target("x86-64-v3", 8, 8),
-        Target("x86-64-v4", 8, 16),
-    )
-}
-
-
-def target_named(name: str) -> Target:
-    """The target called `name`: one of `TARGETS`, a machine of its kind such as cortex-m4 or aarch64-linux, or this one,
-    "native" or "host".
-
-    Raises:
-        InputError: there is none of that name.
-        NativeModuleError: for this machine, the runtime is not built.
-    """
-    if name in ("native", "host"):
-        from torchette import runtime
-
-        return Target(name, struct.calcsize("P"), _LANES[runtime.kernel_level()])
-    known = [kind for kind in TARGETS if re.fullmatch(rf"{kind}(\d+|-.+)?", name)]
-    if not known:
-        raise InputError(
-            f"there is no target {name!r}", hints=[f"the targets are native, {', '.join(TARGETS)}"]
-        )
-    return TARGETS[max(known, key=len)]._replace(name=name)
-
+from torchette.targets import LANES, Processor, processor
 
 # ---- the method's own memory ----
 
@@ -402,7 +351,7 @@ def bills(
 
     Args:
         source: a path, the file's bytes, or a file that has been read.
-        target: see `target_named`.
+        target: see `torchette.targets.processor`.
         temp: also find the temporary memory, which runs each kernel once on zeros.
 
     Raises:
@@ -413,11 +362,11 @@ def bills(
     if isinstance(source, (str, Path)):
         source = pte.load_file(source)
     file = source if isinstance(source, pte.PteFile) else pte.read(source)
-    chosen = target_named(target)
+    chosen = processor(target)
     return [_bill(file, plan, chosen, temp) for plan in file.program.execution_plan]
 
 
-def _bill(file: pte.PteFile, plan: Any, target: Target, with_temp: bool) -> Bill:
+def _bill(file: pte.PteFile, plan: Any, target: Processor, with_temp: bool) -> Bill:
     tensors = {
         index: value.val for index, value in enumerate(plan.values) if type(value.val).__name__ == "Tensor"
     }
@@ -466,11 +415,11 @@ def _loaded_bytes(file: pte.PteFile, plan: Any) -> int | None:
         return None
 
 
-def _temp(plan: Any, target: Target) -> Temp | None:
+def _temp(plan: Any, target: Processor) -> Temp | None:
     from torchette import runtime
 
     for level in runtime.kernel_levels():
-        if _LANES[level] == target.lanes:
+        if LANES[level] == target.lanes:
             return temp_bytes(plan, level)
     return None
 

@@ -9,7 +9,8 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from torchette.build import library, targets, toolchain
+from torchette import targets
+from torchette.build import library, toolchain
 from torchette.build.bare.boards import Board
 from torchette.build.bare.project import Application, write_application
 from torchette.build.selection import Selection

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from torchette.build import kernels, selection, targets
+from torchette import targets
+from torchette.build import kernels, selection
 from torchette.build.bare import boards
 from torchette.build.bare.boards import STACK, Board
 from torchette.devtools.embed import distinct_names, embed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torchette.build import library, selection, toolchain
 from torchette.build.selection import Selection
-from torchette.build.targets import find
+from torchette.targets import find
 
 HERE = Path(__file__).parent
 TARGET = "wasm32-browser"

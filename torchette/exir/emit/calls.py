@@ -10,18 +10,17 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import sympy
 import torch
 from torch.fx import Node
-from torch.utils._sympy.functions import FloorDiv
 
 from torchette.exir import ops
 from torchette.exir.emit.records import Unsupported, scalar_record
 from torchette.exir.interface import specs_of, view_sizes
-from torchette.exir.size_relations import relations
 from torchette.format import pte
 
 if TYPE_CHECKING:
+    import sympy
+
     from torchette.exir.emit.method import MethodEmitter
 
 aten = torch.ops.aten
@@ -198,6 +197,10 @@ def alias(method: MethodEmitter, node: Node) -> None:
 
 def relate_sizes(method: MethodEmitter) -> None:
     """Compare sizes of inputs that depend on each other, each with a text that is the error where they differ."""
+    from torch.utils._sympy.functions import FloorDiv  # loads sympy
+
+    from torchette.exir.size_relations import relations
+
     inputs = list(method.interface.inputs)
     found, places = relations([(str(node.target), node.meta.get("val")) for node in inputs])
     if not found:

@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torchette.exir import decompositions, ops
 from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
 from torchette.exir.passes.split_complex import split_complex
+from torchette.exir.passes.steps_to_scan import steps_to_scan
 
 aten = torch.ops.aten
 
@@ -30,8 +31,10 @@ def decompose_to_core(
     table = dict(_table(len(torch._C._dispatch_get_all_op_names())))
     if train_mode:
         table |= random_numbers.IN_TRAINING
+    preserve = tuple(preserve)
     for op in (*ops.EXTRAS, *preserve):
         table.pop(op, None)
+    steps_to_scan(program, preserve)
     with warnings.catch_warnings():
         # torch warns about a call that torch itself makes.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)

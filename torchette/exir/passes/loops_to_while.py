@@ -13,10 +13,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.proxy import GraphAppendingTracer
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from torchette.errors import UnsupportedError
 from torchette.exir import control_flow, ops
@@ -85,6 +82,8 @@ def _rewrite(program: ExportedProgram, module: GraphModule, node: Node) -> None:
 
 
 def _counter(program: ExportedProgram) -> torch.SymInt:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # loads sympy
+
     mode = fake_mode(program)
     env = mode.shape_env if mode is not None and mode.shape_env is not None else ShapeEnv()
     # Torch looks for the operator that makes a new number, wherever it traces next with these numbers.
@@ -121,6 +120,9 @@ def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node
             where=[place(before)],
             hints=["pad the slices to a fixed size, or to a size that one of the inputs has"],
         )
+    from torch.utils._sympy.interp import sympy_interp  # loads sympy
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
     tracer, first = GraphAppendingTracer(before.graph), before.prev
     with before.graph.inserting_before(before):
         numbers = {symbol: Proxy(node, tracer) for symbol, node in sizes.items()}
