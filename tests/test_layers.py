@@ -19,7 +19,7 @@ COMPILER_FLOORS = (
     ("tensor",),
     ("control_flow",),
     ("graph", "ops", "interface", "delegation.cost"),
-    ("dialects", "check", "own_sizes", "delegation.partition"),
+    ("dialects", "check", "known_numbers", "own_sizes", "delegation.partition"),
     ("pass_base", "delegation.delegate"),
     (
         "pass_manager",
@@ -74,6 +74,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
             "torchette.errors",
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
+            *(("torchette.runtime",) if name == "program" else ()),  # which kernels there are
         )
         for height, floor in enumerate(COMPILER_FLOORS)
         for name in floor

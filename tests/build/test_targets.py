@@ -133,7 +133,7 @@ def test_a_source_that_others_call_is_compiled_with_them():
 
 
 def test_webassembly_is_given_what_needs_no_threads():
-    """Its C++ library has none; the build itself is a slow test."""
+    """Its C++ library has none; the build itself is a test of the gate."""
     left: list[Path] = [unit.source for unit in library.extension_units(targets.find("wasm32-wasi"), ())]
     seen: set[Path] = set()
     while left:

@@ -10,10 +10,8 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import sympy
 import torch
 from torch.fx import Node
-from torch.utils._sympy.functions import FloorDiv
 
 from torchette.exir import ops
 from torchette.exir.emit.records import Unsupported, scalar_record
@@ -21,6 +19,8 @@ from torchette.exir.interface import specs_of, view_sizes
 from torchette.format import pte
 
 if TYPE_CHECKING:
+    import sympy
+
     from torchette.exir.emit.method import MethodEmitter
 
 
@@ -192,6 +192,10 @@ def alias(method: MethodEmitter, node: Node) -> None:
 
 def relate_sizes(method: MethodEmitter) -> None:
     """Compare sizes of inputs that depend on each other, each with a text that is the error where they differ."""
+    from torch.utils._sympy.functions import FloorDiv  # loads sympy
+
+    from torchette.exir.size_relations import relations
+
     inputs = list(method.interface.inputs)
     found, places = method.program.graph_module.meta.get("size_relations", ([], {}))
     if not found:
