@@ -192,14 +192,12 @@ def alias(method: MethodEmitter, node: Node) -> None:
 
 def relate_sizes(method: MethodEmitter) -> None:
     """Compare sizes of inputs that depend on each other, each with a text that is the error where they differ."""
-    from torch.utils._sympy.functions import FloorDiv  # loads sympy
-
-    from torchette.exir.size_relations import relations
-
     inputs = list(method.interface.inputs)
     found, places = method.program.graph_module.meta.get("size_relations", ([], {}))
     if not found:
         return
+    from torch.utils._sympy.functions import FloorDiv  # loads sympy
+
     first = next(node for node in method.program.graph.nodes if node.op != "placeholder")
     method.code.chain = first.meta.get("chain")
     values: dict[sympy.Expr, int] = {}

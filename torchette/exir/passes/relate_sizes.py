@@ -8,11 +8,12 @@ from __future__ import annotations
 from torch.export import ExportedProgram
 
 from torchette.exir.interface import GraphInterface
-from torchette.exir.size_relations import relations
 
 
 def relate_sizes(program: ExportedProgram) -> ExportedProgram:
     """Note which sizes of the inputs must equal what, in terms of other sizes of the inputs."""
+    from torchette.exir.size_relations import relations  # loads sympy
+
     inputs = GraphInterface.of(program.graph_module, program.graph_signature).inputs
     program.graph_module.meta["size_relations"] = relations(
         [(str(node.target), node.meta.get("val")) for node in inputs]
