@@ -103,6 +103,9 @@ def _copied(env: ShapeEnv) -> ShapeEnv:
             setattr(result, name, emptied)
         elif isinstance(value, (list, set)):
             setattr(result, name, copy.copy(value))
+    # A size that assertions fix, such as u0 == 2, stays a symbol: whether they hold is known at run time only. Its range
+    # says what is known. With the number in its place, a moved tensor would be of fixed size.
+    result.replacements = {symbol: by for symbol, by in env.replacements.items() if not by.is_number}
     result.pending_fresh_unbacked_symbols = []
     result.fx_node_cache, result.fake_tensor_cache = {}, {}
     return result
