@@ -156,7 +156,7 @@ def _weights(node: Node) -> list[_Weights]:
         mine = params[at : at + len(params) // count]
         biases = mine[2:4] if biased else [None, None]
         projection = mine[-1] if len(mine) % 2 else None
-        found.append(_Weights(mine[0], mine[1], *biases, projection))
+        found.append(_Weights(mine[0], mine[1], biases[0], biases[1], projection))
     return found
 
 
