@@ -21,6 +21,8 @@ from torchette.runtime import Runtime
 ROOT = Path(__file__).resolve().parents[1]
 # Modules that `import torchette` may load beyond a bare interpreter's; importlib and typing take most of them.
 IMPORT_BUDGET = 60
+# And those that the compiler's front door may load beyond torch: nearly all are the compiler's own.
+EXIR_BUDGET = 110
 # Bytes of an installed package, with the bytecode that pip adds; what the XNNPACK library adds where it was built.
 INSTALLED, XNNPACK = 10_000_000, 2_000_000
 
@@ -191,6 +193,16 @@ def test_import_is_cheap() -> None:
     ).split()
     assert int(count) <= IMPORT_BUDGET
     assert not {"numpy", "torch", "rich"} & set(modules)
+
+
+def test_importing_the_compiler_over_torch_is_cheap() -> None:
+    """Without sympy above all, which has as many modules as torch loads for this and takes half a second."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch; bare = set(sys.modules); "
+    code += "from torchette.exir import to_edge_transform_and_lower; print(*(set(sys.modules) - bare))"
+    modules = python(sys.executable, "-c", code).split()
+    assert "torchette.exir.program" in modules
+    assert len(modules) <= EXIR_BUDGET, sorted(modules)
+    assert not {"sympy", "executorch", "numpy"} & set(modules)
 
 
 def test_one_torch_everywhere() -> None:

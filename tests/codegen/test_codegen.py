@@ -22,7 +22,7 @@ from torchette.cli import main
 from torchette.codegen import codegen
 from torchette.codegen.unit import unit
 from torchette.errors import UnsupportedError
-from torchette.exir.program import DynamicMemoryPlanningMode, ExecutorchBackendConfig
+from torchette.exir.config import DynamicMemoryPlanningMode, ExecutorchBackendConfig
 from torchette.format import pte
 from torchette.runtime import operator_names
 

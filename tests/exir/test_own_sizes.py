@@ -82,7 +82,7 @@ def lowered(program: ExportedProgram, how: str) -> bytes:
             edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
             return edge.to_executorch().buffer
         compiled = torchette.compile(
-            program, backend=XnnpackPartitioner(), config=ExecutorchBackendConfig(portable_fallback=True)
+            program, backend="xnnpack", config=ExecutorchBackendConfig(portable_fallback=True)
         )
         return compiled.program.buffer
 

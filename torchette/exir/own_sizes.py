@@ -7,16 +7,18 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torchette.exir.graph import calls, fake_mode, graph_modules
 from torchette.exir.ops import ASSERTIONS, is_higher_order
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
 def own_sizes(program: ExportedProgram) -> ExportedProgram:

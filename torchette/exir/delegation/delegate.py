@@ -30,7 +30,6 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from torchette.errors import DelegationError
 from torchette.exir.delegation.partition import TAG, Piece, pieces, program_of, replace_by_call
@@ -231,6 +230,13 @@ def reject(node: Node, reason: str) -> None:
     node.meta.setdefault("rejections", []).append(reason)
 
 
+def _undecided() -> type[Exception]:
+    """What torch raises where an answer depends on an unknown size. It stands on sympy, and is only asked for then."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return GuardOnDataDependentSymNode
+
+
 UNDECIDED = "the answer depends on a size that is known only while the model runs"
 
 
@@ -238,7 +244,7 @@ def why_not_taken(question: Callable[[], str | None]) -> str | None:
     """What a question says that asks why a node is not taken; a reason, too, where it depends on an unknown size."""
     try:
         return question()
-    except GuardOnDataDependentSymNode:
+    except _undecided():
         return UNDECIDED
 
 
@@ -248,7 +254,7 @@ def is_wanted(node: Node, wanted: Callable[[Node], bool] | None) -> bool:
         return True
     try:
         return wanted(node)
-    except GuardOnDataDependentSymNode:
+    except _undecided():
         return False
 
 
@@ -570,7 +576,7 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     name = type(partitioner).__name__
     try:
         result = partitioner(program)
-    except GuardOnDataDependentSymNode:
+    except _undecided():
         result = _nothing_taken(program)
     if not isinstance(result, PartitionResult):
         raise DelegationError(

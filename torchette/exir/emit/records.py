@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._sympy.value_ranges import bound_sympy
 
 from torchette.exir.tensor import TensorShapeDynamism, TensorSpec, upper_bound
 from torchette.format import pte
@@ -104,6 +103,8 @@ def ranges(tensor: torch.Tensor, constraints: Mapping[Any, Any]) -> list[int]:
     """The least and the greatest size of each dimension; nothing where all of them are fixed."""
     if all(isinstance(size, int) for size in tensor.shape):
         return []
+    from torch.utils._sympy.value_ranges import bound_sympy  # loads sympy
+
     ranges = []
     for size in tensor.shape:
         if isinstance(size, int):

@@ -154,9 +154,9 @@ def _weights(node: Node) -> list[_Weights]:
     found = []
     for at in range(0, len(params), len(params) // count):
         mine = params[at : at + len(params) // count]
-        biases = mine[2:4] if biased else [None, None]
+        input_bias, state_bias = mine[2:4] if biased else (None, None)
         projection = mine[-1] if len(mine) % 2 else None
-        found.append(_Weights(mine[0], mine[1], biases[0], biases[1], projection))
+        found.append(_Weights(mine[0], mine[1], input_bias, state_bias, projection))
     return found
 
 

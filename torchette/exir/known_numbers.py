@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a graph. Out: whether a condition of its numbers holds always. Imported where it is needed: it stands on sympy.
+"""What is known about the numbers of a graph: `Known`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.utils._sympy.functions import FloorDiv, PythonMod
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+from torchette.exir import ops
+
+aten = torch.ops.aten
+
+_FUNCTIONS: dict[Any, Callable[..., sympy.Basic]] = {
+    operator.add: operator.add, operator.sub: operator.sub, operator.mul: operator.mul, operator.neg: operator.neg,
+    operator.floordiv: FloorDiv, operator.mod: PythonMod, operator.eq: sympy.Eq, operator.ne: sympy.Ne,
+    operator.lt: sympy.Lt, operator.le: sympy.Le, operator.gt: sympy.Gt, operator.ge: sympy.Ge,
+    operator.and_: sympy.And, operator.or_: sympy.Or, operator.not_: sympy.Not, torch.sym_not: sympy.Not,
+}  # fmt: skip
+
+
+class Known:
+    """What is known about the numbers of one graph before an assertion: ranges of the inputs, and what was asserted
+    earlier. Not what torch knows, which takes all assertions for granted."""
+
+    def __init__(self, program: ExportedProgram, module: GraphModule) -> None:
+        self._sized: set[Node] = set()  # whose sizes follow from those of the inputs
+        for node in module.graph.nodes:
+            given = node.op == "placeholder" and module is program.graph_module
+            if given or (_sizes_follow(node) and self._sized.issuperset(node.all_input_nodes)):
+                self._sized.add(node)
+        self._ranges: dict[sympy.Symbol, ValueRanges] = dict(program.range_constraints)
+        self._symbols: dict[tuple, sympy.Symbol] = {}
+        self._asserted: set[Any] = set()
+
+    def form(self, value: Any) -> Any:
+        """What equal conditions have in common."""
+        expression = self._expression(value)
+        if expression is not None:
+            return expression
+        if isinstance(value, Node) and value.target in ops.SYMBOLIC_FUNCTIONS:
+            return (value.target, *map(self.form, value.args))
+        return value
+
+    def proves(self, condition: Any) -> bool:
+        """Whether a condition holds always. It is taken to hold from now on."""
+        form = self.form(condition)
+        if form in self._asserted:
+            return True
+        self._asserted.add(form)
+        if not isinstance(form, sympy.Basic):
+            return False
+        proven = form == sympy.true or bound_sympy(form, self._ranges).lower == sympy.true
+        if (
+            not proven
+            and isinstance(form, (sympy.Ge, sympy.Le))
+            and form.lhs.is_Symbol
+            and form.rhs.is_Integer
+        ):
+            known = self._ranges.get(form.lhs, ValueRanges(-int_oo, int_oo))
+            least = max(known.lower, form.rhs) if isinstance(form, sympy.Ge) else known.lower
+            most = min(known.upper, form.rhs) if isinstance(form, sympy.Le) else known.upper
+            if least <= most:  # else no run comes past it
+                self._ranges[form.lhs] = ValueRanges(least, most)
+        return proven
+
+    def _expression(self, value: Any) -> sympy.Basic | None:
+        """A number or condition in terms of what only a run can say; None where it is not one of whole numbers."""
+        if isinstance(value, (bool, int)):
+            return sympy.sympify(value)
+        if not isinstance(value, Node):
+            return None
+        if value.op == "call_function" and value.target in _FUNCTIONS:
+            terms = [self._expression(argument) for argument in value.args]
+            return None if None in terms else _whole(_FUNCTIONS[value.target](*terms))
+        result = value.meta.get("val")
+        if isinstance(result, int):
+            return sympy.sympify(result)
+        if not isinstance(result, torch.SymInt):
+            return None
+        source = value.args[0] if value.target is aten.sym_size.int else value
+        if source in self._sized:
+            return result.node.expr
+        key = (value.target, value.args) if value.op == "call_function" else (value,)
+        if key not in self._symbols:
+            symbol = self._symbols[key] = sympy.Dummy(value.name, integer=True)
+            self._ranges[symbol] = self._range(value)
+        return self._symbols[key]
+
+    def _range(self, value: Node) -> ValueRanges:
+        if value.target is not aten.sym_size.int:
+            return ValueRanges(-int_oo, int_oo)
+        source, dim = value.args
+        most: Any = int_oo
+        if source.target is aten.nonzero.default and dim == 0 and source.args[0] in self._sized:
+            elements = sympy.sympify(source.args[0].meta["val"].numel())
+            most = bound_sympy(elements, self._ranges).upper
+        return ValueRanges(0, most)
+
+
+def _sizes_follow(node: Node) -> bool:
+    """Whether the sizes of a call's results follow from those of its operands alone."""
+    if node.op != "call_function" or "unbacked_bindings" in node.meta:
+        return False
+    if not ops.is_operator(node.target):
+        return node.target is operator.getitem or node.target in ops.SYMBOLIC_FUNCTIONS
+    data = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+    return node.target.namespace == "aten" and not any(tag in node.target.tags for tag in data)  # type: ignore[union-attr]
+
+
+def _whole(expression: sympy.Basic) -> sympy.Basic:
+    """Of whole numbers, x < 5 and x <= 4 are one condition."""
+    if isinstance(expression, sympy.Lt):
+        return sympy.Le(expression.lhs, expression.rhs - 1)
+    if isinstance(expression, sympy.Gt):
+        return sympy.Ge(expression.lhs, expression.rhs + 1)
+    return expression
