@@ -52,8 +52,7 @@ class Row:
 def measure(name: str) -> Row:
     """Lower, run and compare one architecture."""
     module, args = architectures.build(name)
-    with torch.no_grad():
-        expected = module(*args)
+    expected = architectures.reference(module, args)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)
         edge = to_edge_transform_and_lower(export(module, args), partitioner=XnnpackPartitioner())

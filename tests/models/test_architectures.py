@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 
 import pytest
+import torch
+from torch import nn
 
 from tests.models import architectures
 
@@ -21,6 +24,32 @@ def test_equals_eager(name: str) -> None:
         pytest.skip(f"{library} is not installed")
     row = architectures.measure(name)
     assert row.status.startswith(architectures.FAILS.get(name, "equal")), row
+
+
+class Head(nn.Module):
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        nn.init.constant_(self.linear.weight, weight)
+        nn.init.constant_(self.linear.bias, 1.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e-9, math.nan])
+def test_a_reference_without_spread_is_refused(weight: float) -> None:
+    args = (torch.randn(2, 4),)
+    with pytest.raises(ValueError, match="proves nothing"):
+        architectures.reference(Head(weight), args)
+    model = nn.Linear(4, 3)
+    assert torch.equal(architectures.reference(model, args), model(*args))
+
+
+def test_no_head_is_left_at_zero() -> None:
+    model = architectures._without_zero_weights(Head(0.0).requires_grad_(False))
+    assert architectures.reference(model, (torch.randn(2, 4),)).std() > 0.01
+    assert torch.equal(model.linear.bias, torch.ones(3))
 
 
 def test_the_zoo_is_as_broad_as_promised() -> None:

@@ -151,6 +151,6 @@ def test_a_backend_runs_what_it_has_of_each_step() -> None:
             edge.exported_program().module()(*given), model(*given), rtol=1e-5, atol=1e-6
         )
     if Runtime.get().backend_registry.is_available("XnnpackBackend"):
-        compiled = torchette.compile(program, partitioner=XnnpackPartitioner())
+        compiled = torchette.compile(program, backend=XnnpackPartitioner())
         with torch.no_grad():
             torch.testing.assert_close(compiled(*given), model(*given), rtol=1e-4, atol=1e-5)
