@@ -13,7 +13,8 @@ MODELS = ("digits", "keyword_spotting")
 
 def main(arguments: list[str] | None = None) -> int:
     from tests.models import artifacts
-    from torchette.build import selection, targets, toolchain
+    from torchette import targets
+    from torchette.build import selection, toolchain
     from torchette.build.bare import boards
     from torchette.build.bare.image import build_image
     from torchette.build.bare.project import Application

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.core_size import CORTEX_M4, HOST, Size, Target
+from torchette import targets as machines
 from torchette.build import library, selection, toolchain
-from torchette.build import targets as machines
-from torchette.build.targets import find
 from torchette.codegen import codegen
 from torchette.devtools.embed import embed
 from torchette.devtools.inspect import describe
+from torchette.targets import find
 
 MODELS = ("digits", "keyword_spotting", "mobilenet_v2_96")
 SIDES = ("interpreter", "codegen")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchette.build.selection import Selection
-    from torchette.build.targets import Target
+    from torchette.targets import Target
 
 # Text of ExecuTorch 1.5.0's core alone with verification, -Os, without logs and kernels (docs/size.md).
 PEER = {"host": 29_192, "x86-64-linux-musl": 29_192, "cortex-m4": 26_964}
@@ -34,7 +34,8 @@ TARGETS = (
 def main(arguments: list[str] | None = None) -> int:
     import torchette
     from tests.models import zoo
-    from torchette.build import selection, targets
+    from torchette import targets
+    from torchette.build import selection
 
     parser = argparse.ArgumentParser(prog="./dev bench images", description=__doc__)
     parser.add_argument("targets", nargs="*", default=TARGETS, help=f"default: {' '.join(TARGETS)}")

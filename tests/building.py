@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -95,41 +94,20 @@ def _configured(folder: Path, options: Sequence[str]) -> None:
 
 
 def _sanitized_xnnpack(library: Path) -> list[str]:
-    """CMake's option for XNNPACK under AddressSanitizer, configured as `./dev xnnpack` has configured it; none without.
+    """CMake's option for XNNPACK under AddressSanitizer, kept in the user's cache as `./dev xnnpack` keeps its own.
 
     What checks, packs and schedules is instrumented. The 859 sources of microkernels are so where TORCHETTE_SANITIZE_ALL
-    is set: they read beyond their ends on purpose, tell the sanitizer so, and take six minutes to compile.
+    is set: they read beyond their ends on purpose, tell the sanitizer so, and take minutes to compile.
     """
-    plain = FETCHED / "build"
-    if not (plain / "libXNNPACK.a").exists():
+    microkernels = FETCHED / "build/libmicrokernels-prod.a"
+    if not microkernels.exists():
         return []
-    whole = bool(os.environ.get("TORCHETTE_SANITIZE_ALL"))
-    made = library / "build"
-    made.mkdir(parents=True, exist_ok=True)
-    if not (library / "src").exists():
-        (library / "src").symlink_to(FETCHED / "src")
-    chosen = r"^(?!\w+_(?:SOURCE|BINARY)_DIR:)(?:XNNPACK|CPUINFO|PTHREADPOOL|CMAKE_(?:BUILD_TYPE|POSITION))\w*:(?!INTERNAL).*$"
-    options = [f"-D{line}" for line in re.findall(chosen, (plain / "CMakeCache.txt").read_text(), re.M)]
-    names = ("cpuinfo", "pthreadpool", "fxdiv", "fp16")
-    options += [f"-D{name.upper()}_SOURCE_DIR={FETCHED / 'src' / name}" for name in names]
-    flags = "-fsanitize=address -fno-omit-frame-pointer -g1"
-    options += [f"-DCMAKE_{language}_FLAGS={flags}" for language in ("C", "CXX")]
-    # else a static library waits for the others that are linked with it
-    options.append(f"-DCMAKE_OPTIMIZE_DEPENDENCIES={'OFF' if whole else 'ON'}")
-    stamp = library / "configured"
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != "\n".join(options):
-        shutil.rmtree(made)
-        run("cmake", "-G", "Ninja", "-S", FETCHED / "src/xnnpack", "-B", made, *options)
-        stamp.write_text("\n".join(options), encoding="utf-8")
-    run(
-        "cmake",
-        "--build",
-        made,
-        *(w for name in ("XNNPACK", "pthreadpool", "cpuinfo") for w in ("--target", name)),
-    )
-    if not whole and not (made / "libmicrokernels-prod.a").exists():
-        (made / "libmicrokernels-prod.a").symlink_to(plain / "libmicrokernels-prod.a")
-    return [f"-DTORCHETTE_XNNPACK_DIR={library}"]
+    environment = {**os.environ, "CFLAGS": "-fsanitize=address -fno-omit-frame-pointer -g1"}
+    environment.pop("TORCHETTE_CACHE", None)  # that of tests goes with the checkout
+    if not os.environ.get("TORCHETTE_SANITIZE_ALL"):
+        environment["MICROKERNELS"] = str(microkernels.resolve())
+    run("bash", ROOT / "torchette/backends/xnnpack/build_library.sh", library, env=environment)
+    return [f"-DTORCHETTE_XNNPACK_DIR={library.resolve()}"]
 
 
 def program(

@@ -18,6 +18,7 @@ from torchette.errors import (
     BuildError,
     ExecutionError,
     MissingKernelError,
+    MissingKernelWarning,
     ModelNotFoundError,
     RuntimeLoadError,
 )
@@ -137,7 +138,16 @@ def test_a_missing_kernel_is_refused_ahead_of_time() -> None:
     with pytest.raises(MissingKernelError) as caught:
         torchette.compile(Model().eval(), (torch.ones(2),))
     assert caught.value.operators == ("torchette_tests_custom::alone.out",)
-    assert "test_custom.py" in str(caught.value)
+    assert "test_custom_ops.py" in str(caught.value) and "torchette.load_library" in str(caught.value)
+    edge = to_edge(torch.export.export(Model().eval(), (torch.ones(2),)))
+    with pytest.warns(
+        MissingKernelWarning, match=r"(?s)torchette_tests_custom::alone\.out.*\.alone\(x\)"
+    ) as warned:
+        program = edge.to_executorch()  # the device may have the kernel
+    assert "torchette.load_library" in str(warned[0].message)
+    assert warned[0].filename == __file__
+    with pytest.raises(RuntimeLoadError, match=r"torchette\.load_library"):
+        torchette.load(program.buffer)
     out = torch.empty(2)
     torch.ops.torchette_tests_custom.alone.out(torch.ones(2), out=out)
     assert out.tolist() == [2, 2]

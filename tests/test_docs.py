@@ -308,7 +308,7 @@ def table(page: str, head: str) -> list[list[str]]:
 
 
 def test_the_table_of_targets_is_complete() -> None:
-    from torchette.build.targets import TARGETS
+    from torchette.targets import TARGETS
 
     rows = table("cross-compile.md", "| target | |")
     assert sorted(re.findall(r"`([\w-]+)`", " ".join(row[0] for row in rows))) == sorted(TARGETS)

@@ -44,9 +44,22 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.pytree": ("torchette.errors",),
     "torchette.extension": (),
     "torchette.format": ("torchette.errors",),
-    "torchette.devtools": ("torchette.errors", "torchette.format", "torchette.pytree", "torchette.runtime"),
+    "torchette.devtools": (
+        "torchette.errors",
+        "torchette.format",
+        "torchette.pytree",
+        "torchette.runtime",
+        "torchette.targets",
+    ),
     "torchette.runtime": ("torchette.errors",),
-    "torchette.build": ("torchette.errors", "torchette.format", "torchette.devtools", "torchette.runtime"),
+    "torchette.targets": ("torchette.errors", "torchette.runtime"),
+    "torchette.build": (
+        "torchette.errors",
+        "torchette.format",
+        "torchette.devtools",
+        "torchette.runtime",
+        "torchette.targets",
+    ),
     "torchette.codegen": (
         "torchette.build",
         "torchette.devtools",
@@ -61,6 +74,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
             "torchette.errors",
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
+            *(("torchette.runtime",) if name == "program" else ()),  # which kernels there are
         )
         for height, floor in enumerate(COMPILER_FLOORS)
         for name in floor
@@ -96,7 +110,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.quantization",
         "torchette.runtime",
     ),
-    "torchette.device": ("torchette.devtools", "torchette.errors", "torchette.exir.memory"),
+    "torchette.device": ("torchette.errors", "torchette.exir.memory", "torchette.targets"),
     "torchette.exir.fit": (
         "torchette.device",
         "torchette.devtools",
@@ -129,6 +143,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.model",
         "torchette.pytree",
         "torchette.runtime",
+        "torchette.targets",
     ),
 }
 
@@ -145,6 +160,7 @@ TORCH_FREE = (
     "torchette.codegen",
     "torchette.runtime",
     "torchette.model",
+    "torchette.targets",
     "torchette.cli",
     "torchette.exir.memory",
 )
@@ -177,11 +193,12 @@ CPP: dict[str, int] = {
     "torchette/backends/": 11,
     "torchette/runtime/method_meta": 9,
     "torchette/runtime/method": 11,
+    "torchette/runtime/method_loading": 12,
     "torchette/extension/": 12,
     "torchette/build/": 13,
     "torchette/build/bare/": 12,
-    "torchette/pybindings/": 13,
-    "torchette/runtime/": 12,  # the platforms, method_load.cpp
+    "torchette/pybindings/": 14,
+    "torchette/runtime/": 13,  # the platforms, method_load.cpp
 }
 # Folders that nobody outside includes from: the core is given its kernels and backends, it does not name them.
 CPP_CLOSED = ("torchette/kernels/", "torchette/backends/")

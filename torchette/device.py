@@ -8,7 +8,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torchette.devtools.memory import target_named
+from torchette import targets
 from torchette.errors import InputError
 from torchette.exir.memory import byte_count
 
@@ -43,7 +43,7 @@ class Device:
         for name, size in self.arenas.items():
             _bytes(f"arena {name}", size)
         if self.target != "native":
-            target_named(self.target)
+            targets.processor(self.target)
         if self.fit and self.ram_bytes is None:
             raise InputError("fit=True needs the size to fit into", hints=['Device(ram="256K", fit=True)'])
         _ = self.flash_bytes

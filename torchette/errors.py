@@ -129,6 +129,28 @@ class MissingKernelError(CompileError, LookupError):
     operators: tuple[str, ...] = ()
 
 
+class MissingKernelWarning(UserWarning):
+    """A finished program needs kernels that this runtime lacks; the one that it is for may have them."""
+
+    code = "kernel-not-here"
+
+
+def kernel_hints(operators: Iterable[str]) -> list[str]:
+    """What to try where kernels are missing, by who would have them."""
+    theirs = [name for name in operators if name.partition("::")[0] not in ("aten", "dim_order_ops")]
+    hints = []
+    if theirs:
+        hints += [
+            f"for {', '.join(theirs)}: torchette.load_library('libmine.so') brings operators with their kernels; "
+            "`torchette custom build` makes such a library",
+        ]
+    return [
+        *hints,
+        "rewrite those lines with other operators; `torchette ops` lists what there is",
+        "write the kernels: docs/custom-kernels.md",
+    ]
+
+
 class DelegationError(CompileError, ValueError):
     """A part of the program cannot be given to a backend: unknown name, contradicting tags, a failed preprocess."""
 

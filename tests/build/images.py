@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from torchette.build import targets, toolchain
+from torchette import targets
+from torchette.build import toolchain
 from torchette.build.bare.boards import BOARDS, Board
 from torchette.build.toolchain import Compiler
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.build.images import compiler, each_board, emulate, needs_emulator
 from tests.models import artifacts
-from torchette import cli
-from torchette.build import library, selection, targets, toolchain
+from torchette import cli, targets
+from torchette.build import library, selection, toolchain
 from torchette.build.bare import boards
 from torchette.build.bare.boards import Board
 from torchette.build.bare.image import Image, bare_flags, bare_units, build_image, link_image

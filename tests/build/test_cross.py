@@ -21,8 +21,8 @@ import torchette
 from tests.building import ROOT, run
 from tests.kernels import parity
 from tests.models import zoo
-from torchette import cli
-from torchette.build import library, selection, targets, toolchain
+from torchette import cli, targets
+from torchette.build import library, selection, toolchain
 from torchette.build.bare import boards
 from torchette.build.make import Made, link_flags, make
 from torchette.build.selection import Selection

@@ -168,7 +168,7 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a: b", "no list of kernels"),
+        ("a: b", "not a list of kernels"),
         ("- kernels: []", "neither op nor func"),
         (
             "- op: nothing.out\n  kernels: [{arg_meta: null, kernel_name: x}]",
@@ -177,7 +177,7 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
         ("- op: add.out", "add.out: it has no kernels"),
         (
             "- op: add.out\n  kernels: [{arg_meta: null, kernel_name: 'a b'}]",
-            "kernel_name is to be a C\\+\\+ name",
+            "kernel_name must be a C\\+\\+ name",
         ),
         (
             "- func: f.out(Tensor a, Stream s, *, Tensor(a!) out) -> Tensor(a!)\n  kernels: [{}]",
@@ -185,9 +185,9 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
         ),
         (LIST.replace("Float, Double", "Float, Quad"), "there is no dtype Quad"),
         (LIST.replace("[T1, D1]", "[T1, D7]"), "there is no dim_order_alias D7"),
-        (LIST.replace("D0: [0, 1]", "D0: [0, 2]"), "no dim order: \\[0, 2\\]"),
+        (LIST.replace("D0: [0, 1]", "D0: [0, 2]"), "not a dim order: \\[0, 2\\]"),
         (LIST.replace("        b: [T0, D0]\n", ""), "arg_meta names out, a; the tensors are a, b, out"),
-        ("- [", "is no YAML"),
+        ("- [", "is not YAML"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, complaint: str, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_the_linker_names_the_missing_bytes(kind: str, net: Path) -> None:
         ),
         (["new", "net.pte", "--ram", "17000"], r"needs ([\d,]+) bytes of 17,000, ([\d,]+) too many"),
         (["new", "net.pte", "--flash", "1K"], r"the program has ([\d,]+) bytes of 1,024, ([\d,]+) too many"),
-        (["new", "net.pte", "--ram", "much"], "'much' is no memory"),
+        (["new", "net.pte", "--ram", "much"], "'much' is not a memory"),
         (["new", "net.pte", "--temp", "some"], "most or least"),
         (["new", "nothing.pte"], "nothing.pte"),
     ],

@@ -17,13 +17,14 @@ import torch
 import torchette
 from tests.building import ROOT, run
 from tests.models import artifacts
-from torchette.build import library, selection, targets, toolchain, web
+from torchette import targets
+from torchette.build import library, selection, toolchain, web
 from torchette.devtools.memory import bills
 
 HERE = Path(__file__).parent
 MODELS = ("digits", "keyword_spotting")
 
-pytestmark = pytest.mark.xdist_group("wasm")
+pytestmark = [pytest.mark.gate, pytest.mark.xdist_group("wasm")]
 
 
 def node(*arguments: str | Path, **more) -> str:
@@ -122,7 +123,6 @@ def test_the_guide_s_script_runs(folder: Path) -> None:
     assert "InvalidArgument input 0 of forward is float32, float64 is given" in printed
 
 
-@pytest.mark.gate  # compiles the C++ library's streams
 def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path) -> None:
     target = targets.find("wasm32-wasi")
     compiler, common = toolchain.find_compiler(target), library.flags(small=False)

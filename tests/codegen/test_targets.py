@@ -15,7 +15,8 @@ import pytest
 from tests.build.images import compiler, emulate
 from tests.building import run
 from tests.models import artifacts
-from torchette.build import targets, toolchain
+from torchette import targets
+from torchette.build import toolchain
 from torchette.build.bare import boards
 from torchette.build.bare.image import bare_flags, bare_units, link_image
 from torchette.build.toolchain import DEVICE_FLAGS, Compiler, Unit

@@ -62,7 +62,7 @@ def test_outputs_are_held_against_the_case(contents: bytes, tmp_path: Path) -> N
 def test_what_is_wrong_is_named(contents: bytes, program: bytes, tmp_path: Path) -> None:
     bundle = BundledModule(contents)
     module = Module(program)
-    with pytest.raises(InputError, match="has 3 cases of method 'forward', number 3 is asked for"):
+    with pytest.raises(InputError, match="has 3 cases of method 'forward', there is no number 3"):
         module.load_bundled_input(bundle, "forward", 3)
     with pytest.raises(InputError, match="has 0 cases of method 'other'"):
         bundle.case("other", 0)

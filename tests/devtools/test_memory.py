@@ -19,10 +19,11 @@ import torchette
 from torchette import runtime
 from torchette.devtools import arena_picture
 from torchette.devtools.inspect import describe
-from torchette.devtools.memory import LAYOUTS, TARGETS, Tenant, bills, size_of, target_named, tenants
+from torchette.devtools.memory import LAYOUTS, Tenant, bills, size_of, tenants
 from torchette.errors import InputError
 from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
+from torchette.targets import PROCESSORS, processor
 
 ROOT = Path(__file__).parents[2]
 CXX = os.environ.get("CXX", "g++")
@@ -108,8 +109,8 @@ def test_a_bill_names_every_memory(file: bytes) -> None:
 
 def test_a_target_that_nobody_knows_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(InputError, match="no target 'z80'") as caught:
-        target_named("z80")
-    assert all(name in str(caught.value) for name in TARGETS)
+        processor("z80")
+    assert all(name in str(caught.value) for name in PROCESSORS)
 
 
 def test_tensors_live_from_their_first_to_their_last_instruction(file: bytes) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.build import chromium
 from tests.building import ROOT
 
-pytestmark = pytest.mark.xdist_group("wasm")
+pytestmark = [pytest.mark.gate, pytest.mark.xdist_group("wasm")]
 
 Point = tuple[float, float]
 

@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 import torchette
 from torchette.backends.xnnpack.partitioner import XnnpackPartitioner
 from torchette.errors import DelegationWarning
-from torchette.exir import to_edge, to_edge_transform_and_lower
+from torchette.exir import ExecutorchBackendConfig, to_edge, to_edge_transform_and_lower
 
 
 class Stateful(nn.Module):
@@ -81,7 +81,9 @@ def lowered(program: ExportedProgram, how: str) -> bytes:
         if how == "XNNPACK":
             edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
             return edge.to_executorch().buffer
-        compiled = torchette.compile(program, partitioner=XnnpackPartitioner(), portable_fallback=True)
+        compiled = torchette.compile(
+            program, backend="xnnpack", config=ExecutorchBackendConfig(portable_fallback=True)
+        )
         return compiled.program.buffer
 
 

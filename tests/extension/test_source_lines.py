@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from tests.building import built, run  # noqa: E402
 from torchette.cli import main  # noqa: E402
 from torchette.devtools.inspect import describe  # noqa: E402
-from torchette.errors import ExecutionError  # noqa: E402
+from torchette.errors import ExecutionError, TorchetteError  # noqa: E402
 from torchette.exir import ExecutorchBackendConfig, to_edge  # noqa: E402
 from torchette.runtime import Runtime  # noqa: E402
 
@@ -106,3 +106,18 @@ def test_profile_run_and_inspect_name_the_line(model: Path, capsys: pytest.Captu
     assert line_of("[index]") in capsys.readouterr().out
     (method,) = describe(model).methods
     assert all(item.source for item in method.instructions)
+
+
+def test_damaged_lines_do_no_harm() -> None:
+    """Bytes around the file's name, where the records of lines stand, are overwritten: there is an error, and no crash."""
+    data = lower()
+    name = data.index(Path(__file__).name.encode())
+    for at in range(name - 160, name + 60):
+        for value in (0, 0x7F, 0xFF):
+            damaged = bytearray(data)
+            damaged[at] = value
+            try:
+                method = Runtime.get().load_program(bytes(damaged)).load_method("forward")
+                method.execute([TABLE, OUTSIDE])
+            except TorchetteError as error:
+                assert str(error)

@@ -368,7 +368,7 @@ def test_indices_are_checked(change: Any, message: str) -> None:
             "segment_index: index 9 of 2",
         ),
         (lambda program: setattr(program.constant_segment, "offsets", [0, 10**6]), "has an offset 1000000"),
-        (lambda program: program.constant_buffer.append(pte.Buffer(b"again")), "stand twice"),
+        (lambda program: program.constant_buffer.append(pte.Buffer(b"again")), "stored twice"),
         (
             lambda program: program.named_data.append(pte.NamedData("name", 2)),
             r"named_data\[0\]: index 2 of 2",

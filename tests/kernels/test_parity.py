@@ -13,14 +13,14 @@ import torch
 from tests.kernels import direct, parity
 from torchette.errors import CompileError
 
-QUICK, FULL = 8, 64
+QUICK, FULL = 16, 64
 
 
 @pytest.mark.parametrize("shard", range(QUICK))
 def test_samples_give_what_eager_gives(shard: int) -> None:
     result = parity.sweep(list(parity.operators())[shard::QUICK], 2, parity.two_dtypes, directly=True)
     assert not result.failures, "\n".join(result.failures)
-    assert result.direct > 100, "kernels cannot be called without a program any more"
+    assert result.direct > 50, "kernels cannot be called without a program any more"
 
 
 @pytest.mark.slow

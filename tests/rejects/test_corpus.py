@@ -217,7 +217,7 @@ class NotCore(nn.Module):
     "aten::_linalg_det.result",
     "torchette ops",
     args=(torch.eye(3),),
-    preserve_ops=[torch.ops.aten._linalg_det.default],
+    edge=EdgeCompileConfig(preserve_ops=[torch.ops.aten._linalg_det.default]),
 )
 class WithoutAKernel(nn.Module):
     def forward(self, x):

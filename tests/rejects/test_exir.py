@@ -121,7 +121,7 @@ def test_training_mode_names_the_modules():
     error = refused(lambda: torchette.compile(model, (X,)), errors.TrainModeError)
     assert error.where == ("1.0: BatchNorm1d", "1.1: Dropout") and error.hints == (
         "call model.eval() before compiling",
-        "if it is meant, as for Monte Carlo dropout: torchette.compile(..., train_mode=True)",
+        "if it is meant, as for Monte Carlo dropout: torchette.compile(..., edge=EdgeCompileConfig(train_mode=True))",
     )
     assert isinstance(error, (ValueError, errors.ExportError))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import CXX, LAUNCHER, ROOT, built, program, run
+from tests.building import BUILD, CXX, LAUNCHER, ROOT, built, program, run
 from tests.runtime.fields import fields
 from tests.runtime.make_program import build, bundle
 from tests.runtime.make_program import external as external_files
@@ -36,12 +36,14 @@ def sanitized() -> Path:
     return built("torchette_core_tests", "torchette_mutate", tree="asan").parent
 
 
+@pytest.mark.safety
 @pytest.mark.xdist_group("sanitized")
 def test_cpp(sanitized: Path) -> None:
     output = run(sanitized / "torchette_core_tests", sanitized / "one_of_everything.pte").stdout
     assert re.search(r"\d{3,} checks, 0 failures", output)
 
 
+@pytest.mark.safety
 @pytest.mark.xdist_group("sanitized")
 def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path: Path) -> None:
     """Of a program, a program whose weights stand in a data file, that data file, and a bundled program."""
@@ -67,17 +69,17 @@ def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path:
         assert min(counts[end] for end in ends) > 100, (name, counts)
 
 
-@pytest.mark.xdist_group("sanitized")
-def test_a_build_without_tracing_refuses_a_tracer(sanitized: Path, tmp_path: Path) -> None:
-    """And is not to be mixed with one that traces."""
+def test_a_build_without_tracing_refuses_a_tracer(tmp_path: Path) -> None:
+    """And is not to be mixed with one that traces. Without sanitizers, so that the C++ tests are among those of every day."""
     sources = [path for path in RUNTIME.glob("*.cpp") if path.stem != "platform_minimal"]
     extension = [ROOT / f"torchette/extension/{name}.cpp" for name in ("file_data_loader", "open_file")]
     extension.append(ROOT / "torchette/extension/mmap_data_loader.cpp")
     tests = sorted((ROOT / "tests/runtime").glob("*_test.cpp"))
-    includes = [f"-I{folder}" for folder in (ROOT, sanitized / "generated", ROOT / "tests/runtime")]
+    includes = [f"-I{folder}" for folder in (ROOT, BUILD / "generated", ROOT / "tests/runtime")]
     flags = ["-std=c++17", "-O0", "-DTORCHETTE_EVENT_TRACER=0", *includes]
+    (tmp_path / "one_of_everything.pte").write_bytes(build())
     program(tmp_path / "tests", [*sources, *extension, *tests], *flags, link=["-lpthread"])
-    assert " 0 failures" in run(tmp_path / "tests", sanitized / "one_of_everything.pte").stdout
+    assert " 0 failures" in run(tmp_path / "tests", tmp_path / "one_of_everything.pte").stdout
     run(*LAUNCHER, CXX, *flags, "-c", ROOT / "benchmarks/smallest.cpp", "-o", tmp_path / "untraced.o")
     names = run("nm", "-C", tmp_path / "untraced.o").stdout
     assert (

@@ -17,6 +17,8 @@ from tests.building import built
 CORPUS = Path(__file__).parent / "corpus.tar.xz"
 SECONDS = int(os.environ.get("TORCHETTE_FUZZ_SECONDS", "5"))
 
+pytestmark = pytest.mark.safety
+
 WITHOUT = "no clang with libFuzzer: ./dev tools, or apt-get install clang libclang-rt-dev"
 
 

@@ -2,5 +2,5 @@
 # In: models and the name of a device. Out: the runtime, its kernels and a runner, compiled for that device.
 """Builds the runtime for other machines: what `torchette build` does.
 
-`targets` says which machines there are, `selection` what models need, `toolchain` compiles and links.
+`torchette.targets` lists the machines, `selection` finds what models need, `toolchain` compiles and links.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: C++ files with operators (torchette/extension/custom_op.h). Out: a shared library that torchette.load_library and
 # C++ programs load.
-"""Compiles operators of one's own."""
+"""Compiles custom operators."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchette.build import library, toolchain
-from torchette.build.targets import find
 from torchette.errors import ModelNotFoundError
+from torchette.targets import find
 
 # The parts of the core that kernels call; each library brings its own.
 _CORE = ("kernel_registry", "memory", "platform", "platform_posix", "tensor")
@@ -21,15 +21,15 @@ def build(sources: Sequence[Path], output: Path | None = None, *, compiler: str 
 
     Args:
         sources: C++ files.
-        output: the library; by default ``lib<first source>.so`` beside where one stands.
-        compiler: see `toolchain.find_compiler`; by default `c++`, where there is one, else ziglang.
+        output: the library; by default ``lib<first source>.so`` in the current folder.
+        compiler: see `toolchain.find_compiler`; by default `c++`, or ziglang without one.
 
     Returns:
         The library.
 
     Raises:
-        ModelNotFoundError: a source is not there.
-        MissingCompilerError, BuildError: there is no compiler, or it refuses a source.
+        ModelNotFoundError: a source does not exist.
+        MissingCompilerError, BuildError: there is no compiler, or it fails.
     """
     for source in sources:
         if not source.is_file():

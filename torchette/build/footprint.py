@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the ELF objects of a build. Out: the bytes that each kernel adds to a program, from who refers to whom.
+# In: the ELF objects of a build. Out: the bytes that each kernel adds to a program, from the references between sections.
 """What each kernel costs.
 
-Every function has a section of its own, and what nobody refers to is not linked. So a kernel's cost is what can be
-reached from it: `own` is reached from no other kernel and not from the rest of the program, and would go with it.
+Every function has its own section, and unreferenced sections are not linked. So a kernel's cost is what can be
+reached from it: `own` is reached from no other kernel and not from the rest of the program; it would go with the kernel.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Object:
 
     def _relocations(self, section: _Section) -> Iterable[tuple[int, int, int]]:
         form = "<QQq" if self.wide else "<IIi"
-        if section.kind == 9:  # the addend stands where it is added
+        if section.kind == 9:  # the addend is stored in the place that it is added to
             form = form[:-1]
         target = self.sections[section.info].data
         for offset, info, *addend in struct.iter_unpack(form, section.data):
@@ -197,7 +197,7 @@ def measure(objects: Sequence[Path], entry: str) -> Footprint:
                 total += section.size
         return total
 
-    # one kernel may stand there once for each level of the instruction set: all of them are its cost
+    # a kernel may exist once for each level of the instruction set: its cost is all of them
     rest = reach({defined[entry]} if entry in defined else set())
     reached = {name: reach(starts) for name, starts in kernels.items()}
     uses = Counter(node for nodes in reached.values() for node in nodes)
@@ -210,7 +210,7 @@ def measure(objects: Sequence[Path], entry: str) -> Footprint:
 
 
 def loaded_bytes(program: Path) -> dict[str, int]:
-    """Bytes of an ELF program by what becomes of them: ``text`` (code and constants), ``data``, ``bss``."""
+    """Bytes of an ELF program by kind: ``text`` (code and constants), ``data``, ``bss``."""
     parts = {"text": 0, "data": 0, "bss": 0}
     for section in _Object(program).sections:
         if section.flags & _ALLOC:

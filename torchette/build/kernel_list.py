@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: ExecuTorch's lists of kernels (functions.yaml, custom_ops.yaml). Out: C++ that declares the kernels and registers
-# them, by dtype and dim order where the list says so. Needs no torch.
+# them, by dtype and dim order if the list says so. Needs no torch.
 """Reads a kernel list and writes its registration: `write`."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchette.build.selection import DTYPES
 from torchette.errors import FormatError, MissingPackageError, ModelNotFoundError
 from torchette.format import pte
 
-# Schema types, and the codes of torchette/runtime/kernel.h that mean the same, to the C++ of a kernel's parameter.
+# Schema types, and the equal codes of torchette/runtime/kernel.h, to the C++ of a kernel's parameter.
 _CPP = {
     "Tensor": "const ::executorch::aten::Tensor&",
     "Tensor?": "const ::executorch::aten::optional<::executorch::aten::Tensor>&",
@@ -58,7 +58,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A line of the list: an operator's full name, its parameters, the C++ function, the keys that it is for."""
+    """A line of the list: an operator's full name, its parameters, the C++ function, and its keys."""
 
     operator: str
     parameters: tuple[Parameter, ...]
@@ -76,16 +76,16 @@ class Kernel:
 
 
 def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple[list[Kernel], list[str]]:
-    """The kernels of a list, and the names of the operators that have none to register: those without out arguments.
+    """The kernels of a list, and the names of the operators without out arguments, which have none to register.
 
     Args:
         path: a YAML file: entries with `op` (an operator of ATen, by name) or `func` (a schema), `kernels` (`arg_meta`,
             `kernel_name`), `type_alias` and `dim_order_alias`.
-        signatures: of operators that are only named, as `torchette.runtime.operator_signatures` gives them, which it is.
+        signatures: of operators without a schema; by default `torchette.runtime.operator_signatures()`.
 
     Raises:
         ModelNotFoundError: there is no such file.
-        FormatError: it is no such list; names the entry and what is wrong with it.
+        FormatError: it is not such a list; names the entry and what is wrong with it.
         MissingPackageError: pyyaml is not installed.
     """
     try:
@@ -98,9 +98,11 @@ def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise FormatError(f"{path} is no YAML: {error}") from None
+        raise FormatError(f"{path} is not YAML: {error}") from None
     if not isinstance(entries, list):
-        raise FormatError(f"{path} is no list of kernels", hints=["entries begin with `- op:` or `- func:`"])
+        raise FormatError(
+            f"{path} is not a list of kernels", hints=["entries begin with `- op:` or `- func:`"]
+        )
     if signatures is None:
         from torchette import runtime
 
@@ -136,7 +138,7 @@ def _kernels(entry: Mapping[str, Any], named: str, signatures: Mapping[str, str]
         raise _Wrong("it has no kernels")
     for kernel in listed:
         if not isinstance(kernel, dict) or not re.fullmatch(r"\w+(::\w+)*", str(kernel.get("kernel_name"))):
-            raise _Wrong(f"kernel_name is to be a C++ name: {kernel}")
+            raise _Wrong(f"kernel_name must be a C++ name: {kernel}")
         space, _, function = str(kernel["kernel_name"]).rpartition("::")
         # where ExecuTorch's generator looks for it
         name = f"{space or 'at'}::native::{function}"
@@ -147,14 +149,14 @@ def _kernels(entry: Mapping[str, Any], named: str, signatures: Mapping[str, str]
 def _of_schema(text: str) -> list[Parameter]:
     match = re.fullmatch(r"\s*[\w:.]+\s*\((.*)\)\s*->.*", text, re.DOTALL)
     if not match:
-        raise _Wrong(f"no schema: {text!r}")
+        raise _Wrong(f"not a schema: {text!r}")
     parameters = []
     for part in re.split(r",(?![^\[(]*[\])])", match[1]):
         words = part.split("=")[0].split()
         if words in ([], ["*"]):
             continue
         if len(words) != 2:
-            raise _Wrong(f"no argument: {part.strip()!r}")
+            raise _Wrong(f"not an argument: {part.strip()!r}")
         kind = re.sub(r"\[\d+\]", "[]", re.sub(r"\((\w)(!?)\)", r"\2", words[0])).replace("SymInt", "int")
         out, kind = "!" in kind, kind.replace("!", "").replace("MemoryFormat", "int")
         if kind not in _CPP and kind.removesuffix("?") not in _CPP:
@@ -166,7 +168,7 @@ def _of_schema(text: str) -> list[Parameter]:
 def _of_signature(operator: str, signatures: Mapping[str, str]) -> list[Parameter]:
     if operator not in signatures:
         raise _Wrong(
-            "this runtime has no such operator, so its arguments are not known: give its schema, with func:"
+            "this runtime has no such operator, so its arguments are unknown: give its schema with func:"
         )
     codes = re.findall(r"\??\w", signatures[operator])
     parameters = []
@@ -178,7 +180,7 @@ def _of_signature(operator: str, signatures: Mapping[str, str]) -> list[Paramete
 
 
 def _keys(meta: Any, entry: Mapping[str, Any], parameters: Sequence[Parameter]) -> Iterable[str]:
-    """A key for each choice of what the aliases stand for; one alias means the same in all arguments."""
+    """A key for each choice of values of the aliases; an alias has the same value in all arguments."""
     if meta is None:
         yield ""
         return
@@ -221,7 +223,7 @@ def _orders(value: Any) -> list[list[int]]:
     nested = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
     for order in nested:
         if not isinstance(order, list) or sorted(order) != list(range(len(order))):
-            raise _Wrong(f"no dim order: {order!r}")
+            raise _Wrong(f"not a dim order: {order!r}")
     return nested
 
 
@@ -273,7 +275,7 @@ def _declarations(kernels: Iterable[Kernel]) -> str:
 
 
 def _functions(kernels: Iterable[Kernel]) -> str:
-    """The first kernel of each operator, under the operator's name; overloads are C++'s own."""
+    """The first kernel of each operator, under the operator's name; overloads are C++ overloads."""
     lines: dict[str, str] = {}
     for kernel in kernels:
         space, _, name = kernel.operator.partition("::")
@@ -290,7 +292,7 @@ def _functions(kernels: Iterable[Kernel]) -> str:
 def _registration(kernels: Iterable[Kernel]) -> str:
     lines = [_ABOUT, '#include "CustomOpsNativeFunctions.h"\n#include "NativeFunctions.h"\n']
     lines.append('#include "torchette/extension/partial_kernel.h"\n\n')
-    # the last one that fits is asked first: those for all tensors come before those for some
+    # the last registered one is tried first: kernels for all tensors come before those for some
     for number, kernel in enumerate(sorted(kernels, key=lambda kernel: kernel.keys != ("",))):
         # C++ may have several functions of that name
         lines.append(f"\nusing Kernel{number} = {kernel.returns}{_declared(kernel)};\n")

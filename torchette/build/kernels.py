@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the sources of the kernel library. Out: which typed function in which file stands behind an operator, which family
-# it belongs to, and the files that it needs. The one place where these sources are read.
+# In: the sources of the kernel library. Out: the typed function and file of each operator, the family that
+# it belongs to, and the files that it needs. Only this module reads these sources.
 """The kernel library as C++ sources."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "torchette" / "kernels"
 
-# What every kernel links with.
+# What every kernel is linked with.
 RUNTIME = ("torchette/runtime/kernel.cpp", "torchette/runtime/memory.cpp", "torchette/runtime/tensor.cpp")
 
 
@@ -47,7 +47,7 @@ def sources() -> tuple[str, ...]:
 def library() -> dict[str, Function]:
     """The typed functions of all operators by full name, such as ``aten::mm.out``.
 
-    They are read from the tables that stand under the kernels, and from the lines of the .def files that these include.
+    They are read from the tables below the kernels, and from the lines of the .def files that these include.
     """
     found = {}
     for source in sources():
@@ -83,7 +83,7 @@ def families() -> dict[str, Family]:
 
 
 def family_of(source: Path) -> Family | None:
-    """The family that a source registers, if it does."""
+    """The family that a source registers, if any."""
     return families().get(source.relative_to(KERNELS).as_posix())
 
 
@@ -121,7 +121,7 @@ def closure(files: Iterable[str]) -> list[str]:
 
 
 def takes_scratch(operator: str) -> bool:
-    """Whether the kernel of an operator, or what it stands on, can ask for scratch memory."""
+    """Whether the kernel of an operator, or a file that it includes, can ask for scratch memory."""
     files = closure([f"torchette/kernels/{library()[operator].source}"])
     ours = (ROOT / file for file in files if file.startswith("torchette/kernels/"))
     return any("allocate_temp(" in file.read_text(encoding="utf-8") for file in ours)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a target, a selection and a compiler. Out: the runtime with its kernels and backends as objects, its headers, and
 # a program that runs .pte files.
-"""What a build is made of: `units` names the sources with their flags, `write_headers` gives what programs include."""
+"""The parts of a build: `units` gives the sources with their flags, `write_headers` the headers for programs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from torchette.build import kernels
 from torchette.build.selection import Selection
-from torchette.build.targets import Target
 from torchette.build.toolchain import DEVICE_FLAGS, KERNEL_FLAGS, ROOT, Unit, cache_folder
 from torchette.errors import TargetError
 from torchette.format import schema
+from torchette.targets import Target
 
 PACKAGE = ROOT / "torchette"
 _LEVELS = {
@@ -26,7 +26,7 @@ _LEVELS = {
 
 
 def generated_folder() -> Path:
-    """The include folder of what is made from the schemas; its path says what is in it."""
+    """The include folder of headers made from the schemas; its path depends on their contents."""
     sources = sorted((PACKAGE / "schema").glob("*.fbs"))
     texts = {source: schema.cpp_header(schema.load(source), source.name) for source in sources}
     folder = cache_folder() / "include" / _digest("".join(texts.values()))
@@ -54,7 +54,7 @@ def _digest(text: str) -> str:
 
 
 def _write(path: Path, text: str) -> Path:
-    """Writes what is not there yet: an unchanged file keeps its time."""
+    """Writes a file only if it changes: an unchanged file keeps its time."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -62,7 +62,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def flags(*, small: bool, log_level: int = 2, tracing: bool = True) -> tuple[str, ...]:
-    """Flags of every source of the runtime, and of what includes its headers."""
+    """Flags of every source of the runtime, and of sources that include its headers."""
     return (
         *DEVICE_FLAGS,
         *(("-Os", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables") if small else ("-O2",)),
@@ -82,7 +82,7 @@ def core_flags(selection: Selection, common: tuple[str, ...]) -> tuple[str, ...]
 
 
 def core_units(platform: str, common: tuple[str, ...]) -> list[Unit]:
-    """The core with a platform layer: "posix", "minimal", or "" for one of the caller's."""
+    """The core with a platform layer: "posix", "minimal", or "" for the caller's own."""
     sources = sorted((PACKAGE / "runtime").glob("*.cpp"))
     left_out = re.compile(r"platform_(?!%s$)\w+" % (platform or "$"))
     return [Unit(source, common) for source in sources if not left_out.fullmatch(source.stem)]
@@ -109,7 +109,7 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
     return units
 
 
-# A function that is not static: another source may call it.
+# A function that is not static may be called by another source.
 _SHARED = re.compile(
     r"^(?!static |template|constexpr |inline |extern |const |using )\w[\w:<>*& ]* \w+\(.*[^;]$", re.M
 )
@@ -129,7 +129,7 @@ def _selection_header(selection: Selection, source: Path | None) -> Path:
 
 
 def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
-    """The conveniences above the core: files, malloc, Module, and, but in WebAssembly, threads."""
+    """The conveniences above the core: files, malloc, Module, and threads, except in WebAssembly."""
     left_out = ("method_threads", "parallel_method", "thread_pool") if target.kind == "wasm" else ()
     sources = sorted((PACKAGE / "extension").glob("*.cpp"))
     return [Unit(source, common) for source in sources if source.stem not in left_out]
@@ -138,7 +138,7 @@ def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
 def units(
     target: Target, selection: Selection, platform: str, common: tuple[str, ...], *, small: bool
 ) -> list[Unit]:
-    """Every source of the library for a target; a target without files is given core and kernels alone."""
+    """Every source of the library for a target; without files, only core and kernels."""
     found = core_units(platform, core_flags(selection, common)) + kernel_units(
         target, selection, common, small=small
     )
@@ -151,13 +151,13 @@ def backend_units(selection: Selection, target: Target, common: tuple[str, ...])
     """The backends that the selection names, and the list that registers them.
 
     Raises:
-        TargetError: one of them is not made of sources that compile anywhere.
+        TargetError: one of them has no sources that compile anywhere.
     """
     portable = portable_backends()
     missing = sorted(selection.backends.difference(portable))
     if missing:
         raise TargetError(
-            f"{target.name} has no backend {missing[0]}, to which a model gives a part of its work",
+            f"{target.name} has no backend {missing[0]}, which a model uses",
             hints=[
                 "compile the model without a partitioner for it, or with portable_fallback=True",
                 f"the backends that are built for other machines: {', '.join(sorted(portable)) or 'none'}",
@@ -175,7 +175,7 @@ def backend_units(selection: Selection, target: Target, common: tuple[str, ...])
 
 
 def portable_backends() -> dict[str, Path]:
-    """The source of each backend that is one file and stands on no library, by the name that programs use."""
+    """The source of each backend that is one file without a library, by the name that programs use."""
     found = {}
     for source in sorted((PACKAGE / "backends").glob("*/runtime.cpp")):
         name = re.search(r'"(\w+Backend)"', source.read_text(encoding="utf-8"))
@@ -190,7 +190,7 @@ def runner_units(common: tuple[str, ...]) -> list[Unit]:
 
 
 def write_headers(folder: Path, *, bare: bool) -> None:
-    """What programs include: the runtime's headers, and the extension's where there are files."""
+    """The headers for programs: the runtime's, and the extension's if there are files."""
     for part in ("runtime", *(() if bare else ("extension",))):
         for header in (PACKAGE / part).glob("*.h"):
             to = folder / "torchette" / part / header.name

@@ -13,9 +13,9 @@ from pathlib import Path
 from torchette.build import footprint, library, toolchain
 from torchette.build.bare.image import bare_flags
 from torchette.build.selection import Selection
-from torchette.build.targets import Target
+from torchette.targets import Target
 
-# Linking that leaves out what nobody refers to, by kind of target; Apple's linker has other words.
+# Flags that drop unreferenced sections, by kind of target; Apple's linker has another flag.
 _GC = {"aarch64-macos": ("-Wl,-dead_strip",)}
 
 
@@ -24,10 +24,10 @@ class Made:
     """What `make` has built.
 
     Attributes:
-        files: every file of the folder that people name, by what it is: "library", "headers", "runner", "selection",
+        files: the main files of the folder, by kind: "library", "headers", "runner", "selection",
             "toolchain".
-        footprint: what each kernel costs; None where the objects are not ELF files.
-        loaded: bytes of the runner by what becomes of them; None where it is not an ELF file, or there is none.
+        footprint: what each kernel costs; None if the objects are not ELF files.
+        loaded: bytes of the runner by kind; None if it is not an ELF file, or there is none.
     """
 
     files: dict[str, Path]
@@ -49,20 +49,20 @@ def make(
 
     Args:
         target: the machine.
-        selection: the operators, dtypes and backends to hold.
-        folder: where to; made where it is not there.
+        selection: the operators, dtypes and backends to keep.
+        folder: the output folder; created if it does not exist.
         compiler: as for `toolchain.find_compiler`.
-        small: optimise for size; by default where there is no operating system.
+        small: optimize for size; by default without an operating system.
         log_level: 0 keeps no messages, 4 all.
-        report: told of each object that is compiled.
+        report: called for each object that is compiled.
 
     Raises:
         MissingCompilerError: there is no compiler for the target.
         TargetError: the target lacks a backend that the selection names.
-        BuildError: the compiler or linker refused something.
+        BuildError: the compiler or linker failed.
     """
     driver = toolchain.find_compiler(target, compiler)
-    if driver.is_zig:  # its library cannot ask the processor what it has
+    if driver.is_zig:  # its library cannot detect the processor's features
         target = dataclasses.replace(target, levels=False)
     small = target.kind in ("bare", "wasm") if small is None else small
     bare = target.kind == "bare"
@@ -103,7 +103,7 @@ def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:
 
 
 def _or_none(function, *args):  # type: ignore[no-untyped-def]
-    """The function's value, or None where the files are not of the kind that it reads."""
+    """The function's value, or None if it cannot read files of this kind."""
     try:
         return function(*args)
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files, or names of operators and dtypes. Out: what a build must hold for them, as a C++ header that cuts the
+# In: .pte files, or names of operators and dtypes. Out: what a build needs for them, as a C++ header that limits the
 # kernel library to it (torchette/runtime/selected.h).
 """What models need of a build: operators, dtypes and backends."""
 
@@ -35,12 +35,12 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Selection:
-    """What a build holds.
+    """What a build keeps.
 
     Attributes:
         operators: full names, such as ``aten::add.out``; None for all kernels.
         dtypes: names as torch has them; None for all.
-        backends: registered names of the backends that the models' delegates ask for.
+        backends: registered names of the backends of the models' delegates.
     """
 
     operators: frozenset[str] | None
@@ -56,10 +56,10 @@ class Selection:
         )
 
     def header(self, source: Path | None = None) -> str:
-        """The C++ header that cuts a build to this, to be included before everything else.
+        """The C++ header that limits a build to this selection; it must be included before everything else.
 
         Args:
-            source: for this source of a kernel family alone, so that its object serves other models, too.
+            source: only for this source of a kernel family, so that its object also serves other models.
         """
         lines = []
         if self.dtypes is not None:
@@ -88,7 +88,7 @@ def of_file(path: str | Path) -> Selection:
     """What a .pte file needs: its operators, the dtypes of its tensors, its delegates' backends.
 
     Raises:
-        FormatError: it is no .pte file.
+        FormatError: it is not a .pte file.
     """
     program = pte.load_file(path).program
     operators, dtypes, backends = set(), set(), set()
@@ -101,28 +101,28 @@ def of_file(path: str | Path) -> Selection:
             if kind == "Tensor":
                 dtypes.add(names.get(int(value.val.scalar_type), ""))
             elif kind == "Double":
-                dtypes.add("float32")  # a number among whole ones: they compute in float32
+                dtypes.add("float32")  # integers with a floating-point number compute in float32
     return Selection(frozenset(operators), frozenset(dtypes - {""}), frozenset(backends))
 
 
 def of_files(paths: Sequence[str | Path]) -> Selection:
-    """What all of the files need together; everything where there are none."""
+    """What all of the files need together; everything if there are none."""
     if not paths:
         return EVERYTHING
     return functools.reduce(Selection.__or__, map(of_file, paths))
 
 
 def checked_operators(names: Iterable[str]) -> frozenset[str]:
-    """The names, each of which the kernel library has.
+    """The names, all of which the kernel library must have.
 
     Raises:
-        TargetError: one is not there; names the nearest.
+        TargetError: one does not exist; names the nearest.
     """
     return _checked("operator", names, kernels.library())
 
 
 def checked_dtypes(names: Iterable[str]) -> frozenset[str]:
-    """The names of dtypes, each of which tensors may have.
+    """The names of dtypes, all of which must exist.
 
     Raises:
         TargetError: one is unknown; names the nearest.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: C++ sources and a target. Out: objects, libraries and programs, made by ziglang or by a compiler that is named.
-# Every object is kept and made again only when its source, a header that it read, its flags or the compiler changed.
+# In: C++ sources and a target. Out: objects, libraries and programs, made by ziglang or by a named compiler.
+# An object is made again only if its source, a header that it includes, its flags or the compiler changed.
 """Compiles, archives and links for a target."""
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchette.build.targets import Target
 from torchette.errors import BuildError, MissingCompilerError
+from torchette.targets import Target
 
 ROOT = (
     Path(__file__).resolve().parents[2]
 )  # include paths begin here, in a checkout and where pip has installed
 
-# What all code that may go into firmware is compiled with; CMakeLists.txt has the same list.
+# The flags of all code that may go into firmware; CMakeLists.txt has the same list.
 DEVICE_FLAGS = (
     *("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
     *("-ffunction-sections", "-fdata-sections", "-w"),
@@ -39,7 +39,7 @@ Report = Callable[[int, int, str], None]  # objects made, objects to make, name 
 
 
 def cache_folder() -> Path:
-    """Where objects are kept: ``$TORCHETTE_CACHE``, else ``torchette`` in the user's cache folder."""
+    """The cache of objects: ``$TORCHETTE_CACHE``, or ``torchette`` in the user's cache folder."""
     named = os.environ.get("TORCHETTE_CACHE")
     if named:
         return Path(named)
@@ -70,11 +70,11 @@ def find_compiler(target: Target, named: str | None = None) -> Compiler:
 
     Args:
         target: the machine to build for.
-        named: None for ziglang (on the host for `c++`, where there is one); a prefix of GNU tools such as
+        named: None for ziglang (on the host for `c++`, if there is one); a prefix of GNU tools such as
             ``arm-none-eabi-``; or a command such as ``clang++ --target=aarch64-linux-gnu``.
 
     Raises:
-        MissingCompilerError: it is not on this machine; says what to install.
+        MissingCompilerError: it is not installed; says what to install.
     """
     if named is None and target.name == "host" and shutil.which("c++"):
         named = ""
@@ -122,7 +122,7 @@ def _zig(target: Target) -> Compiler:
             hints=["pip install 'torchette[build]'", *_named(target)],
         )
     zig = (sys.executable, "-m", "ziglang")
-    # -fno-sanitize: zig's default traps on what C++ calls undefined, which costs code
+    # -fno-sanitize: by default zig traps on undefined behaviour, which costs code
     flags = ("-fno-sanitize=all", "-fno-stack-protector")
     return Compiler(
         (*zig, "c++", *target.zig, *flags, "-g0"),
@@ -141,7 +141,7 @@ def _named(target: Target) -> list[str]:
 
 @dataclass(frozen=True)
 class Unit:
-    """One source with the flags that it needs beside the target's."""
+    """One source, and its flags in addition to the target's."""
 
     source: Path
     flags: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
     """Compiles each unit, several at a time, and returns their objects, in order.
 
     Raises:
-        BuildError: the compiler refused one; holds what it said.
+        BuildError: the compiler failed; has its message.
     """
     objects: list[Path | None] = [None] * len(units)
     missing = []
@@ -173,7 +173,7 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
         objects[i] = _kept(compiler, unit)
         if objects[i] is None:
             missing.append(i)
-    # the large ones first, so that none is left alone at the end
+    # the large ones first, so that none runs alone at the end
     missing.sort(key=lambda i: -units[i].source.stat().st_size)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {pool.submit(_compile, compiler, units[i]): i for i in missing}
@@ -189,7 +189,7 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
     return [path for path in objects if path is not None]
 
 
-# Objects do not depend on where the package lies (-ffile-prefix-map), so that another installation finds them, too.
+# Objects do not depend on the package's path (-ffile-prefix-map), so that another installation can use them too.
 _HERE = "<torchette>"
 
 
@@ -198,7 +198,7 @@ def _movable(text: str) -> str:
 
 
 def _entry(compiler: Compiler, unit: Unit) -> Path:
-    """Where the object is kept; its file of dependencies says what it was made from."""
+    """The path of the object; its file of dependencies lists what it was made from."""
     command = [
         compiler.identity,
         *compiler.compile[1:],
@@ -244,10 +244,10 @@ def archive(compiler: Compiler, objects: Sequence[Path], library: Path) -> None:
 def link(
     compiler: Compiler, objects: Sequence[Path], program: Path, flags: Sequence[str | Path] = ()
 ) -> None:
-    """Links a program; what nobody refers to is left out.
+    """Links a program without unreferenced sections.
 
     Raises:
-        BuildError: the linker refused; holds what it said.
+        BuildError: the linker failed; has its message.
     """
     _run([*compiler.link, *objects, *flags, "-o", program], f"{program.name} cannot be linked")
 

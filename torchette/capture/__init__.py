@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from torchette.capture.checks import Checks
+from torchette.capture.recurrent import Recurrent
 from torchette.capture.rewrites import Rewrites
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
 
@@ -61,7 +62,7 @@ def capture(
     if not train_mode:
         _refuse_train_mode(module)
     try:
-        with warnings.catch_warnings(), torch.no_grad(), Rewrites(), Checks() as checks:
+        with warnings.catch_warnings(), torch.no_grad(), Rewrites(), Recurrent(), Checks() as checks:
             warnings.simplefilter("ignore")
             args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)

@@ -22,7 +22,7 @@ DONE, CHECK_FAILED, UNUSABLE = 0, 1, 2
 
 
 class UsageError(Exception):
-    """The command line asks for something that cannot be done; the text is one line."""
+    """The command line asks for something impossible; the text is one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _CMakePrefix(argparse.Action):
-    """Prints what CMAKE_PREFIX_PATH needs: the package's own folder, where it was installed."""
+    """Prints what CMAKE_PREFIX_PATH needs: the package's installed folder."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(nargs=0, **more)
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # The reader, `head` for one, has seen enough. Python's own flush at exit must not complain either.
+        # The reader, such as `head`, closed the pipe. Python's own flush at exit must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except (UsageError, TorchetteError, OSError) as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a command line. Out: the board that images are made for, with the memories, stack and scratch memory that it names.
-"""Boards, as the verbs that make images take them."""
+# In: a command line. Out: the board of an image, with the memories, stack and scratch memory that the options give.
+"""The options of verbs that build images for boards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ DEFAULT = "mps2-an386"
 
 
 def arguments(parser: argparse._ActionsContainer) -> None:
-    """Declares the options that say what an image runs on."""
+    """Declares the options for the board of an image."""
     parser.add_argument(
         "--board", help="what it runs on (default: one with the target's processor, mps2-an386)"
     )
-    parser.add_argument(
-        "--flash", metavar="SIZE[@ADDRESS]", help="the board's flash, where yours has another"
-    )
-    parser.add_argument("--ram", metavar="SIZE[@ADDRESS]", help="the board's RAM, where yours has another")
+    parser.add_argument("--flash", metavar="SIZE[@ADDRESS]", help="the flash of your board, if it differs")
+    parser.add_argument("--ram", metavar="SIZE[@ADDRESS]", help="the RAM of your board, if it differs")
     parser.add_argument("--stack", metavar="SIZE", default="16K", help="bytes of the stack (default: 16K)")
     parser.add_argument(
         "--temp", default="most", metavar="BYTES", help="bytes of the temp pool, or most (default) or least"
@@ -30,7 +28,7 @@ def arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def chosen(options: argparse.Namespace, default: str) -> tuple[Board, int, str | int]:
-    """The board with the memories that the options name, the stack's bytes, and those of the temp pool."""
+    """The board with the memories of the options, the bytes of the stack, and those of the temp pool."""
     board = boards.find(options.board or default)
     if options.flash:
         board = dataclasses.replace(board, flash=boards.region(options.flash, board.flash.origin))

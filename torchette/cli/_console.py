@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: tables, values and steps of work. Out: a terminal's text; rich draws it where it is installed and somebody is
-# looking, plain aligned columns everywhere else.
-"""What the verbs print with."""
+# In: tables, values and steps of work. Out: text for a terminal; rich draws it if it is installed and the output is a
+# terminal. Otherwise plain aligned columns.
+"""Functions with which the verbs print."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def print_values(pairs: Sequence[tuple[str, Any]]) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a line for the person, apart from the result: to standard error."""
+    """Prints a line for the user to standard error, apart from the result."""
     print(text, file=sys.stderr)
 
 
 @contextlib.contextmanager
 def working(words: str) -> Iterator[None]:
-    """Shows on standard error that something takes its time, and afterwards how long it took."""
+    """Shows progress on standard error, and afterwards how long the work took."""
     start = time.perf_counter()
     live = sys.stderr.isatty()
     if live:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: what the user writes for an input (a shape and dtype, or a file), or what a method asks for. Out: numpy arrays.
-# Needs numpy alone, so that `torchette run` works where torch is absent.
-"""Inputs for a model, from text, from files, or made up."""
+# In: what the user writes for an input (a shape and dtype, or a file), or the signature of a method. Out: numpy arrays.
+# Needs only numpy, so that `torchette run` works without torch.
+"""Inputs for a model: from text, from files, or generated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT |= {"i32": "int32", "i64": "int64"}
 
 
 def made_up(shape: Sequence[int], dtype: str, random: np.random.Generator) -> np.ndarray:
-    """An array for trying a model out: normal noise for floats, 0 or 1 for integers (an index that is nearly always
+    """An array to try a model with: normal noise for floats, 0 or 1 for integers (an index that is nearly always
     in range) and booleans."""
     kind = np.dtype(dtype)
     if kind.kind == "f":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a .pte file, a method's name and what the user wrote for its inputs. Out: the loaded method and its inputs.
-"""Methods of compiled models, ready to be called."""
+"""Methods of compiled models, ready to call."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torchette.cli import UsageError
 from torchette.cli import _inputs as inputs
 from torchette.devtools.inspect import MethodInfo, ValueInfo, describe
 
-# Made-up numbers for inputs that are no tensors.
+# Numbers for inputs that are no tensors, if the user gives none.
 PLAIN = {"int": 1, "double": 1.0, "bool": True, "null": None}
 
 
 class Chosen(NamedTuple):
-    """A method of a file, what the file says of it, and a value for each of its inputs."""
+    """A method of a file, its signature in the file, and a value for each of its inputs."""
 
     path: Path
     info: MethodInfo
@@ -27,17 +27,17 @@ class Chosen(NamedTuple):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options that say which method, and what it is given."""
+    """Declares the options for the method and its inputs."""
     parser.add_argument("file", metavar="MODEL.pte", type=Path, help="a compiled model")
     parser.add_argument(
         "--method", default=None, help="the method to call (default: forward, or the only one)"
     )
     parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
-    parser.add_argument("--seed", type=int, default=0, help="for made-up inputs (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of generated inputs (default: 0)")
 
 
 def choose(options: argparse.Namespace) -> Chosen:
-    """The method and the inputs that the options name; inputs that nobody named are made up.
+    """The method and the inputs that the options name; other inputs are generated.
 
     Raises:
         UsageError: there is no such method, or not one input for each that it takes.

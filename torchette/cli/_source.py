@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: what the user calls a model: an attribute of a .py file, an importable name, or a saved .pt2. Out: the module or
-# exported program, and the example inputs that come with it. Imports torch, and says so where it is absent.
-"""Models, found by what the user writes."""
+# exported program, and its example inputs. Imports torch, and says so if it is not installed.
+"""Finds the model that the user names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELP = (
 
 
 class Source(NamedTuple):
-    """A model, and the positional inputs that its author gave as an example."""
+    """A model, and the example inputs of its author (positional)."""
 
     model: Any  # torch.nn.Module or torch.export.ExportedProgram
     inputs: tuple | None
@@ -73,7 +73,7 @@ def load(text: str) -> Source:
             value, inputs = value
         if not isinstance(value, torch.nn.Module):
             raise UsageError(f"{text}() returned a {type(value).__name__}, not a torch.nn.Module")
-        if made_here:  # nobody else has had the chance to
+        if made_here:  # nobody else could call eval()
             value.eval()
     if inputs is None:
         inputs = getattr(value, "example_inputs", getattr(module, "example_inputs", None))
@@ -93,7 +93,7 @@ def exported(text: str, inputs: Sequence[str] | None, *, seed: int = 0) -> Any:
 
 
 def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tuple:
-    """The positional inputs to compile with: those that the user wrote, else those that came with the model.
+    """The positional inputs to compile with: those that the user wrote, or else those of the model.
 
     Raises:
         UsageError: there are neither.
@@ -148,7 +148,7 @@ def _call(function: Any, text: str) -> Any:
 
 
 def _guarded(text: str, function: Any, *arguments: Any) -> Any:
-    """Calls the user's code; what it raises becomes one line that names the place in it."""
+    """Calls the user's code; an exception becomes one line that names its place."""
     try:
         return function(*arguments)
     except Exception as error:

@@ -3,7 +3,7 @@
 """Start a backend of your own: a complete one that adds and multiplies
 
 Writes NAME/ with a partitioner, a preprocess, a runtime in C++, a CMakeLists.txt and a test that builds the runtime,
-registers it and runs the conformance suite. All of it is the null backend under another name: change what you need.
+registers it and runs the conformance suite. It is the null backend under another name: change what you need.
 
 examples:
   torchette backend new acme
@@ -69,14 +69,16 @@ def test_conformance(check):
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["new"], help="what to do")
-    parser.add_argument("name", metavar="NAME", help="of the backend: lower case, a Python and C++ name")
+    parser.add_argument(
+        "name", metavar="NAME", help="the backend's name: lower case, valid in Python and C++"
+    )
     parser.add_argument(
         "-o",
         "--output",
         metavar="DIR",
         type=Path,
         default=Path(),
-        help="where its folder goes (default: here)",
+        help="the parent of the new folder (default: here)",
     )
 
 

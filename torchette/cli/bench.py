@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: how long it takes to load and to run here. Needs numpy alone.
+# In: a .pte file. Out: how long it takes to load and to run on this machine. Needs only numpy.
 """Measure how long a .pte file takes to load and to run
 
 Loading is measured with the file in the system's cache. The first run, which touches every page of the weights, and
-the warm-up runs after it are reported apart from the measured ones.
+the warm-up runs after it are reported separately.
 
 examples:
   torchette bench net.pte
@@ -28,9 +28,7 @@ LOADS = 10
 def arguments(parser: argparse.ArgumentParser) -> None:
     _method.arguments(parser)
     parser.add_argument("-n", type=int, default=50, metavar="RUNS", help="measured runs (default: 50)")
-    parser.add_argument(
-        "--warm-up", type=int, default=3, metavar="RUNS", help="runs before them (default: 3)"
-    )
+    parser.add_argument("--warm-up", type=int, default=3, metavar="RUNS", help="warm-up runs (default: 3)")
     parser.add_argument("--json", action="store_true", help="print JSON, in seconds")
 
 
@@ -67,6 +65,6 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def quantiles(times: list[float]) -> dict[str, float]:
-    """The times that a tenth, half and nine tenths of the runs stay below, and the shortest."""
+    """The 10th, 50th and 90th percentile of the runs, and the shortest."""
     p10, p50, p90 = map(float, np.percentile(times, [10, 50, 90]))
     return {"p10": p10, "p50": p50, "p90": p90, "min": min(times)}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files and the name of a machine. Out: a folder with the runtime for that machine, cut to what the files need.
+# In: .pte files and the name of a machine. Out: a folder with the runtime for that machine, with only what the files need.
 """Build the runtime for another machine, with the kernels that models need
 
 Compiles with the package ziglang (pip install 'torchette[build]'), or with a compiler of your own. Several models give
-a build that runs each of them. A first build for a target takes minutes; later ones compile what has changed.
+one build that runs each of them. The first build for a target takes minutes; later ones compile only changes.
 
 examples:
   torchette build --target aarch64-linux net.pte -o build      for a Raspberry Pi
@@ -21,17 +21,21 @@ from pathlib import Path
 
 from torchette.build.bare.image import Image
 from torchette.build.selection import Selection
-from torchette.build.targets import Target
 from torchette.cli import DONE, UsageError, _board
 from torchette.cli._console import note, print_json, print_table, print_values
+from torchette.targets import Target
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", metavar="MODEL.pte", type=Path, nargs="*", help="what the build must run")
-    parser.add_argument("--target", default="host", help="the machine to build for (default: host)")
-    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="where everything goes")
-    parser.add_argument("--ops", metavar="A,B,...", help="operators to hold, instead of the models'")
-    parser.add_argument("--dtypes", metavar="A,B,...", help="dtypes to hold, instead of the models'")
+    parser.add_argument(
+        "models", metavar="MODEL.pte", type=Path, nargs="*", help="the models that the build must run"
+    )
+    parser.add_argument(
+        "--target", default="host", help="the machine to build for, see --list (default: host)"
+    )
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="the folder to write")
+    parser.add_argument("--ops", metavar="A,B,...", help="operators to keep, instead of the models'")
+    parser.add_argument("--dtypes", metavar="A,B,...", help="dtypes to keep, instead of the models'")
     parser.add_argument(
         "--compiler",
         metavar="COMMAND",
@@ -40,10 +44,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--optimize",
         choices=["size", "speed"],
-        help="default: size where there is no operating system, else speed",
+        help="default: size without an operating system, otherwise speed",
     )
     parser.add_argument(
-        "--log-level", type=int, choices=range(5), default=2, help="messages that are kept: 0 none, 4 all (2)"
+        "--log-level",
+        type=int,
+        choices=range(5),
+        default=2,
+        help="messages to keep: 0 none, 4 all (default: 2)",
     )
     _board.arguments(parser.add_argument_group("images of models, for targets without an operating system"))
     parser.add_argument("--list", action="store_true", help="list the targets")
@@ -51,7 +59,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchette.build import kernels, selection, targets
+    from torchette import targets
+    from torchette.build import kernels, selection
     from torchette.build.make import make
 
     if options.list:
@@ -146,7 +155,7 @@ def _build_for_browser(options: argparse.Namespace, chosen: Selection) -> int:
 
 
 def _build_images(options: argparse.Namespace, target: Target, chosen: Selection) -> list[Image]:
-    """An image of each model, which compares its results with those that the model gives here."""
+    """An image of each model; it compares its results with those of this machine."""
     from torchette.build import toolchain
     from torchette.build.bare.boards import BOARDS
     from torchette.build.bare.image import build_image
@@ -186,7 +195,7 @@ def _left_out(dtypes: frozenset[str] | None) -> list[str]:
 
 
 def _progress(done: int, of: int, name: str) -> None:
-    """A line on standard error for each object, or one line that changes where somebody is looking."""
+    """A line on standard error for each object; on a terminal one line that changes."""
     live = sys.stderr.isatty()
     end = "" if live and done < of else "\n"
     print(

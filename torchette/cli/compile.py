@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model as the user names it. Out: a .pte file; or what the compiler does on the way there.
+# In: a model as the user names it. Out: a .pte file, or the compiler's intermediate results.
 """Compile a PyTorch model to a .pte file
 
 MODEL is FILE.py:NAME or MODULE:NAME, where NAME is a module, a class that needs no arguments, or a function that
@@ -13,12 +13,12 @@ examples:
   torchette compile --list                                   the stages and passes of the compiler
   torchette compile model.py:Net --until edge                print the graph after a stage
   torchette compile model.py:Net --dump graphs               the graph after every pass, a file each
-  torchette compile model.py:Net --disable fold_constants    without one of the optimisations
-  torchette compile model.py:Net --backend xnnpack --fallback    by XNNPACK, and by our kernels where it is missing
+  torchette compile model.py:Net --disable fold_constants    without one optimization
+  torchette compile model.py:Net --backend xnnpack --fallback    by XNNPACK, or by our kernels if it is missing
   torchette compile model.py:Net --dynamic 0:0=batch:1..32   dimension 0 of input 0 is from 1 to 32
   torchette compile model.py:Net --backend xnnpack --quantize int8 --calibration day.npz --calibration night.npz
-  torchette compile model.py:Net --data-file weights.ptd     the weights in a file of their own, beside the program
-  torchette compile model.py:Net --strip                     without the lines that --name-lines, the default, stores
+  torchette compile model.py:Net --data-file weights.ptd     the weights in a separate file
+  torchette compile model.py:Net --strip                     without the lines of the model that are stored by default
   torchette compile model.py:Net --arena SRAM=64K --arena DRAM      hot tensors in 64 KB, the others elsewhere
   torchette compile model.py:Net --budget ram=64K --budget target=cortex-m4 --fit      image layers in strips until it fits
 """
@@ -51,13 +51,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", type=Path, help="the .pte to write (default: after the model)"
     )
     parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
-    parser.add_argument("--seed", type=int, default=0, help="for made-up inputs (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of generated inputs (default: 0)")
     parser.add_argument("--check", action="store_true", help="run the result and compare it with eager")
     parser.add_argument(
         "--check-passes", action="store_true", help="compare the graph before and after every pass"
     )
     parser.add_argument(
-        "--disable", action="append", metavar="PASS", default=[], help="do not run this optimisation"
+        "--disable", action="append", metavar="PASS", default=[], help="switch off this optimization"
     )
     parser.add_argument(
         "--dump", metavar="DIR", type=Path, help="write the graph after every pass into this folder"
@@ -68,9 +68,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what runs the model: auto (the default), portable, xnnpack or another backend; repeat to ask several in order",
     )
-    parser.add_argument(
-        "--fallback", action="store_true", help="let the file also run where the backend is missing"
-    )
+    parser.add_argument("--fallback", action="store_true", help="let the file also run without the backend")
     parser.add_argument(
         "--dynamic",
         action="append",
@@ -103,14 +101,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME[=SIZE]",
         default=[],
-        help="a memory of the device, the fastest first; without a size it has as many bytes as it takes",
+        help="a memory of the device, the fastest first; without a size it is unlimited",
     )
     parser.add_argument(
         "--budget",
         action="append",
         metavar="NAME=VALUE",
         default=[],
-        help="what the device has: ram=64K, flash=256K, target=cortex-m4; a model that needs more is refused",
+        help="limits of the device: ram=64K, flash=256K, target=cortex-m4; a model that needs more is refused",
     )
     parser.add_argument(
         "--fit", action="store_true", help="change the model's layers so that it fits the budget"
@@ -229,7 +227,7 @@ def _print(facts: dict[str, Any], report: Any) -> None:
 
 
 def _compare(model: Any, original: Any, example: tuple) -> tuple[bool, float]:
-    """Whether the compiled model gives what the original gives, and the largest difference of a single number."""
+    """Whether the compiled model equals the original, and the largest difference of a single number."""
     import torch
     from torch.utils import _pytree
 

@@ -2,7 +2,7 @@
 # In: C++ files with operators. Out: a library of them, for torch and for every runtime.
 """Operators and kernels of your own: compile them, register them
 
-`yaml` turns lists of kernels in ExecuTorch's form into C++ that declares and registers them. `build` makes a shared library of C++ files with operators; torchette.load_library() puts them into torch, for eager and
+`yaml` turns lists of kernels in ExecuTorch's form into C++ that declares and registers them. `build` makes a shared library of C++ files with operators; torchette.load_library() registers them in torch, for eager and
 export, and into the runtime.
 
 examples:
@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     build = actions.add_parser("build", help="compile operators into a shared library")
     build.add_argument("sources", metavar="FILE.cpp", type=Path, nargs="+")
     build.add_argument("-o", "--output", metavar="LIBRARY", type=Path, help="default: lib<first file>.so")
-    build.add_argument("--compiler", help="a command; default: c++, or ziglang where there is none")
+    build.add_argument("--compiler", help="a command (default: c++, or ziglang without one)")
     yaml = actions.add_parser("yaml", help="turn lists of kernels into C++")
     yaml.add_argument("lists", metavar="FILE.yaml", type=Path, nargs="+")
     yaml.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: this machine and this installation. Out: what is there, what is missing, and the command that mends it.
+# In: this machine and this installation. Out: what is installed, what is missing, and the command that fixes it.
 """What is installed, what is missing, and how to fix it
 
 Prints versions, the CPU's features and the instruction set that the kernels run with. Exit code 1 if something that
-running a model needs is missing; what only compiling or developing needs is named, but is no failure.
+running a model needs is missing. What only compiling or developing needs is listed, but is no failure.
 
 examples:
   torchette doctor
@@ -27,7 +27,7 @@ from torchette.cli import CHECK_FAILED, DONE
 from torchette.cli._console import print_json, print_values
 
 TORCH = "2.13"  # the release that the tests run with, as in pyproject.toml
-# What each x86-64 level asks for beyond the one before, by the kernel's names.
+# What each x86-64 level adds to the one before, by the kernel's names.
 X86_LEVELS = {
     "x86-64-v2": {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"},
     "x86-64-v3": {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def gather() -> dict[str, Any]:
-    """Every fact by name; None is what is not there."""
+    """Every fact by name; None for what is missing."""
     native, isa = _native()
     return {
         "torchette": f"{torchette.__version__} in {Path(torchette.__file__).parent}",
@@ -73,7 +73,7 @@ def gather() -> dict[str, Any]:
 
 
 def advice(facts: dict[str, Any]) -> dict[str, str]:
-    """What is missing -> what for, and what to do about it."""
+    """What is missing -> what needs it, and how to fix it."""
     checkout = (Path(torchette.__file__).parents[1] / "dev").exists()
     found: dict[str, str] = {}
     if facts["native module"] is None:
@@ -121,7 +121,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def _native() -> tuple[str | None, str | None]:
-    """Where the native module lies, and the instruction set that its kernels were chosen for."""
+    """The path of the native module, and the instruction set of its kernels."""
     try:
         native: Any = importlib.import_module("torchette.runtime._native")
     except ImportError:

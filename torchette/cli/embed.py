@@ -2,14 +2,14 @@
 # In: a .pte file. Out: C sources with the program and static pools of exactly the size that it needs.
 """Turn a .pte file into C sources with static pools that fit to the byte
 
-The program lies in constant memory and its weights are read in place; nothing is allocated. Writes NAME.h and NAME.c,
+The program is in constant memory and its weights are read in place; nothing is allocated. Writes NAME.h and NAME.c,
 which are C99 and C++17, and NAME.hpp, which makes the runtime's allocators of the pools.
 
 examples:
   torchette embed net.pte -o generated --target cortex-m4
   torchette embed net.pte -o generated --section program=.qspi --section planned_1=.dtcm
-  torchette embed net.pte -o generated --temp least          where some kernels have a slower way that needs less
-  torchette embed large.pte -o generated --incbin            the assembler reads the file: quicker for many megabytes
+  torchette embed net.pte -o generated --temp least          less scratch memory, slower kernels
+  torchette embed large.pte -o generated --incbin            the assembler reads the file: faster for many megabytes
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchette.cli import DONE, UsageError
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="MODEL.pte", type=Path, help="a compiled model")
-    parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="where the files go")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write")
     parser.add_argument("--name", help="first part of all names (default: the file's)")
     parser.add_argument("--target", default="native", help="as for torchette memory (default: native)")
     parser.add_argument(
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--dynamic",
         type=int,
         metavar="BYTES",
-        help="bytes for tensors whose size only the run knows (default: what they take at their largest)",
+        help="bytes for tensors whose size is known only at run time (default: their largest size)",
     )
     parser.add_argument(
         "--section",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: what it holds, as tables or as JSON.
+# In: a .pte file. Out: its contents, as tables or as JSON.
 """What is inside a .pte file: methods, signatures, instructions, tensors, memory
 
 Reads files of Torchette and of ExecuTorch, without torch. In the tables %5 is value 5 of a method, and @1+64 is
@@ -22,7 +22,7 @@ from torchette.cli._console import print_json, print_table
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a .pte file")
-    parser.add_argument("--brief", action="store_true", help="leave out single instructions and constants")
+    parser.add_argument("--brief", action="store_true", help="omit instructions and constants")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema that --json follows")
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and a target. Out: the exact bytes of every memory that its methods need there, and who lies where when.
+# In: a .pte file and a target. Out: the exact bytes of every memory that its methods need there, and each tensor's place.
 """How much memory a .pte file needs on a device, to the byte
 
-The runtime takes all its memory from the caller. With pools of the printed sizes a method loads and runs, with a byte
-less it says what is missing. Only the file is read; for temp memory each kernel runs once on zeros.
+The caller provides all memory of the runtime. With pools of the printed sizes a method loads and runs; with one byte
+less it says what is missing. The command reads only the file; for temp memory it runs each kernel once on zeros.
 
 examples:
   torchette memory model.pte                                 on this machine
   torchette memory model.pte --target cortex-m4              on a Cortex-M, with 32-bit pointers and small vectors
   torchette memory model.pte --tensors                       every tensor in planned memory: place and lifetime
-  torchette memory model.pte --svg memory.svg                the picture of planned memory over time
+  torchette memory model.pte --svg memory.svg                a picture of planned memory over time
   torchette memory model.pte --trace memory.json             the same for chrome://tracing and Perfetto
   torchette memory model.pte --json | jq '.[0].ram'
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from torchette.cli import DONE
 from torchette.cli._console import print_json, print_table
+from torchette.targets import PROCESSORS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="native",
-        help="native (default), cortex-m4 and the like, riscv32, wasm32, aarch64, riscv64, x86-64, x86-64-v3, x86-64-v4",
+        help=f"native (default), a processor ({', '.join(PROCESSORS)}; also cortex-m4 and the like), or a machine of "
+        "`torchette build --list`",
     )
     parser.add_argument("--tensors", action="store_true", help="list the tensors in planned memory")
     parser.add_argument(
@@ -96,5 +98,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _path(path: Path, method: str, count: int) -> Path:
-    """Several methods stand in several files."""
+    """Several methods go into several files."""
     return path if count == 1 else path.with_stem(f"{path.stem}-{method}")

@@ -2,9 +2,9 @@
 # In: a folder, a model and a board. Out: a project in that folder that builds an image of the model and runs it.
 """Start a project: firmware for a microcontroller around a model
 
-Writes sources, linker script and Makefile that need nothing of this package any more: `make` builds the image with
-arm-none-eabi-g++ or with ziglang, `make run` runs it in the emulator. The image compares its results with those that the
-model gives here. Without a model it is one that knows the sine.
+Writes sources, linker script and Makefile that do not need this package: `make` builds the image with
+arm-none-eabi-g++ or ziglang, `make run` runs it in the emulator. The image compares its results with those of the
+model on this machine. Without a model the image computes the sine.
 
 examples:
   torchette new mcu firmware net.pte
@@ -23,11 +23,11 @@ from torchette.cli import DONE, _board
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=["mcu"], help="what for")
-    parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is not there yet, or empty")
+    parser.add_argument("kind", choices=["mcu"], help="the kind of project")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
     parser.add_argument("model", metavar="MODEL.pte", type=Path, nargs="?", help="a compiled model")
     _board.arguments(parser)
-    parser.add_argument("--name", help="of the image (default: the model's)")
+    parser.add_argument("--name", help="name of the image (default: the model's)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sine(folder: Path) -> Path:
-    """A network of one hidden layer whose weights are the slopes of straight pieces of a sine, over [-1, 1] half a turn."""
+    """A network with one hidden layer that approximates the sine of half a turn over [-1, 1] by straight pieces."""
     import math
 
     import torch

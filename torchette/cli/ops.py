@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the kernel table of this build, and (where torch is there) torch's list of core operators. Out: what can run.
+# In: the kernel table of this build, and torch's list of core operators, if torch is installed. Out: what can run.
 """The kernels of this build, and what they cover of Core ATen
 
 Without torch: the kernel table. With torch, --dialect core lists the Core ATen operators and how this build runs
-each: by a kernel, as an alias that costs nothing, by another overload's kernel, or not at all. --coverage adds how the
-operators were held against eager: of the samples that torch's own tests have, those tried and those that gave the same,
+each: by a kernel, as an alias without cost, by another overload's kernel, or not at all. --coverage shows how the
+operators compare with eager: how many samples of torch's own tests were tried, and how many gave the same result,
 by dtype (exit code 1 if a Core ATen operator cannot be run).
 
 examples:
@@ -40,9 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dialect", choices=["core"], help="list a dialect's operators instead of the kernels"
     )
-    parser.add_argument(
-        "--coverage", action="store_true", help="how operators were held against eager, by dtype"
-    )
+    parser.add_argument("--coverage", action="store_true", help="how operators compare with eager, by dtype")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="with --coverage: print a Markdown page")
 
@@ -135,7 +133,7 @@ def page(rows: list[dict[str, str]], parity: dict[str, Any]) -> str:
         [
             "# Operators",
             "",
-            "What runs, and what it was held against. This page is printed by `torchette ops --coverage --markdown`.",
+            "What runs, and how it compares with eager. `torchette ops --coverage --markdown` prints this page.",
             "",
             f"{_covered(rows)}. {_sampled(parity['operators'])}: they are exported, compiled, run by the runtime and",
             "compared with `torch.testing.assert_close`; where only rounding differs, with the distance from the exact",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: where the time of its executions goes. Needs numpy alone.
-"""Show which operations of a .pte file take the time
+# In: a .pte file. Out: the time of each operation. Needs only numpy.
+"""Show the time of each operation of a .pte file
 
-Each kernel call is a row, and so is each operator of a backend that tells of its own: XNNPACK does, in whole microseconds.
-What is left of a backend's call, and of the walk over the instructions (the row Method::execute), has a row, too, so that
-the shares make up the whole; to ask for the time before and after each instruction is part of it. The warm-up runs are
+Each kernel call is a row, and so is each operator that a backend reports: XNNPACK does, in whole microseconds.
+The rest of a backend's call and of the loop over the instructions (the row Method::execute) are rows too, so that
+the shares sum to the whole. Reading the clock before and after each instruction is part of it. The warm-up runs are
 not in the table. The column "at" has the instruction as `torchette inspect` numbers it, and the backend's number of the part.
 
 examples:
@@ -30,9 +30,7 @@ from torchette.devtools.inspect import describe
 def arguments(parser: argparse.ArgumentParser) -> None:
     _method.arguments(parser)
     parser.add_argument("-n", type=int, default=50, metavar="RUNS", help="measured runs (default: 50)")
-    parser.add_argument(
-        "--warm-up", type=int, default=3, metavar="RUNS", help="runs before them (default: 3)"
-    )
+    parser.add_argument("--warm-up", type=int, default=3, metavar="RUNS", help="warm-up runs (default: 3)")
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the first rows (default: all)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="also write every run as a Chrome trace")
     parser.add_argument("--json", action="store_true", help="print JSON, in seconds")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and inputs. Out: what its method returns, as a summary and as a file. Needs numpy alone.
+# In: a .pte file and inputs. Out: what its method returns, as a summary and as a file. Needs only numpy.
 """Run a method of a .pte file and show or save what it returns
 
-Inputs that are not given are made up: normal noise for floats, zeros and ones for integers. Buffers that the model
+Missing inputs are generated: normal noise for floats, zeros and ones for integers. Buffers that the model
 updates start from their stored values.
 
 examples:
-  torchette run net.pte                                    made-up inputs
+  torchette run net.pte                                    generated inputs
   torchette run net.pte --inputs photo.npy --output scores.npz
   torchette run net.pte --inputs 1x3x224x224 --seed 1 --json
 """

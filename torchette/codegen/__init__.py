@@ -31,7 +31,7 @@ def codegen(
 
     Args:
         source: a .pte file.
-        folder: is made where it is not there; nothing is written where the program is refused.
+        folder: created if it does not exist; nothing is written if the program is refused.
         name: of the files and the first part of every symbol; by default that of the .pte file.
         temp: bytes of the kernels' scratch memory; by default what they take at the upper bounds of all sizes.
 
@@ -41,13 +41,13 @@ def codegen(
     Raises:
         FormatError, ModelNotFoundError, RuntimeLoadError: there is no such program, or it is damaged.
         UnsupportedError: it needs a backend, another kernel than Torchette's own, or sizes that only the data bound.
-        InputError: the scratch memory depends on the data, and `temp` does not say how much there is to be.
+        InputError: the scratch memory depends on the data, and `temp` does not give a size.
     """
     source, folder = Path(source), Path(folder)
     if temp is not None and temp < 0:
-        raise InputError(f"scratch memory has a number of bytes that is not negative, not {temp}")
+        raise InputError(f"the bytes of scratch memory must not be negative: {temp}")
     file = pte.load_file(source)
-    Runtime.get().load_program(source)  # which looks at every value and instruction
+    Runtime.get().load_program(source)  # checks every value and instruction
     dtypes = selection.Selection(None, selection.of_file(source).dtypes)
     texts = unit(file, identifier(name or source.stem), temp, dtypes.header())
     folder.mkdir(parents=True, exist_ok=True)

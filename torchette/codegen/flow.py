@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: instructions, some of which are jumps. Out: the same as branches and loops, where they nest. Knows nothing of C++.
+# In: instructions, some of which are jumps. Out: the same as branches and loops, if they nest. Knows nothing of C++.
 """Jumps as control flow: `structured` turns a list of instructions into a tree of `Step`, `Branch` and `Loop`."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Jump(NamedTuple):
-    """Goes on at instruction `target` where value `condition` does not hold; always, where `condition` is None."""
+    """Continues at instruction `target` if value `condition` is false; always if `condition` is None."""
 
     condition: int | None
     target: int
@@ -18,14 +18,14 @@ class Jump(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """Instruction `index`, which is no jump."""
+    """Instruction `index`, which is not a jump."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Branch:
-    """`then` where value `condition` holds, else `other`."""
+    """`then` if value `condition` is true, else `other`."""
 
     condition: int
     then: tuple[Node, ...]
@@ -41,7 +41,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Leave:
-    """Ends the innermost loop, or with `again` its turn, where value `condition` does not hold (None: always)."""
+    """Ends the innermost loop, or with `again` its turn, if value `condition` is false (None: always)."""
 
     condition: int | None
     again: bool = False
@@ -55,7 +55,7 @@ class _Irreducible(Exception):
 
 
 def structured(code: Sequence[Jump | None]) -> tuple[Node, ...] | None:
-    """The instructions as a tree, or None where their jumps do not nest.
+    """The instructions as a tree, or None if their jumps do not nest.
 
     Args:
         code: for each instruction None, or the jump that it is. A jump to len(code) ends the method.
@@ -78,7 +78,7 @@ class _Reader:
         self._code = code
 
     def read(self, start: int, end: int, loop: _Around | None) -> tuple[Node, ...]:
-        """Instructions start..end-1. Each jump becomes something that goes on exactly at its target."""
+        """Instructions start..end-1. Each jump becomes a node that continues exactly at its target."""
         nodes: list[Node] = []
         at = start
         while at < end:

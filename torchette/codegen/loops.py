@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a call of an elementwise operator on tensors whose sizes and types are known. Out: the loop that it is, without the
-# checks, conversions and broadcasting that the kernel is made of. The arithmetic stays the kernel library's.
-"""Elementwise operators as loops: `loop_of` decides, `definitions` says them in C++."""
+# In: a call of an elementwise operator on tensors of known sizes and types. Out: the call as a loop, without the
+# kernel's checks, conversions and broadcasting. The arithmetic is the kernel library's.
+"""Elementwise operators as loops: `loop_of` decides, `definitions` writes them in C++."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchette.format import pte
 
 SOURCE = "torchette/kernels/elementwise.cpp"
 
-# The types that are computed in as they are.
+# The types in which kernels compute without conversion.
 _TYPES = {"FLOAT": "float", "DOUBLE": "double", "LONG": "int64_t"}
 _STATIC = pte.TensorShapeDynamism.STATIC
 
@@ -77,7 +77,7 @@ def _arithmetic() -> dict[str, tuple[str, int | None]]:
 
 
 def loop_of(operator: str, operands: Sequence[Any], out: Any) -> Loop | None:
-    """The loop that a call is, or None where it needs its kernel.
+    """The call as a loop, or None if it needs its kernel.
 
     Args:
         operator: full name.
@@ -94,7 +94,7 @@ def loop_of(operator: str, operands: Sequence[Any], out: Any) -> Loop | None:
     first = operands[0]
     kind = first.scalar_type.name if hasattr(first, "scalar_type") else ""
     result = out.scalar_type.name
-    # of bools, which stand for themselves, only what tells two numbers apart is made
+    # bools are stored as they are, so only comparisons produce them
     if kind not in _TYPES or result not in (kind, "BOOL") or not out.sizes:
         return None
     varying = []
@@ -116,7 +116,7 @@ def loop_of(operator: str, operands: Sequence[Any], out: Any) -> Loop | None:
 
 
 def definitions(loops: Iterable[Loop]) -> list[str]:
-    """The functions of loops, to stand behind elementwise.cpp in its namespace."""
+    """The functions of loops, which follow elementwise.cpp in its namespace."""
     lines = []
     for loop in loops:
         operands = [f"a{i}[i]" if varies else f"a{i}" for i, varies in enumerate(loop.varying)]

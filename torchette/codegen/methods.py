@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: one method's plan. Out: its C++: tensors as static data, instructions as calls, jumps as branches and loops. What
-# the interpreter finds out while loading (torchette/runtime/method_load.cpp) is decided here.
+# the interpreter decides while loading is decided here.
 """One method as C++: `Method`."""
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Pool:
     weights: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)  # which -> offset, bytes
     weights_size: int = 0
     operators: set[str] = field(default_factory=set)  # whose kernels are called
-    loops: set[Loop] = field(default_factory=set)  # elementwise operators without their kernels
-    declarations: dict[str, str] = field(default_factory=dict)  # what it is -> name
+    loops: set[Loop] = field(default_factory=set)  # of elementwise operators
+    declarations: dict[str, str] = field(default_factory=dict)  # declaration -> name
 
     def constant(self, text: str, stem: str) -> str:
         """The name of a constant whose declaration is `text`, with @ for the name."""
@@ -95,7 +95,7 @@ class Pool:
         return self.constant(f"const {kind} @[] = {{{text}}};", stem) if text else "nullptr"
 
     def weight(self, key: tuple[int, ...], nbytes: int) -> int:
-        """Where the bytes of a constant stand: (0, index) or, of a first value, (1, index, segment)."""
+        """Where the bytes of a constant are: (0, index) or, for an initial value, (1, index, segment)."""
         if key not in self.weights:
             self.weights[key] = (self.weights_size, nbytes)
             self.weights_size += -(-nbytes // 16) * 16
@@ -146,7 +146,7 @@ class Method:
         for chain in plan.chains:
             self._starts.append(self._starts[-1] + len(chain.instructions))
         self._operators = [f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators]
-        self._tensors: set[int] = set()  # that the code names
+        self._tensors: set[int] = set()  # that the code uses
         self._refuse()
         self._read, self._written = self._uses()
         self.inputs = self._ports(plan.inputs, "in")
@@ -159,7 +159,7 @@ class Method:
         if self.plan.delegates:
             backends = ", ".join(sorted({delegate.id for delegate in self.plan.delegates}))
             raise UnsupportedError(
-                f"method {self.plan.name!r} has parts for the backend {backends}, for which there is no C++",
+                f"method {self.plan.name!r} has parts for the backend {backends}, which has no C++ sources",
                 where=where,
                 hints=["compile without the backend, or with portable_fallback=True"],
             )
@@ -218,7 +218,7 @@ class Method:
         return self._kind(index) in (*_C_NUMBERS, "Null", "NONE")
 
     def _is_variable(self, index: int) -> bool:
-        """Whether a number is one that changes."""
+        """Whether a number changes."""
         return self._is_number(index) and (index in self._written or index in self.plan.inputs)
 
     def _is_placed(self, index: int) -> bool:
@@ -246,9 +246,9 @@ class Method:
                     port.least = [0] * len(record.sizes)
                 port.varying = [d for d, (low, high) in enumerate(zip(port.least, port.most)) if low != high]
             elif self._kind(index) not in _C_NUMBERS:
-                continue  # None and strings, which the model fixes
+                continue  # the model fixes None and strings
             elif stem == "in" and index not in self._read:
-                continue  # a number that the model fixes
+                continue  # the model fixes this number
             ports.append(port)
         return ports
 
@@ -377,7 +377,7 @@ class Method:
         return ["{", *(f"  {text}" for text in (*before, line)), "}"] if before else [line]
 
     def _loop(self, operator: str, codes: list[str], args: Sequence[int]) -> str:
-        """The call as a loop over elements, where it is nothing else; else empty."""
+        """The call as a loop over elements, if it is one; otherwise empty."""
         operands = []
         for code, index in zip(codes[:-1], args):
             if code not in "Ts" or self._is_variable(index):
@@ -479,7 +479,7 @@ class Method:
         return lines
 
     def _bind_outputs(self) -> tuple[list[str], list[str]]:
-        """What is said of outputs before the instructions, and after them."""
+        """The code for outputs before the instructions, and after them."""
         before: list[str] = []
         after: list[str] = []
         bound: set[int] = set(self.plan.inputs)
@@ -502,7 +502,7 @@ class Method:
     # ---- the text ----
 
     def initial(self) -> list[tuple[str, int, int]]:
-        """The tensors that start with stored bytes: where, how many, and the offset of the bytes in the weights."""
+        """The tensors with stored initial bytes: where, how many, and the offset of the bytes in the weights."""
         found = []
         for record in self._values:
             if type(record).__name__ == "Tensor" and record.allocation_info and record.data_buffer_idx:
@@ -547,7 +547,7 @@ class Method:
         ]
 
     def _declaration(self, index: int) -> list[str]:
-        """The tensor of value `index` as static data, in constant memory where nothing of it changes."""
+        """The tensor of value `index` as static data, in constant memory if nothing of it changes."""
         record, pool = self._values[index], self._pool
         static = record.shape_dynamism == _STATIC
         numel, data = str(math.prod(record.sizes)), "nullptr"
@@ -593,7 +593,7 @@ def symbol(operator: str) -> str:
 
 
 def _stored(record: Any) -> Any:
-    """What an Int, Bool or Double record holds."""
+    """The value of an Int, Bool or Double record."""
     return getattr(record, dataclasses.fields(record)[0].name)
 
 
@@ -618,7 +618,7 @@ def _typed(number: bool | int | float) -> str:
 
 
 def _strides(sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Strides of a tensor without gaps whose dimensions lie in `order`."""
+    """Strides of a dense tensor with dimensions in `order`."""
     strides, step = [0] * len(sizes), 1
     for d in reversed(list(order)):
         strides[d] = step

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a .pte file that has been verified. Out: the texts of the files of its C++: header, methods, weights, and for each
-# source of kernels one that includes it and gives out what the methods call.
+# source of kernels one that includes it and exports what the methods call.
 """The files of a generated unit: `unit`."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchette.devtools.memory import temp_bytes, tenants
 from torchette.errors import InputError
 from torchette.format import pte
 
-# Where weights and planned memory start, and scratch memory; in bytes.
+# Alignment of weights and planned memory, and of scratch memory; in bytes.
 _ALIGNMENT, _TEMP_ALIGNMENT = 16, 64
 
 # Which compilation the kernels' scratch memory was measured for, by level (torchette/kernels/simd.h).
@@ -174,12 +174,12 @@ def _temps(plans: Sequence[Any], temp: int | None) -> list[tuple[str, int]]:
                 raise InputError(
                     f"the temp memory of method {plan.name!r} is not known: that of {', '.join(unknown)} depends "
                     "on the data",
-                    hints=["name the bytes: --temp 100000"],
+                    hints=["give the bytes: --temp 100000"],
                 )
             most = max(most, bill.most)
         found.append((condition, most))
     condition, rows, fewer = _MORE_REGISTERS
-    if levels[-1] != "baseline":  # else this machine is such a one, or has no other vectors either
+    if levels[-1] != "baseline":  # otherwise this machine has the same vectors
         found.insert(-1, (condition, -(-found[-1][1] * rows // fewer // 64) * 64))
     return found
 
@@ -196,7 +196,7 @@ def _reset(arenas: Sequence[str], initial: Sequence[tuple[str, int, int]]) -> li
 
 
 def _door(name: str, method: Method, has_state: bool, has_temp: bool) -> list[str]:
-    """The functions that C sees."""
+    """The functions for callers in C."""
     space = f"torchette::{method.name}_method"
     parameters = ", ".join(method.parameters())
     names = [re.sub(r".*[ *]", "", text) for text in method.parameters()]
@@ -237,7 +237,7 @@ def _calls(pool: Pool, signatures: dict[str, str]) -> str:
 
 
 def _source(name: str, path: str, pool: Pool, signatures: dict[str, str]) -> str:
-    """A file that compiles a source of the library, and gives out those of its kernels that are called."""
+    """A file that compiles a source of the library and exports those of its kernels that are called."""
     lines = [f'#include "{name}/calls.h"', f'#include "{path.replace("torchette", name, 1)}"', ""]
     functions = {
         operator: function.name
@@ -267,7 +267,7 @@ def _source(name: str, path: str, pool: Pool, signatures: dict[str, str]) -> str
 
 
 def _relative(text: str, path: str) -> str:
-    """A source whose includes start at its own folder, so that no include path is needed."""
+    """A source with includes relative to its own folder, so that no include path is needed."""
     here = path.rpartition("/")[0]
     return re.sub(
         r'^#include "(torchette/[^"]+)"',

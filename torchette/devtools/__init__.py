@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tools for the desk: they read files, never the compiler, and import neither torch nor rich."""
+"""Tools for the development machine: they read files, never call the compiler, and import neither torch nor rich."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the tensors of a planned memory, with places and lifetimes. Out: a picture of them, time to the right and addresses
-# upwards, for a terminal or as SVG that needs nothing else.
+# upwards, for a terminal or as a self-contained SVG.
 """Pictures of planned memory over time, from `torchette.devtools.memory.tenants`."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FREE = "·"
 
 
 def letters(tenants: Sequence[Tenant]) -> list[str]:
-    """The letter of each tensor in `text`: in order, and from the start again where there are more."""
+    """The letter of each tensor in `text`: in order, starting again after the last letter."""
     return [_LETTERS[i % len(_LETTERS)] for i in range(len(tenants))]
 
 
@@ -25,8 +25,8 @@ def text(tenants: Sequence[Tenant], nbytes: int, steps: int, *, width: int = 72,
     Args:
         tenants: the tensors of this memory.
         nbytes: its size.
-        steps: how many instructions there are.
-        width, height: the most columns (of time) and lines (of addresses).
+        steps: the number of instructions.
+        width, height: the maximum of columns (time) and lines (addresses).
     """
     columns, lines = max(1, min(width, steps)), max(1, min(height, nbytes))
     grid = [[FREE] * columns for _ in range(lines)]
@@ -40,7 +40,7 @@ def text(tenants: Sequence[Tenant], nbytes: int, steps: int, *, width: int = 72,
             for column in range(columns):
                 start, end = column * steps // columns, (column + 1) * steps // columns
                 width_here = min(end, tenant.last + 1) - max(start, tenant.first)
-                # who has the largest part of a cell gives it its letter
+                # a cell has the letter of the tensor with the largest part of it
                 if width_here > 0 and height_here * width_here > area[line][column]:
                     area[line][column] = height_here * width_here
                     grid[line][column] = letter
@@ -54,12 +54,12 @@ def text(tenants: Sequence[Tenant], nbytes: int, steps: int, *, width: int = 72,
 
 
 def svg(title: str, memories: Sequence[tuple[str, Sequence[Tenant], int]], steps: int) -> str:
-    """All memories of a method, one above the other; each tensor is a box that names itself under the pointer.
+    """All memories of a method, one above the other; each tensor is a box that shows its name under the pointer.
 
     Args:
         title: a line above the picture.
         memories: a name, the tensors and the bytes of each memory.
-        steps: how many instructions there are.
+        steps: the number of instructions.
     """
     width, height, left, top = 960, 360, 110, 48
     parts: list[str] = []

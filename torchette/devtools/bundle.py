@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a program with inputs, and the outputs that eager has computed of them. Out: one file of all that (.bpte); and of
-# such a file, whether the runtime gives these outputs. The names are ExecuTorch's.
-"""Programs that bring their own test.
+# In: a program, inputs, and the outputs that eager computes for them. Out: one file with all of that (.bpte); and for
+# such a file, whether the runtime computes these outputs. The names are ExecuTorch's.
+"""Programs that contain their own test.
 
 >>> suites = [MethodTestSuite("forward", [MethodTestCase((x,), (model(x),))])]
 >>> Path("net.bpte").write_bytes(BundledProgram(program, suites).serialize())
@@ -28,11 +28,11 @@ _VERSION = 0  # of the format
 
 
 class MethodTestCase:
-    """Inputs of a method and the outputs that it must give.
+    """Inputs of a method and its expected outputs.
 
     Args:
         inputs: torch tensors and numbers, in any tree.
-        expected_outputs: likewise; None for a case that is only to be run.
+        expected_outputs: likewise; None for a case that only runs.
     """
 
     def __init__(self, inputs: Any, expected_outputs: Any = None) -> None:
@@ -54,12 +54,12 @@ class BundledProgram:
     """A program and its cases.
 
     Args:
-        executorch_program: what has the program's bytes as ``buffer``, or the bytes.
+        executorch_program: an object with the program's bytes as ``buffer``, or the bytes.
         method_test_suites: the cases.
         pte_file_path: the program's file, instead of the first argument.
 
     Raises:
-        InputError: there is no program, or two; a case has not as many inputs as its method takes.
+        InputError: there is no program, or two; a case has another number of inputs than its method takes.
         InputTypeError: a value is neither a tensor nor a number.
     """
 
@@ -167,14 +167,14 @@ class BundledModule:
         cases = suites.get(method_name) or ()
         if not 0 <= testset_idx < len(cases):
             raise InputError(
-                f"the bundle has {len(cases)} cases of method {method_name!r}, number {testset_idx} is asked for"
+                f"the bundle has {len(cases)} cases of method {method_name!r}, there is no number {testset_idx}"
             )
         case = cases[testset_idx]
         return [_read(v) for v in case.inputs or ()], [_read(v) for v in case.expected_outputs or ()]
 
 
 class Module:
-    """A program as ExecuTorch's Python bindings give it: methods are loaded when they are called first.
+    """A program with the interface of ExecuTorch's Python bindings: a method is loaded when it is first called.
 
     Args:
         program: a path or the bytes of a .pte file.
@@ -192,7 +192,7 @@ class Module:
         return sorted(self._program.method_names)
 
     def method_meta(self, method_name: str) -> MethodMeta:
-        """What a method takes, gives and needs."""
+        """The signature and the memory of a method."""
         return self._program.metadata(method_name)
 
     def run_method(
@@ -239,7 +239,9 @@ class Module:
         self.load_bundled_input(bundle, method_name, testset_idx)
         outputs = self.plan_execute(method_name)
         if len(outputs) < len(expected):
-            raise ExecutionError(f"{what}: {len(expected)} outputs are expected, {len(outputs)} are given")
+            raise ExecutionError(
+                f"{what}: {len(expected)} outputs are expected, the method returned {len(outputs)}"
+            )
         for i, (output, wanted) in enumerate(zip(outputs, expected)):
             difference = _difference(output, wanted, rtol, atol)
             if difference:
@@ -248,7 +250,7 @@ class Module:
 
 
 def _difference(output: Any, expected: Any, rtol: float, atol: float) -> str:
-    """How an output differs; empty where it does not."""
+    """How an output differs; empty if it does not."""
     import torch
 
     if not isinstance(expected, torch.Tensor):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and a target. Out: C sources that put the program into constant memory, and static pools of exactly the
+# In: a .pte file and a target. Out: C sources with the program in constant memory, and static pools of exactly the
 # bytes that its methods need there.
 """A .pte file as C: `embed` writes NAME.h, NAME.c and NAME.hpp.
 
@@ -35,12 +35,12 @@ def embed(
 
     Args:
         source: a .pte file.
-        folder: is made where it is not there.
+        folder: created if it does not exist.
         name: of the files and the first part of every symbol; by default that of the .pte file.
-        target: see `torchette.devtools.memory.target_named`.
-        temp: bytes of the temp pool; "most", with which kernels are never refused memory, or "least", with which they
+        target: see `torchette.targets.processor`.
+        temp: bytes of the temp pool; "most", with which kernels always get memory, or "least", with which they
             still run.
-        dynamic: bytes of the pool of tensors whose size only the run knows; None for what they take at their largest.
+        dynamic: bytes of the pool of tensors whose size is known only at run time; None for their largest size.
         sections: pool (program, method, temp, dynamic, planned_1, planned_2, ...) -> section of the linker script.
         incbin: let the assembler read the program from a copy of the file, for programs of many megabytes. Needs a GNU
             assembler for ELF.
@@ -50,7 +50,7 @@ def embed(
 
     Raises:
         FormatError, ModelNotFoundError: there is no such program.
-        InputError: no such target, a section for a pool that there is not, or the temp or the dynamic memory is not known.
+        InputError: unknown target, a section for an unknown pool, or the temp or dynamic memory is not known.
     """
     source, folder = Path(source), Path(folder)
     file = pte.load_file(source)
@@ -109,7 +109,7 @@ def _temp(bill: Bill, temp: str | int) -> int:
         )
         raise InputError(
             f"the temp memory of method {bill.method_name!r} is not known: {reason}",
-            hints=["name the bytes of the temp pool: --temp 100000"],
+            hints=["give the bytes of the temp pool: --temp 100000"],
         )
     return bill.temp.least if temp == "least" else bill.temp.most
 
@@ -117,10 +117,10 @@ def _temp(bill: Bill, temp: str | int) -> int:
 def _dynamic(bill: Bill, dynamic: int | None) -> int:
     if bill.dynamic is None and dynamic is None:
         raise InputError(
-            f"method {bill.method_name!r} has tensors without a greatest size, which take memory while it runs",
+            f"method {bill.method_name!r} has tensors without a greatest size, which allocate memory while it runs",
             hints=[
-                "name the bytes that they may take together: --dynamic 100000",
-                "or give their sizes a range when the model is compiled: Dim('n', max=128)",
+                "give the bytes that they may use together: --dynamic 100000",
+                "or give their sizes a range when you compile the model: Dim('n', max=128)",
             ],
         )
     if bill.dynamic == 0:
@@ -129,7 +129,7 @@ def _dynamic(bill: Bill, dynamic: int | None) -> int:
 
 
 class _Writer:
-    """Collects the pools and says them in C."""
+    """Collects the pools and writes them in C."""
 
     def __init__(self, prefix: str, sections: dict[str, str], program_size: int) -> None:
         self._prefix = prefix
@@ -175,7 +175,7 @@ class _Writer:
         return [f"#define {macro} {value}", f"extern {const}uint8_t {symbol}[{_extent(macro, size, more)}];"]
 
     def source(self, program: memoryview | None) -> str:
-        """The definitions; without those of the program where it is None."""
+        """The definitions; without those of the program if it is None."""
         lines = [f'#include "{self._prefix}.h"', ""]
         lines += ["#if defined(_MSC_VER) && !defined(__clang__)"]
         lines += ["#define ALIGNED(bytes) __declspec(align(bytes))", "#else"]

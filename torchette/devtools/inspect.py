@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is inside a .pte file: `describe` turns one, ours or ExecuTorch's, into plain dataclasses.
 
-`Description.to_dict` is their JSON form, which `json_schema` describes; `Description.tables` their form for people.
+`Description.to_dict` is their JSON form, which `json_schema` describes; `Description.tables` is their text form.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class InstructionInfo:
     inputs: list[int]
     outputs: list[int]
     destination: int | None  # of a jump
-    source: list[FrameInfo]  # outermost first; empty where not stored
+    source: list[FrameInfo]  # outermost first; empty if not stored
 
 
 @dataclass
@@ -124,7 +124,7 @@ class DelegateInfo:
 
 @dataclass
 class BufferInfo:
-    """Memory that the caller gives to a method; planned tensors name it by `id`."""
+    """Memory that the caller gives to a method; planned tensors refer to it by `id`."""
 
     id: int
     nbytes: int
@@ -163,7 +163,7 @@ class ConstantInfo:
 
 @dataclass
 class SegmentInfo:
-    """A part of the file behind the program; `offset` is from the start of the file."""
+    """A part of the file after the program; `offset` is from the start of the file."""
 
     index: int
     offset: int
@@ -202,7 +202,7 @@ class Description:
     def tables(self, *, brief: bool = False) -> Iterator[Table]:
         """The description for people; `brief` leaves out single instructions and constants."""
         for title, columns, rows in self._tables(brief):
-            # names come from the file, which may have been made to play tricks on a terminal
+            # names come from the file, which may contain control characters for a terminal
             yield Table(_printable(title), columns, [tuple(map(_printable, row)) for row in rows])
 
     def _tables(self, brief: bool) -> Iterator[Table]:
@@ -342,21 +342,21 @@ def _ports(
     try:
         paths = list(_leaf_paths(json.loads(tree)[1])) if tree else []
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        paths = []  # the text is the exporter's business; a file without a readable one is whole
+        paths = []  # the text is optional: a file without a readable one is still valid
     if len(paths) != len(indices):
         paths = [(0, i) if name is _input_name else (i,) for i in range(len(indices))]
     ports = []
     for path, index in zip(paths, indices, strict=True):
         tensor = values[index].tensor
         text = str(tensor) if tensor else values[index].kind
-        # a stored name is one word, so inside of a structure the way there says more
+        # a stored name is one word, so inside a structure the path says more
         stored = tensor.name if tensor and name is _input_name and len(path) == 2 else None
         ports.append(PortInfo(stored or name(path), index, text))
     return ports
 
 
 def _leaf_paths(tree: dict[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to each leaf of a pytree in torch's JSON form: dictionary keys and indices."""
+    """The path to each leaf of a pytree in torch's JSON form: dictionary keys and indices."""
     if tree["type"] is None:
         yield path
         return
@@ -403,7 +403,7 @@ def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, fram
 def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int], list[int]]:
     """Splits a kernel's arguments in inputs and outputs.
 
-    The last argument is what the kernel returns: an output, or the list of all of them. Out arguments stand before it.
+    The last argument is what the kernel returns: an output, or the list of all of them. Out arguments come before it.
     """
     if not args:
         return [], []
@@ -418,7 +418,7 @@ def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int
 def _find_delegate_outputs(
     instructions: list[InstructionInfo], values: list[ValueInfo], written: set[int]
 ) -> None:
-    """Splits the delegates' arguments: the file does not say where the outputs begin, but until then nothing wrote them."""
+    """Splits the delegates' arguments: the file does not mark the outputs, but nothing has written them before the call."""
     for item in instructions:
         if item.kind == "delegate":
             for position, index in enumerate(item.inputs):
@@ -472,7 +472,7 @@ def _segments(file: pte.PteFile) -> list[SegmentInfo]:
 
 
 def _bytes_by_use(file: pte.PteFile, segments: list[SegmentInfo]) -> dict[str, int]:
-    """Bytes of the file by what they are for; what nothing names is padding."""
+    """Bytes of the file by purpose; the rest is padding."""
     program = file.program
     inline = Counter(
         constants=sum(len(item.storage) for item in program.constant_buffer),

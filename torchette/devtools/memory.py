@@ -1,79 +1,28 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a .pte file and the device that it is for. Out: how many bytes of each memory its methods need there, exact, and
-# which tensor lies where when. Nothing is executed but, where temporary memory is asked for, kernels on zeros.
+# when each tensor lies where. Nothing is executed except, for temp memory, kernels on zeros.
 """The memory bill of a .pte file: `bills` gives one for each method.
 
-The runtime takes all memory from the caller, in four pools, so what a method needs can be said ahead of time:
+The caller gives the runtime all memory, in four pools, so the needs of a method are known ahead of time:
 
 * planned: one pool for each memory id; tensors lie where the compiler's plan put them
-* method: the runtime's own structures, handed out by `torchette/runtime/method_load.cpp` in the order below
-* temp: kernels' scratch memory, given back after each instruction
+* method: the runtime's own structures, which loading allocates in the order below
+* temp: kernels' scratch memory, freed after each instruction
 * constants: weights, read in place from the file
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchette.devtools.inspect import MethodInfo, TensorInfo
-from torchette.errors import FormatError, InputError, RuntimeLoadError
+from torchette.errors import FormatError, RuntimeLoadError
 from torchette.format import pte
-
-# ---- targets ----
-
-
-class Target(NamedTuple):
-    """A device, as far as memory depends on it: bytes of a pointer, and floats in one of the kernels' vectors."""
-
-    name: str
-    pointer: int
-    lanes: int
-
-
-# How wide the vectors are that the kernels of a level are written for (torchette/kernels/simd.h).
-_LANES = {"v1": 4, "v3": 8, "v4": 16, "baseline": 4}
-
-TARGETS = {
-    target.name: target
-    for target in (
-        Target("cortex-m", 4, 4),
-        Target("armv7", 4, 4),
-        Target("riscv32", 4, 4),
-        Target("wasm32", 4, 4),
-        Target("aarch64", 8, 4),
-        Target("riscv64", 8, 4),
-        Target("x86-64", 8, 4),
-        Target("x86-64-v3", 8, 8),
-        Target("x86-64-v4", 8, 16),
-    )
-}
-
-
-def target_named(name: str) -> Target:
-    """The target called `name`: one of `TARGETS`, a machine of its kind such as cortex-m4 or aarch64-linux, or this one,
-    "native" or "host".
-
-    Raises:
-        InputError: there is none of that name.
-        NativeModuleError: for this machine, the runtime is not built.
-    """
-    if name in ("native", "host"):
-        from torchette import runtime
-
-        return Target(name, struct.calcsize("P"), _LANES[runtime.kernel_level()])
-    known = [kind for kind in TARGETS if re.fullmatch(rf"{kind}(\d+|-.+)?", name)]
-    if not known:
-        raise InputError(
-            f"there is no target {name!r}", hints=[f"the targets are native, {', '.join(TARGETS)}"]
-        )
-    return TARGETS[max(known, key=len)]._replace(name=name)
-
+from torchette.targets import LANES, Processor, processor
 
 # ---- the method's own memory ----
 
@@ -94,7 +43,7 @@ LAYOUTS = {
 
 
 def size_of(layout: str, pointer: int) -> tuple[int, int]:
-    """Bytes and alignment of a structure where pointers have `pointer` bytes and a number is aligned to its size."""
+    """Bytes and alignment of a structure with pointers of `pointer` bytes and numbers aligned to their size."""
     end, greatest = 0, 1
     for member in layout:
         size = pointer if member == "P" else int(member)
@@ -107,7 +56,7 @@ def _align(size: int, alignment: int) -> int:
 
 
 class _Bump:
-    """The runtime's MemoryAllocator on a pool that starts at a multiple of any alignment."""
+    """Counts like the runtime's MemoryAllocator on a pool that starts at a multiple of any alignment."""
 
     def __init__(self, pointer: int) -> None:
         self.used = 0
@@ -130,7 +79,7 @@ def _stands_outside(record: Any) -> bool:
 def method_bytes(plan: Any, pointer: int) -> int:
     """Bytes of the method allocator that loading takes, without what the backends of delegates take.
 
-    Says in Python what `Method::Loading` does in C++, allocation by allocation; tests/models/test_heapless.py holds one
+    Repeats in Python the allocations of `Method::Loading` in C++; tests/models/test_heapless.py compares one
     against the other.
 
     Args:
@@ -152,7 +101,7 @@ def method_bytes(plan: Any, pointer: int) -> int:
             memory.take("BoxedList")
             memory.raw(len(record.items) * size_of(_GATHERED[kind], pointer)[0], 8)
         elif kind == "Tensor":
-            # one that takes memory while the method runs knows where from
+            # a tensor that allocates memory while the method runs has a pointer to its allocator
             placed = record.allocation_info or record.data_buffer_idx or _stands_outside(record)
             owned = _takes_memory(plan, index)
             memory.take(LAYOUTS["TensorImpl"] + "P" * owned)
@@ -197,7 +146,7 @@ _GATHERED = {
 
 
 def _takes_memory(plan: Any, index: int) -> bool:
-    """Whether a value is a tensor that takes memory while the method runs, unless it has some, as method_load.cpp decides."""
+    """Whether a value is a tensor without memory that allocates it while the method runs, as loading decides it."""
     record = plan.values[index].val
     return (
         type(record).__name__ == "Tensor"
@@ -210,13 +159,13 @@ def _takes_memory(plan: Any, index: int) -> bool:
 def dynamic_bytes(plan: Any) -> int | None:
     """Bytes of a `FreeListAllocator` (torchette/extension/free_list_allocator.h) with which the method runs at its largest sizes.
 
-    Plays what the allocator does, instruction by instruction, for a first run and for one that finds the results of the
-    one before it still there. Loops are played once, since each turn takes and gives back the same.
+    Simulates the allocator, instruction by instruction, for a first run and for a second one that finds the results of the
+    first still allocated. Loops are simulated once, since each turn allocates and frees the same.
 
     Returns:
-        0 where no tensor takes memory while the method runs; None where one of them has no greatest size.
+        0 if no tensor allocates memory while the method runs; None if one of them has no greatest size.
     """
-    unit = 16  # of the allocator: sizes are multiples of it, and so long is each piece's header
+    unit = 16  # of the allocator: sizes are multiples of it, and each piece has a header of this size
     taken: dict[int, tuple[int, int]] = {}  # value -> begin and end of its piece
     most = 0
     owned = {index: value.val for index, value in enumerate(plan.values) if _takes_memory(plan, index)}
@@ -256,9 +205,9 @@ def dynamic_bytes(plan: Any) -> int | None:
 class Temp:
     """Scratch memory of a method's kernels in bytes: the most that one instruction uses at once.
 
-    With `most` no request is refused. Some kernels have a slower way that needs less: `least` is what all of them can
-    do with; with a byte less, `instruction` fails. `unknown` lists the operators whose need depends on more than the
-    file says (numbers computed on the device), or that this build has no kernel for. Where `varies`, sizes do, and the
+    With `most` no request is refused. Some kernels have a slower way that needs less: with `least` all of them
+    run; with one byte less, `instruction` fails. `unknown` lists the operators whose need depends on more than the
+    file says (numbers computed on the device), or that this build has no kernel for. If `varies`, sizes vary, and the
     figures are those of the largest ones.
     """
 
@@ -270,7 +219,7 @@ class Temp:
 
 
 def temp_bytes(plan: Any, level: str) -> Temp:
-    """Runs every distinct kernel call on zeros, all sizes at their upper bounds and all masks true, and watches.
+    """Runs every distinct kernel call on zeros, all sizes at their upper bounds and all masks true, and measures it.
 
     Args:
         plan: an ExecutionPlan record.
@@ -336,9 +285,9 @@ def _argument(values: list[Any], index: int) -> Any:
 class Bill:
     """The bytes that one method needs on a target. The pools of RAM are `planned`, `method` and `temp`.
 
-    Pools start at multiples of 64 (temp), 16 (planned) and 8 (method). `method` counts what backends take of it only where
-    they run, on this machine: it is found by loading the method, and `backends_counted` says so. What a backend's library
-    takes from the heap is in no pool. `temp` is None where the kernels that the target has do not run on this machine.
+    Pools start at multiples of 64 (temp), 16 (planned) and 8 (method). `method` includes what backends take of it only if
+    they run on this machine: loading the method finds it, and `backends_counted` says so. What a backend's library
+    takes from the heap is in no pool. `temp` is None if the target's kernels do not run on this machine.
     """
 
     method_name: str
@@ -346,7 +295,7 @@ class Bill:
     planned: list[int]  # of memory ids 1, 2, ...
     method: int
     temp: Temp | None
-    lent_inputs: int  # that the caller's memory is used for, at the upper bounds
+    lent_inputs: int  # bytes in the caller's memory, at the upper bounds
     lent_outputs: int
     constants: int  # in the file, read in place
     backends: list[str]
@@ -402,7 +351,7 @@ def bills(
 
     Args:
         source: a path, the file's bytes, or a file that has been read.
-        target: see `target_named`.
+        target: see `torchette.targets.processor`.
         temp: also find the temporary memory, which runs each kernel once on zeros.
 
     Raises:
@@ -413,11 +362,11 @@ def bills(
     if isinstance(source, (str, Path)):
         source = pte.load_file(source)
     file = source if isinstance(source, pte.PteFile) else pte.read(source)
-    chosen = target_named(target)
+    chosen = processor(target)
     return [_bill(file, plan, chosen, temp) for plan in file.program.execution_plan]
 
 
-def _bill(file: pte.PteFile, plan: Any, target: Target, with_temp: bool) -> Bill:
+def _bill(file: pte.PteFile, plan: Any, target: Processor, with_temp: bool) -> Bill:
     tensors = {
         index: value.val for index, value in enumerate(plan.values) if type(value.val).__name__ == "Tensor"
     }
@@ -454,7 +403,7 @@ def _bill(file: pte.PteFile, plan: Any, target: Target, with_temp: bool) -> Bill
 
 
 def _loaded_bytes(file: pte.PteFile, plan: Any) -> int | None:
-    """What loading the method takes of its pool here; None where a backend is missing or refuses."""
+    """What loading the method takes of its pool on this machine; None if a backend is missing or refuses."""
     from torchette import runtime
 
     known = runtime.Runtime.get().backend_registry
@@ -466,11 +415,11 @@ def _loaded_bytes(file: pte.PteFile, plan: Any) -> int | None:
         return None
 
 
-def _temp(plan: Any, target: Target) -> Temp | None:
+def _temp(plan: Any, target: Processor) -> Temp | None:
     from torchette import runtime
 
     for level in runtime.kernel_levels():
-        if _LANES[level] == target.lanes:
+        if LANES[level] == target.lanes:
             return temp_bytes(plan, level)
     return None
 
@@ -488,11 +437,11 @@ class Tenant(NamedTuple):
     nbytes: int
     first: int
     last: int
-    maker: str  # the operator that writes it first; "input", "state" where that is nobody
+    maker: str  # the operator that writes it first, or "input", "state"
 
 
 def _overlap(a: TensorInfo, b: TensorInfo) -> bool:
-    """Whether both lie on a byte of planned memory."""
+    """Whether both use the same byte of planned memory."""
     start, other = a.memory_offset or 0, b.memory_offset or 0
     return a.memory_id == b.memory_id and start < other + b.nbytes and other < start + a.nbytes
 
@@ -500,8 +449,8 @@ def _overlap(a: TensorInfo, b: TensorInfo) -> bool:
 def tenants(method: MethodInfo) -> list[Tenant]:
     """The tensors of a method in planned memory, in order of birth. Time counts instructions.
 
-    Inputs live from the start, outputs to the end, and state throughout: what has stored first bytes, or is read though
-    nothing has been written there. A tensor that a loop shares with what lies outside lives as long as the loop.
+    Inputs live from the start, outputs to the end, and state throughout. State has stored initial bytes, or is read before
+    anything writes it. A tensor that a loop shares with its surroundings lives as long as the loop.
     """
     count = len(method.instructions)
     first: dict[int, int] = {}

@@ -19,12 +19,12 @@ def generate_memory_trace(
     enable_memory_offsets: bool = False,
     method_name: str = "forward",
 ) -> None:
-    """Writes which tensor lies in planned memory when, and how many bytes live.
+    """Writes when each tensor lies in planned memory, and how many bytes live.
 
     Args:
         executorch_program_manager: what `to_executorch` returned; or a .pte file, by path or as bytes.
         chrome_trace_filename: the JSON file to write. A microsecond there is an instruction; a process is a memory id.
-        enable_memory_offsets: each row is an address, instead of as few rows as there can be.
+        enable_memory_offsets: each row is an address; otherwise there are as few rows as possible.
         method_name: of the method.
 
     Raises:
@@ -82,7 +82,7 @@ def _rows(here: list[Tenant], by_offset: bool) -> list[int]:
 
 
 def _covered(living: Any) -> int:
-    """Bytes that at least one tensor lies on: those that share bytes count once."""
+    """Bytes that at least one tensor uses; shared bytes count once."""
     total = end = 0
     for start, stop in sorted((tenant.offset, tenant.offset + tenant.nbytes) for tenant in living):
         total += max(0, stop - max(start, end))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: what a method's executions have spent time on, and the program. Out: how long each operation takes, and the
+# In: the events of a method's executions, and the program. Out: how long each operation takes, and the
 # same over time as a Chrome trace.
-"""Where the time of a method goes: `operations` for a table, `trace_events` for chrome://tracing and Perfetto."""
+"""The time of each operation of a method: `operations` for a table, `trace_events` for chrome://tracing and Perfetto."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from torchette.runtime import Event
 class Operation:
     """An instruction, or a part of a delegate, over all executions that were recorded."""
 
-    name: str  # of a kernel; of a backend; of a part, with the backend before it; of what the method does
+    name: str  # of a kernel, a backend, a part of a backend (after its name), or an action of the method
     instruction: int | None  # as `torchette inspect` numbers them; None for the method itself
     part: int | None  # the backend's number for it
-    source: str  # the line of the model, where the file has it
-    times: list[float]  # seconds of each execution, without what has a row of its own inside of it
+    source: str  # the line of the model, if the file has it
+    times: list[float]  # seconds of each execution, without parts that have their own row
     calls: int  # in all executions together
 
 
 def operations(method: MethodInfo, events: Iterable[Event]) -> list[Operation]:
-    """Each operation once, in the order in which they began first. Loading is left out."""
+    """Each operation once, in the order of their first start. Loading is left out."""
     times: dict[Any, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     calls: dict[Any, int] = defaultdict(int)
     blocks = set()
-    nth = 0  # part of the call that runs
+    nth = 0  # part of the current call
     for event, own in _own_times(event for event in events if event.block > 0):
         nth = nth + 1 if event.in_delegate else 0
         key = (event.chain, event.instruction, event.in_delegate, nth, event.name, event.part)
@@ -58,7 +58,7 @@ def instruction(method: MethodInfo, chain: int, place: int) -> InstructionInfo:
 
 
 def _own_times(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
-    """Each event with the nanoseconds that no event inside of it has spent, in the order in which they begin."""
+    """Each event with its nanoseconds outside nested events, in the order of their start."""
     listed = list(events)
     own = [event.end - event.begin for event in listed]
     around: list[int] = []
@@ -76,7 +76,7 @@ def _holds(outer: Event, inner: Event) -> bool:
         return False
     if inner.chain is None or outer.chain is None:
         return outer.chain is None
-    # an instruction holds its own parts alone; parts hold parts that end before them
+    # an instruction contains only its own parts; parts contain parts that end before them
     same = (outer.chain, outer.instruction) == (inner.chain, inner.instruction) and inner.in_delegate
     return same and (not outer.in_delegate or outer.end >= inner.end > inner.begin >= outer.begin)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import IO, Any, BinaryIO
 import torch
 from torch.export import ExportedProgram
 
-from torchette.errors import InputTypeError, UnsupportedError
+from torchette import runtime
+from torchette.errors import InputTypeError, MissingKernelWarning, UnsupportedError, kernel_hints
 from torchette.exir import ops
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.delegation import delegate
@@ -328,7 +330,9 @@ class EdgeProgramManager:
             emit_mutable_buffer_names=config.emit_mutable_buffer_names,
             data_file_of=_data_file_of(config.external_constants),
         )
-        return ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
+        program = ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
+        _warn_of_missing_kernels(program)
+        return program
 
     def _pipeline(self, config: ExecutorchBackendConfig, method: str) -> Pipeline:
         checked = self.compile_config.check_passes or config.check_passes
@@ -343,6 +347,19 @@ class EdgeProgramManager:
         return _describe(
             self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())]
         )
+
+
+def _warn_of_missing_kernels(program: ExecutorchProgramManager) -> None:
+    """The device may have kernels that this machine has not, so that nothing is refused here."""
+    missing = program.missing_kernels()
+    if missing:
+        lines = [
+            f"this runtime has no kernel for {', '.join(missing)}; the file loads only where there is one",
+            *(f"at {line}, for {name}" for name, line in missing.items()),
+            "Try:",
+            *(f"- {hint}" for hint in kernel_hints(missing)),
+        ]
+        warnings.warn("\n  ".join(lines), MissingKernelWarning, stacklevel=3)
 
 
 def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
@@ -492,6 +509,14 @@ class ExecutorchProgramManager:
                 elif is_operator(node.target):
                     found.setdefault(".".join(part for part in kernel_name(node.target) if part), place(node))
         return {name: found.get(name, "") for name in sorted(called)}
+
+    def missing_kernels(self) -> dict[str, str]:
+        """Those of `operators()` that this machine's runtime has no kernel for; none where the runtime is not built."""
+        try:
+            known = runtime.operator_names()
+        except ImportError:
+            return {}
+        return {name: line for name, line in self.operators().items() if name not in known}
 
     def __repr__(self) -> str:
         lines = []

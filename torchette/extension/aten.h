@@ -25,7 +25,7 @@ inline at::Tensor to_aten(const Tensor& tensor) {
   return at::from_blob(tensor.mutable_data_ptr(), sizes, strides, at::TensorOptions(type));
 }
 
-/// A tensor over the memory of torch's, which it keeps alive. Null, with the reason in the log, for what is
+/// A tensor over torch's memory, which it keeps alive. Null, with the reason in the log, for a tensor that is
 /// not a dense CPU tensor.
 inline TensorPtr from_aten(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided) {

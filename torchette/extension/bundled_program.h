@@ -8,7 +8,7 @@
 
 namespace torchette::extension {
 
-/// How one output of a method is beside the one that was expected.
+/// How one output of a method compares with the expected one.
 struct OutputComparison {
   bool same_kind;     // a tensor of the same dtype and shape, or a number
   size_t elements;    // that were compared
@@ -20,13 +20,13 @@ struct OutputComparison {
 class BundledProgram {
  public:
   static bool is_bundled(const void* data, size_t size);
-  /// Proves all that the file says, in time linear in its size. The bytes start at a multiple of 32 and must
+  /// Checks the whole file, in time linear in its size. The bytes start at a multiple of 32 and must
   /// stay. Errors: InvalidProgram (not a bundled program, or damaged), InvalidArgument (not aligned).
   static Result<BundledProgram> load(const void* data, size_t size);
 
-  /// The .pte file inside, which Program::load() judges by itself.
+  /// The .pte file inside, which Program::load() checks itself.
   Span<const uint8_t> program() const;
-  /// How many cases there are for a method; 0 where it has none.
+  /// The number of cases of a method; 0 if it has none.
   size_t num_cases(const char* method_name) const;
   /// Gives a method the inputs of a case. Errors: InvalidArgument (no such case), those of
   /// Method::set_input().
@@ -45,7 +45,7 @@ class BundledProgram {
 
   flat::Reader reader() const { return {data_, size_}; }
   Error verify() const;
-  /// The case's record; the absent table where there is none.
+  /// The case's record; the absent table if there is none.
   flat::Table find(flat::Reader& reader, const char* method_name, size_t case_index) const;
 
   const void* data_;

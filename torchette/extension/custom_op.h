@@ -9,14 +9,14 @@
 
 namespace torchette::extension {
 
-/// What torchette.load_library() tells torch of an operator.
+/// What torchette.load_library() tells torch about an operator.
 struct CustomOp {
   const char* schema;  // of the functional operator, "my::scale(Tensor x, float by) -> Tensor"
   const char* result;  // a Python expression of the arguments; empty: as the first tensor
   CustomOp* next;
 };
 
-/// Kernels of a file. `otherwise`, where it is not null, is to be told which kernel they stand before.
+/// Kernels of a file. `otherwise`, if not null, receives the kernel that was registered before them.
 struct KernelNode {
   KernelRegistration registration;
   OpFunction* otherwise = nullptr;
@@ -38,7 +38,7 @@ inline Error register_node(KernelNode& node) {
   return register_kernels(node.registration);
 }
 
-/// What a library of `torchette custom build` holds, under the symbol torchette_custom_library.
+/// The contents of a library of `torchette custom build`, under the symbol torchette_custom_library.
 struct CustomLibrary {
   uint32_t layout;  // kCustomLayout of the headers that it was compiled with
   KernelNode** kernels;
@@ -46,7 +46,7 @@ struct CustomLibrary {
   bool (*register_pal)(const PalImpl& impl);
 };
 
-/// Changes with everything that kernels and the runtime must agree about.
+/// Changes with everything on which kernels and the runtime must agree.
 constexpr uint32_t kCustomLayout = 1u << 24 | sizeof(Value) << 16 | sizeof(TensorImpl) << 8 | sizeof(Kernel);
 
 inline CustomOp* custom_ops = nullptr;
@@ -90,7 +90,7 @@ struct OutName {
   }
 };
 
-/// A kernel where sizes vary: its results have none from an earlier call. One that looks like the first
+/// A kernel with varying sizes: its results have none from an earlier call. One that looks like the first
 /// tensor is given that one's sizes before; of another, the kernel must have given sizes to each.
 template <auto Fn, bool kAsFirst>
 struct Sized {

@@ -9,7 +9,7 @@
 
 namespace torchette::extension {
 
-/// Something that took time, in current_ticks() of the platform. An event lies inside of those that began
+/// A timed event, in current_ticks() of the platform. An event lies inside those that began
 /// before it and have not ended.
 struct RecordedEvent {
   size_t block;      // which: see EventRecorder::blocks()
@@ -26,7 +26,7 @@ class EventRecorder final : public EventTracer {
  public:
   /// "Default" for what loading does, "Execute" for each execution.
   const std::vector<std::string>& blocks() const { return blocks_; }
-  /// In the order in which they began.
+  /// In the order of their start.
   const std::vector<RecordedEvent>& events() const { return events_; }
   /// Forgets all of them.
   void clear() {

@@ -21,7 +21,7 @@ constexpr size_t kIdentifierAt = 4;
 constexpr size_t kHeaderAt = 8;
 constexpr size_t kHeaderSize = 40;
 constexpr char kHeaderMagic[] = {'F', 'H', '0', '1'};
-constexpr size_t kAlignment = 8;  // of what stands in the file
+constexpr size_t kAlignment = 8;  // of the file's contents
 constexpr uint32_t kVersion = 0;
 
 TensorLayout layout_of(const Table& record) {

@@ -12,7 +12,7 @@ namespace torchette::extension {
 
 class FlatTensorDataMap final : public NamedDataMap {
  public:
-  /// Reads all of the file, and proves all that it says, in time linear in its size. The loader must outlive
+  /// Reads and checks the whole file, in time linear in its size. The loader must outlive
   /// the map. Errors: InvalidExternalData (not a .ptd file, or damaged), NotSupported (of a later version),
   /// those of the loader.
   static Result<FlatTensorDataMap> load(DataLoader* loader);
@@ -24,7 +24,7 @@ class FlatTensorDataMap final : public NamedDataMap {
   /// `size` must be what the file has. Errors: NotFound, InvalidArgument.
   Error load_data_into(const char* key, void* buffer, size_t size) const;
 
-  /// The bytes stay the map's, until it goes.
+  /// The bytes belong to the map and live as long as it.
   Result<FreeableBuffer> get_data(const char* key) const override;
   Result<uint32_t> get_num_keys() const override;
   Result<const char*> get_key(uint32_t index) const override;
@@ -35,7 +35,7 @@ class FlatTensorDataMap final : public NamedDataMap {
 
   flat::Reader reader() const { return {bytes_.data(), flatbuffer_size_}; }
   Error verify();
-  /// The record of that name; the absent table where there is none.
+  /// The record of that name; the absent table if there is none.
   flat::Table find(flat::Reader& reader, const char* key) const;
   Span<const uint8_t> bytes_of(flat::Reader& reader, const flat::Table& record) const;
 
@@ -46,7 +46,7 @@ class FlatTensorDataMap final : public NamedDataMap {
       0};  // programs ask in the order of the file: where the next one may be
 };
 
-/// Several maps as one; where two have a name, the first has it. They must outlive it.
+/// Several maps as one; of equal names the first map's counts. They must outlive it.
 class MergedDataMap final : public NamedDataMap {
  public:
   explicit MergedDataMap(Span<const FlatTensorDataMap> maps) : maps_(maps) {}

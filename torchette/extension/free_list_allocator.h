@@ -7,7 +7,7 @@
 
 namespace torchette::extension {
 
-/// First fit in a list of all pieces in order of address; neighbours that are free become one. `base` must be
+/// First fit in a list of all pieces in order of address; free neighbours are merged. `base` must be
 /// at a multiple of 16. Costs 16 bytes per piece and time linear in their number.
 class FreeListAllocator final : public DynamicAllocator {
  public:

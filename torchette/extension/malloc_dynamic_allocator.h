@@ -9,7 +9,7 @@
 
 namespace torchette::extension {
 
-/// Takes every piece from the platform and gives it back at once; the destructor gives back what is left.
+/// Allocates every piece from the platform and frees it at once; the destructor frees the rest.
 class MallocDynamicAllocator final : public DynamicAllocator {
  public:
   MallocDynamicAllocator() = default;
@@ -33,7 +33,7 @@ class MallocDynamicAllocator final : public DynamicAllocator {
     return piece + 1;
   }
 
-  /// The most bytes that were held at once since the last reset_peak().
+  /// The peak of allocated bytes since the last reset_peak().
   size_t peak() const { return peak_; }
   void reset_peak() { peak_ = held_; }
 

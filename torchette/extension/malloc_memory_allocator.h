@@ -7,8 +7,8 @@
 
 namespace torchette::extension {
 
-/// Hands out pieces of blocks from the platform. reset() keeps one block that would have held everything so
-/// far, so that scratch memory costs nothing once it has seen the largest need.
+/// Allocates pieces of blocks from the platform. reset() keeps one block that is large enough for everything
+/// so far, so that scratch memory costs nothing once it has seen the largest need.
 class MallocMemoryAllocator final : public MemoryAllocator {
  public:
   explicit MallocMemoryAllocator(size_t first_block = 4096)

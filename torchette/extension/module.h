@@ -19,7 +19,7 @@ namespace torchette::extension {
 /// method's next execution.
 class Module {
  public:
-  /// Ends the name of a method's second plan, which needs no backend.
+  /// The suffix of the name of a method's second plan, which needs no backend.
   static constexpr char kPortable[] = "@portable";
 
   enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors };
@@ -33,7 +33,7 @@ class Module {
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   bool share_memory_arenas = false);
-  /// With .ptd files, in which the weights stand that the program has not.
+  /// With .ptd files that have the weights outside the program.
   Module(std::string file_path, std::vector<std::string> data_files, LoadMode load_mode = LoadMode::File,
          std::shared_ptr<EventTracer> event_tracer = nullptr,
          std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
@@ -51,8 +51,8 @@ class Module {
   Module& operator=(const Module&) = delete;
   ~Module();
 
-  /// Opens the program and its data files; all others do so by themselves. Errors: those of the loaders, of
-  /// Program::load() and of FlatTensorDataMap::load().
+  /// Opens the program and its data files; all other functions do so when needed. Errors: those of the
+  /// loaders, of Program::load() and of FlatTensorDataMap::load().
   Error load(Program::Verification verification = Program::Verification::Minimal);
   bool is_loaded() const { return program_ != nullptr; }
   std::shared_ptr<Program> program() const { return program_; }
@@ -79,7 +79,7 @@ class Module {
   Error load_forward(HierarchicalAllocator* planned_memory = nullptr, EventTracer* event_tracer = nullptr) {
     return load_method("forward", planned_memory, event_tracer);
   }
-  /// Gives the method's memory back. Whether there was one.
+  /// Frees the method's memory. Returns whether it was loaded.
   bool unload_method(const std::string& method_name);
   bool unload_forward() { return unload_method("forward"); }
   bool is_method_loaded(const std::string& method_name) const { return methods_.count(method_name) != 0; }
@@ -99,7 +99,7 @@ class Module {
   Result<std::vector<Value>> forward(const std::vector<Value>& inputs) { return execute("forward", inputs); }
   Result<std::vector<Value>> forward(const Value& input) { return execute("forward", input); }
   Result<std::vector<Value>> forward() { return execute("forward"); }
-  /// The first output alone. Error: InvalidArgument (the method has none).
+  /// Only the first output. Error: InvalidArgument (the method has none).
   Result<Value> get(const std::string& method_name, const std::vector<Value>& inputs = {});
   Result<Value> get(const std::string& method_name, const Value& input) {
     return get(method_name, std::vector<Value>{input});

@@ -211,7 +211,7 @@ Error ParallelMethod::begin(Executor& executor, Callback done, void* context, bo
   callback_context_ = context;
   error_ = Error::Ok;
   active_ = true;
-  // a tracer is told of one instruction at a time
+  // a tracer follows one instruction at a time
   if (!parallel_ || temp_.empty() || method_.get_event_tracer() != nullptr || !lent_memory_is_apart()) {
     running_ = remaining_ = 1;
     lock.unlock();
@@ -310,7 +310,7 @@ ParallelMethod::Chain* ParallelMethod::ended(std::unique_lock<std::mutex>& lock,
   return proceed(lock, true);
 }
 
-/// False where the chain waits for a delegate, and belongs to whoever goes on with it.
+/// False if the chain waits for a delegate, and belongs to the thread that continues it.
 bool ParallelMethod::run(Chain& chain, Error* error) {
   while (chain.next < chain.end) {
     if (method_.end_.load(std::memory_order_relaxed) == 0) {

@@ -13,8 +13,8 @@
 
 namespace torchette::extension {
 
-/// What a chain waits for is found out from the memory that its instructions really use, and not from what
-/// the file says of it: two chains run at the same time only if neither writes where the other reads or
+/// What a chain waits for follows from the memory that its instructions really use, and not from what
+/// the file says: two chains run at the same time only if neither writes where the other reads or
 /// writes. So any file is safe, and one that was not compiled with `parallel` runs as it always does. Inputs
 /// and outputs are set and read at the Method, which must outlive this and must not run by itself meanwhile.
 class ParallelMethod {
@@ -25,11 +25,11 @@ class ParallelMethod {
   ParallelMethod(Method& method, std::vector<MemoryAllocator*> temp);
   ParallelMethod(const ParallelMethod&) = delete;
   ParallelMethod& operator=(const ParallelMethod&) = delete;
-  /// Waits for the execution that runs.
+  /// Waits for the current execution.
   ~ParallelMethod();
 
-  /// 0 where the method runs as a whole: it has one chain, control flow, or tensors that take memory while it
-  /// runs.
+  /// 0 if the method runs as a whole: it has one chain, control flow, or tensors that allocate memory while
+  /// it runs.
   size_t num_chains() const { return chains_.size(); }
   /// Whether chain `later` waits for `earlier`.
   bool waits_for(size_t later, size_t earlier) const;
@@ -45,7 +45,7 @@ class ParallelMethod {
   bool done() const;
   /// Waits for the end of the execution that was started last; its error.
   Error wait();
-  /// Both, and this thread works, too; without an executor it does all.
+  /// Both, with this thread working too; without an executor it does everything.
   Error execute(Executor* executor = nullptr);
 
  private:

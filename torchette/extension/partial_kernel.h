@@ -37,7 +37,7 @@ inline bool fits(const char* key, const char* signature, Args arguments) {
   return *key == 0;
 }
 
-/// A kernel for `key` alone. `Id` tells several of one function apart.
+/// A kernel only for `key`. `Id` distinguishes several of one function.
 template <auto Fn, int Id>
 struct Partial {
   static inline const char* key = "";

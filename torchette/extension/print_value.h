@@ -9,14 +9,14 @@
 namespace torchette {
 
 /// `tensor(sizes=[2, 3], [0, 1, 2, 3, 4, 5])`, `tensor(Long, sizes=[], [7])`, `5`, `0.5`, `true`, `[1, 2]`,
-/// `"text"`, `None`. Elements stand in memory order; of long tensors and lists the first and last are
+/// `"text"`, `None`. Elements are in memory order; of long tensors and lists the first and last are
 /// printed.
 std::ostream& operator<<(std::ostream& out, const Value& value);
 
 namespace extension {
 
-/// std::cout << evalue_edge_items(3) << value: how many elements stand at either end. The default is 100, and
-/// 0 means all. It lasts for as long as the stream.
+/// std::cout << evalue_edge_items(3) << value: how many elements to print at either end. The default is 100,
+/// and 0 means all. It lasts for as long as the stream.
 struct evalue_edge_items {
   explicit evalue_edge_items(long count) : count(count) {}
   long count;

@@ -15,13 +15,12 @@ namespace torchette::extension::pytree {
 
 enum class Kind : uint8_t { Leaf, Tuple, List, Dict, Custom };
 
-/// What a structure is made of, without the values. `keys` are those of a dict, numbers as text, one for each
+/// The form of a structure, without the values. `keys` are those of a dict, numbers as text, one for each
 /// child.
 struct TreeSpec {
   Kind kind = Kind::Leaf;
-  std::string type;  // the registered name, such as builtins.dict; empty for a leaf
-  std::string context =
-      "null";  // what the container needs besides its children: JSON as it stands in the file
+  std::string type;              // the registered name, such as builtins.dict; empty for a leaf
+  std::string context = "null";  // what the container needs besides its children: JSON as in the file
   std::vector<std::string> keys;
   std::vector<TreeSpec> children;
 
@@ -85,7 +84,7 @@ TreeSpec flatten_into(const Tree<T>& tree, std::vector<T>* leaves) {
   return spec;
 }
 
-/// The leaves in order, and what they are leaves of.
+/// The leaves in order, and their structure.
 template <typename T>
 std::pair<std::vector<T>, TreeSpec> flatten(const Tree<T>& tree) {
   std::vector<T> leaves;

@@ -46,7 +46,7 @@ std::string SourceLines::of(const Method& method, size_t index) {
 
 void SourceLines::log(const Method& method, size_t index) {
   const std::string line = of(method, index);
-  if (!line.empty()) TORCHETTE_LOG(Error, "at %s", line.c_str());
+  if (!line.empty()) TORCHETTE_LOG(Error, "%s", line.c_str());
 }
 
 Error SourceLines::explain(const Method& method, Error error) {

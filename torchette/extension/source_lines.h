@@ -14,9 +14,9 @@ class SourceLines {
   /// The line of the model that instruction `index` of a method comes from, such as "model.py:12, in
   /// forward"; empty where the file does not have it.
   static std::string of(const Method& method, size_t index);
-  /// Logs the line of that instruction, where the file has it.
+  /// Logs the line of that instruction, if the file has it.
   static void log(const Method& method, size_t index);
-  /// Logs the line at which an execution has failed. Takes what Method::execute() or step() has returned, and
+  /// Logs the line at which an execution has failed. Takes the error of Method::execute() or step(), and
   /// returns it.
   static Error explain(const Method& method, Error error);
 };

@@ -154,7 +154,7 @@ inline TensorPtrMaker for_blob(void* data, std::vector<SizesType> sizes,
   return {data, std::move(sizes), type};
 }
 
-/// Zeroed, for there is nothing to win by leaving it undefined.
+/// Zeroed: leaving it undefined would gain nothing.
 TensorPtr empty_strided(std::vector<SizesType> sizes, std::vector<StridesType> strides,
                         ScalarType type = ScalarType::Float,
                         TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);

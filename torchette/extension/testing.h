@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // For tests of kernels: tensors from lists of elements, their comparison, files that go away. Works under any
-// test framework; with GoogleTest included before, there are EXPECT_TENSOR_EQ and its like.
+// test framework; if GoogleTest is included before, there are also EXPECT_TENSOR_EQ and EXPECT_TENSOR_CLOSE.
 #pragma once
 
 #include <unistd.h>
@@ -69,7 +69,7 @@ class TensorFactory {
   }
   Tensor zeros_like(const Tensor& other) { return full_like(other, Element(0)); }
   Tensor ones_like(const Tensor& other) { return full_like(other, Element(1)); }
-  /// A result as a method hands it over where nothing bounds its size: `dim` dimensions, row-major, no
+  /// A result as a method passes it if nothing bounds its size: `dim` dimensions, row-major, no
   /// elements, and no memory before resize_tensor() has given it some, of just that size. A kernel that
   /// writes earlier ends the test's process here; the address sanitizer names its line, and that of a write
   /// beyond the size.
@@ -141,7 +141,7 @@ inline bool tensors_are_close(const Tensor& a, const Tensor& b, double rtol = 1e
 }
 inline bool tensors_are_equal(const Tensor& a, const Tensor& b) { return tensors_are_close(a, b, 0, 0); }
 
-/// A file with these bytes, which the destructor takes away.
+/// A file with these bytes, which the destructor deletes.
 class TempFile {
  public:
   explicit TempFile(const void* data = nullptr, size_t size = 0) {

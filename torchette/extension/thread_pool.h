@@ -18,9 +18,9 @@ namespace torchette::extension::threadpool {
 
 class ThreadPool final : public Executor {
  public:
-  /// As many threads as the machine has cores where it is 0.
+  /// 0 means as many threads as the machine has cores.
   explicit ThreadPool(size_t thread_count = 0);
-  /// Ends when all tasks have run.
+  /// Returns when all tasks have run.
   ~ThreadPool() override;
 
   size_t get_thread_count() const { return threads_.size(); }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The .bpte file: a program with inputs and the outputs that they must give.
 
-`write` and `read` go between records and bytes. The records' classes are those of
+`write` and `read` convert between records and bytes. The records' classes are those of
 `torchette/schema/bundled_program.fbs`.
 """
 

@@ -2,7 +2,7 @@
 """Records to FlatBuffers bytes and back, for any schema that `schema.py` reads.
 
 `encode` stores each distinct string, vector and table once, so its output is small and depends on nothing but the
-records. `decode` trusts nothing: whatever the bytes are, it returns records or raises FormatError, in linear time.
+records. `decode` trusts nothing: for any bytes it returns records or raises FormatError, in linear time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def encode(schema: Schema, record: Any, *, reserve: int = 0) -> bytearray:
 def decode(schema: Schema, data: memoryview) -> Any:
     """Reads the root table's record from `data`, a view of single bytes.
 
-    Equal parts may be one object in the result, so treat it as read-only. `[ubyte]` comes as bytes, or, where its
-    alignment is forced, as a view of `data`; other vectors come as lists. An absent vector comes empty, an absent
+    Equal parts may be one object in the result, so treat it as read-only. `[ubyte]` is read as bytes, or, if its
+    alignment is forced, as a view of `data`; other vectors as lists. An absent vector is empty, an absent
     string, table or union as None. Raises FormatError.
     """
     decoder = _Decoder(schema, data)
@@ -39,33 +39,33 @@ def decode(schema: Schema, data: memoryview) -> Any:
 
 
 class _Entry(NamedTuple):
-    """One vtable entry of a table as it is written: a field, or one of the two halves of a union."""
+    """One vtable entry of a table for writing: a field, or one of the two halves of a union."""
 
     attribute: str
     bit: int
     default: Any
     encode: (
         Callable[[Any], Any] | None
-    )  # None for what is stored as it is, and not at all where it is the default
+    )  # None for a value that is stored unchanged, and left out if it is the default
     code: str
     width: int
 
 
 class _Layout(NamedTuple):
-    """The inline part of a table in which a given set of entries is present."""
+    """The inline part of a table with a given set of entries."""
 
     pack: Callable[..., bytes]
     vtable: int
     size: int
     alignment: int
-    references: list[tuple[int, int]]  # (index of a value that is a place, position in the table)
+    references: list[tuple[int, int]]  # (index of the value, a place; position in the table)
 
 
 class _Encoder:
-    """Builds from the end of the file to its start, so that what is pointed at has its place first.
+    """Builds from the end of the file to its start, so that the target of an offset has its place first.
 
     A place is a distance from the end of the file. A stored offset is then the pointing field's place minus the
-    target's. Every object is remembered by its content; a second one of the same content gets the first one's place.
+    target's. Every object is remembered by its content; an equal one gets the place of the first.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -223,8 +223,8 @@ def _tag(tags: dict[str, int], value: Any) -> int:
 class _Decoder:
     """Reads objects by position, each one once.
 
-    A well-formed file's objects do not overlap, so what they hold together is no more than the file. The budget holds
-    a file to that: one that makes a few bytes pass for many objects is refused before it costs time or memory.
+    The objects of a well-formed file do not overlap, so together they are no larger than the file. The budget checks
+    this: a file in which a few bytes pass for many objects is refused before it costs time or memory.
     """
 
     def __init__(self, schema: Schema, data: memoryview) -> None:
@@ -276,9 +276,7 @@ class _Decoder:
             elif entry == 0:
                 values.append(_absent(field))
             elif entry < 4 or entry + (_WIDTHS[field.code] if read is None else 4) > size:
-                raise FormatError(
-                    f"{name}.{field.name} of the table at byte {position} lies outside of the table"
-                )
+                raise FormatError(f"{name}.{field.name} of the table at byte {position} is outside the table")
             elif read is None:
                 values.append(self._scalar(name, field, position + entry))
             else:
@@ -305,25 +303,25 @@ class _Decoder:
         try:
             return self._schema.types[field.type](value)
         except ValueError:
-            raise FormatError(f"{name}.{field.name} at byte {position} is {value}, no {field.type}") from None
+            raise FormatError(
+                f"{name}.{field.name} at byte {position} is {value}, not a {field.type}"
+            ) from None
 
     def _union(self, name: str, field: Field, position: int, size: int, tag_entry: int, entry: int) -> Any:
         if tag_entry == 0 and entry == 0:
             return None
         if not 4 <= tag_entry < size or not 4 <= entry <= size - 4:
-            raise FormatError(
-                f"{name}.{field.name} of the table at byte {position} lies outside of the table"
-            )
+            raise FormatError(f"{name}.{field.name} of the table at byte {position} is outside the table")
         tag = self._data[position + tag_entry]
         members = self._schema.unions[field.type]
         if not 1 <= tag <= len(members):
             raise FormatError(
-                f"{name}.{field.name} of the table at byte {position} has tag {tag}, no {field.type}"
+                f"{name}.{field.name} of the table at byte {position} has tag {tag}, not a {field.type}"
             )
         return self.table(members[tag - 1], self.follow(position + entry))
 
     def _reader(self, field: Field) -> Callable[[int], Any] | None:
-        """What reads the object that a field's offset points to; None for a scalar or enum, which is in place."""
+        """The reader of the object that a field's offset points to; None for a scalar or enum, which is stored in place."""
         kind = field.item or field.kind
         read: Callable[[int], Any] | None = None
         if kind == "string":
@@ -377,8 +375,8 @@ class _Decoder:
         return values
 
     def _vector(self, position: int, width: int, what: str) -> tuple[int, int]:
-        """Returns the position of the first element and the number of elements, which are inside of the file."""
-        start = self.follow(position)  # the count stands where an offset would
+        """Returns the position of the first element and the number of elements, all of which are inside the file."""
+        start = self.follow(position)  # the count comes first
         count = start - position
         start = position + 4
         self._need(start, count * width, what, width if count else 1)

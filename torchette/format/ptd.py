@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The .ptd file: bytes by name, such as weights that programs share.
 
-`write` takes tensors' layouts and buffers and gives the file's bytes; `read` takes any bytes and gives them back, or a
+`write` takes tensors' layouts and buffers and returns the file's bytes; `read` takes any bytes and returns these, or a
 FormatError. The records' classes are those of `torchette/schema/flat_tensor.fbs`.
 """
 
@@ -43,10 +43,10 @@ def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> b
     """The bytes of a .ptd file. Names with equal bytes share a segment.
 
     Args:
-        named: what stands under each name; buffers are C-contiguous.
-        segment_alignment: bytes, a power of two; where segments start.
+        named: the buffer of each name, C-contiguous.
+        segment_alignment: bytes, a power of two; alignment of segments.
 
-    Raises ValueError for an alignment that is none.
+    Raises ValueError for an alignment that is not a power of two.
     """
     if segment_alignment < 1 or segment_alignment & (segment_alignment - 1):
         raise ValueError(f"An alignment must be a power of two, not {segment_alignment}")
@@ -72,7 +72,7 @@ def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> b
 
 
 def read(data: Any) -> dict[str, NamedBytes]:
-    """What a .ptd file has under each name, not copied. Raises FormatError."""
+    """The contents of a .ptd file by name, not copied. Raises FormatError."""
     view = memoryview(data).cast("B")
     if len(view) < _HEADER_AT + _HEADER_LENGTH or bytes(view[4:8]) != SCHEMA.identifier:
         raise FormatError(f"Not a .ptd file: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")
@@ -88,7 +88,7 @@ def read(data: Any) -> dict[str, NamedBytes]:
             raise FormatError(f"{item.key} is in segment {item.segment_index} of {len(record.segments)}")
         segment = record.segments[item.segment_index]
         if segment.offset + segment.size > size:
-            raise FormatError(f"The segment of {item.key} is not inside of the data file")
+            raise FormatError(f"The segment of {item.key} is not inside the data file")
         start = base + segment.offset
         found.setdefault(item.key, NamedBytes(view[start : start + segment.size], item.tensor_layout))
     return found

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The .pte file: a program and its weights.
 
-`write` takes a Program record and buffers and gives a file as a list of chunks, in which no weight has been copied.
-`read` takes any bytes and gives the record and views of the weights, or a FormatError that names the place.
+`write` takes a Program record and buffers and returns a file as a list of chunks, without copying weights.
+`read` takes any bytes and returns the record and views of the weights, or a FormatError that names the place.
 The records' classes are those of `torchette/schema/program.fbs`: `pte.Program`, `pte.Tensor`, `pte.ScalarType` ...
 """
 
@@ -23,13 +23,13 @@ from torchette.format.schema import load
 
 SCHEMA = load(Path(__file__).parent.parent / "schema" / "program.fbs")
 
-# After the root offset and the file identifier: magic, its own length, then bytes of the program (all that stands
+# After the root offset and the file identifier: magic, its own length, then bytes of the program (everything
 # before the padding of the first segment), offset of the first segment, bytes of all segments.
 _HEADER = struct.Struct("<4sIQQQ")
 _HEADER_AT = 8
 _HEADER_MAGIC = b"eh00"
 _HEADER_MINIMUM = 24  # early files end it before the last number
-_SMALL = 1 << 16  # bytes that a page fault may map
+_SMALL = 1 << 16  # bytes that one page fault may map
 
 _OTHER_FILES = {b"BP": "a bundled program", b"FT": "a data file (.ptd)", b"ED": "a profile (.etdp)"}
 
@@ -41,11 +41,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
-# Ends the name of a method's second plan, which needs no backend. The runtime takes it where the first cannot be loaded;
-# ExecuTorch's sees one more method.
+# The name of a method's second plan, which needs no backend, ends so. The runtime takes it if the first does not load;
+# for ExecuTorch's runtime it is one more method.
 PORTABLE = "@portable"
 
-# What the values that a list names may be.
+# The allowed types of the items of a list.
 _MEMBERS = {"IntList": ("Int",), "TensorList": ("Tensor",), "OptionalTensorList": ("Tensor", "Null")}
 
 # Bytes of one element, by ScalarType.
@@ -74,7 +74,7 @@ class Pte:
     nbytes: int
 
     def __bytes__(self) -> bytes:
-        """The whole file: the one copy of the weights, made anew by each call."""
+        """The whole file as bytes; each call copies the weights."""
         return b"".join(self.chunks)
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Pte:
 
 
 class _Segments:
-    """Segments as they are laid out: each aligned, each a list of chunks."""
+    """Segments during layout: each aligned, each a list of chunks."""
 
     def __init__(self, alignment: int) -> None:
         self.records: list[Any] = []
@@ -141,10 +141,10 @@ def write(
         mutable_data: the same, for the initial bytes of planned tensors; empty if there are none.
         delegate_data: `BackendDelegate.processed.index` is an index here (its location is ignored).
         named_data: blobs by name. Names with the same buffer object share a segment.
-        named_alignment: bytes, a power of two; of what stands under names.
-        segment_alignment: bytes, a power of two; where the segments start.
-        constant_tensor_alignment: bytes, a power of two; where each constant starts in its segment.
-        extract_delegate_segments: whether delegate data become segments, or stay inside of the program.
+        named_alignment: bytes, a power of two; alignment of named data.
+        segment_alignment: bytes, a power of two; alignment of segments.
+        constant_tensor_alignment: bytes, a power of two; alignment of each constant in its segment.
+        extract_delegate_segments: whether delegate data become segments or stay inside the program.
 
     Raises FormatError for a record that the schema cannot hold, ValueError for other arguments.
     """
@@ -189,7 +189,7 @@ def write(
     stored: dict[int, int] = {}
     weights = _digests(constants) if named_data else {}
     named = named_data or {}
-    # Small ones stand together: where the file is mapped, one page fault then brings many of them.
+    # Small ones come together: if the file is mapped, one page fault reads many of them.
     for blob in sorted(named.values(), key=lambda item: _bytes_view(item).nbytes > _SMALL):
         if id(blob) in stored:
             continue
@@ -198,10 +198,10 @@ def write(
         if same is None or start % named_alignment:
             stored[id(blob)] = segments.add([blob]).segment_index
         else:
-            # A weight that a delegate and the program both have stands in the file once.
+            # A weight that both a delegate and the program use is stored once.
             segments.records.append(SCHEMA.types["DataSegment"](start, _bytes_view(blob).nbytes))
             stored[id(blob)] = len(segments.records) - 1
-    # In the order given: a runtime looks first behind what it was asked for last.
+    # In the given order: a runtime searches from the last name that it found.
     program.named_data = [SCHEMA.types["NamedData"](name, stored[id(blob)]) for name, blob in named.items()]
     program.segments = segments.records
 
@@ -223,7 +223,7 @@ def _digests(items: Sequence[Any]) -> dict[bytes, int]:
 
 @dataclass
 class PteFile:
-    """A .pte file that has been read and checked: every index and every constant's bytes are inside of the file."""
+    """A .pte file that has been read and checked: every index is valid and every constant is inside the file."""
 
     program: Any
     buffer: memoryview
@@ -260,7 +260,7 @@ class PteFile:
     def _subsegment(self, subsegments: Any, index: int) -> memoryview:
         data = self.segment(subsegments.segment_index)
         start = subsegments.offsets[index]
-        # an item ends where the next one starts: the offsets say no more than that
+        # an item ends where the next one starts: the file has only the offsets
         following = subsegments.offsets[index + 1 : index + 2]
         end = following[0] if following and following[0] >= start else len(data)
         return data[start:end]
@@ -275,7 +275,7 @@ def load_file(path: str | Path) -> PteFile:
             except ValueError as error:
                 if isinstance(error, FormatError):
                     raise
-                return read(file.read())  # an empty file, or one of a kind that cannot be mapped
+                return read(file.read())  # an empty file, or one that cannot be mapped
     except FileNotFoundError:
         raise ModelNotFoundError(f"There is no file {path}") from None
     except FormatError as error:
@@ -307,7 +307,7 @@ def _read_header(view: memoryview) -> tuple[int, int, int]:
     """Returns bytes of the program, offset of the first segment, bytes of the segments."""
     size = len(view)
     if size < _HEADER_AT + _HEADER_MINIMUM:
-        raise FormatError(f"The file ends at byte {size}, inside of its extended header")
+        raise FormatError(f"The file ends at byte {size}, inside its extended header")
     length, program_size, base = struct.unpack_from("<IQQ", view, _HEADER_AT + 4)
     if length < _HEADER_MINIMUM or _HEADER_AT + length > size:
         raise FormatError(f"The extended header at byte {_HEADER_AT} says that it has {length} bytes")
@@ -330,7 +330,7 @@ def _read_header(view: memoryview) -> tuple[int, int, int]:
 
 
 class _Checker:
-    """Checks every index of a program that was read, so that whoever walks it afterwards need not."""
+    """Checks every index of a program, so that later readers need not."""
 
     def __init__(self, file: PteFile) -> None:
         self._file = file
@@ -345,7 +345,7 @@ class _Checker:
                     f"{self._file.segment_data_size}"
                 )
         if program.constant_buffer and program.constant_segment and program.constant_segment.offsets:
-            raise FormatError("The constants stand twice: inside of the program and in a segment")
+            raise FormatError("The constants are stored twice: inside the program and in a segment")
         for place, subsegments in [
             ("Program.constant_segment", program.constant_segment),
             *(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Reads a FlatBuffers schema and turns it into Python records or a C++ header of slot constants.
 
-In comes a `.fbs` file; out come dataclasses and IntEnums (`Schema.types`), or, run as a program, the header that the
-runtime compiles against. The schema stands once, so neither side can drift. Standard library only.
+A `.fbs` file goes in; dataclasses and IntEnums (`Schema.types`) come out, or, run as a program, the header that the
+runtime compiles against. There is one schema, so the two sides cannot differ. Standard library only.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def parse(text: str) -> Schema:
     raw: dict[str, list[tuple[str, str, bool, str, dict[str, str]]]] = {}
     aliases: dict[
         str, str
-    ] = {}  # a union may call one table by several names: each is a record of its own here
+    ] = {}  # a union may have several names for one table: each is a separate record here
     while word := tokens.peek():
         tokens.take()
         if word == "namespace":
@@ -156,7 +156,7 @@ def parse(text: str) -> Schema:
             raise tokens.error(f"{word} is not understood here")
         tokens.take(";")
     raw |= {name: raw[table] for name, table in aliases.items()}
-    # fields may name tables that stand further down
+    # fields may name tables that are defined later
     for name, fields in raw.items():
         schema.tables[name] = tuple(_resolve(schema, raw, fields))
         schema.types[name] = _record(name, schema.tables[name])
@@ -315,7 +315,7 @@ def main() -> None:
     parser.add_argument("--cpp", type=Path, required=True, metavar="OUT", help="the header to write")
     arguments = parser.parse_args()
     text = cpp_header(load(arguments.schema), arguments.schema.name)
-    # an unchanged header keeps its time, so that nothing is rebuilt for it
+    # an unchanged header keeps its time, so that it causes no rebuild
     if not arguments.cpp.exists() or arguments.cpp.read_text(encoding="utf-8") != text:
         arguments.cpp.parent.mkdir(parents=True, exist_ok=True)
         arguments.cpp.write_text(text, encoding="utf-8")

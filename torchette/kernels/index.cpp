@@ -169,7 +169,7 @@ static void add_elements(void* to, const ptrdiff_t* at, const void* from, const 
         static_cast<T>(static_cast<T*>(to)[at[i]] + static_cast<const T*>(from)[of[i]]);
 }
 static void add_bools(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
-  for (size_t i = 0; i < n; ++i)  // any byte may stand for true
+  for (size_t i = 0; i < n; ++i)  // any byte but 0 means true
     static_cast<uint8_t*>(to)[at[i]] =
         (static_cast<uint8_t*>(to)[at[i]] | static_cast<const uint8_t*>(from)[of[i]]) != 0;
 }
@@ -316,7 +316,7 @@ static Error scatter_value_out(Context&, const Tensor& x, int64_t dim, const Ten
 struct Indexing {
   Tensor index[kMaxDim];  // per dimension of x
   bool has_index[kMaxDim] = {};
-  TensorImpl from_mask[kMaxDim];  // of the indices that stand for a mask
+  TensorImpl from_mask[kMaxDim];  // of the indices of a mask
   SizesType count[kMaxDim];
   StridesType one = 1;
   size_t rank = 0;            // of x
@@ -325,7 +325,7 @@ struct Indexing {
   size_t place_dims = 0;
   SizesType size[kMaxDim];  // of the result
   size_t dim = 0;
-  size_t first_place = 0;  // where the dimensions of the indices stand in the result
+  size_t first_place = 0;  // position of the dimensions of the indices in the result
 };
 
 /// A mask over dimensions `d` and following becomes one list of coordinates for each of these.

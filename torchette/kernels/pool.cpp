@@ -11,7 +11,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// The windows of a pooling, always over three dimensions: missing ones stand first and are of size 1.
+/// The windows of a pooling, always over three dimensions: missing ones come first and have size 1.
 struct Pool {
   const char* name;
   size_t spatial;  // how many of the three there are

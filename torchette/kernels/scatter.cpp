@@ -181,7 +181,7 @@ Error scatter_folding(Context& context, const char* name, const Tensor& self, in
   TORCHETTE_TRY(folding_of(reduce, folding));
   Places places;
   places.rank = rank;
-  // A tensor without dimensions stands for one element.
+  // A tensor without dimensions is one element.
   const bool points = rank == 0 && index.dim() <= 1 && index.numel() <= 1;
   TORCHETTE_CHECK(points || (index.dim() == self.dim() && (source == nullptr || source->dim() == self.dim())),
                   InvalidArgument, "%s: self has %zu dimensions, index has %d, src %d", name, rank,

@@ -338,7 +338,7 @@ static Error joins(const Tensor& part, const Tensor& out) {
   return Error::Ok;
 }
 static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Tensor& out) {
-  // one-dimensional tensors without elements may stand anywhere
+  // one-dimensional tensors without elements may be anywhere
   const auto skips = [](const Tensor& t) { return t.dim() == 1 && t.numel() == 0; };
   const Tensor* first = nullptr;
   for (const Tensor& part : parts)
@@ -436,7 +436,7 @@ static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> 
   int64_t before[kMaxDim], after[kMaxDim];
   bool pads = false;
   for (size_t d = 0; d < rank; ++d) {
-    const size_t i = 2 * (rank - 1 - d);  // pads stand from the last dimension to the first
+    const size_t i = 2 * (rank - 1 - d);  // pads are ordered from the last dimension to the first
     before[d] = i < pad.size() ? pad[i] : 0;
     after[d] = i < pad.size() ? pad[i + 1] : 0;
     TORCHETTE_CHECK(

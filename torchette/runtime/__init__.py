@@ -37,6 +37,7 @@ from torchette.errors import (
     NativeModuleError,
     RuntimeLoadError,
     TorchetteError,
+    kernel_hints,
 )
 
 __all__ = [
@@ -534,10 +535,7 @@ class Program:
             missing = [line.removeprefix("there is no kernel for ").partition(": add ")[0] for line in lines]
             return RuntimeLoadError(
                 f"{self._name}: {what}: there is no kernel for {', '.join(missing)}",
-                hints=[
-                    "compile the model with this version of Torchette",
-                    "`torchette ops` lists the kernels there are",
-                ],
+                hints=kernel_hints(missing),
             )
         kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
         hints = []

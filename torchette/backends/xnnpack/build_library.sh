@@ -89,9 +89,11 @@ unpack() {
   cp "$own"/*.[ch] "$2/xnnpack/src/"
 }
 
-# build SOURCES FOLDER
+# build SOURCES FOLDER. MICROKERNELS names a library of them that was built before: only the rest is built, with CFLAGS that
+# they need not have.
 build() {
-  local src="$1" flags="-ffunction-sections -fdata-sections ${CFLAGS:-}"
+  local src="$1" flags="-ffunction-sections -fdata-sections ${CFLAGS:-}" apart=OFF
+  [[ -z ${MICROKERNELS:-} ]] || apart=ON # else a static library waits for those that are linked with it
   cmake -G Ninja -S "$src/xnnpack" -B "$2" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_C_FLAGS=$flags" "-DCMAKE_CXX_FLAGS=$flags" \
     -DXNNPACK_LIBRARY_TYPE=static -DXNNPACK_BUILD_TESTS=OFF -DXNNPACK_BUILD_BENCHMARKS=OFF \
@@ -99,15 +101,17 @@ build() {
     -DXNNPACK_ENABLE_ARM_SME2=OFF -DCPUINFO_SOURCE_DIR="$src/cpuinfo" -DPTHREADPOOL_SOURCE_DIR="$src/pthreadpool" \
     -DFXDIV_SOURCE_DIR="$src/fxdiv" -DFP16_SOURCE_DIR="$src/fp16" -DCPUINFO_BUILD_TOOLS=OFF \
     -DCPUINFO_BUILD_UNIT_TESTS=OFF -DCPUINFO_BUILD_MOCK_TESTS=OFF -DCPUINFO_BUILD_BENCHMARKS=OFF \
-    -DPTHREADPOOL_BUILD_TESTS=OFF -DPTHREADPOOL_BUILD_BENCHMARKS=OFF
-  cmake --build "$2" --target XNNPACK
+    -DPTHREADPOOL_BUILD_TESTS=OFF -DPTHREADPOOL_BUILD_BENCHMARKS=OFF \
+    -DCMAKE_OPTIMIZE_DEPENDENCIES=$apart
+  cmake --build "$2" --target XNNPACK --target pthreadpool --target cpuinfo
+  [[ -z ${MICROKERNELS:-} ]] || cp "$MICROKERNELS" "$2/"
 }
 
 key() {
   cat "${BASH_SOURCE[0]}" "$own"/*.[ch] "$own"/patches/*.patch
   "${CC:-cc}" --version
   "${CXX:-c++}" --version
-  printf '%s\n' "${CFLAGS:-}" "$(uname -m)"
+  printf '%s\n' "${CFLAGS:-}" "${MICROKERNELS:-}" "$(uname -m)"
 }
 
 cache=${TORCHETTE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/torchette}

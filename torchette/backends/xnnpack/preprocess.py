@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program of operators that XNNPACK has comes in, a payload goes out. See payload.py for its form, operators.py for
+# A program of operators that XNNPACK has comes in, a payload goes out. See payload.py for its form, operators/ for
 # what each operator becomes.
 """What the XNNPACK backend makes of a program."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the name of a board. Out: its processor, where its memories lie, and how the emulator is asked for it.
+# In: the name of a board. Out: its processor, the addresses of its memories, and the command of its emulator.
 """The boards that images are made for: `BOARDS` by name, `script` is the linker script of one."""
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from torchette.errors import InputError, TargetError
 
 FOLDER = Path(__file__).parent
-STACK = 16 * 1024  # bytes, where nobody says otherwise
+STACK = 16 * 1024  # bytes, by default
 
 
 @dataclass(frozen=True)
 class Region:
-    """Bytes of memory from an address on."""
+    """A range of memory."""
 
     origin: int
     size: int
@@ -26,15 +26,15 @@ class Region:
 
 @dataclass(frozen=True)
 class Board:
-    """A board as an image sees it.
+    """A board on which images run.
 
     Attributes:
         name: what `--board` takes.
-        text: one line for people.
+        text: one line of description.
         target: the processor, a name of `torchette build --target`.
-        flash: where code and constants lie; execution begins at its first address.
-        ram: where the stack, variables and the pools of models lie.
-        emulator: the command that runs an image, whose path follows.
+        flash: the memory of code and constants; execution begins at its first address.
+        ram: the memory of the stack, variables and the pools of models.
+        emulator: the command that runs an image; the path of the image follows.
     """
 
     name: str
@@ -50,7 +50,7 @@ _M = 1 << 20
 
 def _mps(machine: str, text: str, target: str, flash: Region, ram: Region) -> Board:
     """One of Arm's prototyping boards, which qemu-system-arm emulates."""
-    # exit codes, text and files go through semihosting; nothing listens to the board's own ports
+    # exit codes, text and files go through semihosting; the board's own ports are not connected
     quiet = ("-nographic", "-monitor", "none", "-serial", "null")
     semihosting = ("-semihosting-config", "enable=on,target=native")
     return Board(
@@ -90,21 +90,21 @@ def find(name: str) -> Board:
             code="no-such-board",
             hints=[
                 f"the boards are {', '.join(f'{board.name} ({board.text})' for board in BOARDS.values())}",
-                "for another one name the nearest processor's, with --flash and --ram",
+                "for another board name one with the same processor, and give --flash and --ram",
             ],
         )
     return BOARDS[name]
 
 
 def region(text: str, origin: int = 0) -> Region:
-    """Memory as people write it: ``256K``, ``1M@0x08000000``; without an address it begins at `origin`.
+    """Memory from text: ``256K``, ``1M@0x08000000``; without an address it begins at `origin`.
 
     Raises:
-        InputError: it is not written so.
+        InputError: the text has another form.
     """
     match = re.fullmatch(r"(\d+)([KM]?)(?:@(0x[0-9a-fA-F]+|\d+))?", text)
     if not match or not int(match[1]):
-        raise InputError(f"{text!r} is no memory", hints=["SIZE or SIZE@ADDRESS: 256K, 1M@0x08000000"])
+        raise InputError(f"{text!r} is not a memory", hints=["SIZE or SIZE@ADDRESS: 256K, 1M@0x08000000"])
     size = int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20}[match[2]]
     return Region(int(match[3], 0) if match[3] else origin, size)
 

@@ -9,7 +9,8 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from torchette.build import library, targets, toolchain
+from torchette import targets
+from torchette.build import library, toolchain
 from torchette.build.bare.boards import Board
 from torchette.build.bare.project import Application, write_application
 from torchette.build.selection import Selection
@@ -17,7 +18,7 @@ from torchette.build.toolchain import Compiler, Report, Unit
 from torchette.errors import BuildError
 
 BARE = Path(__file__).parent
-# What links an image, whichever compiler made its objects.
+# The linkers of an image, for objects of any compiler.
 LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,-e,reset")
 
 
@@ -39,7 +40,7 @@ def build_image(
     log_level: int = 2,
     report: Report | None = None,
 ) -> Image:
-    """Writes the application's sources into `folder` and NAME.elf beside them; optimised for size, or for speed where
+    """Writes the application's sources into `folder` and NAME.elf beside them; optimized for size, or for speed if
     `small` is False.
 
     Raises:
@@ -63,7 +64,7 @@ def bare_flags(log_level: int = 2, *, small: bool = True) -> tuple[str, ...]:
 def bare_units(common: tuple[str, ...]) -> list[Unit]:
     """Start-up, semihosting and the few functions of libc."""
     return [
-        # libc must not call itself
+        # functions of libc must not call themselves
         Unit(source, (*common, *(("-fno-builtin",) if source.stem == "libc" else ())))
         for source in sorted(BARE.glob("*.cpp"))
     ]
@@ -99,7 +100,7 @@ _REMEDIES = {
 
 
 def overflows(words: str) -> dict[str, int]:
-    """Bytes that the linker missed, by memory; says it as GNU ld and as lld do."""
+    """The bytes by which each memory is too small, from the messages of GNU ld and lld."""
     found: dict[str, int] = {}
     for memory, size in re.findall(r"region [`'](\w+)'[: ]+overflowed by (\d+) bytes", words):
         found[memory] = max(found.get(memory, 0), int(size))
@@ -107,7 +108,7 @@ def overflows(words: str) -> dict[str, int]:
 
 
 def image_size(path: Path, board: Board) -> tuple[int, int]:
-    """Bytes in flash and in RAM that an image reaches to, read from its segments."""
+    """Bytes in flash and in RAM that an image uses, read from its segments."""
     data = path.read_bytes()
     (start,) = struct.unpack_from("<I", data, 28)
     each, count = struct.unpack_from("<2H", data, 42)

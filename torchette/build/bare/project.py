@@ -2,7 +2,7 @@
 # In: a .pte file and a board. Out: the sources of an image that runs it there, or a whole project of them with a Makefile.
 """Sources of an image: `write_application` those that know the model, `new_project` with the runtime's beside them.
 
-Before anything is written, the model's memory is held against the board's; the linker has the last word.
+Before anything is written, the model's memory is compared with the board's; the linker checks the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from torchette.build import kernels, selection, targets
+from torchette import targets
+from torchette.build import kernels, selection
 from torchette.build.bare import boards
 from torchette.build.bare.boards import STACK, Board
 from torchette.devtools.embed import distinct_names, embed
@@ -26,7 +27,7 @@ from torchette.format import pte, schema
 
 PACKAGE = Path(__file__).resolve().parents[2]
 TEMPLATES = Path(__file__).with_name("project")
-# Values of an output that the image compares; more would fill the flash of a small board.
+# The number of values of an output that the image compares; more would fill the flash of a small board.
 COMPARED = 256
 _C_TYPES = {"float32": "float", "float64": "double", "bool": "bool"} | {
     f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -35,7 +36,7 @@ _C_TYPES = {"float32": "float", "float64": "double", "bool": "bool"} | {
 
 @dataclass(frozen=True)
 class Application:
-    """A model and what its image is made for.
+    """A model, and the board of its image.
 
     Attributes:
         model: the .pte file.
@@ -97,9 +98,7 @@ def new_project(application: Application, folder: Path) -> list[Path]:
         BuildError: the folder is not empty; and see `write_application`.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BuildError(
-            f"{folder} is not empty", code="folder-not-empty", hints=["name a folder that is not there yet"]
-        )
+        raise BuildError(f"{folder} is not empty", code="folder-not-empty", hints=["name a new folder"])
     board, target = application.board, targets.find(application.board.target)
     (bill, *_) = bills(application.model, board.target, temp=not isinstance(application.temp, int))
     written = write_application(application, folder)
@@ -123,7 +122,7 @@ def new_project(application: Application, folder: Path) -> list[Path]:
 
 
 def check_fit(application: Application, bill: Bill, outer: int) -> None:
-    """Holds what is known before linking against the board.
+    """Compares what is known before linking with the board.
 
     Raises:
         BuildError: the model alone is larger than flash, or its pools than RAM.
@@ -165,7 +164,7 @@ def check_fit(application: Application, bill: Bill, outer: int) -> None:
 
 
 class _Outer:
-    """The tensors of a method that lie in the caller's memory, and how the caller hands them over."""
+    """The tensors of a method in the caller's memory, and how the caller passes them."""
 
     def __init__(self, method: MethodInfo) -> None:
         self._tensors: list[tuple[str, str, TensorInfo]] = []  # variable, what it is, tensor
@@ -181,7 +180,7 @@ class _Outer:
             tensor = method.values[port.index].tensor
             if tensor is None or tensor.storage != "unplanned" or port.index in inputs:
                 continue
-            if tensor.dynamism != "dynamic_unbound":  # which takes memory of its own while the method runs
+            if tensor.dynamism != "dynamic_unbound":  # that one allocates memory while the method runs
                 self._outputs.append((number, self._add("output", number, port.name, tensor, names)))
 
     def _add(self, kind: str, number: int, name: str, tensor: TensorInfo, names: set[str]) -> str:
@@ -211,7 +210,7 @@ class _Outer:
         dtypes = {variable: tensor.dtype for variable, _, tensor in self._tensors}
         given = dict(self._inputs)
         for number in range(len(method.inputs)):
-            if number not in given:  # a number that was fixed when the model was exported
+            if number not in given:  # fixed when the model was exported
                 lines.append(f"TORCHETTE_TRY(method->set_input(method->get_input({number}), {number}));")
                 continue
             if dtypes[given[number]] in _C_TYPES:
@@ -290,7 +289,7 @@ def _filled(template: str, **values: str) -> str:
 
 
 def _copy_runtime(chosen: selection.Selection, folder: Path) -> list[Path]:
-    """Copies the core, the kernels that were chosen and all that they include."""
+    """Copies the core, the selected kernels and all that they include."""
     wanted: list[str] = [
         f"torchette/runtime/{source.name}"
         for source in (PACKAGE / "runtime").glob("*.cpp")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files. Out: a folder that a web page or Node.js runs them from: torchette.wasm with the kernels that they
+# In: .pte files. Out: a folder from which a web page or Node.js runs them: torchette.wasm with the kernels that they
 # need, the JavaScript module that loads it, and the files.
 """Builds the runtime for browsers."""
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torchette.build import library, selection, toolchain
 from torchette.build.selection import Selection
-from torchette.build.targets import find
+from torchette.targets import find
 
 HERE = Path(__file__).parent
 TARGET = "wasm32-browser"
@@ -30,19 +30,19 @@ def build(
 
     Args:
         models: .pte files; none for a runtime with every kernel.
-        folder: is made where it is not there.
-        chosen: what the runtime must hold, where it is not what the models need.
-        small: kernels that favour bytes.
-        log_level: as TORCHETTE_LOG_LEVEL; the text of errors is the log's.
-        report: is told of each source that was compiled.
+        folder: created if it does not exist.
+        chosen: what the runtime must have, if not what the models need.
+        small: optimize kernels for size.
+        log_level: as TORCHETTE_LOG_LEVEL; it includes the text of errors.
+        report: called for each source that was compiled.
 
     Returns:
         The files that were written.
 
     Raises:
-        FormatError: a model is no .pte file.
-        TargetError: a model needs what a browser cannot have, such as a backend that stands on another library.
-        MissingCompilerError, BuildError: there is no ziglang, or it refuses a source.
+        FormatError: a model is not a .pte file.
+        TargetError: a model needs what a browser does not have, such as a backend with another library.
+        MissingCompilerError, BuildError: ziglang is missing, or it fails.
     """
     target = find(TARGET)
     compiler = toolchain.find_compiler(target)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What torch has no decomposition for, or a wasteful one, written with core operators. Data of decompose_to_core.
-"""Decompositions of ours, beside those of torch."""
+# Decompositions into core operators that torch lacks or does wastefully. Data of decompose_to_core.
+"""Our own decompositions, in addition to torch's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ aten = torch.ops.aten
 
 
 def attention(fallback: Callable) -> Callable:
-    """Attention in few operators: torch's own spends six on every score matrix to find rows that are wholly masked,
-    but which rows those are follows from the mask, which all layers share."""
+    """Attention in few operators: torch's decomposition uses six per score matrix to find rows that are fully masked,
+    but those rows follow from the mask, which all layers share."""
 
     def decomposed(
         query: torch.Tensor,
@@ -34,7 +34,7 @@ def attention(fallback: Callable) -> Callable:
             return fallback(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
-        if query.dtype in (torch.float16, torch.bfloat16):  # eager computes these in float32, and rounds once
+        if query.dtype in (torch.float16, torch.bfloat16):  # eager computes these in float32 and rounds once
             mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
             result = decomposed(
                 query.float(), key.float(), value.float(), mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -66,7 +66,7 @@ def attention(fallback: Callable) -> Callable:
 def _fake_quantize(
     x: torch.Tensor, scale: Any, zero_point: Any, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rounded to the steps of a quantized tensor, and which elements its range holds."""
+    """Values rounded to the steps of a quantized tensor, and which elements are in its range."""
     steps = torch.round(x * (1 / scale)) + zero_point
     kept = torch.logical_and(steps >= least, steps <= most)
     return (torch.clamp(steps, least, most) - zero_point) * scale, kept
@@ -86,7 +86,7 @@ def _fake_quantize_by_switch(
 
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
-    """Where nothing is drawn; the rest is training."""
+    """Without random numbers; with them it is training."""
     if train and 0 < p < 1:
         return NotImplemented
     dropped = train and p == 1
@@ -116,13 +116,13 @@ def _trilinear(
 
 def rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
            generator: Any = None) -> Any:  # fmt: skip
-    """Leaky where nothing is drawn; whole where something is."""
+    """A leaky ReLU without random numbers; undecomposed with them."""
     draws = training and not any(isinstance(n, int) and n == 0 for n in x.shape)
     return NotImplemented if draws else (torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise)
 
 
 def _upsample(op: torch._ops.OpOverload) -> Callable:
-    """From the overload that takes a list of scales, and has no out variant, to the one that takes each apart."""
+    """From the overload with a list of scales, which has no out variant, to the one with separate scales."""
     dimensions = sum(argument.name.startswith("scales") for argument in op._schema.arguments)
 
     def decomposed(input: torch.Tensor, output_size: Sequence[int] | None, *rest: Any) -> torch.Tensor:
@@ -218,7 +218,7 @@ def _linear_cross_entropy(
     x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: torch.Tensor | None,
     weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float, *options: Any,
 ) -> Any:  # fmt: skip
-    # In chunks it would save memory in training, where the gradients are computed in the same go.
+    # Chunks would save memory only in training, where the gradients are computed at the same time.
     if any(options[-3:]):
         return NotImplemented
     loss = torch.nn.functional.cross_entropy(
@@ -243,7 +243,7 @@ def _linear_cross_entropies(
 
 
 def multilabel_margin(fallback: Callable) -> Callable:
-    """Torch's own, whose loss of a single sample has a dimension too many."""
+    """Torch's decomposition, except that its loss of a single sample has one dimension too many."""
 
     def decomposed(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple:
         loss, is_target = fallback(x, target, reduction)
@@ -253,7 +253,7 @@ def multilabel_margin(fallback: Callable) -> Callable:
 
 
 def linspace(fallback: Callable) -> Callable:
-    """Whole numbers lie between the whole parts of the ends."""
+    """Integers from between the integer parts of the ends."""
 
     def decomposed(
         start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **rest: Any
@@ -266,7 +266,7 @@ def linspace(fallback: Callable) -> Callable:
 
 
 def roll(fallback: Callable) -> Callable:
-    """Two parts that change places, where torch computes an index for each element."""
+    """Two parts swapped, where torch computes an index for each element."""
 
     def rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> torch.Tensor:
         given = [x.shape[dim] for dim in dims]
@@ -285,7 +285,7 @@ def roll(fallback: Callable) -> Callable:
 def _sort_stable(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> Any:
-    # The runtime's sort is a stable one.
+    # The runtime's sort is stable.
     return aten.sort.default(x, dim, descending)
 
 
@@ -294,7 +294,7 @@ def _frexp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     wide = torch.where(plain, x, 1.0).to(torch.float64)
     exponent = torch.floor(torch.log2(abs(wide))) + 1
     mantissa = wide / torch.pow(2.0, exponent)
-    # The logarithm may be rounded over the next whole number.
+    # The logarithm may be rounded up past the next integer.
     less, more = abs(mantissa) < 0.5, abs(mantissa) >= 1
     mantissa = torch.where(less, mantissa * 2, torch.where(more, mantissa / 2, mantissa))
     exponent = torch.where(less, exponent - 1, torch.where(more, exponent + 1, exponent))
@@ -303,7 +303,7 @@ def _frexp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _gather(x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> Any:
-    """Where there are no places, torch takes them in any dtype."""
+    """Without indices torch accepts any dtype for them."""
     if index.dtype in (torch.int32, torch.int64) or index.numel() != 0:
         return NotImplemented
     return x.new_zeros(index.shape)
@@ -317,7 +317,7 @@ def _batch_norm(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor,
     training: bool, momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """In training by the statistics of the batch, and with running ones that follow them."""
+    """In training with the statistics of the batch, which update the running ones."""
     if not training:
         results = aten._native_batch_norm_legit_no_training(x, weight, bias, mean, var, momentum, eps)
         return *results, mean.clone(), var.clone()
@@ -350,7 +350,7 @@ def _embedding_renorm(
 
 
 def _numbers_as_tensors(op: torch._ops.OpOverload) -> Callable:
-    """For an operator of two tensors, its overloads in which one of them is a number."""
+    """For an operator of two tensors, its overloads with a number for one of them."""
 
     def decomposed(a: Any, b: Any) -> torch.Tensor:
         return op(*(x if isinstance(x, torch.Tensor) else torch.full((), float(x)) for x in (a, b)))
@@ -399,7 +399,7 @@ TABLE: dict[Any, Callable] = {
     **_UPSAMPLE,
     **_SPECIAL,
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
-    # Without a text torch drops it.
+    # Torch drops an assertion without a text.
     aten._assert_async.default: lambda x: aten._assert_async.msg(x, "an assertion does not hold"),
     aten._is_all_true.default: torch.all,
     aten._is_any_true.default: torch.any,
@@ -442,7 +442,7 @@ TABLE: dict[Any, Callable] = {
     aten.__rshift__.Tensor: torch.bitwise_right_shift,
 }
 
-# Around torch's own, which each is given.
+# Wrappers around torch's decompositions, which each gets as an argument.
 AROUND: dict[Any, Callable[[Callable], Callable]] = {
     aten.scaled_dot_product_attention.default: attention,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What operators do with complex numbers, written with pairs of real tensors; the rules of the pass split_complex.
+# Operators on complex numbers, written with pairs of real tensors; the rules of the pass split_complex.
 """`Pair`, and `RULES`: the operators of complex tensors."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_pair(x: Any) -> bool:
 
 
 def _of(part: str, values: Any) -> Any:
-    """That part of every pair within, and of every complex dtype the real one."""
+    """Replace every pair by one of its parts, and every complex dtype by its real one."""
     values = pytree.tree_map(lambda v: getattr(v, part) if is_pair(v) else v, values, is_leaf=is_pair)
     return pytree.tree_map_only(torch.dtype, lambda dtype: REAL.get(dtype, dtype), values)
 
@@ -63,7 +63,7 @@ def _each(op: Callable) -> Callable:
 
 
 def _each_of(op: Callable, *operands: int) -> Callable:
-    """Does the same to both parts; these operands are complex even where they are given as real ones."""
+    """Does the same to both parts; these operands count as complex even if they are real."""
     rule = _each(op)
 
     def all_pairs(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def _subtract(a: Any, b: Any, alpha: Any = 1) -> Pair:
 
 
 def multiply(a: Any, b: Any, op: Callable = operator.mul) -> Any:
-    """a b of anything that is linear in both."""
+    """a b, for an operator that is linear in both."""
     if isinstance(a, complex) or isinstance(b, complex):
         a, b = (_pair(x) if isinstance(x, complex) else x for x in (a, b))
     if is_pair(a) and is_pair(b):
@@ -128,7 +128,7 @@ def _divide(a: Any, b: Any) -> Any:
     b = _pair(b) if isinstance(b, complex) else b
     if not is_pair(b):
         return Pair(a.real / b, a.imag / b)
-    # Divided by the larger part first, as Smith does: squares would overflow where the quotient does not.
+    # Smith's method divides by the larger part first: squares would overflow where the quotient does not.
     scale = torch.maximum(torch.abs(torch.as_tensor(b.real)), torch.abs(torch.as_tensor(b.imag)))
     unit = Pair(b.real / scale, b.imag / scale)
     length = unit.real * unit.real + unit.imag * unit.imag
@@ -157,7 +157,7 @@ def _log(x: Pair) -> Pair:
 
 
 def _sqrt(x: Pair) -> Pair:
-    # Half the sum of length and real part suffers where the two cancel: then the other root is computed by it.
+    # Half the sum of length and real part loses digits if the two cancel: then it is computed from the other root.
     root = torch.sqrt((_abs(x) + torch.abs(x.real)) / 2)
     other = torch.where(root == 0, torch.zeros_like(root), torch.abs(x.imag) / (2 * root))
     sign = torch.where(torch.signbit(x.imag), -1.0, 1.0).to(root.dtype)
@@ -212,7 +212,7 @@ def _sign(x: Pair) -> Pair:
 
 
 def _either(op: Callable) -> Callable:
-    """True where it is of either part."""
+    """True where either part is true."""
     return lambda x: torch.logical_or(op(x.real), op(x.imag))
 
 
@@ -221,7 +221,7 @@ def _is_not_zero(x: Any) -> torch.Tensor:
 
 
 def _of_truth(op: Callable) -> Callable:
-    """What asks of each number only whether it is zero."""
+    """For operators that only test each number for zero."""
     return lambda *args, **kwargs: op(
         *(_is_not_zero(x) if isinstance(x, (Pair, torch.Tensor)) else x for x in args), **kwargs
     )
@@ -232,20 +232,20 @@ def _log_by(base: float) -> Callable:
 
 
 def _sigmoid(x: Pair) -> Pair:
-    # By way of tanh, whose exponential cannot overflow.
+    # With tanh, whose exponential cannot overflow.
     half = _tanh(multiply(x, 0.5))
     return Pair(half.real / 2 + 0.5, half.imag / 2)
 
 
 def _arcus_sinh(x: Pair) -> Pair:
-    # Of z and of -z it is the same but for the sign, and a sum that cancels is avoided by taking the right one.
+    # It is odd, so taking z or -z, whichever is right, avoids a sum that cancels.
     left = torch.where(torch.signbit(x.real), -1.0, 1.0).to(x.real.dtype)
     z = multiply(x, left)
     return multiply(_log(_add(z, _sqrt(_add(multiply(z, z), 1.0)))), left)
 
 
 def _arcus_tanh(x: Pair) -> Pair:
-    # Half of log((1 + z) / (1 - z)): its real part as log1p, which keeps what is small.
+    # Half of log((1 + z) / (1 - z)): its real part with log1p, which is exact for small values.
     squares = (1 - x.real) * (1 - x.real) + x.imag * x.imag
     real = torch.log1p(4 * x.real / squares) / 4
     imag = torch.atan2(2 * x.imag, (1 - x.real) * (1 + x.real) - x.imag * x.imag) / 2
@@ -253,7 +253,7 @@ def _arcus_tanh(x: Pair) -> Pair:
 
 
 def _product_of(x: Pair, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The product along a dimension, in as many steps as its length has bits; of known lengths only."""
+    """The product along a dimension of known length, in as many steps as the length has bits."""
     if dim is None:
         x, dim = Pair(*(p.reshape(-1) for p in x)), 0
     length = x.real.shape[dim]

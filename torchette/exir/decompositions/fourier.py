@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Fourier transforms come in, products with cosines and sines go out; a long transform is made of the short ones of its
-# length's factors, so that the tables stay small and the work does not grow with the square of the length.
+# length's factors, so that tables stay small and work does not grow with the square of the length.
 """`RULES`: torch's Fourier transforms, on pairs of real tensors."""
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def _waves(rows: Any, columns: Any, length: Any, dtype: torch.dtype) -> Pair:
     return Pair(torch.cos(angles).to(dtype), torch.sin(angles).to(dtype))
 
 
-# What is transformed by a single product with a matrix. A longer transform is two of its factors: the matrices of 512
+# The longest transform by a single product with a matrix. A longer one is two of its factors: the matrices of 512
 # would be a megabyte, those of 16 and 32 are 10 KB.
 _AT_ONCE = 64
 
 
 def _factors(length: Any) -> tuple[int, int] | None:
-    """Two whole numbers, the first the smaller, that make up the length; None if one product is to do."""
+    """Two factors of the length, the smaller one first; None if one product is enough."""
     if not isinstance(length, int) or length <= _AT_ONCE:
         return None
     first = next(n for n in range(math.isqrt(length), 0, -1) if length % n == 0)
@@ -43,7 +43,7 @@ def _product(x: torch.Tensor, waves: torch.Tensor) -> torch.Tensor:
 
 
 def _transformed(x: Any, forward: bool, columns: Any = None) -> Pair:
-    """The transform of the last dimension, of its first columns if not all are asked for; x may be real."""
+    """The transform of the last dimension, or only its first columns; x may be real."""
     first = x.real if is_pair(x) else x
     length = first.shape[-1]
     factors = _factors(length)
@@ -68,7 +68,7 @@ def _along(x: Any, dim: int, forward: bool, columns: Any = None) -> Pair:
 
 
 def _scaled(x: Any, norm: int, lengths: Sequence[Any]) -> Any:
-    """`norm` is ATen's number: 0 as it is, 1 divided by the root of the lengths' product, 2 by that product."""
+    """`norm` is ATen's number: 0 unchanged, 1 divided by the root of the lengths' product, 2 by that product."""
     if norm == 0:
         return x
     product = math.prod(lengths)
@@ -92,13 +92,13 @@ def _transform_of_real(x: torch.Tensor, dims: list[int], norm: int, onesided: bo
 
 
 def _transform_to_real(x: Pair, dims: list[int], norm: int, length: Any) -> torch.Tensor:
-    """From half a spectrum, whose other half mirrors it."""
+    """From half of a symmetric spectrum."""
     lengths = [*(x.real.shape[dim] for dim in dims[:-1]), length]
     for dim in dims[:-1]:
         x = _along(x, dim, False)
     half = Pair(*(p.movedim(dims[-1], -1)[..., : length // 2 + 1] for p in x))
     if _factors(length) is None:
-        # Every wave but the first, and the last of an even length, stands for its mirror image too.
+        # Every wave except the first, and the last of an even length, counts twice, for its mirror image.
         rows = half.real.shape[-1]
         waves = _waves(rows, length, length, half.real.dtype)
         k = torch.arange(rows)
@@ -107,7 +107,7 @@ def _transform_to_real(x: Pair, dims: list[int], norm: int, length: Any) -> torc
         result = _product(real, waves.real) - _product(imag, waves.imag)
     else:
         rest = Pair(*(p[..., 1 : (length + 1) // 2].flip(-1) for p in half))
-        # The first and the middle are real by right: what imaginary part they have is not looked at.
+        # The first and the middle are real by definition: their imaginary parts are ignored.
         k = torch.arange(length // 2 + 1)
         alone = torch.logical_or(k == 0, 2 * k == length)
         imag = torch.where(alone, torch.zeros_like(half.imag), half.imag)

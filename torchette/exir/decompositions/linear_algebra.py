@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Torch's linear algebra in terms of the dozen factorisations and solvers that there are kernels of. Data of
+# Torch's linear algebra in terms of the dozen factorizations and solvers that have kernels. Data of
 # decompose_to_core.
 """Decompositions of linear algebra."""
 

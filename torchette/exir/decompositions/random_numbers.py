@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Torch's distributions in terms of uniform and normal numbers, which there are kernels of. Data of decompose_to_core.
+# Torch's distributions in terms of uniform and normal numbers, which have kernels. Data of decompose_to_core.
 """Decompositions of operators that draw random numbers."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _uniform(like: torch.Tensor) -> torch.Tensor:
-    """Of [0, 1), in float32 where the tensor's own type is narrower or whole."""
+    """From [0, 1), in float32 if the tensor's own type is narrower or an integer."""
     return torch.rand(like.shape, dtype=_wide(like.dtype), device=like.device)
 
 
@@ -65,7 +65,7 @@ def _exponential(x: torch.Tensor, rate: float = 1.0, *, generator: Any = None) -
 
 
 def _geometric(x: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
-    # A uniform number is 0 once in a while, and then this is the first trial as well.
+    # A uniform number can be 0; then this is the first trial too.
     return torch.ceil(torch.log(1 - _uniform(x)) / math.log1p(-p)).clamp(min=1).to(x.dtype)
 
 
@@ -103,7 +103,7 @@ def _multinomial(
 ) -> torch.Tensor:
     wide = weights.to(_wide(weights.dtype))
     if not replacement:
-        # The largest of independent exponential times, each divided into its weight, is any with its weight's chance.
+        # Each index has the largest weight / exponential time with a probability proportional to its weight.
         return torch.topk(wide / -torch.log(1 - _uniform(wide)), count, -1)[1]
     ends = torch.cumsum(wide, -1)
     drawn = torch.rand(*weights.shape[:-1], count, dtype=wide.dtype, device=wide.device) * ends[..., -1:]
@@ -111,18 +111,18 @@ def _multinomial(
 
 
 def _fractional_max_pool(rank: int) -> Callable:
-    """Windows at places that follow from one random number per plane and dimension: Graham, "Fractional max-pooling"."""
+    """Windows whose places follow from one random number per plane and dimension: Graham, "Fractional max-pooling"."""
 
     def decomposed(
         x: torch.Tensor, kernel: Sequence[int], size: Sequence[int], samples: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         planes, spatial = x.shape[:-rank], x.shape[-rank:]
-        if len(planes) == 1:  # without a batch it is the first one's numbers that count
+        if len(planes) == 1:  # without a batch the numbers of the first one count
             samples = samples[0]
         kernel, size = [list(v) * (rank if len(v) == 1 else 1) for v in (kernel, size)]
         offsets = torch.zeros([1] * (2 * rank), dtype=torch.int64)
         for d in range(rank):
-            # Torch gives the numbers of images from the last dimension on, those of volumes from the first.
+            # Torch orders the numbers of images from the last dimension, those of volumes from the first.
             u = samples[..., rank - 1 - d if rank == 2 else d].reshape(*planes, 1)
             last = spatial[d] - kernel[d]
             start = torch.full([*planes, 1], last, dtype=torch.int64)
@@ -165,7 +165,7 @@ def _rrelu(
     return x * slope, slope
 
 
-# What layers draw in training; in the table where that is asked for.
+# What layers draw in training; added to the table on request.
 IN_TRAINING: dict[Any, Callable] = {
     aten.native_dropout.default: _native_dropout,
     aten.bernoulli.p: _bernoulli_of_number,

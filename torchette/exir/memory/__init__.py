@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Arithmetic on intervals: which tensor lives when and how large it is comes in, a byte offset for each goes out,
-# with the proven lower bound beside it. Nothing here knows of graphs or torch, so that it can be tested by the
-# ten thousand and reasoned about alone.
+# Arithmetic on intervals. In: the lifetime and size of each tensor. Out: a byte offset for each,
+# with the proven lower bound. Nothing here knows graphs or torch, so that it can be tested by the
+# ten thousand and understood alone.
 """Offline memory planning: give every lifetime interval an address range, in as few bytes as possible.
 
 The problem (dynamic storage allocation) is NP-hard, yet the graphs of real networks are easy: several quick
-greedy orders are tried and the best is kept, the search stops as soon as the lower bound is met, and only where
-it is not met a bounded local search over the placement order goes on. All of it is deterministic: the search is
+greedy orders are tried and the best is kept, the search stops as soon as the lower bound is met, and only if
+it is not met a bounded local search over the placement order follows. All of it is deterministic: the search is
 bounded by counted work, never by a clock.
 """
 
@@ -34,7 +34,7 @@ class Plan:
     """A byte offset for each interval, in the order given.
 
     `size` is the arena's length in bytes, `bound` the proven least length that any plan needs (the peak of the
-    live aligned bytes), `algorithm` the name of what found the plan. `size == bound` means proven optimal.
+    live aligned bytes), `algorithm` the name of the algorithm. `size == bound` means proven optimal.
     """
 
     offsets: list[int]
@@ -63,7 +63,7 @@ def byte_count(text: str) -> int:
     """``"64K"`` -> 65536: a number of bytes, or of units of 1024 of them (K, M, G, with or without B or iB).
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a size.
     """
     match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
@@ -77,7 +77,7 @@ def align(size: int, alignment: int) -> int:
 
 
 def lower_bound(intervals: Sequence[Interval], alignment: int = 16) -> int:
-    """The peak of live aligned bytes: no plan whatever can be smaller."""
+    """The peak of live aligned bytes: no plan can be smaller."""
     change: dict[int, int] = {}
     for first, last, size in intervals:
         size = align(size, alignment)
@@ -146,7 +146,7 @@ def check(
 
 
 def naive(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
-    """Every interval gets bytes of its own; nothing is shared. For debugging."""
+    """Every interval gets its own bytes; nothing is shared. For debugging."""
     offsets, end = [], 0
     for interval in intervals:
         offsets.append(end)
@@ -160,7 +160,7 @@ def by_size(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
 
 
 def by_breadth(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
-    """Moments in falling order of their live bytes; at each, the intervals live there, largest first."""
+    """Moments in descending order of their live bytes; at each, its live intervals, largest first."""
     return _Problem(intervals, alignment).greedy("by_breadth")
 
 
@@ -180,7 +180,7 @@ def plan(intervals: Sequence[Interval], alignment: int = 16, effort: int = 250_0
     Args:
         intervals: lifetimes (time is any integer scale) and sizes in bytes.
         alignment: every offset is a multiple of this many bytes.
-        effort: how many placed neighbours the local search may look at (some 0.1 microseconds each); 0 leaves it out.
+        effort: how many placed neighbours the local search may visit (about 0.1 microseconds each); 0 leaves it out.
 
     Returns:
         The smallest plan found, deterministic for equal input. Not checked again: see `check`.
@@ -206,20 +206,20 @@ def place(
     alignment: int = 16,
     given: Sequence[int | None] | None = None,
 ) -> list[int]:
-    """Which of several memories each interval goes to: as much traffic as possible into the first ones.
+    """The memory of each interval, of several: as much traffic as possible goes into the first ones.
 
-    Each memory but the last takes, in turn, of what is left the intervals with the most traffic for the room that they
-    take and as long as they take it. Several orders are tried; what fits best counts first, then the traffic.
+    Each memory except the last, in turn, takes from the rest the intervals with the most traffic for the room that they
+    use and the time that they use it. Several orders are tried; fit counts first, then the traffic.
 
     Args:
         intervals: lifetimes and sizes.
-        traffic: bytes that are read and written of each interval.
-        capacities: bytes of each memory, the fastest first; None is as many as it takes.
+        traffic: bytes read from and written to each interval.
+        capacities: bytes of each memory, the fastest first; None is unlimited.
         alignment: of every offset, in bytes.
-        given: the memories that are settled already, None for the others.
+        given: the memories that are already chosen, None for the others.
 
     Returns:
-        An index into `capacities` for each interval. The last memory takes all that is left, whether it fits or not.
+        An index into `capacities` for each interval. The last memory takes the rest, whether it fits or not.
     """
     given = given or [None] * len(intervals)
 
@@ -287,7 +287,7 @@ def _fill(
         if max(live[start:end]) + align(intervals[i].size, alignment) <= capacity:
             put(intervals[i])
             chosen.append(i)
-    # nearly always a plan meets the bound that was counted with; where not, the coldest ones go elsewhere
+    # a plan nearly always meets the assumed bound; if not, the intervals with the least traffic go elsewhere
     while chosen and plan([*there, *(intervals[i] for i in chosen)], alignment, effort=0).size > capacity:
         chosen.pop()
     return chosen
@@ -308,7 +308,7 @@ class _Problem:
         end = max((interval.last for interval in intervals if interval.size > 0), default=0)
         self.floor: list[
             tuple[int, int]
-        ] = []  # (interval, offset) of those that live throughout: lossless at the bottom
+        ] = []  # (interval, offset) of those that live throughout: at the bottom, which wastes nothing
         self.items: list[int] = []  # index of the caller's interval
         self.first: list[int] = []
         self.last: list[int] = []
@@ -373,7 +373,7 @@ class _Problem:
         return self.births, False
 
     def place(self, order: Iterable[int], tightest: bool) -> tuple[list[int], int]:
-        """Put the items down in this order; offsets and total in units, above the floor."""
+        """Place the items in this order; offsets and total in units, above the floor."""
         size, conflicts = self.size, self.conflicts
         offset = [-1] * len(size)
         top = 0
@@ -398,7 +398,7 @@ class _Problem:
         return offset, top
 
     def search(self, orders: Sequence[list[int]], size: int, effort: int) -> tuple[list[int], str] | None:
-        """Squeaky wheel: what came to lie above the bound is put down earlier in the next round.
+        """Squeaky wheel: items above the bound are placed earlier in the next round.
 
         Each order is tried with both ways of choosing a gap, each with an equal share of the effort.
         None if nothing beats `size`.
@@ -415,7 +415,7 @@ class _Problem:
                         found, size = (offsets, "search"), top
                         if size == self.peak:
                             return found
-                    # One that squeaks moves over two thirds of its way to the front, enough to pass what it fell over.
+                    # Such an item moves two thirds of the way to the front, enough to pass what was in its way.
                     rank = [0] * n
                     for position, i in enumerate(order):
                         squeaks = offsets[i] + self.size[i] > self.peak

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's interface to planning algorithms, over the pure planner of memory.py: specs with lifetimes come in,
-# a memory id and an offset for each go out. Users plug their own algorithms in here.
+# ExecuTorch's interface to planning algorithms, over the pure planner of this package. In: specs with lifetimes.
+# Out: a memory id and an offset for each. Users pass their own algorithms here.
 """Planning algorithms with ExecuTorch's names and signatures.
 
 An algorithm is a callable ``(alignment, specs, graph_module, graph_signature, extra_padding)`` over the specs that
@@ -57,8 +57,8 @@ def greedy(
 ) -> MemoryAlgoResult:
     """The best of several greedy orders and a bounded search, for each memory id by itself: see `memory.plan`.
 
-    `allow_overlapping_allocations=False` lays tensors side by side without ever splitting a slot: no reuse by parts;
-    it exists for ExecuTorch's sake, and only naive planning keeps that promise here.
+    `allow_overlapping_allocations=False` places tensors side by side and never splits a slot: no reuse by parts;
+    it exists for ExecuTorch's sake, and only naive planning satisfies it here.
     """
     algorithm = memory.plan if allow_overlapping_allocations else memory.naive
     return _plan_each_memory(algorithm, alignment, specs, graph_module, extra_padding)
@@ -71,7 +71,7 @@ def naive(
     graph_signature: ExportGraphSignature | None,
     extra_padding: int = 0,
 ) -> MemoryAlgoResult:
-    """Every tensor gets bytes of its own: the largest plan, for finding out whether sharing is at fault."""
+    """Every tensor gets its own bytes: the largest plan, to find out whether sharing causes an error."""
     return _plan_each_memory(memory.naive, alignment, specs, graph_module, extra_padding)
 
 
@@ -148,7 +148,7 @@ def check_plan(
     names: dict[TensorSpec, str] | None = None,
     allow_lifetime_and_storage_overlap: bool = False,
 ) -> None:
-    """Prove a plan, whoever made it: all placed, aligned, inside their buffers, and disjoint while they live.
+    """Prove any plan: all tensors placed, aligned, inside their buffers, and disjoint while they live.
 
     Raises:
         PlanError: names the tensor, or both tensors of a collision, with lifetimes and addresses.
@@ -195,7 +195,7 @@ class Verifier:
 
     @classmethod
     def has_overlap(cls, lhs_ivl: Sequence[int], rhs_ivl: Sequence[int]) -> bool:
-        """Whether two [first, last] ranges, both ends included, meet."""
+        """Whether two [first, last] ranges, both ends included, overlap."""
         return lhs_ivl[0] <= rhs_ivl[1] and rhs_ivl[0] <= lhs_ivl[1]
 
     @classmethod
@@ -206,7 +206,7 @@ class Verifier:
 
     @classmethod
     def storage_overlap(cls, lhs_spec: TensorSpec, rhs_spec: TensorSpec) -> bool:
-        """Whether both own a byte at the same place of the same memory."""
+        """Whether both own the same byte of the same memory."""
         if lhs_spec.mem_id != rhs_spec.mem_id or not lhs_spec.nbytes() or not rhs_spec.nbytes():
             return False
         if lhs_spec.mem_offset is None or rhs_spec.mem_offset is None:

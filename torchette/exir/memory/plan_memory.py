@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph of out variants comes in; every tensor in it gets a TensorSpec with a lifetime, a memory id and an offset.
+# In: a graph of out variants. Out: every tensor in it has a TensorSpec with a lifetime, a memory id and an offset.
 # The graph is read here and the arithmetic is done by memory.py, or by the user's own algorithm, whose result is
 # checked all the same.
 """Memory planning of an ExportedProgram in the EXEC dialect.
 
-What a node says of its storage:
+What a node says about its storage:
 
 * ``meta["alias"] = (source, byte_offset)``: the same bytes as a part of `source`, and no instruction. Where the file
-  cannot express that (a constant from its middle, an output that the caller owns), the planner takes the alias back
+  cannot express that (a part of a constant, an output that the caller owns), the planner drops the alias
   and the node's operator runs as a copy.
 * ``meta["in_place"] = (source, byte_offset)``: an instruction that writes its result into `source`'s bytes, as do
   operators whose schema says so (``copy_``).
 
-Beyond what the graph says, an operator that is pointwise or updates a part may overwrite an operand of the same shape
+In addition, an operator that is pointwise or updates a part may overwrite an operand of the same shape
 that nothing reads afterwards; both then count as one tensor. That lowers the peak itself, not only the distance from it.
 """
 
@@ -67,7 +67,7 @@ def assign_missing_specs(graph_module: GraphModule, signature: ExportGraphSignat
 
 
 def _assign(graph_module: GraphModule, constants: Container[Node], wanted: dict[Any, TensorSpec]) -> None:
-    """Specs for one graph, and for its branches; `wanted` are those of results whose place is given: a node, or a node
+    """Specs for one graph and its branches; `wanted` are those of results with a given place: a node, or a node
     and the number of one of its results."""
     for node in graph_module.graph.nodes:
         if "spec" in node.meta or node.op not in ("placeholder", "call_function"):
@@ -75,7 +75,7 @@ def _assign(graph_module: GraphModule, constants: Container[Node], wanted: dict[
         elif node in wanted:
             node.meta["spec"] = wanted[node]
         elif control_flow.name(node.target) == "while_loop":
-            # What a loop carries lies where its first value does.
+            # A carried value is in the place of its first value.
             node.meta["spec"] = tuple(_operand_spec(value) for value in control_flow.carried(node))
         else:
             value = node.meta.get("val")
@@ -140,11 +140,11 @@ def update_all_tensors_lifetime(
 ) -> list[TensorSpec]:
     """Set [first, last] on every spec that owns bytes; returns those specs in order of first appearance.
 
-    The scale is the order in which the program's steps run, those of branches included: see `control_flow.timeline`.
+    The scale is the order of the program's steps, including those of branches: see `control_flow.timeline`.
     Inputs live from 0, outputs to the end, mutable buffers and inputs that are written to throughout. What shares bytes
     lives in the lifetime of the spec that owns them. What chains that may run at the same time have in common lives as long
     as their stage. The two sides of a cond never run both, and so follow each other
-    here like anything else. What a loop reads but does not make is needed until its last turn ends.
+    here too. What a loop reads but does not make is needed until its last turn ends.
     """
     interface = GraphInterface.of(graph_module, graph_signature)
     moments, loops = control_flow.timeline(graph_module)
@@ -194,7 +194,7 @@ class _Stage(NamedTuple):
     used: dict[int, set[TensorSpec]]
 
     def own(self, number: int) -> Iterator[TensorSpec]:
-        """What only this chain uses and nobody needs before or after."""
+        """Memory that only this chain uses, and that is not needed before or after."""
         others = set().union(*(specs for other, specs in self.used.items() if other != number))
         for spec in self.used[number] - others:
             first, last = spec.lifetime
@@ -202,14 +202,14 @@ class _Stage(NamedTuple):
                 yield spec
 
     def shared(self, order: Iterable[TensorSpec]) -> list[TensorSpec]:
-        """What the chains use otherwise, in this order: it lives throughout the stage."""
+        """The other memory of the chains, in this order: it lives throughout the stage."""
         own = {spec for number in self.used for spec in self.own(number)}
         used = set().union(*self.used.values())
         return [spec for spec in order if spec in used and spec not in own]
 
 
 def _concurrent(moments: Sequence[control_flow.Moment]) -> list[_Stage]:
-    """The stages of several chains; what `split_chains` has said at the nodes is read."""
+    """The stages with several chains, read from what `split_chains` wrote at the nodes."""
     stages: dict[int, _Stage] = {}
     for time, moment in enumerate(moments):
         chain = moment.node.meta.get("chain")
@@ -266,10 +266,10 @@ class MemoryPlanningPass:
     Args:
         memory_planning_algo: see `torchette.exir.memory.algorithms`; by default the best of our own.
         allow_lifetime_and_storage_overlap: do not check that live tensors are disjoint.
-        alloc_graph_input: inputs lie in planned memory, into which the runtime copies them; otherwise the caller
-            lends its own memory and nothing is copied.
-        alloc_graph_output: outputs lie in planned memory; otherwise the caller provides it.
-        alloc_mutable_buffers: state that lives from call to call lies in planned memory.
+        alloc_graph_input: inputs are in planned memory, into which the runtime copies them; otherwise the caller
+            provides the memory and nothing is copied.
+        alloc_graph_output: outputs are in planned memory; otherwise the caller provides it.
+        alloc_mutable_buffers: state that lives from call to call is in planned memory.
         share_mutable_buffers: methods of one program see the same state, in memory id 2; needs `run_multimethod`
             after the pass has run on all of them.
         alignment: offsets are multiples of this many bytes.
@@ -324,7 +324,7 @@ class MemoryPlanningPass:
     def run(
         self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None
     ) -> PassResult:
-        """Plan one graph; specs that its nodes have already are used, with the memory ids set in them.
+        """Plan one graph; existing specs of its nodes are used, with the memory ids set in them.
 
         Raises:
             PlanError: a user's algorithm whose plan would corrupt data, or tensors that do not fit into the arenas
@@ -408,7 +408,7 @@ class MemoryPlanningPass:
         return {spec for node in nodes for spec in specs_of(node) if spec is not None and spec.base is None}
 
     def _own(self, graph_module: GraphModule, interface: GraphInterface, unplanned: set[TensorSpec]) -> None:
-        """Mark the tensors that take memory while the method runs: they are nobody else's, and not planned."""
+        """Mark the tensors that allocate memory while the method runs; they share nothing and are not planned."""
         stored = {spec for node in (*interface.inputs, *interface.mutable_buffers) for spec in specs_of(node)}
         for node in _nodes(graph_module):
             vals = node.meta.get("val")
@@ -420,12 +420,12 @@ class MemoryPlanningPass:
                 if spec not in stored:
                     spec.owned = self.at_actual_size or spec.is_dynamic_unbound_tensor
                 if spec.owned or spec.is_dynamic_unbound_tensor:
-                    unplanned.add(spec)  # an input without a bound has the caller's memory
+                    unplanned.add(spec)  # an input without a bound uses the caller's memory
 
     def _take_back_aliases(
         self, graph_module: GraphModule, interface: GraphInterface, unplanned: set[TensorSpec]
     ) -> None:
-        """Let an alias be a copy where the file has no way to say that it shares bytes."""
+        """Make an alias a copy if the file cannot say that it shares bytes."""
         outputs = {node for node in interface.outputs if isinstance(node, Node)}
         for node in _nodes(graph_module):
             spec = node.meta.get("spec")
@@ -459,9 +459,9 @@ class MemoryPlanningPass:
         interface: GraphInterface,
         unplanned: set[TensorSpec],
     ) -> None:
-        """Let the result of an operator lie in the bytes of an operand that it is the last to read."""
+        """Put the result of an operator into the bytes of an operand that it reads last."""
         update_all_tensors_lifetime(graph_module, signature)
-        # Inputs and state outlive a call: the caller may execute again without setting them anew.
+        # Inputs and state outlive a call: the caller may execute again without setting them.
         kept = {
             spec.root
             for node in (*interface.inputs, *interface.constants, *interface.mutable_buffers)
@@ -481,7 +481,7 @@ class MemoryPlanningPass:
             if not isinstance(result, TensorSpec) or result.base is not None or result in kept:
                 continue
             if result.lifetime[0] != time:
-                continue  # the other side of a cond computes it as well, where the operand may still be read
+                continue  # the other branch of a cond also computes it, and may still read the operand
             if storage_source(node) is not None:
                 continue
             operands = [
@@ -585,7 +585,7 @@ class MemoryPlanningPass:
     ) -> None:
         if len(graph_module.meta["non_const_buffer_sizes"]) != 2:
             raise PlanError(
-                "mutable buffers can be shared only where all other tensors lie in memory id 1",
+                "mutable buffers can be shared only if all other tensors are in memory id 1",
                 hints=["leave mem_id alone, or give share_mutable_buffers=False"],
             )
         buffers = {
@@ -620,7 +620,7 @@ def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:
 
 
 def _forget_overwrites(graph_module: GraphModule) -> None:
-    """Undo what an earlier plan decided by itself."""
+    """Undo the decisions of an earlier plan."""
     for node in _nodes(graph_module):
         spec = node.meta.get("spec")
         if isinstance(spec, TensorSpec) and spec.base is not None and storage_source(node) is None:
@@ -628,7 +628,7 @@ def _forget_overwrites(graph_module: GraphModule) -> None:
 
 
 def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -> None:
-    """Say at each node, in meta["frees"], which tensors that own their memory nobody reads any more."""
+    """List at each node, in meta["frees"], the tensors with their own memory that are no longer read."""
     moments = control_flow.timeline(graph_module).moments
     depth = {module.graph: level for level, module in enumerate(control_flow.graphs(graph_module))}
     kept = {spec.root for node in interface.outputs for spec in specs_of(node) if spec is not None}
@@ -641,7 +641,7 @@ def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -
             ends.setdefault(node.graph, []).append((time, node))
             for spec in specs_of(node):
                 if spec is not None and spec.owned and spec not in kept:
-                    # The result of a cond is written in its branches, and belongs to the graph around them.
+                    # The result of a cond is written in its branches and belongs to the graph around them.
                     home = homes.setdefault(spec, node.graph)
                     homes[spec] = min(home, node.graph, key=depth.__getitem__)
     for spec, graph in homes.items():

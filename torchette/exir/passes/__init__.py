@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The compiler's passes, one per file: each takes an ExportedProgram, edits it in place and returns it. The names that
 # ExecuTorch's users import from here resolve on first use.
-"""Passes; `torchette.exir.pipeline` says in which order they run."""
+"""Passes; `torchette.exir.pipeline` defines their order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Branches come in that return whatever they like, and loops that are given whatever there is. Branches go out whose
-# results are computed where the call's result lies, and loops that own the tensors which they carry.
-"""What a branch returns has one place, so nothing has to be moved when it ends."""
+# In: branches that return any tensor, and loops that start from any tensor. Out: branches whose
+# results are computed in the place of the call's result, and loops that own the tensors that they carry.
+"""The result of a branch has one place, so nothing is moved when the branch ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bind_branches(program: ExportedProgram) -> ExportedProgram:
 
 
 def _own_results(node: Node) -> int:
-    """Each tensor that a side of a cond returns is computed there, for this result alone."""
+    """Each tensor that a branch of a cond returns is computed in it, only for this result."""
     copies = 0
     for branch in control_flow.branches(node):
         end = branch.graph.output_node()
@@ -53,12 +53,12 @@ def _own_results(node: Node) -> int:
 
 
 def _is_computed(value: Node) -> bool:
-    """Whether the tensor is a kernel's own result, which can be written anywhere."""
+    """Whether the tensor is a kernel's own result, which may be written anywhere."""
     if value.op != "call_function" or "alias" in value.meta or "in_place" in value.meta:
         return False
     if value.target is operator.getitem:
         source: Any = value.args[0]
-        # A loop's result lies where its first value was copied to.
+        # A loop's result is in the place to which its first value was copied.
         same = [user for user in source.users if user.args[1] == value.args[1]]
         return control_flow.name(source.target) != "while_loop" and len(same) == 1
     return ops.is_operator(value.target)
@@ -73,7 +73,7 @@ def _layout_of(tensor: torch.Tensor) -> tuple:
 
 
 def _own_carried(node: Node, kept: set[Node]) -> int:
-    """What a loop starts from is copied, unless nobody else has it: the loop writes its new values there."""
+    """The start value of a loop is copied, unless nothing else uses it: the loop writes its new values there."""
     copies = 0
     values = control_flow.carried(node)
     for index, value in enumerate(values):

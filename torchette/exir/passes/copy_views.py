@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# View operators come in, their copying twins go out: in a graph without shared memory every value stands for itself.
-# Views that need no copy after all are found again at the end, by eliminate_views.
+# In: view operators. Out: the copying operators of the same kind, so that no values of the graph share memory.
+# eliminate_views finds those that need no copy again at the end.
 """Views become copies: `view` is `view_copy`."""
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from torch.export import ExportedProgram
 from torchette.exir import ops
 from torchette.exir.graph import calls, note
 
-# Not marked as a view in its schema, though it is one.
+# A view that its schema does not mark as one.
 _UNSAFE = {torch.ops.aten._unsafe_view.default}
 
 
 def copy_views(program: ExportedProgram) -> ExportedProgram:
-    """Replace each operator whose result shares memory with its input by the one that copies."""
+    """Replace each operator whose result shares memory with its input by one that copies."""
     count = 0
     for node in calls(program):
         if ops.is_operator(node.target) and (ops.is_view(node.target) or node.target in _UNSAFE):

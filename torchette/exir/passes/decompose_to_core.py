@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What torch.export captured comes in; functional core ATen goes out. The only pass that traces: torch's own
-# decompositions run once, with a table to which ours are added.
+# In: what torch.export captured. Out: functional core ATen. This is the only pass that traces: torch's own
+# decompositions run once, with ours added to the table.
 """Decompose to core ATen operators and make every mutation functional."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torchette.exir import decompositions, ops
 from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
 from torchette.exir.passes.split_complex import split_complex
+from torchette.exir.passes.steps_to_scan import steps_to_scan
 
 aten = torch.ops.aten
 
@@ -30,10 +31,12 @@ def decompose_to_core(
     table = dict(_table(len(torch._C._dispatch_get_all_op_names())))
     if train_mode:
         table |= random_numbers.IN_TRAINING
+    preserve = tuple(preserve)
     for op in (*ops.EXTRAS, *preserve):
         table.pop(op, None)
+    steps_to_scan(program, preserve)
     with warnings.catch_warnings():
-        # torch warns of a call that torch itself makes.
+        # torch warns about a call that torch itself makes.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         with _no_garbage_collection():
             program = program.run_decompositions(table)
@@ -42,7 +45,7 @@ def decompose_to_core(
 
 
 def _parameters_as_state(program: ExportedProgram) -> None:
-    """A parameter that the model itself changes is state like any buffer."""
+    """A parameter that the model changes is state, like a buffer."""
     signature = program.graph_signature
     changed = [spec for spec in signature.output_specs if spec.kind is OutputKind.PARAMETER_MUTATION]
     for spec in changed:
@@ -55,8 +58,8 @@ def _parameters_as_state(program: ExportedProgram) -> None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Tracing makes hundreds of thousands of short-lived objects, and each of the collections that this sets off walks
-    through all of torch: up to a quarter of the time, for nothing. What cycles are left is collected later."""
+    """Tracing makes hundreds of thousands of short-lived objects, and each garbage collection that this triggers visits
+    all of torch: up to a quarter of the time, without effect. Remaining cycles are collected later."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -68,7 +71,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @functools.cache
 def _table(operators: int) -> dict[Any, Callable]:
-    """Torch's table and ours. Reading torch's costs tens of milliseconds: once for as long as no operator is added."""
+    """Torch's table and ours. Reading torch's costs tens of milliseconds, so it is kept until an operator is added."""
     table = dict(default_decompositions().items())
     around = {op: make(table[op]) for op, make in decompositions.AROUND.items()}
     return {

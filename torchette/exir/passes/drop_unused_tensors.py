@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What torch.export captured comes in, with all parameters and buffers of the model; those without a reader are gone, so
+# In: what torch.export captured, with all parameters and buffers of the model. Out: the same without those unused, so
 # that a tensor that no file can hold (sparse, complex, on another device) stops no model that does not use it.
-"""Stored tensors that nobody reads are dropped."""
+"""Unused stored tensors are dropped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Copies of views come in; those whose bytes are a run of their source's bytes are marked as aliases and cost nothing
+# In: copies of views. Out: those that are a contiguous part of their source's bytes are marked as aliases and cost nothing
 # at run time. Node.meta["alias"] is (source, offset in bytes).
-"""Copies that move nothing share their source's memory."""
+"""Copies that change no bytes share their source's memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _CHUNKS = frozenset({aten.select_copy.int, aten.slice_copy.Tensor})
 
 
 def eliminate_views(program: ExportedProgram) -> ExportedProgram:
-    """Mark as aliases the copies whose result is a run of their source's bytes."""
-    # Those of branches are results and inputs as well: what a branch returns has bytes of its own.
+    """Mark as aliases the copies whose result is a contiguous part of their source's bytes."""
+    # In branches these are results and inputs too: what a branch returns has its own bytes.
     results, inputs = set(outputs(program)), set(placeholders(program))
     for module in control_flow.owners(program.graph_module):
         results.update(control_flow.results(module))
@@ -41,7 +41,7 @@ def eliminate_views(program: ExportedProgram) -> ExportedProgram:
         _split_to_chunks(program, node, inputs, results)
     count = 0
     for node in calls(program, *_RESHAPES, *_PERMUTES, *_CHUNKS):
-        # An output is handed to the caller, who may give its memory: it keeps bytes of its own.
+        # The caller may provide the memory of an output, so it keeps its own bytes.
         if node in results:
             continue
         source, val = node.args[0], node.meta.get("val")
@@ -105,7 +105,7 @@ def _order(node: Node, rank: int) -> list[int]:
 
 
 def _sizes(node: Node, val: torch.Tensor) -> list[Any] | None:
-    """The sizes as numbers and nodes of the graph, with at most one -1 for one that only the runtime knows."""
+    """The sizes as numbers and nodes of the graph, with at most one -1, for a size known only at run time."""
     if all(isinstance(size, int) for size in val.shape):
         return list(val.shape)
     if node.target is aten.view_copy.default:
@@ -123,7 +123,7 @@ def _static(val: torch.Tensor) -> bool:
 
 
 def _chunk_offset(node: Node, before: torch.Tensor, after: torch.Tensor) -> int | None:
-    """Where in the source the bytes of a select or slice begin, None where they are not one run."""
+    """Where in the source the bytes of a select or slice begin; None if they are not contiguous."""
     if not _static(before) or not _static(after) or after.numel() == 0:
         return None
     dim, *rest = node.args[1:] or (0,)
@@ -145,7 +145,7 @@ def _chunk_offset(node: Node, before: torch.Tensor, after: torch.Tensor) -> int 
 
 
 def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], results: set[Node]) -> None:
-    """Along the outermost dimension, the parts of a split are runs of bytes: take them one by one."""
+    """The parts of a split along the outermost dimension are contiguous: take them one by one."""
     source = node.args[0]
     if not isinstance(source, Node) or not _plain(source.meta.get("val")):
         return

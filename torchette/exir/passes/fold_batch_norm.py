@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A convolution or linear layer followed by a batch norm in inference comes in; the layer alone, with scaled weights
-# and a moved bias, goes out.
+# In: a convolution or linear layer followed by a batch norm in inference. Out: only the layer, with scaled weights
+# and a shifted bias.
 """Batch norm is folded into the layer before it."""
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _CAPTURED, _CORE = aten.batch_norm.default, aten._native_batch_norm_legit_no_tra
 
 
 def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
-    """w' = w g / sqrt(v + eps), b' = (b - m) g / sqrt(v + eps) + beta, for each batch norm that alone reads its layer.
+    """w' = w g / sqrt(v + eps), b' = (b - m) g / sqrt(v + eps) + beta, for each batch norm that is the only user of its layer.
 
-    It runs on what was captured, where every norm that is gone spares torch's decomposition much work, and again on
+    It runs on what was captured, where every removed norm saves torch's decomposition much work, and again on
     core ATen, for norms that come out of a decomposition.
     """
     stored = constants(program)
@@ -50,7 +50,7 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
             continue
         weight, bias = layer.args[1], ops.argument(layer, "bias")
         gamma, beta, mean, variance = norm.args[1:5]
-        # A weight that another layer reads as well would have to be stored twice.
+        # A weight that another layer also reads would have to be stored twice.
         needed = [weight, mean, variance, *(n for n in (bias, gamma, beta) if n is not None)]
         if any(n not in stored for n in needed) or len(weight.users) != 1 or "bias" in layer.kwargs:
             continue
@@ -77,7 +77,7 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
 
 
 def _results(norm: Node) -> list[Node]:
-    """The nodes that stand for the normalised value; none where the norm cannot be folded."""
+    """The nodes of the normalized value; none if the norm cannot be folded."""
     if norm.target is _CAPTURED:
         return [] if norm.args[5] else [norm]
     if any(user.target is not operator.getitem or user.args[1] != 0 for user in norm.users):
@@ -105,7 +105,7 @@ def _scale_and_shift(
     bias: Any,
     epsilon: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # In double until it is multiplied: what is rounded here would be rounded in every result.
+    # In double until the multiplication: an error of rounding here would be in every result.
     scale = (stored[variance].double() + epsilon).rsqrt()
     if gamma is not None:
         scale = scale * stored[gamma].double()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph comes in; what follows from parameters and constants alone is computed now and stored. Never at the price of
-# a bigger file: a weight that something else still reads is not stored a second time in another shape.
+# In: a graph. Out: values that depend only on parameters and constants are computed now and stored, but never for
+# a larger file: a weight with another reader is not stored a second time in another shape.
 """Compute ahead of time what does not depend on the inputs."""
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from torchette.exir.graph import (
     replace,
 )
 
-# A result of up to this many bytes is stored even where its inputs have to stay: an instruction and its tensors cost
+# A result of up to this many bytes is stored even if its inputs must stay: an instruction and its tensors cost
 # the file and the runtime about as much.
 SMALL = 4096
 
 
 def fold_constants(program: ExportedProgram, small: int = SMALL) -> ExportedProgram:
-    """Replace what is computable from stored tensors by stored tensors, unless that makes the file larger by more than
+    """Replace values that depend only on stored tensors by stored tensors, unless the file would grow by more than
     `small` bytes a value."""
     stored = constants(program)
     _hoist(program, stored)
     computable = _computable(program.graph, stored)
     results = set(outputs(program))
-    # Values that something outside reads; the others vanish with them.
+    # Values with readers outside; the others vanish with them.
     frontier = [n for n in computable if n in results or any(user not in computable for user in n.users)]
     frontier = [n for n in frontier if isinstance(n.meta.get("val"), torch.Tensor)]
     values: dict[Node, Any] = dict(stored)
@@ -69,8 +69,8 @@ def fold_constants(program: ExportedProgram, small: int = SMALL) -> ExportedProg
 
 
 def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
-    """Let the main graph compute what branches compute of stored tensors alone, so that it is folded there: a branch
-    has no tensors of its own, and a loop's body would compute it in every turn."""
+    """Move what branches compute only from stored tensors into the main graph, so that it is folded there: a branch
+    has no stored tensors, and a loop's body would compute it in every turn."""
     callers = control_flow.owners(program.graph_module)
     for branch in reversed(list(callers)):
         origins: dict[Node, Node] = {}
@@ -95,7 +95,7 @@ def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
 
 
 def _origin(node: Node, callers: Mapping[GraphModule, Node]) -> Node | None:
-    """What a placeholder of a branch stands for in the main graph, where it is the same in every turn."""
+    """The value of a branch's placeholder in the main graph, if it is the same in every turn."""
     while node.graph.owning_module in callers:
         branch = node.graph.owning_module
         caller = callers[branch]
@@ -128,7 +128,7 @@ def _computable(graph: Graph, stored: Mapping[Node, Any]) -> dict[Node, None]:
             continue
         if ops.is_operator(node.target) and (not ops.is_pure(node.target) or ops.is_symbolic(node.target)):
             continue
-        # Stored integers that become real numbers are quantized weights: the file keeps them small.
+        # Stored integers that become real numbers are quantized weights; folding would enlarge the file.
         if _widens(node):
             continue
         if all(source in stored or source in found for source in node.all_input_nodes) and _is_static(node):
@@ -159,7 +159,7 @@ def _is_static(node: Node) -> bool:
 
 
 def _groups(frontier: list[Node], stored: dict[Node, torch.Tensor]) -> list[dict[Node, set[Node]]]:
-    """Frontier nodes with the stored tensors that they come from; those that share one stand together."""
+    """Frontier nodes with the stored tensors that they come from; nodes that share a tensor are grouped."""
     groups: list[tuple[set[tuple], dict[Node, set[Node]]]] = []
     for node in frontier:
         roots: set[Node] = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# mm or addmm with a transposed weight, as core ATen spells a linear layer, comes in; `linear` goes out. Its weight
+# In: mm or addmm with a transposed weight, which is a linear layer in core ATen. Out: `linear`. Its weight
 # stays as the model stores it, so a tied embedding is stored once and nothing is transposed at run time.
 """Linear layers are put together again."""
 
@@ -40,7 +40,7 @@ def fuse_linear(program: ExportedProgram) -> ExportedProgram:
 
 
 def _transpose_source(node: object) -> Node | None:
-    """The two-dimensional value that a node is the transpose of."""
+    """The two-dimensional value whose transpose a node is."""
     if not isinstance(node, Node) or node.op != "call_function":
         return None
     if node.target in (aten.permute_copy.default, aten.permute.default):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What torch.export asserts about numbers and tensors comes in, in all of its spellings; one spelling goes out, for what
-# only the device can know. What the ranges of the inputs prove is gone.
-"""Assertions in a model hold on the device, too."""
+# In: torch.export's assertions about numbers and tensors, in all their forms. Out: one form, for conditions that
+# only the device can check. Conditions that follow from the ranges of the inputs are removed.
+"""Assertions of a model are checked on the device."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from torchette.exir.tensor import upper_bound
 
 aten = torch.ops.aten
 
-# How torch.export words the assertion of an expression; what the model itself says then is in the graph's `meta[CHECKS]`.
+# torch.export's text for the assertion of an expression; the model's own text is in the graph's `meta[CHECKS]`.
 _TORCHS = re.compile(r"Runtime assertion failed for expression (.*) on node '\w+'")
 CHECKS = "checks"
 
 
 class _Assertion(NamedTuple):
-    """What must hold, and what to say where it does not; `theirs` if these are the model's own words."""
+    """The condition, and the text if it fails; `theirs` if the text is the model's own."""
 
     node: Node
     condition: Any
@@ -37,7 +37,7 @@ class _Assertion(NamedTuple):
 
 
 def keep_assertions(program: ExportedProgram) -> ExportedProgram:
-    """Let `_assert_scalar` say every assertion, with its line in the text; drop those that are known to hold."""
+    """Make every assertion an `_assert_scalar`, with its line in the text; drop those that always hold."""
     from torchette.exir.known_numbers import (
         Known,  # with sympy, which takes as long to load as all of this package
     )
@@ -49,7 +49,7 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
         known = Known(program, module)
         nodes = [node for node in module.graph.nodes if node.target in ops.ASSERTIONS]
         found = [assertion for node in nodes for assertion in _assertions(program, node, checks)]
-        # Torch has some of them twice, once in the model's words and once in its own.
+        # Torch has some of them twice, once with the model's text and once with its own.
         words = {known.form(each.condition): each.text for each in reversed(found) if each.theirs}
         for node, condition, text, theirs in found:
             if not theirs and _is_torchs_bound(condition, selections):
@@ -68,10 +68,10 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
 
 
 def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str]) -> list[_Assertion]:
-    """What a node asserts: nothing of a tensor's dtype, device and layout, which no run changes. Conditions that need
+    """What a node asserts, except a tensor's dtype, device and layout, which no run changes. Conditions that need
     nodes get them before `node`."""
     subject = node.args[0]
-    # Without folders: a file must not differ from machine to machine.
+    # Without folders, so that the file is the same on every machine.
     line = re.sub(r"^.*/(?=[^/]+:\d+, in )", "", place(node))
     if node.target is ops.assert_scalar:
         text = str(ops.argument(node, "assert_msg"))
@@ -102,8 +102,8 @@ def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str])
 
 
 def _widened(module: GraphModule) -> dict[Node, int]:
-    """Calls of `masked_select` whose mask repeats the other operand, and the most that torch lets them find: the elements
-    of that operand alone. The ranges of their sizes are from here on what they can find."""
+    """Calls of `masked_select` whose mask broadcasts the other operand, and the maximum that torch lets them find: the elements
+    of that operand. From here on the ranges of their sizes are what they can find."""
     bounds = {}
     for node in module.graph.nodes:
         if node.target is not aten.masked_select.default:
@@ -112,7 +112,7 @@ def _widened(module: GraphModule) -> dict[Node, int]:
         (found,) = node.meta["val"].shape
         sizes = [[upper_bound(size) or 0 for size in reversed(operand.shape)] for operand in (x, mask)]
         most = math.prod(max(pair) for pair in itertools.zip_longest(*sizes, fillvalue=1))
-        torchs = math.prod(sizes[0])  # 0: without a bound, or nothing to find
+        torchs = math.prod(sizes[0])  # 0: no bound, or nothing to find
         if most > torchs > 0:
             bounds[node] = torchs
             ranges = found.node.shape_env.var_to_range
@@ -121,7 +121,7 @@ def _widened(module: GraphModule) -> dict[Node, int]:
 
 
 def _is_torchs_bound(condition: Any, selections: Mapping[Node, int]) -> bool:
-    """Whether a condition is that `masked_select` finds no more than what `_widened` says of it."""
+    """Whether a condition is that `masked_select` finds no more than the maximum of `_widened`."""
     if not isinstance(condition, Node) or condition.target is not operator.le:
         return False
     count, most = condition.args

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of map and scan come in, while_loops go out: a counter, the results that grow slice by slice, the carried values.
-# So memory planning and emission know two kinds of control flow, a choice and a loop.
+# In: calls of map and scan. Out: while_loops with a counter, results that grow slice by slice, and the carried values.
+# So memory planning and emission know only two kinds of control flow, a choice and a loop.
 """`map` and `scan` are written as `while_loop`."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 def loops_to_while(program: ExportedProgram) -> ExportedProgram:
     """Write each map and scan as a while_loop over a counter, which fills its results slice by slice."""
     count = 0
-    # The innermost first: what stands in a body is copied into the loop's.
+    # The innermost first: a body is copied into the body of the loop.
     for module in reversed(list(control_flow.graphs(program.graph_module))):
         for node in list(module.graph.nodes):
             if control_flow.name(node.target) in ("map_impl", "scan"):
@@ -86,7 +86,7 @@ def _counter(program: ExportedProgram) -> torch.SymInt:
 
     mode = fake_mode(program)
     env = mode.shape_env if mode is not None and mode.shape_env is not None else ShapeEnv()
-    # Torch looks for the operator that yields a fresh number, wherever it traces next with these numbers.
+    # Torch looks for the operator that makes a new number, wherever it traces next with these numbers.
     with env.ignore_fresh_unbacked_symbols():
         return env.create_unbacked_symint()
 
@@ -101,7 +101,7 @@ def _uninitialised(before: Node, val: torch.Tensor, length: Any, sources: Sequen
 
 
 def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node:
-    """What computes a size: the size of an operand, or arithmetic on such."""
+    """The nodes of a size: the size of an operand, or arithmetic on sizes."""
     sizes: dict[Any, Node] = {}
     for source in (*sources, *control_flow.sliced(before)):
         val = source.meta.get("val") if isinstance(source, Node) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Indexing by masks comes in, indexing by numbers goes out: the places that a mask names are found by nonzero.
+# In: indexing by masks. Out: indexing by numbers: nonzero finds the elements of a mask.
 """`x[mask]` becomes `x[nonzero(mask)]`."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def masks_to_indices(program: ExportedProgram) -> ExportedProgram:
-    """Let index and index_put take the coordinates of what a mask names, a tensor per dimension, for the mask."""
+    """Give index and index_put the coordinates of the elements of a mask, one tensor per dimension."""
     count = 0
     for node in calls(program, aten.index.Tensor, aten.index_put.default):
         indices: list[Any] = []

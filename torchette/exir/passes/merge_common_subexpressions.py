@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph comes in; calls of one operator on the same arguments become one call.
+# In: a graph. Out: calls of one operator on the same arguments are one call.
 """Common subexpressions are computed once."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _key(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_key(item) for item in value)
     if isinstance(value, (bool, int, float, complex)):
-        # 1, 1.0 and True are equal in Python, 0.0 and -0.0 as well; none of them are here.
+        # 1, 1.0 and True are equal in Python, and so are 0.0 and -0.0; here all of them differ.
         return (type(value), repr(value))
     if isinstance(value, (Node, str, torch.dtype, type(None))):
         return value

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph with memory formats and torch's strides comes in; one in which every value is dense and in its natural order
-# goes out. Only a channels-last input of the user's keeps its order, and is converted once, at the door.
-"""Memory formats are settled: dense, outermost dimension first, everywhere inside."""
+# In: a graph with memory formats and torch's strides. Out: one in which every value is dense and in its natural order.
+# Only a channels-last input of the user keeps its order and is converted once, where it comes in.
+"""All values inside are dense, outermost dimension first."""
 
 from __future__ import annotations
 

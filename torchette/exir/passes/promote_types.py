@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators on tensors of different dtypes come in; explicit casts and operators on one dtype go out, so that a kernel
+# In: operators on tensors of different dtypes. Out: explicit casts and operators on one dtype, so that a kernel
 # is a loop over one type.
 """Type promotion becomes explicit: `int + float` casts first."""
 
@@ -17,7 +17,7 @@ from torchette.exir.graph import call, calls, note
 
 aten = torch.ops.aten
 
-# Division of integers happens in floating point.
+# Division of integers is in floating point.
 _IN_FLOAT = frozenset({aten.div.Tensor, aten.atan2.default})
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph comes in; calls whose results nobody reads and stored tensors without a reader are gone.
-"""What has no effect on the outputs is removed."""
+# In: a graph. Out: the graph without unused calls and unused stored tensors.
+"""Calls without an effect on the outputs are removed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls that yield what they were given come in, and are gone: casts to the same dtype, clones, expands to the same
+# In: a graph. Out: the graph without calls that return their input: casts to the same dtype, clones, expands to the same
 # shape, full slices, permutations that keep the order.
 """Operators that do nothing are removed."""
 
@@ -34,7 +34,7 @@ def remove_noops(program: ExportedProgram) -> ExportedProgram:
         source = node.args[0]
         if not isinstance(source, Node) or not _is_identity(node, source):
             continue
-        # An output that is a copy of an input or a buffer has to stay one: the original may be overwritten.
+        # An output that copies an input or a buffer must stay a copy: the original may be overwritten.
         if node in results and source in inputs:
             continue
         replace(program, node, source)

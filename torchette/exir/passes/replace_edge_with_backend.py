@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program in the Edge dialect and operators of a target come in; the same program goes out with each pattern that such
-# an operator stands for replaced by the operator. And the way back.
+# In: a program in the Edge dialect and operators of a target. Out: the program with each pattern that such
+# an operator stands for replaced by the operator; and the reverse.
 """Patterns of Edge operators become operators of a target, and the reverse."""
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Pass = Callable[[ExportedProgram], ExportedProgram]
 
 
 def replace_edge_with_backend(*operators: BackendOpOverload) -> Pass:
-    """A pass that calls each operator where its pattern stands; longer patterns should come first.
+    """A pass that replaces each pattern by its operator; longer patterns should come first.
 
-    A pattern is found by the operators that it calls, so it is to be written with those of the Edge dialect, and with
+    A pattern is found by the operators that it calls, so write it with operators of the Edge dialect, and with
     nothing else: `ops.edge.aten.relu.default(ops.edge.aten.linear.default(x, weight, bias))`. Its parameters are the
     operator's arguments, and it returns one tensor.
     """
     patterns = [(op, torch.fx.symbolic_trace(op.pattern).graph) for op in operators]
 
     def replace_patterns(program: ExportedProgram) -> ExportedProgram:
-        """Call the operators of a target where their patterns stand."""
+        """Replace patterns by the operators of a target."""
         for op, pattern in patterns:
             matcher = SubgraphMatcher(pattern, match_output=False, remove_overlapping_matches=True)
             found = [match for module in graph_modules(program) for match in matcher.match(module.graph)]
-            placed: dict[Node, Node] = {}  # a match may read what another one yielded
+            placed: dict[Node, Node] = {}  # a match may read the result of another one
             for match in found:
                 _replace_match(program, op, match, placed)
             if found:
@@ -59,7 +59,7 @@ def _replace_match(
 
 
 def replace_backend_with_edge(program: ExportedProgram) -> ExportedProgram:
-    """Call the operators of the pattern where an operator of a target stands."""
+    """Replace the operators of a target by their patterns."""
     mode = fake_mode(program)
     for node in calls(program):
         op = dialect_operator(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
@@ -73,7 +73,7 @@ def replace_backend_with_edge(program: ExportedProgram) -> ExportedProgram:
             return op.pattern(*args, **kwargs)
 
         with mode:
-            # Before dispatch an operator is what it is called, and not what it is made of.
+            # Before dispatch an operator is still itself, not its decomposition.
             traced = make_fx(pattern, pre_dispatch=True)(*(n.meta["val"] for n in inputs))
         _inline(program, node, traced, inputs)
     return program

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Python numbers where an operator's schema takes a tensor come in; constants with no dimension go out, one per value.
-# The runtime then needs the tensor overloads only.
+# In: Python numbers where an operator's schema takes a tensor. Out: constants without dimensions, one per value.
+# Then the runtime needs only the tensor overloads.
 """Numbers become tensors: `mul(x, 2.0)` reads a constant."""
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def _compute_dtype(node: Node, value: bool | int | float) -> torch.dtype:
     dtype: torch.dtype | None = None
     for _, other in ops.tensor_arguments(node.target, node.args, node.kwargs):
         tensor = other.meta.get("val") if isinstance(other, Node) else None
-        # A condition picks values and takes no part in their promotion.
+        # A condition selects values and does not affect their promotion.
         if isinstance(tensor, torch.Tensor) and not (
             node.target is torch.ops.aten.where.self and other is node.args[0]
         ):
-            # The other tensors at their shapes: those without dimensions yield to those with.
+            # The other tensors with their shapes: in promotion, tensors without dimensions count less.
             sample = torch.empty([1] * min(tensor.dim(), 1), dtype=tensor.dtype)
             dtype = (
                 torch.result_type(sample, value)

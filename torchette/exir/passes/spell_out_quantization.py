@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph whose quantization no backend took comes in; the same arithmetic in core operators goes out. Stored whole
-# numbers stay what they are, so the file stays as small.
+# In: a graph with quantization that no backend took. Out: the same arithmetic in core operators. Stored
+# integers stay integers, so the file stays small.
 """Quantize and dequantize in operators that every runtime has."""
 
 from __future__ import annotations

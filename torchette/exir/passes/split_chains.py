@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph of out variants comes in; it goes out in the order of stages, each node with its stage and chain in
-# meta["chain"]. Chains of one stage need nothing of each other, so that the runtime may run them at the same time.
+# In: a graph of out variants. Out: the graph in the order of stages, each node with its stage and chain in
+# meta["chain"]. Chains of one stage are independent, so that the runtime may run them at the same time.
 """Independent branches become chains of instructions.
 
-Where a graph is narrow (one value at most is needed later), what is computed between two such places falls apart into
-parts that share no result. If two or more of them are heavy enough to be worth a thread, they become the chains of a
-stage; all else is a stage of one chain.
+Where a graph is narrow (at most one value is needed later), the computation between two such places is divided into
+parts that share no result. If two or more of them are heavy enough for a thread, they become the chains of a
+stage; everything else is a stage of one chain.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.graph import note, place, placeholders
 from torchette.exir.interface import storage_source
 
-# Multiply-adds and elements below which a chain costs more to hand over than it saves, some 20 microseconds on a phone.
+# With fewer multiply-adds and elements, starting a chain costs more than it saves: some 20 microseconds on a phone.
 LEAST_WORK = 100_000
 # A backend takes what is heavy.
 DELEGATE_WORK = 1e9
-# How many calls at the end of a part, which bring its branches together, may stand behind the stage.
+# The maximum of calls at the end of a part, which join its branches, that may follow the stage.
 _JOINS = 4
 
 
 class Chain(NamedTuple):
-    """Where a node stands: stages run one after the other, the chains of one at any time within it."""
+    """A node's stage and chain: stages run one after the other, the chains of a stage in any order."""
 
     stage: int
     number: int
 
 
 def split_chains(program: ExportedProgram, most: int) -> ExportedProgram:
-    """Independent branches become chains, `most` at a time."""
+    """Independent branches become chains, at most `most` at a time."""
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     if any(control_flow.form(node) is not None for node in nodes):
         note(program, "not split: control flow goes from one chain to another")
@@ -65,7 +65,7 @@ def split_chains(program: ExportedProgram, most: int) -> ExportedProgram:
 
 
 def _parts(nodes: Sequence[Node], inputs: Sequence[Node]) -> list[list[Node]]:
-    """The graph cut after each call behind which one earlier result, or one input, at most is needed."""
+    """The graph, cut after each call after which at most one earlier result or input is needed."""
     order = {node: index for index, node in enumerate(nodes)}
     last_use: dict[Node, int] = {}
     for node in (*inputs, *nodes):
@@ -84,7 +84,7 @@ def _parts(nodes: Sequence[Node], inputs: Sequence[Node]) -> list[list[Node]]:
 
 
 def _root(node: Node) -> Node:
-    """The call whose bytes a node's value is in; several results of one call count as one."""
+    """The call that owns the bytes of a node's value; several results of one call count as one."""
     while True:
         source = storage_source(node)
         if node.target is operator.getitem:
@@ -113,7 +113,7 @@ def _stages(part: list[Node], most: int) -> list[list[list[Node]]]:
 
 
 def _components(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Which of these calls use each other's results, or write to the same memory from outside."""
+    """Groups of calls that use each other's results, or write to the same outside memory."""
     leader: dict[Node, Node] = {node: node for node in nodes}
 
     def find(node: Node) -> Node:
@@ -130,7 +130,7 @@ def _components(nodes: Sequence[Node]) -> list[list[Node]]:
         outside = _root(target[0]) if target is not None else None
         if outside is not None and outside not in leader:
             written.setdefault(outside, node)
-    # What draws random numbers does so in one order.
+    # Calls that draw random numbers keep their order.
     random = [node for node in nodes if ops.is_random(node.meta.get("functional", node.target))]
     for node in random[1:]:
         leader[find(node)] = find(random[0])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Complex tensors come in, pairs of real ones go out. Inputs and results have to be real ones: no file holds complex
-# tensors. Branches are left alone, and the dialect refuses what is complex there.
+# In: complex tensors. Out: pairs of real ones. Inputs and results must be real: no file has complex
+# tensors. Branches are left unchanged, and the dialect refuses complex tensors there.
 """Compute with complex numbers as pairs of real tensors."""
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ aten = torch.ops.aten
 
 
 def split_complex(program: ExportedProgram, decompositions: Mapping[Any, Callable]) -> ExportedProgram:
-    """Let a pair of real tensors stand for every complex one. What has no rule here stays, for the dialect to refuse.
+    """Replace every complex tensor by a pair of real ones. Operators without a rule stay, for the dialect to refuse.
 
-    `decompositions` is what the new operators are traced with.
+    `decompositions` is the table with which the new operators are traced.
     """
     if not any(_is_complex(node) for node in program.graph.nodes):
         return program
@@ -53,7 +53,7 @@ def _is_complex(node: Node) -> bool:
 
 
 class _Split:
-    """The walk over a graph. `pairs` has what stands for each complex node: a pair of nodes, or a list of pairs."""
+    """The walk over a graph. `pairs` has the replacement of each complex node: a pair of nodes, or a list of pairs."""
 
     def __init__(self, program: ExportedProgram, decompositions: Mapping[Any, Callable]) -> None:
         self.program, self.decompositions = program, decompositions
@@ -95,7 +95,7 @@ class _Split:
                 self.program.graph.erase_node(node)
 
     def _take_apart(self, node: Node, before: Node) -> None:
-        """A complex node that stays, or a constant, which is stored as pairs from now on."""
+        """A complex node that stays, or a constant, which is now stored as pairs."""
         both = node
         if node in self.stored:
             replace_constant(
@@ -131,7 +131,7 @@ class _Split:
         return placeholder
 
     def _compute(self, node: Node, rule: Callable) -> Any:
-        """Insert what the rule does before the node; the nodes of the results, or NotImplemented."""
+        """Insert the operators of the rule before the node; returns the nodes of the results, or NotImplemented."""
         given: dict[Node, list[Node]] = {
             n: list(self.pairs[n]) if n in self.pairs else [n] for n in node.all_input_nodes
         }
@@ -170,7 +170,7 @@ class _Split:
 
 
 def _computed(graph: Graph) -> dict[Node, torch.Tensor]:
-    """What follows from ranges of numbers alone, such as cosines: no run should have to compute it."""
+    """Values that depend only on ranges of numbers, such as cosines, so that no run has to compute them."""
     known: dict[Node, torch.Tensor] = {}
     for node in graph.nodes:
         given = node.all_input_nodes
@@ -183,7 +183,7 @@ def _computed(graph: Graph) -> dict[Node, torch.Tensor]:
     return known
 
 
-# What is left of the imaginary part of a conjugate, which is a view of it that reads everything negated.
+# The rest of the imaginary part of a conjugate, which is a view that reads it negated.
 _OF_VIEWS = frozenset({aten._neg_view.default, aten.resolve_neg.default})
 _RANGES = frozenset({aten.arange.default, aten.arange.start, aten.arange.start_step})
 _RULES = {**complex_numbers.RULES, **fourier.RULES}

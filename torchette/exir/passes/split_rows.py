@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An Edge program and a split (which layers, into how many strips) come in; the program goes out with these layers
-# computed strip by strip, so that their widest tensors never lie in memory as a whole.
+# In: an Edge program and a split (which layers, into how many strips). Out: the program with these layers
+# computed strip by strip, so that their widest tensors are never in memory as a whole.
 """Image layers are computed a few rows at a time (patch-based inference, Lin et al., MCUNetV2, 2021).
 
 The layers of a split read tensors made before them and yield one tensor. For every strip of its rows, the rows that
-each layer needs follow from the last layer backwards; neighbouring strips both compute the rows that both need.
+each layer needs are derived from the last layer backwards; neighbouring strips both compute the rows that both need.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Window:
 
 
 def window(node: Node) -> Window | None:
-    """What a layer that can be split reads; None for a layer that cannot.
+    """The operands of a layer that can be split; None for a layer that cannot.
 
     Convolutions and poolings of images, and operators whose result has the rows of their operands.
     """
@@ -108,7 +108,7 @@ def carriers(node: Node) -> list[Node]:
 
 
 def rows_of(node: Node) -> int:
-    """How many rows the images have that a layer yields."""
+    """The number of rows of the images that a layer yields."""
     val = node.meta["val"]
     return (val[0] if isinstance(val, (tuple, list)) else val).shape[-2]
 
@@ -137,10 +137,10 @@ def needed_rows(layers: Sequence[Node], rows: Rows) -> dict[Node, Rows]:
 
 
 def copies(source: Node, wanted: Rows, have: Rows | None) -> list[tuple[str, Rows]]:
-    """What must be done to get rows of an operand of which there are the rows `have`, all of them by default.
+    """The steps that get rows from an operand that has the rows `have`, by default all.
 
     Returns:
-        "slice" and "pad" where they are needed, each with the rows that it leaves.
+        "slice" and "pad" if needed, each with the rows that it leaves.
     """
     have = have or (0, rows_of(source))
     inside = (max(wanted[0], 0), min(wanted[1], rows_of(source)))
@@ -180,7 +180,7 @@ def _strip(program: ExportedProgram, layers: Sequence[Node], rows: Rows) -> Node
     made: dict[Node, Node] = {}  # a layer's, or an operand's, rows `needed`
 
     def rows_from(source: Node, wanted: Rows, fill: float) -> Node:
-        """Rows of an operand; those outside of the image are filled."""
+        """Rows of an operand; rows outside the image are padding."""
         result, have = made.get(source, source), needed[source] if source in made else (0, rows_of(source))
         for kind, rows in copies(source, wanted, have):
             dim = source.meta["val"].dim() - 2

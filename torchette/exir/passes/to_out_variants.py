@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Functional calls come in; calls of their out variants go out, so that every result is written where the plan says.
-# The out arguments are not in the node: the emitter appends the tensors that stand for the node's results.
-"""Every operator becomes the one that writes to memory it is given."""
+# In: functional calls. Out: calls of their out variants, so that every result is written where the plan says.
+# The node does not have the out arguments: the emitter appends the tensors of the node's results.
+"""Every operator becomes its out variant."""
 
 from __future__ import annotations
 

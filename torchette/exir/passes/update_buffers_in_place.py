@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# New values of buffers, which export returns as extra outputs, and of what loops carry, come in; calls that write into the
-# buffer itself go out: the update itself where nothing reads the old value later, else a copy at the end.
-"""Buffers are updated where they lie."""
+# In: new values of buffers, which export returns as extra outputs, and of values that loops carry. Out: calls that write
+# into the buffer: the update itself if nothing reads the old value later, otherwise a copy at the end.
+"""Buffers are updated in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 def update_buffers_in_place(program: ExportedProgram) -> ExportedProgram:
-    """Write each new value of a buffer, or of what a loop carries, where the old one lies; copy only where that is wrong."""
+    """Write each new value of a buffer, or of a carried value, over the old one; copy only if that would be wrong."""
     specs = program.graph_signature.output_specs
     updates = [(specs.index(spec), buffer) for spec, _, buffer in buffer_updates(program)]
     results = outputs(program)
@@ -52,7 +52,7 @@ def update_buffers_in_place(program: ExportedProgram) -> ExportedProgram:
 
 
 def _update(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -> tuple[int, int]:
-    """Let the results of these numbers be written into these placeholders; (how many in place, how many by a copy)."""
+    """Write the results of these numbers into these placeholders; returns (how many in place, how many by a copy)."""
     _keep_old_values(graph, results, updates)
     order = {node: index for index, node in enumerate(graph.nodes)}
     in_place = copies = 0
@@ -75,7 +75,7 @@ def _update(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -
 
 
 def _keep_old_values(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -> None:
-    """What is returned, or goes into another buffer, must not change when the buffer that it lies in is written."""
+    """A result, or a value of another buffer, must not change when the buffer that contains it is written."""
     own = dict(updates)
     mutated = {buffer for index, buffer in updates if results[index] is not buffer}
     for index, value in enumerate(results):
@@ -95,26 +95,26 @@ def _can_write_through(value: Node, buffer: Node, order: dict[Node, int], result
     new, old = value.meta.get("val"), buffer.meta.get("val")
     if not isinstance(new, torch.Tensor) or new.dtype != old.dtype or not same_shape(new.shape, old.shape):
         return False
-    # The result is an output of the method as well: its caller must not see later updates.
+    # The result is also an output of the method: its caller must not see later updates.
     if results.count(value) > 1:
         return False
     readers = _readers(buffer)
     if any(reader.op == "output" or order[reader] > order[value] for reader in readers):
         return False
     if value not in readers:
-        # Any operator may overwrite a buffer that nobody reads any more.
+        # Any operator may overwrite a buffer that is no longer read.
         return True
     if value.target in ops.PARTIAL_UPDATES:
         rest = [source for source in value.all_input_nodes if source is not value.args[0]]
         return value.args[0] is buffer and not any(_root(source) is buffer for source in rest)
-    # Element by element, reading and writing the same place is right if no operand is broadcast or an alias.
+    # Element by element, reading and writing the same place is correct if no operand is broadcast or an alias.
     return ops.is_pointwise(value.target) and all(
         source is buffer or _root(source) is not buffer for source in value.all_input_nodes
     )
 
 
 def _readers(buffer: Node) -> set[Node]:
-    """All that reads the buffer's bytes, through aliases too."""
+    """All readers of the buffer's bytes, including aliases."""
     readers: set[Node] = set()
     stack = [buffer]
     while stack:

@@ -103,7 +103,7 @@ using namespace ::torchette::extension;
 }  // namespace torch::executor
 #undef TORCHETTE_USE
 
-// --- Messages and checks. ET_CHECK and its like end the program, as they do there; Torchette's own code has
+// --- Messages and checks. The ET_CHECK macros end the program, as in ExecuTorch; Torchette's own code has
 // none.
 #define ET_LOG TORCHETTE_LOG
 #define ET_CHECK_MSG(condition, ...)         \

@@ -35,26 +35,26 @@ namespace {
 constexpr char kHelp[] =
     R"(usage: executor_runner --model_path FILE [options]
 
-Runs a method of a .pte file. Inputs are ones where no files are given.
+Runs a method of a .pte file. Inputs without a file are ones.
 
   --model_path FILE       the program (model.pte)
-  --method_name NAME      the method; the first one where none is named
+  --method_name NAME      the method (default: the first one)
   --inputs A,B,...        one file for each input: .npy, or the bytes of the tensor; an empty entry is ones
   --input_shapes A,B,...  sizes of each input, such as 1x98,,1x1x98, within the method's bounds
-  --output_file BASE      write BASE-0.bin, BASE-1.bin ...; .npy where BASE or an input ends in .npy
+  --output_file BASE      write BASE-0.bin, BASE-1.bin ...; .npy if BASE or an input ends in .npy
   --print_output MODE     none, summary (the first and last 100 elements) or all
   --num_executions N      how often to run (1)
   --json                  print one JSON object: sizes, elements, milliseconds
   --server_mode           run once for each line of the standard input, reading the input files again
   --cpu_threads N         threads for independent branches and in backends, from 1; -1, the default, is 1
-  --data_path A,B,...     data files (.ptd) with the weights that the program has not
-  --bundleio              the model is a bundled program (.bpte): run its case on the inputs that it brings, and
-                          compare the outputs with those that it expects; seen by itself in such a file
+  --data_path A,B,...     data files (.ptd) with weights outside the program
+  --bundleio              the model is a bundled program (.bpte): run its case on the inputs in it, and
+                          compare the outputs with the expected ones; automatic for such a file
   --testset_idx N         which of its cases (0)
   --bundleio_rtol R, --bundleio_atol A
-                          an element fits where |output - expected| <= A + R * |expected| (0.01 each)
-  --trace_path FILE       write what loading and executing spend time on as a Chrome trace
-  --etdump_path           of ExecuTorch's runner; refused here, as there are no files of its kind yet
+                          an element fits if |output - expected| <= A + R * |expected| (0.01 each)
+  --trace_path FILE       write the times of loading and executing as a Chrome trace
+  --etdump_path           an option of ExecuTorch's runner; refused, not available yet
   --help                  this text
 
 examples:
@@ -65,7 +65,7 @@ It ends with 0, with 1 where the model or an execution failed or an output of a 
 where an option or a file is wrong.
 )";
 
-/// The values of the options, with their defaults; what stands here is what is known.
+/// All known options with their default values.
 std::map<std::string, std::string> options = {
     {"model_path", "model.pte"}, {"method_name", ""},  {"inputs", ""},
     {"input_shapes", ""},        {"output_file", ""},  {"print_output", "summary"},
@@ -105,7 +105,7 @@ double tolerance_of(const char* option) {
   return value;
 }
 
-/// --name value, --name=value, -name; a switch may stand alone or with =true, or as --noname.
+/// --name value, --name=value, -name; a switch may be alone, with =true, or --noname.
 void parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];

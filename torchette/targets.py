@@ -1,19 +1,77 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the name of a machine. Out: what compilers must be told to build for it, and what runs its programs here.
-"""The machines that Torchette is built for: `TARGETS` by name, `find` with a remedy where a name is wrong."""
+# In: the name of a machine. Out: what its processor is like, what compilers must be told to build for it, and what runs its
+# programs here. `torchette build`, `torchette memory` and `Device(target=...)` ask this table.
+"""The machines that Torchette knows: `TARGETS` to build for, `PROCESSORS` for which memory is counted."""
 
 from __future__ import annotations
 
 import difflib
 import platform
-from dataclasses import dataclass
+import re
+import struct
+from dataclasses import dataclass, replace
 
-from torchette.errors import TargetError
+from torchette.errors import InputError, TargetError
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A kind of processor, as far as memory depends on it.
+
+    Attributes:
+        name: what `torchette memory --target` takes, besides the names of `TARGETS`.
+        pointer: bytes of a pointer. A number of the runtime's structures is aligned to its size.
+        lanes: floats in one of the kernels' vectors.
+    """
+
+    name: str
+    pointer: int
+    lanes: int = 4
+
+
+# How wide the vectors are that the kernels of a level are written for (torchette/kernels/simd.h).
+LANES = {"v1": 4, "v3": 8, "v4": 16, "baseline": 4}
+
+PROCESSORS = {
+    processor.name: processor
+    for processor in (
+        Processor("cortex-m", 4),
+        Processor("armv7", 4),
+        Processor("riscv32", 4),
+        Processor("wasm32", 4),
+        Processor("aarch64", 8),
+        Processor("riscv64", 8),
+        Processor("x86-64", 8, LANES["v1"]),
+        Processor("x86-64-v3", 8, LANES["v3"]),
+        Processor("x86-64-v4", 8, LANES["v4"]),
+    )
+}
+
+
+def processor(name: str) -> Processor:
+    """The processor of a machine: one of `TARGETS`, or one of `PROCESSORS` and what begins with its name, such as
+    cortex-m0, or this machine, "native" or "host".
+
+    Raises:
+        InputError: nothing has that name.
+        NativeModuleError: for this machine, the runtime is not built.
+    """
+    if name in ("native", "host"):
+        from torchette import runtime
+
+        return Processor(name, struct.calcsize("P"), LANES[runtime.kernel_level()])
+    kinds = [kind for kind in PROCESSORS if re.fullmatch(rf"{kind}(\d+|-.+)?", name)]
+    if not kinds:
+        raise InputError(
+            f"there is no target {name!r}",
+            hints=[f"a processor, {', '.join(PROCESSORS)}", f"a machine to build for, {', '.join(TARGETS)}"],
+        )
+    return replace(PROCESSORS[max(kinds, key=len)], name=name)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A machine to build for. What its memory is like, `torchette.devtools.memory` knows.
+    """A machine to build for; `processor` has its processor by the same name.
 
     Attributes:
         name: what `--target` takes.
@@ -160,14 +218,20 @@ TARGETS = {
 
 
 def find(name: str) -> Target:
-    """The target called `name`.
+    """The target called `name`; "native" is "host".
 
     Raises:
-        TargetError: there is none; the hint names the nearest.
+        TargetError: nothing is built for a machine of that name; the hint names the nearest.
     """
+    name = "host" if name == "native" else name
     if name in TARGETS:
         return TARGETS[name]
     near = difflib.get_close_matches(name, TARGETS, 1, 0.5)
+    if name in PROCESSORS:
+        raise TargetError(
+            f"there is no target {name!r} to build for: it is a processor for which memory is counted",
+            hints=[f"the targets are {', '.join(TARGETS)}"],
+        )
     raise TargetError(
         f"there is no target {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
         hints=[f"the targets are {', '.join(TARGETS)}"],

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The table of machines: what is built for, what memory is counted for, and what a wrong name is told.
+
+from __future__ import annotations
+
+import pytest
+
+from torchette import targets
+from torchette.errors import InputError, TargetError
+
+
+def test_a_wrong_name_has_its_neighbour_in_the_message():
+    with pytest.raises(TargetError, match="did you mean aarch64-linux") as caught:
+        targets.find("aarch64-linx")
+    assert "riscv64-linux" in caught.value.hints[0]
+    assert caught.value.code == "no-such-target"
+
+
+def test_what_memory_is_like_is_known_for_every_target():
+    for name in targets.TARGETS:
+        assert targets.processor(name).pointer == (4 if name.startswith(("armv7", "cortex", "wasm32")) else 8)
+    assert targets.processor("aarch64-android").lanes == targets.PROCESSORS["aarch64"].lanes
+    assert targets.processor("x86-64-v3") == targets.PROCESSORS["x86-64-v3"]
+    assert targets.processor("cortex-m0").pointer == 4
+
+
+def test_a_processor_that_nothing_is_built_for_is_told_from_a_wrong_name():
+    with pytest.raises(TargetError, match="a processor for which memory is counted"):
+        targets.find("x86-64-v4")
+    assert targets.find("native") is targets.find("host")
+    with pytest.raises(InputError, match="no target 'z80'") as caught:
+        targets.processor("z80")
+    assert "cortex-m" in str(caught.value) and "aarch64-linux" in str(caught.value)

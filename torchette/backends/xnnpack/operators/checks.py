@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A node comes in; why the library cannot run it goes out, or None.
+"""Which nodes the library can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators.nodes import MAX_DIMS, arg
+from torchette.backends.xnnpack.operators.table import OPERATORS, PLACED, Refused
+from torchette.backends.xnnpack.payload import FLOATS
+from torchette.backends.xnnpack.quantization import int8_element, role, rows_source, weights_of
+from torchette.exir.tensor import upper_bound
+
+aten = torch.ops.aten
+
+
+def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
+    """Why the library cannot run a node, None if it can.
+
+    Args:
+        constants: nodes of stored tensors that nothing writes.
+    """
+    try:
+        if role(node) is not None:
+            _check_quantized(node, constants)
+            return None
+        operator = OPERATORS.get(node.target)
+        if operator is None:
+            return "XNNPACK has no such operator"
+        dtypes: set[torch.dtype] = set()
+        # Places are no values of the library's: they are known ahead of time.
+        read = node.all_input_nodes[:1] if node.target in PLACED else node.all_input_nodes
+        for value in (node, *read):
+            dtypes |= _check_value(value.meta.get("val"))
+        if len(dtypes) > 1 and node.target != aten._to_copy.default:
+            raise Refused("float16 and float32 in one operator")
+        operator.check(node, lambda source: source in constants or weights_of(source, constants) is not None)
+    except Refused as reason:
+        return str(reason)
+    return None
+
+
+def _check_value(val: Any) -> set[torch.dtype]:
+    """Raises Refused; gives the floating-point types."""
+    found = set()
+    for tensor in val if isinstance(val, (list, tuple)) else [val]:
+        if not isinstance(tensor, torch.Tensor):
+            raise Refused("a symbolic number is no tensor")
+        if isinstance(val, (list, tuple)) and 0 in tensor.shape:
+            continue  # what a batch norm would keep for training
+        if tensor.dtype in FLOATS:
+            found.add(tensor.dtype)
+        elif not (tensor.dtype is torch.int64 and isinstance(val, (list, tuple))):
+            raise Refused(f"dtype {str(tensor.dtype).removeprefix('torch.')}")
+        check_shape(tensor)
+    return found
+
+
+def check_shape(tensor: torch.Tensor) -> None:
+    """Raises `Refused` for a shape that no value of the library can have."""
+    if tensor.dim() > MAX_DIMS:
+        raise Refused(f"{tensor.dim()} dimensions, the limit is {MAX_DIMS}")
+    if 0 in tensor.shape:
+        raise Refused("an empty tensor")
+    if any(upper_bound(size) is None for size in tensor.shape):
+        raise Refused("a dimension without an upper bound")
+
+
+def _check_quantized(node: Node, constants: Mapping[Node, torch.Tensor]) -> None:
+    kind = role(node)
+    if kind == "weights" or (kind == "dequantize" and arg(node, 0) in constants):
+        if weights_of(node, constants) is None and kind == "weights":
+            raise Refused("weights that are quantized in a way that the library does not have")
+        for user in node.users:
+            reason = "it is a result" if user.op == "output" else why_not(user, constants)
+            if reason is not None:
+                raise Refused(f"it is for {user.target}: {reason}")
+        return
+    if kind in ("quantize", "dequantize"):
+        whole, real = (node, arg(node, 0)) if kind == "quantize" else (arg(node, 0), node)
+        if real.meta["val"].dtype not in FLOATS or int8_element(whole) is None:
+            raise Refused("not between float and int8 from -128 to 127, or with several scales")
+        check_shape(real.meta["val"])
+        return
+    if kind == "choose":
+        readers = {user for part in node.users for user in part.users if role(user) == "dequantize rows"}
+    else:
+        readers = set(node.users) if kind == "quantize rows" else {node}
+    source = None
+    for reader in readers:
+        source = rows_source(reader, constants)
+        if source is None:
+            break
+    if source is None:
+        raise Refused(
+            "its numbers are chosen at run time, and for more than linear layers that the library has"
+        )
+    check_shape(source.meta["val"])

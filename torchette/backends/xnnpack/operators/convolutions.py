@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Convolutions, and batch norms, which are such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators.lowering import Lowering
+from torchette.backends.xnnpack.operators.nodes import (
+    IMAGES,
+    TO_NHWC,
+    arg,
+    arguments,
+    check_static_channels,
+    dims_of,
+    option,
+)
+from torchette.backends.xnnpack.operators.products import check_weights_known
+from torchette.backends.xnnpack.operators.table import Refused, register
+
+aten = torch.ops.aten
+
+# Fields of a convolution.
+WINDOW = [f"{what}_{side}" for what in ("kernel", "subsampling", "dilation") for side in ("height", "width")]
+
+
+AROUND = [f"padding_{side}" for side in ("top", "right", "bottom", "left")] + [
+    f"adjustment_{side}" for side in ("height", "width")
+]
+
+
+def pair_of(value: Any) -> tuple[int, int]:
+    """A number for both dimensions of an image, or one for each."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return (values * 2)[0], (values * 2)[1]
+
+
+def _one(value: Any) -> tuple[int]:
+    return (value[0] if isinstance(value, (list, tuple)) else value,)
+
+
+def _convolution_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    check_static_channels(node)
+    check_weights_known(node, is_constant)
+    weight = arg(node, 1).meta["val"]
+    transposed, output_padding, groups = arguments(node)[6:9]
+    if weight.dim() not in IMAGES or arg(node, 0).meta["val"].dim() != weight.dim():
+        raise Refused("a convolution of three dimensions, or without a batch")
+    if transposed and groups != 1:
+        raise Refused("a transposed convolution in groups")
+    if transposed and any(
+        p >= s for p, s in zip(pair_of(output_padding), pair_of(option(node, 3)), strict=True)
+    ):
+        raise Refused("output padding beyond the stride")
+
+
+@register(aten.convolution.default, check=_convolution_check)
+def _convolution(lowering: Lowering, node: Node) -> None:
+    source, weight, bias, stride, padding, dilation, transposed, output_padding, groups = arguments(node)
+    shape = weight.meta["val"].shape
+    if len(shape) == 3:  # of a sequence
+        shape = (*shape[:2], 1, shape[2])
+        (stride, dilation), (padding, output_padding) = (
+            [(fill, *_one(given)) for given in pair]
+            for fill, pair in ((1, (stride, dilation)), (0, (padding, output_padding)))
+        )
+    assert isinstance(groups, int)
+    channels_in = source.meta["val"].shape[1]
+    channels_out = node.meta["val"].shape[1]
+    (top, left), (stride_h, stride_w), (dilation_h, dilation_w) = (
+        pair_of(padding),
+        pair_of(stride),
+        pair_of(dilation),
+    )
+    adjust_h, adjust_w = pair_of(output_padding) if transposed else (0, 0)
+    depthwise = not transposed and groups == channels_in and groups > 1
+    if transposed:
+        kind, order, outputs = "XNNConvTranspose2d", (1, 2, 3, 0), 0
+    elif depthwise:
+        # one channel a group: height and width first, then all channels
+        kind, order, outputs = "XNNDepthwiseConv2d", (1, 2, 3, 0), 3
+    else:
+        kind, order, outputs = "XNNConv2d", TO_NHWC, 0
+    image = lowering.image(source)
+    lowering.add(
+        kind,
+        node,
+        padding_top=top,
+        padding_right=left,
+        padding_bottom=top,
+        padding_left=left,
+        kernel_height=shape[2],
+        kernel_width=shape[3],
+        subsampling_height=stride_h,
+        subsampling_width=stride_w,
+        dilation_height=dilation_h,
+        dilation_width=dilation_w,
+        group_input_channels=channels_in // groups,
+        group_output_channels=channels_out // groups,
+        groups=groups,
+        adjustment_height=adjust_h,
+        adjustment_width=adjust_w,
+        input1_id=image,
+        filter_id=lowering.weights(weight, source, outputs, order),
+        bias_id=lowering.bias(bias, source, weight),
+        output_id=lowering.image_result(node),
+    )
+
+
+def _batch_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    check_static_channels(node)
+    if any(isinstance(arg, Node) and not is_constant(arg) for arg in arguments(node)[1:5]):
+        raise Refused("the weights are computed")
+    if arg(node, 0).meta["val"].dim() not in (2, *IMAGES):
+        raise Refused("a batch norm of other than 2 to 4 dimensions")
+    if any(option(user, 1) != 0 for user in node.users):
+        raise Refused("mean or deviation are used")
+
+
+@register(aten._native_batch_norm_legit_no_training.default, check=_batch_norm_check)
+def _batch_norm(lowering: Lowering, node: Node) -> None:
+    """Of an image a depthwise convolution of single pixels, which the library computes in one pass."""
+    source, *stored, _, epsilon = arguments(node)
+    weight, bias, mean, variance = (
+        lowering.stored(arg).double() if isinstance(arg, Node) else torch.tensor(default)
+        for arg, default in zip(stored, (1.0, 0.0, 0.0, 1.0), strict=True)
+    )
+    scale = weight * torch.rsqrt(variance + epsilon)
+    shift = bias - mean * scale
+    value = source.meta["val"]
+    added = lowering.payload.constant(shift.to(value.dtype))
+    holder, *others = node.users
+    if value.dim() == 2:
+        factor, product = lowering.payload.constant(scale.to(value.dtype)), lowering.scratch(dims_of(value))
+        lowering.binary("XNNMultiply", node, lowering.plain(source), factor, product)
+        lowering.binary("XNNAdd", node, product, added, lowering.result(holder))
+    else:
+        filters = scale.to(value.dtype).reshape(1, 1, 1, -1)
+        unit = dict.fromkeys(WINDOW, 1) | dict.fromkeys(AROUND, 0)
+        lowering.add(
+            "XNNDepthwiseConv2d",
+            node,
+            None,
+            **unit,
+            group_input_channels=1,
+            group_output_channels=1,
+            groups=scale.numel(),
+            input1_id=lowering.image(source),
+            filter_id=lowering.payload.constant(filters),
+            bias_id=added,
+            output_id=lowering.image_result(holder),
+        )
+    for other in others:
+        lowering.alias(other, holder)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators of one operand, element by element, and clamps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators.integers import limits_of
+from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and_result
+from torchette.backends.xnnpack.operators.nodes import arg, arguments
+from torchette.backends.xnnpack.operators.table import OPERATORS, UNARY, Emit, Operator, Refused, register
+from torchette.backends.xnnpack.payload import FP16, FP32
+from torchette.backends.xnnpack.quantization import role
+
+aten = torch.ops.aten
+
+
+def emit_unary(kind: str) -> Emit:
+    """Lowers to one node of the library that has one operand."""
+
+    def emit(lowering: Lowering, node: Node) -> None:
+        (source,), result = operands_and_result(lowering, node, arg(node, 0))
+        lowering.add(kind, node, input_id=source, output_id=result)
+
+    return emit
+
+
+for _target, _kind in UNARY.items():
+    OPERATORS[_target] = Operator(lambda node, is_constant: None, emit_unary(_kind))
+
+
+def emit_root(lowering: Lowering, node: Node) -> None:
+    """Of halves in float32: the library's own kernel gives -0 for what is below 0, where NaN is right."""
+    if lowering.element(node) != FP16:
+        emit_unary("XNNSquareRoot")(lowering, node)
+        return
+    (source,), result = operands_and_result(lowering, node, arg(node, 0))
+    lowering.compute_in(FP32)
+    wide, root = lowering.scratch_like(node), lowering.scratch_like(node)
+    lowering.add("XNNConvert", node, input_id=source, output_id=wide)
+    lowering.add("XNNSquareRoot", node, input_id=wide, output_id=root)
+    lowering.add("XNNConvert", node, input_id=root, output_id=result)
+
+
+OPERATORS[aten.sqrt.default] = Operator(lambda node, is_constant: None, emit_root)
+
+
+def _clamped(low: float, high: float) -> Emit:
+    def emit(lowering: Lowering, node: Node) -> None:
+        (source,), result = operands_and_result(lowering, node, arg(node, 0))
+        if low <= 0 <= high:
+            lowering.add("XNNClamp", node, (low, high), input_id=source, output_id=result)
+            return
+        # The library would take such a clamp into a convolution before it, and then fail.
+        steps = [("XNNMaximum", low), ("XNNMinimum", high)]
+        steps = [(kind, limit) for kind, limit in steps if math.isfinite(limit)]
+        for i, (kind, limit) in enumerate(steps):
+            last = i + 1 == len(steps)
+            value = result if last else lowering.scratch_like(node)
+            lowering.binary(kind, node, source, lowering.number(limit), value)
+            source = value
+
+    return emit
+
+
+OPERATORS[aten.relu.default] = Operator(lambda node, is_constant: None, _clamped(0.0, math.inf))
+
+
+def _has_limits(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    if any(isinstance(arg, Node) for arg in arguments(node)[1:]) or node.kwargs:
+        raise Refused("a limit is a tensor")
+    if limits_of(node)[0] >= limits_of(node)[1]:
+        raise Refused("the limits leave nothing between them")
+    if not limits_of(node)[0] <= 0 <= limits_of(node)[1] and role(arg(node, 0)) == "dequantize":
+        raise Refused("limits of integers that leave 0 out")
+
+
+@register(aten.clamp.default, aten.hardtanh.default, check=_has_limits)
+def _clamp(lowering: Lowering, node: Node) -> None:
+    _clamped(*limits_of(node))(lowering, node)

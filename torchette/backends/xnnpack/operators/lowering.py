@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A graph of torch comes in node by node; the library's nodes go into a payload.
+"""Values and nodes of a payload that is being made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators.integers import integer_form
+from torchette.backends.xnnpack.operators.nodes import (
+    IMAGES,
+    TO_NCHW,
+    TO_NHWC,
+    arg,
+    dims_of,
+    image_dims,
+    image_tensor,
+    sizes_of,
+)
+from torchette.backends.xnnpack.operators.table import OPERATORS
+from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP32, NONE, Element, Payload
+from torchette.backends.xnnpack.quantization import Weights, int8_element, role, weights_of
+from torchette.exir.delegation.delegate import NamedDataStoreOutput
+from torchette.exir.graph import map_nodes
+
+aten = torch.ops.aten
+
+
+class Lowering:
+    """Builds a payload from a graph. An image may have two values, one in its own order and one in NHWC."""
+
+    def __init__(
+        self, arguments: int, constants: dict[Node, torch.Tensor], external_tag: str | None = None
+    ) -> None:
+        self.payload = Payload(arguments, external_tag)
+        self._constants = constants
+        self._plain: dict[Node, int] = {}
+        self._nhwc: dict[Node, int] = {}
+        self._results: dict[Node, list[int]] = {}  # -> its places among the arguments, not yet given
+        self._done: set[Node] = set()  # lowered together with an earlier one
+        self._transposed: set[Node] = set()
+        self._joined: dict[tuple, Node] = {}  # sources and dimension -> their concatenation
+        # While one node is lowered: what stands for it and its sources, and what its results are clamped to.
+        self._stands_for: dict[Node, Node] = {}
+        self._limits: tuple[float, float] | None = None
+        self._element = FP32
+
+    def add_input(self, node: Node, argument: int) -> None:
+        """A tensor that is given to the delegate."""
+        dims = dims_of(node.meta["val"])
+        self._plain[node] = self.payload.value(dims, self.element(node), argument=argument)
+
+    def add_output(self, node: Node, argument: int) -> None:
+        """A tensor that the delegate gives; to be told before the node that computes it is lowered."""
+        self._results.setdefault(node, []).append(argument)
+
+    def lower(self, node: Node) -> None:
+        """Add the nodes of one call."""
+        if node in self._done:
+            return
+        kind = role(node)
+        if kind == "quantize":
+            (source,), result = operands_and_result(self, node, arg(node, 0))
+            self.add("XNNConvert", node, input_id=source, output_id=result)
+        elif kind == "quantize rows":
+            source = self.plain(arg(node, 0))
+            self._plain[node] = self.payload.value(dims_of(node.meta["val"]), DYNAMIC)
+            self.add("XNNConvert", node, input_id=source, output_id=self._plain[node])
+        elif kind == "dequantize rows":
+            self._plain[node] = self._plain[arg(node, 0)]
+        elif kind is None:
+            on_integers = integer_form(node, self._constants, self.element)
+            if on_integers is not None:
+                self._stands_for, self._limits, covered = on_integers
+                self._done |= covered
+            self._element = self.element(node)
+            OPERATORS[node.target].emit(self, node)
+            self._stands_for, self._limits = {}, None
+
+    def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
+        """The payload and its constants, after every output has got its value."""
+        for node in list(self._results):
+            source = self.plain(node)  # which may be the first of its places, where it lies in NHWC only
+            for argument in self._results.pop(node, ()):
+                dims = dims_of(node.meta["val"])
+                result = self.payload.value(dims, self.element(node), argument=argument, output=True)
+                self.add("XNNCopy", node, input_id=source, output_id=result)
+        return self.payload.finish()
+
+    def joined(self, node: Node, sources: list[Node], dim: int) -> list[Node]:
+        """What a concatenation joins; the longest beginning that an earlier one has joined is one of them."""
+        if self.is_integer:  # each has its own scale
+            return sources
+        self._joined[tuple(sources), dim] = node
+        for count in range(len(sources) - 1, 1, -1) if len(sources) > MOST_JOINED else ():
+            if earlier := self._joined.get((tuple(sources[:count]), dim)):
+                return [earlier, *sources[count:]]
+        return sources
+
+    # -- values --
+
+    def add(self, kind: str, node: Node, limits: tuple[float, float] | None = None, **fields: Any) -> None:
+        """A node of the library that comes from a node of the graph."""
+        handle = node.meta.get("debug_handle", 0)
+        self.payload.node(kind, handle, limits or self._limits, flags=fields.pop("flags", 0), **fields)
+
+    def binary(self, kind: str, node: Node, left: int, right: int, result: int) -> None:
+        """A node of the library with two operands."""
+        self.add(kind, node, input1_id=left, input2_id=right, output_id=result)
+
+    def element(self, node: Node) -> Element:
+        """The type of a node's value."""
+        node = self._stands_for.get(node, node)
+        val = node.meta["val"]
+        val = val[0] if isinstance(val, (list, tuple)) else val
+        element = FLOATS.get(val.dtype) or int8_element(node)
+        assert element is not None, f"{node}: checked before"
+        return element
+
+    def constant(self, node: Node) -> torch.Tensor | None:
+        """The stored tensor behind a node, or the one that it dequantizes."""
+        node = self._stands_for.get(node, node)
+        if node not in self._constants and role(node) in ("weights", "dequantize"):
+            sources = [arg(node, 0), *(other for other in node.all_input_nodes if other is not arg(node, 0))]
+            if all(source in self._constants for source in sources):
+                args, kwargs = map_nodes((node.args, dict(node.kwargs)), self._constants.__getitem__)
+                self._constants[node] = node.target(*args, **kwargs)
+        return self._constants.get(node)
+
+    def stored(self, node: Node) -> torch.Tensor:
+        """The same of a node that was checked to be stored."""
+        tensor = self.constant(node)
+        assert tensor is not None, f"{node}: checked before"
+        return tensor
+
+    def leave_transposed(self, node: Node) -> None:
+        """What reads a node transposes its source itself."""
+        self._transposed.add(node)
+
+    def is_transposed(self, node: Node) -> bool:
+        """Whether a node is there only as its source, to be transposed."""
+        return node in self._transposed
+
+    def is_result(self, node: Node) -> bool:
+        """Whether the delegate gives a node's value."""
+        return node in self._results
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the node that is being lowered becomes one on integers."""
+        return bool(self._stands_for)
+
+    def compute_in(self, element: Element) -> None:
+        """The type of what is between nodes of the library from here on, until the next node of the graph."""
+        self._element = element
+
+    def number(self, value: float) -> int:
+        """A single element of the type of the node that is being lowered."""
+        dtype = torch.float16 if self._element.type == "fp16" else torch.float32
+        return self.payload.constant(torch.tensor([value], dtype=dtype))
+
+    def weights(self, node: Node, source: Node, axis: int = 0, order: Sequence[int] = (0, 1)) -> int:
+        """Stored weights in another order of dimensions, for what they are multiplied with; computed ones as they are.
+
+        Args:
+            axis: where the outputs are in that order.
+        """
+
+        def arrange(tensor: torch.Tensor) -> torch.Tensor:
+            tensor = tensor.unsqueeze(-2) if tensor.dim() == 3 else tensor
+            return tensor.permute(tuple(order))
+
+        stored = weights_of(node, self._constants)
+        if stored is None or not self._are_whole(stored, source):
+            tensor = self.constant(node)
+            return self.plain(node) if tensor is None else self.payload.constant(arrange(tensor))
+        arranged = arrange(stored.data)
+        outputs = arranged.shape[axis]
+        if not self.is_integer:
+            scales = stored.scales.expand(outputs) if stored.scales.numel() == 1 else stored.scales
+            if stored.bits == 4:
+                return self.payload.four_bits(arranged, scales)
+            return self.payload.channelwise(arranged, scales, axis)
+        if stored.scales.numel() == 1 and outputs != 1:
+            return self.payload.constant(arranged, Element("qint8", stored.scales.item()))
+        return self.payload.channelwise(arranged, stored.scales, axis)
+
+    def _are_whole(self, weights: Weights, source: Node) -> bool:
+        """Whether the library gets stored weights as whole numbers, for what they are multiplied with."""
+        by_rows = role(source) == "dequantize rows"
+        fit = self.is_integer or (weights.fit_rows() and (by_rows or weights.scales.dim() == 1))
+        return fit and self._element.type != "fp16"
+
+    def scales_what_is_added(self, source: Node, weight: Node) -> bool:
+        """Whether a linear layer's source is in floating point and its weights are whole numbers."""
+        stored = weights_of(weight, self._constants)
+        if stored is None or self.is_integer or role(source) == "dequantize rows":
+            return False
+        return self._are_whole(stored, source)
+
+    def bias(self, node: Any, source: Node, weight: Node) -> int:
+        """What a product adds; between integers it has the scales of the sum."""
+        if node is None:
+            return NONE
+        tensor = self.constant(node)
+        if tensor is None:
+            return self.plain(node)
+        if not self.is_integer:
+            return self.payload.constant(tensor)
+        stored = weights_of(weight, self._constants)
+        assert stored is not None
+        scales = stored.scales * self.element(source).scale
+        whole = torch.round(tensor.double() / scales.double()).clamp(-(2**31), 2**31 - 1).to(torch.int32)
+        if scales.numel() == 1 and whole.numel() != 1:  # one scale for several outputs
+            return self.payload.constant(whole, Element("qint32", scales.item()))
+        return self.payload.channelwise(whole, scales, 0)
+
+    def plain(self, node: Node) -> int:
+        """The value of a node in the order of its dimensions."""
+        node = self._stands_for.get(node, node)
+        if node in self._plain:
+            return self._plain[node]
+        stored = self.constant(node)
+        dims = dims_of(node.meta["val"])
+        if stored is not None:
+            number = self.payload.constant(stored, self.element(node))
+        elif node in self._nhwc:
+            number = self._permuted(node, self._nhwc[node], dims, TO_NCHW)
+        else:
+            number = self._dequantized(node, self.plain(arg(node, 0)), self._result_value(node, dims))
+        self._plain[node] = number
+        return number
+
+    def image(self, node: Node) -> int:
+        """The value of a node of four dimensions (or three, which get a height of 1) in NHWC."""
+        node = self._stands_for.get(node, node)
+        if node not in self._nhwc:
+            stored = self.constant(node)
+            dims = image_dims(dims_of(node.meta["val"]))
+            if stored is not None:
+                number = self.payload.constant(image_tensor(stored, stored.dim()), self.element(node))
+            elif node not in self._plain and self.is_image(node):
+                value = self.payload.value(dims, self.element(node))
+                number = self._dequantized(node, self.image(arg(node, 0)), value)
+            else:
+                number = self._permuted(node, self.plain(node), dims, TO_NHWC)
+            self._nhwc[node] = number
+        return self._nhwc[node]
+
+    def is_image(self, node: Node) -> bool:
+        """Whether a node's value is there in NHWC, and only so."""
+        node = self._stands_for.get(node, node)
+        if node in self._plain or node in self._nhwc:
+            return node not in self._plain
+        return role(node) == "dequantize" and self.is_image(arg(node, 0))
+
+    def _dequantized(self, node: Node, source: int, result: int) -> int:
+        self.payload.node(
+            "XNNConvert", node.meta.get("debug_handle", 0), input_id=source, output_id=result, flags=0
+        )
+        return result
+
+    def _permuted(self, node: Node, source: int, dims: list[int], order: Sequence[int]) -> int:
+        """A node's value in the other order, of these dimensions."""
+        to_image = order == TO_NHWC
+        result = self.payload.value(dims, self.element(node)) if to_image else self._result_value(node, dims)
+        image = dims if to_image else image_dims(dims)
+        static = not any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
+        if static and (image[3] == 1 or image[1] * image[2] == 1):
+            self.reshape_to(node, source, dims, result)  # moving dimensions of one element moves nothing
+        elif node.meta["val"].dim() == 3:
+            rows = [image[0], image[2], image[3]]  # the height of 1 comes and goes
+            middle = self.payload.value(rows, self.element(node))
+            if to_image:
+                self.transpose(node, source, (0, 2, 1), middle)
+                self.reshape_to(node, middle, dims, result)
+            else:
+                self.reshape_to(node, source, rows, middle)
+                self.transpose(node, middle, (0, 2, 1), result)
+        else:
+            self.transpose(node, source, order, result)
+        return result
+
+    def transpose(self, node: Node, source: int, order: Sequence[int], result: int) -> None:
+        """The same elements with the dimensions in another order, between two values."""
+        self.payload.node(
+            "XNNStaticTranspose",
+            node.meta.get("debug_handle", 0),
+            num_dims=len(order),
+            perm=list(order),
+            input_id=source,
+            output_id=result,
+            flags=0,
+        )
+
+    def _result_value(self, node: Node, dims: list[int]) -> int:
+        """A new value for a node in its own order: an output of the delegate, if it is one."""
+        places = self._results.get(node)
+        if places:
+            argument = places.pop(0)
+            if not places:
+                del self._results[node]
+            return self.payload.value(dims, self.element(node), argument=argument, output=True)
+        return self.payload.value(dims, self.element(node))
+
+    def result(self, node: Node) -> int:
+        """The value that a node's result shall have, in the order of its dimensions."""
+        node = self._stands_for.get(node, node)
+        self._plain[node] = self._result_value(node, dims_of(node.meta["val"]))
+        return self._plain[node]
+
+    def image_result(self, node: Node) -> int:
+        """The value that a node's result shall have, in NHWC."""
+        node = self._stands_for.get(node, node)
+        dims = image_dims(dims_of(node.meta["val"]))
+        self._nhwc[node] = self.payload.value(dims, self.element(node))
+        return self._nhwc[node]
+
+    def scratch(self, dims: Sequence[int], element: Element | None = None) -> int:
+        """A value between two nodes of the library that come from one of the graph."""
+        return self.payload.value(dims, element or self._element)
+
+    def scratch_like(self, node: Node) -> int:
+        """A value as that of a node, in the order in which the node's is."""
+        dims = dims_of(node.meta["val"])
+        return self.scratch(image_dims(dims) if self.is_image(node) else dims)
+
+    def alias(self, node: Node, source: Node) -> None:
+        """A node that is another one."""
+        node, source = (self._stands_for.get(one, one) for one in (node, source))
+        if source not in self._plain and source not in self._nhwc and source not in self._constants:
+            self.plain(source)  # dequantized by now
+        for values in (self._plain, self._nhwc):
+            if source in values:
+                values[node] = values[source]
+        if source in self._constants:
+            self._constants[node] = self._constants[source]
+
+    def reshape_to(self, node: Node, source: int, sizes: Sequence[int], result: int) -> None:
+        """The same elements in the same order, between two values; one size may be 0, which the others decide."""
+        self.payload.node(
+            "XNNStaticReshape",
+            node.meta.get("debug_handle", 0),
+            num_dims=len(sizes),
+            new_shape=list(sizes),
+            input_id=source,
+            output_id=result,
+            flags=0,
+        )
+
+    def reshape(self, node: Node, source: Node) -> None:
+        """A node with the same elements in the same order."""
+        value = self.plain(source)
+        self.reshape_to(node, value, sizes_of(node.meta["val"]), self.result(node))
+
+
+MOST_JOINED = 5  # values that one node of the library joins
+
+
+def operands_and_result(lowering: Lowering, node: Node, *sources: Node) -> tuple[list[int], int]:
+    """The values of operands and result of an operator that does not care for the order of dimensions."""
+    rank = node.meta["val"].dim()
+    if any(lowering.is_image(source) for source in sources) and all(
+        _fits_image(lowering, source, rank) for source in sources
+    ):
+        return [_as_image(lowering, source, rank) for source in sources], lowering.image_result(node)
+    values = [lowering.plain(source) for source in sources]
+    return values, lowering.result(node)
+
+
+def _fits_image(lowering: Lowering, node: Node, rank: int) -> bool:
+    value = node.meta["val"]
+    return rank in IMAGES and (
+        value.dim() == rank or lowering.constant(node) is not None or value.numel() == 1
+    )
+
+
+def _as_image(lowering: Lowering, node: Node, rank: int) -> int:
+    if node.meta["val"].dim() == rank:
+        return lowering.image(node)
+    stored = lowering.constant(node)
+    if stored is None:
+        return lowering.plain(node)  # a single element fits everything
+    return lowering.payload.constant(image_tensor(stored, rank), lowering.element(node))

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Linear layers and products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators.lowering import Lowering
+from torchette.backends.xnnpack.operators.nodes import (
+    TRANSPOSE_B,
+    TRANSPOSE_WEIGHTS,
+    arg,
+    arguments,
+    dims_of,
+    option,
+)
+from torchette.backends.xnnpack.operators.table import Refused, register
+from torchette.backends.xnnpack.payload import NONE
+
+aten = torch.ops.aten
+
+
+def check_weights_known(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    """Raises `Refused` where weights are computed."""
+    for found in arguments(node)[1:3]:
+        if isinstance(found, Node) and not is_constant(found):
+            raise Refused("the weights are computed")
+
+
+def _layer_weights(weight: Any, bias: Any, is_constant: Callable[[Node], bool]) -> None:
+    """A linear layer's weights are stored, or computed in float32 and of a known size; what it adds then may be, too."""
+    if is_constant(weight):
+        if bias is not None and not is_constant(bias):
+            raise Refused("what is added is computed, the weights are not")
+        return
+    given = [value.meta["val"] for value in (weight, bias) if value is not None]
+    if any(value.dtype is not torch.float32 for value in given):
+        raise Refused("the weights are computed, and not in float32")
+    if any(isinstance(size, torch.SymInt) for value in given for size in value.shape):
+        raise Refused("the weights are computed, and of a size that varies")
+
+
+def _linear_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    _, weight, bias = (*arguments(node), None)[:3]
+    _layer_weights(weight, bias, is_constant)
+    if arg(node, 0).meta["val"].dim() < 1 or arg(node, 1).meta["val"].dim() != 2:
+        raise Refused("weights without two dimensions")
+
+
+@register(aten.linear.default, check=_linear_check)
+def _linear(lowering: Lowering, node: Node) -> None:
+    source, weight, bias = (*arguments(node), None)[:3]
+    value, stored = lowering.plain(source), lowering.weights(weight, source)
+    # Between floats and whole numbers the library multiplies what it adds with the weights' scales.
+    apart = bias is not None and lowering.scales_what_is_added(source, weight)
+    added = lowering.bias(bias, source, weight)
+    product = lowering.scratch(dims_of(node.meta["val"])) if apart else lowering.result(node)
+    lowering.add(
+        "XNNFullyConnected",
+        node,
+        input1_id=value,
+        filter_id=stored,
+        bias_id=NONE if apart else added,
+        output_id=product,
+    )
+    if apart:
+        lowering.binary("XNNAdd", node, product, added, lowering.result(node))
+
+
+def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    bias, _, weight = arguments(node)[:3]
+    _layer_weights(weight, bias, is_constant)
+    if bias.meta["val"].dim() != 1 or node.kwargs.get("beta", 1) != 1 or node.kwargs.get("alpha", 1) != 1:
+        raise Refused("no plain linear layer")
+
+
+@register(aten.addmm.default, check=_addmm_check)
+def _addmm(lowering: Lowering, node: Node) -> None:
+    bias, source, weight = arguments(node)[:3]
+    stored = lowering.constant(weight)
+    lowering.add(
+        "XNNFullyConnected",
+        node,
+        input1_id=lowering.plain(source),
+        filter_id=lowering.plain(weight) if stored is None else lowering.payload.constant(stored.t()),
+        bias_id=lowering.plain(bias),
+        output_id=lowering.result(node),
+        flags=TRANSPOSE_WEIGHTS if stored is None else 0,
+    )
+
+
+def _product_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    left, right = arguments(node)[:2]
+    if min(factor.meta["val"].dim() for factor in (left, right)) < 2:
+        raise Refused("a product with a vector")
+    if all(is_constant(factor) for factor in (left, right)):
+        raise Refused("both factors are constants")
+
+
+def _swaps_last(node: Node) -> bool:
+    """Whether a node exchanges the last two dimensions of its source."""
+    if node.target != aten.permute_copy.default:
+        return False
+    rank = node.meta["val"].dim()
+    order = [dim % rank for dim in option(node, 1)]
+    return rank > 1 and order == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def only_transposes(node: Node, lowering: Lowering) -> bool:
+    """Whether a node does nothing but transpose matrices that products read from the right: they do that themselves."""
+    return (
+        _swaps_last(node)
+        and not lowering.is_result(node)
+        and all(
+            user.target in _PRODUCTS and option(user, 1) is node is not arg(user, 0) for user in node.users
+        )
+    )
+
+
+_PRODUCTS = (aten.bmm.default, aten.mm.default, aten.matmul.default)
+
+
+@register(*_PRODUCTS, check=_product_check)
+def _product(lowering: Lowering, node: Node) -> None:
+    left, right = arguments(node)[:2]
+    stored = lowering.constant(right)
+    if stored is not None and stored.dim() == 2:
+        lowering.add(
+            "XNNFullyConnected",
+            node,
+            input1_id=lowering.plain(left),
+            filter_id=lowering.payload.constant(stored.t()),
+            bias_id=NONE,
+            output_id=lowering.result(node),
+        )
+        return
+    flags = 0
+    if lowering.is_transposed(right):
+        right, flags = arg(right, 0), TRANSPOSE_B
+    lowering.add(
+        "XNNBatchMatrixMultiply",
+        node,
+        input1_id=lowering.plain(left),
+        input2_id=lowering.plain(right),
+        output_id=lowering.result(node),
+        flags=flags,
+    )

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sums, means and softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators.lowering import Lowering
+from torchette.backends.xnnpack.operators.nodes import (
+    arg,
+    check_one_dynamic,
+    dims_of,
+    option,
+    reduced_dims,
+    sizes_of,
+)
+from torchette.backends.xnnpack.operators.table import Refused, register
+
+aten = torch.ops.aten
+
+
+def mean_of(
+    lowering: Lowering, node: Node, value: int, dims: Sequence[int], over: Sequence[int], fixed: bool
+) -> int:
+    """The mean over neighbouring dimensions `over` of a value of dimensions `dims`: the library's mean is that of an
+    image, (outer, inner, 1, rest). The result's dimensions are (outer, 1, 1, rest).
+
+    Args:
+        fixed: none of the other dimensions varies.
+    """
+    outer, inner, rest = (
+        math.prod(part) for part in (dims[: over[0]], dims[over[0] : over[-1] + 1], dims[over[-1] + 1 :])
+    )
+    image, pooled = lowering.scratch([outer, inner, 1, rest]), lowering.scratch([outer, 1, 1, rest])
+    lowering.reshape_to(node, value, [outer if fixed else 0, inner, 1, rest], image)
+    lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=pooled)
+    return pooled
+
+
+def _mean_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    check_one_dynamic(node, is_constant)
+    value, dims = arg(node, 0).meta["val"], reduced_dims(node)
+    if value.dim() == 0:
+        raise Refused("a mean of one number")
+    if node.kwargs.get("dtype") not in (None, value.dtype):
+        raise Refused("another dtype for the sum")
+    if sum(isinstance(size, torch.SymInt) for size in value.shape) > 1:
+        raise Refused("more than one dynamic dimension")
+    varies = [dim for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
+    if any(dim >= dims[0] for dim in varies):
+        raise Refused("a dynamic dimension is added up, or behind one that is")
+    if value.dtype is torch.float16 and math.prod(dims_of(value)[dim] for dim in dims) > 60_000:
+        raise Refused("a sum beyond what float16 can count")
+
+
+@register(aten.mean.dim, aten.sum.dim_IntList, check=_mean_check)
+def _mean(lowering: Lowering, node: Node) -> None:
+    source, dims = arg(node, 0), reduced_dims(node)
+    given = source.meta["val"]
+    sizes = sizes_of(given)
+    if len(sizes) == 4 and dims == [2, 3] and (lowering.is_image(source) or lowering.is_integer):
+        image = lowering.image(source)
+        keeps = node.target == aten.mean.dim and node.meta["val"].dim() == 4  # the mean is an image, too
+        value = (
+            lowering.image_result(node)
+            if keeps
+            else lowering.scratch([dims_of(given)[0], 1, 1, dims_of(given)[1]])
+        )
+        lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=value)
+        if keeps:
+            return
+    else:
+        value, left, now = lowering.plain(source), list(dims), dims_of(given)
+        while left:  # neighbours at once
+            over = [left.pop()]
+            while left and left[-1] == over[0] - 1:
+                over.insert(0, left.pop())
+            value = mean_of(lowering, node, value, now, over, 0 not in sizes)
+            now = [1 if dim in over else size for dim, size in enumerate(now)]
+    shape, result = sizes_of(node.meta["val"]), lowering.result(node)
+    if node.target == aten.sum.dim_IntList:
+        count = math.prod(given.shape[dim] for dim in dims)
+        mean = lowering.scratch(dims_of(node.meta["val"]))
+        lowering.reshape_to(node, value, shape, mean)
+        lowering.binary("XNNMultiply", node, mean, lowering.number(count), result)
+    else:
+        lowering.reshape_to(node, value, shape, result)
+
+
+def _softmax_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    if node.meta["val"].dim() == 0:
+        raise Refused("a softmax of one number")
+
+
+@register(aten._softmax.default, check=_softmax_check)
+def _softmax(lowering: Lowering, node: Node) -> None:
+    rank, dim = node.meta["val"].dim(), option(node, 1)
+    value = lowering.plain(arg(node, 0))
+    if dim in (-1, rank - 1):
+        lowering.add("XNNSoftmax", node, input_id=value, output_id=lowering.result(node))
+        return
+    order = list(range(rank))  # exchanges two dimensions, and does so again
+    order[dim], order[-1] = order[-1], order[dim]
+    dims = [dims_of(node.meta["val"])[i] for i in order]
+    swapped, soft = lowering.scratch(dims), lowering.scratch(dims)
+    lowering.transpose(node, value, order, swapped)
+    lowering.add("XNNSoftmax", node, input_id=swapped, output_id=soft)
+    lowering.transpose(node, soft, order, lowering.result(node))

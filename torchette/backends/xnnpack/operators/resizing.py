@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Images of other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators.lowering import Lowering
+from torchette.backends.xnnpack.operators.nodes import (
+    ALIGN_CORNERS,
+    arg,
+    arguments,
+    check_static,
+    check_static_channels,
+    dims_of,
+    image_dims,
+    option,
+)
+from torchette.backends.xnnpack.operators.table import Refused, register
+
+aten = torch.ops.aten
+
+
+def _resize_numbers(node: Node) -> tuple[list[float], bool]:
+    """How much larger height and width become, and whether corners are aligned."""
+    before, after = arg(node, 0).meta["val"].shape[2:], node.meta["val"].shape[2:]
+    aligned = node.target == aten.upsample_bilinear2d.vec and bool(option(node, 2))
+    return [b / a for a, b in zip(before, after, strict=True)], aligned
+
+
+_WIDEST = 128  # pixels: matrices that make images of other sizes grow with the square
+
+
+def check_resample(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    """Raises `Refused` where an image cannot be resized by products with matrices."""
+    given, wanted = arg(node, 0).meta["val"], node.meta["val"]
+    if given.dim() != 4:
+        raise Refused("an image without a batch")
+    check_static_channels(node)
+    sizes = (*given.shape[2:], *wanted.shape[2:])
+    if any(isinstance(arg, Node) for arg in node.all_input_nodes[1:]) or any(
+        isinstance(size, torch.SymInt) for size in sizes
+    ):
+        raise Refused("a dynamic height or width")
+    if max(sizes) > _WIDEST:
+        raise Refused(f"an image of more than {_WIDEST} pixels to a side, in another way than the library's")
+
+
+def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrices (after, before) that an operator multiplies the rows and the columns of an image with."""
+
+    def run(image: torch.Tensor) -> torch.Tensor:
+        return node.target(image, *arguments(node)[1:], **node.kwargs)[0]
+
+    height, width = arg(node, 0).meta["val"].shape[2:]
+    ones = torch.ones(1, 1, height, width, dtype=torch.float64)
+    whole = run(ones)[0]
+    place = int(whole.abs().argmax())
+    row, column = place // whole.shape[1], place % whole.shape[1]
+    down = run(torch.eye(height, dtype=torch.float64)[None, :, :, None].expand(1, height, height, width))
+    across = run(torch.eye(width, dtype=torch.float64)[None, :, None, :].expand(1, width, height, width))
+    return down[:, :, column].T, across[:, row].T / whole[row, column]
+
+
+@register(
+    aten._adaptive_avg_pool2d.default, aten.upsample_bicubic2d.default, aten._upsample_bilinear2d_aa.default,
+    aten._upsample_bicubic2d_aa.default, aten._upsample_nearest_exact2d.default, check=check_resample,
+)  # fmt: skip
+def emit_resample(lowering: Lowering, node: Node) -> None:
+    """A product with the rows of an image and one with its columns."""
+    dtype = node.meta["val"].dtype
+    down, across = (lowering.payload.constant(part.to(dtype)) for part in _weights_of_pixels(node))
+    batch, height, _, channels = image_dims(dims_of(arg(node, 0).meta["val"]))
+    _, high, wide, _ = image_dims(dims_of(node.meta["val"]))
+    fixed = 0 if isinstance(node.meta["val"].shape[0], torch.SymInt) else batch
+    widened = lowering.scratch([batch, height, wide, channels])
+    rows, product = (lowering.scratch([batch, size, wide * channels]) for size in (height, high))
+    image = lowering.image(arg(node, 0))
+    for left, right, result in ((across, image, widened), (down, rows, product)):
+        if right == rows:
+            lowering.reshape_to(node, widened, [fixed, height, wide * channels], rows)
+        lowering.add("XNNBatchMatrixMultiply", node, input1_id=left, input2_id=right, output_id=result)
+    lowering.reshape_to(node, product, [fixed, high, wide, channels], lowering.image_result(node))
+
+
+def _by_other_factors(node: Node) -> bool:
+    """Whether a resize has no node of its own: its factors are not those of the sizes, or not whole."""
+    factors, aligned = _resize_numbers(node)
+    given = option(node, -1) if isinstance(option(node, -1), (list, tuple)) else None
+    if given is not None and not aligned and any(a != b for a, b in zip(given, factors, strict=True)):
+        return True
+    return node.target == aten.upsample_nearest2d.vec and any(factor % 1 for factor in factors)
+
+
+def _resize_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    check_static(node)
+    if _by_other_factors(node):
+        check_resample(node, is_constant)
+
+
+@register(aten.upsample_bilinear2d.vec, check=_resize_check)
+def _resize(lowering: Lowering, node: Node) -> None:
+    if _by_other_factors(node):
+        emit_resample(lowering, node)
+        return
+    image = lowering.image(arg(node, 0))
+    _, height, width, _ = image_dims(dims_of(node.meta["val"]))
+    lowering.add(
+        "XNNStaticResizeBilinear2D",
+        node,
+        new_height=height,
+        new_width=width,
+        input_id=image,
+        output_id=lowering.image_result(node),
+        flags=ALIGN_CORNERS if _resize_numbers(node)[1] else 0,
+    )
+
+
+@register(aten.upsample_nearest2d.vec, check=_resize_check)
+def _repeat_pixels(lowering: Lowering, node: Node) -> None:
+    if _by_other_factors(node):
+        emit_resample(lowering, node)
+        return
+    batch, height, width, channels = image_dims(dims_of(arg(node, 0).meta["val"]))
+    down, right = (int(factor) for factor in _resize_numbers(node)[0])
+    apart, repeated = [batch * height, 1, width, 1, channels], [batch * height, down, width, right, channels]
+    value, product = lowering.scratch(apart), lowering.scratch(repeated)
+    lowering.reshape_to(node, lowering.image(arg(node, 0)), apart, value)
+    ones = lowering.payload.constant(torch.ones(1, down, 1, right, 1).to(node.meta["val"].dtype))
+    lowering.binary("XNNMultiply", node, value, ones, product)
+    shape = [batch, height * down, width * right, channels]
+    lowering.reshape_to(node, product, shape, lowering.image_result(node))

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Parts of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.xnnpack.operators.joins import join, surround
+from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and_result
+from torchette.backends.xnnpack.operators.nodes import (
+    arg,
+    arguments,
+    check_one_dynamic,
+    check_static,
+    dims_of,
+    image_axis,
+    image_dims,
+    option,
+    sizes_of,
+)
+from torchette.backends.xnnpack.operators.table import Refused, register
+
+aten = torch.ops.aten
+
+
+def _slice_numbers(node: Node) -> tuple[int, int, int, int]:
+    """dimension, first element, elements, and how far they are apart"""
+    before = arg(node, 0).meta["val"].shape
+    dim = (option(node, 1) if len(node.args) > 1 else 0) % len(before)
+    if node.target == aten.select_copy.int:
+        index = option(node, 2)
+        return dim, index % before[dim], 1, 1
+    start = option(node, 2) if len(node.args) > 2 and option(node, 2) is not None else 0
+    start = min(max(start + before[dim] if start < 0 else start, 0), before[dim])
+    count, step = node.meta["val"].shape[dim], option(node, 4) if len(node.args) > 4 else 1
+    return dim, start, count, 1 if count == 1 else step
+
+
+def _slice_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    if any(isinstance(arg, Node) for arg in arguments(node)[1:]):
+        raise Refused("a computed place")
+    before = arg(node, 0).meta["val"].shape
+    dim = (option(node, 1) if len(node.args) > 1 else 0) % len(before)
+    after = node.meta["val"].shape
+    if isinstance(before[dim], torch.SymInt) or any(
+        isinstance(size, torch.SymInt) for size in after[dim : dim + 1] if node.target != aten.select_copy.int
+    ):
+        raise Refused("a slice of a dynamic dimension")
+    *_, step = _slice_numbers(node)
+    if node.target == aten.select_copy.int or step > 1:
+        check_one_dynamic(node, is_constant)
+
+
+def cut(
+    lowering: Lowering,
+    node: Node,
+    value: int,
+    dims: Sequence[int],
+    dim: int,
+    start: int,
+    count: int,
+    result: int,
+) -> None:
+    """`count` elements of a dimension; `dims`: 0 where all that there are shall be taken."""
+    offsets, sizes = [0] * len(dims), list(dims)
+    offsets[dim], sizes[dim] = start, count
+    lowering.add(
+        "XNNStaticSlice",
+        node,
+        num_dims=len(sizes),
+        offsets=offsets,
+        sizes=sizes,
+        input_id=value,
+        output_id=result,
+    )
+
+
+def ordered(lowering: Lowering, node: Node, dims: Sequence[int], dim: int) -> tuple[list[int], int]:
+    """Dimensions of a node, and one of them, in the order in which it is."""
+    if lowering.is_image(node):
+        return image_dims(dims), image_axis(dim, len(dims))
+    return list(dims), dim
+
+
+@register(aten.slice_copy.Tensor, check=_slice_check)
+def _slice(lowering: Lowering, node: Node) -> None:
+    dim, start, count, step = _slice_numbers(node)
+    given = arg(node, 0).meta["val"]
+    (value,), result = operands_and_result(lowering, node, arg(node, 0))
+    sizes, at = ordered(lowering, node, sizes_of(given), dim)
+    if step == 1:
+        cut(lowering, node, value, sizes, at, start, count, result)
+        return
+    # Groups of as many as there are between two that are taken; of each the same one.
+    whole, _ = ordered(lowering, node, dims_of(given), dim)
+    length = whole[at]
+    first = max(min(start, length - count * step), 0)
+    if count * step != length:
+        part, whole[at] = value, count * step
+        value = lowering.scratch(whole)
+        if count * step < length:
+            cut(lowering, node, part, sizes, at, first, count * step, value)
+        else:
+            after = [0] * len(whole)
+            after[at] = count * step - length
+            surround(lowering, node, part, [0] * len(whole), after, 0.0, value)
+    outer, inner = (
+        (math.prod(whole[a:b]), 0 if 0 in sizes[a:b] else math.prod(whole[a:b]))
+        for a, b in ((0, at), (at + 1, None))
+    )
+    groups, taken = (lowering.scratch([outer[0], count, n, inner[0]]) for n in (step, 1))
+    lowering.reshape_to(node, value, [outer[1], count, step, inner[1]], groups)
+    cut(lowering, node, groups, [outer[1], count, step, inner[1]], 2, start - first, 1, taken)
+    sizes[at] = count
+    lowering.reshape_to(node, taken, sizes, result)
+
+
+@register(aten.select_copy.int, check=_slice_check)
+def _select(lowering: Lowering, node: Node) -> None:
+    before = arg(node, 0).meta["val"]
+    dim, start, *_ = _slice_numbers(node)
+    value, dims = lowering.plain(arg(node, 0)), dims_of(before)
+    part = lowering.scratch([*dims[:dim], 1, *dims[dim + 1 :]])
+    cut(lowering, node, value, sizes_of(before), dim, start, 1, part)
+    lowering.reshape_to(node, part, sizes_of(node.meta["val"]), lowering.result(node))
+
+
+def _split_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    given = arg(node, 0).meta["val"]
+    dim = option(node, 2) if len(node.args) > 2 else 0
+    if any(isinstance(size, (Node, torch.SymInt)) for size in (given.shape[dim], *option(node, 1))):
+        raise Refused("a split of a dynamic dimension")
+
+
+@register(aten.split_with_sizes_copy.default, check=_split_check)
+def _split(lowering: Lowering, node: Node) -> None:
+    source, sizes = arguments(node)[:2]
+    given = source.meta["val"]
+    dim = (option(node, 2) if len(node.args) > 2 else 0) % given.dim()
+    for part in node.users:
+        start = sum(sizes[: option(part, 1)])
+        (value,), result = operands_and_result(lowering, part, source)
+        dims, at = ordered(lowering, part, sizes_of(given), dim)
+        cut(lowering, node, value, dims, at, start, sizes[option(part, 1)], result)
+
+
+_MOST_CUT = 32  # slices that stand for one operator
+
+
+def _places_known(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    check_static(node)
+    chosen = [(dim, places) for dim, places in enumerate(option(node, 1)) if places is not None]
+    if len(chosen) != 1 or not is_constant(chosen[0][1]):
+        raise Refused("computed places, or those of several dimensions")
+    if chosen[0][1].meta["val"].dim() != 1 or chosen[0][1].meta["val"].dtype not in (
+        torch.int32,
+        torch.int64,
+    ):
+        raise Refused("places that are no row of whole numbers")
+    if chosen[0][1].meta["val"].numel() > _MOST_CUT:
+        raise Refused(f"more than {_MOST_CUT} places")
+
+
+@register(aten.index.Tensor, check=_places_known)
+def _index(lowering: Lowering, node: Node) -> None:
+    """A slice for each run of neighbours, and those side by side."""
+    source, places = arguments(node)[:2]
+    dim = next(i for i, given in enumerate(places) if given is not None)
+    sizes = sizes_of(source.meta["val"])
+    wanted = (lowering.stored(places[dim]) % sizes[dim]).tolist()
+    runs: list[list[int]] = []
+    for place in wanted:
+        if runs and place == sum(runs[-1]):
+            runs[-1][1] += 1
+        else:
+            runs.append([place, 1])
+    value, result = lowering.plain(source), lowering.result(node)
+    parts = []
+    for start, count in runs:
+        parts.append(result if len(runs) == 1 else lowering.scratch([*sizes[:dim], count, *sizes[dim + 1 :]]))
+        cut(lowering, node, value, sizes, dim, start, count, parts[-1])
+    if len(runs) > 1:
+        join(lowering, node, parts, [count for _, count in runs], dims_of(node.meta["val"]), dim, result)

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Values of a payload: their types, dimensions, scales and elements.
+#include <algorithm>
+#include <string>
+
+#include "torchette/backends/xnnpack/builder.h"
+
+namespace torchette {
+namespace xnnpack {
+namespace {
+
+constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant that stands elsewhere
+// Named data of up to so many bytes that nodes read when the graph runs are copied.
+constexpr size_t kCopied = kRegion / 2;
+
+xnn_datatype library_type(fb::XNNDatatype type) {
+  switch (type) {
+    case fb::XNNDatatype::xnn_datatype_fp32:
+      return xnn_datatype_fp32;
+    case fb::XNNDatatype::xnn_datatype_fp16:
+      return xnn_datatype_fp16;
+    case fb::XNNDatatype::xnn_datatype_qint8:
+      return xnn_datatype_qint8;
+    case fb::XNNDatatype::xnn_datatype_quint8:
+      return xnn_datatype_quint8;
+    case fb::XNNDatatype::xnn_datatype_qint32:
+      return xnn_datatype_qint32;
+    case fb::XNNDatatype::xnn_datatype_qcint8:
+      return xnn_datatype_qcint8;
+    case fb::XNNDatatype::xnn_datatype_qcint32:
+      return xnn_datatype_qcint32;
+    case fb::XNNDatatype::xnn_datatype_qcint4:
+      return xnn_datatype_qcint4;
+    case fb::XNNDatatype::xnn_datatype_qdint8:
+      return xnn_datatype_qdint8;
+    case fb::XNNDatatype::xnn_datatype_qbint4:
+      return xnn_datatype_qbint4;
+    default:
+      return xnn_datatype_invalid;
+  }
+}
+
+ScalarType argument_type(xnn_datatype type) {
+  switch (type) {
+    case xnn_datatype_fp16:
+      return ScalarType::Half;
+    case xnn_datatype_qint8:
+      return ScalarType::Char;
+    case xnn_datatype_quint8:
+      return ScalarType::Byte;
+    default:
+      return ScalarType::Float;
+  }
+}
+
+}  // namespace
+
+size_t bits(xnn_datatype type) {
+  switch (type) {
+    case xnn_datatype_fp16:
+      return 16;
+    case xnn_datatype_fp32:
+    case xnn_datatype_qint32:
+    case xnn_datatype_qcint32:
+      return 32;
+    case xnn_datatype_qcint4:
+    case xnn_datatype_qbint4:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+Error Builder::constant(uint32_t index, size_t size, const void** data, bool is_packed) {
+  key_.clear();
+  out_.constant_bytes += size;
+  if (buffers_.size() != 0) {
+    const Span<const uint8_t> bytes = index < buffers_.size()
+                                          ? buffers_[index].vector<uint8_t>(fb::Buffer::kStorage)
+                                          : Span<const uint8_t>();
+    TORCHETTE_CHECK(bytes.size() >= size, DelegateInvalidCompatibility, "constant %u has %zu bytes of %zu",
+                    index, bytes.size(), size);
+    *data = bytes.data();
+    out_.needs_bytes = true;
+    return Error::Ok;
+  }
+  TORCHETTE_CHECK(index < constants_.size(), DelegateInvalidCompatibility,
+                  "constant %u is named, there are %zu", index, constants_.size());
+  const Table record = constants_[index];
+  const uint64_t offset = record.get<uint64_t>(fb::ConstantDataOffset::kOffset);
+  const Span<const char> key = record.string(fb::ConstantDataOffset::kNamedKey);
+  if (offset != kNamed) {
+    TORCHETTE_CHECK(key.empty() && offset <= data_size_ && size <= data_size_ - offset,
+                    DelegateInvalidCompatibility, "constant %u is not inside of the payload", index);
+    *data = data_ + offset;
+    out_.needs_bytes = true;
+    return Error::Ok;
+  }
+  key_.assign(key.data(), key.size());
+  TORCHETTE_CHECK(named_ != nullptr && !key.empty(), DelegateInvalidCompatibility, "constant %u has no data",
+                  index);
+  Result<FreeableBuffer> buffer = named_->get_data(key.data());
+  if (!buffer.ok()) return buffer.error();
+  TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed",
+                  key.data(), buffer->size(), size);
+  if (!is_packed && size <= kCopied) {
+    std::vector<char>& copy = out_.copies.emplace_back(size + XNN_EXTRA_BYTES);
+    memcpy(copy.data(), buffer->data(), size);
+    *data = copy.data();
+    return Error::Ok;
+  }
+  *data = buffer->data();
+  out_.constants.push_back({std::move(*buffer)});
+  return Error::Ok;
+}
+
+Error Builder::scales(const Table& quant, uint16_t inline_slot, uint16_t index_slot, size_t item,
+                      size_t count, const void** data) {
+  const Span<const float> given = quant.vector<float>(inline_slot);
+  if (given.size() != 0 && item == sizeof(float)) {
+    TORCHETTE_CHECK(given.size() >= count, DelegateInvalidCompatibility, "%zu scales of %zu", given.size(),
+                    count);
+    *data = given.data();
+    out_.needs_bytes = true;
+    return Error::Ok;
+  }
+  TORCHETTE_TRY(constant(quant.get<uint32_t>(index_slot), count * item, data));
+  TORCHETTE_CHECK(is_aligned(*data, item), DelegateInvalidCompatibility, "scales lie across each other");
+  return Error::Ok;
+}
+
+Error Builder::value(const Table& entry) {
+  const auto kind = entry.get<fb::XValueUnion>(fb::XValue::kXvalueUnionType);
+  const Table outer = entry.table(fb::XValue::kXvalueUnion);
+  const bool quantized = kind == fb::XValueUnion::XNNQuantizedTensorValue;
+  TORCHETTE_CHECK(quantized || kind == fb::XValueUnion::XNNTensorValue, NotSupported,
+                  "a value of an unknown kind");
+  const Table t = quantized ? outer.table(fb::XNNQuantizedTensorValue::kTensorValue) : outer;
+  using T = fb::XNNTensorValue;
+  const auto stored = t.get<fb::XNNDatatype>(T::kDatatype);
+  const xnn_datatype type = library_type(stored);
+  const Span<const uint32_t> given = t.vector<uint32_t>(T::kDims);
+  const uint32_t id_out = t.get<uint32_t>(T::kIdOut), external = t.get<uint32_t>(T::kExternalId);
+  const uint32_t flags = t.get<uint32_t>(T::kFlags), buffer = t.get<uint32_t>(T::kConstantBufferIdx);
+  TORCHETTE_CHECK(type != xnn_datatype_invalid, NotSupported,
+                  "value %u of XNNPACK's graph has type number %d, which this build does not have", id_out,
+                  static_cast<int>(stored));
+  TORCHETTE_CHECK(given.size() <= XNN_MAX_TENSOR_DIMS && given.size() == t.get<uint32_t>(T::kNumDims),
+                  DelegateInvalidCompatibility, "a value of %zu dimensions", given.size());
+  TORCHETTE_CHECK(id_out < known_.size() && !known_[id_out].present, DelegateInvalidCompatibility,
+                  "value %u is defined twice, or is not there", id_out);
+  Defined& it = known_[id_out];
+  it.dims.assign(given.begin(), given.end());
+  it.type = type;
+  uint64_t count = 1;
+  for (size_t d : it.dims) {
+    count = d != 0 && count > (uint64_t{1} << 40) / d ? uint64_t{1} << 41 : count * d;
+  }
+  TORCHETTE_CHECK(count <= (uint64_t{1} << 40), DelegateInvalidCompatibility, "value %u is too large",
+                  id_out);
+  const void* data = nullptr;
+  if (buffer != 0) {
+    const size_t last = it.dims.empty() ? 1 : it.dims.back();
+    const uint64_t rows = last == 0 ? 0 : count / last;
+    // four bits an element, each row padded to whole bytes
+    const uint64_t nbytes = bits(type) == 4 ? rows * ((last + 1) / 2) : count * bits(type) / 8;
+    const size_t held = out_.constants.size();
+    TORCHETTE_TRY(constant(buffer, static_cast<size_t>(nbytes), &data, it.is_packed));
+    TORCHETTE_CHECK(is_aligned(data, std::max<size_t>(bits(type) / 8, 1)), DelegateInvalidCompatibility,
+                    "the elements of value %u lie across each other", id_out);
+    it.constant = true;
+    it.data = data;
+    if (out_.constants.size() != held) it.buffer = held;
+  }
+  std::string identity = key_;
+  if (it.constant && !identity.empty()) {
+    identity += '/' + std::to_string(static_cast<int>(type));
+    for (size_t d : it.dims) identity += ',' + std::to_string(d);
+  }
+  const bool is_external = external != XNN_INVALID_VALUE_ID;
+  TORCHETTE_CHECK(!is_external || (external < externs_ && (flags == 1 || flags == 2) && !it.constant),
+                  DelegateInvalidCompatibility, "value %u is argument %u of %u", id_out, external, externs_);
+  const uint32_t kept_flags = is_external ? flags : 0;
+  const size_t* dims = it.dims.data();
+  const size_t rank = it.dims.size();
+  xnn_subgraph_t g = out_.subgraph;
+  key_.clear();
+  if (!quantized) {
+    TORCHETTE_XNN(xnn_define_tensor_value(g, type, rank, dims, data, external, kept_flags, &it.id));
+  } else {
+    const Table q = outer.table(fb::XNNQuantizedTensorValue::kQuantParams);
+    switch (outer.get<fb::XNNQuantParams>(fb::XNNQuantizedTensorValue::kQuantParamsType)) {
+      case fb::XNNQuantParams::PerTensorQuant:
+        TORCHETTE_XNN(xnn_define_quantized_tensor_value(
+            g, type, q.get<int32_t>(fb::PerTensorQuant::kZeroPoint), q.get<float>(fb::PerTensorQuant::kScale),
+            rank, dims, data, external, kept_flags, &it.id));
+        break;
+      case fb::XNNQuantParams::PerChannelQuant: {
+        const auto dim = q.get<int32_t>(fb::PerChannelQuant::kChannelDim);
+        TORCHETTE_CHECK(dim >= 0 && static_cast<size_t>(dim) < rank, DelegateInvalidCompatibility,
+                        "channels in dimension %d", static_cast<int>(dim));
+        it.channel_dim = static_cast<size_t>(dim);
+        const void* scale = nullptr;
+        TORCHETTE_TRY(scales(q, fb::PerChannelQuant::kScale, fb::PerChannelQuant::kScaleBufferIdx,
+                             sizeof(float), it.dims[static_cast<size_t>(dim)], &scale));
+        // two elements of four bits share a byte, with 8 added to each
+        const int32_t zero = type == xnn_datatype_qcint4 ? 8 : 0;
+        TORCHETTE_XNN(xnn_define_channelwise_quantized_tensor_value_v2(
+            g, type, zero, static_cast<const float*>(scale), rank, static_cast<size_t>(dim), dims, data,
+            external, kept_flags, &it.id));
+        break;
+      }
+      case fb::XNNQuantParams::PerChannelGroupQuant: {
+        const auto dim = q.get<int32_t>(fb::PerChannelGroupQuant::kChannelDim);
+        const auto group = q.get<int32_t>(fb::PerChannelGroupQuant::kGroupSize);
+        TORCHETTE_CHECK(rank == 2 && (dim == 0 || dim == 1) && group > 0 &&
+                            it.dims[static_cast<size_t>(1 - dim)] % static_cast<size_t>(group) == 0,
+                        DelegateInvalidCompatibility, "groups of %d in dimension %d", static_cast<int>(group),
+                        static_cast<int>(dim));
+        it.channel_dim = static_cast<size_t>(dim);
+        const size_t channels = it.dims[static_cast<size_t>(dim)];
+        const size_t groups = it.dims[static_cast<size_t>(1 - dim)] / static_cast<size_t>(group);
+        const void* scale = nullptr;
+        TORCHETTE_TRY(scales(q, fb::PerChannelGroupQuant::kScale, fb::PerChannelGroupQuant::kScaleBufferIdx,
+                             sizeof(uint16_t), channels * groups, &scale));
+        TORCHETTE_XNN(xnn_define_blockwise_quantized_tensor_value(
+            g, type, 8, static_cast<const uint16_t*>(scale), rank, static_cast<size_t>(dim),
+            static_cast<size_t>(group), dims, data, external, kept_flags, &it.id));
+        break;
+      }
+      case fb::XNNQuantParams::PerTokenDynamicQuant: {
+        const auto inner = q.get<int32_t>(fb::PerTokenDynamicQuant::kNumNonbatchDims);
+        it.inner_dims = static_cast<size_t>(inner);
+        TORCHETTE_CHECK(inner > 0 && static_cast<size_t>(inner) <= rank && data == nullptr && !is_external,
+                        DelegateInvalidCompatibility, "a value quantized over %d dimensions",
+                        static_cast<int>(inner));
+        TORCHETTE_XNN(xnn_define_dynamically_quantized_tensor_value(g, type, rank, static_cast<size_t>(inner),
+                                                                    dims, external, kept_flags, &it.id));
+        break;
+      }
+      default:
+        TORCHETTE_LOG(Error, "a value that is quantized in an unknown way");
+        return Error::NotSupported;
+    }
+  }
+  if (it.constant) {
+    // Those with scales of their own in the payload are not told apart.
+    if (quantized && key_.empty()) identity.clear();
+    if (!identity.empty()) identity += '/' + key_;
+    const auto [known, is_new] = out_.identities.emplace(data, identity);
+    if (!is_new && known->second != identity) known->second.clear();
+  }
+  it.present = true;
+  it.ready = it.constant || (is_external && flags == 1);
+  it.result = is_external && flags == 2;
+  if (is_external)
+    (flags == 1 ? out_.inputs : out_.outputs).push_back({external, id_out, argument_type(type), it.dims});
+  return Error::Ok;
+}
+
+}  // namespace xnnpack
+}  // namespace torchette

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Torch learns what shapes lstm, gru and rnn yield by running them step by step on tensors without data, which takes
+# seconds per hundred steps and ties the graph to their number. Here their shapes are computed.
+"""`Recurrent`: while a model is captured, recurrent layers of any length cost the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._subclasses import FakeTensor
+
+_KEY = DispatchKey.CompositeImplicitAutograd
+_LAYERS = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
+
+class Recurrent:
+    """A context in which lstm, gru and rnn of tensors without data yield shapes only."""
+
+    def __enter__(self) -> Recurrent:
+        self._theirs = {op: op.py_kernels.get(_KEY) for op in _LAYERS}
+        for op, kernel in self._theirs.items():
+            if kernel is not None:
+                self._set(op, _shapes_or(kernel))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for op, kernel in self._theirs.items():
+            if kernel is not None:
+                self._set(op, kernel)
+
+    @staticmethod
+    def _set(op: Any, kernel: Any) -> None:
+        op.py_kernels[_KEY] = kernel
+        op._dispatch_cache.clear()
+
+
+def _shapes_or(kernel: Any) -> Any:
+    def layer(x: torch.Tensor, state: Any, params: Sequence[torch.Tensor], *how: Any) -> Any:
+        if not isinstance(x, FakeTensor):
+            return kernel(x, state, params, *how)
+        bidirectional = how[-2]
+        states = state if isinstance(state, (list, tuple)) else [state]
+        width = states[0].shape[2] * (2 if bidirectional else 1)
+        return (x.new_empty([*x.shape[:2], width]), *map(torch.empty_like, states))
+
+    return layer

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Calls of lstm, gru and rnn over many steps come in, scans go out. Torch decomposes these layers step by step: compile
+# time and file grow with the length of the sequence, which a loop does not.
+"""Recurrent layers over long sequences become loops."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from torchette.exir import ops
+from torchette.exir.graph import call, fake_mode, graph_modules, note, replace
+
+aten = torch.ops.aten
+
+# A loop runs as fast at any length. Shorter sequences stay unrolled for backends, which take all of their steps at once.
+LONG = 16
+
+
+class _Emit:
+    """Adds calls at one place of a graph, each with what it yields."""
+
+    def __init__(self, mode: Any, add: Callable[[Any, tuple, Any], Node]) -> None:
+        self._mode, self._add = mode, add
+
+    def __call__(self, target: Any, *args: Any) -> Node:
+        with self._mode, torch.no_grad():
+            val = target(*torch.fx.map_arg(args, lambda node: node.meta["val"]))
+        return self._add(target, args, val)
+
+
+Step = Callable[[_Emit, Node, Sequence[Node], "_Weights"], list[Node]]
+
+
+class _Kind(NamedTuple):
+    """`step` gives the new state from what the input adds, the old state and the weights; the first is the output."""
+
+    step: Step
+    both_biases: bool = True  # whether the bias of the state may be added to that of the input, ahead of time
+
+
+class _Weights(NamedTuple):
+    """Of one layer in one direction. Biases and projection may be missing."""
+
+    input: Node
+    state: Node
+    input_bias: Node | None
+    state_bias: Node | None
+    projection: Node | None
+
+
+def _lstm(emit: _Emit, given: Node, state: Sequence[Node], weights: _Weights) -> list[Node]:
+    output, cell = state
+    gates = emit(aten.add.Tensor, given, emit(aten.linear.default, output, weights.state))
+    parts = emit(aten.chunk.default, gates, 4, 1)
+    taken, kept, new, shown = (emit(operator.getitem, parts, index) for index in range(4))
+    taken, kept, shown = (emit(aten.sigmoid.default, gate) for gate in (taken, kept, shown))
+    added = emit(aten.mul.Tensor, taken, emit(aten.tanh.default, new))
+    cell = emit(aten.add.Tensor, emit(aten.mul.Tensor, kept, cell), added)
+    output = emit(aten.mul.Tensor, shown, emit(aten.tanh.default, cell))
+    if weights.projection is not None:
+        output = emit(aten.linear.default, output, weights.projection)
+    return [output, cell]
+
+
+def _gru(emit: _Emit, given: Node, state: Sequence[Node], weights: _Weights) -> list[Node]:
+    (before,) = state
+    recalled = emit(aten.linear.default, before, weights.state, weights.state_bias)
+    theirs, ours = (emit(aten.chunk.default, gates, 3, 1) for gates in (given, recalled))
+    pairs = [(emit(operator.getitem, theirs, i), emit(operator.getitem, ours, i)) for i in range(3)]
+    reset, kept = (emit(aten.sigmoid.default, emit(aten.add.Tensor, a, b)) for a, b in pairs[:2])
+    shown = emit(aten.mul.Tensor, reset, pairs[2][1])
+    new = emit(aten.tanh.default, emit(aten.add.Tensor, pairs[2][0], shown))
+    change = emit(aten.mul.Tensor, emit(aten.sub.Tensor, before, new), kept)
+    return [emit(aten.add.Tensor, change, new)]
+
+
+def _rnn(activation: Any) -> Step:
+    def step(emit: _Emit, given: Node, state: Sequence[Node], weights: _Weights) -> list[Node]:
+        recalled = emit(aten.linear.default, state[0], weights.state)
+        return [emit(activation, emit(aten.add.Tensor, given, recalled))]
+
+    return step
+
+
+_KINDS: dict[Any, _Kind] = {
+    aten.lstm.input: _Kind(_lstm),
+    aten.gru.input: _Kind(_gru, both_biases=False),
+    aten.rnn_tanh.input: _Kind(_rnn(aten.tanh.default)),
+    aten.rnn_relu.input: _Kind(_rnn(aten.relu.default)),
+}
+
+
+def steps_to_scan(
+    program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = ()
+) -> ExportedProgram:
+    """Write each lstm, gru and rnn over more than LONG steps as a scan, but those to preserve."""
+    mode, count = fake_mode(program), 0
+    for module in list(graph_modules(program)):
+        for node in list(module.graph.nodes):
+            if node.target in _KINDS and node.target not in preserve and _is_long(node):
+                _rewrite(program, module, node, mode)
+                count += 1
+    if count:
+        note(program, f"{count} recurrent layers became loops")
+    return program
+
+
+def _is_long(node: Node) -> bool:
+    steps = node.args[0].meta["val"].shape[1 if ops.argument(node, "batch_first") else 0]  # type: ignore[union-attr]
+    drops = ops.argument(node, "train") and ops.argument(node, "dropout")
+    return (not isinstance(steps, int) or steps > LONG) and not drops
+
+
+def _rewrite(program: ExportedProgram, module: GraphModule, node: Node, mode: Any) -> None:
+    emit = _Emit(mode, lambda target, args, val: call(node, target, args, val=val, like=node))
+    batch_first = ops.argument(node, "batch_first")
+    given = node.args[0]
+    x = emit(aten.transpose.int, given, 0, 1) if batch_first else given
+    states = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[1]]
+    layers = _weights(node)
+    finals: list[list[Node]] = [[] for _ in states]
+    directions = 2 if ops.argument(node, "bidirectional") else 1
+    for layer in range(len(layers) // directions):
+        found = []
+        for direction in range(directions):
+            at = layer * directions + direction
+            start = [emit(aten.select.int, state, 0, at) for state in states]
+            *final, output = _direction(emit, module, node, x, start, layers[at], bool(direction))
+            found.append(output)
+            for into, value in zip(finals, final, strict=True):
+                into.append(value)
+        x = found[0] if directions == 1 else emit(aten.cat.default, found, 2)
+    results = [
+        emit(aten.transpose.int, x, 0, 1) if batch_first else x,
+        *(emit(aten.stack.default, values, 0) for values in finals),
+    ]
+    for user in list(node.users):
+        replace(program, user, results[user.args[1]])  # type: ignore[index]
+    module.graph.erase_node(node)
+
+
+def _weights(node: Node) -> list[_Weights]:
+    """Of each layer, one direction after the other."""
+    params = list(ops.argument(node, "params"))
+    biased = ops.argument(node, "has_biases")
+    count = ops.argument(node, "num_layers") * (2 if ops.argument(node, "bidirectional") else 1)
+    found = []
+    for at in range(0, len(params), len(params) // count):
+        mine = params[at : at + len(params) // count]
+        input_bias, state_bias = mine[2:4] if biased else (None, None)
+        projection = mine[-1] if len(mine) % 2 else None
+        found.append(_Weights(mine[0], mine[1], input_bias, state_bias, projection))
+    return found
+
+
+def _direction(
+    emit: _Emit, module: GraphModule, node: Node, x: Node, start: list[Node], weights: _Weights, backwards: bool
+) -> list[Node]:  # fmt: skip
+    """One layer in one direction: its final state, and its outputs."""
+    kind = _KINDS[node.target]
+    bias = weights.input_bias
+    if bias is not None and kind.both_biases:
+        bias = emit(aten.add.Tensor, bias, weights.state_bias)
+    if backwards:
+        x = emit(aten.flip.default, x, [0])
+    given = emit(aten.linear.default, x, weights.input, bias)  # of all steps at once
+    shared = {
+        name: value
+        for name, value in weights._asdict().items()
+        if value is not None
+        and (name in ("state", "projection") or (name == "state_bias" and not kind.both_biases))
+    }
+    number = sum(1 for other in module.graph.nodes if other.op == "get_attr")
+    name = f"{node.name}_step_{number}"
+    module.add_submodule(name, _body(emit, node, kind, given, start, shared))
+    with module.graph.inserting_before(node):
+        graph = module.graph.get_attr(name)
+    stacked = given.meta["val"].new_empty([given.meta["val"].shape[0], *start[0].meta["val"].shape])
+    vals = [*(state.meta["val"] for state in start), stacked]
+    args = (graph, start, [given], tuple(shared.values()))
+    scan = call(node, torch.ops.higher_order.scan, args, val=tuple(vals), like=node)
+    *final, outputs = (emit(operator.getitem, scan, index) for index in range(len(vals)))
+    return [*final, emit(aten.flip.default, outputs, [0]) if backwards else outputs]
+
+
+def _body(
+    outer: _Emit, node: Node, kind: _Kind, given: Node, start: Sequence[Node], shared: dict[str, Node]
+) -> GraphModule:
+    graph = Graph()
+
+    def add(target: Any, args: tuple, val: Any) -> Node:
+        made = graph.call_function(target, args)
+        made.meta = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
+        made.meta["val"] = val
+        return made
+
+    operands = []
+    for number, source in enumerate((*start, given, *shared.values())):
+        operands.append(graph.placeholder(f"arg{number}"))
+        val = source.meta["val"]
+        operands[-1].meta["val"] = val[0] if source is given else val
+    state, step = operands[: len(start)], operands[len(start)]
+    known = dict(zip(shared, operands[len(start) + 1 :], strict=True))
+    weights = _Weights(*(known.get(name) for name in _Weights._fields))  # type: ignore[arg-type]
+    emit = _Emit(outer._mode, add)
+    new = kind.step(emit, step, state, weights)
+    # A result of its own: torch asks that none of a scan's is another one.
+    graph.output([*new, emit(aten.clone.default, new[0])])
+    return _LazyGraphModule({}, graph)
