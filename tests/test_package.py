@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from tests.building import BUILD, CXX, configure, locked, run
 from tests.extension.conftest import two_methods  # noqa: F401
 from tests.extension.test_guides import build_and_run_guide
+from torchette import __version__
 from torchette.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -182,6 +184,29 @@ def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
         size -= XNNPACK
     assert size < INSTALLED, f"{size:,} bytes"
     assert list(package.rglob("*.pyc")), "pip has compiled the sources"
+
+
+@pytest.mark.slow
+def test_dev_wheel_writes_a_manylinux_wheel(tmp_path: Path) -> None:
+    """From a build of its own; the tag is what the versions of the symbols allow, and nothing was added but the tag."""
+    run(ROOT / "dev", "wheel")
+    made = max((ROOT / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    tag = re.search(r"-manylinux_(\d+)_(\d+)_(\w+)\.whl$", made.name)
+    assert tag and tag[3] == platform.machine(), made.name
+    zipfile.ZipFile(made).extractall(tmp_path)
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name.partition("/")[0] for name in names} == {"torchette", f"torchette-{__version__}.dist-info"}
+    assert "torchette/lib/libtorchette.so" in names and "torchette/bin/executor_runner" in names
+    (described,) = tmp_path.glob("*.dist-info/WHEEL")
+    assert f"manylinux_{tag[1]}_{tag[2]}_{tag[3]}" in described.read_text()
+    needed: set[tuple[int, ...]] = set()
+    for name in names:
+        if (tmp_path / name).read_bytes()[:4] == b"\x7fELF":
+            symbols = run("objdump", "-T", tmp_path / name).stdout
+            versions = re.findall(r"\bGLIBC_([\d.]+)", symbols)
+            needed |= {tuple(map(int, version.split("."))) for version in versions}
+    assert needed and max(needed)[:2] <= (int(tag[1]), int(tag[2]))
+    assert sum((tmp_path / name).stat().st_size for name in names) < INSTALLED
 
 
 def test_import_is_cheap() -> None:
