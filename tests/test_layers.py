@@ -193,11 +193,12 @@ CPP: dict[str, int] = {
     "torchette/backends/": 11,
     "torchette/runtime/method_meta": 9,
     "torchette/runtime/method": 11,
+    "torchette/runtime/method_loading": 12,
     "torchette/extension/": 12,
     "torchette/build/": 13,
     "torchette/build/bare/": 12,
-    "torchette/pybindings/": 13,
-    "torchette/runtime/": 12,  # the platforms, method_load.cpp
+    "torchette/pybindings/": 14,
+    "torchette/runtime/": 13,  # the platforms, method_load.cpp
 }
 # Folders that nobody outside includes from: the core is given its kernels and backends, it does not name them.
 CPP_CLOSED = ("torchette/kernels/", "torchette/backends/")

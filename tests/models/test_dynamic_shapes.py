@@ -21,7 +21,7 @@ from tests.models.branching import Function
 from tests.models.test_control_flow import assert_equal
 from torchette.errors import InputError
 from torchette.exir import ExecutorchBackendConfig, to_edge
-from torchette.exir.program import DynamicMemoryPlanningMode
+from torchette.exir.config import DynamicMemoryPlanningMode
 from torchette.runtime import Runtime
 
 

@@ -34,10 +34,12 @@ from torchette.exir.passes.fold_constants import fold_constants
 from torchette.exir.passes.fuse_linear import fuse_linear
 from torchette.exir.passes.keep_assertions import keep_assertions
 from torchette.exir.passes.loops_to_while import loops_to_while
+from torchette.exir.passes.mark_values import mark_values
 from torchette.exir.passes.masks_to_indices import masks_to_indices
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.normalize_memory_formats import normalize_memory_formats
 from torchette.exir.passes.promote_types import promote_types
+from torchette.exir.passes.relate_sizes import relate_sizes
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 from torchette.exir.passes.remove_noops import remove_noops
 from torchette.exir.passes.scalars_to_tensors import scalars_to_tensors
@@ -158,6 +160,8 @@ def build(
                 # After the views: an alias of a buffer that is read late keeps the buffer from being overwritten.
                 update_buffers_in_place,
                 to_out,
+                mark_values,
+                relate_sizes,
                 *([_chaining(backend.parallel)] if backend.parallel > 1 else ()),
             ),
         ),

@@ -147,3 +147,30 @@ def test_every_call_writes_where_it_is_told():
     for node in program.graph.nodes:
         if node.op == "call_function" and ops.is_operator(node.target):
             assert ops.is_out_variant(node.target) or "alias" in node.meta
+
+
+def test_calls_that_need_no_instruction_are_marked():
+    def forward(x, n):
+        torch._check(n.item() <= 3)
+        return torch.empty(0), x[: n.item()] * 2
+
+    program, _ = lower(forward, (torch.randn(4), torch.tensor(2)))
+    marked = {
+        getattr(node.target, "__name__", "")
+        for node in program.graph.nodes
+        if node.meta.get("no_instruction")
+    }
+    assert {"empty.out", "le"} <= marked
+    assert all(
+        user.target is ops.assert_scalar
+        for node in program.graph.nodes
+        if node.meta.get("no_instruction") and node.target is not torch.ops.aten.empty.out
+        for user in node.users
+    )
+
+
+def test_sizes_of_inputs_that_depend_on_each_other_are_noted():
+    n = torch.export.Dim("n", max=8)
+    program, _ = lower(lambda x, y: x + y, (torch.randn(3), torch.randn(3)), dynamic_shapes=({0: n}, {0: n}))
+    ((relation,), places) = program.graph_module.meta["size_relations"]
+    assert "args_1.shape[0] must be args_0.shape[0]" in relation.text and places

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Planned programs come in, one per method; the records of a .pte file and the buffers of its weights go out. Where a
-# value lies and in which order says the plan, what is called says the graph; what is equal is stored once. The graph is
-# not edited, and each is visited once.
+# value lies, and in which order, is said by the plan; what is called and checked, by the graph. What is equal is stored
+# once. The graph is not edited, and each is visited once.
 """Emission: a small visitor from planned ExportedPrograms to the records of `torchette.format.pte`."""
 
 from __future__ import annotations

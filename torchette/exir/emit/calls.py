@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from torchette.exir.emit.method import MethodEmitter
 
-aten = torch.ops.aten
-
 
 class Argument(NamedTuple):
     """An argument of an operator's schema, its type in the file's terms."""
@@ -75,9 +73,6 @@ PRIMITIVES: dict[Any, str] = {
     torch.sym_sqrt: "sym_sqrt",
 }  # fmt: skip
 
-# What the runtime can compare with a text in the place of the result: an error where the comparison does not hold.
-_COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
-
 
 def kernel(method: MethodEmitter, node: Node, op: torch._ops.OpOverload) -> None:
     """The instruction for an operator."""
@@ -118,8 +113,8 @@ def kernel(method: MethodEmitter, node: Node, op: torch._ops.OpOverload) -> None
             arguments.append(method.values.argument(given, argument.kind, argument.length))
         except Unsupported as problem:
             raise Unsupported(f"argument {argument.name!r} of {op}: {problem}") from None
-    if op is aten.empty.out and isinstance(value, torch.Tensor) and _is_static(value):
-        method.values.of_node[node] = results[0]  # memory is planned, and nothing has to be written there
+    if node.meta.get("no_instruction"):
+        method.values.of_node[node] = results[0]
         return
     # After the schema's own arguments come the results, several of them as one list.
     if op is not ops.copy_index:
@@ -162,7 +157,7 @@ def primitive(method: MethodEmitter, node: Node) -> None:
 def assertion(method: MethodEmitter, node: Node) -> None:
     """The comparison that an assertion is about, with the text of the error where it does not hold."""
     condition, text = node.args
-    if isinstance(condition, Node) and is_asserted(condition):
+    if isinstance(condition, Node) and condition.meta.get("no_instruction"):
         function, operands = condition.target, condition.args
     else:
         function, operands = operator.ne, (condition, False)
@@ -197,14 +192,12 @@ def alias(method: MethodEmitter, node: Node) -> None:
 
 def relate_sizes(method: MethodEmitter) -> None:
     """Compare sizes of inputs that depend on each other, each with a text that is the error where they differ."""
-    from torch.utils._sympy.functions import FloorDiv  # loads sympy
-
-    from torchette.exir.size_relations import relations
-
     inputs = list(method.interface.inputs)
-    found, places = relations([(str(node.target), node.meta.get("val")) for node in inputs])
+    found, places = method.program.graph_module.meta.get("size_relations", ([], {}))
     if not found:
         return
+    from torch.utils._sympy.functions import FloorDiv  # loads sympy
+
     first = next(node for node in method.program.graph.nodes if node.op != "placeholder")
     method.code.chain = first.meta.get("chain")
     values: dict[sympy.Expr, int] = {}
@@ -237,12 +230,3 @@ def _compare(method: MethodEmitter, function: str, operands: list[int], text: st
     """Let the device fail with a text where a comparison does not hold: the text stands where the result would."""
     arguments = [*operands, method.values.add(pte.String(text))]
     method.code.kernel((f"executorch_prim::{function}", "Scalar"), arguments, node, 0)
-
-
-def is_asserted(node: Node) -> bool:
-    """A comparison that nothing but assertions read."""
-    return node.target in _COMPARISONS and all(user.target is ops.assert_scalar for user in node.users)
-
-
-def _is_static(tensor: torch.Tensor) -> bool:
-    return all(isinstance(size, int) for size in tensor.shape)

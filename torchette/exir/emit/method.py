@@ -125,7 +125,7 @@ class MethodEmitter:
         elif target is ops.assert_scalar:
             calls.assertion(self, node)
         elif target in calls.PRIMITIVES or target is operator.pos:
-            if not calls.is_asserted(node):
+            if not node.meta.get("no_instruction"):
                 calls.primitive(self, node)
         elif isinstance(target, torch._ops.OpOverload):
             calls.kernel(self, node, target)
