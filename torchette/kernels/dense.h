@@ -17,7 +17,7 @@ class Dense {
 
   /// For an operand: converts and copies where the tensor is not an array of `type` already.
   Error read(Context& context, const Tensor& t, ScalarType type);
-  /// For a result of the sizes that `t` has: what is written to data() reaches `t` when finish() is called.
+  /// For a result with the sizes of `t`: after finish(), `t` has what was written to data().
   Error open(Context& context, const Tensor& t, ScalarType type);
   Error finish();
 

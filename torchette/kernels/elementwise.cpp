@@ -78,7 +78,7 @@ static TORCHETTE_INLINE double gelu_tanh(double x) {
   return x * 0.5 * (::tanh(M_2_SQRTPI * M_SQRT1_2 * (x * x * x * 0.044715 + x)) + 1);
 }
 
-/// Special functions are computed in double precision for floats, too.
+/// Special functions are computed in double precision even for floats.
 template <typename F, typename T, typename... More>
 static TORCHETTE_INLINE T wide(F function, T x, More... more) {
   return static_cast<T>(function(static_cast<double>(x), more...));

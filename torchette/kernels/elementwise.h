@@ -61,7 +61,7 @@ enum class Result : uint8_t {
 
 struct Elementwise {
   Chunk f32, f64, i64;  // null where the operator has no meaning
-  Chunk bools;          // on bools as they are, or null
+  Chunk bools;          // on unconverted bools, or null
   uint8_t arity;
   Result result;
   bool selects = false;  // the first operand is a condition and takes no part in the promotion

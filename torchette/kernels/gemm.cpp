@@ -290,7 +290,7 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
   for (size_t m0 = 0; m0 < m; m0 += kRowBlock) {
     const size_t m_end = m0 + kRowBlock < m ? m0 + kRowBlock : m;
     size_t k0 = 0;
-    do {  // once even where k is 0: the bias is to be written
+    do {  // once even if k is 0: the bias must be written
       const size_t depth = next_part(k - k0, kMaxDepth);
       const auto tile_start = [&](size_t i, size_t n0) {
         return TileStart{product.row_bias != nullptr ? product.row_bias + i : nullptr,
@@ -425,7 +425,7 @@ Error gemm(GemmScratch& scratch, size_t m, size_t n, size_t k, Matrix a, Matrix 
     gemm_panels({m, n, k, a.data, a.row, c, c_row, row_bias, col_bias, false}, source, panels);
     return Error::Ok;
   }
-  // The left side is copied block by block, each block a product of its own.
+  // The left side is copied block by block; each block is a separate product.
   float* rows = scratch.rows(m, k);
   TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
   size_t k0 = 0;

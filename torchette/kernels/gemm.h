@@ -85,7 +85,7 @@ class GemmScratch {
 };
 
 /// C[m,n] = bias + A[m,k] B[k,n]. `row_bias` (one per row) and `col_bias` (one per column) may be null.
-/// Error: MemoryAllocationFailed when scratch memory is needed and not to be had.
+/// Error: MemoryAllocationFailed if scratch memory is needed but not available.
 Error gemm(GemmScratch& scratch, size_t m, size_t n, size_t k, Matrix a, Matrix b, float* c, ptrdiff_t c_row,
            const float* row_bias, const float* col_bias);
 

@@ -498,7 +498,7 @@ static Error index_tensor_out(Context& context, const Tensor& x, Span<const Opti
                       static_cast<const char*>(x.const_data_ptr()));
 }
 
-/// Writes into `out`, which holds what is to be kept.
+/// Writes into `out`, which already has the values to keep.
 static Error put(Context& context, const Tensor& out, Span<const Optional<Tensor>> indices,
                  const Tensor& values, bool accumulate) {
   Indexing plan;

@@ -35,7 +35,7 @@ Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mi
     const size_t i = 2 * (rank - 1 - d);
     const int64_t n = x.sizes()[d], before = i < pad.size() ? pad[i] : 0,
                   after = i < pad.size() ? pad[i + 1] : 0;
-    // a mirror image ends where the tensor does; what is cut away must leave an element
+    // a mirror image ends at the edge of the tensor; cropping must leave an element
     const int64_t most = mirrors && i < pad.size() ? n - 1 : INT32_MAX;
     const bool fits = before >= -INT32_MAX && before <= most && after >= -INT32_MAX && after <= most;
     const int64_t total = fits ? n + before + after : 0;

@@ -282,7 +282,7 @@ static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
   }
 }
 
-/// `out` becomes a reading of x's own bytes; where it has memory of its own, the bytes go there.
+/// `out` becomes a view of x's bytes; if it has its own memory, the bytes are copied there.
 static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "the view and its tensor"));
   TORCHETTE_CHECK(wanted.size() <= kMaxDim, InvalidArgument, "a view has more than 16 dimensions");

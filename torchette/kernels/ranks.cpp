@@ -506,7 +506,7 @@ Error bincount_out(Context& context, const Tensor& x, Optional<Tensor> weights, 
   return to.finish();
 }
 
-/// The first `size` places of what is not zero, filled up.
+/// The first `size` places of nonzero elements, padded.
 Error nonzero_static_out(Context&, const Tensor& x, int64_t size, int64_t fill_value, Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long && size >= 0 && size <= INT32_MAX, InvalidArgument,
                   "nonzero_static: size is %lld, out of type %d", static_cast<long long>(size),

@@ -482,7 +482,7 @@ Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, in
                         : mode == 1 ? T(1)
                                     : cubic(static_cast<T>(k) - 1 - part, T(-0.75));
             if (mode == 2) tap = moved_inside(tap, size, beyond, align_corners);
-            if (part != part && mode != 1) tap = 0;  // no place: what is read there is not a number
+            if (part != part && mode != 1) tap = 0;                   // no place: the value there is NaN
             if (!(tap >= 0 && tap < static_cast<T>(size))) continue;  // zeros lie there
             for (size_t i = 0; i < count; ++i, ++found) {
               next[found] = offset[i] * size + static_cast<ptrdiff_t>(tap);

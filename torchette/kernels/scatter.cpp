@@ -131,7 +131,7 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
     }
     const T number =
         std::is_integral_v<T> ? static_cast<T>(value.to_int()) : static_cast<T>(value.to_double());
-    // The first time over the places forgets what is not included.
+    // Without include_self a first pass resets the elements.
     for (int pass = include_self ? 1 : 0; pass < 2; ++pass) {
       Walk<3> w = walk;
       do {

@@ -64,7 +64,7 @@ ptrdiff_t count_places(const Tensor& t) {
   return count;
 }
 
-// A program can plan an output into its input's memory; what is written must not make it write more.
+// A program can plan an output into its input's memory; values written there must not cause more writes.
 void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step) {
   if (count == 0) return;
   Walk<1> walk = walk_over(t);
@@ -94,7 +94,7 @@ static Error nonzero_out(Context&, const Tensor& x, Tensor& out) {
 
 namespace {
 
-/// The sizes that both broadcast to, with each one's strides (in bytes) in them.
+/// The sizes that both broadcast to, with the strides of each (in bytes).
 Error broadcast(const Tensor& a, const Tensor& b, Walk<2>& walk, SizesType* sizes) {
   const auto rank_a = static_cast<size_t>(a.dim()), rank_b = static_cast<size_t>(b.dim());
   walk.rank = rank_a > rank_b ? rank_a : rank_b;

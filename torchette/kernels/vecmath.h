@@ -17,7 +17,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// The integers of the same shape: int32_t for float, else the type that comparisons of vectors have.
+/// Integers of the same shape: int32_t for float, otherwise the type of comparisons of vectors.
 template <typename V>
 struct IntegersOf {
   using type = decltype(V{} < V{});
@@ -90,7 +90,7 @@ TORCHETTE_INLINE V power_of_two(Integers<V> n) {
   return from_bits<V>(as_exponent(V{}, n + 127));
 }
 
-/// exp(x) / 2^halvings, for 0 or 1 of them: half of what is out of range may be inside.
+/// exp(x) / 2^halvings, for 0 or 1 halvings: half of a value out of range may be in range.
 template <typename V>
 TORCHETTE_INLINE V exp_halved(V x, int32_t halvings) {
   // the two bounds lie beyond overflow and beyond the smallest subnormal; NaN passes both
@@ -283,7 +283,7 @@ TORCHETTE_INLINE float atan_f(float x) {
   return with_sign_of((far ? 1.57079633f : middle ? 0.785398163f : 0.0f) + y, x);
 }
 
-/// asin of what is at most a half; of a larger |x| half of its distance to pi / 2.
+/// asin of |x| <= 1/2; for a larger |x| half of its distance to pi / 2.
 TORCHETTE_INLINE float asin_part(float x) {
   const float a = abs_f(x), u = a < 0.5f ? x * x : (1.0f - a) * 0.5f, s = a < 0.5f ? a : __builtin_sqrtf(u);
   return polynomial(u, 1.666675268e-01f, 7.495288672e-02f, 4.547160703e-02f, 2.417295244e-02f,

@@ -130,7 +130,7 @@ struct Complex {
   Complex operator*(Complex b) const { return {re * b.re - im * b.im, re * b.im + im * b.re}; }
   Complex operator*(double b) const { return {re * b, im * b}; }
   double size() const { return std::hypot(re, im); }
-  /// What is almost zero is taken for `least`: eigenvalues that differ by less cannot be told apart.
+  /// Values near zero are replaced by `least`: eigenvalues that differ by less cannot be distinguished.
   Complex over(Complex b, double least) const {
     const double length = b.size();
     if (!(length > least)) return *this * (1 / least);
@@ -304,7 +304,7 @@ Error eig_out(Context& context, const Tensor& self, Tensor& values, Tensor& vect
         squares = std::hypot(squares, sum.size());
         if (sum.size() > longest.size()) longest = sum;
       }
-      const double turn = top < k ? 1 / longest.size() : 0;  // real vectors stay as they are
+      const double turn = top < k ? 1 / longest.size() : 0;  // real vectors do not change
       const Complex unit = top < k ? Complex{longest.re * turn, -longest.im * turn} : Complex{1, 0};
       for (size_t i = 0; i < n; ++i) {
         const Complex element = vector_of[i * n + top] * unit * (1 / squares);

@@ -319,7 +319,7 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
     work.each_line(
         n, false, scale, lines(out.sizes(), last, from, out),
         [&](ptrdiff_t line, size_t i) {
-          // The second half is the first one's mirror image.
+          // The second half mirrors the first.
           const bool mirrored = i > n / 2, is_real = i == 0 || 2 * i == n;
           const auto place = static_cast<ptrdiff_t>(mirrored ? n - i : i);
           const Complex<T> value = from.const_data_ptr<Complex<T>>()[line + place * from_step];

@@ -23,7 +23,7 @@ Error check_info(const char* what, const char* argument, const char* is, const D
 
 // --- Cholesky
 
-/// a becomes its lower factor; what is right of the diagonal is left alone. Returns info.
+/// a becomes its lower factor; elements right of the diagonal do not change. Returns info.
 int32_t cholesky(double* a, size_t n) {
   for (size_t i = 0; i < n; ++i)
     for (size_t j = 0; j <= i; ++j) {
