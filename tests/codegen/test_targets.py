@@ -80,8 +80,7 @@ def test_linux(name: str, model: str, tmp_path: Path) -> None:
     used = toolchain.find_compiler(target)
     flags = ("-std=c++17", "-Os", "-fwrapv", "-w")
     for status, objects in zip((0, 4), compiled(used, model, tmp_path, flags)):
-        # the C++ library is not needed, and nobody has to make it for the target first
-        toolchain.link(used, objects, tmp_path / "program", ["-nostdlib++"])
+        toolchain.link(used, objects, tmp_path / "program")
         run(*target.emulator, tmp_path / "program", status=status)
 
 
