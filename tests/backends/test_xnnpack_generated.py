@@ -253,7 +253,6 @@ def _all(spelling: str, dtype: torch.dtype = torch.float32) -> list[tuple[Any, C
         for target, cases in CASES.items()
         for case in cases
         if (case.weights or not weighted)
-        and (spelling != "computed" or target != torch.ops.aten.addmm.default)  # its own test
         and (case.quantized or not quantized)
         and (case.halves or dtype is not torch.float16)
         and (target == torch.ops.aten.linear.default or not layers)
@@ -297,15 +296,6 @@ def test_floats_of_every_batch_equal_eager(part: int) -> None:
 def test_quantized_layers_equal_the_graph_that_they_come_from(spelling: str) -> None:
     layers = (torch.ops.aten.linear.default, torch.ops.aten.convolution.default)
     hold([it for it in _all(spelling) if it[0] in layers], spelling, torch.float32, None)
-
-
-@there
-@pytest.mark.xfail(
-    strict=True, reason="beside other layers, addmm with weights that the graph computes is wrong"
-)
-def test_addmm_of_computed_weights_equals_eager() -> None:
-    cases = [(target, case) for target, cases in CASES.items() for case in cases if case.weights]
-    hold(cases[:_TOGETHER], "computed", torch.float32, None)
 
 
 @there

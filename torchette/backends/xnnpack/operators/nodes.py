@@ -16,7 +16,7 @@ from torchette.exir.tensor import upper_bound
 MAX_DIMS = 6
 
 
-TRANSPOSE_B, TRANSPOSE_WEIGHTS, ALIGN_CORNERS = 1, 1, 8  # flags of the library
+TRANSPOSE_B, ALIGN_CORNERS = 1, 8  # flags of the library
 
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)

@@ -12,7 +12,6 @@ from torch.fx import Node
 from torchette.backends.xnnpack.operators.lowering import Lowering
 from torchette.backends.xnnpack.operators.nodes import (
     TRANSPOSE_B,
-    TRANSPOSE_WEIGHTS,
     arg,
     arguments,
     dims_of,
@@ -82,15 +81,27 @@ def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 def _addmm(lowering: Lowering, node: Node) -> None:
     bias, source, weight = arguments(node)[:3]
     stored = lowering.constant(weight)
+    if stored is not None:
+        lowering.add(
+            "XNNFullyConnected",
+            node,
+            input1_id=lowering.plain(source),
+            filter_id=lowering.payload.constant(stored.t()),
+            bias_id=lowering.plain(bias),
+            output_id=lowering.result(node),
+        )
+        return
+    # The library's layer with computed, transposed weights gives wrong numbers beside other layers; its product does not.
+    product = lowering.scratch(dims_of(node.meta["val"]))
     lowering.add(
-        "XNNFullyConnected",
+        "XNNBatchMatrixMultiply",
         node,
         input1_id=lowering.plain(source),
-        filter_id=lowering.plain(weight) if stored is None else lowering.payload.constant(stored.t()),
-        bias_id=lowering.plain(bias),
-        output_id=lowering.result(node),
-        flags=TRANSPOSE_WEIGHTS if stored is None else 0,
+        input2_id=lowering.plain(weight),
+        output_id=product,
+        flags=0,
     )
+    lowering.binary("XNNAdd", node, product, lowering.plain(bias), lowering.result(node))
 
 
 def _product_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
