@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `python -m torchette.exir.dialects` prints docs/dialects.md.
+# `python -m torchette.exir.dialects` prints the page about dialects, which `./dev docs` writes.
 
 from torchette.exir.dialects.page import page
 

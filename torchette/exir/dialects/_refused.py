@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The operators that stay what they are when torch.nn.functional is decomposed, are not core, and have no kernel: a
-# model that needs one is refused with the reason here. Published in docs/dialects.md; a test holds it to be complete.
+# model that needs one is refused with the reason here. Published in the page of dialects; a test holds it to be complete.
 """Operator name -> why there is neither a decomposition nor a kernel."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Which functions a graph of each dialect may call. The target of a call comes in, yes or no goes out.
-"""What each dialect accepts, and the names of the operators that docs/dialects.md lists."""
+"""What each dialect accepts, and the names of the operators that the page of dialects lists."""
 
 from __future__ import annotations
 
