@@ -19,6 +19,7 @@ from torchette.exir.ops import ASSERTIONS, is_higher_order
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass, transform_subclass
 
 
 def own_sizes(program: ExportedProgram) -> ExportedProgram:
@@ -53,6 +54,8 @@ class _Moved:
         self._tensors: dict[int, torch.Tensor] = {}
 
     def value(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):  # a quantized weight of torchao's
+            return transform_subclass(value, lambda name, part: self.value(part))
         if isinstance(value, FakeTensor):
             if id(value) not in self._tensors:
                 self._tensors[id(value)] = self._tensor(value)
