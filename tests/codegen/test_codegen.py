@@ -16,7 +16,6 @@ from tests.building import CXX, run
 from tests.codegen.built import Unit, assert_same, needs_compiler
 from tests.extension.test_parallel import Towers
 from tests.models import artifacts, branching, zoo
-from torchette.backends.null.partitioner import NullPartitioner
 from torchette.build import kernels
 from torchette.cli import main
 from torchette.codegen import codegen
@@ -215,7 +214,7 @@ class Found(torch.nn.Module):
 
 
 def test_the_plan_without_a_backend_is_taken(tmp_path: Path) -> None:
-    more = {"partitioner": NullPartitioner(), "portable_fallback": True}
+    more = {"backend": "null", "config": ExecutorchBackendConfig(portable_fallback=True)}
     unit = Unit(saved(Twice(), (torch.ones(2),), tmp_path, **more))
     (found,) = unit.call("forward", np.array([1.5, -2.0], np.float32))
     assert found.tolist() == [3.0, -4.0]
@@ -223,7 +222,7 @@ def test_the_plan_without_a_backend_is_taken(tmp_path: Path) -> None:
 
 def test_several_chains_run_one_after_the_other(tmp_path: Path) -> None:
     x = torch.randn(1, 3, 24, 24)
-    path = saved(Towers().eval(), (x,), tmp_path, parallel=2)
+    path = saved(Towers().eval(), (x,), tmp_path, config=ExecutorchBackendConfig(parallel=2))
     assert len(pte.load_file(path).program.execution_plan[0].chains) > 1
     assert_same(Unit(path), [("forward", arrays((x,)))])
 
@@ -242,7 +241,7 @@ def test_refusals_say_why_and_write_nothing(
     elif kind == "missing":
         message = "there is no file"
     elif kind == "backend":
-        saved(Twice(), (torch.ones(2),), tmp_path, partitioner=NullPartitioner())
+        saved(Twice(), (torch.ones(2),), tmp_path, backend="null")
         status, message = 1, "for the backend NullBackend"
     else:
         saved(Found(), (torch.ones(3),), tmp_path)

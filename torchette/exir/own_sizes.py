@@ -54,7 +54,9 @@ class _Moved:
         self._tensors: dict[int, torch.Tensor] = {}
 
     def value(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):  # a quantized weight of torchao's
+        if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(
+            value
+        ):  # a quantized weight of torchao's
             return transform_subclass(value, lambda name, part: self.value(part))
         if isinstance(value, FakeTensor):
             if id(value) not in self._tensors:

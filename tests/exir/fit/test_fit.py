@@ -76,10 +76,10 @@ def test_a_file_that_is_too_large_is_refused_with_its_largest_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    "budget, message",
-    [({"stack": "2K"}, "no 'stack'"), ({"ram": "much"}, "budget ram: 'much' is no number"),
-     ({"ram": None, "target": "z80"}, "no target 'z80'"), ({"ram": [1]}, "budget ram")],
+    "given, message",
+    [({"ram": "much"}, "device ram: 'much' is no number"), ({"ram": [1]}, "device ram"), ({"flash": "?"}, "device flash"),
+     ({"target": "z80"}, "z80"), ({"fit": True}, "fit=True needs"), ({"arenas": {"A": "some"}}, "arena A")],
 )  # fmt: skip
-def test_a_budget_that_is_none_is_refused(budget: dict, message: str) -> None:
+def test_a_device_that_is_none_is_refused(given: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        torchette.compile(nn.ReLU(), (torch.ones(2),), device=torchette.Device(**budget))
+        torchette.Device(**given)

@@ -429,7 +429,10 @@ class MemoryPlanningPass:
         outputs = {node for node in interface.outputs if isinstance(node, Node)}
         for node in _nodes(graph_module):
             spec = node.meta.get("spec")
-            if "alias" not in node.meta or not isinstance(spec, TensorSpec) or spec.base is None:
+            if "alias" not in node.meta or not isinstance(spec, TensorSpec):
+                continue
+            if spec.base is None:  # it got memory of its own before: a state of a loop, for example
+                _copy(node)
                 continue
             root = spec.root
             lent = root in unplanned
@@ -444,8 +447,7 @@ class MemoryPlanningPass:
                 copied = spec.is_dynamic_shape_tensor and (spec.root_offset != 0 or view_sizes(node) is None)
             if copied:
                 spec.base, spec.base_offset = None, 0
-                if not ops.is_out_variant(node.target):
-                    node.target = ops.out_variant(node.target)
+                _copy(node)
                 if spec.is_dynamic_unbound_tensor or (self.at_actual_size and spec.is_upper_bound_tensor):
                     spec.owned = True
                     unplanned.add(spec)
@@ -651,6 +653,12 @@ def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -
         after = next(following, None)
         if after is not None:
             after.meta.setdefault("frees", []).append(spec)
+
+
+def _copy(node: Node) -> None:
+    """Let an alias be computed after all."""
+    if not ops.is_out_variant(node.target):
+        node.target = ops.out_variant(node.target)  # type: ignore[arg-type]
 
 
 def _place_aliases(graph_module: GraphModule) -> None:
