@@ -44,9 +44,9 @@ class Device:
             _bytes(f"arena {name}", size)
         if self.target != "native":
             targets.processor(self.target)
-        if self.fit and self.ram_bytes is None:
+        sizes = self.ram_bytes, self.flash_bytes
+        if self.fit and sizes[0] is None:
             raise InputError("fit=True needs the size to fit into", hints=['Device(ram="256K", fit=True)'])
-        _ = self.flash_bytes
 
     @property
     def ram_bytes(self) -> int | None:
