@@ -160,6 +160,8 @@ def user_results(program: ExportedProgram, values: dict[Node, Any]) -> list[Any]
 
 def _difference(before: Any, after: Any) -> str | None:
     if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        if before.is_complex() and not after.is_complex():
+            before = torch.view_as_real(before.resolve_conj())  # what split_complex makes of a result
         if before.shape != after.shape or before.dtype != after.dtype:
             return f"was {before.dtype} {list(before.shape)} and is {after.dtype} {list(after.shape)}"
         half = before.dtype in (torch.float16, torch.bfloat16)

@@ -383,7 +383,7 @@ EDGE = (
     Check("memory-format", "No operator asks for a memory format.", "run normalize_memory_formats after the pass that put it there", _no_memory_format),
     Check("not-natural-order", "Values are dense, dimensions in natural order.", "run normalize_memory_formats after the pass that made it", _natural_order),
     Check("unsupported-dtype", "Dtypes are among those that the runtime has.", "cast to a supported dtype before that line", _dtype),
-    Check("complex-tensor", "No tensor is complex: pairs of real ones stand for them.", "let an input x and a result y be pairs: torch.view_as_complex(x) at the beginning of forward, torch.view_as_real(y) at its end", _complex),
+    Check("complex-tensor", "No tensor is complex: pairs of real ones stand for them.", "let an input x be pairs: torch.view_as_complex(x) at the beginning of forward; a branch or loop takes and yields torch.view_as_real(y)", _complex),
     Check("rank-limit", f"Tensors have at most {MAX_RANK} dimensions.", "flatten some dimensions", _rank),
 )  # fmt: skip
 # Of exec, besides.
