@@ -135,6 +135,12 @@ class _Evaluator(Interpreter):
                 carried = run(graphs[1], carried, shared)
             return tuple(carried)
         made: list[list[Any]] = []
+        if kind == "while_loop_stack_output":
+            first = carried
+            while run(graphs[0], carried, shared)[0]:
+                carried = run(graphs[1], carried, shared)
+                made.append(carried)
+            return tuple(torch.stack(parts) for parts in zip(*(made or [first]), strict=True))
         for slices in zip(*(value(item).unbind() for item in control_flow.sliced(node)), strict=True):
             results = run(graphs[0], carried, list(slices), shared)
             carried, rest = results[: len(carried)], results[len(carried) :]

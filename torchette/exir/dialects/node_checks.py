@@ -324,7 +324,9 @@ def _in_place(node: Node) -> str | None:
     buffer, _ = node.meta.get("in_place", (None, 0))
     if buffer is None:
         return None
-    if not isinstance(buffer, Node) or buffer.op != "placeholder":
+    # A result that grows slice by slice may have its first slice before the loop begins.
+    grows = isinstance(buffer, Node) and buffer.meta.get("grows") and node.target == ops.copy_index
+    if not isinstance(buffer, Node) or (buffer.op != "placeholder" and not grows):
         return f"{node.name} is written in place of {buffer}, which is not an input of the graph"
     if tuple(map(str, buffer.meta["val"].shape)) != tuple(map(str, node.meta["val"].shape)):
         return f"{node.name} is written in place of {buffer.name}, which has another shape"
