@@ -31,7 +31,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["lent", "planned"])
-@pytest.mark.parametrize("name", branching.CASES)
+@pytest.mark.parametrize("name", branching.CASES | branching.UNBOUNDED)
 def test_every_way_equals_eager(name: str, planned: bool) -> None:
     module, inputs = branching.build(name)
     model = torchette.compile(
