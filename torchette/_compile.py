@@ -116,7 +116,8 @@ class CompiledModel(Model):
                 if not isinstance(theirs, torch.Tensor):
                     continue
                 ours = torch.as_tensor(ours)
-                difference = (ours.double() - theirs.double()).abs().max().item() if theirs.numel() else 0.0
+                wide = torch.complex128 if theirs.is_complex() else torch.float64
+                difference = (ours.to(wide) - theirs.to(wide)).abs().max().item() if theirs.numel() else 0.0
                 largest = max(largest, difference)
                 if not torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True):
                     raise CompileError(

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from torchette import pytree
-from torchette.errors import InputError, RuntimeLoadError
+from torchette.errors import FormatError, InputError, RuntimeLoadError
 from torchette.pytree import LEAF, Tree
 from torchette.runtime import Method, MethodMeta, Program, Runtime
 
@@ -149,6 +152,8 @@ class BoundMethod:
         """What it takes, gives and needs."""
         self._inputs = _arguments(pytree.decode(meta.encoded_inputs), meta)
         self._outputs = pytree.decode(meta.encoded_outputs)
+        results = pytree.leaves(self._outputs) if self._outputs is not None else ()
+        self._complex = [i for i, leaf in enumerate(results) if leaf.is_complex]
         args, kwargs = self._inputs.children
         self._keywords = pytree.keys(kwargs.type or "", kwargs.context)
         self._names = list(_names(self._inputs, meta))
@@ -169,6 +174,7 @@ class BoundMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the method on arguments of the structure that it was exported with; tensors are torch's or numpy's.
+        Results that were complex are complex again: below this door they are pairs, with a last dimension of 2.
 
         Raises:
             InputError: an argument is missing, unknown, of another structure, or does not fit; it is named.
@@ -177,6 +183,9 @@ class BoundMethod:
         method = self.load()
         outputs = method.execute(self._flat(args, kwargs))
         if self._outputs is not None:
+            if len(outputs) == self._outputs.num_leaves:  # else unflatten says so
+                for i in self._complex:
+                    outputs[i] = _put_together(outputs[i], f"output {i} of method {self.meta.name()!r}")
             return pytree.unflatten(self._outputs, outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -214,7 +223,10 @@ class BoundMethod:
         """Name, inputs and outputs on one line."""
         meta = self.meta
         inputs = [f"{name}: {meta.input_text(i)}" for i, name in enumerate(self._names)]
-        results = [meta.output_text(i) for i in range(meta.num_outputs())]
+        results = [
+            meta.output_text(i) + (" as complex" if i in self._complex else "")
+            for i in range(meta.num_outputs())
+        ]
         labels = list(pytree.names(self._outputs)) if self._outputs is not None else [""] * len(results)
         outputs = [
             f"{label.lstrip('.')}: {text}" if label else text
@@ -224,6 +236,21 @@ class BoundMethod:
 
     def __repr__(self) -> str:
         return f"<method {self.signature}>"
+
+
+def _put_together(pairs: Any, what: str) -> Any:
+    """The complex tensor of which a method yields the real view, without a copy where the pairs lie together."""
+    kind = str(getattr(pairs, "dtype", type(pairs).__name__)).removeprefix("torch.")
+    shape = tuple(getattr(pairs, "shape", ()))
+    if kind not in ("float16", "float32", "float64") or shape[-1:] != (2,):
+        raise FormatError(f"{what} is said to be complex, and is {kind}{list(shape)}, no pairs of numbers")
+    if isinstance(pairs, np.ndarray):
+        wide = (
+            pairs.astype(np.float32) if kind == "float16" else pairs
+        )  # numpy has no complex numbers of 2 x 16 bits
+        return np.ascontiguousarray(wide).view(np.complex128 if kind == "float64" else np.complex64)[..., 0]
+    torch = sys.modules["torch"]  # loaded, since the pairs are torch's
+    return torch.view_as_complex(pairs.contiguous())
 
 
 def _arguments(tree: Tree | None, meta: MethodMeta) -> Tree:

@@ -30,6 +30,7 @@ class Tree:
         context: what the container needs besides its children: a dict's keys, a class's name, as parsed JSON.
         text: the context as it stands in the file.
         children: its members in order.
+        is_complex: of a leaf, whether the method's value is the real view of a complex tensor: pairs in a last dimension of 2.
     """
 
     type: str | None = None
@@ -37,6 +38,7 @@ class Tree:
     text: str = ""
     children: tuple[Tree, ...] = ()
     num_leaves: int = field(default=1)
+    is_complex: bool = False
 
     @property
     def is_leaf(self) -> bool:
@@ -45,6 +47,7 @@ class Tree:
 
 
 LEAF = Tree()
+COMPLEX_LEAF = Tree(is_complex=True)
 
 
 def decode(text: str) -> Tree | None:
@@ -66,7 +69,7 @@ def _decode(record: dict[str, Any], depth: int) -> Tree:
     kind, text = record["type"], record["context"]
     children = tuple(_decode(child, depth + 1) for child in record["children_spec"])
     if kind is None:
-        return LEAF
+        return COMPLEX_LEAF if record.get("complex") is True else LEAF
     try:
         context = json.loads(text)
     except (TypeError, ValueError):
@@ -134,6 +137,14 @@ def _labels(tree: Tree) -> list[str]:
     if isinstance(fields, list) and [*map(type, fields)] == [str] * len(tree.children):
         return [f".{name}" for name in fields]
     return [f"[{i}]" for i in range(len(tree.children))]
+
+
+def leaves(tree: Tree) -> Iterator[Tree]:
+    """The leaves in order."""
+    if tree.is_leaf:
+        yield tree
+    for child in tree.children:
+        yield from leaves(child)
 
 
 def flatten(tree: Tree, value: Any, where: str, out: list[Any]) -> None:

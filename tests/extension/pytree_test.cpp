@@ -18,7 +18,7 @@ namespace {
 template <typename T>
 void print(const pytree::Tree<T>& tree) {
   if (tree.is_leaf()) {
-    std::cout << tree.leaf;
+    std::cout << tree.leaf << (tree.spec.is_complex ? "i" : "");
     return;
   }
   std::cout << tree.spec.type << '(';

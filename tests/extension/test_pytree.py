@@ -53,6 +53,15 @@ def test_structures_are_torch_s() -> None:
     assert lines == [f"{shown(value, itertools.count())}\t{text}" for value, text in zip(values, texts)]
 
 
+def test_a_complex_leaf_is_marked() -> None:
+    leaves = [
+        '{"type": null, "context": null, "children_spec": []' + end for end in (', "complex": true}', "}")
+    ]
+    text = '[1, {"type": "builtins.tuple", "context": "null", "children_spec": [' + ", ".join(leaves) + "]}]"
+    lines = run(built("torchette_pytree_test"), input=f"{text}\n").stdout.splitlines()
+    assert lines == [f"builtins.tuple(0i, 1)\t{text}"]
+
+
 def test_damaged_texts_are_refused() -> None:
     torch_pytree = pytest.importorskip("torch.utils._pytree")
     whole = torch_pytree.treespec_dumps(

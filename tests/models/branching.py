@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop_stack_output
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
@@ -79,6 +80,24 @@ def _while_number(linear: Any, x: Tensor) -> Any:
     return while_loop(lambda i, x: i < x.shape[0], lambda i, x: (i + 1, x * 2), (0, x))
 
 
+def _while_stacked(linear: Any, x: Tensor, trips: Tensor) -> Any:
+    rows = while_loop_stack_output(
+        lambda i, x, trips, y, w: i < trips,
+        lambda i, x, trips, y, w: (i + 1, (x @ w + y).tanh()),
+        (torch.tensor(0), x),
+        (trips, x * 2, linear.weight),
+    )
+    return (*rows, rows[1].sum(0))
+
+
+def _while_in_stacked(linear: Any, x: Tensor, trips: Tensor) -> Any:
+    def body(i: Tensor, x: Tensor, trips: Tensor) -> Any:
+        inner = while_loop(lambda j, x: j < 2, lambda j, x: (j + 1, x * 0.5), (i * 0, x.sin()))
+        return i + 1, inner[1]
+
+    return while_loop_stack_output(lambda i, x, trips: i < trips, body, (torch.tensor(0), x), (trips,))
+
+
 def _while_reads_old_values(linear: Any, x: Tensor, trips: Tensor) -> Any:
     """Fibonacci: the new value of one is the old value of the other, and both are read after the first is written."""
     return while_loop(
@@ -139,11 +158,16 @@ CASES: dict[str, tuple[Callable, Inputs]] = {
     "map_in_cond": (_map_in_cond, BOTH),
     "cond_in_while": (_cond_in_while, TRIPS),
 }
+# Their results have no bound, so they need a heap, and ExecuTorch's runtime does not load them.
+UNBOUNDED: dict[str, tuple[Callable, Inputs]] = {
+    "while_stacked": (_while_stacked, TRIPS),
+    "while_in_stacked": (_while_in_stacked, TRIPS),
+}
 
 
 def build(name: str) -> tuple[nn.Module, Inputs]:
     """The module of that name in eval mode, and inputs for every way through it."""
-    function, inputs = CASES[name]
+    function, inputs = (CASES | UNBOUNDED)[name]
     torch.manual_seed(0)
     return Function(function).eval(), inputs
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop_stack_output
 from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.while_loop import while_loop
 
 import torchette
 from tests.models import branching
-from torchette.errors import MissingKernelError
+from torchette.errors import MissingKernelError, UnsupportedError
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
@@ -30,7 +31,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["lent", "planned"])
-@pytest.mark.parametrize("name", branching.CASES)
+@pytest.mark.parametrize("name", branching.CASES | branching.UNBOUNDED)
 def test_every_way_equals_eager(name: str, planned: bool) -> None:
     module, inputs = branching.build(name)
     model = torchette.compile(
@@ -41,6 +42,24 @@ def test_every_way_equals_eager(name: str, planned: bool) -> None:
     )
     for given in (*inputs, *reversed(inputs)):
         assert_equal(model(*given), module(*given))
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (lambda linear, x: linear(x), "reads a tensor of the module"),
+        (lambda linear, x: x + torch.rand_like(x), "random numbers"),
+    ],
+    ids=["weights", "random"],
+)
+def test_what_a_stacking_loop_cannot_do_is_refused(body: Any, problem: str) -> None:
+    module = branching.Function(
+        lambda linear, x: while_loop_stack_output(
+            lambda x: x.sum() < 20, lambda x: (body(linear, x),), (x,), ()
+        )
+    ).eval()
+    with pytest.raises(UnsupportedError, match=problem):
+        torchette.compile(module, (branching.X,))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -30,6 +30,7 @@ class Form(NamedTuple):
 FORMS = {
     "cond": Form(graphs=(1, 2), shared=3),
     "while_loop": Form(graphs=(0, 1), shared=3, carried=2),
+    "while_loop_stack_output": Form(graphs=(0, 1), shared=3, carried=2),
     "map_impl": Form(graphs=(0,), shared=2, sliced=1),
     "scan": Form(graphs=(0,), shared=3, carried=1, sliced=2),
 }
@@ -47,7 +48,7 @@ def form(node: Node) -> Form | None:
 
 
 def branches(node: Node) -> tuple[GraphModule, ...]:
-    """The graphs that a call runs: both sides of a cond; condition and body of a while_loop; the body of others."""
+    """The graphs that a call runs: both sides of a cond; condition and body of a while loop; the body of others."""
     layout = FORMS[name(node.target)]
     return tuple(getattr(node.graph.owning_module, str(node.args[i].target)) for i in layout.graphs)  # type: ignore[union-attr]
 

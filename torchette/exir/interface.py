@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
@@ -64,6 +68,36 @@ class GraphInterface:
             elif output.kind is not OutputKind.TOKEN:
                 found.outputs.append(value)
         return found
+
+
+class ComplexTensor:
+    """Stands in a program's output structure around a result that the graph yields as real pairs: `torch.view_as_real` of the
+    complex tensor. torch puts it together again where a program is called as a module."""
+
+
+pytree.register_pytree_node(
+    ComplexTensor,
+    lambda tensor: ([torch.view_as_real(tensor)], None),  # type: ignore[arg-type]
+    lambda pair, _: torch.view_as_complex(*pair),  # type: ignore[arg-type,return-value]
+    serialized_type_name="torchette.ComplexTensor",
+)
+
+
+def mark_complex_outputs(program: ExportedProgram, are_pairs: Sequence[bool]) -> None:
+    """Record which of the program's results, without the write-backs, are real pairs that stand for complex tensors."""
+    leaf = pytree.tree_structure(0)
+    marks = iter(are_pairs)
+
+    def marked(spec: pytree.TreeSpec) -> pytree.TreeSpec:
+        if spec.is_leaf():
+            return pytree.TreeSpec(ComplexTensor, None, [leaf]) if next(marks) else spec
+        return pytree.TreeSpec(spec.type, spec.context, [marked(child) for child in spec.children()])
+
+    entry, *others = program.module_call_graph
+    known = entry.signature.out_spec or pytree.tree_structure((0,) * len(are_pairs))
+    # A new list of new entries: the program that was copied shares the old ones.
+    signature = dataclasses.replace(entry.signature, out_spec=marked(known))
+    program._module_call_graph = [dataclasses.replace(entry, signature=signature), *others]
 
 
 def specs_of(node: Any) -> tuple[TensorSpec | None, ...]:

@@ -210,6 +210,8 @@ void read(Reader& reader, int depth, TreeSpec* spec) {
       reader.expect('[');
       for (bool child = !reader.take(']'); child && !reader.failed(); child = reader.again(']'))
         read(reader, depth + 1, &spec->children.emplace_back());
+    } else if (name == "complex") {
+      spec->is_complex = reader.any(depth) == "true";
     } else {
       reader.any(depth);
     }
@@ -248,7 +250,7 @@ void write(const TreeSpec& spec, std::string* out) {
     if (i != 0) *out += ", ";
     write(spec.children[i], out);
   }
-  *out += "]}";
+  *out += spec.is_complex ? "], \"complex\": true}" : "]}";
 }
 
 }  // namespace
@@ -260,7 +262,8 @@ size_t TreeSpec::num_leaves() const {
 }
 
 bool operator==(const TreeSpec& a, const TreeSpec& b) {
-  return a.kind == b.kind && a.type == b.type && a.context == b.context && a.children == b.children;
+  return a.kind == b.kind && a.type == b.type && a.context == b.context && a.is_complex == b.is_complex &&
+         a.children == b.children;
 }
 
 Result<TreeSpec> from_str(const char* text) { return from_str(std::string_view(text)); }

@@ -23,6 +23,9 @@ struct TreeSpec {
   std::string context = "null";  // what the container needs besides its children: JSON as in the file
   std::vector<std::string> keys;
   std::vector<TreeSpec> children;
+  // Of a leaf: the model's result is complex, and the tensor is its real view, pairs in a last dimension
+  // of 2.
+  bool is_complex = false;
 
   bool is_leaf() const { return kind == Kind::Leaf; }
   size_t num_leaves() const;
@@ -62,6 +65,7 @@ Tree<T> unflatten_from(const TreeSpec& spec, const T*& next) {
   tree.spec.type = spec.type;
   tree.spec.context = spec.context;
   tree.spec.keys = spec.keys;
+  tree.spec.is_complex = spec.is_complex;
   if (spec.is_leaf()) tree.leaf = *next++;
   tree.children.reserve(spec.children.size());
   for (const TreeSpec& child : spec.children) tree.children.push_back(unflatten_from(child, next));

@@ -324,7 +324,9 @@ def _in_place(node: Node) -> str | None:
     buffer, _ = node.meta.get("in_place", (None, 0))
     if buffer is None:
         return None
-    if not isinstance(buffer, Node) or buffer.op != "placeholder":
+    # A result that grows slice by slice may have its first slice before the loop begins.
+    grows = isinstance(buffer, Node) and buffer.meta.get("grows") and node.target == ops.copy_index
+    if not isinstance(buffer, Node) or (buffer.op != "placeholder" and not grows):
         return f"{node.name} is written in place of {buffer}, which is not an input of the graph"
     if tuple(map(str, buffer.meta["val"].shape)) != tuple(map(str, node.meta["val"].shape)):
         return f"{node.name} is written in place of {buffer.name}, which has another shape"
@@ -383,7 +385,7 @@ EDGE = (
     Check("memory-format", "No operator asks for a memory format.", "run normalize_memory_formats after the pass that put it there", _no_memory_format),
     Check("not-natural-order", "Values are dense, dimensions in natural order.", "run normalize_memory_formats after the pass that made it", _natural_order),
     Check("unsupported-dtype", "Dtypes are among those that the runtime has.", "cast to a supported dtype before that line", _dtype),
-    Check("complex-tensor", "No tensor is complex: pairs of real ones stand for them.", "let an input x and a result y be pairs: torch.view_as_complex(x) at the beginning of forward, torch.view_as_real(y) at its end", _complex),
+    Check("complex-tensor", "No tensor is complex: pairs of real ones stand for them.", "let an input x be pairs: torch.view_as_complex(x) at the beginning of forward; a branch or loop takes and yields torch.view_as_real(y)", _complex),
     Check("rank-limit", f"Tensors have at most {MAX_RANK} dimensions.", "flatten some dimensions", _rank),
 )  # fmt: skip
 # Of exec, besides.

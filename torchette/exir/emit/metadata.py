@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch.utils._pytree as pytree
 from torch.fx import Node
 
 from torchette.exir.graph import frames, user_frame
+from torchette.exir.interface import ComplexTensor
 from torchette.format import pte
 
 
@@ -27,9 +29,25 @@ def structure(spec: pytree.TreeSpec | None) -> str:
     try:
         version, record = json.loads(pytree.treespec_dumps(_with_plain_tuples(spec)))
     except NotImplementedError:  # a container registered without a name that a file could hold
-        return ""
+        return _flat_structure(spec)
     _name_tuples(record, spec)
     return json.dumps([version, record])
+
+
+def _flat_structure(spec: pytree.TreeSpec) -> str:
+    """Text for a flat list of the leaves, which is needed only to say which of them are complex."""
+    leaves = list(_leaves(spec))
+    if all(leaf.is_leaf() for leaf in leaves):
+        return ""
+    return structure(leaves[0] if len(leaves) == 1 else pytree.TreeSpec(tuple, None, leaves))
+
+
+def _leaves(spec: pytree.TreeSpec) -> Iterator[pytree.TreeSpec]:
+    if spec.is_leaf() or spec.type is ComplexTensor:
+        yield spec
+    else:
+        for child in spec.children():
+            yield from _leaves(child)
 
 
 def _lacks_text(spec: pytree.TreeSpec) -> bool:
@@ -43,11 +61,18 @@ def _lacks_text(spec: pytree.TreeSpec) -> bool:
 def _with_plain_tuples(spec: pytree.TreeSpec) -> pytree.TreeSpec:
     if spec.is_leaf():
         return spec
+    if spec.type is ComplexTensor:
+        return spec.children()[0]
     kind, context = (tuple, None) if _lacks_text(spec) else (spec.type, spec.context)
     return pytree.TreeSpec(kind, context, [_with_plain_tuples(child) for child in spec.children()])
 
 
 def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
+    if spec.type is ComplexTensor:
+        record["complex"] = (
+            True  # a leaf all the same: torch and ExecuTorch read no such entry, and see a real tensor
+        )
+        return
     if _lacks_text(spec):
         is_dataclass = dataclasses.is_dataclass(spec.type)
         record["type"] = f"{spec.type.__module__}.{spec.type.__qualname__}"

@@ -84,7 +84,9 @@ def _own_carried(node: Node, kept: set[Node]) -> int:
             and values.count(value) == 1
             and value not in control_flow.shared(node)
         )
-        if mine and value not in kept and _is_computed(value) and value.target is not operator.getitem:
+        # What holds a first slice already was made for this loop.
+        own = _is_computed(value) or value.target is ops.copy_index
+        if mine and value not in kept and own and value.target is not operator.getitem:
             continue
         values[index] = call(node, aten.clone.default, (value,), val=value.meta["val"], like=value)
         copies += 1

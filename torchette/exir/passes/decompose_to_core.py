@@ -16,8 +16,10 @@ import torch
 from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind
 
-from torchette.exir import decompositions, ops
+from torchette.errors import UnsupportedError
+from torchette.exir import control_flow, decompositions, ops
 from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
+from torchette.exir.graph import calls, place
 from torchette.exir.passes.split_complex import split_complex
 from torchette.exir.passes.steps_to_scan import steps_to_scan
 
@@ -34,6 +36,7 @@ def decompose_to_core(
     preserve = tuple(preserve)
     for op in (*ops.EXTRAS, *preserve):
         table.pop(op, None)
+    _check_stacking_loops(program)
     steps_to_scan(program, preserve)
     with warnings.catch_warnings():
         # torch warns about a call that torch itself makes.
@@ -42,6 +45,32 @@ def decompose_to_core(
             program = program.run_decompositions(table)
     _parameters_as_state(program)
     return split_complex(program, table)
+
+
+def _check_stacking_loops(program: ExportedProgram) -> None:
+    """Refuse what a while_loop_stack_output cannot do here.
+
+    torch.export leaves weights that it reads as attributes of its body, and cannot decompose it then. Its length is found by
+    running it once before: with random numbers the second run would take another course.
+    """
+    for loop in calls(program):
+        if control_flow.name(loop.target) != "while_loop_stack_output":
+            continue
+        for branch in control_flow.branches(loop):
+            for node in (node for module in control_flow.graphs(branch) for node in module.graph.nodes):
+                attribute = getattr(node.graph.owning_module, str(node.target), None)
+                if node.op == "get_attr" and isinstance(attribute, torch.Tensor):
+                    problem, hint = (
+                        "reads a tensor of the module",
+                        "give it to the loop as one of additional_inputs",
+                    )
+                elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                    problem, hint = "draws random numbers", "draw them before the loop, or use while_loop"
+                else:
+                    continue
+                raise UnsupportedError(
+                    f"a while_loop_stack_output {problem} ({node.name})", where=[place(loop)], hints=[hint]
+                )
 
 
 def _parameters_as_state(program: ExportedProgram) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: calls of map and scan. Out: while_loops with a counter, results that grow slice by slice, and the carried values.
+# In: calls of map, scan and while_loop_stack_output. Out: while_loops with a counter, results that grow slice by slice, and
+# the carried values.
 # So memory planning and emission know only two kinds of control flow, a choice and a loop.
-"""`map` and `scan` are written as `while_loop`."""
+"""`map`, `scan` and `while_loop_stack_output` are written as `while_loop`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 
 
 def loops_to_while(program: ExportedProgram) -> ExportedProgram:
-    """Write each map and scan as a while_loop over a counter, which fills its results slice by slice."""
+    """Write each loop that stacks its results as a while_loop over a counter, which fills them slice by slice."""
     count = 0
     # The innermost first: a body is copied into the body of the loop.
     for module in reversed(list(control_flow.graphs(program.graph_module))):
@@ -31,8 +32,11 @@ def loops_to_while(program: ExportedProgram) -> ExportedProgram:
             if control_flow.name(node.target) in ("map_impl", "scan"):
                 _rewrite(program, module, node)
                 count += 1
+            elif control_flow.name(node.target) == "while_loop_stack_output":
+                _rewrite_stacking(program, module, node)
+                count += 1
     if count:
-        note(program, f"{count} maps and scans became loops")
+        note(program, f"{count} loops that stack their results became while loops")
     return program
 
 
@@ -56,24 +60,67 @@ def _rewrite(program: ExportedProgram, module: GraphModule, node: Node) -> None:
     ]
     condition = _condition(operands, length)
     body = _body(function, node, operands, len(initial), len(results), len(sequences))
-    names = []
-    for kind, branch in (("condition", condition), ("body", body)):
-        names.append(f"{node.name}_{kind}")
-        module.add_submodule(names[-1], branch)
-    with module.graph.inserting_before(node):
-        graphs = tuple(module.graph.get_attr(name) for name in names)
-    args = (*graphs, carried, tuple(shared))
-    loop = call(
-        node,
-        torch.ops.higher_order.while_loop,
-        args,
-        val=(counter, *stacked, *vals[: len(initial)]),
-        like=node,
-    )
+    val = (counter, *stacked, *vals[: len(initial)])
+    loop = _while_loop(node, node.name, condition, body, (carried, tuple(shared)), val)
     order = [*range(1 + len(results), 1 + len(vals)), *range(1, 1 + len(results))]
     for user in list(node.users):
         index = order[user.args[1]]  # type: ignore[index]
         replace(program, user, call(user, operator.getitem, (loop, index), val=user.meta["val"], like=user))
+    _erase(module, node)
+
+
+def _rewrite_stacking(program: ExportedProgram, module: GraphModule, node: Node) -> None:
+    """Run the loop twice: how long the results get is known only after it has run once."""
+    condition, function = control_flow.branches(node)
+    initial, shared = control_flow.carried(node), control_flow.shared(node)
+    known = [item.meta["val"] if isinstance(item, Node) else item for item in (*initial, *shared)]
+    firsts, stacked = known[: len(initial)], list(node.meta["val"])
+
+    def loop(name: str, results: list[Node]) -> Node:
+        counter = _counter(program)
+        operands = [counter, *(result.meta["val"] for result in results), *known]
+        return _while_loop(
+            node,
+            f"{node.name}_{name}",
+            _behind(condition, operands, 1 + len(results)),
+            _body(function, node, operands, len(initial), len(results), 0, stacks_carried=True),
+            ((0, *results, *initial), tuple(shared)),
+            (counter, *(result.meta["val"] for result in results), *firsts),
+        )
+
+    counting = loop("count", [])
+    turns = call(node, operator.getitem, (counting, 0), val=counting.meta["val"][0], like=node)
+    # Torch stacks the first values where the loop has no turn: they are the first slice until the first turn.
+    at_least_one = torch.sym_max(turns.meta["val"], 1)
+    length = call(node, torch.sym_max, (turns, 1), val=at_least_one, like=node)
+    results = []
+    for first, val in zip(initial, stacked, strict=True):
+        made = _uninitialised(node, val, length, [*initial, *shared])
+        results.append(call(node, ops.copy_index, (made, first, 0), val=val, like=node))
+        results[-1].meta["in_place"] = (made, 0)
+    filling = loop("fill", results)
+    for user in list(node.users):
+        index = 1 + user.args[1]  # type: ignore[operator]
+        replace(
+            program, user, call(user, operator.getitem, (filling, index), val=user.meta["val"], like=user)
+        )
+    _erase(module, node)
+
+
+def _while_loop(
+    before: Node, name: str, condition: GraphModule, body: GraphModule, given: tuple[tuple, tuple], val: tuple
+) -> Node:
+    module: GraphModule = before.graph.owning_module  # type: ignore[assignment]
+    names = []
+    for kind, branch in (("condition", condition), ("body", body)):
+        names.append(f"{name}_{kind}")
+        module.add_submodule(names[-1], branch)
+    with module.graph.inserting_before(before):
+        graphs = tuple(module.graph.get_attr(name) for name in names)
+    return call(before, torch.ops.higher_order.while_loop, (*graphs, *given), val=val, like=before)
+
+
+def _erase(module: GraphModule, node: Node) -> None:
     module.graph.erase_node(node)
     for attribute in module.graph.find_nodes(op="get_attr"):
         if not attribute.users:
@@ -153,8 +200,36 @@ def _condition(operands: Sequence[Any], length: Any) -> GraphModule:
     return _LazyGraphModule({}, graph)
 
 
+def _behind(function: GraphModule, operands: Sequence[Any], skipped: int) -> GraphModule:
+    """The same function of further operands, of which it does not read the first."""
+    graph = Graph()
+    inputs = _placeholders(graph, operands)[skipped:]
+    values = dict(zip(control_flow.inputs(function), inputs, strict=True))
+    attributes = _copy_nodes(function, graph, values)
+    graph.output(tuple(values[v] if isinstance(v, Node) else v for v in control_flow.results(function)))
+    return _LazyGraphModule(attributes, graph)
+
+
+def _copy_nodes(function: GraphModule, graph: Graph, values: dict[Node, Any]) -> dict[str, Any]:
+    """Copies what a function computes to another graph; returns the attributes that the copies name."""
+    attributes: dict[str, Any] = {}
+    for inner in function.graph.nodes:
+        if inner.op in ("placeholder", "output"):
+            continue
+        values[inner] = graph.node_copy(inner, values.__getitem__)
+        if inner.op == "get_attr":
+            attributes[str(inner.target)] = getattr(function, str(inner.target))
+    return attributes
+
+
 def _body(
-    function: GraphModule, node: Node, operands: Sequence[Any], carries: int, results: int, sequences: int
+    function: GraphModule,
+    node: Node,
+    operands: Sequence[Any],
+    carries: int,
+    results: int,
+    sequences: int,
+    stacks_carried: bool = False,
 ) -> GraphModule:
     graph = Graph()
     counter, *given = _placeholders(graph, operands)
@@ -175,16 +250,11 @@ def _body(
         values[taken_slice] = add(aten.select_copy.int, (sequence, 0, counter), taken_slice.meta["val"])
     rest = sources[carries + sequences :]
     values.update(zip(rest, taken[sequences : sequences + len(rest)], strict=True))
-    attributes: dict[str, Any] = {}
-    for inner in function.graph.nodes:
-        if inner.op in ("placeholder", "output"):
-            continue
-        values[inner] = graph.node_copy(inner, values.__getitem__)
-        if inner.op == "get_attr":
-            attributes[str(inner.target)] = getattr(function, str(inner.target))
+    attributes = _copy_nodes(function, graph, values)
     made = [values[value] if isinstance(value, Node) else value for value in control_flow.results(function)]
     written = []
-    for target, value in zip(stacked, made[carries:], strict=True):
+    slices_made = made[:results] if stacks_carried else made[carries:]
+    for target, value in zip(stacked, slices_made, strict=True):
         written.append(add(ops.copy_index, (target, value, counter), target.meta["val"]))
         written[-1].meta["in_place"] = (target, 0)
     following = add(operator.add, (counter, 1), operands[0] + 1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: complex tensors. Out: pairs of real ones. Inputs and results must be real: no file has complex
-# tensors. Branches are left unchanged, and the dialect refuses complex tensors there.
+# In: complex tensors. Out: pairs of real ones. Results and buffers become what torch.view_as_real gives, since no file has
+# complex tensors; the output structure says which results these are. Inputs and branches are left unchanged, and the dialect
+# refuses complex tensors there.
 """Compute with complex numbers as pairs of real tensors."""
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -20,13 +22,16 @@ from torchette.exir.decompositions.complex_numbers import REAL, Pair
 from torchette.exir.graph import (
     add_constant,
     call,
-    constants,
     fake_mode,
     map_nodes,
     note,
+    outputs,
+    placeholders,
     replace_constant,
     sync_signature,
+    tensor_of,
 )
+from torchette.exir.interface import mark_complex_outputs
 
 aten = torch.ops.aten
 
@@ -58,7 +63,9 @@ class _Split:
     def __init__(self, program: ExportedProgram, decompositions: Mapping[Any, Callable]) -> None:
         self.program, self.decompositions = program, decompositions
         self.pairs: dict[Node, Any] = {}
-        self.stored = constants(program)
+        inputs = zip(placeholders(program), program.graph_signature.input_specs, strict=True)
+        tensors = {node: tensor_of(program, spec) for node, spec in inputs}
+        self.stored = {node: tensor for node, tensor in tensors.items() if tensor is not None}
         self.waves: dict[Node, torch.Tensor] = {}
         self.count = 0
 
@@ -66,6 +73,8 @@ class _Split:
         if node.op == "placeholder":
             if _is_complex(node):
                 self._take_apart(node, next(n for n in self.program.graph.nodes if n.op != "placeholder"))
+        elif node.op == "output":
+            self._return_pairs(node)
         elif node.target is operator.getitem and node.args[0] in self.pairs:
             self.pairs[node] = self.pairs[node.args[0]][node.args[1]]  # type: ignore[index]
         elif _is_complex(node) or node.target in _OF_VIEWS or self._takes_pairs(node):
@@ -95,7 +104,7 @@ class _Split:
                 self.program.graph.erase_node(node)
 
     def _take_apart(self, node: Node, before: Node) -> None:
-        """A complex node that stays, or a constant, which is now stored as pairs."""
+        """A complex node that stays, or a constant or buffer, which is now stored as pairs."""
         both = node
         if node in self.stored:
             replace_constant(
@@ -106,13 +115,27 @@ class _Split:
         parts = [self._call(before, aten.select.int, both, -1, i, like=node) for i in range(2)]
         self.pairs[node] = Pair(*parts)
 
+    def _return_pairs(self, output: Node) -> None:
+        """Return `torch.view_as_real` of each complex result, and record which of the user's results these are."""
+        results = outputs(self.program)
+        kinds = [spec.kind for spec in self.program.graph_signature.output_specs]
+        user = [r for r, kind in zip(results, kinds, strict=True) if kind not in _NOT_RETURNED]
+        if any(r in self.pairs for r in user):
+            mark_complex_outputs(self.program, [r in self.pairs for r in user])
+        stacked = {
+            r: self._stack(self.pairs[r], output, like=r) for r in dict.fromkeys(results) if r in self.pairs
+        }
+        output.args = (tuple(stacked.get(r, r) for r in results),)
+
+    def _stack(self, pair: Pair, before: Node, like: Node) -> Node:
+        parts = [self._call(before, aten.unsqueeze.default, part, -1, like=like) for part in pair]
+        return self._call(before, aten.cat.default, parts, -1, like=like)
+
     def _put_together(self, before: Node) -> Callable[[Node], Node]:
         def joined(node: Node) -> Node:
             if node not in self.pairs or (node in self.stored and node.op != "placeholder"):
                 return node
-            pair = self.pairs[node]
-            parts = [self._call(before, aten.unsqueeze.default, part, -1, like=node) for part in pair]
-            both = self._call(before, aten.cat.default, parts, -1, like=node)
+            both = self._stack(self.pairs[node], before, like=node)
             return self._call(before, aten.view_as_complex.default, both, like=node)
 
         return joined
@@ -185,5 +208,6 @@ def _computed(graph: Graph) -> dict[Node, torch.Tensor]:
 
 # The rest of the imaginary part of a conjugate, which is a view that reads it negated.
 _OF_VIEWS = frozenset({aten._neg_view.default, aten.resolve_neg.default})
+_NOT_RETURNED = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN)
 _RANGES = frozenset({aten.arange.default, aten.arange.start, aten.arange.start_step})
 _RULES = {**complex_numbers.RULES, **fourier.RULES}
