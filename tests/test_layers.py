@@ -69,6 +69,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.errors",
         "torchette.format",
         "torchette.runtime",
+        "torchette.schema",
     ),
     "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
     "torchette.custom_ops": ("torchette.errors", "torchette.exir.ops", "torchette.runtime"),
@@ -182,6 +183,7 @@ CPP: dict[str, int] = {
     "torchette/runtime/memory": 3,
     "torchette/runtime/flat": 4,
     "torchette/schema/dtypes": 0,
+    "torchette/schema/kernels": 0,
     "torchette/schema/": 4,  # headers of slot constants, made from the schemas by the build
     "torchette/runtime/tensor": 4,
     "torchette/runtime/loader": 4,

@@ -668,7 +668,7 @@ def operator_names() -> set[str]:
 
 
 def operator_signatures() -> dict[str, str]:
-    """By full name, the parameters of the kernels: one code each, as torchette/runtime/kernel.h lists them."""
+    """By full name, the parameters of the kernels: one code each, as torchette/schema/kernels.def lists them."""
     native = _module()
     return dict((*native.operators(), *native.loaded_operators()))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: dtypes.def, which C++ includes. Out: its rows.
+# In: dtypes.def and kernels.def, which C++ includes. Out: their rows.
 """The tables that C++ and Python share."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DTYPES", "Dtype"]
+__all__ = ["CODES", "DTYPES", "Code", "Dtype"]
 
 
 class Dtype(NamedTuple):
@@ -31,6 +31,19 @@ class Dtype(NamedTuple):
         return self.name.upper().replace("_", "")
 
 
+class Code(NamedTuple):
+    """A row of kernels.def."""
+
+    letter: str
+    """In a kernel's signature."""
+    cpp_type: str
+    """Of the parameter."""
+    schema_type: str
+    """As in an operator's schema; empty if the kernel writes it."""
+    written: bool
+    """Whether the kernel writes it wherever it stands."""
+
+
 def _dtypes() -> tuple[Dtype, ...]:
     text = (Path(__file__).parent / "dtypes.def").read_text(encoding="utf-8")
     rows = re.findall(r"^TORCHETTE_(STORED_)?DTYPE\((\d+), (\w+), (\w+), (\d+)[,)]", text, re.M)
@@ -42,5 +55,18 @@ def _dtypes() -> tuple[Dtype, ...]:
     return found
 
 
+def _codes() -> tuple[Code, ...]:
+    text = (Path(__file__).parent / "kernels.def").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^TORCHETTE_(?:WRITTEN_CODE\('(\w)', ([^,]+)|CODE\('(\w)', ([^,]+), ([^,]+)),", text, re.M
+    )
+    return tuple(
+        Code(letter or slot, cpp_type or slot_type, schema_type, bool(slot))
+        for slot, slot_type, letter, cpp_type, schema_type in rows
+    )
+
+
 DTYPES = _dtypes()
 """By number."""
+CODES = _codes()
+"""In the file's order."""
