@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchette import schema
 from torchette.build.selection import DTYPES
 from torchette.errors import FormatError, MissingPackageError, ModelNotFoundError
 from torchette.format import pte
 
-# Schema types, and the equal codes of torchette/runtime/kernel.h, to the C++ of a kernel's parameter.
+# Schema types to the C++ of a kernel's parameter.
 _CPP = {
     "Tensor": "const ::executorch::aten::Tensor&",
     "Tensor?": "const ::executorch::aten::optional<::executorch::aten::Tensor>&",
@@ -33,8 +34,7 @@ _CPP = {
     "bool[]": "::executorch::aten::ArrayRef<bool>",
     "ScalarType": "::executorch::aten::ScalarType",
 }
-_CODES = {"T": "Tensor", "s": "Scalar", "i": "int", "d": "float", "b": "bool", "S": "str"}
-_CODES |= {"I": "int[]", "D": "float[]", "B": "bool[]", "L": "Tensor[]", "O": "Tensor?[]", "t": "Tensor!"}
+_CODES = {code.letter: code.schema_type for code in schema.CODES if not code.written} | {"t": "Tensor"}
 _TYPE_NUMBERS = {name: int(pte.SCHEMA.types["ScalarType"][name]) for name in DTYPES.values()}
 
 
@@ -174,7 +174,7 @@ def _of_signature(operator: str, signatures: Mapping[str, str]) -> list[Paramete
     parameters = []
     for i, code in enumerate(codes):
         out = code == "t" or (code == "L" and i == len(codes) - 1 and operator.endswith("out"))
-        kind = _CODES[code[-1]].removesuffix("!") + ("?" if code[0] == "?" else "")
+        kind = _CODES[code[-1]] + ("?" if code[0] == "?" else "")
         parameters.append(Parameter(f"arg{i}", kind, out))
     return parameters
 

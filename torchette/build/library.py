@@ -196,6 +196,10 @@ def write_headers(folder: Path, *, bare: bool) -> None:
             to = folder / "torchette" / part / header.name
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(header, to)
+    tables = folder / "torchette" / "schema"
+    tables.mkdir(parents=True, exist_ok=True)
+    for table in (PACKAGE / "schema").glob("*.def"):
+        shutil.copyfile(table, tables / table.name)
     if bare:  # the loader of a program in memory needs no files
         to = folder / "torchette" / "extension" / "buffer_data_loader.h"
         to.parent.mkdir(parents=True, exist_ok=True)

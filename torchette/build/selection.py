@@ -11,26 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchette import schema
 from torchette.build import kernels
 from torchette.errors import TargetError
 from torchette.format import pte
 
 # torch's names -> names in the file's schema
-DTYPES = {
-    "uint8": "BYTE",
-    "int8": "CHAR",
-    "int16": "SHORT",
-    "int32": "INT",
-    "int64": "LONG",
-    "float16": "HALF",
-    "float32": "FLOAT",
-    "float64": "DOUBLE",
-    "bool": "BOOL",
-    "bfloat16": "BFLOAT16",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-}
+DTYPES = {dtype.torch_name: dtype.schema_name for dtype in schema.DTYPES if dtype.computed}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from torchette import schema
 from torchette.build import kernels
 from torchette.codegen import flow
 from torchette.codegen.flow import Branch, Jump, Leave, Node, Step, structured
@@ -38,23 +39,8 @@ C_TYPES = {
 }
 _C_NUMBERS = {"Int": "int64_t", "Bool": "bool", "Double": "double"}
 
-# What the typed function of a kernel takes for each code of its signature, and an optional one.
-_PARAMETERS = {
-    "T": "const Tensor&",
-    "t": "const Tensor&",
-    "s": "const Scalar&",
-    "i": "int64_t",
-    "d": "double",
-    "b": "bool",
-    "S": "Span<const char>",
-    "I": "Span<const int64_t>",
-    "D": "Span<const double>",
-    "B": "Span<const bool>",
-    "L": "Span<const Tensor>",
-    "O": "Span<const Optional<Tensor>>",
-    "v": "Value&",
-    "m": "Verdict",
-}
+# What the function that calls a kernel takes for each code of its signature; it copies the handle of an output.
+_PARAMETERS = {code.letter: code.cpp_type for code in schema.CODES} | {"t": "const Tensor&"}
 _UNBOUND = pte.TensorShapeDynamism.DYNAMIC_UNBOUND
 _STATIC = pte.TensorShapeDynamism.STATIC
 _NO_BOUND = 2**31 - 1

@@ -18,22 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torchette import schema
 from torchette.format import pte
 
-DTYPES = {
-    "BYTE": "uint8",
-    "CHAR": "int8",
-    "SHORT": "int16",
-    "INT": "int32",
-    "LONG": "int64",
-    "HALF": "float16",
-    "FLOAT": "float32",
-    "DOUBLE": "float64",
-    "FLOAT8E5M2": "float8_e5m2",
-    "FLOAT8E4M3FN": "float8_e4m3fn",
-    "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
-    "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
-}
+DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
 
 
 @dataclass

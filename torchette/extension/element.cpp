@@ -2,21 +2,6 @@
 // A switch over the dtypes for each direction.
 #include "torchette/extension/element.h"
 
-#define TORCHETTE_ELEMENTS(X) \
-  X(Byte, uint8_t)            \
-  X(Char, int8_t)             \
-  X(Short, int16_t)           \
-  X(Int, int32_t)             \
-  X(Long, int64_t)            \
-  X(Half, Half)               \
-  X(Float, float)             \
-  X(Double, double)           \
-  X(Bool, bool)               \
-  X(BFloat16, BFloat16)       \
-  X(UInt16, uint16_t)         \
-  X(UInt32, uint32_t)         \
-  X(UInt64, uint64_t)
-
 namespace torchette::extension {
 namespace {
 
@@ -50,10 +35,9 @@ T from_scalar(Scalar value) {
 
 bool has_elements(ScalarType type) {
   switch (type) {
-#define TORCHETTE_CASE(name, T) case ScalarType::name:
-    TORCHETTE_ELEMENTS(TORCHETTE_CASE)
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, T) case ScalarType::name:
+#include "torchette/schema/dtypes.def"
     return true;
-#undef TORCHETTE_CASE
     default:
       return false;
   }
@@ -61,11 +45,10 @@ bool has_elements(ScalarType type) {
 
 Scalar get_element(const void* data, ScalarType type, size_t index) {
   switch (type) {
-#define TORCHETTE_CASE(name, T) \
-  case ScalarType::name:        \
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, T) \
+  case ScalarType::name:                                    \
     return to_scalar(static_cast<const T*>(data)[index]);
-    TORCHETTE_ELEMENTS(TORCHETTE_CASE)
-#undef TORCHETTE_CASE
+#include "torchette/schema/dtypes.def"
     default:
       return {};
   }
@@ -73,12 +56,11 @@ Scalar get_element(const void* data, ScalarType type, size_t index) {
 
 void set_element(void* data, ScalarType type, size_t index, Scalar value) {
   switch (type) {
-#define TORCHETTE_CASE(name, T)                           \
-  case ScalarType::name:                                  \
-    static_cast<T*>(data)[index] = from_scalar<T>(value); \
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, T) \
+  case ScalarType::name:                                    \
+    static_cast<T*>(data)[index] = from_scalar<T>(value);   \
     return;
-    TORCHETTE_ELEMENTS(TORCHETTE_CASE)
-#undef TORCHETTE_CASE
+#include "torchette/schema/dtypes.def"
     default:
       return;
   }

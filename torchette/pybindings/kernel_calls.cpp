@@ -132,34 +132,17 @@ class CallTable {
   }
 
   Value convert(char code, nb::handle object) {
-    switch (code) {
-      case 'T':
-      case 't':
-        return tensor(object);
-      case 'i':
-      case 'd':
-      case 'b':
-      case 's':
-        return scalar(object);
-      case 'v':
-        return object.is_none() ? Value() : scalar(object);
-      case 'm':
-        return object.is_none() ? Value() : nb::isinstance<nb::str>(object) ? string(object) : scalar(object);
-      case 'S':
-        return string(object);
-      case 'D':
-        return plain_list<double>(Tag::ListDouble, object);
-      case 'B':
-        return plain_list<bool>(Tag::ListBool, object);
-      case 'I':
-        return boxed_list(Tag::ListInt, object);
-      case 'L':
-        return boxed_list(Tag::ListTensor, object);
-      case 'O':
-        return boxed_list(Tag::ListOptionalTensor, object);
-      default:
-        throw nb::value_error("the kernel's signature has an unknown code");
-    }
+    const uint16_t tags = tags_of(code);
+    const auto takes = [tags](Tag tag) { return (tags & one_of({tag})) != 0; };
+    if (takes(Tag::None) && object.is_none()) return Value();
+    if (takes(Tag::String) && (!takes(Tag::Int) || nb::isinstance<nb::str>(object))) return string(object);
+    if (takes(Tag::Int)) return scalar(object);
+    if (takes(Tag::Tensor)) return tensor(object);
+    if (takes(Tag::ListDouble)) return plain_list<double>(Tag::ListDouble, object);
+    if (takes(Tag::ListBool)) return plain_list<bool>(Tag::ListBool, object);
+    for (const Tag tag : {Tag::ListInt, Tag::ListTensor, Tag::ListOptionalTensor})
+      if (takes(tag)) return boxed_list(tag, object);
+    throw nb::value_error("the kernel's signature has an unknown code");
   }
 
   Value* values() { return values_.data(); }

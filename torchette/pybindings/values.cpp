@@ -54,21 +54,11 @@ nb::dlpack::dtype dlpack_type_of(ScalarType type) {
 }
 
 const char* dtype_name(ScalarType type) {
-  static constexpr const char* kNames[] = {"uint8",           "int8",
-                                           "int16",           "int32",
-                                           "int64",           "float16",
-                                           "float32",         "float64",
-                                           "complex32",       "complex64",
-                                           "complex128",      "bool",
-                                           "qint8",           "quint8",
-                                           "qint32",          "bfloat16",
-                                           "quint4x2",        "quint2x4",
-                                           "bits1x8",         "bits2x4",
-                                           "bits4x2",         "bits8",
-                                           "bits16",          "float8_e5m2",
-                                           "float8_e4m3fn",   "float8_e5m2fnuz",
-                                           "float8_e4m3fnuz", "uint16",
-                                           "uint32",          "uint64"};
+  static constexpr const char* kNames[] = {
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, type) #torch_name,
+#define TORCHETTE_STORED_DTYPE(number, name, torch_name, bytes) #torch_name,
+#include "torchette/schema/dtypes.def"
+  };
   const auto i = static_cast<size_t>(type);
   return i < sizeof(kNames) / sizeof(*kNames) ? kNames[i] : "an unknown dtype";
 }

@@ -39,6 +39,7 @@ from torchette.errors import (
     TorchetteError,
     kernel_hints,
 )
+from torchette.schema import DTYPES
 
 __all__ = [
     "BackendRegistry",
@@ -64,23 +65,7 @@ _NOT_FOUND = 0x20
 _ACCESS_FAILED, _INVALID_PROGRAM, _INVALID_EXTERNAL_DATA = 0x22, 0x23, 0x24
 
 # Names of the element types, by number.
-_DTYPES = (
-    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64"),
-    *(
-        "complex128",
-        "bool",
-        "qint8",
-        "quint8",
-        "qint32",
-        "bfloat16",
-        "quint4x2",
-        "quint2x4",
-        "bits1x8",
-        "bits2x4",
-    ),
-    *("bits4x2", "bits8", "bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
-    *("uint16", "uint32", "uint64"),
-)
+_DTYPES = tuple(dtype.torch_name for dtype in DTYPES)
 _KINDS = ("None", "Tensor", "str", "float", "int", "bool")
 
 
@@ -683,7 +668,7 @@ def operator_names() -> set[str]:
 
 
 def operator_signatures() -> dict[str, str]:
-    """By full name, the parameters of the kernels: one code each, as torchette/runtime/kernel.h lists them."""
+    """By full name, the parameters of the kernels: one code each, as torchette/schema/kernels.def lists them."""
     native = _module()
     return dict((*native.operators(), *native.loaded_operators()))
 

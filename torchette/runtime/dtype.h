@@ -10,42 +10,18 @@
 namespace torchette {
 
 enum class ScalarType : int8_t {
-  Byte = 0,
-  Char = 1,
-  Short = 2,
-  Int = 3,
-  Long = 4,
-  Half = 5,
-  Float = 6,
-  Double = 7,
-  ComplexHalf = 8,
-  ComplexFloat = 9,
-  ComplexDouble = 10,
-  Bool = 11,
-  QInt8 = 12,
-  QUInt8 = 13,
-  QInt32 = 14,
-  BFloat16 = 15,
-  QUInt4x2 = 16,
-  QUInt2x4 = 17,
-  Bits1x8 = 18,
-  Bits2x4 = 19,
-  Bits4x2 = 20,
-  Bits8 = 21,
-  Bits16 = 22,
-  Float8_e5m2 = 23,
-  Float8_e4m3fn = 24,
-  Float8_e5m2fnuz = 25,
-  Float8_e4m3fnuz = 26,
-  UInt16 = 27,
-  UInt32 = 28,
-  UInt64 = 29,
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, type) name = number,
+#define TORCHETTE_STORED_DTYPE(number, name, torch_name, bytes) name = number,
+#include "torchette/schema/dtypes.def"
   Undefined = 30,
 };
 
 /// Outside of the function, which would else build the table each time that it is called.
-inline constexpr uint8_t kElementSizes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2,
-                                            1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1,  2, 4, 8, 0};
+inline constexpr uint8_t kElementSizes[] = {
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, type) bytes,
+#define TORCHETTE_STORED_DTYPE(number, name, torch_name, bytes) bytes,
+#include "torchette/schema/dtypes.def"
+    0};
 /// Bytes of one element, or 0 for a type that tensors of this runtime cannot hold.
 TORCHETTE_INLINE constexpr size_t element_size(ScalarType type) {
   const auto i = static_cast<uint8_t>(type);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <utility>
 
 #include "torchette/runtime/error.h"
@@ -41,9 +42,37 @@ class Context : public Traced {
   bool temp_used_ = false;
 };
 
+/// A bit for each of the tags.
+constexpr uint16_t one_of(std::initializer_list<Tag> tags) {
+  uint16_t set = 0;
+  for (Tag tag : tags) set = static_cast<uint16_t>(set | 1u << static_cast<unsigned>(tag));
+  return set;
+}
+
+/// What a signature's code takes: a bit for each tag; 0 for what is no code.
+constexpr uint16_t tags_of(char code) {
+  switch (code) {
+#define TORCHETTE_CODE(letter, type, schema_type, get_value, ...) \
+  case letter:                                                    \
+    return one_of({__VA_ARGS__});
+#define TORCHETTE_WRITTEN_CODE(letter, type, ...) \
+  case letter:                                    \
+    return one_of({__VA_ARGS__});
+#include "torchette/schema/kernels.def"
+    default:
+      return 0;
+  }
+}
+
 /// Whether the parameter whose code stands there is one that the kernel writes.
 constexpr bool is_written(const char* code) {
-  return *code == 't' || *code == 'v' || *code == 'm' || (*code == 'L' && code[1] == 0);
+  switch (*code) {
+#define TORCHETTE_WRITTEN_CODE(letter, type, ...) case letter:
+#include "torchette/schema/kernels.def"
+    return true;
+    default:
+      return *code == 'L' && code[1] == 0;
+  }
 }
 
 /// The arguments of one instruction: indices (read in place from the file, proven in range at load) into the
@@ -57,15 +86,8 @@ struct Args {
 
 using OpFunction = Error (*)(Context&, Args);
 
-/// `signature` spells the parameters, one code each; the loader holds every argument against it:
-///   T  const Tensor&        I  list of int64_t
-///   t  Tensor&, an output   D  list of double
-///   s  Scalar               B  list of bool
-///   i  int64_t              L  list of tensors; in the last place the outputs
-///   d  double               O  list of optional tensors
-///   b  bool                 v  Value&, a number's slot that the kernel writes
-///   S  string               m  Verdict: such a slot, or a string to fail with
-///   ?X an optional X
+/// `signature` spells the parameters in the codes of torchette/schema/kernels.def, with ? before the code of
+/// an optional one; the loader holds every argument against it.
 struct Kernel {
   const char* name;  // "aten::add.out"
   OpFunction function;
@@ -85,30 +107,31 @@ const char* kernel_isa();
 /// not run it, or `room` is too small. For tools: what runs is kernel_table().
 Span<const Kernels> kernel_table_of(const char* isa, Span<Kernels> room);
 
+/// Where a comparison's result goes; or, where what is compared must hold, the text that says so.
+struct Verdict {
+  Value* slot;  // null where there is a text
+  Span<const char> text;
+};
+
 template <typename T>
 struct From;
-#define TORCHETTE_FROM(type, code, expr)                                \
-  template <>                                                           \
-  struct From<type> {                                                   \
-    static constexpr char kCode[] = code;                               \
-    static TORCHETTE_INLINE auto get(const Value& v) { return (expr); } \
+template <typename T>
+struct Written;
+#define TORCHETTE_CODE(letter, type, schema_type, get_value, ...)              \
+  template <>                                                                  \
+  struct From<type> {                                                          \
+    static constexpr char kCode[] = {letter, 0};                               \
+    static TORCHETTE_INLINE auto get(const Value& v) { return v.get_value(); } \
   };
-TORCHETTE_FROM(const Tensor&, "T", v.to_tensor())
-TORCHETTE_FROM(const Scalar&, "s", v.to_scalar())
-TORCHETTE_FROM(int64_t, "i", v.to_int())
-TORCHETTE_FROM(double, "d", v.to_double())
-TORCHETTE_FROM(bool, "b", v.to_bool())
-TORCHETTE_FROM(Span<const char>, "S", v.to_string())
-TORCHETTE_FROM(Span<const int64_t>, "I", v.to_int_list())
-TORCHETTE_FROM(Span<const double>, "D", v.to_double_list())
-TORCHETTE_FROM(Span<const bool>, "B", v.to_bool_list())
-TORCHETTE_FROM(Span<const Tensor>, "L", v.to_tensor_list())
-TORCHETTE_FROM(Span<const Optional<Tensor>>, "O", v.to_optional_tensor_list())
-#undef TORCHETTE_FROM
+#define TORCHETTE_WRITTEN_CODE(letter, type, ...) \
+  template <>                                     \
+  struct Written<type> {                          \
+    static constexpr char kCode[] = {letter, 0};  \
+  };
+#include "torchette/schema/kernels.def"
 /// An output: by value in the table, so the handle is copied; kernels write through it.
 template <>
-struct From<Tensor&> {
-  static constexpr char kCode[] = "t";
+struct From<Tensor&> : Written<Tensor&> {
   struct Held {
     Tensor tensor;
     TORCHETTE_INLINE operator Tensor&() { return tensor; }  // NOLINT
@@ -117,18 +140,11 @@ struct From<Tensor&> {
 };
 /// A slot of the value table itself, for prim operators that write scalars.
 template <>
-struct From<Value&> {
-  static constexpr char kCode[] = "v";
+struct From<Value&> : Written<Value&> {
   static TORCHETTE_INLINE Value& get(Value& v) { return v; }
 };
-/// Where a comparison's result goes; or, where what is compared must hold, the text that says so.
-struct Verdict {
-  Value* slot;  // null where there is a text
-  Span<const char> text;
-};
 template <>
-struct From<Verdict> {
-  static constexpr char kCode[] = "m";
+struct From<Verdict> : Written<Verdict> {
   static TORCHETTE_INLINE Verdict get(Value& v) {
     return v.isString() ? Verdict{nullptr, v.to_string()} : Verdict{&v, {}};
   }
@@ -142,15 +158,9 @@ struct From<Optional<T>> {
 };
 /// Optional<Tensor> is held by value; its code is that of an optional input.
 template <>
-struct From<Tensor> {
-  static constexpr char kCode[] = "T";
-  static TORCHETTE_INLINE Tensor get(const Value& v) { return v.to_tensor(); }
-};
+struct From<Tensor> : From<const Tensor&> {};
 template <>
-struct From<Scalar> {
-  static constexpr char kCode[] = "s";
-  static TORCHETTE_INLINE Scalar get(const Value& v) { return v.to_scalar(); }
-};
+struct From<Scalar> : From<const Scalar&> {};
 template <typename T>
 struct From<const Optional<T>&> : From<Optional<T>> {};
 

@@ -3,8 +3,6 @@
 // against the chain, and backends are given their delegates. Included by method_load.cpp alone.
 #pragma once
 
-#include <initializer_list>
-
 #include "torchette/runtime/kernel_registry.h"
 #include "torchette/runtime/method_loading.h"
 
@@ -13,45 +11,6 @@ namespace {
 
 /// The one kernel that may give a tensor without memory its bytes.
 constexpr char kViewKernel[] = "executorch_prim::et_view.default";
-
-constexpr uint16_t one_of(std::initializer_list<Tag> tags) {
-  uint16_t set = 0;
-  for (Tag tag : tags) set = static_cast<uint16_t>(set | 1u << static_cast<unsigned>(tag));
-  return set;
-}
-
-/// What a signature's code takes: a bit for each tag.
-constexpr uint16_t tags_of(char code) {
-  switch (code) {
-    case 'T':
-    case 't':
-      return one_of({Tag::Tensor});
-    case 'i':
-    case 'b':
-      return one_of({Tag::Int, Tag::Bool});
-    case 'd':
-    case 's':
-      return one_of({Tag::Int, Tag::Double, Tag::Bool});
-    case 'v':
-      return one_of({Tag::None, Tag::Int, Tag::Double, Tag::Bool});
-    case 'm':
-      return one_of({Tag::None, Tag::Int, Tag::Double, Tag::Bool, Tag::String});
-    case 'S':
-      return one_of({Tag::String});
-    case 'I':
-      return one_of({Tag::ListInt});
-    case 'D':
-      return one_of({Tag::ListDouble});
-    case 'B':
-      return one_of({Tag::ListBool});
-    case 'L':
-      return one_of({Tag::ListTensor});
-    case 'O':
-      return one_of({Tag::ListOptionalTensor});  // not the other: both would gather into one place
-    default:
-      return 0;
-  }
-}
 
 /// Where the numbers of a rule begin.
 constexpr unsigned kSetFlagsAt = 16, kCloserLookAt = 24, kCodeCount = 64;

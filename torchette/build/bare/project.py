@@ -306,7 +306,7 @@ def _copy_runtime(chosen: selection.Selection, folder: Path) -> list[Path]:
     for name in names:
         to = folder / name
         to.parent.mkdir(parents=True, exist_ok=True)
-        if name.startswith("torchette/schema/"):
+        if name.startswith("torchette/schema/") and to.suffix == ".h":
             source = PACKAGE / "schema" / f"{to.stem}.fbs"
             to.write_text(schema.cpp_header(schema.load(source), source.name), encoding="utf-8")
         else:

@@ -11,17 +11,13 @@ namespace {
 
 struct Dtype {
   ScalarType type;
-  const char* descr;  // null: numpy has none
-  const char* name;
+  const char* descr;
 };
 constexpr Dtype kDtypes[] = {
-    {ScalarType::Byte, "|u1", "uint8"},          {ScalarType::Char, "|i1", "int8"},
-    {ScalarType::Short, "<i2", "int16"},         {ScalarType::Int, "<i4", "int32"},
-    {ScalarType::Long, "<i8", "int64"},          {ScalarType::Half, "<f2", "float16"},
-    {ScalarType::Float, "<f4", "float32"},       {ScalarType::Double, "<f8", "float64"},
-    {ScalarType::Bool, "|b1", "bool"},           {ScalarType::UInt16, "<u2", "uint16"},
-    {ScalarType::UInt32, "<u4", "uint32"},       {ScalarType::UInt64, "<u8", "uint64"},
-    {ScalarType::BFloat16, nullptr, "bfloat16"},
+    {ScalarType::Byte, "|u1"},   {ScalarType::Char, "|i1"},   {ScalarType::Short, "<i2"},
+    {ScalarType::Int, "<i4"},    {ScalarType::Long, "<i8"},   {ScalarType::Half, "<f2"},
+    {ScalarType::Float, "<f4"},  {ScalarType::Double, "<f8"}, {ScalarType::Bool, "|b1"},
+    {ScalarType::UInt16, "<u2"}, {ScalarType::UInt32, "<u4"}, {ScalarType::UInt64, "<u8"},
 };
 constexpr char kMagic[] = "\x93NUMPY";
 constexpr size_t kMagicSize = 6;
@@ -37,9 +33,14 @@ std::string entry(const std::string& header, const char* key) {
 }  // namespace
 
 const char* dtype_name(ScalarType type) {
-  for (const Dtype& known : kDtypes)
-    if (known.type == type) return known.name;
-  return nullptr;
+  switch (type) {
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, T) \
+  case ScalarType::name:                                    \
+    return #torch_name;
+#include "torchette/schema/dtypes.def"
+    default:
+      return nullptr;
+  }
 }
 
 TensorPtr read_npy(const std::string& bytes, std::string* why) {
@@ -56,8 +57,7 @@ TensorPtr read_npy(const std::string& bytes, std::string* why) {
   const std::string descr = entry(header, "descr");
   const Dtype* dtype = nullptr;
   for (const Dtype& known : kDtypes)
-    if (known.descr != nullptr && descr.compare(0, 5, std::string("'") + known.descr + "'") == 0)
-      dtype = &known;
+    if (descr.compare(0, 5, std::string("'") + known.descr + "'") == 0) dtype = &known;
   if (dtype == nullptr) {
     *why = "its dtype is none of a tensor's: " + descr.substr(0, descr.find(','));
     return nullptr;

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: dtypes.def and kernels.def, which C++ includes. Out: their rows.
+"""The tables that C++ and Python share."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["CODES", "DTYPES", "Code", "Dtype"]
+
+
+class Dtype(NamedTuple):
+    """A row of dtypes.def."""
+
+    number: int
+    """torch's, which files store."""
+    name: str
+    """Of the enumerator of torchette::ScalarType."""
+    torch_name: str
+    """Such as ``float32``."""
+    nbytes: int
+    """Of an element."""
+    computed: bool
+    """Whether kernels compute with it."""
+
+    @property
+    def schema_name(self) -> str:
+        """Of the enumerator of the file format's ScalarType."""
+        return self.name.upper().replace("_", "")
+
+
+class Code(NamedTuple):
+    """A row of kernels.def."""
+
+    letter: str
+    """In a kernel's signature."""
+    cpp_type: str
+    """Of the parameter."""
+    schema_type: str
+    """As in an operator's schema; empty if the kernel writes it."""
+    written: bool
+    """Whether the kernel writes it wherever it stands."""
+
+
+def _dtypes() -> tuple[Dtype, ...]:
+    text = (Path(__file__).parent / "dtypes.def").read_text(encoding="utf-8")
+    rows = re.findall(r"^TORCHETTE_(STORED_)?DTYPE\((\d+), (\w+), (\w+), (\d+)[,)]", text, re.M)
+    found = tuple(
+        Dtype(int(number), name, torch_name, int(nbytes), not stored)
+        for stored, number, name, torch_name, nbytes in rows
+    )
+    assert [dtype.number for dtype in found] == list(range(len(found)))
+    return found
+
+
+def _codes() -> tuple[Code, ...]:
+    text = (Path(__file__).parent / "kernels.def").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^TORCHETTE_(?:WRITTEN_CODE\('(\w)', ([^,]+)|CODE\('(\w)', ([^,]+), ([^,]+)),", text, re.M
+    )
+    return tuple(
+        Code(letter or slot, cpp_type or slot_type, schema_type, bool(slot))
+        for slot, slot_type, letter, cpp_type, schema_type in rows
+    )
+
+
+DTYPES = _dtypes()
+"""By number."""
+CODES = _codes()
+"""In the file's order."""
