@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +64,11 @@ class Value(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     built("torchette_shared")
-    library = ctypes.CDLL(str(BUILD / "libtorchette.so"))
+    # A copy: the Python module of this process uses the library itself, and where its log lines go is set once for both.
+    copied = shutil.copy(BUILD / "libtorchette.so", tmp_path_factory.mktemp("c_api"))
+    library = ctypes.CDLL(str(copied))
     library.torchette_error_name.restype = ctypes.c_char_p
     library.torchette_module_method_name.restype = ctypes.c_char_p
     library.torchette_module_num_methods.restype = ctypes.c_size_t

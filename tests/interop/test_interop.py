@@ -45,7 +45,7 @@ def test_our_runtime_runs_our_file(name: str) -> None:
 def test_the_peer_runs_a_file_that_compares_sizes() -> None:
     """It overwrites the texts with what the comparisons say, and goes on."""
     import torchette
-    from torchette.exir.program import DynamicMemoryPlanningMode
+    from torchette.exir.config import DynamicMemoryPlanningMode
 
     n = torch.export.Dim("n", min=2, max=9)
     model = torchette.compile(

@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from torchette import runtime
 from torchette.errors import InputTypeError, MissingKernelWarning, UnsupportedError, kernel_hints
 from torchette.exir import ops
+from torchette.exir.config import DynamicMemoryPlanningMode as DynamicMemoryPlanningMode
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.delegation import delegate
 from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
