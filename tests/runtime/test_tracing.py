@@ -81,7 +81,7 @@ def test_without_tracing_there_are_none() -> None:
 
 
 def test_a_backend_tells_of_its_parts() -> None:
-    method = _loaded(partitioner=NullPartitioner())
+    method = _loaded(backend=NullPartitioner())
     method.execute(ARGS)
     events = [event for event in method.take_events() if event.block == 1]
     _nested(events)
