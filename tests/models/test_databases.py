@@ -28,7 +28,6 @@ REFUSED = {
     "invoke_quant": "torch.export cannot: it finds no value on the node",
     "invoke_quant_packed": "hands its graph to torch.compile",
     "local_map_hop": "torch.export cannot: the call is no operator",
-    "while_loop_stack_output": "what torch.compile makes of while_loop in training",
 }
 
 
