@@ -40,7 +40,8 @@ class EdgeCompileConfig:
         preserve_ops: operators that are not decomposed.
         disable_passes: names of optional passes not to run; `torchette.exir.pipeline.OPTIONAL` lists them.
         check_passes: after every pass, compare the program's results on its example inputs with those before.
-        train_mode: compile what layers do in training, too: see `torchette.compile`.
+        train_mode: compile what layers do in training instead of refusing it: dropout draws anew at every call, and batch
+            norm follows the statistics of its batches.
         strict: fail, rather than warn, when partitioners are given and something expensive runs on no backend.
         progress: called with (stage, pass) before each pass.
         dump: a folder that receives the program's text after each pass.

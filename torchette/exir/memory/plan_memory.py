@@ -431,7 +431,7 @@ class MemoryPlanningPass:
             spec = node.meta.get("spec")
             if "alias" not in node.meta or not isinstance(spec, TensorSpec):
                 continue
-            if spec.base is None:  # it got memory of its own before: a state of a loop, for example
+            if spec.base is None:  # its specification gave it memory of its own, as in a decomposed ctc_loss
                 _copy(node)
                 continue
             root = spec.root
