@@ -22,25 +22,10 @@ from typing import Any, NamedTuple
 from torchette.devtools.inspect import MethodInfo, TensorInfo
 from torchette.errors import FormatError, RuntimeLoadError
 from torchette.format import pte
+from torchette.schema import LAYOUTS
 from torchette.targets import LANES, Processor, processor
 
 # ---- the method's own memory ----
-
-# The members of the runtime's structures, in order: P a pointer or size_t, otherwise the bytes of a number.
-LAYOUTS = {
-    "Value": "84",
-    "Tensor": "P",
-    "Optional<Tensor>": "1P",
-    "PlainList": "P4",
-    "BoxedList": "PPP4",
-    "TensorImpl": "PPPPP4111",
-    "Method::Input": "P1",
-    "Method::Instruction": "PP",
-    "Method::Control": "1144PPPPP",
-    "Method::Delegate": "PPPPPP",
-    "CompileSpec": "PPP",
-}
-
 
 def size_of(layout: str, pointer: int) -> tuple[int, int]:
     """Bytes and alignment of a structure with pointers of `pointer` bytes and numbers aligned to their size."""

@@ -6,7 +6,25 @@
 
 namespace torchette {
 
+/// Bytes of a structure with the members that `members` spells (torchette/schema/layouts.def) on this machine.
+static constexpr size_t size_of_layout(const char* members) {
+  struct Eight {
+    int64_t number;
+  };
+  size_t end = 0, greatest = 1;
+  for (; *members != '\0'; ++members) {
+    const size_t size = *members == 'P' ? sizeof(void*) : static_cast<size_t>(*members - '0');
+    const size_t alignment = size == 8 ? alignof(Eight) : size;  // 4 of some 32-bit machines
+    end = (end + alignment - 1) / alignment * alignment + size;
+    if (alignment > greatest) greatest = alignment;
+  }
+  return (end + greatest - 1) / greatest * greatest;
+}
+
 TORCHETTE_INLINE Error Method::Loading::load() {
+#define TORCHETTE_LAYOUT(type, members) \
+  static_assert(sizeof(type) == size_of_layout(members), "torchette/schema/layouts.def is not true of " #type);
+#include "torchette/schema/layouts.def"
   TORCHETTE_TRY(signature());
   TORCHETTE_TRY(values());
   TORCHETTE_TRY(lists());

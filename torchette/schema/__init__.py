@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: dtypes.def and kernels.def, which C++ includes. Out: their rows.
+# In: dtypes.def, kernels.def and layouts.def, which C++ includes. Out: their rows.
 """The tables that C++ and Python share."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["CODES", "DTYPES", "Code", "Dtype"]
+__all__ = ["CODES", "DTYPES", "LAYOUTS", "Code", "Dtype"]
 
 
 class Dtype(NamedTuple):
@@ -44,9 +44,12 @@ class Code(NamedTuple):
     """Whether the kernel writes it wherever it stands."""
 
 
+def _rows(file: str, pattern: str) -> list[Any]:
+    return re.findall(pattern, (Path(__file__).parent / file).read_text(encoding="utf-8"), re.M)
+
+
 def _dtypes() -> tuple[Dtype, ...]:
-    text = (Path(__file__).parent / "dtypes.def").read_text(encoding="utf-8")
-    rows = re.findall(r"^TORCHETTE_(STORED_)?DTYPE\((\d+), (\w+), (\w+), (\d+)[,)]", text, re.M)
+    rows = _rows("dtypes.def", r"^TORCHETTE_(STORED_)?DTYPE\((\d+), (\w+), (\w+), (\d+)[,)]")
     found = tuple(
         Dtype(int(number), name, torch_name, int(nbytes), not stored)
         for stored, number, name, torch_name, nbytes in rows
@@ -56,9 +59,8 @@ def _dtypes() -> tuple[Dtype, ...]:
 
 
 def _codes() -> tuple[Code, ...]:
-    text = (Path(__file__).parent / "kernels.def").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^TORCHETTE_(?:WRITTEN_CODE\('(\w)', ([^,]+)|CODE\('(\w)', ([^,]+), ([^,]+)),", text, re.M
+    rows = _rows(
+        "kernels.def", r"^TORCHETTE_(?:WRITTEN_CODE\('(\w)', ([^,]+)|CODE\('(\w)', ([^,]+), ([^,]+)),"
     )
     return tuple(
         Code(letter or slot, cpp_type or slot_type, schema_type, bool(slot))
@@ -70,3 +72,5 @@ DTYPES = _dtypes()
 """By number."""
 CODES = _codes()
 """In the file's order."""
+LAYOUTS: dict[str, str] = dict(_rows("layouts.def", r'^TORCHETTE_LAYOUT\(([^,]+), "(\w+)"\)'))
+"""By the C++ type that loading a method allocates, its members: P a pointer, otherwise the bytes of a number."""
