@@ -17,7 +17,7 @@ import torch
 import torchette
 from tests.building import ROOT, run
 from tests.models import artifacts
-from torchette import targets
+from torchette import schema, targets
 from torchette.build import library, selection, toolchain, web
 from torchette.devtools.memory import bills
 
@@ -137,3 +137,14 @@ def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path)
     host = artifacts.compiled("keyword_spotting")(array)
     output = np.load(tmp_path / "output-0.npy")
     np.testing.assert_allclose(output, host.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_dtypes_of_javascript_are_those_of_the_schema():
+    text = (ROOT / "torchette" / "build" / "web" / "torchette.js").read_text()
+    rows = re.findall(r'^  \[(\d+), \["(\w+)", (\w+)\]\],$', text, re.M)
+    assert [(int(number), name) for number, name, _ in rows] == [
+        (dtype.number, dtype.torch_name) for dtype in schema.DTYPES if dtype.computed
+    ]
+    types = (ROOT / "torchette" / "build" / "web" / "torchette.d.ts").read_text()
+    declared = re.search(r"export type DType =(.*?);", types, re.S)[1]
+    assert sorted(re.findall(r'"(\w+)"', declared)) == sorted(name for _, name, _ in rows)

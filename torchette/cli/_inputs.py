@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from torchette.cli import UsageError
+from torchette.schema import DTYPES
 
 HELP = (
     "an input: a shape with an optional dtype (1x3x224x224, 1x16:int64, scalar:float32), "
     "or a file (.npy, or .npz with one array per input); repeat for several inputs"
 )
-SHORT = {"f16": "float16", "f32": "float32", "f64": "float64", "i8": "int8", "u8": "uint8", "i16": "int16"}
-SHORT |= {"i32": "int32", "i64": "int64"}
+# What numpy can make.
+SHORT = {it.short_name: it.torch_name for it in DTYPES if it.computed and it.torch_name != "bfloat16"}
 
 
 def made_up(shape: Sequence[int], dtype: str, random: np.random.Generator) -> np.ndarray:
@@ -67,8 +68,6 @@ def _spec(text: str) -> tuple[tuple[int, ...], str]:
     try:
         np.dtype(dtype)
     except TypeError:
-        raise UsageError(
-            f"{text!r}: no dtype {dtype!r}; there are {', '.join(SHORT.values())} and bool"
-        ) from None
+        raise UsageError(f"{text!r}: no dtype {dtype!r}; there are {', '.join(SHORT.values())}") from None
     shape = () if match[1] == "scalar" else tuple(map(int, match[1].split("x")))
     return shape, dtype

@@ -23,16 +23,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from torchette import schema
 from torchette.cli import CHECK_FAILED, DONE
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_table
 
 # What the parity tests have measured: tests/kernels/parity.py writes it.
 PARITY = Path(__file__).parents[1] / "kernels" / "parity.json"
-DTYPES = {
-    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
-    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
-}  # fmt: skip
+# Of the table's columns, the most used first.
+_COLUMNS = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_SHORT = {dtype.torch_name: dtype.short_name for dtype in schema.DTYPES}
+DTYPES = {name: _SHORT[name] for name in _COLUMNS}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,21 +21,11 @@ from torchette.codegen.loops import Loop, loop_of
 from torchette.errors import UnsupportedError
 from torchette.format import pte
 
-# C types of elements, by the names in the file's schema.
+# C types of elements, by the names in the file's schema; 16-bit floats are moved, not computed with.
 C_TYPES = {
-    "BYTE": "uint8_t",
-    "CHAR": "int8_t",
-    "SHORT": "int16_t",
-    "INT": "int32_t",
-    "LONG": "int64_t",
-    "HALF": "uint16_t",
-    "FLOAT": "float",
-    "DOUBLE": "double",
-    "BOOL": "bool",
-    "BFLOAT16": "uint16_t",
-    "UINT16": "uint16_t",
-    "UINT32": "uint32_t",
-    "UINT64": "uint64_t",
+    dtype.schema_name: {"Half": "uint16_t", "BFloat16": "uint16_t"}.get(dtype.cpp_type, dtype.cpp_type)
+    for dtype in schema.DTYPES
+    if dtype.computed
 }
 _C_NUMBERS = {"Int": "int64_t", "Bool": "bool", "Double": "double"}
 

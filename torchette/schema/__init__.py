@@ -22,13 +22,23 @@ class Dtype(NamedTuple):
     """Such as ``float32``."""
     nbytes: int
     """Of an element."""
-    computed: bool
-    """Whether kernels compute with it."""
+    cpp_type: str
+    """Of an element; empty if no kernel computes with it."""
+
+    @property
+    def computed(self) -> bool:
+        """Whether kernels compute with it."""
+        return bool(self.cpp_type)
 
     @property
     def schema_name(self) -> str:
         """Of the enumerator of the file format's ScalarType."""
         return self.name.upper().replace("_", "")
+
+    @property
+    def short_name(self) -> str:
+        """As people type it, such as ``f32``; ``bool`` has no shorter one."""
+        return self.torch_name.replace("float", "f").replace("uint", "u").replace("int", "i")
 
 
 class Code(NamedTuple):
@@ -49,10 +59,10 @@ def _rows(file: str, pattern: str) -> list[Any]:
 
 
 def _dtypes() -> tuple[Dtype, ...]:
-    rows = _rows("dtypes.def", r"^TORCHETTE_(STORED_)?DTYPE\((\d+), (\w+), (\w+), (\d+)[,)]")
+    rows = _rows("dtypes.def", r"^TORCHETTE_(?:STORED_)?DTYPE\((\d+), (\w+), (\w+), (\d+)(?:, (\w+))?\)")
     found = tuple(
-        Dtype(int(number), name, torch_name, int(nbytes), not stored)
-        for stored, number, name, torch_name, nbytes in rows
+        Dtype(int(number), name, torch_name, int(nbytes), cpp_type)
+        for number, name, torch_name, nbytes, cpp_type in rows
     )
     assert [dtype.number for dtype in found] == list(range(len(found)))
     return found

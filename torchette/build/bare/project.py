@@ -24,13 +24,15 @@ from torchette.devtools.inspect import MethodInfo, TensorInfo, describe
 from torchette.devtools.memory import Bill, bills
 from torchette.errors import BuildError, TorchetteError
 from torchette.format import pte, schema
+from torchette.schema import DTYPES
 
 PACKAGE = Path(__file__).resolve().parents[2]
 TEMPLATES = Path(__file__).with_name("project")
 # The number of values of an output that the image compares; more would fill the flash of a small board.
 COMPARED = 256
-_C_TYPES = {"float32": "float", "float64": "double", "bool": "bool"} | {
-    f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)
+# Of elements that C has a type for.
+_C_TYPES = {
+    dtype.torch_name: dtype.cpp_type for dtype in DTYPES if dtype.cpp_type not in ("", "Half", "BFloat16")
 }
 
 

@@ -2,21 +2,21 @@
 // In: a .pte program and typed arrays. Out: typed arrays. Runs in browsers, workers and Node.js; needs torchette.wasm,
 // which `torchette build --target wasm32-browser` puts beside it, and nothing else. Types: torchette.d.ts.
 
-// By torch's number: name, bytes of an element, the array that holds it.
+// By torch's number: name and the array that holds it (torchette/schema/dtypes.def; tests/build/test_web.py compares them).
 const DTYPES = new Map([
-  [0, ["uint8", 1, Uint8Array]],
-  [1, ["int8", 1, Int8Array]],
-  [2, ["int16", 2, Int16Array]],
-  [3, ["int32", 4, Int32Array]],
-  [4, ["int64", 8, BigInt64Array]],
-  [5, ["float16", 2, Uint16Array]],
-  [6, ["float32", 4, Float32Array]],
-  [7, ["float64", 8, Float64Array]],
-  [11, ["bool", 1, Uint8Array]],
-  [15, ["bfloat16", 2, Uint16Array]],
-  [27, ["uint16", 2, Uint16Array]],
-  [28, ["uint32", 4, Uint32Array]],
-  [29, ["uint64", 8, BigUint64Array]],
+  [0, ["uint8", Uint8Array]],
+  [1, ["int8", Int8Array]],
+  [2, ["int16", Int16Array]],
+  [3, ["int32", Int32Array]],
+  [4, ["int64", BigInt64Array]],
+  [5, ["float16", Uint16Array]],
+  [6, ["float32", Float32Array]],
+  [7, ["float64", Float64Array]],
+  [11, ["bool", Uint8Array]],
+  [15, ["bfloat16", Uint16Array]],
+  [27, ["uint16", Uint16Array]],
+  [28, ["uint32", Uint32Array]],
+  [29, ["uint64", BigUint64Array]],
 ]);
 const NUMBERS = new Map([...DTYPES].map(([number, [name]]) => [name, number]));
 const KINDS = ["none", "tensor", "string", "double", "int", "bool"];
@@ -46,7 +46,7 @@ export class Tensor {
     this.data = data;
     this.shape = [...shape];
     this.dtype = dtype ?? dtypeOf(data);
-    const [, width] = DTYPES.get(NUMBERS.get(this.dtype));
+    const width = DTYPES.get(NUMBERS.get(this.dtype))[1].BYTES_PER_ELEMENT;
     if (width !== data.BYTES_PER_ELEMENT)
       throw new TorchetteError("InvalidArgument", `elements of ${dtype} have ${width} bytes, those of ${data.constructor.name} ${data.BYTES_PER_ELEMENT}`);
   }
@@ -54,7 +54,7 @@ export class Tensor {
 
 /** The first dtype that such an array holds; float16, bfloat16 and bool have to be named. */
 function dtypeOf(data) {
-  for (const [name, , Type] of DTYPES.values())
+  for (const [name, Type] of DTYPES.values())
     if (data instanceof Type && name !== "float16") return name === "bfloat16" ? "uint16" : name;
   if (data instanceof Uint8ClampedArray) return "uint8";
   throw new TorchetteError("InvalidArgument", `no dtype is held by ${data.constructor.name}`);
@@ -194,7 +194,7 @@ export class Module {
       throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is a tensor: give a Tensor or a typed array`);
     if (least.some((size, d) => size !== shape[d]))
       throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} may have several shapes: give new Tensor(data, shape)`);
-    const holds = DTYPES.get(NUMBERS.get(dtype))[2];
+    const holds = DTYPES.get(NUMBERS.get(dtype))[1];
     return new Tensor(array, shape, array instanceof holds ? dtype : undefined);
   }
 
@@ -230,7 +230,7 @@ export class Module {
       case BOOL:
         return view.getBigInt64(INTEGER, true) !== 0n;
       case TENSOR: {
-        const [dtype, , Type] = DTYPES.get(view.getUint32(DTYPE, true));
+        const [dtype, Type] = DTYPES.get(view.getUint32(DTYPE, true));
         const { data, nbytes } = this.#place();
         const shape = Array.from({ length: view.getUint32(DIM, true) }, (_, d) => view.getInt32(SIZES + 4 * d, true));
         return new Tensor(new Type(this.#wasm.memory.buffer.slice(data, data + nbytes)), shape, dtype);

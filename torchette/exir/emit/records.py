@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchette import schema
 from torchette.exir.tensor import TensorShapeDynamism, TensorSpec, upper_bound
 from torchette.format import pte
 
@@ -20,12 +21,10 @@ class Unsupported(Exception):
 
 
 _SCALAR_TYPES = {
-    torch.uint8: "BYTE", torch.int8: "CHAR", torch.int16: "SHORT", torch.int32: "INT", torch.int64: "LONG",
-    torch.float16: "HALF", torch.float32: "FLOAT", torch.float64: "DOUBLE", torch.bool: "BOOL",
-    torch.bfloat16: "BFLOAT16", torch.uint16: "UINT16", torch.uint32: "UINT32", torch.uint64: "UINT64",
-    torch.float8_e5m2: "FLOAT8E5M2", torch.float8_e4m3fn: "FLOAT8E4M3FN", torch.float8_e5m2fnuz: "FLOAT8E5M2FNUZ",
-    torch.float8_e4m3fnuz: "FLOAT8E4M3FNUZ",
-}  # fmt: skip
+    getattr(torch, dtype.torch_name): dtype.schema_name
+    for dtype in schema.DTYPES
+    if dtype.computed or dtype.torch_name.startswith("float8")
+}
 
 
 def scalar_type(dtype: torch.dtype) -> Any:
