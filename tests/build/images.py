@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What tests of images share: the compilers that are here, and the emulator.
+# What tests of other machines share: the compilers that are here, and the emulators.
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from torchette.build.toolchain import Compiler
 needs_emulator = pytest.mark.skipif(
     shutil.which("qemu-system-arm") is None, reason="apt install qemu-system-arm"
 )
-# Every board with each compiler; two of them say nearly all, the gate proves each board with one, and the rest take their time.
-QUICK = {("mps2-an386", "gcc"), ("mps3-an547", "zig")}
+# Every board with each compiler; two of them say nearly all, the gate proves each board with one and ziglang on one, and the
+# rest take their time.
+QUICK = {("mps2-an386", "gcc"), ("mps3-an547", "gcc")}
 
 
 def _marks(board: str, kind: str) -> tuple:
     if (board, kind) in QUICK:
         return ()
-    return (pytest.mark.gate,) if kind == "gcc" else (pytest.mark.slow,)
+    return (pytest.mark.gate,) if kind == "gcc" or board == "mps3-an547" else (pytest.mark.slow,)
 
 
 each_board = [
@@ -35,13 +36,45 @@ each_board = [
 ]
 
 
+def emulated(target: targets.Target) -> list[str]:
+    """The command that runs programs of a target with files; skips the test where it is not there."""
+    if not target.emulator:
+        return []
+    if shutil.which(target.emulator[0]) is None:
+        pytest.skip(f"./dev tools installs {target.emulator[0]}")
+    if "qemu" not in target.emulator[0]:
+        return list(target.emulator)
+    # where Debian's cross compilers have the libraries that their programs load
+    return [*target.emulator, "-L", f"/usr/{target.gcc.removesuffix('-')}"]
+
+
+def with_zig(*names: str, marks: tuple = (pytest.mark.slow,)) -> list:
+    """Parameters (target, "zig"): ziglang compiles its own C and C++ libraries for each target, which takes a minute or two, so
+    the gate has it for one target of a kind."""
+    return [pytest.param(name, "zig", id=f"{name}-zig", marks=marks) for name in names]
+
+
+def with_gcc(*names: str, marks: tuple = (pytest.mark.gate,)) -> list:
+    """Parameters (target, "gcc"): Debian's cross compilers, which have their libraries."""
+    return [pytest.param(name, "gcc", id=f"{name}-gcc", marks=marks) for name in names]
+
+
+def named(target: targets.Target, kind: str) -> str | None:
+    """How `toolchain.find_compiler` takes a compiler of that kind; skips the test where it is not here."""
+    if kind == "zig":
+        if importlib.util.find_spec("ziglang") is None:
+            pytest.skip("pip install 'torchette[build]'")
+        return None
+    assert target.gcc is not None
+    if shutil.which(f"{target.gcc}g++") is None:
+        pytest.skip(f"./dev tools installs {target.gcc}g++")
+    return target.gcc
+
+
 def compiler(board: Board, kind: str) -> Compiler:
     """A compiler for the board; skips the test where it is not here."""
-    if kind == "gcc" and shutil.which("arm-none-eabi-g++") is None:
-        pytest.skip("apt install gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-dev")
-    if kind == "zig" and importlib.util.find_spec("ziglang") is None:
-        pytest.skip("pip install ziglang")
-    return toolchain.find_compiler(targets.find(board.target), "arm-none-eabi-" if kind == "gcc" else None)
+    target = targets.find(board.target)
+    return toolchain.find_compiler(target, named(target, kind))
 
 
 def emulate(board: Board, image: Path, *words: str) -> tuple[int, str]:

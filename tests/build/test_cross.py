@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import struct
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 import torchette
+from tests.build.images import emulated, named, with_gcc, with_zig
 from tests.building import ROOT, run
 from tests.kernels import parity
 from tests.models import zoo
@@ -29,11 +29,6 @@ from torchette.build.selection import Selection
 from torchette.devtools.memory import bills
 from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ziglang") is None, reason="pip install 'torchette[build]'"
-)
-OTHERS = ["x86-64-linux-musl", "armv7-linux", "riscv64-linux", "x86-64-windows"]
 
 # Operators of each family of kernels, some of whose samples are run on each target.
 OPERATORS = (
@@ -94,13 +89,6 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[parity.Sam
     return passed, compiled(parity.Calls(passed), inputs, path)
 
 
-def emulated(target: targets.Target) -> list[str]:
-    """The command that runs its programs; skips where it is not there."""
-    if target.emulator and shutil.which(target.emulator[0]) is None:
-        pytest.skip(f"./dev tools installs {target.emulator[0]}")
-    return list(target.emulator)
-
-
 def order_of(tensor: torch.Tensor) -> list[int]:
     """Its dimensions from the outermost to the innermost in memory."""
     return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
@@ -125,12 +113,24 @@ def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> 
     return outputs
 
 
-def check_target(name: str, folder: Path, mobilenet: Case, operators: tuple[list, Case]) -> None:
-    target = targets.find(name)
+# ziglang compiles its own C and C++ libraries first, so the gate has it for one target.
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *with_gcc("aarch64-linux", "armv7-linux", "riscv64-linux"),
+        *with_zig("x86-64-linux-musl", marks=(pytest.mark.gate,)),
+        *with_zig("aarch64-linux", "armv7-linux", "riscv64-linux", "x86-64-windows"),
+    ],
+)
+def test_other_targets_run_models_as_the_host_does(
+    name: str, kind: str, tmp_path: Path, mobilenet: Case, operators: tuple[list, Case]
+) -> None:
+    target, folder = targets.find(name), tmp_path
+    compiler = named(target, kind)
     emulated(target)
     samples, calls = operators
     chosen = selection.of_files([mobilenet.path, calls.path])
-    made = make(target, chosen, folder / "build", small=name != "aarch64-linux")
+    made = make(target, chosen, folder / "build", compiler=compiler, small=name != "aarch64-linux")
     torch.testing.assert_close(
         outputs_of(made, target, mobilenet, folder), mobilenet.expected, rtol=1e-4, atol=1e-5
     )
@@ -143,11 +143,17 @@ def check_target(name: str, folder: Path, mobilenet: Case, operators: tuple[list
     assert not wrong
 
 
-def check_core(name: str, folder: Path) -> None:
-    """The C++ tests of the runtime."""
-    target = targets.find(name)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *with_gcc("aarch64-linux", "armv7-linux"),
+        *with_zig("aarch64-linux", "riscv64-linux", "x86-64-linux-musl"),
+    ],
+)
+def test_the_runtimes_own_tests_pass_on(name: str, kind: str, tmp_path: Path) -> None:
+    target, folder = targets.find(name), tmp_path
     command = emulated(target)
-    driver = toolchain.find_compiler(target)
+    driver = toolchain.find_compiler(target, named(target, kind))
     common = (*library.flags(small=False), f"-I{ROOT / 'tests' / 'runtime'}")
     tests = [
         toolchain.Unit(source, common) for source in sorted((ROOT / "tests" / "runtime").glob("*_test.cpp"))
@@ -174,14 +180,9 @@ class Products(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("name", "abi"),
-    [
-        pytest.param("aarch64-linux", "aarch64", marks=pytest.mark.gate),
-        pytest.param("armv7-linux", "armv7", marks=pytest.mark.gate),
-        pytest.param("riscv64-linux", "riscv64", marks=pytest.mark.slow),
-    ],
+    ("name", "kind"), [*with_gcc("armv7-linux"), *with_zig("aarch64-linux", "riscv64-linux")]
 )
-def test_the_memory_bill_is_exact(name: str, abi: str, tmp_path: Path) -> None:
+def test_the_memory_bill_is_exact(name: str, kind: str, tmp_path: Path) -> None:
     """Scratch memory is measured on this machine, with kernels whose vectors are as wide."""
     torch.manual_seed(0)
     module, x, file = Products().eval(), torch.rand(1, 8, 12, 12), tmp_path / "model.pte"
@@ -192,14 +193,14 @@ def test_the_memory_bill_is_exact(name: str, abi: str, tmp_path: Path) -> None:
         expected = module(x)
     target = targets.find(name)
     emulator = emulated(target)
-    driver = toolchain.find_compiler(target)
+    driver = toolchain.find_compiler(target, named(target, kind))
     common = (*library.flags(small=False), f"-I{ROOT}")
     kept = library.units(target, selection.of_files([file]), "posix", common, small=False)
     own = [ROOT / "tests/models/heapless.cpp", ROOT / "torchette/backends/null/runtime.cpp"]
     objects = toolchain.compile_units(driver, [*kept, *(toolchain.Unit(path, common) for path in own)])
     toolchain.link(driver, objects, tmp_path / "heapless", link_flags(target, driver))
     (tmp_path / "in").write_bytes(x.numpy().tobytes())
-    (bill,) = bills(file, abi)
+    (bill,) = bills(file, name.removesuffix("-linux"))
     assert bill.temp is not None and bill.temp.least > 4096 and not bill.temp.unknown
 
     def outputs(method: int, temp: int, planned: list[int]) -> subprocess.CompletedProcess[str]:
@@ -217,34 +218,6 @@ def test_the_memory_bill_is_exact(name: str, abi: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.gate
-def test_aarch64_runs_models_as_the_host_does(tmp_path: Path, mobilenet, operators) -> None:
-    check_target("aarch64-linux", tmp_path, mobilenet, operators)
-
-
-@pytest.mark.gate
-def test_the_runtimes_own_tests_pass_on_aarch64(tmp_path: Path) -> None:
-    check_core("aarch64-linux", tmp_path)
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_targets_run_models_as_the_host_does(name: str, tmp_path: Path, mobilenet, operators) -> None:
-    check_target(name, tmp_path, mobilenet, operators)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("x86-64-linux-musl", marks=pytest.mark.slow),
-        pytest.param("armv7-linux", marks=pytest.mark.gate),
-        pytest.param("riscv64-linux", marks=pytest.mark.slow),
-    ],
-)
-def test_the_runtimes_own_tests_pass_on(name: str, tmp_path: Path) -> None:
-    check_core(name, tmp_path)
-
-
-@pytest.mark.gate
 def test_ziglang_builds_x86_64_for_speed(tmp_path: Path) -> None:
     """For one level of the instruction set: which one the processor has, zig's library cannot ask."""
     case = compiled(Product(), (torch.randn(40, 50), torch.randn(50, 30)), tmp_path / "product.pte")
@@ -253,7 +226,7 @@ def test_ziglang_builds_x86_64_for_speed(tmp_path: Path) -> None:
     torch.testing.assert_close(outputs_of(made, target, case, tmp_path), case.expected)
 
 
-@pytest.mark.gate
+@pytest.mark.slow  # ziglang compiles its libraries first
 def test_a_program_for_macos_is_one(tmp_path: Path) -> None:
     """Nothing here can run it."""
     case = compiled(Product(), (torch.ones(2, 2), torch.ones(2, 2)), tmp_path / "product.pte")
@@ -360,10 +333,11 @@ def test_a_project_finds_a_build_and_its_compiler(tmp_path: Path) -> None:
     """docs/cross-compile.md: find_package and the toolchain file that `torchette build` writes; and CMake's own build of the
     core with selection.h."""
     target = targets.find("aarch64-linux")
-    command = emulated(target)
+    command, compiler = emulated(target), named(target, "gcc")
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("no cmake and ninja")
-    made = make(target, Selection(frozenset(["aten::add.out"]), frozenset(["float32"])), tmp_path / "made")
+    chosen = Selection(frozenset(["aten::add.out"]), frozenset(["float32"]))
+    made = make(target, chosen, tmp_path / "made", compiler=compiler)
     project = tmp_path / "project"
     project.mkdir()
     (project / "main.cpp").write_text(
