@@ -80,7 +80,9 @@ void ETDumpGen::reset() {
   last_chain_ = kUnsetChainId;
   num_shapes_ = 0;
   memset(names_, 0, sizeof(names_));
-  born_ = current_ticks();
+  for (auto& it : recent_) it.text = nullptr;
+  plain_profile_ = plain_event_ = 0;
+  born_ = clock_.now();
 }
 
 Result<bool> ETDumpGen::set_debug_buffer(Span<uint8_t> buffer) {
@@ -250,7 +252,10 @@ ETDumpGen::Place ETDumpGen::list(const Chain& chain) {
 void ETDumpGen::open_run(const char* name) {
   if (is_done_) reset();
   close_run();
-  if (runs_.count == 0) born_ = current_ticks();
+  if (runs_.count == 0) {
+    clock_.prepare();
+    born_ = clock_.now();
+  }
   const size_t kept = kEnding + 4 * (runs_.count + 1);
   if (kept > static_cast<size_t>(cursor_ - base_) && !grow(kept)) return;
   in_run_ = true;
@@ -322,11 +327,11 @@ EventTracerEntry ETDumpGen::start(const char* name, ChainID chain, DebugHandle i
   }
   const Place place = ready() ? string(name) : 0;
   // the clock is asked last, so that the event has none of the work above
-  return {place, chain, instruction, current_ticks(), DelegateDebugIdType::kNone};
+  return {place, chain, instruction, clock_.now(), DelegateDebugIdType::kNone};
 }
 
 void ETDumpGen::end(const EventTracerEntry& entry) {
-  const torchette_timestamp_t now = current_ticks();
+  const torchette_timestamp_t now = clock_.now();
   const auto name = static_cast<Place>(entry.event_id);
   if (entry.chain_id != kUnsetChainId) {
     last_name_ = name;
@@ -342,12 +347,12 @@ EventTracerEntry ETDumpGen::start_delegate(const char* name, DelegateDebugIntId 
   const Place place = ready() ? string(name) : 0;
   const auto id = static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(part)) << 32 | place);
   const bool by_number = part != kUnsetDelegateDebugIntId;
-  return {id, chain_id_, debug_handle_, current_ticks(),
+  return {id, chain_id_, debug_handle_, clock_.now(),
           by_number ? DelegateDebugIdType::kInt : DelegateDebugIdType::kStr};
 }
 
 void ETDumpGen::end_delegate(const EventTracerEntry& entry, const void* metadata, size_t size) {
-  const torchette_timestamp_t now = current_ticks();
+  const torchette_timestamp_t now = clock_.now();
   if (static_cast<int64_t>(entry.start_time - born_) < 0 || !ready()) return;
   const auto part = static_cast<DelegateDebugIntId>(static_cast<uint64_t>(entry.event_id) >> 32);
   add_profile(static_cast<Place>(entry.event_id), entry.chain_id, entry.debug_handle, part, true,
@@ -366,6 +371,7 @@ void ETDumpGen::add_profile(Place name, ChainID chain, DebugHandle instruction, 
                             Place metadata) {
   using Profile = schema::ProfileEvent;
   if (!ready()) return drop();
+  if (!in_delegate && name != 0 && add_plain(name, chain, instruction, start, end)) return;
   const bool by_number = part != kUnsetDelegateDebugIntId;
   // a name alone is what the delegate calls the part; beside a number it is only said
   const bool is_id = in_delegate && !by_number;
@@ -384,6 +390,51 @@ void ETDumpGen::add_profile(Place name, ChainID chain, DebugHandle instruction, 
   event.put(Profile::kStartTime, static_cast<uint64_t>(start));
   event.put(Profile::kEndTime, static_cast<uint64_t>(end));
   add_event(schema::Event::kProfileEvent, event.place);
+}
+
+/// The same for what most events are, where such a one was there before: the two tables at once. False where
+/// it cannot.
+bool ETDumpGen::add_plain(Place name, ChainID chain, DebugHandle instruction, torchette_timestamp_t start,
+                          torchette_timestamp_t end) {
+  using Profile = schema::ProfileEvent;
+  // as make_shape() lays them out
+  struct {
+    uint32_t to_vtable, previous, to_profile;
+  } event;
+  struct {
+    uint32_t to_vtable, to_name;
+    int32_t chain, instruction;
+    uint64_t start, end;
+  } profile;
+  static_assert(sizeof(event) == 12 && sizeof(profile) == 32);
+  if (plain_event_ == 0) {
+    const Shape* const outer = find_shape(Kind::Event, bit(schema::Event::kProfileEvent));
+    if (outer == nullptr) return false;
+    const Place vtable = outer->vtable;
+    const Shape* const inner = find_shape(
+        Kind::Profile, bit(Profile::kName) | bit(Profile::kChainIndex) | bit(Profile::kInstructionId) |
+                           bit(Profile::kStartTime) | bit(Profile::kEndTime));
+    if (inner == nullptr || inner->size != sizeof(profile)) return false;
+    plain_profile_ = inner->vtable;
+    plain_event_ = vtable;
+  }
+  if (take(sizeof(profile), 8) == nullptr) return false;
+  const Place inner = place();
+  uint8_t* const bytes = take(sizeof(event), 4);
+  if (bytes == nullptr) return false;
+  profile = {plain_profile_ - inner,
+             inner - 4 - name,
+             chain,
+             chain == kUnsetChainId ? -1 : static_cast<int32_t>(instruction),
+             start,
+             end};
+  memcpy(bytes + sizeof(event), &profile, sizeof(profile));
+  const Place outer = inner + sizeof(event);
+  event = {plain_event_ - outer, events_.last, 4};
+  memcpy(bytes, &event, sizeof(event));
+  events_.last = outer;
+  ++events_.count;
+  return true;
 }
 
 bool ETDumpGen::add_event(uint16_t slot, Place event) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "torchette/extension/data_sink.h"
+#include "torchette/extension/interpolated_clock.h"
 #include "torchette/runtime/tracer.h"
 
 namespace torchette::extension {
@@ -150,6 +151,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   const Shape* make_shape(uint16_t key);
   Record make(Kind kind, unsigned fields, Chain* chain = nullptr);
   Place string(const char* text);
+  Place find_string(const char* text);
   Place bytes(const void* data, size_t size);
   template <typename T>
   Place longs(Span<const T> values);
@@ -168,6 +170,8 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
                           torchette_timestamp_t end, const void* metadata, size_t size);
   void add_profile(Place name, ChainID chain, DebugHandle instruction, DelegateDebugIntId part,
                    bool in_delegate, torchette_timestamp_t start, torchette_timestamp_t end, Place metadata);
+  bool add_plain(Place name, ChainID chain, DebugHandle instruction, torchette_timestamp_t start,
+                 torchette_timestamp_t end);
   bool add_event(uint16_t slot, Place event);
   AllocatorID add_allocator(const char* name);
   void add_allocation(AllocatorID id, size_t size);
@@ -196,6 +200,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   bool allocation_events_ = false;
   bool closing_ = false;  // the room that was kept for the end may be used
   size_t num_dropped_ = 0;
+  InterpolatedClock clock_;
   torchette_timestamp_t born_ = 0;  // when the dump began
   Chain runs_, events_, allocators_;
   size_t num_allocators_ = 0;  // of all runs
@@ -213,6 +218,12 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   Shape shapes_[kShapes];
   size_t num_shapes_ = 0;
   Place names_[kNames] = {};  // strings of the file, by their hash
+  // what most events are made of: names at the addresses that they had last, and vtables
+  struct {
+    const char* text = nullptr;
+    Place place;
+  } recent_[kNames / 2];
+  Place plain_profile_ = 0, plain_event_ = 0;
 };
 
 }  // namespace torchette::extension
