@@ -423,7 +423,9 @@ class Dump {
     } else {
       buffer_.resize(static_cast<size_t>(number_of("debug_buffer_size", 1)));
       values_file_ = open_for_writing(values_path_);
-      (void)tracer_->set_debug_buffer({buffer_.data(), buffer_.size()}).ok();
+      Result<BufferDataSink> sink = BufferDataSink::create({buffer_.data(), buffer_.size()}, 16);
+      if (sink.ok()) buffer_sink_ = std::move(*sink);
+      tracer_->set_data_sink(&buffer_sink_);
     }
   }
 
@@ -437,7 +439,7 @@ class Dump {
     platform_free(result.buf);
     if (sink_ && !sink_->close()) stop(2, values_path_ + " cannot be written");
     if (values_file_ != nullptr)
-      write_file(values_path_, values_file_, buffer_.data(), tracer_->get_data_sink()->get_used_bytes());
+      write_file(values_path_, values_file_, buffer_.data(), buffer_sink_.get_used_bytes());
   }
 
  private:
@@ -445,6 +447,7 @@ class Dump {
   std::shared_ptr<ETDumpGen> tracer_;
   std::optional<FileDataSink> sink_;
   std::vector<uint8_t> buffer_;
+  BufferDataSink buffer_sink_;
   FILE *file_ = nullptr, *values_file_ = nullptr;
 };
 
