@@ -16,6 +16,8 @@
 #include <vector>
 
 #ifdef TORCHETTE_LOG
+#include <executorch/devtools/etdump/etdump_flatcc.h>
+
 #include "torchette/runtime/kernel.h"
 #ifdef NOOP_KERNEL
 namespace torchette {
@@ -89,7 +91,8 @@ int main(int argc, char** argv) {
   alignas(64) static char bytes[1 << 20];
   const size_t size = std::fread(bytes, 1, sizeof(bytes), file);
   alignas(64) static uint8_t pool[1 << 20], planned[1 << 16];
-  Figure open, verify, load, execute;
+  Figure open, verify, load, execute, traced, clock;
+  static uint8_t dump[1 << 20];
   size_t arena = 0;
   float result = 0;
   for (int i = 0; i < std::atoi(argv[3]); ++i) {
@@ -121,8 +124,25 @@ int main(int argc, char** argv) {
             "wrong inputs");
     execute.measure(count > 1 ? 5 : 1000, [&] { require(method->execute() == Error::Ok, "not executed"); });
     result = method->get_output(0).toTensor().const_data_ptr<float>()[0];
+#ifdef TORCHETTE_LOG
+    executorch::etdump::ETDumpGen tracer({dump, sizeof(dump)});
+    MemoryAllocator traced_memory(sizeof(pool), pool);
+    MemoryManager traced_manager(&traced_memory, &planned_memory);
+    Result<Method> told = program->load_method("forward", &traced_manager, &tracer);
+    require(told->set_input(EValue(Tensor(&a)), 0) == Error::Ok &&
+                told->set_input(EValue(Tensor(&b)), 1) == Error::Ok,
+            "wrong inputs");
+    traced.measure(5, [&] { require(told->execute() == Error::Ok, "not executed"); });
+    require(tracer.num_dropped() == 0, "not traced");
+    volatile uint64_t ticks;
+    clock.measure(1000, [&] { ticks = torchette::current_ticks(), ticks = torchette::current_ticks(); });
+#else
+    traced.measure(1, [] {}), clock.measure(1, [] {});
+#endif
   }
-  std::printf("open %g\nverify %g\nload %g\nexecute %g\narena %zu\nfile %zu\nresult %g\n", open.median(),
-              verify.median(), load.median(), execute.median(), arena, size, static_cast<double>(result));
+  std::printf(
+      "open %g\nverify %g\nload %g\nexecute %g\ntraced %g\nclock %g\narena %zu\nfile %zu\nresult %g\n",
+      open.median(), verify.median(), load.median(), execute.median(), traced.median(), clock.median(), arena,
+      size, static_cast<double>(result));
   return 0;
 }

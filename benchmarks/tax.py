@@ -92,11 +92,18 @@ def measure(folder: Path, repetitions: int) -> tuple[list[Row], str]:
         Row("method memory", "bytes / instruction", 100, *both("noop", chain, COUNT, "arena", COUNT)),
         Row("file", "bytes / instruction", 110, sizes["ours"], sizes.get("peer")),
         Row("execute of one instruction", "ns", 200, *both("noop", single, 1, "execute", 1)),
+        _traced(run(ours["noop"], chain, COUNT, repetitions)),
     ]
     if "peer_chain" in files:
         load = both("noop", files["peer_chain"], COUNT, "load", COUNT)
         rows.insert(3, Row("load of a method, a file of ExecuTorch's", "ns / instruction", 40, *load))
     return rows, note
+
+
+def _traced(figures: dict[str, float]) -> Row:
+    """What an event of an ETDump adds to an instruction; two readings of the system's clock took `clock` meanwhile."""
+    cost = (figures["traced"] - figures["execute"]) / COUNT
+    return Row(f"event of an ETDump (clock read twice: {figures['clock']:.3g} ns)", "ns", 50, cost, None)
 
 
 def write_models(folder: Path) -> tuple[dict[str, Path], str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchette.cli import main
+from torchette.format import etdump
 
 
 @pytest.fixture
@@ -45,3 +46,16 @@ def test_json_and_the_trace(model: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_wrong_use(model: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", model, *words]) == 2
     assert capsys.readouterr().err
+
+
+def test_the_etdump_has_the_same_runs(model: str) -> None:
+    assert main(["profile", model, "-n", "4", "--warm-up", "2", "--etdump", "net.etdp"]) == 0
+    loading, *runs = etdump.load("net.etdp").run_data
+    assert (loading.name, [run.name for run in runs]) == ("Default", ["Execute"] * 6)
+    for run in runs:
+        *kernels, whole = [event.profile_event for event in run.events]
+        assert whole.name == "Method::execute" and whole.chain_index == -1
+        assert all(event.name.startswith("aten::") and event.instruction_id >= 0 for event in kernels)
+        assert all(
+            whole.start_time <= event.start_time <= event.end_time <= whole.end_time for event in kernels
+        )

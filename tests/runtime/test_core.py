@@ -25,7 +25,7 @@ MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "50000"))
 ALLOWED = {"memcpy", "memmove", "memset", "memcmp", "strlen", "strcmp", "strncmp"}
 
 # Of the extension: .ptd files and bundled programs, with what they use of it.
-HEAPLESS = ("flat_tensor", "bundled_program", "element")
+HEAPLESS = ("flat_tensor", "bundled_program", "element", "etdump", "data_sink")
 
 pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="no C++ compiler")
 
@@ -92,7 +92,7 @@ def test_a_build_without_tracing_refuses_a_tracer(tmp_path: Path) -> None:
 def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The core and what reads hostile files beside it, compiled as for a microcontroller: for size, without logging, on the platform layer without libc."""
     folder = tmp_path_factory.mktemp("objects")
-    for name in ("program", "flat_tensor", "bundled_program"):
+    for name in ("program", "flat_tensor", "bundled_program", "etdump"):
         run(
             *(sys.executable, ROOT / "torchette/format/schema.py", ROOT / f"torchette/schema/{name}.fbs"),
             *("--cpp", folder / f"torchette/schema/{name}.h"),

@@ -11,6 +11,7 @@ examples:
   torchette profile net.pte
   torchette profile net.pte -n 200 --top 10
   torchette profile net.pte --trace trace.json   # for chrome://tracing or ui.perfetto.dev
+  torchette profile net.pte --etdump net.etdp     # for an Inspector, ours or ExecuTorch's
   torchette profile net.pte --inputs photo.npy --json
 """
 
@@ -25,6 +26,7 @@ from torchette.cli._console import milliseconds, print_json, print_table
 from torchette.cli.bench import quantiles
 from torchette.devtools import profile
 from torchette.devtools.inspect import describe
+from torchette.format import etdump
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warm-up", type=int, default=3, metavar="RUNS", help="warm-up runs (default: 3)")
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the first rows (default: all)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="also write every run as a Chrome trace")
+    parser.add_argument("--etdump", type=Path, metavar="FILE", help="also write every run as an ETDump")
     parser.add_argument("--json", action="store_true", help="print JSON, in seconds")
 
 
@@ -51,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
     if options.trace:
         trace = profile.trace_events(plan, [*before, *events])
         options.trace.write_text(json.dumps({"traceEvents": trace}))
+    if options.etdump:
+        options.etdump.write_bytes(etdump.dumps(profile.etdump_of([*before, *events])))
     rows = [
         {
             "name": it.name,

@@ -178,11 +178,22 @@ class Module:
 
     Args:
         program: a path or the bytes of a .pte file.
+        data_files, enable_etdump, debug_buffer_size: as in `torchette.runtime.Runtime.load_program`.
     """
 
-    def __init__(self, program: bytes | str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        program: bytes | str | os.PathLike[str],
+        *,
+        data_files: Sequence[str | os.PathLike[str]] = (),
+        enable_etdump: bool = False,
+        debug_buffer_size: int = 0,
+    ) -> None:
         self._program = Runtime.get().load_program(
-            Path(program) if isinstance(program, os.PathLike) else program
+            Path(program) if isinstance(program, os.PathLike) else program,
+            data_files=data_files,
+            enable_etdump=enable_etdump,
+            debug_buffer_size=debug_buffer_size,
         )
         self._methods: dict[str, Any] = {}
         self._inputs: dict[str, list[Any]] = {}
@@ -210,9 +221,21 @@ class Module:
 
     __call__ = forward
 
+    def has_etdump(self) -> bool:
+        """Whether it was loaded with ``enable_etdump=True``."""
+        return self._program.has_etdump()
+
+    def write_etdump_result_to_file(
+        self, path: str | os.PathLike[str], debug_buffer_path: str | os.PathLike[str] | None = None
+    ) -> None:
+        """As `torchette.runtime.Program.write_etdump_result_to_file`."""
+        self._program.write_etdump_result_to_file(path, debug_buffer_path)
+
     def load_bundled_input(self, bundle: BundledModule, method_name: str, testset_idx: int) -> None:
         """Keeps the inputs of a case for `plan_execute`. InputError: there is no such case."""
         self._inputs[method_name] = bundle.case(method_name, testset_idx)[0]
+        if self.has_etdump():
+            self._program.set_bundled_input_index(testset_idx)
 
     def plan_execute(self, method_name: str, clone_outputs: bool = True) -> list[Any]:
         """Runs a method with the inputs that were loaded last."""
@@ -283,16 +306,45 @@ def _load_bundled_program_from_buffer(buffer: bytes, non_const_pool_size: int = 
     return BundledModule(buffer)
 
 
-def _load_for_executorch(path: str, enable_etdump: bool = False) -> Module:
-    del enable_etdump
-    return Module(Path(path))
+def _load_for_executorch(
+    path: str,
+    data_path: str | None = None,
+    enable_etdump: bool = False,
+    debug_buffer_size: int = 0,
+    program_verification: Any = None,
+) -> Module:
+    del program_verification  # either is safe
+    files = [] if data_path is None else [data_path]
+    return Module(
+        Path(path), data_files=files, enable_etdump=enable_etdump, debug_buffer_size=debug_buffer_size
+    )
 
 
-def _load_for_executorch_from_buffer(buffer: bytes, enable_etdump: bool = False) -> Module:
-    del enable_etdump
-    return Module(buffer)
+def _load_for_executorch_from_buffer(
+    buffer: bytes,
+    data_map_buffer: bytes | None = None,
+    enable_etdump: bool = False,
+    debug_buffer_size: int = 0,
+    program_verification: Any = None,
+) -> Module:
+    del program_verification
+    _need_no_data(data_map_buffer)
+    return Module(buffer, enable_etdump=enable_etdump, debug_buffer_size=debug_buffer_size)
 
 
-def _load_for_executorch_from_bundled_program(module: BundledModule, enable_etdump: bool = False) -> Module:
-    del enable_etdump
-    return Module(module.program)
+def _load_for_executorch_from_bundled_program(
+    module: BundledModule,
+    data_map_buffer: bytes | None = None,
+    enable_etdump: bool = False,
+    debug_buffer_size: int = 0,
+) -> Module:
+    _need_no_data(data_map_buffer)
+    return Module(module.program, enable_etdump=enable_etdump, debug_buffer_size=debug_buffer_size)
+
+
+def _need_no_data(buffer: bytes | None) -> None:
+    if buffer is not None:
+        raise InputError(
+            "weights outside of the program are read from files",
+            hints=["Runtime.get().load_program(program, data_files=['weights.ptd'])"],
+        )

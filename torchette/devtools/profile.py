@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the events of a method's executions, and the program. Out: how long each operation takes, and the
-# same over time as a Chrome trace.
-"""The time of each operation of a method: `operations` for a table, `trace_events` for chrome://tracing and Perfetto."""
+# same over time as a Chrome trace or an ETDump.
+"""The time of each operation of a method: `operations` for a table, `trace_events` for chrome://tracing and Perfetto,
+`etdump_of` for Inspectors."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, source_line
+from torchette.format import etdump
 from torchette.runtime import Event
 
 
@@ -106,3 +108,36 @@ def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, 
             }
         )
     return found
+
+
+def etdump_of(events: Iterable[Event]) -> Any:
+    """The ETDump record of the events, a run for loading and one for each execution; `torchette.format.etdump.dumps`
+    makes a file of it. In each run, what ended first comes first, as the runtime writes it."""
+    runs: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        runs[event.block].append(event)
+    return etdump.ETDump(
+        0,
+        [
+            etdump.RunData(
+                "Execute" if block else "Default",
+                events=[_profile_event(event) for event in sorted(held, key=lambda event: event.end)],
+            )
+            for block, held in sorted(runs.items())
+        ],
+    )
+
+
+def _profile_event(event: Event) -> Any:
+    only_name = event.in_delegate and event.part is None
+    return etdump.Event(
+        profile_event=etdump.ProfileEvent(
+            name=None if only_name else event.name or None,
+            chain_index=-1 if event.chain is None else event.chain,
+            instruction_id=-1 if event.instruction is None else event.instruction,
+            delegate_debug_id_int=-1 if event.part is None else event.part,
+            delegate_debug_id_str=event.name if only_name else None,
+            start_time=event.begin,
+            end_time=event.end,
+        )
+    )

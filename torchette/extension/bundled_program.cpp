@@ -190,6 +190,8 @@ Error BundledProgram::load_bundled_input(Method& method, size_t case_index) cons
   TORCHETTE_CHECK(inputs.size() == method.inputs_size(), InvalidArgument,
                   "case %zu has %zu inputs, the method takes %zu", case_index, inputs.size(),
                   method.inputs_size());
+  if (EventTracer* const tracer = method.get_event_tracer())
+    tracer->set_bundled_input_index(static_cast<int>(case_index));
   for (size_t i = 0; i < inputs.size(); ++i) {
     StoredTensor tensor;
     TORCHETTE_TRY(method.set_input(value_of(inputs[i], &tensor), i));

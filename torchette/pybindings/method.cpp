@@ -100,8 +100,10 @@ class LoadedMethod {
       inputs_.push_back(unwrap(meta.input_tag(i)) == Tag::Tensor
                             ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
                             : std::nullopt);
-    EventTracer* const tracer = recorder_.has_value() ? &*recorder_ : nullptr;
+    EventTracer* tracer = program_->etdump();
+    if (recorder_.has_value()) tracer = &*recorder_;
     const NumThreadsScope scope(threads);
+    const std::unique_lock<std::mutex> turn = etdump_turn();
     method_.emplace(
         unwrap(program_->program().load_method(name.c_str(), &*memory_, tracer, program_->data_map())));
     constexpr size_t kMost = 256;  // more than there are chains are of no use
@@ -134,6 +136,7 @@ class LoadedMethod {
     {
       nb::gil_scoped_release release;
       const std::lock_guard<std::mutex> lock(mutex_);
+      const std::unique_lock<std::mutex> turn = etdump_turn();
       take_log();
       const Interruptible interruptible(*method_);
       error = run({values.data(), values.size()}, outcomes);
@@ -189,6 +192,12 @@ class LoadedMethod {
   size_t dynamic_memory_peak() const { return dynamic_memory_.peak(); }
 
  private:
+  /// Methods that write to one ETDump take turns.
+  std::unique_lock<std::mutex> etdump_turn() const {
+    return program_->etdump() == nullptr ? std::unique_lock<std::mutex>()
+                                         : std::unique_lock<std::mutex>(program_->etdump_mutex());
+  }
+
   void convert(nb::handle object, size_t i, Argument* out) {
     if (inputs_[i].has_value()) {
       out->set_tensor(object, *inputs_[i], method_->writes_input(i), i);

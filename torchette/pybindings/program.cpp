@@ -93,6 +93,15 @@ nb::class_<LoadedProgram> bind_programs(nb::module_& m) {
             program.add_data_file(path);
           },
           nb::arg("path"))
+      .def("enable_etdump", &LoadedProgram::enable_etdump, nb::arg("debug_buffer_size"))
+      .def("take_etdump", &LoadedProgram::take_etdump)
+      .def(
+          "set_bundled_input_index",
+          [](LoadedProgram& program, int index) {
+            const std::lock_guard<std::mutex> lock(program.etdump_mutex());
+            program.etdump()->set_bundled_input_index(index);
+          },
+          nb::arg("index"))
       .def_prop_ro("method_names", &method_names)
       .def("describe", &describe_method, nb::arg("method"));
 }

@@ -5,11 +5,13 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/etdump.h"
 #include "torchette/extension/flat_tensor.h"
 #include "torchette/extension/mmap_data_loader.h"
 #include "torchette/pybindings/faults.h"
@@ -50,6 +52,33 @@ class LoadedProgram {
     data_maps_.push_back(unwrap(extension::FlatTensorDataMap::load(data_files_.back().get())));
     data_map_.emplace(Span<const extension::FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
   }
+  /// Methods that are loaded from now on write an ETDump; with the values of all instructions where there is
+  /// a buffer for them.
+  void enable_etdump(size_t debug_buffer_size) {
+    etdump_ = std::make_unique<extension::ETDumpGen>();
+    if (debug_buffer_size == 0) return;
+    debug_buffer_ = allocate_memory(debug_buffer_size);
+    debug_buffer_size_ = debug_buffer_size;
+    etdump_->set_event_tracer_debug_level(EventTracerDebugLogLevel::kIntermediateOutputs);
+    clear_debug_buffer();
+  }
+  /// Null where there is none. Whoever uses it holds the mutex.
+  extension::ETDumpGen* etdump() const { return etdump_.get(); }
+  std::mutex& etdump_mutex() { return etdump_mutex_; }
+  /// The bytes of the dump and of the values in it, what events found no room, and an empty dump from now on.
+  nb::tuple take_etdump() {
+    const std::lock_guard<std::mutex> lock(etdump_mutex_);
+    const size_t dropped = etdump_->num_dropped();
+    const extension::ETDumpResult dump = etdump_->get_etdump_data();
+    const nb::bytes bytes(dump.buf, dump.size);
+    platform_free(dump.buf);
+    const extension::DataSinkBase* const sink = etdump_->get_data_sink();
+    const nb::bytes values(static_cast<const void*>(debug_buffer_.get()),
+                           sink == nullptr ? 0 : sink->get_used_bytes());
+    etdump_->reset();
+    clear_debug_buffer();
+    return nb::make_tuple(bytes, values, dropped);
+  }
   /// Null where no data file was added.
   const NamedDataMap* data_map() const { return data_map_ ? &*data_map_ : nullptr; }
 
@@ -72,6 +101,11 @@ class LoadedProgram {
     Py_buffer view_;
   };
 
+  void clear_debug_buffer() {
+    if (debug_buffer_size_ != 0)
+      (void)etdump_->set_debug_buffer({static_cast<uint8_t*>(debug_buffer_.get()), debug_buffer_size_}).ok();
+  }
+
   std::optional<extension::MmapDataLoader> file_;
   View view_;
   Memory copy_;
@@ -80,6 +114,10 @@ class LoadedProgram {
   std::vector<extension::FlatTensorDataMap> data_maps_;
   std::optional<extension::MergedDataMap> data_map_;
   std::optional<Program> program_;
+  std::unique_ptr<extension::ETDumpGen> etdump_;
+  std::mutex etdump_mutex_;
+  Memory debug_buffer_;
+  size_t debug_buffer_size_ = 0;
 };
 
 using SharedProgram = std::shared_ptr<LoadedProgram>;

@@ -236,6 +236,15 @@ def _thread_count(count: Any) -> int:
     return count
 
 
+def _etdump_bytes(size: Any, enabled: bool) -> int | None:
+    """Bytes of the debug buffer; None where no ETDump is asked for."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 62:
+        raise InputError(f"a debug buffer cannot have {size!r} bytes", hints=["a whole number from 0"])
+    if size and not enabled:
+        raise InputError("a debug buffer is part of an ETDump", hints=["enable_etdump=True"])
+    return size if enabled else None
+
+
 def _kind(kind: int) -> str:
     return _KINDS[kind] if kind < len(_KINDS) else "list"
 
@@ -384,9 +393,50 @@ class Method:
 class Program:
     """A program: its methods share its constants."""
 
-    def __init__(self, program: Any, name: str) -> None:
+    def __init__(self, program: Any, name: str, has_etdump: bool = False) -> None:
         self._program = program
         self._name = name
+        self._has_etdump = has_etdump
+
+    def has_etdump(self) -> bool:
+        """Whether it was loaded with ``enable_etdump=True``."""
+        return self._has_etdump
+
+    def write_etdump_result_to_file(
+        self, etdump_path: str | os.PathLike[str], debug_buffer_path: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Writes what its methods have done since it was loaded, or since the last call, for Inspectors.
+
+        Args:
+            etdump_path: gets the ETDump (.etdp): times of each instruction, of what backends do and of loading.
+            debug_buffer_path: gets the values that instructions have written, where there is a debug buffer.
+
+        Raises:
+            InputError: the program was loaded without ``enable_etdump=True``, or no method was loaded since the last call.
+        """
+        self._need_etdump()
+        dump, values, dropped = self._program.take_etdump()
+        if not dump:
+            raise InputError(
+                f"{self._name}: there is nothing to write: no method was loaded or run since the last ETDump"
+            )
+        if dropped:
+            words = f"{self._name}: {dropped} events or values found no room and are not in the ETDump: a larger debug_buffer_size keeps them"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+        Path(etdump_path).write_bytes(dump)
+        if debug_buffer_path is not None:
+            Path(debug_buffer_path).write_bytes(values)
+
+    def set_bundled_input_index(self, index: int) -> None:
+        """Says which case of a bundled program runs from now on, for the ETDump; -1 for none."""
+        self._need_etdump()
+        self._program.set_bundled_input_index(index)
+
+    def _need_etdump(self) -> None:
+        if not self._has_etdump:
+            raise InputError(
+                f"{self._name} was loaded without an ETDump", hints=["load_program(..., enable_etdump=True)"]
+            )
 
     @property
     def method_names(self) -> set[str]:
@@ -407,12 +457,14 @@ class Program:
         then run one after the other. `torchette profile` prints a table of it.
 
         Raises:
-            InputError: `threads` is no whole number from 1.
+            InputError: `threads` is no whole number from 1, or the program has an ETDump and `tracing` is asked for.
             RuntimeLoadError: there is no such method, or it needs kernels (all of them are named) or backends that are not
                 there.
             FormatError: the file is damaged.
         """
         count = 0 if threads is None else _thread_count(threads)
+        if tracing and self._has_etdump:
+            raise InputError("a method has one tracer: the ETDump, or the events that tracing=True records")
         meta = self.metadata(name)
         try:
             return Method(self._program.load_method(name, count, tracing), meta)
@@ -772,6 +824,8 @@ class Runtime:
         *,
         verification: Verification = Verification.InternalConsistency,
         data_files: Sequence[str | os.PathLike] = (),
+        enable_etdump: bool = False,
+        debug_buffer_size: int = 0,
     ) -> Program:
         """Opens a program.
 
@@ -781,12 +835,17 @@ class Runtime:
             verification: how much is checked at once.
             data_files: paths of the .ptd files with the weights that the program has not; mapped, so that programs share
                 them. Where two have a name, the first has it.
+            enable_etdump: whether its methods record what they do, see `Program.write_etdump_result_to_file`.
+            debug_buffer_size: bytes for the values that every instruction writes, recorded too where it is not 0. Values
+                that find no room are left out.
 
         Raises:
+            InputError: a debug buffer of less than 0 bytes, or without `enable_etdump`, or more than there is memory for.
             ModelNotFoundError: there is no such file.
             FormatError: the file is not a program, or a data file is none, or one of them is cut short or damaged.
         """
         verify = verification == Verification.InternalConsistency
+        etdump = _etdump_bytes(debug_buffer_size, enable_etdump)
         native = _module()
         name = "the program"
         try:
@@ -796,7 +855,7 @@ class Runtime:
                     raise ModelNotFoundError(f"there is no file {name}")
                 if os.path.isdir(name):
                     raise FormatError(f"{name} is a folder, a program is a file")
-                return self._opened(native.Program.from_path(name, verify), name, data_files)
+                return self._opened(native.Program.from_path(name, verify), name, data_files, etdump)
             if hasattr(data, "read"):
                 name = str(getattr(data, "name", name))
                 data = data.read()
@@ -805,7 +864,7 @@ class Runtime:
                     f"a program is a path, bytes or a binary file, not {type(data).__name__}",
                     hints=["Runtime.get().load_program('model.pte')"],
                 )
-            return self._opened(native.Program.from_bytes(data, verify), name, data_files)
+            return self._opened(native.Program.from_bytes(data, verify), name, data_files, etdump)
         except native.Fault as fault:
             _, number, text, _ = fault.args
             _log.error("%s: %s", name, text)
@@ -815,7 +874,9 @@ class Runtime:
             raise kind(f"{name}: {text}") from None
 
     @staticmethod
-    def _opened(program: Any, name: str, data_files: Sequence[str | os.PathLike]) -> Program:
+    def _opened(
+        program: Any, name: str, data_files: Sequence[str | os.PathLike], etdump: int | None
+    ) -> Program:
         for file in data_files:
             path = os.fspath(file)
             if not os.path.exists(path):
@@ -826,7 +887,12 @@ class Runtime:
                 _, number, text, _ = fault.args
                 kind = FormatError if number == _INVALID_EXTERNAL_DATA else RuntimeLoadError
                 raise kind(f"{path}: {text}") from None
-        return Program(program, name)
+        if etdump is not None:
+            try:
+                program.enable_etdump(etdump)
+            except MemoryError:
+                raise InputError(f"there is no memory for a debug buffer of {etdump} bytes") from None
+        return Program(program, name, etdump is not None)
 
     def __repr__(self) -> str:
         return f"<Runtime with {len(operator_names())} operators>"

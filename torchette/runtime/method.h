@@ -162,7 +162,9 @@ class Method : private MethodParts {
   // with a tracer: method_trace.cpp
   void trace(EventTracer* event_tracer);
   Error execute_traced();
+  class Records;
   Error run_traced(BackendExecutionContext& context);
+  Error run_traced(BackendExecutionContext& context, Records& records);
   void log_results(const Kernel* kernel, const flat::Table& call, const Instruction& instruction) const;
   Error check_backed(const Control& control) const;
   Error move(int32_t from, int32_t to);

@@ -28,6 +28,47 @@ const char* name_of(Arguments kind) {
 
 }  // namespace
 
+/// The instructions in the file, read one after the other: an event may cost less than finding each from the
+/// start of the file.
+class Method::Records {
+ public:
+  explicit Records(const Method& method)
+      : method_(method), reader_(method.program_->reader()), instruction_(reader_), kernel_call_(reader_) {}
+  Records(const Records&) = delete;
+
+  /// Goes to instruction `at` of the method.
+  void seek(size_t at) {
+    if (at - first_ >= records_.size()) {
+      size_t index;
+      method_.find_record(reader_, at, &chain_, &index);
+      first_ = at - index;
+      const flat::Tables chains =
+          flat::Table::at(&reader_, method_.plan_).tables(schema::ExecutionPlan::kChains);
+      records_ = chains[chain_].tables(schema::Chain::kInstructions);
+    }
+    instruction_.seek(records_, at - first_);
+  }
+  size_t chain() const { return chain_; }
+  /// The first instruction of the chain.
+  size_t first() const { return first_; }
+  Arguments kind() const { return instruction_.get<Arguments>(schema::Instruction::kInstrArgsType); }
+  flat::Table call() const { return instruction_.table(schema::Instruction::kInstrArgs); }
+  /// Null where it calls none.
+  const Kernel* kernel() {
+    if (kind() != Arguments::KernelCall) return nullptr;
+    kernel_call_.seek(instruction_.follow(schema::Instruction::kInstrArgs));
+    return method_.kernels_[kernel_call_.get<uint32_t>(schema::KernelCall::kOpIndex)];
+  }
+
+ private:
+  const Method& method_;
+  flat::Reader reader_;
+  flat::Tables records_;
+  size_t chain_ = 0, first_ = 0;
+  flat::CursorOf<schema::Instruction> instruction_;
+  flat::CursorOf<schema::KernelCall> kernel_call_;
+};
+
 void Method::trace(EventTracer* event_tracer) {
   static_cast<Traced&>(*this) = Traced(event_tracer, event_tracer->track_allocator("temp"));
 }
@@ -38,7 +79,8 @@ Error Method::execute_traced() {
   const EventTracerProfileScope scope(&tracer, "Method::execute");
   TORCHETTE_TRY(start());
   BackendExecutionContext context = this->context();
-  while (next_ < end_.load(std::memory_order_relaxed)) TORCHETTE_TRY(run_traced(context));
+  Records records(*this);
+  while (next_ < end_.load(std::memory_order_relaxed)) TORCHETTE_TRY(run_traced(context, records));
   TORCHETTE_TRY(finish());
   if (tracer.event_tracer_debug_level() >= EventTracerDebugLogLevel::kProgramOutputs)
     for (int32_t output : outputs_)
@@ -46,30 +88,30 @@ Error Method::execute_traced() {
   return Error::Ok;
 }
 
-/// The next instruction, with its event around it and nothing else in that.
 Error Method::run_traced(BackendExecutionContext& context) {
+  Records records(*this);
+  return run_traced(context, records);
+}
+
+/// The next instruction, with its event around it and nothing else in that.
+Error Method::run_traced(BackendExecutionContext& context, Records& records) {
   EventTracer& tracer = *event_tracer();
-  flat::Reader reader = program_->reader();
-  size_t chain, index;
-  const flat::Table record = find_record(reader, next_, &chain, &index);
-  const auto kind = record.get<Arguments>(schema::Instruction::kInstrArgsType);
-  const flat::Table call = record.table(schema::Instruction::kInstrArgs);
-  const Kernel* kernel =
-      kind == Arguments::KernelCall ? kernels_[call.get<uint32_t>(schema::KernelCall::kOpIndex)] : nullptr;
+  records.seek(next_);
+  const Kernel* const kernel = records.kernel();
+  const auto chain = static_cast<ChainID>(records.chain());
+  const auto handle = static_cast<DebugHandle>(next_ - records.first());
   const Instruction& instruction = instructions_[next_++];
   const bool all = tracer.event_tracer_profiling_level() == EventTracerProfilingLevel::kProfileAllEvents;
-  const auto handle = static_cast<DebugHandle>(index);
-  tracer.set_chain_debug_handle(static_cast<ChainID>(chain), handle);
+  tracer.set_chain_debug_handle(chain, handle);
   Error error;
   {
-    const EventTracerProfileScope scope(all ? &tracer : nullptr,
-                                        kernel != nullptr ? kernel->name : name_of(kind),
-                                        static_cast<ChainID>(chain), handle);
+    const EventTracerProfileScope scope(
+        all ? &tracer : nullptr, kernel != nullptr ? kernel->name : name_of(records.kind()), chain, handle);
     error = run(instruction, context);
   }
   if (error == Error::Ok &&
       tracer.event_tracer_debug_level() >= EventTracerDebugLogLevel::kIntermediateOutputs)
-    log_results(kernel, call, instruction);
+    log_results(kernel, records.call(), instruction);
   tracer.set_chain_debug_handle(kUnsetChainId, kUnsetDebugHandle);
   return error == Error::Ok ? error : explain(error);
 }

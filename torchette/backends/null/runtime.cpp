@@ -188,6 +188,14 @@ class NullBackend final : public BackendInterface {
           run<float>(it.operation, left, right, out, n);
       }
       event_tracer_end_profiling_delegate(context.event_tracer(), event);
+      if (context.event_tracer() != nullptr && context.event_tracer()->event_tracer_debug_level() >=
+                                                   EventTracerDebugLogLevel::kIntermediateOutputs) {
+        TensorImpl result = *shape.unsafe_impl();
+        result.data = out;
+        result.type = dtype_of(program.values[first + i]);
+        event_tracer_log_output_delegate(context.event_tracer(), nullptr, static_cast<DelegateDebugIntId>(i),
+                                         Tensor(&result));
+      }
     }
     for (uint32_t i = 0; i < header.outputs; ++i) {
       const Tensor out = arguments[header.inputs + i]->to_tensor();

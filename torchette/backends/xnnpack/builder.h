@@ -34,6 +34,7 @@ constexpr size_t kRegion = size_t{2} << 20;
 /// A value of the payload.
 struct Defined {
   bool present = false;
+  bool tapped = false;
   bool constant = false;
   bool result = false;     // of the graph
   bool is_packed = false;  // weights
@@ -44,6 +45,7 @@ struct Defined {
   size_t channel_dim = 0;  // of scales, where there is one for each channel
   size_t inner_dims = 0;   // quantized together, of a value that is quantized when the graph runs
   uint32_t id = XNN_INVALID_VALUE_ID;
+  uint32_t external = XNN_INVALID_VALUE_ID;
   std::vector<size_t> dims;
   const void* data = nullptr;  // of a constant
   size_t buffer = SIZE_MAX;    // its place among the named data
@@ -59,6 +61,9 @@ inline size_t product(const std::vector<size_t>& dims) {
 }
 /// Of an element.
 size_t bits(xnn_datatype type);
+/// Of a value that is plain: floats, or integers with one scale.
+bool is_plain(xnn_datatype type);
+ScalarType argument_type(xnn_datatype type);
 
 /// A node of the payload: its fields, and what its results are clamped to.
 struct Definition {
@@ -69,10 +74,11 @@ struct Definition {
 
 class Builder {
  public:
-  Builder(const FreeableBuffer& processed, const NamedDataMap* named, Graph* graph)
+  Builder(const FreeableBuffer& processed, const NamedDataMap* named, bool taps, Graph* graph)
       : bytes_(static_cast<const uint8_t*>(processed.data())),
         size_(processed.size()),
         named_(named),
+        taps_(taps),
         out_(*graph) {}
 
   Error build();
@@ -83,6 +89,8 @@ class Builder {
   Error scales(const Table& quant, uint16_t inline_slot, uint16_t index_slot, size_t item, size_t count,
                const void** data);
   void find_weights(const Table& entry);
+  Error find_taps(const Table& root);
+  void finish_taps();
   Error value(const Table& entry);
 
   /// What a node may read: numbers that stand for themselves or have one scale; those and rows that are
@@ -150,6 +158,7 @@ class Builder {
   const uint8_t* bytes_;
   size_t size_;
   const NamedDataMap* named_;
+  bool taps_;
   Graph& out_;
   const uint8_t* data_ = nullptr;  // of constants behind the graph
   size_t data_size_ = 0;

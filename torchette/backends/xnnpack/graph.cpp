@@ -17,12 +17,12 @@ namespace {
 constexpr char kHeaderMagic[] = {'X', 'H', '0', '0'};
 constexpr size_t kHeaderSize = 30;
 
+}  // namespace
+
 bool is_plain(xnn_datatype type) {
   return type == xnn_datatype_fp32 || type == xnn_datatype_fp16 || type == xnn_datatype_qint8 ||
          type == xnn_datatype_quint8;
 }
-
-}  // namespace
 
 Error Builder::build() {
   size_t at = 0, size = size_;
@@ -54,9 +54,10 @@ Error Builder::build() {
   const uint32_t externs = root.get<uint32_t>(fb::XNNGraph::kNumExterns);
   TORCHETTE_CHECK(reader.ok() && root.present() && externs <= values.size(), DelegateInvalidCompatibility,
                   "an XNNPACK payload is damaged");
-  TORCHETTE_XNN(xnn_create_subgraph(externs, 0, &out_.subgraph));
   known_.resize(values.size());
   externs_ = externs;
+  if (taps_) TORCHETTE_TRY(find_taps(root));
+  TORCHETTE_XNN(xnn_create_subgraph(externs + static_cast<uint32_t>(out_.taps.size()), 0, &out_.subgraph));
   for (size_t i = 0; i < nodes.size(); ++i) find_weights(nodes[i]);
   for (size_t i = 0; i < values.size(); ++i) {
     TORCHETTE_TRY(value(values[i]));
@@ -94,7 +95,39 @@ Error Builder::build() {
   TORCHETTE_CHECK(out_.inputs.size() + out_.outputs.size() == externs, DelegateInvalidCompatibility,
                   "an XNNPACK payload has %u arguments, %zu of them are defined", externs,
                   out_.inputs.size() + out_.outputs.size());
+  finish_taps();
   return Error::Ok;
+}
+
+/// The values that are to be seen. A payload that does not list them, such as ExecuTorch's, shows none.
+Error Builder::find_taps(const Table& root) {
+  const auto handles = root.vector<uint32_t>(fb::XNNGraph::kTapHandles);
+  const auto values = root.vector<uint32_t>(fb::XNNGraph::kTapValues);
+  const auto layouts = root.vector<uint8_t>(fb::XNNGraph::kTapLayouts);
+  TORCHETTE_CHECK(values.size() == handles.size() && layouts.size() == handles.size(),
+                  DelegateInvalidCompatibility, "an XNNPACK payload names %zu results of %zu nodes",
+                  values.size(), handles.size());
+  for (size_t i = 0; i < handles.size(); ++i) {
+    TORCHETTE_CHECK(values[i] < known_.size() && (layouts[i] == 0 || layouts[i] == 3 || layouts[i] == 4),
+                    DelegateInvalidCompatibility, "value %u of an XNNPACK payload is no result", values[i]);
+    known_[values[i]].tapped = true;
+    out_.taps.push_back({handles[i], values[i], XNN_INVALID_VALUE_ID, layouts[i], ScalarType::Float});
+  }
+  return Error::Ok;
+}
+
+/// Keeps those that nodes make, or that are given.
+void Builder::finish_taps() {
+  std::vector<Tap> kept;
+  for (Tap tap : out_.taps) {
+    const Defined& it = known_[tap.value];
+    const bool is_image = tap.layout == 0 || (it.dims.size() == 4 && (tap.layout == 4 || it.dims[1] == 1));
+    if (!it.ready || it.constant || it.external == XNN_INVALID_VALUE_ID || !is_image) continue;
+    tap.id = it.external;
+    tap.type = argument_type(it.type);
+    kept.push_back(tap);
+  }
+  out_.taps = std::move(kept);
 }
 
 void Builder::find_weights(const Table& entry) {
@@ -176,8 +209,8 @@ void Builder::same(const Table& n, uint16_t input, uint16_t output) {
   step(Step::Kind::Same, n, {input}, output);
 }
 
-Error read_graph(const FreeableBuffer& processed, const NamedDataMap* named_data, Graph* out) {
-  return Builder(processed, named_data, out).build();
+Error read_graph(const FreeableBuffer& processed, const NamedDataMap* named_data, bool taps, Graph* out) {
+  return Builder(processed, named_data, taps, out).build();
 }
 
 }  // namespace xnnpack

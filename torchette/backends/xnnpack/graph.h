@@ -24,6 +24,15 @@ struct External {
   std::vector<size_t> dims;  // as compiled: upper bounds where they vary
 };
 
+/// The result of a node of the program, for a tracer that asks for those inside.
+struct Tap {
+  uint32_t debug_handle;  // of the node
+  uint32_t value;         // its place among the values
+  uint32_t id;            // an argument, or where the library writes to memory of the tap
+  uint8_t layout;         // as in the payload
+  ScalarType type;
+};
+
 /// Named data, and whether they are read when the graph runs; the others the library packs.
 struct Constant {
   FreeableBuffer bytes;
@@ -37,6 +46,8 @@ struct Graph {
   std::vector<External> inputs, outputs;
   std::vector<Step> steps;      // one for each node
   std::vector<Origin> origins;  // likewise
+  std::vector<Tap> taps;        // where they are asked for
+  uint32_t tapped = 0;          // values that are in memory of taps, with the ids behind the arguments
   std::vector<Dims> sizes;      // of all values, as compiled: upper bounds where they vary
   std::deque<Constant> constants;
   std::vector<std::vector<char>> copies;    // of constants that nodes read when the graph runs
@@ -72,8 +83,9 @@ struct Graph {
 };
 
 /// Errors: DelegateInvalidCompatibility (not a payload of this version, or damaged), NotSupported (a node or
-/// a type that this build does not have), those of the named data.
-Error read_graph(const FreeableBuffer& processed, const NamedDataMap* named_data, Graph* out);
+/// a type that this build does not have), those of the named data. `taps`: whether results inside are to be
+/// seen from outside. Then none of them is fused away.
+Error read_graph(const FreeableBuffer& processed, const NamedDataMap* named_data, bool taps, Graph* out);
 
 }  // namespace xnnpack
 }  // namespace torchette

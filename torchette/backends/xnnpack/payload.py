@@ -183,6 +183,16 @@ class Payload:
             if window == math.prod(source.dims[:-1]) == 1 and weights.datatype == _FLOAT32:
                 self._rows.add(fields["filter_id"])
 
+    def tap(self, handle: int, number: int, layout: int, dtype: torch.dtype) -> None:
+        """Says that a value is the result of the node with this debug handle; see xnnpack.fbs for `layout`. Nothing
+        where it holds something else, such as the rows that stand for a dequantized tensor."""
+        held = _tensor(self._graph.xvalues[number])
+        kinds = {torch.float32: "fp32", torch.float16: "fp16", torch.int8: "qint8"}
+        if kinds.get(dtype) == held.datatype.name.removeprefix("xnn_datatype_") and not held.constant_buffer_idx:
+            self._graph.tap_handles.append(handle)
+            self._graph.tap_values.append(number)
+            self._graph.tap_layouts += bytes([layout])
+
     def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
         """The bytes for the runtime, and the constants that it finds by name, in the order in which it asks for them.
 

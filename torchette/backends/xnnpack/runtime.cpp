@@ -10,6 +10,7 @@
 
 #include "torchette/backends/xnnpack/graph.h"
 #include "torchette/backends/xnnpack/profile.h"
+#include "torchette/backends/xnnpack/taps.h"
 #include "torchette/runtime/backend_options.h"
 #include "torchette/runtime/threads.h"
 
@@ -66,6 +67,7 @@ struct Handle {
   std::vector<xnnpack::Dims> sizes;         // of all values
   bool ready = false;                       // reshaped and set up
   xnnpack::Profile profile;                 // where a tracer was there when this was loaded
+  xnnpack::Taps taps;                       // where it asked for what is inside
 
   Handle() = default;
   Handle(const Handle&) = delete;
@@ -166,8 +168,10 @@ class XnnpackBackend final : public BackendInterface {
                       output.id);
       TORCHETTE_TRY(resize(*arguments[output.id], output, {dims, dims + rank}));
     }
+    if (setup) TORCHETTE_TRY(handle.taps.make_room(handle.runtime));
     for (xnn_external_value& it : handle.pointers) {
-      void* data = arguments[it.id]->to_tensor().mutable_data_ptr();
+      void* data = handle.taps.data(it.id);
+      if (data == nullptr) data = arguments[it.id]->to_tensor().mutable_data_ptr();
       setup = setup || it.data != data;
       it.data = data;
     }
@@ -183,6 +187,7 @@ class XnnpackBackend final : public BackendInterface {
     TORCHETTE_CHECK(status == xnn_status_success, Internal, "XNNPACK failed: status %d",
                     static_cast<int>(status));
     if (tracer != nullptr) handle.profile.tell(handle.runtime, start, tracer);
+    if (wants_taps(tracer)) handle.taps.tell(handle.sizes, arguments, tracer);
     handle.ready = true;
     return Error::Ok;
   }
@@ -248,7 +253,8 @@ class XnnpackBackend final : public BackendInterface {
   Error start(BackendInitContext& context, const FreeableBuffer& processed, Handle* handle) const {
     TORCHETTE_CHECK(initialize(), NotSupported, "XNNPACK does not know this processor, or has no memory");
     const void* program = context.get_named_data_source();
-    TORCHETTE_TRY(xnnpack::read_graph(processed, context.get_named_data_map(), &handle->graph));
+    TORCHETTE_TRY(xnnpack::read_graph(processed, context.get_named_data_map(),
+                                      wants_taps(context.event_tracer()), &handle->graph));
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       TORCHETTE_TRY(get_threads(wanted_threads(), &handle->threads));
@@ -279,11 +285,17 @@ class XnnpackBackend final : public BackendInterface {
                     "XNNPACK refuses the graph: status %d", static_cast<int>(status));
     for (const auto* list : {&handle->graph.inputs, &handle->graph.outputs})
       for (const External& it : *list) handle->pointers.push_back({it.id, nullptr});
+    handle->taps.learn(handle->graph, static_cast<uint32_t>(handle->pointers.size()), &handle->pointers);
     handle->shapes.resize(handle->graph.inputs.size());
     handle->sizes = handle->graph.sizes;
     if (traced) handle->profile.learn(handle->runtime, handle->graph.origins);
     handle->graph.shrink();
     return Error::Ok;
+  }
+
+  static bool wants_taps(const EventTracer* tracer) {
+    return tracer != nullptr &&
+           tracer->event_tracer_debug_level() >= EventTracerDebugLogLevel::kIntermediateOutputs;
   }
 
   static Error check(const Value& value, const External& expected) {

@@ -40,6 +40,8 @@ xnn_datatype library_type(fb::XNNDatatype type) {
   }
 }
 
+}  // namespace
+
 ScalarType argument_type(xnn_datatype type) {
   switch (type) {
     case xnn_datatype_fp16:
@@ -52,8 +54,6 @@ ScalarType argument_type(xnn_datatype type) {
       return ScalarType::Float;
   }
 }
-
-}  // namespace
 
 size_t bits(xnn_datatype type) {
   switch (type) {
@@ -140,7 +140,7 @@ Error Builder::value(const Table& entry) {
   const auto stored = t.get<fb::XNNDatatype>(T::kDatatype);
   const xnn_datatype type = library_type(stored);
   const Span<const uint32_t> given = t.vector<uint32_t>(T::kDims);
-  const uint32_t id_out = t.get<uint32_t>(T::kIdOut), external = t.get<uint32_t>(T::kExternalId);
+  const uint32_t id_out = t.get<uint32_t>(T::kIdOut), argument = t.get<uint32_t>(T::kExternalId);
   const uint32_t flags = t.get<uint32_t>(T::kFlags), buffer = t.get<uint32_t>(T::kConstantBufferIdx);
   TORCHETTE_CHECK(type != xnn_datatype_invalid, NotSupported,
                   "value %u of XNNPACK's graph has type number %d, which this build does not have", id_out,
@@ -177,10 +177,14 @@ Error Builder::value(const Table& entry) {
     identity += '/' + std::to_string(static_cast<int>(type));
     for (size_t d : it.dims) identity += ',' + std::to_string(d);
   }
-  const bool is_external = external != XNN_INVALID_VALUE_ID;
-  TORCHETTE_CHECK(!is_external || (external < externs_ && (flags == 1 || flags == 2) && !it.constant),
-                  DelegateInvalidCompatibility, "value %u is argument %u of %u", id_out, external, externs_);
-  const uint32_t kept_flags = is_external ? flags : 0;
+  const bool is_external = argument != XNN_INVALID_VALUE_ID;
+  TORCHETTE_CHECK(!is_external || (argument < externs_ && (flags == 1 || flags == 2) && !it.constant),
+                  DelegateInvalidCompatibility, "value %u is argument %u of %u", id_out, argument, externs_);
+  // the library writes a value that is tapped to memory of ours, as if it were a result
+  const bool is_tap = it.tapped && !is_external && !it.constant && is_plain(type);
+  const uint32_t external = is_tap ? externs_ + out_.tapped++ : argument;
+  const uint32_t kept_flags = is_tap ? XNN_VALUE_FLAG_EXTERNAL_OUTPUT : is_external ? flags : 0;
+  it.external = external;
   const size_t* dims = it.dims.data();
   const size_t rank = it.dims.size();
   xnn_subgraph_t g = out_.subgraph;
@@ -254,7 +258,7 @@ Error Builder::value(const Table& entry) {
   it.ready = it.constant || (is_external && flags == 1);
   it.result = is_external && flags == 2;
   if (is_external)
-    (flags == 1 ? out_.inputs : out_.outputs).push_back({external, id_out, argument_type(type), it.dims});
+    (flags == 1 ? out_.inputs : out_.outputs).push_back({argument, id_out, argument_type(type), it.dims});
   return Error::Ok;
 }
 

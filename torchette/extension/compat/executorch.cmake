@@ -3,6 +3,10 @@
 # place under executorch/, and what it includes. By itself: cmake -DDESTINATION=<folder> -P executorch.cmake
 
 set(torchette_compat
+  devtools/etdump/data_sinks/buffer_data_sink.h  compat/etdump.h
+  devtools/etdump/data_sinks/data_sink_base.h    compat/etdump.h
+  devtools/etdump/data_sinks/file_data_sink.h    compat/etdump.h
+  devtools/etdump/etdump_flatcc.h                compat/etdump.h
   runtime/backend/backend_execution_context.h    compat/runtime.h
   runtime/backend/backend_init_context.h         compat/runtime.h
   runtime/backend/interface.h                    compat/runtime.h

@@ -19,7 +19,9 @@
 #include "torchette/extension/bundled_program.h"
 #include "torchette/extension/element.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/extension/etdump.h"
 #include "torchette/extension/event_recorder.h"
+#include "torchette/extension/file_data_sink.h"
 #include "torchette/extension/mmap_data_loader.h"
 #include "torchette/extension/module.h"
 #include "torchette/extension/print_value.h"
@@ -54,7 +56,13 @@ Runs a method of a .pte file. Inputs without a file are ones.
   --bundleio_rtol R, --bundleio_atol A
                           an element fits if |output - expected| <= A + R * |expected| (0.01 each)
   --trace_path FILE       write the times of loading and executing as a Chrome trace
-  --etdump_path           an option of ExecuTorch's runner; refused, not available yet
+  --etdump_path FILE      write what loading and executing did, and when, as an ETDump for Inspectors (.etdp)
+  --dump_outputs, --dump_intermediate_outputs
+                          with --etdump_path: the values of the outputs, or of every instruction, too
+  --debug_output_path FILE
+                          where these values go (debug_output.bin)
+  --debug_buffer_size N   keep them in N bytes of memory and write them at the end; values that find no room
+                          are left out (default: each is written to the file when it is there)
   --help                  this text
 
 examples:
@@ -67,12 +75,28 @@ where an option or a file is wrong.
 
 /// All known options with their default values.
 std::map<std::string, std::string> options = {
-    {"model_path", "model.pte"}, {"method_name", ""},  {"inputs", ""},
-    {"input_shapes", ""},        {"output_file", ""},  {"print_output", "summary"},
-    {"num_executions", "1"},     {"json", "false"},    {"server_mode", "false"},
-    {"cpu_threads", "-1"},       {"data_path", ""},    {"etdump_path", ""},
-    {"bundleio", "false"},       {"testset_idx", "0"}, {"bundleio_rtol", "0.01"},
-    {"bundleio_atol", "0.01"},   {"help", "false"},    {"trace_path", ""},
+    {"model_path", "model.pte"},
+    {"method_name", ""},
+    {"inputs", ""},
+    {"input_shapes", ""},
+    {"output_file", ""},
+    {"print_output", "summary"},
+    {"num_executions", "1"},
+    {"json", "false"},
+    {"server_mode", "false"},
+    {"cpu_threads", "-1"},
+    {"data_path", ""},
+    {"etdump_path", ""},
+    {"bundleio", "false"},
+    {"testset_idx", "0"},
+    {"bundleio_rtol", "0.01"},
+    {"bundleio_atol", "0.01"},
+    {"help", "false"},
+    {"trace_path", ""},
+    {"dump_outputs", "false"},
+    {"dump_intermediate_outputs", "false"},
+    {"debug_buffer_size", ""},
+    {"debug_output_path", "debug_output.bin"},
 };
 
 /// Ends the program with one line.
@@ -363,8 +387,72 @@ void run(Module& module, const std::string& method, double load_ms) {
   std::cout.flush();
 }
 
-/// What was recorded, in microseconds since the first event. Closes the file; false where it is not whole.
-bool write_trace(const EventRecorder& recorder, FILE* file) {
+FILE* open_for_writing(const std::string& path) {
+  FILE* const file = fopen(path.c_str(), "wb");
+  if (file == nullptr) stop(2, path + " cannot be written");
+  return file;
+}
+
+/// Closes the file, too.
+void write_file(const std::string& path, FILE* file, const void* data, size_t size) {
+  const bool whole = size == 0 || fwrite(data, 1, size, file) == size;
+  if (fclose(file) != 0 || !whole) stop(2, path + " cannot be written");
+}
+
+/// The ETDump that the options ask for; its files are opened before anything runs.
+class Dump {
+ public:
+  Dump() {
+    const bool values = is_set("dump_outputs") || is_set("dump_intermediate_outputs");
+    path_ = options["etdump_path"];
+    values_path_ = options["debug_output_path"];
+    if (path_.empty() && values) stop(2, "--dump_outputs and --dump_intermediate_outputs need --etdump_path");
+    if (path_.empty()) return;
+    if (!options["trace_path"].empty()) stop(2, "--etdump_path does not go with --trace_path");
+    tracer_ = std::make_shared<ETDumpGen>();
+    file_ = open_for_writing(path_);
+    if (!values) return;
+    tracer_->set_event_tracer_debug_level(is_set("dump_intermediate_outputs")
+                                              ? EventTracerDebugLogLevel::kIntermediateOutputs
+                                              : EventTracerDebugLogLevel::kProgramOutputs);
+    if (options["debug_buffer_size"].empty()) {
+      Result<FileDataSink> sink = FileDataSink::create(values_path_.c_str());
+      if (!sink.ok()) stop(2, values_path_ + " cannot be written");
+      sink_.emplace(std::move(*sink));
+      tracer_->set_data_sink(&*sink_);
+    } else {
+      buffer_.resize(static_cast<size_t>(number_of("debug_buffer_size", 1)));
+      values_file_ = open_for_writing(values_path_);
+      Result<BufferDataSink> sink = BufferDataSink::create({buffer_.data(), buffer_.size()}, 16);
+      if (sink.ok()) buffer_sink_ = std::move(*sink);
+      tracer_->set_data_sink(&buffer_sink_);
+    }
+  }
+
+  /// Null where none is asked for.
+  const std::shared_ptr<ETDumpGen>& tracer() const { return tracer_; }
+
+  void write() {
+    if (tracer_ == nullptr) return;
+    const ETDumpResult result = tracer_->get_etdump_data();
+    write_file(path_, file_, result.buf, result.size);
+    platform_free(result.buf);
+    if (sink_ && !sink_->close()) stop(2, values_path_ + " cannot be written");
+    if (values_file_ != nullptr)
+      write_file(values_path_, values_file_, buffer_.data(), buffer_sink_.get_used_bytes());
+  }
+
+ private:
+  std::string path_, values_path_;
+  std::shared_ptr<ETDumpGen> tracer_;
+  std::optional<FileDataSink> sink_;
+  std::vector<uint8_t> buffer_;
+  BufferDataSink buffer_sink_;
+  FILE *file_ = nullptr, *values_file_ = nullptr;
+};
+
+/// What was recorded, in microseconds since the first event. Closes the file, too.
+void write_trace(const EventRecorder& recorder, const std::string& path, FILE* file) {
   std::ostringstream text;  // WASI's C++ library has no streams of files
   text.precision(15);
   const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
@@ -386,8 +474,7 @@ bool write_trace(const EventRecorder& recorder, FILE* file) {
   }
   text << "\n]}\n";
   const std::string written = text.str();
-  const bool whole = fwrite(written.data(), 1, written.size(), file) == written.size();
-  return fclose(file) == 0 && whole;
+  write_file(path, file, written.data(), written.size());
 }
 
 /// Executes what the options ask for; the status to end with.
@@ -414,7 +501,6 @@ int main(int argc, char** argv) {
     std::fputs(kHelp, stdout);
     return 0;
   }
-  if (!options["etdump_path"].empty()) stop(2, "--etdump_path is not supported yet");
   const std::string& mode = options["print_output"];
   if (mode != "none" && mode != "summary" && mode != "all")
     stop(2, "--print_output must be none, summary or all, not '" + mode + "'");
@@ -448,12 +534,14 @@ int main(int argc, char** argv) {
   }
   const std::string trace = options["trace_path"];
   const auto recorder = trace.empty() ? nullptr : std::make_shared<EventRecorder>();
-  FILE* const trace_file = trace.empty() ? nullptr : fopen(trace.c_str(), "wb");
-  if (!trace.empty() && trace_file == nullptr) stop(2, trace + " cannot be written");
+  FILE* const trace_file = trace.empty() ? nullptr : open_for_writing(trace);
+  Dump dump;
+  std::shared_ptr<EventTracer> tracer = dump.tracer();
+  if (recorder != nullptr) tracer = recorder;
   std::unique_ptr<Module> owned =
-      bundle ? std::make_unique<Module>(inside, nullptr, nullptr, recorder)
+      bundle ? std::make_unique<Module>(inside, nullptr, nullptr, tracer)
              : std::make_unique<Module>(options["model_path"], split(options["data_path"], ','),
-                                        Module::LoadMode::Mmap, recorder);
+                                        Module::LoadMode::Mmap, tracer);
   Module& module = *owned;
   const Error opened = module.load();
   if (opened != Error::Ok) stop(options["model_path"], opened);
@@ -466,6 +554,7 @@ int main(int argc, char** argv) {
   const Error loaded = module.load_method(method);
   if (loaded != Error::Ok) stop(method, loaded);
   const int status = execute(module, method, bundle, milliseconds(start));
-  if (trace_file != nullptr && !write_trace(*recorder, trace_file)) stop(2, trace + " cannot be written");
+  dump.write();
+  if (trace_file != nullptr) write_trace(*recorder, trace, trace_file);
   return status;
 }

@@ -89,7 +89,17 @@ class Lowering:
                 dims = dims_of(node.meta["val"])
                 result = self.payload.value(dims, self.element(node), argument=argument, output=True)
                 self.add("XNNCopy", node, input_id=source, output_id=result)
+        self._tap()
         return self.payload.finish()
+
+    def _tap(self) -> None:
+        """Notes the values that are results of nodes, for those who look into the delegate."""
+        known = self._plain | self._nhwc
+        for node in next(iter(known)).graph.nodes if known else ():
+            handle = node.meta.get("debug_handle")
+            if node in known and node.op == "call_function" and handle:
+                layout = 0 if node in self._plain else node.meta["val"].dim()
+                self.payload.tap(handle, self._plain.get(node, known[node]), layout, node.meta["val"].dtype)
 
     def joined(self, node: Node, sources: list[Node], dim: int) -> list[Node]:
         """What a concatenation joins; the longest beginning that an earlier one has joined is one of them."""

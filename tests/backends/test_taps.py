@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Results inside of delegates: with an ETDump that asks for them, each node's result is in it under the node's debug handle,
+# and equal to eager's.
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.export import export
+
+from torchette.backends.null import NullPartitioner
+from torchette.backends.xnnpack import XnnpackPartitioner
+from torchette.exir import to_edge_transform_and_lower
+from torchette.exir.graph import constants
+from torchette.format import etdump
+from torchette.runtime import BackendRegistry, Runtime
+from torchette.schema import DTYPES
+
+needs_xnnpack = pytest.mark.skipif(
+    "XnnpackBackend" not in BackendRegistry().registered_backend_names, reason="built without XNNPACK"
+)
+
+
+class Images(torch.nn.Module):
+    """Values in NHWC, sequences as images, x * sigmoid(x), which is one operation, and activations that may be fused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.b = torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.c = torch.nn.Linear(8, 4)
+        self.d = torch.nn.Conv1d(4, 5, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.nn.functional.silu(self.a(x))
+        z = torch.nn.functional.max_pool2d(torch.relu(self.b(y) + y), 2)
+        w = torch.softmax(self.c(z.permute(0, 2, 3, 1)), -1)
+        return torch.tanh(self.d(w.flatten(1, 2).transpose(1, 2))), w.sigmoid() * w
+
+
+class Chain(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((x + y) * y + x) * x
+
+
+def inside(program: Any, args: tuple, folder: Path) -> tuple[list[Any], dict[int, np.ndarray], Any]:
+    """The outputs, the values by the delegate's numbers, and the run."""
+    loaded = Runtime.get().load_program(program.buffer, enable_etdump=True, debug_buffer_size=1 << 20)
+    outputs = loaded.load_method("forward").execute(list(args))
+    loaded.write_etdump_result_to_file(folder / "a.etdp", folder / "a.bin")
+    data = (folder / "a.bin").read_bytes()
+    run = etdump.load(folder / "a.etdp").run_data[-1]
+    found = {}
+    for event in (event.debug_event for event in run.events if event.debug_event):
+        if (part := event.delegate_debug_id_int) != -1:
+            tensor = event.debug_entry.tensor
+            dtype = DTYPES[tensor.scalar_type].torch_name
+            assert part not in found and event.chain_index == 0
+            flat = np.frombuffer(data, dtype, math.prod(tensor.sizes), tensor.offset)
+            found[part] = flat.reshape(tensor.sizes)
+    return outputs, found, run
+
+
+def eager_inside(module: Any, args: tuple) -> dict[int, torch.Tensor]:
+    """What each node of a lowered program gives in eager, by its debug handle."""
+    program = module.original_module
+    stored, given, found = constants(program), iter(args), {}
+
+    class Noting(torch.fx.Interpreter):
+        def run_node(self, node: torch.fx.Node) -> Any:
+            result = super().run_node(node)
+            if node.op == "call_function" and isinstance(result, torch.Tensor):
+                found[node.meta["debug_handle"]] = result.detach()
+            return result
+
+    nodes = program.graph.find_nodes(op="placeholder")
+    Noting(program.graph_module).run(*(stored[node] if node in stored else next(given) for node in nodes))
+    return found
+
+
+def lowered(model: torch.nn.Module, args: tuple, partitioner: Any, **more: Any) -> tuple[Any, Any]:
+    edge = to_edge_transform_and_lower(export(model.eval(), args, **more), partitioner=[partitioner])
+    graph = edge.exported_program().graph_module
+    (node,) = graph.graph.find_nodes(op="get_attr")
+    return getattr(graph, node.target), edge.to_executorch()
+
+
+@needs_xnnpack
+def test_each_node_of_xnnpack_s_graph(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, args = Images(), (torch.randn(2, 3, 6, 4),)
+    module, program = lowered(model, args, XnnpackPartitioner())
+    outputs, found, run = inside(program, args, tmp_path)
+    expected = eager_inside(module, args)
+    assert found.keys() == expected.keys() and len(found) > 14
+    for handle, value in expected.items():
+        torch.testing.assert_close(torch.tensor(found[handle]), value, rtol=1e-4, atol=1e-5)
+    for output, wanted in zip(outputs, model(*args), strict=True):
+        torch.testing.assert_close(torch.as_tensor(output), wanted, rtol=1e-4, atol=1e-5)
+    # the handles are those of the map that preprocess gave, and of the times
+    assert found.keys() <= module.meta["debug_handle_map"].keys()
+    timed = {event.profile_event.delegate_debug_id_int for event in run.events if event.profile_event}
+    assert found.keys() - timed <= {12}, "a view moves nothing"
+
+
+@needs_xnnpack
+def test_sizes_of_this_call(tmp_path: Path) -> None:
+    n = torch.export.Dim("n", min=1, max=9)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 3, 1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(12, 2)
+    )
+    example, args = (torch.randn(4, 2, 2, 2),), (torch.randn(7, 2, 2, 2),)
+    _, program = lowered(net, example, XnnpackPartitioner(), dynamic_shapes=({0: n},))
+    _, found, _ = inside(program, args, tmp_path)
+    wanted = net[1](net[0](args[0])).detach().numpy()
+    assert any(it.shape == wanted.shape and np.allclose(it, wanted, atol=1e-5) for it in found.values())
+
+
+@needs_xnnpack
+def test_nothing_inside_is_kept_where_nobody_asks(tmp_path: Path) -> None:
+    _, program = lowered(Images(), (torch.randn(2, 3, 6, 4),), XnnpackPartitioner())
+    loaded = Runtime.get().load_program(program.buffer, enable_etdump=True)
+    loaded.load_method("forward").execute([torch.randn(2, 3, 6, 4)])
+    loaded.write_etdump_result_to_file(tmp_path / "a.etdp")
+    run = etdump.load(tmp_path / "a.etdp").run_data[-1]
+    assert all(event.debug_event is None for event in run.events)
+
+
+@needs_xnnpack
+def test_the_peer_runs_a_payload_that_lists_its_results() -> None:
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    torch.manual_seed(1)
+    model, args = Images().eval(), (torch.randn(2, 3, 6, 4),)
+    _, program = lowered(model, args, XnnpackPartitioner())
+    found = peer._load_for_executorch_from_buffer(program.buffer).forward(args)
+    for output, wanted in zip(found, model(*args), strict=True):
+        torch.testing.assert_close(output, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_each_instruction_of_the_null_backend(tmp_path: Path) -> None:
+    args = (torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 2.0))
+    module, program = lowered(Chain(), args, NullPartitioner())
+    _, found, _ = inside(program, args, tmp_path)
+    expected = eager_inside(module, args)
+    handles = module.meta["debug_handle_map"]  # the backend's number -> handles
+    assert len(found) == 4 and found.keys() == handles.keys()
+    for number, value in found.items():
+        np.testing.assert_array_equal(value, expected[handles[number][-1]])

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# ETDumpGen: what a C++ program gets from it, on the heap, in buffers of every size, with values in a buffer and in a file;
+# and from executor_runner.
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.building import built, run
+from torchette.format import etdump
+
+NAMES = ["aten::add.out", "aten::cumsum.out", "aten::mul.out"]
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch = pytest.importorskip("torch")
+    import torchette
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return torch.cumsum(x + y, 0) * y
+
+    path = tmp_path_factory.mktemp("etdump") / "net.pte"
+    path.write_bytes(bytes(torchette.compile(Net(), (torch.ones(2, 3), torch.ones(2, 3)))))
+    return path
+
+
+@pytest.fixture(scope="module")
+def dumps(model: Path) -> Path:
+    """The folder with all that the program writes."""
+    folder = model.parent / "dumps"
+    folder.mkdir()
+    assert run(built("torchette_etdump_test"), model, folder).stdout == "done\n"
+    return folder
+
+
+def profiles(run_data: Any) -> list[Any]:
+    return [event.profile_event for event in run_data.events if event.profile_event is not None]
+
+
+def values(run_data: Any) -> list[Any]:
+    return [event.debug_event for event in run_data.events if event.debug_event is not None]
+
+
+def elements(value: Any, data: bytes) -> np.ndarray:
+    tensor = value.tensor
+    assert tensor.scalar_type == etdump.ScalarType.FLOAT and tensor.strides == [3, 1]
+    return np.frombuffer(data, np.float32, math.prod(tensor.sizes), tensor.offset).reshape(tensor.sizes)
+
+
+def check_runs(dump: Any, executions: int) -> None:
+    loading, *runs = dump.run_data
+    assert loading.name == "Default" and [it.name for it in profiles(loading)] == ["Method::init"]
+    assert [allocator.name for allocator in loading.allocators] == ["temp"]
+    assert [it.name for it in runs] == ["Execute"] * executions
+    before = profiles(loading)[0].end_time
+    for it in runs:
+        assert it.bundled_input_index == -1
+        *kernels, whole = profiles(it)
+        assert [event.name for event in kernels] == NAMES
+        assert [(event.chain_index, event.instruction_id) for event in kernels] == [(0, 0), (0, 1), (0, 2)]
+        assert (whole.name, whole.chain_index, whole.instruction_id) == ("Method::execute", -1, -1)
+        times = [
+            before,
+            whole.start_time,
+            *(t for event in kernels for t in (event.start_time, event.end_time)),
+            whole.end_time,
+        ]
+        assert times == sorted(times)
+        before = whole.end_time
+
+
+def test_runs_are_in_the_file(dumps: Path) -> None:
+    check_runs(etdump.load(dumps / "heap.etdp"), 3)
+    check_runs(etdump.load(dumps / "again.etdp"), 1)
+
+
+def test_a_buffer_that_is_too_small_holds_a_whole_file(dumps: Path) -> None:
+    sizes = {}
+    for path in dumps.glob("static-*.etdp"):
+        size, dropped = map(int, path.stem.split("-")[1:])
+        dump = etdump.load(path)
+        found = sum(len(it.events) + len(it.allocators) for it in dump.run_data)
+        sizes[size] = found
+        if dropped == 0:
+            check_runs(dump, 2)
+        else:
+            # what is there is the beginning
+            assert found + dropped == 10
+            there = [event.name for event in profiles(dump.run_data[-1]) if dump.run_data[1:]]
+            assert there == [*NAMES, "Method::execute"][: len(there)]
+    assert min(sizes.values()) == 0 and max(sizes.values()) == 10
+    assert [sizes[size] for size in sorted(sizes)] == sorted(sizes.values()), "more room holds more events"
+
+
+def test_all_that_a_tracer_can_be_told(dumps: Path) -> None:
+    block, empty = etdump.load(dumps / "told.etdp").run_data
+    data = (dumps / "told.bin").read_bytes()
+    assert (block.name, block.bundled_input_index) == ("block", 4)
+    assert (empty.name, empty.bundled_input_index, empty.events) == ("empty", -1, [])
+    assert [allocator.name for allocator in block.allocators] == ["temp", "other"]
+    (allocation,) = [event.allocation_event for event in block.events if event.allocation_event]
+    assert (allocation.allocator_id, allocation.allocation_size) == (2, 100)
+    number, text, both, call = profiles(block)
+    assert (number.delegate_debug_id_int, number.delegate_debug_id_str) == (3, None)
+    assert number.delegate_debug_metadata == b"meta" and number.name is None
+    assert (text.delegate_debug_id_int, text.delegate_debug_id_str, text.name) == (-1, "by name", None)
+    assert (both.delegate_debug_id_int, both.name) == (5, "conv")
+    assert (both.start_time, both.end_time) == (1000, 1010)
+    assert call.name == "DELEGATE_CALL" and call.delegate_debug_id_int == -1
+    assert {(it.chain_index, it.instruction_id) for it in (number, text, both, call)} == {(1, 7)}
+    tensor, pair, whole, truth, real, scalar, output = values(block)
+    assert tensor.delegate_debug_id_int == 1 and tensor.debug_entry.output is None
+    assert tensor.debug_entry.tensor.sizes == [3, 2] and tensor.debug_entry.tensor.strides == [2, 1]
+    assert pair.delegate_debug_id_str == "pair"
+    first, second = pair.debug_entry.tensor_list.tensors
+    assert (first.sizes, second.sizes) == ([3, 2], [6])
+    assert np.frombuffer(data, np.float32, 6, first.offset).tolist() == X.ravel().tolist()
+    assert np.frombuffer(data, np.float32, 6, second.offset).tolist() == [1] * 6
+    assert whole.debug_entry.int_value.int_val == 41
+    assert truth.debug_entry.bool_value.bool_val is True
+    assert real.debug_entry.double_value.double_val == 0.25
+    assert scalar.debug_entry.int_value.int_val == -3 and scalar.name == "DELEGATE_CALL"
+    assert scalar.debug_entry.output.bool_val is False
+    assert output.debug_entry.output.bool_val is True and output.chain_index == 2**64 - 1
+
+
+def test_values_are_those_of_the_instructions(dumps: Path) -> None:
+    expected = [X + 1, np.cumsum(X + 1, 0), np.cumsum(X + 1, 0), np.cumsum(X + 1, 0)]
+    _, *runs = etdump.load(dumps / "values.etdp").run_data
+    data = (dumps / "values.bin").read_bytes()
+    for it in runs:
+        logged = values(it)
+        assert [event.name for event in logged] == [*NAMES, None]
+        assert [event.debug_entry.output.bool_val for event in logged] == [False, False, False, True]
+        for event, wanted in zip(logged, expected, strict=True):
+            np.testing.assert_array_equal(elements(event.debug_entry, data), wanted)
+
+
+def test_values_that_find_no_room_are_left_out(dumps: Path) -> None:
+    _, *runs = etdump.load(dumps / "outputs.etdp").run_data
+    data = (dumps / "outputs.bin").read_bytes()
+    assert [len(values(it)) for it in runs] == [1, 1, 0]
+    assert [[event.name for event in profiles(it)] for it in runs] == [["Method::execute"]] * 3
+    for it in runs[:2]:
+        np.testing.assert_array_equal(elements(values(it)[0].debug_entry, data), np.cumsum(X + 1, 0))
+
+
+def test_an_event_belongs_to_one_dump(dumps: Path) -> None:
+    for name in ("late", "later"):
+        (it,) = etdump.load(dumps / f"{name}.etdp").run_data
+        assert it.events == []
+
+
+def test_executor_runner(model: Path, tmp_path: Path) -> None:
+    X.tofile(tmp_path / "x.bin")
+    runner = [built("executor_runner"), "--model_path", model, "--inputs", f"{tmp_path / 'x.bin'},"]
+    path, data = tmp_path / "a.etdp", tmp_path / "a.bin"
+    run(*runner, "--etdump_path", path, "--num_executions", "3")
+    check_runs(etdump.load(path), 3)
+    run(*runner, "--etdump_path", path, "--dump_intermediate_outputs", f"--debug_output_path={data}")
+    logged = values(etdump.load(path).run_data[1])
+    assert len(logged) == 4
+    np.testing.assert_array_equal(elements(logged[3].debug_entry, data.read_bytes()), np.cumsum(X + 1, 0))
+    run(
+        *(*runner, "--etdump_path", path, "--dump_outputs", "--num_executions", "2"),
+        *(f"--debug_output_path={data}", "--debug_buffer_size", "24"),
+    )
+    _, first, second = etdump.load(path).run_data
+    assert [len(values(first)), len(values(second))] == [1, 0] and data.stat().st_size == 24
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--etdump_path", "/none/at/all"], "cannot be written"),
+        (["--dump_outputs"], "need --etdump_path"),
+        (["--etdump_path", "a", "--trace_path", "b"], "does not go with"),
+        (["--etdump_path", "a", "--dump_outputs", "--debug_buffer_size", "0"], "whole number from 1"),
+        (["--etdump_path", "a", "--dump_outputs", "--debug_output_path", "/none/b"], "cannot be written"),
+    ],
+)
+def test_wrong_use_of_the_runner(model: Path, words: list[str], message: str, tmp_path: Path) -> None:
+    done = run(built("executor_runner"), "--model_path", model, *words, status=2, cwd=tmp_path)
+    assert message in done.stderr
+
+
+def test_a_case_of_a_bundled_program_has_its_number(model: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torchette.devtools.bundle import BundledProgram, MethodTestCase, MethodTestSuite
+
+    x, y = torch.from_numpy(X), torch.ones(2, 3)
+    cases = [MethodTestCase((x * i, y), (torch.cumsum(x * i + y, 0),)) for i in range(2)]
+    bundle = BundledProgram(model.read_bytes(), [MethodTestSuite("forward", cases)])
+    (tmp_path / "a.bpte").write_bytes(bundle.serialize())
+    path = tmp_path / "a.etdp"
+    run(
+        built("executor_runner"),
+        "--model_path",
+        tmp_path / "a.bpte",
+        "--testset_idx",
+        "1",
+        "--etdump_path",
+        path,
+    )
+    assert [it.bundled_input_index for it in etdump.load(path).run_data] == [-1, 1]

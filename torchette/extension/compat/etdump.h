@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ExecuTorch's spelling of ETDumpGen and of the sinks of logged tensors.
+#pragma once
+
+#include "torchette/extension/compat/runtime.h"
+#include "torchette/extension/etdump.h"
+#include "torchette/extension/file_data_sink.h"
+
+namespace executorch::etdump {
+using ::torchette::extension::BufferDataSink;
+using ::torchette::extension::DataSinkBase;
+using ::torchette::extension::ETDumpGen;
+using ::torchette::extension::ETDumpResult;
+using ::torchette::extension::FileDataSink;
+}  // namespace executorch::etdump
+
+// What the same was called before the namespace executorch was.
+namespace torch::executor {
+using etdump_result = ::torchette::extension::ETDumpResult;
+using ::torchette::extension::ETDumpGen;
+}  // namespace torch::executor

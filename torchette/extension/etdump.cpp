@@ -1,0 +1,616 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The file is written from its end to its start, as offsets in a FlatBuffer lead towards the end: an event is
+// in place as soon as it has happened, and what lists the events comes when their number is known. Room for
+// that is kept free.
+#include "torchette/extension/etdump.h"
+
+#include <cstring>
+
+#include "torchette/schema/etdump.h"
+
+namespace torchette::extension {
+namespace {
+
+namespace schema = torchette::schema::etdump;
+
+constexpr size_t kFirstSize = 16 * 1024, kMostBytes = size_t{1} << 30;
+// more than the tables, vtables and vectors take that end a run and the dump, without the vectors' items
+constexpr size_t kEnding = 256;
+constexpr unsigned kProbes = 4;
+
+struct Fields {
+  const uint8_t* widths;
+  uint8_t count;
+  bool linked;  // it is listed by a vector
+};
+
+template <typename T>
+constexpr Fields fields_of(bool linked = false) {
+  return {T::kWidths, sizeof(T::kWidths), linked};
+}
+
+// in the order of Kind
+constexpr Fields kFields[] = {
+    fields_of<schema::ETDump>(),     fields_of<schema::RunData>(true),  fields_of<schema::Allocator>(true),
+    fields_of<schema::Event>(true),  fields_of<schema::ProfileEvent>(), fields_of<schema::AllocationEvent>(),
+    fields_of<schema::DebugEvent>(), fields_of<schema::Value>(),        fields_of<schema::Tensor>(true),
+    fields_of<schema::TensorList>(), fields_of<schema::Int>(),          fields_of<schema::Bool>(),
+    fields_of<schema::Double>(),
+};
+
+constexpr unsigned bit(uint16_t slot) { return 1u << (slot / 2 - 2); }
+constexpr unsigned bit(uint16_t slot, bool there) { return there ? bit(slot) : 0; }
+
+constexpr size_t round_up(size_t size, size_t alignment) { return (size + alignment - 1) & ~(alignment - 1); }
+
+size_t hash_of(const char* text, size_t size) {
+  uint64_t hash = size, word;
+  for (; size >= 8; size -= 8, text += 8) {
+    memcpy(&word, text, 8);
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  }
+  for (word = 0; size > 0; --size) word = word << 8 | static_cast<uint8_t>(text[size - 1]);
+  return static_cast<size_t>((hash ^ word) * 0x9E3779B97F4A7C15u >> 40);
+}
+
+}  // namespace
+
+ETDumpGen::ETDumpGen(Span<uint8_t> buffer) : is_static_(buffer.data() != nullptr) {
+  if (!is_static_) return;
+  // numbers stand at multiples of their size, counted from the end
+  const auto end = reinterpret_cast<uintptr_t>(buffer.data() + buffer.size());
+  const size_t rest = end % 8;
+  if (buffer.size() < rest) return;
+  base_ = buffer.data();
+  cursor_ = end_ = base_ + buffer.size() - rest;
+}
+
+void ETDumpGen::release() {
+  if (!is_static_ && base_ != nullptr) platform_free(base_);
+  base_ = cursor_ = end_ = nullptr;
+}
+
+void ETDumpGen::reset() {
+  cursor_ = end_;
+  is_done_ = in_run_ = false;
+  runs_ = events_ = allocators_ = {};
+  num_allocators_ = num_dropped_ = 0;
+  last_name_ = 0;
+  last_chain_ = kUnsetChainId;
+  num_shapes_ = 0;
+  memset(names_, 0, sizeof(names_));
+  for (auto& it : recent_) it.text = nullptr;
+  plain_profile_ = plain_event_ = 0;
+  born_ = clock_.now();
+}
+
+Result<bool> ETDumpGen::set_debug_buffer(Span<uint8_t> buffer) {
+  Result<BufferDataSink> sink = BufferDataSink::create(buffer);
+  if (!sink.ok()) return sink.error();
+  buffer_sink_ = std::move(*sink);
+  sink_ = &buffer_sink_;
+  return true;
+}
+
+// --- Bytes
+
+/// Room for `size` more bytes. False where there is no memory.
+__attribute__((noinline)) bool ETDumpGen::grow(size_t size) {
+  if (is_static_) return false;
+  const auto used = static_cast<size_t>(end_ - cursor_), old = static_cast<size_t>(end_ - base_);
+  size_t wanted = old == 0 ? kFirstSize : old;
+  while (wanted - used < size) {
+    if (wanted >= kMostBytes) return false;
+    wanted *= 2;
+  }
+  auto* const fresh = static_cast<uint8_t*>(platform_allocate(wanted));
+  if (fresh == nullptr) return false;
+  if (used != 0) memcpy(fresh + wanted - used, cursor_, used);
+  release();
+  base_ = fresh;
+  end_ = fresh + wanted;
+  cursor_ = end_ - used;
+  return true;
+}
+
+/// `size` bytes in front of the others, of which the first is at a multiple of `alignment` from the end. Null
+/// where there is no room.
+uint8_t* ETDumpGen::take(size_t size, size_t alignment) {
+  if (size > kMostBytes) return nullptr;
+  const auto used = static_cast<size_t>(end_ - cursor_);
+  const size_t needed = round_up(used + size, alignment) - used;
+  const size_t kept = closing_ ? 0 : kEnding + 4 * (events_.count + allocators_.count + runs_.count);
+  if (needed + kept > static_cast<size_t>(cursor_ - base_) && !grow(needed + kept)) return nullptr;
+  cursor_ -= needed;
+  if (needed != size) memset(cursor_ + size, 0, needed - size);
+  return cursor_;
+}
+
+const ETDumpGen::Shape* ETDumpGen::find_shape(Kind kind, unsigned fields) {
+  const auto key = static_cast<uint16_t>(static_cast<unsigned>(kind) << 8 | fields);
+  const size_t known = num_shapes_ < kShapes ? num_shapes_ : kShapes;
+  for (size_t i = 0; i < known; ++i)
+    if (shapes_[i].key == key) return &shapes_[i];
+  return make_shape(key);
+}
+
+/// Lays a table out, which has these fields and no gap but one in front of wide numbers.
+const ETDumpGen::Shape* ETDumpGen::make_shape(uint16_t key) {
+  const Fields& kind = kFields[key >> 8];
+  Shape shape{};
+  shape.key = key;
+  shape.alignment = 4;
+  size_t size = kind.linked ? 8 : 4, count = 0;
+  for (const uint8_t width : {4, 8, 1})
+    for (size_t i = 0; i < kind.count; ++i) {
+      if (kind.widths[i] != width || (key >> i & 1) == 0) continue;
+      size = round_up(size, width);
+      shape.positions[i] = static_cast<uint8_t>(size);
+      size += width;
+      if (width > shape.alignment) shape.alignment = width;
+      if (i >= count) count = i + 1;
+    }
+  shape.size = static_cast<uint8_t>(size);
+  uint16_t vtable[2 + sizeof(shape.positions)] = {static_cast<uint16_t>(4 + 2 * count), shape.size};
+  for (size_t i = 0; i < count; ++i) vtable[2 + i] = shape.positions[i];
+  uint8_t* const bytes = take(vtable[0], 4);
+  if (bytes == nullptr) return nullptr;
+  memcpy(bytes, vtable, vtable[0]);
+  shape.vtable = place();
+  Shape& known = shapes_[num_shapes_++ % kShapes];
+  known = shape;
+  return &known;
+}
+
+/// A table whose fields are to be filled in before anything else is made. Without bytes where there is no
+/// room.
+ETDumpGen::Record ETDumpGen::make(Kind kind, unsigned fields, Chain* chain) {
+  const Shape* const shape = find_shape(kind, fields);
+  uint8_t* const bytes = shape == nullptr ? nullptr : take(shape->size, shape->alignment);
+  if (bytes == nullptr) return {nullptr, nullptr, 0};
+  const Place place = this->place();
+  const uint32_t to_vtable = shape->vtable - place;  // signed in the file
+  memcpy(bytes, &to_vtable, sizeof(to_vtable));
+  if (kFields[static_cast<size_t>(kind)].linked) {
+    const Place previous = chain == nullptr ? 0 : chain->last;
+    memcpy(bytes + 4, &previous, sizeof(previous));
+  }
+  if (chain != nullptr) {
+    chain->last = place;
+    ++chain->count;
+  }
+  return {shape, bytes, place};
+}
+
+/// Each text is stored once, or again where others have the same hash. 0 for none, and where there is no
+/// room.
+ETDumpGen::Place ETDumpGen::string(const char* text) {
+  if (text == nullptr || *text == 0) return 0;
+  const size_t size = strlen(text), hash = hash_of(text, size);
+  size_t slot = hash % kNames;
+  for (unsigned i = 0; i < kProbes; ++i) {
+    const Place known = names_[(hash + i) % kNames];
+    if (known == 0) {
+      slot = (hash + i) % kNames;
+      break;
+    }
+    const uint8_t* const stored = end_ - known;
+    uint32_t length;
+    memcpy(&length, stored, sizeof(length));
+    if (length == size && memcmp(stored + sizeof(length), text, size) == 0) return known;
+  }
+  uint8_t* const stored = size > kMostBytes ? nullptr : take(4 + size + 1, 4);
+  if (stored == nullptr) return 0;
+  const auto length = static_cast<uint32_t>(size);
+  memcpy(stored, &length, sizeof(length));
+  memcpy(stored + 4, text, size + 1);
+  return names_[slot] = place();
+}
+
+/// 0 for none, and where there is no room.
+ETDumpGen::Place ETDumpGen::bytes(const void* data, size_t size) {
+  uint8_t* const stored = size == 0 || size > kMostBytes ? nullptr : take(4 + size, 4);
+  if (stored == nullptr) return 0;
+  const auto length = static_cast<uint32_t>(size);
+  memcpy(stored, &length, sizeof(length));
+  memcpy(stored + 4, data, size);
+  return place();
+}
+
+/// A vector of 64-bit numbers, of a tensor's sizes or strides.
+template <typename T>
+ETDumpGen::Place ETDumpGen::longs(Span<const T> values) {
+  // the items are at multiples of 8; the count in front of them is not
+  if (take(8 * values.size(), 8) == nullptr || take(4, 4) == nullptr) return 0;
+  const auto count = static_cast<uint32_t>(values.size());
+  memcpy(cursor_, &count, sizeof(count));
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t value = values[i];
+    memcpy(cursor_ + 4 + 8 * i, &value, sizeof(value));
+  }
+  return place();
+}
+
+/// The vector of a chain's tables, in their order. 0 where there is no room.
+ETDumpGen::Place ETDumpGen::list(const Chain& chain) {
+  uint8_t* const stored = take(4 + 4 * chain.count, 4);
+  if (stored == nullptr) return 0;
+  const Place start = place();
+  memcpy(stored, &chain.count, 4);
+  Place target = chain.last;
+  for (uint32_t i = chain.count; i > 0; --i) {
+    const uint32_t offset = start - 4 * i - target;
+    memcpy(stored + 4 * i, &offset, sizeof(offset));
+    memcpy(&target, end_ - target + 4, sizeof(target));
+  }
+  return start;
+}
+
+// --- Runs
+
+void ETDumpGen::open_run(const char* name) {
+  if (is_done_) reset();
+  close_run();
+  if (runs_.count == 0) {
+    clock_.prepare();
+    born_ = clock_.now();
+  }
+  const size_t kept = kEnding + 4 * (runs_.count + 1);
+  if (kept > static_cast<size_t>(cursor_ - base_) && !grow(kept)) return;
+  in_run_ = true;
+  run_name_ = string(name);
+  run_bundled_input_ = bundled_input_index_;
+}
+
+void ETDumpGen::close_run() {
+  if (!in_run_) return;
+  using Run = schema::RunData;
+  closing_ = true;
+  const Place events = list(events_), allocators = allocators_.count == 0 ? 0 : list(allocators_);
+  Record run = make(Kind::Run,
+                    bit(Run::kName, run_name_ != 0) | bit(Run::kBundledInputIndex) |
+                        bit(Run::kAllocators, allocators != 0) | bit(Run::kEvents),
+                    &runs_);
+  run.refer(Run::kName, run_name_);
+  run.put(Run::kBundledInputIndex, run_bundled_input_);
+  run.refer(Run::kAllocators, allocators);
+  run.refer(Run::kEvents, events);
+  closing_ = in_run_ = false;
+  events_ = allocators_ = {};
+}
+
+/// Whether there is a run that events can go to.
+bool ETDumpGen::ready() {
+  if (!in_run_) open_run("Default");
+  return in_run_;
+}
+
+void ETDumpGen::drop() {
+  if (num_dropped_++ == 0)
+    TORCHETTE_LOG(Error,
+                  "there is no room for an event after %zu bytes of ETDump and %zu of values: it is left out",
+                  static_cast<size_t>(place()), sink_ == nullptr ? 0 : sink_->get_used_bytes());
+}
+
+ETDumpResult ETDumpGen::get_etdump_data() {
+  if (!is_done_) {
+    close_run();
+    if (runs_.count == 0) return {nullptr, 0};
+    closing_ = true;
+    const Place runs = list(runs_);
+    Record dump = make(Kind::Dump, bit(schema::ETDump::kRunData));
+    dump.refer(schema::ETDump::kRunData, runs);
+    uint8_t* const head = take(12, 8);
+    const uint32_t size = place() - 4, to_root = size - dump.place;
+    memcpy(head, &size, 4);
+    memcpy(head + 4, &to_root, 4);
+    memcpy(head + 8, schema::kFileIdentifier, 4);
+    closing_ = false;
+    is_done_ = true;
+  }
+  const ETDumpResult result{cursor_, static_cast<size_t>(end_ - cursor_)};
+  if (is_static_ || result.size == 0) return result;
+  // what the caller frees starts where it was allocated
+  memmove(base_, cursor_, result.size);
+  void* const given = base_;
+  base_ = cursor_ = end_ = nullptr;
+  return {given, result.size};
+}
+
+// --- Events
+
+EventTracerEntry ETDumpGen::start(const char* name, ChainID chain, DebugHandle instruction) {
+  if (chain == kUnsetChainId) {
+    chain = chain_id_;
+    instruction = debug_handle_;
+  }
+  const Place place = ready() ? string(name) : 0;
+  // the clock is asked last, so that the event has none of the work above
+  return {place, chain, instruction, clock_.now(), DelegateDebugIdType::kNone};
+}
+
+void ETDumpGen::end(const EventTracerEntry& entry) {
+  const torchette_timestamp_t now = clock_.now();
+  const auto name = static_cast<Place>(entry.event_id);
+  if (entry.chain_id != kUnsetChainId) {
+    last_name_ = name;
+    last_chain_ = entry.chain_id;
+    last_instruction_ = entry.debug_handle;
+  }
+  if (static_cast<int64_t>(entry.start_time - born_) < 0) return;  // it began in another dump
+  add_profile(name, entry.chain_id, entry.debug_handle, kUnsetDelegateDebugIntId, false, entry.start_time,
+              now, 0);
+}
+
+EventTracerEntry ETDumpGen::start_delegate(const char* name, DelegateDebugIntId part) {
+  const Place place = ready() ? string(name) : 0;
+  const auto id = static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(part)) << 32 | place);
+  const bool by_number = part != kUnsetDelegateDebugIntId;
+  return {id, chain_id_, debug_handle_, clock_.now(),
+          by_number ? DelegateDebugIdType::kInt : DelegateDebugIdType::kStr};
+}
+
+void ETDumpGen::end_delegate(const EventTracerEntry& entry, const void* metadata, size_t size) {
+  const torchette_timestamp_t now = clock_.now();
+  if (static_cast<int64_t>(entry.start_time - born_) < 0 || !ready()) return;
+  const auto part = static_cast<DelegateDebugIntId>(static_cast<uint64_t>(entry.event_id) >> 32);
+  add_profile(static_cast<Place>(entry.event_id), entry.chain_id, entry.debug_handle, part, true,
+              entry.start_time, now, bytes(metadata, size));
+}
+
+void ETDumpGen::add_delegate_event(const char* name, DelegateDebugIntId part, torchette_timestamp_t start,
+                                   torchette_timestamp_t end, const void* metadata, size_t size) {
+  if (!ready()) return drop();
+  const Place text = string(name);
+  add_profile(text, chain_id_, debug_handle_, part, true, start, end, bytes(metadata, size));
+}
+
+void ETDumpGen::add_profile(Place name, ChainID chain, DebugHandle instruction, DelegateDebugIntId part,
+                            bool in_delegate, torchette_timestamp_t start, torchette_timestamp_t end,
+                            Place metadata) {
+  using Profile = schema::ProfileEvent;
+  if (!ready()) return drop();
+  if (!in_delegate && name != 0 && add_plain(name, chain, instruction, start, end)) return;
+  const bool by_number = part != kUnsetDelegateDebugIntId;
+  // a name alone is what the delegate calls the part; beside a number it is only said
+  const bool is_id = in_delegate && !by_number;
+  Record event =
+      make(Kind::Profile, bit(Profile::kName, name != 0 && !is_id) | bit(Profile::kChainIndex) |
+                              bit(Profile::kInstructionId) | bit(Profile::kDelegateDebugIdInt, by_number) |
+                              bit(Profile::kDelegateDebugIdStr, name != 0 && is_id) |
+                              bit(Profile::kDelegateDebugMetadata, metadata != 0) | bit(Profile::kStartTime) |
+                              bit(Profile::kEndTime));
+  if (event.bytes == nullptr) return drop();
+  if (name != 0) event.refer(is_id ? Profile::kDelegateDebugIdStr : Profile::kName, name);
+  event.put(Profile::kChainIndex, static_cast<int32_t>(chain));
+  event.put(Profile::kInstructionId, chain == kUnsetChainId ? -1 : static_cast<int32_t>(instruction));
+  if (by_number) event.put(Profile::kDelegateDebugIdInt, static_cast<int32_t>(part));
+  if (metadata != 0) event.refer(Profile::kDelegateDebugMetadata, metadata);
+  event.put(Profile::kStartTime, static_cast<uint64_t>(start));
+  event.put(Profile::kEndTime, static_cast<uint64_t>(end));
+  add_event(schema::Event::kProfileEvent, event.place);
+}
+
+/// The same for what most events are, where such a one was there before: the two tables at once. False where
+/// it cannot.
+bool ETDumpGen::add_plain(Place name, ChainID chain, DebugHandle instruction, torchette_timestamp_t start,
+                          torchette_timestamp_t end) {
+  using Profile = schema::ProfileEvent;
+  // as make_shape() lays them out
+  struct {
+    uint32_t to_vtable, previous, to_profile;
+  } event;
+  struct {
+    uint32_t to_vtable, to_name;
+    int32_t chain, instruction;
+    uint64_t start, end;
+  } profile;
+  static_assert(sizeof(event) == 12 && sizeof(profile) == 32);
+  if (plain_event_ == 0) {
+    const Shape* const outer = find_shape(Kind::Event, bit(schema::Event::kProfileEvent));
+    if (outer == nullptr) return false;
+    const Place vtable = outer->vtable;
+    const Shape* const inner = find_shape(
+        Kind::Profile, bit(Profile::kName) | bit(Profile::kChainIndex) | bit(Profile::kInstructionId) |
+                           bit(Profile::kStartTime) | bit(Profile::kEndTime));
+    if (inner == nullptr || inner->size != sizeof(profile)) return false;
+    plain_profile_ = inner->vtable;
+    plain_event_ = vtable;
+  }
+  if (take(sizeof(profile), 8) == nullptr) return false;
+  const Place inner = place();
+  uint8_t* const bytes = take(sizeof(event), 4);
+  if (bytes == nullptr) return false;
+  profile = {plain_profile_ - inner,
+             inner - 4 - name,
+             chain,
+             chain == kUnsetChainId ? -1 : static_cast<int32_t>(instruction),
+             start,
+             end};
+  memcpy(bytes + sizeof(event), &profile, sizeof(profile));
+  const Place outer = inner + sizeof(event);
+  event = {plain_event_ - outer, events_.last, 4};
+  memcpy(bytes, &event, sizeof(event));
+  events_.last = outer;
+  ++events_.count;
+  return true;
+}
+
+bool ETDumpGen::add_event(uint16_t slot, Place event) {
+  Record record = make(Kind::Event, bit(slot), &events_);
+  if (record.bytes == nullptr) {
+    drop();
+    return false;
+  }
+  record.refer(slot, event);
+  return true;
+}
+
+AllocatorID ETDumpGen::add_allocator(const char* name) {
+  const auto id = static_cast<AllocatorID>(++num_allocators_);
+  if (ready()) {
+    const Place text = string(name);
+    Record record = make(Kind::Allocator, bit(schema::Allocator::kName, text != 0), &allocators_);
+    if (record.bytes == nullptr)
+      drop();
+    else
+      record.refer(schema::Allocator::kName, text);
+  }
+  return id;
+}
+
+void ETDumpGen::add_allocation(AllocatorID id, size_t size) {
+  using Allocation = schema::AllocationEvent;
+  if (!ready()) return drop();
+  Record record = make(Kind::Allocation, bit(Allocation::kAllocatorId) | bit(Allocation::kAllocationSize));
+  if (record.bytes == nullptr) return drop();
+  record.put(Allocation::kAllocatorId, static_cast<int32_t>(id));
+  record.put(Allocation::kAllocationSize, static_cast<uint64_t>(size));
+  add_event(schema::Event::kAllocationEvent, record.place);
+}
+
+// --- Values
+
+Result<bool> ETDumpGen::log_value(const EValue& value, LoggedEValueType type) {
+  if (sink_ == nullptr) return Error::InvalidState;
+  if (!ready()) return Error::OutOfResources;
+  const int output = type == LoggedEValueType::kProgramOutput;
+  const bool known =
+      chain_id_ == last_chain_ && debug_handle_ == last_instruction_ && chain_id_ != kUnsetChainId;
+  const auto add = [&](const Result<Place>& record) {
+    return add_debug(record, known ? last_name_ : 0, false, kUnsetDelegateDebugIntId);
+  };
+  switch (value.tag()) {
+    case Tag::Tensor:
+      return add(value_of(value.to_tensor(), output));
+    case Tag::ListTensor:
+      return add(value_of(value.to_tensor_list(), output));
+    case Tag::Int:
+      return add(value_of(value.to_int(), output));
+    case Tag::Bool:
+      return add(value_of(value.to_bool(), output));
+    case Tag::Double:
+      return add(value_of(value.to_double(), output));
+    default:
+      return false;
+  }
+}
+
+Result<bool> ETDumpGen::asks_for(const char* name, DelegateDebugIntId part) {
+  if (sink_ == nullptr) return Error::InvalidState;
+  if (filter_ != nullptr) {
+    Result<bool> wanted = filter_->filter(name, part);
+    if (!wanted.ok() || !*wanted) return wanted;
+  }
+  if (!ready()) return Error::OutOfResources;
+  return true;
+}
+
+Result<bool> ETDumpGen::add_debug(const Result<Place>& value, Place name, bool in_delegate,
+                                  DelegateDebugIntId part) {
+  using Debug = schema::DebugEvent;
+  if (!value.ok()) {
+    if (value.error() == Error::OutOfResources) drop();
+    return value.error();
+  }
+  const bool by_number = part != kUnsetDelegateDebugIntId, is_id = in_delegate && !by_number;
+  Record event = make(Kind::Debug, bit(Debug::kName, name != 0 && !is_id) | bit(Debug::kChainIndex) |
+                                       bit(Debug::kInstructionId) | bit(Debug::kDebugEntry) |
+                                       bit(Debug::kDelegateDebugIdInt, by_number) |
+                                       bit(Debug::kDelegateDebugIdStr, name != 0 && is_id));
+  if (event.bytes == nullptr) {
+    drop();
+    return Error::OutOfResources;
+  }
+  if (name != 0) event.refer(is_id ? Debug::kDelegateDebugIdStr : Debug::kName, name);
+  event.put(Debug::kChainIndex, static_cast<uint64_t>(int64_t{chain_id_}));
+  event.put(Debug::kInstructionId, chain_id_ == kUnsetChainId ? -1 : static_cast<int32_t>(debug_handle_));
+  event.refer(Debug::kDebugEntry, *value);
+  if (by_number) event.put(Debug::kDelegateDebugIdInt, static_cast<int32_t>(part));
+  if (!add_event(schema::Event::kDebugEvent, event.place)) return Error::OutOfResources;
+  return true;
+}
+
+/// The Value table around `content`; whether it is an `output` of the method, -1 where it is a delegate's.
+Result<ETDumpGen::Place> ETDumpGen::wrap(uint16_t slot, uint8_t type, Place content, int output) {
+  if (content == 0) return Error::OutOfResources;
+  Place flag = 0;
+  if (output >= 0) {
+    Record record = make(Kind::Bool, bit(schema::Bool::kBoolVal));
+    if (record.bytes == nullptr) return Error::OutOfResources;
+    record.put(schema::Bool::kBoolVal, output == 1);
+    flag = record.place;
+  }
+  Record value =
+      make(Kind::Value, bit(schema::Value::kVal) | bit(slot) | bit(schema::Value::kOutput, flag != 0));
+  if (value.bytes == nullptr) return Error::OutOfResources;
+  value.put(schema::Value::kVal, type);
+  value.refer(slot, content);
+  value.refer(schema::Value::kOutput, flag);
+  return value.place;
+}
+
+Result<ETDumpGen::Place> ETDumpGen::tensor_record(const Tensor& tensor, Chain* chain) {
+  using Stored = schema::Tensor;
+  int64_t offset = -1;
+  if (tensor.nbytes() != 0) {
+    if (tensor.const_data_ptr() == nullptr) return Error::InvalidArgument;
+    const Result<size_t> start = sink_->write(tensor.const_data_ptr(), tensor.nbytes());
+    if (!start.ok()) return start.error();
+    offset = static_cast<int64_t>(*start);
+  }
+  const Place sizes = longs(tensor.sizes()), strides = longs(tensor.strides());
+  if (sizes == 0 || strides == 0) return Error::OutOfResources;
+  Record record = make(
+      Kind::Tensor,
+      bit(Stored::kScalarType) | bit(Stored::kSizes) | bit(Stored::kStrides) | bit(Stored::kOffset), chain);
+  if (record.bytes == nullptr) return Error::OutOfResources;
+  record.put(Stored::kScalarType, static_cast<int8_t>(tensor.scalar_type()));
+  record.refer(Stored::kSizes, sizes);
+  record.refer(Stored::kStrides, strides);
+  record.put(Stored::kOffset, offset);
+  return record.place;
+}
+
+Result<ETDumpGen::Place> ETDumpGen::value_of(const Tensor& tensor, int output) {
+  const Result<Place> record = tensor_record(tensor, nullptr);
+  if (!record.ok()) return record.error();
+  return wrap(schema::Value::kTensor, static_cast<uint8_t>(schema::ValueType::Tensor), *record, output);
+}
+
+Result<ETDumpGen::Place> ETDumpGen::value_of(Span<const Tensor> tensors, int output) {
+  Chain chain;
+  for (const Tensor& tensor : tensors) {
+    const Result<Place> record = tensor_record(tensor, &chain);
+    if (!record.ok()) return record.error();
+  }
+  const Place items = list(chain);
+  if (items == 0) return Error::OutOfResources;
+  Record record = make(Kind::TensorList, bit(schema::TensorList::kTensors));
+  if (record.bytes == nullptr) return Error::OutOfResources;
+  record.refer(schema::TensorList::kTensors, items);
+  return wrap(schema::Value::kTensorList, static_cast<uint8_t>(schema::ValueType::TensorList), record.place,
+              output);
+}
+
+Result<ETDumpGen::Place> ETDumpGen::value_of(int64_t number, int output) {
+  Record record = make(Kind::Int, bit(schema::Int::kIntVal));
+  if (record.bytes != nullptr) record.put(schema::Int::kIntVal, number);
+  return wrap(schema::Value::kIntValue, static_cast<uint8_t>(schema::ValueType::Int), record.place, output);
+}
+
+Result<ETDumpGen::Place> ETDumpGen::value_of(bool number, int output) {
+  Record record = make(Kind::Bool, bit(schema::Bool::kBoolVal));
+  if (record.bytes != nullptr) record.put(schema::Bool::kBoolVal, number);
+  return wrap(schema::Value::kBoolValue, static_cast<uint8_t>(schema::ValueType::Bool), record.place, output);
+}
+
+Result<ETDumpGen::Place> ETDumpGen::value_of(double number, int output) {
+  Record record = make(Kind::Double, bit(schema::Double::kDoubleVal));
+  if (record.bytes != nullptr) record.put(schema::Double::kDoubleVal, number);
+  return wrap(schema::Value::kDoubleValue, static_cast<uint8_t>(schema::ValueType::Double), record.place,
+              output);
+}
+
+}  // namespace torchette::extension

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The platform's clock, read in less time: between two readings of it the processor's counter is scaled. Two
+// readings for each event are most of what tracing costs.
+#pragma once
+
+#include "torchette/runtime/platform.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <x86intrin.h>
+#endif
+
+namespace torchette::extension {
+
+/// Where the processor has no counter of constant speed, or the platform's clock counts something else than
+/// nanoseconds, it is that clock. Not for use by two threads at once.
+class InterpolatedClock {
+ public:
+  /// Finds out how fast the counter is, in a tenth of a millisecond; does nothing the next time.
+  void prepare();
+  /// Never less than the time before.
+  torchette_timestamp_t now() {
+#if defined(__x86_64__)
+    if (scale_ != 0) {
+      uint64_t passed = __rdtsc() - count_;
+      if (__builtin_expect(passed > kLongest, 0)) {
+        read();
+        passed = 0;
+      }
+      const torchette_timestamp_t time = time_ + (passed * scale_ >> kShift);
+      if (time > last_) last_ = time;
+      return last_;
+    }
+#endif
+    return current_ticks();
+  }
+
+ private:
+#if defined(__x86_64__)
+  // of the counter, until the clock is read again: about a millisecond; its product with the scale fits 64
+  // bits
+  static constexpr uint64_t kLongest = 1 << 22;
+  static constexpr int kShift = 32;
+
+  void read();
+
+  uint64_t scale_ = 0;                    // nanoseconds for 2^32 of the counter; 0: not used
+  uint64_t count_ = 0, first_count_ = 0;  // at the last and at the first reading of the clock
+  torchette_timestamp_t time_ = 0, first_time_ = 0, last_ = 0;
+  bool prepared_ = false;
+#endif
+};
+
+#if defined(__x86_64__)
+
+inline void InterpolatedClock::prepare() {
+  if (prepared_) return;
+  prepared_ = true;
+  unsigned a, b, c, d;
+  const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
+  const bool is_constant = __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d & 1u << 8) != 0;
+  if (!is_constant || ratio.numerator != ratio.denominator) return;
+  constexpr uint64_t kLeast = 100000;  // nanoseconds
+  first_time_ = current_ticks();
+  first_count_ = __rdtsc();
+  // a clock that stands still, or counts its readings, is not what is expected
+  for (int i = 0; i < 100000 && scale_ == 0; ++i) {
+    time_ = current_ticks();
+    count_ = __rdtsc();
+    if (time_ - first_time_ < kLeast) continue;
+    const double speed =
+        static_cast<double>(time_ - first_time_) / static_cast<double>(count_ - first_count_);
+    if (speed < 0.1 || speed > 4) return;
+    scale_ = static_cast<uint64_t>(speed * (uint64_t{1} << kShift));
+  }
+  last_ = time_;
+}
+
+inline void InterpolatedClock::read() {
+  time_ = current_ticks();
+  count_ = __rdtsc();
+  const double speed = static_cast<double>(time_ - first_time_) / static_cast<double>(count_ - first_count_);
+  if (speed >= 0.1 && speed <= 4) scale_ = static_cast<uint64_t>(speed * (uint64_t{1} << kShift));
+}
+
+#else
+
+inline void InterpolatedClock::prepare() {}
+
+#endif
+
+}  // namespace torchette::extension
