@@ -117,11 +117,18 @@ class CompiledModel(Model):
                     raise _differ(name, index, difference, "the example inputs")
         return largest
 
-    def sign(self, seeds: Sequence[int] = range(3), rtol: float = 1e-4, atol: float = 1e-5) -> dict[str, Any]:
+    def sign(
+        self,
+        seeds: Sequence[int] = range(3),
+        rtol: float = 1e-4,
+        atol: float = 1e-5,
+        facts: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Gives the file a receipt, see `torchette.devtools.receipt`: hashes of its bytes, versions, and how far its outputs
         are from the captured program's, on the example inputs and on others drawn with these seeds.
 
-        An output fits within the tolerances, or with a signal-to-noise ratio of 40 dB, which rounding weights takes.
+        An output fits within the tolerances, or with a signal-to-noise ratio of 40 dB, which rounding weights takes. `facts`
+        are stored too.
 
         Returns:
             The facts that the receipt has.
@@ -153,6 +160,7 @@ class CompiledModel(Model):
                 inputs = {"example": True} if seed is None else {"seed": seed, "ranges": ranges}
                 compared.append({"method": name, "inputs": inputs, "outputs": errors})
         facts = {
+            **(facts or {}),
             "compared": compared,
             "tolerances": {"rtol": rtol, "atol": atol, "or_snr_db": 40},
             "exceptions": exceptions,
@@ -259,8 +267,10 @@ def compile(
     )
     methods = _methods(module, args, kwargs, dynamic_shapes)
     programs = {name: _export(name, given, edge) for name, given in methods.items()}
+    calibration_sizes: dict[str, int] = {}
     if quantizer is not None:
-        observed = _by_method(calibration, programs)
+        observed = {name: list(given) for name, given in _by_method(calibration, programs).items()}
+        calibration_sizes = {name: len(observed.get(name, [()])) for name in programs}
         programs = {
             name: _quantized(name, program, quantizer, observed.get(name), methods[name], edge)
             for name, program in programs.items()
@@ -282,8 +292,16 @@ def compile(
         raise as_train_mode(error) or error from None
     model = CompiledModel(program, programs)
     if verify:
-        model.sign()
+        model.sign(facts=_calibration(quantizer, calibration_sizes))
     return model
+
+
+def _calibration(quantizer: Any, samples: Mapping[str, int]) -> dict[str, Any]:
+    """What a receipt says about quantization; nothing where there is none."""
+    if quantizer is None:
+        return {}
+    given = quantizer if isinstance(quantizer, (list, tuple)) else [quantizer]
+    return {"quantizers": [type(one).__name__ for one in given], "calibration_samples": dict(samples)}
 
 
 def _differ(method: str, output: int, difference: float, inputs: str) -> CompileError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,42 @@ def test_cut_short_and_longer_files(signed: bytes) -> None:
         with pytest.raises(FormatError):
             load(data)
     assert receipt.verify(signed + b"\0")[0].holds == ["bytes behind the end of the file"]
+
+
+@pytest.mark.parametrize("counts", [(1 << 32) - 1, 1 << 28, 9])
+@pytest.mark.parametrize("size", [(1 << 64) - 1, 1 << 63, 0, 7])
+def test_a_hostile_receipt_is_refused(signed: bytes, counts: int, size: int) -> None:
+    """One whose own hash is right."""
+    start = len(signed) - len(pte.read(signed).named()[receipt.KEY])
+    for body in (
+        struct.pack("<II", counts, 0) + signed[start + 24 :],
+        struct.pack("<II", 1, counts) + signed[start + 24 :],
+        signed[start + 16 : start + 24] + struct.pack("<Q", size) + signed[start + 32 :],
+        struct.pack("<II", 0, 0) + signed[start + 24 :],
+        struct.pack("<II", 0, 0) + b"x" * (len(signed) - start - 24),
+    ):
+        hostile = signed[: start + 8] + struct.pack("<Q", xxh64(body)) + body
+        assert len(hostile) == len(signed)
+        with pytest.raises(FormatError) as caught:
+            load(hostile)
+        assert caught.value.code == "damaged"
+        describe(hostile)
+        try:
+            assert receipt.verify(hostile)
+        except FormatError as error:
+            assert error.code == "damaged"
+
+
+def test_a_quantized_model_says_how_it_was_calibrated() -> None:
+    pytest.importorskip("torchao")
+    from torchette.backends.xnnpack import pt2e_quantizer
+
+    quantizer = pt2e_quantizer.XNNPACKQuantizer().set_global(
+        pt2e_quantizer.get_symmetric_quantization_config()
+    )
+    model = torchette.compile(net(), (X,), quantizer=quantizer, calibration=[(X,), (X * 2,)], verify=True)
+    facts = receipt.read(bytes(model)).facts
+    assert facts["quantizers"] == ["XNNPACKQuantizer"] and facts["calibration_samples"] == {"forward": 2}
 
 
 def test_without_a_receipt_integrity_is_an_error_that_names_the_remedy(tmp_path: Path) -> None:

@@ -140,17 +140,12 @@ def _errors_of_cases(source: str | Path, cases: str | Path) -> dict[str, float]:
             expected = [validate.value(record) for record in case.expected_outputs or ()]
             for index, (output, wanted) in enumerate(zip(outputs, expected, strict=False)):
                 name = f"{suite.method_name}, output {index}"
-                found[name] = max(found.get(name, 0.0), _distance(np.asarray(output), wanted))
+                found[name] = max(found.get(name, 0.0), _difference(np.asarray(output), wanted))
     return found
 
 
-def _distance(output: np.ndarray, wanted: np.ndarray) -> float:
-    if output.shape != wanted.shape:
-        return math.inf
-    one, other = output.astype(np.float64), wanted.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(one - other)[(one != other) & ~(np.isnan(one) & np.isnan(other))]
-    return float(np.nan_to_num(apart, nan=math.inf).max()) if apart.size else 0.0
+def _difference(output: np.ndarray, wanted: np.ndarray) -> float:
+    return validate.largest_difference(output, wanted) if output.shape == wanted.shape else math.inf
 
 
 def shares(program: Program, method: MethodInfo, inputs: Sequence[Any], runs: int) -> dict[str, float]:

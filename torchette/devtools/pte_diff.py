@@ -9,7 +9,7 @@ weight needs no name, and one more layer is not a difference of all layers behin
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from torchette.devtools.inspect import (
     source_line,
 )
 from torchette.devtools.size import members, sizes
+from torchette.devtools.validate import largest_difference
 from torchette.format import pte
 
 # What rows are about, in their order.
@@ -56,7 +57,7 @@ class Row:
     name: str  # of what differs
     a: Any
     b: Any
-    more: dict[str, float] = field(default_factory=dict)  # numbers about it, such as the largest difference
+    more: Mapping[str, float] = field(default_factory=dict)  # numbers about it, such as the largest difference
 
     @property
     def text(self) -> str:
@@ -126,42 +127,44 @@ def compare(a: str | Path | bytes, b: str | Path | bytes) -> Differences:
 
     Raises ModelNotFoundError, FormatError.
     """
-    names = tuple(str(side) if isinstance(side, (str, Path)) else name for side, name in ((a, "A"), (b, "B")))
+    names = [str(side) if isinstance(side, (str, Path)) else name for side, name in ((a, "A"), (b, "B"))]
     left, right = _Side.of(a), _Side.of(b)
     if left.file.buffer == right.file.buffer:
-        return Differences(*names, [])
+        return Differences(names[0], names[1], [])
     rows = list(_rows(left, right))
     if all(row.kind == "size" for row in rows):
         rows.append(_first_byte(left.file.buffer, right.file.buffer))
-    return Differences(*names, sorted(rows, key=lambda row: KINDS.index(row.kind)))
+    return Differences(names[0], names[1], sorted(rows, key=lambda row: KINDS.index(row.kind)))
 
 
 def _rows(left: _Side, right: _Side) -> Iterator[Row]:
     ours, theirs = ({m.name: m for m in side.description.methods} for side in (left, right))
-    yield from _entries("method", *(dict.fromkeys(side, "there") for side in (ours, theirs)))
+    yield from _entries("method", [dict.fromkeys(side, "there") for side in (ours, theirs)])
     for name in ours.keys() & theirs.keys():
         yield from _method_rows(left, right, ours[name], theirs[name])
-    blobs = [
-        {name: bytes(blob) for name, blob in side.file.named().items() if name != receipt.KEY}
-        for side in (left, right)
-    ]
-    yield from _entries("named data", *blobs, show=lambda blob: f"{len(blob):,} bytes")
-    signed = [receipt.KEY in side.file.named() for side in (left, right)]
-    if signed[0] != signed[1]:
-        yield Row("named data", receipt.KEY, *("there" if there else None for there in signed))
+    named = [side.file.named() for side in (left, right)]
+    blobs = [{name: bytes(blob) for name, blob in side.items() if name != receipt.KEY} for side in named]
+    yield from _entries("named data", blobs, show=lambda blob: f"{len(blob):,} bytes")
+    yield from _entries(
+        "named data", [{receipt.KEY: "there"} if receipt.KEY in side else {} for side in named]
+    )
     parts = [sizes(side.file) for side in (left, right)]
-    yield from _entries("size", *({"whole file": found.nbytes, **found.by("part")} for found in parts))
+    yield from _entries("size", [{"whole file": found.nbytes, **found.by("part")} for found in parts])
 
 
-def _entries(kind: str, a: dict[str, Any], b: dict[str, Any], show: Callable[[Any], Any] = lambda value: value,
-             prefix: str = "") -> Iterator[Row]:  # fmt: skip
+def _entries(
+    kind: str,
+    sides: Sequence[Mapping[str, Any]],
+    prefix: str = "",
+    show: Callable[[Any], Any] = lambda value: value,
+) -> Iterator[Row]:
     """A row for each key whose values differ."""
+    a, b = sides
     for key in dict.fromkeys((*a, *b)):
         if key not in a or key not in b or a[key] != b[key]:
-            sides = [show(side[key]) if key in side else None for side in (a, b)]
-            numbers = all(isinstance(side, int) for side in sides)
-            more = {"by": sides[1] - sides[0]} if numbers else {}
-            yield Row(kind, prefix + key, *sides, more)
+            one, other = (show(side[key]) if key in side else None for side in sides)
+            by = {"by": other - one} if isinstance(one, int) and isinstance(other, int) else {}
+            yield Row(kind, prefix + key, one, other, by)
 
 
 def _method_rows(left: _Side, right: _Side, a: MethodInfo, b: MethodInfo) -> Iterator[Row]:
@@ -175,18 +178,18 @@ def _method_rows(left: _Side, right: _Side, a: MethodInfo, b: MethodInfo) -> Ite
         | {"input tree": method.input_tree or "", "output tree": method.output_tree or ""}
         for method in (a, b)
     ]
-    yield from _entries("signature", *signatures, prefix=prefix)
-    yield from _entries("operator", a.operators, b.operators, prefix=prefix)
+    yield from _entries("signature", signatures, prefix)
+    yield from _entries("operator", [a.operators, b.operators], prefix)
     memory = [{f"@{buffer.id}": buffer.nbytes for buffer in method.planned_buffers} for method in (a, b)]
-    yield from _entries("memory", *memory, prefix=prefix)
+    yield from _entries("memory", memory, prefix)
     yield from _delegate_rows(left, right, a, b)
     for tag, i, j, k, m in _aligned(a, b):
         if tag == "equal":
             for first, second in zip(a.instructions[i:j], b.instructions[k:m], strict=True):
                 yield from _instruction_rows(left, right, a, b, first, second)
             continue
-        sides = [_sequence(found) for found in (a.instructions[i:j], b.instructions[k:m])]
-        yield Row("instruction", f"{prefix}{i if i < j else f'before {i}'}", *sides)
+        one, other = (_sequence(found) for found in (a.instructions[i:j], b.instructions[k:m]))
+        yield Row("instruction", f"{prefix}{i if i < j else f'before {i}'}", one, other)
 
 
 def _sequence(instructions: list[InstructionInfo]) -> str | None:
@@ -222,7 +225,7 @@ def _delegate_rows(left: _Side, right: _Side, a: MethodInfo, b: MethodInfo) -> I
     def show(delegate: tuple[str, bytes, list[Any]]) -> str:
         return f"{delegate[0]}, {len(delegate[1]):,} bytes"
 
-    yield from _entries("delegate", *found, show, prefix=f"{a.name}: ")
+    yield from _entries("delegate", found, f"{a.name}: ", show)
 
 
 def _instruction_rows(
@@ -230,15 +233,15 @@ def _instruction_rows(
 ) -> Iterator[Row]:
     line = source_line(first.source)
     place = f"{a.name} {first.index} {first.op}" + (f" ({line})" if line else "")
-    jumps = [None if it.destination is None else it.destination - it.index for it in (first, second)]
-    if jumps[0] != jumps[1]:
-        yield Row("argument", f"{place}, jump by", *jumps)
+    one, other = (None if it.destination is None else it.destination - it.index for it in (first, second))
+    if one != other:
+        yield Row("argument", f"{place}, jump by", one, other)
     for direction in ("inputs", "outputs"):
         indices = [
             list(members(method, getattr(item, direction))) for method, item in ((a, first), (b, second))
         ]
         if len(indices[0]) != len(indices[1]):
-            yield Row("argument", f"{place}, {direction}", *map(len, indices))
+            yield Row("argument", f"{place}, {direction}", len(indices[0]), len(indices[1]))
             continue
         for number, (i, j) in enumerate(zip(*indices, strict=True)):
             where = f"{place}, {direction[:-1]} {number}"
@@ -275,11 +278,10 @@ def _distance(a: memoryview, b: memoryview, dtype: str) -> dict[str, float]:
     """How far two stored tensors are apart."""
     one, other = _numbers(a, dtype), _numbers(b, dtype)
     apart = (one != other) & ~(np.isnan(one) & np.isnan(other))
-    distance = np.abs(one[apart] - other[apart])
     return {
         "elements that differ": int(apart.sum()),
         "of": one.size,
-        "largest difference": float(distance.max(initial=0.0)),
+        "largest difference": largest_difference(one, other),
         "of the largest value": float(np.abs(one).max(initial=0.0)),
     }
 
@@ -299,4 +301,5 @@ def _first_byte(a: memoryview, b: memoryview) -> Row:
     shared = min(len(a), len(b))
     differs = np.flatnonzero(np.frombuffer(a[:shared], np.uint8) != np.frombuffer(b[:shared], np.uint8))
     at = int(differs[0]) if len(differs) else shared
-    return Row("bytes", f"from byte {at:,} on", *(bytes(side[at : at + 8]).hex(" ") for side in (a, b)))
+    one, other = (bytes(side[at : at + 8]).hex(" ") for side in (a, b))
+    return Row("bytes", f"from byte {at:,} on", one, other)

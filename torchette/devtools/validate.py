@@ -117,8 +117,7 @@ class _Failed(Exception):
 
 def _run(command: list[str], data: bytes | None, timeout: float) -> list[np.ndarray]:
     try:
-        given = {"stdin": subprocess.DEVNULL} if data is None else {"input": data}
-        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False, **given)
+        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False, input=data or b"")
     except OSError as error:
         raise ExecutionError(
             f"the command {command[0]!r} cannot be started: {error.strerror or error}",
@@ -159,13 +158,19 @@ def _compared(
             problem = f"{output.dtype}{list(output.shape)}, not {wanted.dtype}{list(wanted.shape)}"
             yield OutputResult(method, case, index, wanted.size, wanted.size, math.nan, problem)
             continue
-        one, other = output.astype(np.float64), wanted.astype(np.float64)
-        apart = ~np.isclose(one, other, rtol, atol, equal_nan=True)
-        with np.errstate(invalid="ignore"):
-            distance = np.abs(one - other)[(one != other) & ~(np.isnan(one) & np.isnan(other))]
-        largest = float(distance.max()) if distance.size else 0.0
+        apart = ~np.isclose(output.astype(np.float64), wanted.astype(np.float64), rtol, atol, equal_nan=True)
+        largest = largest_difference(output, wanted)
         count = int(apart.sum())
         yield OutputResult(method, case, index, wanted.size, count, largest, "differs" if count else "")
+
+
+def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
+    """Between two elements of arrays of one shape; infinite where one alone is not a number, 0 where both are."""
+    left: np.ndarray = one.astype(np.float64)
+    right: np.ndarray = other.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(left - right)[(left != right) & ~(np.isnan(left) & np.isnan(right))]
+    return float(np.nan_to_num(apart, nan=math.inf, posinf=math.inf).max(initial=0.0))
 
 
 def argument(record: Any) -> Any:

@@ -77,8 +77,8 @@ Result<uint64_t> hash_of(const DataLoader& file, size_t size) {
 
 Error verify_parts(const Entries& parts, const DataLoader& file, size_t file_size, size_t receipt_size) {
   size_t at = 0;
-  for (size_t i = 0; i < parts.count; ++i) {
-    if (parts.size(i) > file_size - at) break;  // the last check fails
+  size_t i = 0;
+  for (; i < parts.count && parts.size(i) <= file_size - at; ++i) {
     const auto size = static_cast<size_t>(parts.size(i));
     const Result<uint64_t> hash = hash_of(file, at, size);
     if (!hash.ok()) return hash.error();
@@ -88,8 +88,8 @@ Error verify_parts(const Entries& parts, const DataLoader& file, size_t file_siz
     }
     at += size;
   }
-  if (at + receipt_size == file_size) return Error::Ok;
-  TORCHETTE_LOG(Error, "the receipt is for %zu bytes, the file has %zu", at + receipt_size, file_size);
+  if (i == parts.count && at + receipt_size == file_size) return Error::Ok;
+  TORCHETTE_LOG(Error, "the receipt is not for all of the file's %zu bytes, or for more", file_size);
   return Error::InvalidProgram;
 }
 
