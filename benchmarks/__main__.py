@@ -3,12 +3,13 @@
 
 import sys
 
-from benchmarks import boards, codegen, families, images, models, sources, tax, threads, xnnpack
+from benchmarks import boards, codegen, families, images, integrity, models, sources, tax, threads, xnnpack
 
 PARTS = {
     "boards": boards.main,
     "codegen": codegen.main,
     "images": images.main,
+    "integrity": integrity.main,
     "kernels": families.main,
     "sources": sources.main,
     "tax": tax.main,

@@ -41,6 +41,7 @@ class Net(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
+        torch.manual_seed(0)
         self.convolution = torch.nn.Conv2d(3, 4, 3, stride=16)
 
     def forward(self, image):
@@ -79,7 +80,7 @@ def page_id(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the pages speak of: model.py, net.pte, program.pt2, photo.npy."""
+    """A folder with the files that the pages speak of: model.py, net.pte, net.bpte, program.pt2, photo.npy."""
     torch = pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("reader")
     (folder / "model.py").write_text(NET)
@@ -95,6 +96,12 @@ def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.export.export(net.eval(), namespace["Net"].example_inputs), folder / "program.pt2"
     )
     assert cli.main(["compile", f"{folder}/model.py:Net", "-o", f"{folder}/net.pte"]) == 0
+    from torchette.devtools.bundle import BundledProgram, MethodTestCase, MethodTestSuite
+
+    image = namespace["Net"].example_inputs
+    suite = MethodTestSuite("forward", [MethodTestCase(image, net.eval()(*image))])
+    bundle = BundledProgram(None, [suite], folder / "net.pte").serialize()
+    (folder / "net.bpte").write_bytes(bundle)
     return folder
 
 
@@ -137,10 +144,12 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
         for number, line in enumerate(block.text.splitlines(), block.line + 1):
             words = shlex.split(line, comments=True)
             place = f"{page.relative_to(ROOT)}:{number}"
+            runner = ROOT / "build" / "dev" / "executor_runner"
+            if words[:2] == ["torchette", "validate"] and not runner.exists():
+                continue
             if words[:1] == ["torchette"]:
                 assert cli.main(words[1:]) == 0, f"{place}: {line}"
             elif words[:1] == ["executor_runner"]:
-                runner = ROOT / "build" / "dev" / "executor_runner"
                 if runner.exists():
                     done = subprocess.run([runner, *words[1:]], capture_output=True, text=True)
                     assert done.returncode == 0, f"{place}: {done.stderr}"
@@ -270,7 +279,7 @@ def _resolves(name: str) -> bool:
 
 def test_the_page_of_the_command_line_has_every_verb() -> None:
     text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^torchette (\w+)", text, re.M)
+    shown = re.findall(r"^torchette ([\w-]+)", text, re.M)
     assert sorted(set(shown)) == cli.verbs()
 
 

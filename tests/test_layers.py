@@ -97,6 +97,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette._compile": (
         "torchette.capture",
         "torchette.device",
+        "torchette.devtools",
         "torchette.errors",
         "torchette.exir",
         *COMPILER,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import warnings
@@ -19,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from torchette.capture import as_train_mode, capture
 from torchette.device import Device
+from torchette.devtools import receipt
 from torchette.errors import (
     CompileError,
     DialectError,
@@ -45,6 +47,7 @@ from torchette.exir.pipeline import Report
 from torchette.exir.program import ExecutorchProgramManager, to_edge_transform_and_lower
 from torchette.model import Model
 from torchette.quantization import pt2e
+from torchette.runtime import kernel_level
 
 # Backends that are no delegate: the kernels of this package. "auto" is what is fastest everywhere without a library.
 PORTABLE = ("auto", "portable")
@@ -106,28 +109,76 @@ class CompiledModel(Model):
             if captured.example_inputs is None:
                 continue
             args, kwargs = captured.example_inputs
-            expected = user_results(captured, evaluate(captured, args, kwargs))
-            method = self.methods[name]
-            method.reset()
-            given = pytree.tree_leaves(method(*args, **kwargs))
-            method.reset()
-            pairs = zip(pytree.tree_leaves(expected), given, strict=True)
-            for index, (theirs, ours) in enumerate(pairs):
-                if not isinstance(theirs, torch.Tensor):
-                    continue
-                ours = torch.as_tensor(ours)
+            for index, (theirs, ours) in self._outputs(name, args, kwargs).items():
                 wide = torch.complex128 if theirs.is_complex() else torch.float64
                 difference = (ours.to(wide) - theirs.to(wide)).abs().max().item() if theirs.numel() else 0.0
                 largest = max(largest, difference)
                 if not torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True):
-                    raise CompileError(
-                        f"method {name!r}: output {index} differs by up to {difference:.3g} from the captured program's",
-                        hints=[
-                            "edge=EdgeCompileConfig(check_passes=True) names a pass that changes the result"
-                        ],
-                        code="results-differ",
-                    )
+                    raise _differ(name, index, difference, "the example inputs")
         return largest
+
+    def sign(
+        self,
+        seeds: Sequence[int] = range(3),
+        rtol: float = 1e-4,
+        atol: float = 1e-5,
+        facts: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Gives the file a receipt, see `torchette.devtools.receipt`: hashes of its bytes, versions, and how far its outputs
+        are from the captured program's, on the example inputs and on others drawn with these seeds.
+
+        An output fits within the tolerances, or with a signal-to-noise ratio of 40 dB, which rounding weights takes. `facts`
+        are stored too.
+
+        Returns:
+            The facts that the receipt has.
+
+        Raises:
+            CompileError: code "results-differ"; names method, output and inputs.
+        """
+        compared: list[dict[str, Any]] = []
+        exceptions: list[str] = []
+        for name, captured in self._captured.items():
+            if captured.example_inputs is None:
+                exceptions.append(f"method {name}: not run, it has no example inputs")
+                continue
+            if drawn := _draws(captured):
+                exceptions.append(f"method {name}: not compared, {drawn} draws random numbers")
+                continue
+            args, kwargs = captured.example_inputs
+            for seed in (None, *seeds):
+                ranges, given = ([], (args, kwargs)) if seed is None else _drawn((args, kwargs), seed)
+                errors = []
+                for index, (theirs, ours) in self._outputs(name, *given).items():
+                    found = _error(theirs, ours)
+                    fits = torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
+                    clear = found["snr_db"] is not None and found["snr_db"] >= 40
+                    if not fits and (found["not_finite_mismatches"] or not clear):
+                        what = "the example inputs" if seed is None else f"inputs of seed {seed}"
+                        raise _differ(name, index, found["max_abs"], what)
+                    errors.append({"output": index, **found})
+                inputs = {"example": True} if seed is None else {"seed": seed, "ranges": ranges}
+                compared.append({"method": name, "inputs": inputs, "outputs": errors})
+        facts = {
+            **(facts or {}),
+            "compared": compared,
+            "tolerances": {"rtol": rtol, "atol": atol, "or_snr_db": 40},
+            "exceptions": exceptions,
+            "kernels": kernel_level(),
+        }
+        data_files = sorted(Path(self._folder.name).iterdir())
+        Model.__init__(self, receipt.sign(bytes(self), facts, data_files), self.default, data_files)
+        return facts
+
+    def _outputs(self, name: str, args: Any, kwargs: Any) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """By number, each output that is a tensor, of the captured program and of the compiled one."""
+        captured, method = self._captured[name], self.methods[name]
+        expected = pytree.tree_leaves(user_results(captured, evaluate(captured, args, kwargs)))
+        method.reset()
+        given = pytree.tree_leaves(method(*args, **kwargs))
+        method.reset()
+        pairs = enumerate(zip(expected, given, strict=True))
+        return {i: (a, torch.as_tensor(b)) for i, (a, b) in pairs if isinstance(a, torch.Tensor)}
 
     @property
     def planned_bytes(self) -> int:
@@ -162,6 +213,7 @@ def compile(
     edge: EdgeCompileConfig | None = None,
     config: ExecutorchBackendConfig | None = None,
     device: Device | None = None,
+    verify: bool = False,
     **moved: Any,
 ) -> CompiledModel:
     """Compile a PyTorch model for the runtime.
@@ -187,6 +239,8 @@ def compile(
             files of their own; see `ExecutorchBackendConfig`. Where it does not say otherwise, inputs and outputs use the
             caller's memory, and tensors of dynamic shape take memory at their actual size.
         device: the memories and limits of the machine that will run it; see `Device`.
+        verify: run the compiled model on the example inputs and on random ones, compare with the captured one, and store the
+            result in the file with hashes of all of its bytes; see `CompiledModel.sign`.
 
     Returns:
         A model that takes what the module takes and returns what it returns, run by the real runtime.
@@ -199,6 +253,7 @@ def compile(
         MissingKernelError: the runtime lacks kernels; lists all of them with the lines that need them.
         PlanError: the tensors do not fit into the arenas, or the model not into the device; names how many bytes are
             missing and what would help.
+        CompileError: code "results-differ": `verify` has found an output that differs.
         InputError: `calibration` without `quantizer`, or of another method; arenas beside a memory planning pass.
     """
     for name in moved:
@@ -212,8 +267,10 @@ def compile(
     )
     methods = _methods(module, args, kwargs, dynamic_shapes)
     programs = {name: _export(name, given, edge) for name, given in methods.items()}
+    calibration_sizes: dict[str, int] = {}
     if quantizer is not None:
-        observed = _by_method(calibration, programs)
+        observed = {name: list(given) for name, given in _by_method(calibration, programs).items()}
+        calibration_sizes = {name: len(observed.get(name, [()])) for name in programs}
         programs = {
             name: _quantized(name, program, quantizer, observed.get(name), methods[name], edge)
             for name, program in programs.items()
@@ -233,7 +290,74 @@ def compile(
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
-    return CompiledModel(program, programs)
+    model = CompiledModel(program, programs)
+    if verify:
+        model.sign(facts=_calibration(quantizer, calibration_sizes))
+    return model
+
+
+def _calibration(quantizer: Any, samples: Mapping[str, int]) -> dict[str, Any]:
+    """What a receipt says about quantization; nothing where there is none."""
+    if quantizer is None:
+        return {}
+    given = quantizer if isinstance(quantizer, (list, tuple)) else [quantizer]
+    return {"quantizers": [type(one).__name__ for one in given], "calibration_samples": dict(samples)}
+
+
+def _differ(method: str, output: int, difference: float, inputs: str) -> CompileError:
+    return CompileError(
+        f"method {method!r}: output {output} differs by up to {difference:.3g} from the captured program's, on {inputs}",
+        hints=["edge=EdgeCompileConfig(check_passes=True) names a pass that changes the result"],
+        code="results-differ",
+    )
+
+
+def _error(theirs: torch.Tensor, ours: torch.Tensor) -> dict[str, Any]:
+    """The largest difference, and the signal-to-noise ratio in decibels (None: there is no noise, or no signal), over the
+    elements that are finite on both sides; and in how many others the two are not the same."""
+    wide = torch.complex128 if theirs.is_complex() else torch.float64
+    theirs, ours = theirs.to(wide), ours.to(wide)
+    finite = theirs.isfinite() & ours.isfinite()
+    same = (theirs == ours) | (theirs.isnan() & ours.isnan())
+    signal, noise = theirs[finite].abs(), (ours[finite] - theirs[finite]).abs()
+    power, lost = signal.square().sum().item(), noise.square().sum().item()
+    return {
+        "max_abs": noise.max().item() if noise.numel() else 0.0,
+        "snr_db": round(10 * math.log10(power / lost), 2) if power and lost else None,
+        "elements": theirs.numel(),
+        "not_finite_mismatches": int((~finite & ~same).sum()),
+    }
+
+
+def _draws(program: ExportedProgram) -> str:
+    """The first operator whose result depends on a random generator; empty if there is none."""
+    for node in calls(program):
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            return str(node.target)
+    return ""
+
+
+def _drawn(inputs: Any, seed: int) -> tuple[list[list[float]], Any]:
+    """Inputs like the given ones: each tensor's elements even between its least and its greatest one; where those are equal
+    and floats, within 1 of it. Also the ranges."""
+    generator = torch.Generator().manual_seed(seed)
+    ranges: list[list[float]] = []
+
+    def draw(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.is_complex() or not value.numel():
+            return value
+        numbers = value.to(torch.float64)
+        numbers = numbers[numbers.isfinite()]
+        least, most = (numbers.min().item(), numbers.max().item()) if len(numbers) else (0.0, 0.0)
+        if value.is_floating_point():
+            least, most = (least - 1, most + 1) if least == most else (least, most)
+            drawn = torch.rand(value.shape, generator=generator, dtype=torch.float64) * (most - least) + least
+        else:
+            drawn = torch.randint(int(least), int(most) + 1, value.shape, generator=generator)
+        ranges.append([least, most])
+        return drawn.to(value.dtype)
+
+    return ranges, pytree.tree_map(draw, inputs)
 
 
 def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchBackendConfig:

@@ -19,7 +19,9 @@ def test_every_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFi
     assert exit_.value.code == 0
     text = capsys.readouterr().out
     assert "examples:" in text and f"torchette {verb}" in text.partition("examples:")[2]
-    summary = (importlib.import_module(f"torchette.cli.{verb}").__doc__ or "").splitlines()[0]
+    summary = (importlib.import_module(f"torchette.cli.{verb.replace('-', '_')}").__doc__ or "").splitlines()[
+        0
+    ]
     assert 10 < len(summary) < 80 and not summary.endswith("."), (
         "the first line of the docstring is the summary"
     )

@@ -2,7 +2,7 @@
 // The conveniences above the core: tensors that own, modules, loaders, printing. Arguments: a .pte file of x
 // -> relu(x
 // @ ones) with methods `forward` (tensors planned) and `twice` (x + x, inputs and outputs unplanned); the
-// same file with every byte xored with 0x5A.
+// same file with every byte xored with 0x5A; it with a receipt; that with one flipped bit.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -17,6 +17,7 @@
 #include "torchette/extension/module.h"
 #include "torchette/extension/prepare_inputs.h"
 #include "torchette/extension/print_value.h"
+#include "torchette/extension/receipt.h"
 #include "torchette/extension/shared_ptr_data_loader.h"
 
 using namespace torchette;
@@ -229,13 +230,30 @@ void modules(const char* path, const char* encrypted) {
   CHECK(prepared.forward()->front().toTensor().const_data_ptr<float>()[0] == 3);
 }
 
+/// Through each loader, the one that copies included; `damaged` has one flipped bit.
+void integrity(const char* without, const char* signed_file, const char* damaged) {
+  using LoadMode = Module::LoadMode;
+  for (const LoadMode mode : {LoadMode::File, LoadMode::Mmap}) {
+    Module module(signed_file, mode), wrong(damaged, mode), plain(without, mode);
+    CHECK(module.verify_integrity() == Error::Ok && module.is_loaded());
+    CHECK(module.forward(make_tensor_ptr({2, 3}, std::vector<float>(6, 1.0f)))->size() == 1);
+    CHECK(wrong.verify_integrity() == Error::InvalidProgram);
+    CHECK(plain.verify_integrity() == Error::NotFound);
+    Module shared(module.program());
+    CHECK(shared.verify_integrity() == Error::NotSupported);
+  }
+  CHECK(Module("none").verify_integrity() == Error::AccessFailed);
+  CHECK(xxh64("abc", 3) == 0x44BC2CF5AD770999);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc != 5) return 2;
   tensor_pointers();
   printing();
   modules(argv[1], argv[2]);
+  integrity(argv[1], argv[3], argv[4]);
   std::printf("%d checks, %d failures\n", checks, failures);
   return failures == 0 ? 0 : 1;
 }

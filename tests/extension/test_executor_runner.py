@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +116,16 @@ def test_damaged_arrays(runner: Path, two_methods: Path, tmp_path: Path, dtype: 
     (tmp_path / "cut.npy").write_bytes(whole)
     right = dtype == "float32" and order == "C"
     assert "InvalidArgument" in run(runner, *arguments, status=0 if right else 1).stderr or right
+
+
+def test_the_standard_input_and_output(runner: Path, two_methods: Path) -> None:
+    common = (str(runner), "--model_path", "-", "--method_name", "twice", "--output_file", "-")
+    done = subprocess.run(common, input=two_methods.read_bytes(), capture_output=True, check=True)
+    stream = io.BytesIO(done.stdout)
+    assert np.load(stream).tolist() == [2, 2, 2] and not stream.read() and not done.stderr
+    for more in (["--server_mode"], ["--data_path", "x.ptd"], ["--json"], ["--verification", "total"]):
+        done = subprocess.run([*common, *more], input=b"", capture_output=True, check=False)
+        assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    for data in (b"", b"no program", two_methods.read_bytes()[:100]):
+        done = subprocess.run(common, input=data, capture_output=True, check=False)
+        assert done.returncode == 1 and b"the standard input: InvalidProgram" in done.stderr

@@ -7,12 +7,17 @@ import re
 from pathlib import Path
 
 from tests.building import ROOT, built, run
+from torchette.devtools import receipt
 
 
 def test_cpp(two_methods: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.pte"
     secret.write_bytes(bytes(byte ^ 0x5A for byte in two_methods.read_bytes()))
-    output = run(built("torchette_extension_test"), two_methods, secret).stdout
+    signed, damaged = tmp_path / "signed.pte", tmp_path / "damaged.pte"
+    contents = receipt.sign(two_methods.read_bytes())
+    signed.write_bytes(contents)
+    damaged.write_bytes(contents[:-400] + bytes([contents[-400] ^ 1]) + contents[-399:])
+    output = run(built("torchette_extension_test"), two_methods, secret, signed, damaged).stdout
     assert re.search(r"\d{3,} checks, 0 failures", output)
 
 

@@ -202,7 +202,7 @@ def test_no_way_in_is_unverified(file: bytes, edit: str, tmp_path: Path) -> None
     path = tmp_path / "broken.pte"
     path.write_bytes(broken)
     messages = set()
-    for verification in Verification:
+    for verification in (Verification.Minimal, Verification.InternalConsistency):
         for source in (broken, bytearray(broken), memoryview(broken), path, str(path), io.BytesIO(broken)):
             program = Runtime.get().load_program(source, verification=verification)
             with pytest.raises(FormatError) as caught:

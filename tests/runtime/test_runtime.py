@@ -114,7 +114,7 @@ def test_sources(tmp_path: Path) -> None:
     odd = memoryview(b"x" + contents)[1:]  # misaligned
     with path.open("rb") as file:
         for source in (contents, bytearray(contents), odd, path, str(path), file, io.BytesIO(contents)):
-            for verification in Verification:
+            for verification in (Verification.Minimal, Verification.InternalConsistency):
                 if hasattr(source, "seek"):
                     source.seek(0)
                 loaded = Runtime.get().load_program(source, verification=verification)

@@ -47,8 +47,9 @@ class _CMakePrefix(argparse.Action):
 
 
 def verbs() -> list[str]:
-    """Names of the verbs, sorted: the modules of this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    """Names of the verbs, sorted: the modules of this folder, with hyphens."""
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name.replace("_", "-") for name in names if not name.startswith("_"))
 
 
 def _parser() -> Parser:
@@ -57,7 +58,7 @@ def _parser() -> Parser:
     parser.add_argument("--cmake-prefix", action=_CMakePrefix, help="print where CMake finds the C++ runtime")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
     for name in verbs():
-        module = importlib.import_module(f"{__name__}.{name}")
+        module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
         text = (module.__doc__ or "").strip()
         verb = subparsers.add_parser(
             name,

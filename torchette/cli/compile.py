@@ -113,6 +113,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fit", action="store_true", help="change the model's layers so that it fits the budget"
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare with eager on the inputs and on random ones, and store the result with hashes in the file",
+    )
     parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
     parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
     parser.add_argument("--report", action="store_true", help="print what every pass did")
@@ -183,6 +188,7 @@ def _compile(options: argparse.Namespace) -> int:
             edge=_edge(options, progress),
             config=_config(options, path),
             device=_device(options),
+            verify=options.verify,
         )
     model.save(path)
     facts = {

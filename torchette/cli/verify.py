@@ -1,29 +1,37 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an exported program, or a model to export, and a dialect. Out: every violation of the dialect's rules.
-"""Check an exported program against a dialect; every violation at once
+# In: an exported program, or a model to export, and a dialect; or a compiled model with a receipt. Out: every violation of
+# the dialect's rules; or every part of the file that has changed.
+"""Check an exported program against a dialect, or a .pte file against its receipt
 
 A .pt2 is checked as it is. A model in a .py file is exported first; --lower runs the compiler up to the dialect
-before checking. Exit code 1 if there are violations.
+before checking. Every violation is listed at once. Of a .pte file, the hashes in its receipt are compared with its bytes,
+and with those of its data files; what has changed is named. Exit code 1 if anything is wrong.
 
 examples:
   torchette verify program.pt2 --dialect aten
   torchette verify model.py:Net --dialect edge --lower
   torchette verify program.pt2 --dialect core_aten --json
+  torchette verify net.pte
+  torchette verify net.pte --data-file weights.ptd
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
-from torchette.cli._console import note, print_json
+from torchette.cli._console import note, print_json, print_values
+from torchette.devtools import receipt
+from torchette.errors import FormatError
+from torchette.format import pte
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=source.HELP)
+    parser.add_argument("model", metavar="MODEL", help=f"{source.HELP}; or a .pte file with a receipt")
     parser.add_argument(
         "--dialect",
         default="edge",
@@ -31,10 +39,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
     parser.add_argument("--lower", action="store_true", help="compile up to the dialect, then check")
+    parser.add_argument(
+        "--data-file",
+        action="append",
+        default=[],
+        metavar="FILE.ptd",
+        type=Path,
+        help="with a .pte: its weights",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.model.endswith(".pte"):
+        return _verify_receipt(options)
+    if options.data_file:
+        raise UsageError("--data-file goes with a .pte file")
     program = source.exported(options.model, options.inputs)
     from torchette.exir import dialects, pipeline
 
@@ -58,4 +78,25 @@ def run(options: argparse.Namespace) -> int:
             print(f"{violation}\n")
         calls = sum(node.op == "call_function" for node in program.graph.nodes)
         note(f"{calls} calls, violations of the {dialect} dialect: {len(found)}")
+    return CHECK_FAILED if found else DONE
+
+
+def _verify_receipt(options: argparse.Namespace) -> int:
+    if options.inputs or options.lower:
+        raise UsageError("--inputs and --lower go with a model, not with a .pte file")
+    try:
+        found = receipt.verify(options.model, options.data_file)
+    except FormatError as error:
+        if error.code != "damaged":
+            raise
+        found = [receipt.Damage(options.model, 0, 0, [error.message])]
+    known = receipt.provenance(pte.load_file(options.model)) or {}
+    if options.json:
+        print_json({"whole": not found, "damage": [it.to_dict() for it in found], "receipt": known})
+    else:
+        for damage in found:
+            print(damage)
+        if not found:
+            print(f"{options.model} is as its receipt says")
+            print_values(receipt.rows(known))
     return CHECK_FAILED if found else DONE

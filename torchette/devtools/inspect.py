@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchette import schema
+from torchette.devtools import receipt
 from torchette.format import pte
 
 DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
@@ -178,6 +179,7 @@ class Description:
     constants: list[ConstantInfo]
     segments: list[SegmentInfo]
     named_data: dict[str, int] = field(default_factory=dict)  # bytes by name
+    provenance: dict[str, Any] | None = None  # what the receipt says, unchecked
 
     def to_dict(self) -> dict[str, Any]:
         """The description as dicts, lists, strings, numbers and None. Infinite numbers and NaN are strings."""
@@ -209,6 +211,8 @@ class Description:
             yield Table("segments", ("segment", "offset", "bytes", "holds"), placed)
         if self.named_data:
             yield Table("named data", ("name", "bytes"), list(self.named_data.items()))
+        if self.provenance:
+            yield Table("provenance, as the receipt has it", ("", "what"), receipt.rows(self.provenance))
 
     def __str__(self) -> str:
         """The tables as aligned text."""
@@ -231,6 +235,7 @@ def describe(source: str | Path | bytes | pte.PteFile) -> Description:
         constants=_constants(methods),
         segments=segments,
         named_data={name: len(blob) for name, blob in file.named().items()},
+        provenance=receipt.provenance(file),
     )
 
 

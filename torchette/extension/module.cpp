@@ -10,6 +10,7 @@
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/method_threads.h"
 #include "torchette/extension/mmap_data_loader.h"
+#include "torchette/extension/receipt.h"
 #include "torchette/extension/source_lines.h"
 #include "torchette/runtime/backend.h"
 #include "torchette/runtime/threads.h"
@@ -128,6 +129,14 @@ Error Module::load(Program::Verification verification) {
   if (!program.ok()) return program.error();
   program_ = std::make_shared<Program>(std::move(*program));
   return Error::Ok;
+}
+
+Error Module::verify_integrity() {
+  TORCHETTE_TRY(load());
+  if (!data_loader_) return Error::NotSupported;
+  std::vector<const DataLoader*> data_files;
+  for (const std::shared_ptr<DataLoader>& file : data_file_loaders_) data_files.push_back(file.get());
+  return extension::verify_integrity(*program_, *data_loader_, data_files);
 }
 
 bool Module::is_fallback(const char* method_name) {

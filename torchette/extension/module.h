@@ -54,6 +54,9 @@ class Module {
   /// Opens the program and its data files; all other functions do so when needed. Errors: those of the
   /// loaders, of Program::load() and of FlatTensorDataMap::load().
   Error load(Program::Verification verification = Program::Verification::Minimal);
+  /// Holds the whole file and its data files against the program's receipt; opens them if they were not.
+  /// Errors: those of load() and verify_integrity(); NotSupported (the program came without its loader).
+  Error verify_integrity();
   bool is_loaded() const { return program_ != nullptr; }
   std::shared_ptr<Program> program() const { return program_; }
   EventTracer* event_tracer() const { return event_tracer_.get(); }

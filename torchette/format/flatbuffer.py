@@ -40,6 +40,24 @@ def decode(schema: Schema, data: memoryview, *, start: int = 0) -> Any:
     return decoder.table(schema.root, decoder.follow(start))
 
 
+class Span(NamedTuple):
+    """Bytes of one object: a table, a vtable, a string or a vector with its count."""
+
+    start: int
+    nbytes: int
+    table: str  # the kind of the table that it belongs to
+
+
+def spans(schema: Schema, data: memoryview) -> list[Span]:
+    """Where each object of the root table is in `data`; what lies between them is padding.
+
+    An object that several tables share belongs to the first of them. Raises FormatError.
+    """
+    surveyor = _Surveyor(schema, data)
+    surveyor.table(schema.root, surveyor.follow(0))
+    return surveyor.found
+
+
 class _Entry(NamedTuple):
     """One vtable entry of a table for writing: a field, or one of the two halves of a union."""
 
@@ -387,6 +405,32 @@ class _Decoder:
         self._need(start, count * width, what, width if count else 1)
         self._spend(4 + count * width, what, position)
         return start, count
+
+
+class _Surveyor(_Decoder):
+    """Decodes, and notes where each object is."""
+
+    def __init__(self, schema: Schema, data: memoryview) -> None:
+        super().__init__(schema, data)
+        self.found: list[Span] = []
+        self._inside = [schema.root]
+
+    def table(self, name: str, position: int) -> Any:
+        self._inside.append(name)
+        try:
+            return super().table(name, position)
+        finally:
+            self._inside.pop()
+
+    def _spend(self, size: int, what: str, position: int) -> None:
+        super()._spend(size, what, position)
+        terminator = 1 if what == "A string" else 0
+        self.found.append(Span(position, size + terminator, self._inside[-1]))
+
+    def _vtable(self, name: str, position: int) -> tuple[int, tuple[int, ...]]:
+        found = super()._vtable(name, position)
+        self.found.append(Span(position, 4 + 2 * len(found[1]), name))
+        return found
 
 
 def _absent(field: Field) -> Any:

@@ -205,12 +205,24 @@ def write(
     program.named_data = [SCHEMA.types["NamedData"](name, stored[id(blob)]) for name, blob in named.items()]
     program.segments = segments.records
 
-    head = flatbuffer.encode(SCHEMA, program, reserve=_HEADER.size)
-    base = _aligned(len(head), segment_alignment) if segments.size else 0
-    _HEADER.pack_into(head, _HEADER_AT, _HEADER_MAGIC, _HEADER.size, len(head), base, segments.size)
-    if not segments.size:
-        return Pte((head,), len(head))
-    return Pte((head, bytes(base - len(head)), *segments.chunks), base + segments.size)
+    start = head(program, segments.size, segment_alignment)
+    return Pte((start, *segments.chunks), len(start) + segments.size)
+
+
+def head(program: Any, data_size: int, alignment: int) -> bytearray:
+    """The file up to its first segment: the Program record, with its segments and data filled in, and padding.
+
+    Args:
+        program: a Program record.
+        data_size: bytes of all segments, with the padding between them.
+        alignment: bytes, a power of two, of the first segment.
+
+    Raises FormatError for a record that the schema cannot hold.
+    """
+    start = flatbuffer.encode(SCHEMA, program, reserve=_HEADER.size)
+    base = _aligned(len(start), alignment) if data_size else 0
+    _HEADER.pack_into(start, _HEADER_AT, _HEADER_MAGIC, _HEADER.size, len(start), base, data_size)
+    return start + bytes(max(base - len(start), 0))
 
 
 def _digest(blob: Any) -> bytes:

@@ -71,6 +71,15 @@ Program::Verification verification(bool verify) {
 
 nb::class_<LoadedProgram> bind_programs(nb::module_& m) {
   m.attr("PORTABLE") = extension::Module::kPortable;
+  m.def(
+      "xxh64",
+      [](nb::handle bytes) {
+        const View view(bytes);
+        const Py_buffer& it = view.get();
+        nb::gil_scoped_release others_run;
+        return extension::xxh64(it.buf, static_cast<size_t>(it.len));
+      },
+      nb::arg("bytes"));
   return nb::class_<LoadedProgram>(m, "Program")
       .def_static(
           "from_path",
@@ -102,6 +111,11 @@ nb::class_<LoadedProgram> bind_programs(nb::module_& m) {
             program.etdump()->set_bundled_input_index(index);
           },
           nb::arg("index"))
+      .def("verify_integrity",
+           [](const LoadedProgram& program) {
+             take_log();
+             program.verify_integrity();
+           })
       .def_prop_ro("method_names", &method_names)
       .def("describe", &describe_method, nb::arg("method"));
 }

@@ -14,6 +14,7 @@
 #include "torchette/extension/etdump.h"
 #include "torchette/extension/flat_tensor.h"
 #include "torchette/extension/mmap_data_loader.h"
+#include "torchette/extension/receipt.h"
 #include "torchette/pybindings/faults.h"
 #include "torchette/pybindings/memory.h"
 #include "torchette/runtime/program.h"
@@ -21,6 +22,24 @@
 namespace nb = nanobind;
 
 namespace torchette::pybindings {
+
+/// A view of a Python buffer. Made and released with the interpreter's lock held, as all objects of Python
+/// are.
+class View {
+ public:
+  View() { view_.obj = nullptr; }
+  explicit View(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  ~View() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+  View(const View&) = delete;
+  const Py_buffer& get() const { return view_; }
+
+ private:
+  Py_buffer view_;
+};
 
 /// A program with the bytes that it stands in. Methods share it, so it lives as long as any of them.
 class LoadedProgram {
@@ -79,28 +98,22 @@ class LoadedProgram {
     clear_debug_buffer();
     return nb::make_tuple(bytes, values, dropped);
   }
+  /// Holds all files against the program's receipt.
+  void verify_integrity() const {
+    std::vector<const DataLoader*> data_files;
+    for (const auto& data_file : data_files_) data_files.push_back(&*data_file);
+    const DataLoader& file = file_ ? static_cast<const DataLoader&>(*file_) : *buffer_;
+    Error error;
+    {
+      nb::gil_scoped_release others_run;
+      error = extension::verify_integrity(*program_, file, data_files);
+    }
+    if (error != Error::Ok) throw runtime_fault(error);
+  }
   /// Null where no data file was added.
   const NamedDataMap* data_map() const { return data_map_ ? &*data_map_ : nullptr; }
 
  private:
-  /// A view of a Python buffer. Made and released with the interpreter's lock held, as all objects of Python
-  /// are.
-  class View {
-   public:
-    View() { view_.obj = nullptr; }
-    explicit View(nb::handle object) {
-      if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-    }
-    ~View() {
-      if (view_.obj != nullptr) PyBuffer_Release(&view_);
-    }
-    View(const View&) = delete;
-    const Py_buffer& get() const { return view_; }
-
-   private:
-    Py_buffer view_;
-  };
-
   void clear_debug_buffer() {
     if (debug_buffer_size_ != 0)
       (void)etdump_->set_debug_buffer({static_cast<uint8_t*>(debug_buffer_.get()), debug_buffer_size_}).ok();

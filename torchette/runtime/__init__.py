@@ -81,11 +81,47 @@ def _module() -> Any:
 
 
 class Verification(enum.IntEnum):
-    """How much of a program is checked when it is opened. Either is safe: what is not checked now is checked before it
-    is used."""
+    """How much of a program is checked when it is opened. Each is safe: what is not checked now is checked before it
+    is used. Integrity also reads the whole file and finds any changed bit; the file must have a receipt for that."""
 
     Minimal = 0
     InternalConsistency = 1
+    Integrity = 2
+
+
+def _verification(given: Any) -> Verification:
+    """``Verification.Integrity`` of itself, ``"integrity"`` or 2."""
+    names = {level.name.lower(): level for level in Verification}
+    try:
+        return names[given.lower().replace("-", "")] if isinstance(given, str) else Verification(given)
+    except (KeyError, ValueError):
+        raise InputError(
+            f"there is no verification {given!r}", hints=[f"there are {', '.join(names)}"]
+        ) from None
+
+
+def _integrity_error(fault: Exception, name: str, data_files: Sequence[str | os.PathLike]) -> TorchetteError:
+    _, number, text, _ = fault.args
+    _log.error("%s: %s", name, text)
+    if number == _NOT_FOUND:
+        return FormatError(
+            f"{name} has no receipt, so its integrity cannot be checked",
+            hints=[
+                "compile it with torchette.compile(..., verify=True), which stores one",
+                "torchette.devtools.receipt.sign() adds one to a file that you trust",
+            ],
+            code="no-receipt",
+        )
+    if number in (_INVALID_PROGRAM, _INVALID_EXTERNAL_DATA):
+        reason = str(text).partition("\n")[0]
+        for index, file in enumerate(data_files):
+            reason = reason.replace(f"data file {index} ", f"data file {os.fspath(file)} ")
+        return FormatError(
+            f"{name} is damaged: {reason}",
+            hints=["copy or download it again", "`torchette verify` names the tensors that have changed"],
+            code="damaged",
+        )
+    return RuntimeLoadError(f"{name}: {text}")
 
 
 class TensorInfo:
@@ -759,6 +795,11 @@ def call_kernel(name: str, arguments: Sequence[Any]) -> None:
         raise ExecutionError(str(error)) from None
 
 
+def xxh64(data: Any) -> int:
+    """The 64-bit hash XXH64 (seed 0) of an object's bytes; receipts have it of the parts of a file."""
+    return _module().xxh64(data)
+
+
 def kernel_level() -> str:
     """The instruction-set level of the kernels that run here: v1, v3 or v4 of x86-64, elsewhere baseline."""
     return _module().isa()
@@ -822,7 +863,7 @@ class Runtime:
         self,
         data: bytes | bytearray | memoryview | BinaryIO | Path | str,
         *,
-        verification: Verification = Verification.InternalConsistency,
+        verification: Verification | str = Verification.InternalConsistency,
         data_files: Sequence[str | os.PathLike] = (),
         enable_etdump: bool = False,
         debug_buffer_size: int = 0,
@@ -832,7 +873,7 @@ class Runtime:
         Args:
             data: a path, which is mapped, so that weights cost memory once they are used; or the bytes, which are used in
                 place where they are immutable; or an open binary file, which is read.
-            verification: how much is checked at once.
+            verification: how much is checked at once; also as text, such as ``"integrity"``.
             data_files: paths of the .ptd files with the weights that the program has not; mapped, so that programs share
                 them. Where two have a name, the first has it.
             enable_etdump: whether its methods record what they do, see `Program.write_etdump_result_to_file`.
@@ -842,9 +883,13 @@ class Runtime:
         Raises:
             InputError: a debug buffer of less than 0 bytes, or without `enable_etdump`, or more than there is memory for.
             ModelNotFoundError: there is no such file.
-            FormatError: the file is not a program, or a data file is none, or one of them is cut short or damaged.
+            FormatError: the file is not a program, or a data file is none, or one of them is cut short or damaged. Of
+                integrity: code "damaged" where bytes are not those that the receipt was made for, "no-receipt" where there
+                is none.
+            InputError: there is no such verification.
         """
-        verify = verification == Verification.InternalConsistency
+        level = _verification(verification)
+        verify = level != Verification.Minimal
         etdump = _etdump_bytes(debug_buffer_size, enable_etdump)
         native = _module()
         name = "the program"
@@ -855,7 +900,7 @@ class Runtime:
                     raise ModelNotFoundError(f"there is no file {name}")
                 if os.path.isdir(name):
                     raise FormatError(f"{name} is a folder, a program is a file")
-                return self._opened(native.Program.from_path(name, verify), name, data_files, etdump)
+                return self._opened(native.Program.from_path(name, verify), name, data_files, level, etdump)
             if hasattr(data, "read"):
                 name = str(getattr(data, "name", name))
                 data = data.read()
@@ -864,7 +909,7 @@ class Runtime:
                     f"a program is a path, bytes or a binary file, not {type(data).__name__}",
                     hints=["Runtime.get().load_program('model.pte')"],
                 )
-            return self._opened(native.Program.from_bytes(data, verify), name, data_files, etdump)
+            return self._opened(native.Program.from_bytes(data, verify), name, data_files, level, etdump)
         except native.Fault as fault:
             _, number, text, _ = fault.args
             _log.error("%s: %s", name, text)
@@ -875,7 +920,11 @@ class Runtime:
 
     @staticmethod
     def _opened(
-        program: Any, name: str, data_files: Sequence[str | os.PathLike], etdump: int | None
+        program: Any,
+        name: str,
+        data_files: Sequence[str | os.PathLike],
+        level: Verification,
+        etdump: int | None,
     ) -> Program:
         for file in data_files:
             path = os.fspath(file)
@@ -887,6 +936,11 @@ class Runtime:
                 _, number, text, _ = fault.args
                 kind = FormatError if number == _INVALID_EXTERNAL_DATA else RuntimeLoadError
                 raise kind(f"{path}: {text}") from None
+        if level == Verification.Integrity:
+            try:
+                program.verify_integrity()
+            except _module().Fault as fault:
+                raise _integrity_error(fault, name, data_files) from None
         if etdump is not None:
             try:
                 program.enable_etdump(etdump)

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -39,11 +40,12 @@ constexpr char kHelp[] =
 
 Runs a method of a .pte file. Inputs without a file are ones.
 
-  --model_path FILE       the program (model.pte)
+  --model_path FILE       the program (model.pte); - is the standard input
   --method_name NAME      the method (default: the first one)
   --inputs A,B,...        one file for each input: .npy, or the bytes of the tensor; an empty entry is ones
   --input_shapes A,B,...  sizes of each input, such as 1x98,,1x1x98, within the method's bounds
-  --output_file BASE      write BASE-0.bin, BASE-1.bin ...; .npy if BASE or an input ends in .npy
+  --output_file BASE      write BASE-0.bin, BASE-1.bin ...; .npy if BASE or an input ends in .npy; - writes
+                          them to the standard output as .npy, one after the other, and prints nothing else
   --print_output MODE     none, summary (the first and last 100 elements) or all
   --num_executions N      how often to run (1)
   --json                  print one JSON object: sizes, elements, milliseconds
@@ -55,6 +57,8 @@ Runs a method of a .pte file. Inputs without a file are ones.
   --testset_idx N         which of its cases (0)
   --bundleio_rtol R, --bundleio_atol A
                           an element fits if |output - expected| <= A + R * |expected| (0.01 each)
+  --verification LEVEL    minimal (default), internalconsistency or integrity: hold all bytes of the model
+                          and its data files against the receipt in it
   --trace_path FILE       write the times of loading and executing as a Chrome trace
   --etdump_path FILE      write what loading and executing did, and when, as an ETDump for Inspectors (.etdp)
   --dump_outputs, --dump_intermediate_outputs
@@ -91,6 +95,7 @@ std::map<std::string, std::string> options = {
     {"testset_idx", "0"},
     {"bundleio_rtol", "0.01"},
     {"bundleio_atol", "0.01"},
+    {"verification", "minimal"},
     {"help", "false"},
     {"trace_path", ""},
     {"dump_outputs", "false"},
@@ -170,15 +175,39 @@ bool ends_with_npy(const std::string& path) {
   return path.size() >= 4 && path.compare(path.size() - 4, 4, ".npy") == 0;
 }
 
-std::string read_file(const std::string& path) {
-  FILE* const file = fopen(path.c_str(), "rb");
-  if (file == nullptr) stop(2, path + " cannot be opened");
+std::string read_all(FILE* file) {
   std::string bytes;
   char piece[65536];
   for (size_t n; (n = fread(piece, 1, sizeof(piece), file)) != 0;) bytes.append(piece, n);
+  return bytes;
+}
+
+std::string read_file(const std::string& path) {
+  FILE* const file = fopen(path.c_str(), "rb");
+  if (file == nullptr) stop(2, path + " cannot be opened");
+  std::string bytes = read_all(file);
   fclose(file);
   return bytes;
 }
+
+/// A model from the standard input, at an address that suits programs and bundled programs.
+class InputStream {
+ public:
+  InputStream() {
+    const std::string bytes = read_all(stdin);
+    blocks_.resize((bytes.size() + sizeof(Block) - 1) / sizeof(Block));
+    size_ = bytes.size();
+    if (size_ != 0) memcpy(blocks_.data(), bytes.data(), size_);
+  }
+  Span<const uint8_t> bytes() const { return {reinterpret_cast<const uint8_t*>(blocks_.data()), size_}; }
+
+ private:
+  struct alignas(64) Block {
+    uint8_t bytes[64];
+  };
+  std::vector<Block> blocks_;
+  size_t size_ = 0;
+};
 
 /// Input `index` from its file, or ones. Null where the input is no tensor.
 TensorPtr make_input(const MethodMeta& meta, size_t index, const std::string& path,
@@ -298,6 +327,28 @@ void write_outputs(const std::vector<Value>& outputs, std::string base, bool npy
   }
 }
 
+/// The outputs as .npy files behind each other, a number as an array without dimensions.
+void stream_outputs(const std::vector<Value>& outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Value& value = outputs[i];
+    const std::string name = "output " + std::to_string(i);
+    TensorPtr number;
+    if (value.is_bool())
+      number = scalar_tensor(value.to_scalar(), ScalarType::Bool);
+    else if (value.is_int())
+      number = scalar_tensor(value.to_scalar(), ScalarType::Long);
+    else if (value.is_double())
+      number = scalar_tensor(value.to_scalar(), ScalarType::Double);
+    else if (!value.is_tensor())
+      stop(1, name + " is neither a tensor nor a number");
+    const std::string bytes = write_npy(number ? *number : value.toTensor());
+    if (bytes.empty()) stop(1, "numpy has no dtype for " + name);
+    if (fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size())
+      stop(2, "the standard output is closed");
+  }
+  std::fflush(stdout);
+}
+
 /// Runs a case of a bundled program and prints a line for each output. Whether all of them fit.
 bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
   const char* name = method.method_meta().name();
@@ -309,6 +360,15 @@ bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
   for (long i = number_of("num_executions", 1); i > 0; --i) {
     const Error ran = SourceLines::explain(method, method.execute());
     if (ran != Error::Ok) stop(name, ran);
+  }
+  if (!options["output_file"].empty()) {
+    std::vector<Value> outputs;
+    for (size_t i = 0; i < method.outputs_size(); ++i) outputs.push_back(method.get_output(i));
+    if (options["output_file"] == "-") {
+      stream_outputs(outputs);
+      return true;
+    }
+    write_outputs(outputs, options["output_file"], ends_with_npy(options["output_file"]));
   }
   const size_t expected = bundle.num_expected(name, index);
   std::printf("output    elements  mismatches  largest difference\n");
@@ -363,6 +423,7 @@ void run(Module& module, const std::string& method, double load_ms) {
     times.push_back(milliseconds(start));
     outputs = std::move(*result);
   }
+  if (options["output_file"] == "-") return stream_outputs(outputs);
   if (!options["output_file"].empty()) write_outputs(outputs, options["output_file"], npy);
   const std::string& mode = options["print_output"];
   std::cout.precision(9);
@@ -508,7 +569,16 @@ int main(int argc, char** argv) {
   const long threads = options["cpu_threads"] == "-1" ? 1 : number_of("cpu_threads", 1);
   if (const Error set = set_num_threads(static_cast<size_t>(threads)); set != Error::Ok)
     stop("--cpu_threads", set);
-  if (FILE* const file = fopen(options["model_path"].c_str(), "rb"))
+  const std::string& level = options["verification"];
+  if (level != "minimal" && level != "internalconsistency" && level != "integrity")
+    stop(2, "--verification must be minimal, internalconsistency or integrity, not '" + level + "'");
+  if (options["output_file"] == "-" && is_set("json")) stop(2, "--json does not go with --output_file -");
+  const bool from_input = options["model_path"] == "-";
+  if (from_input && (is_set("server_mode") || !options["data_path"].empty()))
+    stop(2, "--server_mode and --data_path do not go with --model_path -");
+  if (from_input)
+    options["model_path"] = "the standard input";
+  else if (FILE* const file = fopen(options["model_path"].c_str(), "rb"))
     fclose(file);
   else
     stop(2, options["model_path"] + " cannot be opened");
@@ -519,15 +589,25 @@ int main(int argc, char** argv) {
   if (backends != Error::Ok) stop("backends", backends);
   const auto start = std::chrono::steady_clock::now();
   // a bundled program brings its program inside
-  Result<MmapDataLoader> file = MmapDataLoader::from(options["model_path"].c_str());
-  if (!file.ok()) stop(options["model_path"], file.error());
-  Result<FreeableBuffer> bytes = file->load(0, *file->size(), {DataLoader::SegmentInfo::Type::Program});
-  if (!bytes.ok()) stop(options["model_path"], bytes.error());
+  const std::optional<InputStream> input = from_input ? std::make_optional<InputStream>() : std::nullopt;
+  std::optional<Result<MmapDataLoader>> file;
+  Span<const uint8_t> bytes;
+  if (input) {
+    bytes = input->bytes();
+  } else {
+    file.emplace(MmapDataLoader::from(options["model_path"].c_str()));
+    if (!file->ok()) stop(options["model_path"], file->error());
+    const size_t size = *(*file)->size();
+    const Result<FreeableBuffer> whole = (*file)->load(0, size, {DataLoader::SegmentInfo::Type::Program});
+    if (!whole.ok()) stop(options["model_path"], whole.error());
+    bytes = {static_cast<const uint8_t*>(whole->data()), size};  // stays as long as the file is mapped
+  }
   std::optional<BundledProgram> bundle;
   std::shared_ptr<DataLoader> inside;
-  if (is_set("bundleio") || BundledProgram::is_bundled(bytes->data(), bytes->size())) {
+  if (input) inside = std::make_shared<BufferDataLoader>(bytes.data(), bytes.size());
+  if (is_set("bundleio") || BundledProgram::is_bundled(bytes.data(), bytes.size())) {
     if (!options["data_path"].empty()) stop(2, "--data_path does not go with a bundled program");
-    const Result<BundledProgram> found = BundledProgram::load(bytes->data(), bytes->size());
+    const Result<BundledProgram> found = BundledProgram::load(bytes.data(), bytes.size());
     if (!found.ok()) stop(options["model_path"], found.error());
     bundle = *found;
     inside = std::make_shared<BufferDataLoader>(bundle->program().data(), bundle->program().size());
@@ -539,12 +619,15 @@ int main(int argc, char** argv) {
   std::shared_ptr<EventTracer> tracer = dump.tracer();
   if (recorder != nullptr) tracer = recorder;
   std::unique_ptr<Module> owned =
-      bundle ? std::make_unique<Module>(inside, nullptr, nullptr, tracer)
+      inside ? std::make_unique<Module>(inside, nullptr, nullptr, tracer)
              : std::make_unique<Module>(options["model_path"], split(options["data_path"], ','),
                                         Module::LoadMode::Mmap, tracer);
   Module& module = *owned;
-  const Error opened = module.load();
+  const Error opened = module.load(level == "minimal" ? Program::Verification::Minimal
+                                                      : Program::Verification::InternalConsistency);
   if (opened != Error::Ok) stop(options["model_path"], opened);
+  const Error whole = level == "integrity" ? module.verify_integrity() : Error::Ok;
+  if (whole != Error::Ok) stop(options["model_path"] + ": integrity", whole);
   std::string method = options["method_name"];
   if (method.empty()) {
     const Result<const char*> first = module.program()->get_method_name(0);

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What `sizes` and `torchette size` say a file's bytes are for: they sum to the file, whatever it holds.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torchette  # noqa: E402
+from tests.format import peer_files  # noqa: E402
+from torchette import cli  # noqa: E402
+from torchette.devtools import size  # noqa: E402
+from torchette.errors import FormatError, ModelNotFoundError  # noqa: E402
+from torchette.exir import ExecutorchBackendConfig  # noqa: E402
+
+
+class Counting(torch.nn.Module):
+    """Weights, a buffer that calls change, and a table of another dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(16, 32)
+        self.second = torch.nn.Linear(32, 8)
+        self.register_buffer("calls", torch.ones(5))
+        self.register_buffer("order", torch.arange(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return self.second(self.first(x).relu())[:, self.order] + self.calls.sum()
+
+
+X = torch.ones(2, 16)
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no source lines": {"source_lines": False},
+    "stack traces": {"emit_stacktrace": True},
+    "delegates inside": {"extract_delegate_segments": False},
+    "alignment": {"segment_alignment": 4096, "constant_tensor_alignment": 64},
+    "names": {"emit_mutable_buffer_names": True},
+    "data file": {"external_constants": True},
+}
+
+
+def assert_whole(data: bytes) -> size.Sizes:
+    found = size.sizes(data)
+    assert found.nbytes == len(data) == sum(piece.nbytes for piece in found.pieces)
+    assert all(piece.nbytes > 0 for piece in found.pieces)
+    for what in size.PROPERTIES:
+        assert sum(found.by(what).values()) == len(data)
+    return found
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("backend", ["portable", "null"])
+def test_the_sizes_sum_to_our_files(config: dict[str, Any], backend: str, tmp_path: Path) -> None:
+    model = torchette.compile(
+        Counting().eval(), (X,), backend=backend, config=ExecutorchBackendConfig(**config)
+    )
+    path = model.save(tmp_path / "net.pte")
+    assert_whole(path.read_bytes())
+    for data_file in tmp_path.glob("*.ptd"):
+        found = assert_whole(data_file.read_bytes())
+        assert found.by("module")["first"] == 4 * (16 * 32 + 32)
+        assert found.by("tensor")["second.weight"] == 4 * 32 * 8
+
+
+def test_the_sizes_sum_to_a_file_with_several_methods() -> None:
+    linear = torch.nn.Linear(16, 16).eval()
+    shared = {"a": (linear, (X,)), "b": (torch.nn.Sequential(linear, torch.nn.ReLU()).eval(), (X,))}
+    found = assert_whole(bytes(torchette.compile(shared, constant_methods={"version": 3})))
+    assert found.by("part")["constants"] == 4 * (16 * 16 + 16), "methods share weights"
+
+
+@pytest.mark.parametrize("name", peer_files.MODELS)
+def test_the_sizes_sum_to_the_peers_files(name: str) -> None:
+    assert_whole(peer_files.peer_file(name))
+
+
+def test_each_byte_is_where_it_belongs() -> None:
+    config = ExecutorchBackendConfig(emit_mutable_buffer_names=True)
+    found = assert_whole(bytes(torchette.compile(Counting().eval(), (X,), config=config)))
+    weights = 4 * (16 * 32 + 32 + 32 * 8 + 8)
+    assert found.by("operator")["aten::linear.out"] == weights
+    assert found.by("part")["initial values"] == 20
+    assert found.by("dtype")["int64"] == 64 and found.by("dtype")["float32"] >= weights + 20
+    assert found.by("tensor")["calls"] == 20, "state has its name in the file"
+    assert any(key.startswith("test_size.py:") or "test_size.py:" in key for key in found.by("module"))
+
+
+def test_a_delegate_has_its_payload() -> None:
+    found = assert_whole(peer_files.peer_file("delegated"))
+    payloads = {piece.delegate: piece.nbytes for piece in found.pieces if piece.delegate}
+    assert "forward: XnnpackBackend 0" in payloads
+    assert found.by("part")["delegates"] == sum(payloads.values())
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = torchette.compile(Counting().eval(), (X,)).save(tmp_path / "net.pte")
+    assert cli.main(["size", str(path), "--by", "tensor", "--top", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        f"{path.stat().st_size:,} bytes by tensor" in lines[0] and len(lines) == 5 and " more " in lines[-1]
+    )
+    assert cli.main(["size", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == size.sizes(path).to_dict()
+
+
+def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError):
+        size.sizes(tmp_path / "nowhere.pte")
+    data = bytes(torchette.compile(Counting().eval(), (X,)))
+    for length in (0, 4, 30, 200, len(data) - 300):
+        with pytest.raises(FormatError):
+            size.sizes(data[:length])

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: two .pte files. Out: what differs between them. Needs only numpy.
+"""Compare two .pte files: methods, instructions, weights, memory, sizes
+
+Instructions are aligned by their operators, and the weights of aligned instructions are compared, so weights need no names.
+Exit code 0 if nothing differs, 1 if something does.
+
+examples:
+  torchette pte-diff before.pte after.pte
+  torchette pte-diff before.pte after.pte --top 5     the first five of each kind
+  torchette pte-diff before.pte after.pte --json
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from torchette.cli import CHECK_FAILED, DONE
+from torchette.cli._console import print_json, print_table
+from torchette.devtools.pte_diff import compare
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A.pte", type=Path, help="a compiled model")
+    parser.add_argument("b", metavar="B.pte", type=Path, help="another one")
+    parser.add_argument("--top", type=int, metavar="ROWS", help="only the first of each kind (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    found = compare(options.a, options.b)
+    if options.json:
+        print_json(found.to_dict())
+    elif found.equal:
+        print(f"{options.a} and {options.b} are equal")
+    else:
+        for number, table in enumerate(found.tables(options.top)):
+            if number:
+                print()
+            print_table(table.columns, table.rows, title=table.title)
+    return DONE if found.equal else CHECK_FAILED

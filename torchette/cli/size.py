@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte or .ptd file. Out: what its bytes are for. Needs only numpy.
+"""Show what the bytes of a .pte file are for, summing exactly to its size
+
+Reads files of Torchette and of ExecuTorch, and data files (.ptd). A weight without a name in the file belongs to the line
+of the model that first uses it, and to the operator there. What has not the property is added up in brackets, as
+"(instructions)".
+
+examples:
+  torchette size net.pte                       weights, instructions, delegates, padding ...
+  torchette size net.pte --by tensor --top 10
+  torchette size net.pte --by module           or dtype, operator, delegate
+  torchette size net.pte --json | jq .by_dtype
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from torchette.cli import DONE
+from torchette.cli._console import print_json, print_table
+from torchette.devtools import size
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="MODEL.pte", type=Path, help="a compiled model, or a data file (.ptd)"
+    )
+    parser.add_argument(
+        "--by", choices=size.PROPERTIES, default="part", help="what the sizes are added up by (default: part)"
+    )
+    parser.add_argument("--top", type=int, metavar="ROWS", help="only the largest (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON: all sums, and each piece")
+
+
+def run(options: argparse.Namespace) -> int:
+    found = size.sizes(options.file)
+    if options.json:
+        print_json(found.to_dict())
+        return DONE
+    table = found.table(options.by, options.top)
+    print_table(table.columns, table.rows, title=f"{options.file}: {table.title}")
+    return DONE

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file, and the figures of an earlier one. Out: what has grown beyond its tolerance, and where in the model.
+"""Budgets for continuous integration: `facts` measures a file, `grown` compares two measurements.
+
+>>> last = json.loads(Path("last.json").read_text())
+>>> for growth in grown(last, facts("net.pte")):
+...     print(growth)
+the file grew from 1,204 to 2,228 bytes ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchette.devtools import memory, profile, receipt, size, validate
+from torchette.devtools.inspect import MethodInfo, describe, source_line
+from torchette.errors import FormatError, InputError
+from torchette.format import bundled, pte
+from torchette.runtime import Program, Runtime
+
+FORMAT = 1  # of the facts
+
+# How much each kind of figure may grow by default.
+TOLERANCES = {
+    "file": 0.0,  # parts of the earlier size
+    "arena": 0.0,  # parts of the earlier size
+    "time": 0.05,  # of the whole time, added to the earlier share of an operator
+    "error": 0.1,  # parts of the earlier largest difference
+}
+_ROUNDING = 1e-6  # by which an error may always grow
+_NAMED = 5  # how many places a growth names
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A figure that is larger than it may be."""
+
+    kind: str  # file, arena, time, error
+    name: str  # of what has grown: the file, a method's planned memory, an operator, an output
+    before: float
+    after: float
+    allowed: float
+    where: list[tuple[str, float, float]] = field(default_factory=list)  # name, before, after; the most first
+
+    def to_dict(self) -> dict[str, Any]:
+        """The growth as plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        unit = " bytes" if self.kind in ("file", "arena") else " of the time" if self.kind == "time" else ""
+        lines = [
+            f"{self.name} grew from {_number(self.before)} to {_number(self.after)}{unit}, "
+            f"{_number(self.allowed)} is allowed"
+        ]
+        lines += [f"  {name}: {_number(before)} -> {_number(after)}" for name, before, after in self.where]
+        return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.3g}"
+
+
+def facts(
+    source: str | Path,
+    *,
+    cases: str | Path | None = None,
+    times: Mapping[str, Mapping[str, float]] | None = None,
+) -> dict[str, Any]:
+    """The figures of a file, as JSON holds them.
+
+    Args:
+        source: a .pte file.
+        cases: a .bpte file whose cases the methods are run on, for errors; by default the errors in the file's receipt.
+        times: what `shares` says of each method, by name.
+
+    Raises ModelNotFoundError, FormatError; with `cases` what loading and executing raise.
+    """
+    file = pte.load_file(source)
+    found = size.sizes(file)
+    methods = describe(file).methods
+    return {
+        "format": FORMAT,
+        "file": found.nbytes,
+        "sizes": {what: found.by(what) for what in ("part", "tensor", "module", "operator", "delegate")},
+        "arenas": {method.name: _arena(method) for method in methods},
+        "time": {name: dict(share) for name, share in (times or {}).items()},
+        "errors": _errors_of_cases(source, cases) if cases else _errors_of(receipt.provenance(file)),
+    }
+
+
+def _arena(method: MethodInfo) -> dict[str, Any]:
+    """Bytes of a method's planned memory, and what is in it when most of it is needed."""
+    tenants = memory.tenants(method)
+    instants = {tenant.first for tenant in tenants}
+
+    def alive(time: int) -> list[memory.Tenant]:
+        return [tenant for tenant in tenants if tenant.first <= time <= tenant.last]
+
+    peak = max(instants, key=lambda time: sum(tenant.nbytes for tenant in alive(time)), default=0)
+    there: Counter[str] = Counter()
+    for tenant in alive(peak):
+        line = ""
+        if tenant.maker not in ("input", "state") and tenant.first < len(method.instructions):
+            line = source_line(method.instructions[tenant.first].source)
+        there[f"{tenant.maker} {tenant.text}" + (f" ({line})" if line else "")] += tenant.nbytes
+    return {"bytes": sum(buffer.nbytes for buffer in method.planned_buffers), "at the peak": dict(there)}
+
+
+def _errors_of(known: Mapping[str, Any] | None) -> dict[str, float]:
+    """The largest difference of each output over all inputs that a receipt tells of."""
+    found: dict[str, float] = {}
+    try:
+        for case in (known or {}).get("compared", ()):
+            for output in case["outputs"]:
+                name = f"{case['method']}, output {output['output']}"
+                found[name] = max(found.get(name, 0.0), float(output["max_abs"]))
+    except (TypeError, KeyError, AttributeError, ValueError):
+        return {}  # a receipt of another maker
+    return found
+
+
+def _errors_of_cases(source: str | Path, cases: str | Path) -> dict[str, float]:
+    program = Runtime.get().load_program(Path(source))
+    record = bundled.read(Path(cases).read_bytes())
+    found: dict[str, float] = {}
+    for suite in record.method_test_suites or ():
+        if suite.method_name not in program.method_names:
+            raise InputError(f"{source} has no method {suite.method_name!r}, which {cases} has cases of")
+        method = program.load_method(suite.method_name)
+        for case in suite.test_cases or ():
+            method.reset()
+            outputs = method.execute([validate.argument(record) for record in case.inputs or ()])
+            expected = [validate.value(record) for record in case.expected_outputs or ()]
+            for index, (output, wanted) in enumerate(zip(outputs, expected, strict=False)):
+                name = f"{suite.method_name}, output {index}"
+                found[name] = max(found.get(name, 0.0), _difference(np.asarray(output), wanted))
+    return found
+
+
+def _difference(output: np.ndarray, wanted: np.ndarray) -> float:
+    return validate.largest_difference(output, wanted) if output.shape == wanted.shape else math.inf
+
+
+def shares(program: Program, method: MethodInfo, inputs: Sequence[Any], runs: int) -> dict[str, float]:
+    """Each operator's share of a method's time: the median of the runs, added up by name. ValueError: no runs."""
+    loaded = program.load_method(method.name, tracing=True)
+    if runs < 1:
+        raise ValueError("there must be at least one run")
+    loaded.execute(inputs)
+    loaded.take_events()
+    for _ in range(runs):
+        loaded.execute(inputs)
+    spent: dict[str, float] = defaultdict(float)
+    for operation in profile.operations(method, loaded.take_events()):
+        spent[operation.name] += float(np.median(operation.times))
+    whole = sum(spent.values())
+    return {name: time / whole if whole else 0.0 for name, time in spent.items()}
+
+
+def grown(
+    last: Mapping[str, Any], now: Mapping[str, Any], tolerances: Mapping[str, float] | None = None
+) -> list[Growth]:
+    """What has grown beyond its tolerance (`TOLERANCES`, or those given in their place).
+
+    What only one side has measured, such as times, is not compared. Raises FormatError: `last` is not what `facts` gives.
+    """
+    allow = {**TOLERANCES, **(tolerances or {})}
+    try:
+        if last["format"] != FORMAT:
+            raise FormatError(f"the figures are of format {last['format']!r}, this version writes {FORMAT}")
+        return [
+            *_file_growth(last, now, allow["file"]),
+            *_arena_growth(last["arenas"], now["arenas"], allow["arena"]),
+            *_time_growth(last["time"], now["time"], allow["time"]),
+            *_error_growth(last["errors"], now["errors"], allow["error"]),
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"these are no figures of `torchette check`: {error!r}", hints=["write them with --save"]
+        ) from None
+
+
+def _file_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[Growth]:
+    allowed = math.floor(last["file"] * (1 + tolerance))
+    if now["file"] <= allowed:
+        return []
+    where = [
+        (f"{what} {name}", before, after)
+        for what in ("part", "module", "operator", "tensor", "delegate")
+        for name, before, after in _where(last["sizes"][what], now["sizes"][what])
+        if what == "part" or not name.startswith("(")
+    ]
+    return [Growth("file", "the file", last["file"], now["file"], allowed, where)]
+
+
+def _arena_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[Growth]:
+    found = []
+    for method in last.keys() & now.keys():
+        before, after = last[method]["bytes"], now[method]["bytes"]
+        allowed = math.floor(before * (1 + tolerance))
+        if after > allowed:
+            where = _where(last[method]["at the peak"], now[method]["at the peak"])
+            found.append(Growth("arena", f"planned memory of {method}", before, after, allowed, where))
+    return found
+
+
+def _time_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[Growth]:
+    return [
+        Growth("time", f"{method}: the share of {name}", last[method].get(name, 0.0), share, allowed)
+        for method in last.keys() & now.keys()
+        for name, share in now[method].items()
+        if share > (allowed := last[method].get(name, 0.0) + tolerance)
+    ]
+
+
+def _error_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[Growth]:
+    return [
+        Growth("error", f"the error of {name}", last[name], now[name], allowed)
+        for name in last.keys() & now.keys()
+        if now[name] > (allowed := last[name] * (1 + tolerance) + _ROUNDING)
+    ]
+
+
+def _where(last: Mapping[str, float], now: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    found = [(name, last.get(name, 0), after) for name, after in now.items() if after > last.get(name, 0)]
+    return sorted(found, key=lambda row: row[1] - row[2])[:_NAMED]

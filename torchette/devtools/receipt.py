@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file. Out: the same file with a receipt: hashes of all of its bytes, where it comes from, how far its results
+# are from eager's; and of a file with a receipt, what of it has changed.
+"""The receipt of a .pte file, stored as named data that readers skip.
+
+>>> Path("net.pte").write_bytes(sign(Path("net.pte").read_bytes(), {"trained": "2026-03"}))
+>>> read("net.pte").facts["torchette"]
+'0.1.0'
+>>> verify("net.pte")  # nothing has changed
+[]
+
+docs/format.md describes the bytes, docs/decisions/0014-receipts-hash-with-xxh64.md says why they are so.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchette.errors import FormatError, InputTypeError, ModelNotFoundError
+from torchette.format import pte
+from torchette.runtime import xxh64
+
+KEY = "torchette.receipt"  # its name among the named data
+
+_MARK = b"RECEIPT1"
+_HEAD = struct.Struct("<8sQII")  # mark, hash of what follows it, number of parts, number of data files
+_HASHED_FROM = 16
+_ENTRY = struct.Struct("<QQ")  # bytes, hash
+_SMALLEST, _LARGEST = 1 << 12, 1 << 20  # bytes of a part; tensors below the first share one
+_ALIGNMENT = 16
+_UNKNOWN = 1 << 40  # stands for the receipt's size until it is known; takes as many bytes in the program
+
+
+class Entry(NamedTuple):
+    """Bytes and their hash."""
+
+    nbytes: int
+    hash: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a file says about itself."""
+
+    parts: list[Entry]  # consecutive, from byte 0 to where the receipt starts
+    data_files: list[Entry]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts, the parts and the data files as plain values."""
+        return asdict(self) | {
+            "parts": [entry._asdict() for entry in self.parts],
+            "data_files": [entry._asdict() for entry in self.data_files],
+        }
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Bytes that are not those that the receipt was made for."""
+
+    file: str
+    offset: int
+    nbytes: int
+    holds: list[str]  # names of tensors, delegates and data there, or what the bytes are for
+
+    def to_dict(self) -> dict[str, Any]:
+        """The damage as plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        place = f"bytes {self.offset:,} to {self.offset + self.nbytes - 1:,}: " if self.nbytes else ""
+        return f"{self.file}: {place}{', '.join(self.holds)}"
+
+
+def sign(
+    program: bytes, facts: Mapping[str, Any] | None = None, data_files: Sequence[str | os.PathLike[str]] = ()
+) -> bytes:
+    """The file with a receipt, in place of the one that it may have. Segments keep their alignment.
+
+    Args:
+        program: the bytes of a .pte file, of Torchette or ExecuTorch.
+        facts: what the receipt says, as JSON can hold it; the versions of the packages are added.
+        data_files: paths of the .ptd files that the program's weights are in.
+
+    Raises FormatError (not a program), InputTypeError (`facts` is no JSON).
+    """
+    file = pte.read(program)
+    record, segments = _without(file)
+    versions = {"torchette": sys.modules["torchette"].__version__, "torch": _version("torch")}
+    facts = {**versions, **(facts or {})}
+    try:
+        text = json.dumps(
+            {name: value for name, value in facts.items() if value is not None}, allow_nan=False
+        )
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"the facts of a receipt must be JSON: {error}") from None
+    outside = [_entry_of_data(Path(path).read_bytes()) for path in data_files]
+    start = len(segments) + -len(segments) % _ALIGNMENT
+    segments += bytes(start - len(segments))
+
+    def with_receipt(size: int) -> Any:
+        return replace(
+            record,
+            segments=[*record.segments, pte.DataSegment(start, size)],
+            named_data=[*record.named_data, pte.NamedData(KEY, len(record.segments))],
+        )
+
+    alignment = _alignment(file, record)
+    head = pte.head(with_receipt(_UNKNOWN), start + _UNKNOWN, alignment)
+    bounds = _bounds(record, len(head), len(head) + start)
+    size = _HEAD.size + _ENTRY.size * (len(bounds) - 1 + len(outside)) + len(text.encode())
+    head = pte.head(with_receipt(size), start + size, alignment)
+    whole = memoryview(bytes(head) + segments)
+    parts = [Entry(b - a, xxh64(whole[a:b])) for a, b in itertools.pairwise(bounds)]
+    body = b"".join(_ENTRY.pack(*entry) for entry in (*parts, *outside)) + text.encode()
+    counts = struct.pack("<II", len(parts), len(outside))
+    return bytes(whole) + _MARK + struct.pack("<Q", xxh64(counts + body)) + counts + body
+
+
+def read(source: str | os.PathLike[str] | bytes | pte.PteFile) -> Receipt | None:
+    """The receipt of a .pte file, given as a path, as bytes or as already read; None where it has none.
+
+    Raises ModelNotFoundError, FormatError (no program, or its receipt is damaged: code "damaged").
+    """
+    blob = _file(source).named().get(KEY)
+    return None if blob is None else _parsed(blob)
+
+
+def verify(
+    source: str | os.PathLike[str] | bytes, data_files: Sequence[str | os.PathLike[str]] = ()
+) -> list[Damage]:
+    """Which bytes of a program and its data files are not those that its receipt was made for.
+
+    Raises ModelNotFoundError, FormatError: no program; code "no-receipt": it has none; code "damaged": so damaged that it
+    cannot be read.
+    """
+    name = "the program" if isinstance(source, bytes) else os.fspath(source)
+    file = _file(source)
+    blob = file.named().get(KEY)
+    if blob is None:
+        raise FormatError(
+            f"{name} has no receipt, so its integrity cannot be checked",
+            hints=["compile it with torchette.compile(..., verify=True), which stores one"],
+            code="no-receipt",
+        )
+    receipt = _parsed(blob)
+    found, at = [], 0
+    for entry in receipt.parts:
+        part = file.buffer[at : at + entry.nbytes]
+        if len(part) < entry.nbytes or xxh64(part) != entry.hash:
+            found.append(Damage(name, at, entry.nbytes, _holds(file, at, entry.nbytes)))
+        at += entry.nbytes
+    if at + len(blob) != len(file.buffer):
+        end = at + len(blob)
+        found.append(Damage(name, end, len(file.buffer) - end, ["bytes behind the end of the file"]))
+    for path in data_files:
+        if not Path(path).is_file():
+            raise ModelNotFoundError(f"there is no file {os.fspath(path)}")
+        entry = _entry_of_data(Path(path).read_bytes())
+        if entry not in receipt.data_files:
+            holds = ["not a data file that the receipt was made with"]
+            found.append(Damage(os.fspath(path), 0, entry.nbytes, holds))
+    return found
+
+
+def provenance(file: pte.PteFile) -> dict[str, Any] | None:
+    """The facts of a file's receipt, unchecked; None where it has none that can be read."""
+    blob = file.named().get(KEY)
+    try:
+        _, _, parts, files = _HEAD.unpack_from(blob or b"")
+        facts = json.loads(bytes(blob[_HEAD.size + _ENTRY.size * (parts + files) :])) if blob else None
+    except (struct.error, ValueError):
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Facts of a receipt for people, as (name, text)."""
+    found = []
+    for name, value in facts.items():
+        if name == "compared" and isinstance(value, list):
+            found += [_case_row(case) for case in value]
+        else:
+            found.append((name, value if isinstance(value, str) else json.dumps(value)))
+    return found
+
+
+def _case_row(case: Any) -> tuple[str, str]:
+    try:
+        seed = case["inputs"].get("seed")
+        inputs = "the example inputs" if seed is None else f"inputs of seed {seed}"
+        errors = ", ".join(
+            f"output {it['output']} within {it['max_abs']:.3g}"
+            + (f" ({it['snr_db']:.0f} dB)" if it["snr_db"] is not None else "")
+            for it in case["outputs"]
+        )
+        return f"{case['method']} on {inputs}", errors or "no output is a tensor"
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return "compared", json.dumps(case)  # a receipt of another maker
+
+
+def _file(source: Any) -> pte.PteFile:
+    if isinstance(source, pte.PteFile):
+        return source
+    return pte.read(source) if isinstance(source, (bytes, bytearray, memoryview)) else pte.load_file(source)
+
+
+def _parsed(blob: memoryview) -> Receipt:
+    try:
+        mark, stored, parts, files = _HEAD.unpack_from(blob)
+        if mark == _MARK and stored == xxh64(blob[_HASHED_FROM:]):
+            end = _HEAD.size + _ENTRY.size * (parts + files)
+            entries = [Entry(*entry) for entry in _ENTRY.iter_unpack(blob[_HEAD.size : end])]
+            facts = json.loads(bytes(blob[end:]))
+            if len(entries) == parts + files and isinstance(facts, dict):
+                return Receipt(entries[:parts], entries[parts:], facts)
+    except (struct.error, ValueError):
+        pass
+    raise FormatError(
+        "the receipt itself is damaged", hints=["copy or download the file again"], code="damaged"
+    )
+
+
+def _without(file: pte.PteFile) -> tuple[Any, bytes]:
+    """The program's record, and the bytes of its segments, without a receipt."""
+    record = file.program
+    area = (
+        file.buffer[file.segment_base : file.segment_base + file.segment_data_size]
+        if file.segment_base
+        else b""
+    )
+    old = next((item for item in record.named_data if item.key == KEY), None)
+    if old is None:
+        return record, bytes(area)
+    named = [item for item in record.named_data if item.key != KEY]
+    stored = record.segments
+    if old.segment_index == len(stored) - 1:
+        area, stored = area[: stored[-1].offset], stored[:-1]
+        area = area[: max((segment.offset + segment.size for segment in stored), default=0)]
+    return replace(record, named_data=named, segments=stored), bytes(area)
+
+
+def _alignment(file: pte.PteFile, record: Any) -> int:
+    """What the segments of the record are aligned to in the file, or more."""
+    starts = [file.segment_base + segment.offset for segment in record.segments]
+    common = math.gcd(file.segment_base, *starts) or _ALIGNMENT
+    return max(common & -common, _ALIGNMENT)
+
+
+def _bounds(record: Any, base: int, end: int) -> list[int]:
+    """Where the parts begin and end: at tensors and segments, so that damage has a name."""
+    starts = {base, end}
+    for segment in record.segments:
+        starts.add(base + segment.offset)
+    for subsegments in (record.constant_segment, *record.mutable_data_segments):
+        if subsegments and subsegments.offsets:
+            first = base + record.segments[subsegments.segment_index].offset
+            starts |= {first + offset for offset in subsegments.offsets}
+    found = [0]
+    for start in sorted(starts):
+        if start - found[-1] >= _SMALLEST or (start in (base, end) and start > found[-1]):
+            found += range(found[-1] + _LARGEST, start, _LARGEST)
+            found.append(start)
+    return found
+
+
+def _holds(file: pte.PteFile, offset: int, nbytes: int) -> list[str]:
+    from torchette.devtools.size import places
+
+    if offset < file.program_size:
+        return ["the program: methods, values, instructions"]
+    names = dict.fromkeys(
+        piece.tensor or piece.delegate or piece.part
+        for start, piece in places(file)
+        if start < offset + nbytes and offset < start + piece.nbytes
+    )
+    return list(names) or ["padding"]
+
+
+def _entry_of_data(data: bytes) -> Entry:
+    """Of a data file: the hash of the hashes of its pieces, each with what comes before it."""
+    view, found = memoryview(data), 0
+    for at in range(0, len(view), _LARGEST):
+        found = xxh64(struct.pack("<QQ", found, xxh64(view[at : at + _LARGEST])))
+    return Entry(len(view), found)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

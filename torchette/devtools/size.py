@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte or .ptd file. Out: what each of its bytes is for; the sizes sum to the file's.
+"""Where the bytes of a file go: `sizes` divides a file into pieces, `Sizes.by` adds them up by one of their properties.
+
+>>> sizes("net.pte").by("dtype")
+{'float32': 13987328, '(instructions)': 1204, ...}
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchette.devtools import receipt
+from torchette.devtools.inspect import DTYPES, InstructionInfo, MethodInfo, Table, describe, source_line
+from torchette.errors import ModelNotFoundError
+from torchette.format import flatbuffer, ptd, pte
+
+# What `Sizes.by` adds up by.
+PROPERTIES = ("part", "tensor", "module", "dtype", "operator", "delegate")
+
+_EXTENDED = (b"eh00", b"FH01")  # what an extended header begins with; its length follows
+
+# The tables of the program by what they are for; all others describe methods.
+_PARTS = {
+    "header": "Program DataSegment SubsegmentOffsets NamedData FlatTensor",
+    "instructions": "Chain Instruction KernelCall DelegateCall MoveCall JumpFalseCall FreeCall",
+    "values": "EValue Null Int Bool Double String IntList DoubleList BoolList TensorList OptionalTensorList "
+    "Tensor AllocationDetails ExtraTensorInfo TensorLayout",
+    "source lines": "Frame FrameList",
+}
+_PART_OF = {table: part for part, tables in _PARTS.items() for table in tables.split()}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of a file with one purpose. A property that it has not is empty."""
+
+    nbytes: int
+    part: str  # header, methods, instructions, values, source lines, constants, delegates, named data, padding, ...
+    tensor: str = ""  # its name, or the number of the stored constant
+    dtype: str = ""
+    module: str = (
+        ""  # the path of the module that a weight belongs to; without names, the line that first uses it
+    )
+    operator: str = ""  # the first one that uses a weight, or the delegate's backend
+    delegate: str = ""  # method, number and backend
+
+
+@dataclass
+class Sizes:
+    """A file in pieces, which together are the whole file."""
+
+    nbytes: int
+    pieces: list[Piece] = field(default_factory=list)
+
+    def by(self, what: str) -> dict[str, int]:
+        """Bytes by a property of the pieces, one of `PROPERTIES`, the most first; they sum to `nbytes`. Pieces without the
+        property are added up by part, in brackets."""
+        found: Counter[str] = Counter()
+        for piece in self.pieces:
+            found[getattr(piece, what) or f"({piece.part})"] += piece.nbytes
+        return dict(found.most_common())
+
+    def table(self, what: str = "part", top: int | None = None) -> Table:
+        """The sizes for people, the largest `top` of them."""
+        rows: list[tuple[Any, ...]] = [
+            (name, size, f"{size / self.nbytes:.1%}" if self.nbytes else "")
+            for name, size in self.by(what).items()
+        ]
+        if top is not None and len(rows) > top:
+            rest = sum(size for _, size, _ in rows[top:])
+            rows[top:] = [(f"{len(rows) - top} more", rest, f"{rest / self.nbytes:.1%}")]
+        return Table(f"{self.nbytes:,} bytes by {what}", (what, "bytes", "share"), rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """`nbytes`, the sums by every property, and the pieces, as plain values."""
+        return {
+            "nbytes": self.nbytes,
+            **{f"by_{what}": self.by(what) for what in PROPERTIES},
+            "pieces": [asdict(piece) for piece in self.pieces],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(f"{size:>14,}  {name}" for name, size in self.by("part").items())
+
+
+def sizes(source: str | Path | bytes | pte.PteFile) -> Sizes:
+    """Divides a .pte or .ptd file, ours or ExecuTorch's, given as path, bytes or as already read, into pieces.
+
+    Raises ModelNotFoundError, FormatError.
+    """
+    if isinstance(source, (str, Path)):
+        if not Path(source).is_file():
+            raise ModelNotFoundError(f"There is no file {source}")
+        with open(source, "rb") as file:
+            is_data = file.read(8)[4:8] == ptd.SCHEMA.identifier
+        source = Path(source).read_bytes() if is_data else pte.load_file(source)
+    if not isinstance(source, pte.PteFile):
+        if bytes(source[4:8]) == ptd.SCHEMA.identifier:
+            return _sizes_of_data(memoryview(source).cast("B"))
+        source = pte.read(source)
+    return _tiled(source.buffer, places(source), _tables(pte.SCHEMA, source.buffer[: source.program_size]))
+
+
+# A claim of bytes: where they start, and the piece. Of overlapping ones the first claim counts.
+_Claim = tuple[int, Piece]
+
+
+def _sizes_of_data(view: memoryview) -> Sizes:
+    named = ptd.read(view)
+    content = [
+        (
+            _start(item.data, view),
+            Piece(
+                len(item.data),
+                "named data",
+                name if item.layout else "",
+                DTYPES.get(item.layout.scalar_type.name, "") if item.layout else "",
+                name.rpartition(".")[0] if item.layout else "",
+            ),
+        )
+        for name, item in named.items()
+        if len(item.data)
+    ]
+    first = min((start for start, _ in content), default=len(view))
+    return _tiled(view, content, _tables(ptd.SCHEMA, view[:first]))
+
+
+def _tiled(view: memoryview, content: Iterable[_Claim], tables: Iterable[_Claim]) -> Sizes:
+    """The pieces of the whole file: content first, then the tables around it, and padding for the rest."""
+    size = len(view)
+    claims = [*content, *tables, (0, Piece(size, "padding"))]
+    edges = sorted({edge for start, piece in claims for edge in (start, min(start + piece.nbytes, size))})
+    order = sorted(range(len(claims)), key=lambda index: claims[index][0])
+    taken: Counter[int] = Counter()
+    active: list[int] = []
+    following = 0
+    for start, end in itertools.pairwise(edges):
+        while following < len(order) and claims[order[following]][0] <= start:
+            heapq.heappush(active, order[following])
+            following += 1
+        while claims[active[0]][0] + claims[active[0]][1].nbytes <= start:
+            heapq.heappop(active)
+        taken[active[0]] += end - start
+    return Sizes(size, [replace(claims[index][1], nbytes=taken[index]) for index in sorted(taken)])
+
+
+def _start(part: memoryview, whole: memoryview) -> int:
+    """Where the bytes of `part`, a view of `whole` that is not empty, start in it."""
+    address = [np.frombuffer(view, np.uint8).__array_interface__["data"][0] for view in (part, whole)]
+    return address[0] - address[1]
+
+
+def _tables(schema: Any, view: memoryview) -> Iterator[_Claim]:
+    extended = bytes(view[8:12]) in _EXTENDED
+    yield 0, Piece(8 + int.from_bytes(view[12:16], "little") * extended, "header")
+    for span in flatbuffer.spans(schema, view):
+        yield span.start, Piece(span.nbytes, _PART_OF.get(span.table, "methods"))
+
+
+def places(file: pte.PteFile) -> Iterator[_Claim]:
+    """What is stored for tensors, delegates and by name: where in the file it starts, and the piece."""
+    description = describe(file)
+    users = {method.name: _first_users(method) for method in description.methods}
+    methods = {method.name: method for method in description.methods}
+    for info in description.constants:
+        blob = file.constant(info.index) if info.kind == "constant" else file.mutable(info.index)
+        blob = blob[: info.nbytes]
+        if not len(blob):
+            continue
+        key = info.kind, info.index
+        method = next((name for name, found in users.items() if key in found), None)
+        user = users[method][key] if method else None
+        name = info.names[0] if info.names else ""
+        module = name.rpartition(".")[0] if name else _place(methods.get(method or ""), user)
+        yield (
+            _start(blob, file.buffer),
+            Piece(
+                len(blob),
+                "constants" if info.kind == "constant" else "initial values",
+                name or f"{info.kind} {info.index}",
+                info.dtype,
+                module,
+                user.op if user else "",
+            ),
+        )
+    for plan in file.program.execution_plan:
+        for index, delegate in enumerate(plan.delegates):
+            blob = file.delegate(delegate)
+            if len(blob):
+                name = f"{plan.name}: {delegate.id} {index}"
+                yield (
+                    _start(blob, file.buffer),
+                    Piece(len(blob), "delegates", operator=delegate.id, delegate=name),
+                )
+    for name, blob in file.named().items():
+        if len(blob):
+            part = "receipt" if name == receipt.KEY else "named data"
+            yield _start(blob, file.buffer), Piece(len(blob), part, "" if name == receipt.KEY else name)
+    used = {(info.kind, info.index) for info in description.constants}
+    for kind, part, read, stored in (
+        ("constant", "constants", file.constant, file.program.constant_segment),
+        *(
+            ("initial", "initial values", file.mutable, item)
+            for item in file.program.mutable_data_segments[:1]
+        ),
+    ):
+        for index in range(len(stored.offsets) if stored else 0):
+            if (kind, index) not in used and len(blob := read(index)):
+                yield _start(blob, file.buffer), Piece(len(blob), part, f"{kind} {index}, unused")
+    for segment in description.segments:
+        if segment.holds == "nothing":
+            yield segment.offset, Piece(segment.nbytes, "unused segments")
+
+
+def _first_users(method: MethodInfo) -> dict[tuple[str, int], InstructionInfo]:
+    """For each stored tensor that the method uses, its first instruction that does."""
+    found: dict[tuple[str, int], InstructionInfo] = {}
+    for instruction in method.instructions:
+        for index in members(method, instruction.inputs):
+            tensor = method.values[index].tensor
+            if tensor is not None and tensor.data is not None:
+                kind = "constant" if tensor.storage == "constant" else "initial"
+                found.setdefault((kind, tensor.data), instruction)
+    return found
+
+
+def members(method: MethodInfo, indices: Iterable[int]) -> Iterator[int]:
+    """The values with these indices; of a list of tensors its items."""
+    for index in indices:
+        if index < 0:
+            continue
+        value = method.values[index]
+        if value.kind in ("tensor_list", "optional_tensor_list"):
+            yield from (item for item in value.value if item >= 0)
+        else:
+            yield index
+
+
+def _place(method: MethodInfo | None, instruction: InstructionInfo | None) -> str:
+    """The line of the model that an instruction comes from, if the file has it."""
+    if method is None or instruction is None or not instruction.source:
+        return ""
+    return source_line(instruction.source)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a bundled program, and a command that runs executor_runner somewhere. Out: how far what it computes there is from
+# what the bundle expects. The comparison is made here, so that the device needs nothing but the runner.
+"""Run the cases of a bundled program through any command: `validate`.
+
+The command gets the runner's options behind it. The outputs come back over its standard output as .npy files; with `copy`
+the bundle goes in over its standard input, so that nothing has to be stored on the device.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchette.devtools.inspect import DTYPES
+from torchette.errors import ExecutionError, FormatError, ModelNotFoundError
+from torchette.format import bundled
+
+_NUMBERS = {
+    "Int": ("int_val", np.int64),
+    "Double": ("double_val", np.float64),
+    "Bool": ("bool_val", np.bool_),
+}
+COLUMNS = ("method", "case", "output", "elements", "mismatches", "largest difference", "")
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """One output of a case, compared; or a case that failed, with `output` None."""
+
+    method: str
+    case: int
+    output: int | None
+    elements: int
+    mismatches: int
+    largest_difference: float
+    problem: str  # empty where the output fits
+
+    @property
+    def fits(self) -> bool:
+        """Whether every element is within the tolerances."""
+        return not self.problem
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain values; a difference that is not finite is a string."""
+        found = asdict(self) | {"fits": self.fits}
+        if not math.isfinite(self.largest_difference):
+            found["largest_difference"] = str(self.largest_difference)
+        return found
+
+    def row(self) -> tuple[Any, ...]:
+        """Cells for the columns `COLUMNS`."""
+        output = "" if self.output is None else str(self.output)
+        difference = f"{self.largest_difference:.3g}"
+        status = "fits" if self.fits else self.problem
+        return self.method, self.case, output, self.elements, self.mismatches, difference, status
+
+
+def validate(
+    path: str | os.PathLike[str],
+    command: Sequence[str],
+    *,
+    copy: bool = False,
+    there: str | None = None,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+    timeout: float = 300.0,
+) -> list[OutputResult]:
+    """Runs every case of a bundled program through a command.
+
+    Args:
+        path: the .bpte file.
+        command: what runs executor_runner, such as ``["ssh", "pi", "./executor_runner"]``.
+        copy: send the bundle over the command's standard input.
+        there: the file's path for the runner, where that is another one.
+        rtol, atol: an element fits where |output - expected| <= atol + rtol * |expected|.
+        timeout: seconds for one case.
+
+    Returns:
+        A result for each output of each case; one for the whole case where it failed.
+
+    Raises:
+        ModelNotFoundError, FormatError: there is no such file, or it is no bundled program.
+        ExecutionError: the command cannot be started.
+    """
+    if not Path(path).is_file():
+        raise ModelNotFoundError(f"there is no file {os.fspath(path)}")
+    data = Path(path).read_bytes()
+    record = bundled.read(data)
+    found: list[OutputResult] = []
+    for suite in record.method_test_suites or ():
+        for index, case in enumerate(suite.test_cases or ()):
+            options = ["--model_path", "-" if copy else there or os.path.abspath(path)]
+            options += ["--bundleio", "--method_name", suite.method_name or "", "--testset_idx", str(index)]
+            options += ["--output_file", "-"]
+            expected = [value(stored) for stored in case.expected_outputs or ()]
+            try:
+                outputs = _run([*command, *options], data if copy else None, timeout)
+            except _Failed as failure:
+                found.append(OutputResult(suite.method_name, index, None, 0, 0, math.nan, str(failure)))
+                continue
+            found += _compared(suite.method_name, index, outputs, expected, rtol, atol)
+    return found
+
+
+class _Failed(Exception):
+    """A case did not yield outputs; the text says why."""
+
+
+def _run(command: list[str], data: bytes | None, timeout: float) -> list[np.ndarray]:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False, input=data or b"")
+    except OSError as error:
+        raise ExecutionError(
+            f"the command {command[0]!r} cannot be started: {error.strerror or error}",
+            hints=["--on is what stands in front of the runner; --runner says where that is"],
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise _Failed(f"no answer within {timeout:g} s") from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise _Failed(f"exit code {done.returncode}: {lines[-1] if lines else 'it says nothing'}")
+    try:
+        return list(_arrays(io.BytesIO(done.stdout)))
+    except (ValueError, EOFError, OSError):
+        raise _Failed(
+            "its standard output is not the runner's: something else prints there, or the runner is an older one"
+        ) from None
+
+
+def _arrays(stream: io.BytesIO) -> Iterator[np.ndarray]:
+    """What `np.save` has written, one after the other. Raises ValueError, EOFError, OSError for anything else."""
+    size = len(stream.getvalue())
+    while stream.tell() < size:
+        yield np.load(stream, allow_pickle=False)
+
+
+def _compared(
+    method: str, case: int, outputs: list[np.ndarray], expected: list[np.ndarray], rtol: float, atol: float
+) -> Iterator[OutputResult]:
+    if not expected:
+        yield OutputResult(method, case, None, 0, 0, math.nan, "" if outputs else "no outputs")
+        return
+    if len(outputs) != len(expected):
+        problem = f"{len(outputs)} outputs, {len(expected)} are expected"
+        yield OutputResult(method, case, None, 0, 0, math.nan, problem)
+        return
+    for index, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        if output.dtype != wanted.dtype or output.shape != wanted.shape:
+            problem = f"{output.dtype}{list(output.shape)}, not {wanted.dtype}{list(wanted.shape)}"
+            yield OutputResult(method, case, index, wanted.size, wanted.size, math.nan, problem)
+            continue
+        apart = ~np.isclose(output.astype(np.float64), wanted.astype(np.float64), rtol, atol, equal_nan=True)
+        largest = largest_difference(output, wanted)
+        count = int(apart.sum())
+        yield OutputResult(method, case, index, wanted.size, count, largest, "differs" if count else "")
+
+
+def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
+    """Between two elements of arrays of one shape; infinite where one alone is not a number, 0 where both are."""
+    left: np.ndarray = one.astype(np.float64)
+    right: np.ndarray = other.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(left - right)[(left != right) & ~(np.isnan(left) & np.isnan(right))]
+    return float(np.nan_to_num(apart, nan=math.inf, posinf=math.inf).max(initial=0.0))
+
+
+def argument(record: Any) -> Any:
+    """A value of the bundle as a method takes it: an array or a number. Raises FormatError."""
+    found = value(record)
+    return found.item() if type(record.val).__name__ in _NUMBERS else found
+
+
+def value(record: Any) -> np.ndarray:
+    """The array of a value of the bundle; a number has no dimensions. Raises FormatError."""
+    stored = record.val
+    if type(stored).__name__ in _NUMBERS:
+        field, dtype = _NUMBERS[type(stored).__name__]
+        return np.array(getattr(stored, field), dtype)
+    if stored is None:
+        raise FormatError("a value of the bundle is empty")
+    sizes, order = list(stored.sizes or ()), list(stored.dim_order or range(len(stored.sizes or ())))
+    name = DTYPES.get(stored.scalar_type.name, stored.scalar_type.name.lower())
+    try:
+        flat = np.frombuffer(stored.data or b"", np.dtype(name).newbyteorder("<"))
+        if sorted(order) != list(range(len(sizes))):
+            raise ValueError
+        return flat.reshape([sizes[d] for d in order]).transpose([order.index(d) for d in range(len(sizes))])
+    except (TypeError, ValueError):
+        raise FormatError(
+            f"a tensor of the bundle, {name}{sizes}, is damaged or of a dtype that numpy lacks"
+        ) from None
