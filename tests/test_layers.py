@@ -78,6 +78,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
             "torchette.errors",
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
+            *(("torchette.schema",) if name == "emit" else ()),
             *(("torchette.runtime",) if name == "program" else ()),  # which kernels there are
         )
         for height, floor in enumerate(COMPILER_FLOORS)
@@ -148,6 +149,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.model",
         "torchette.pytree",
         "torchette.runtime",
+        "torchette.schema",
         "torchette.targets",
     ),
 }
