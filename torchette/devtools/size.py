@@ -246,7 +246,7 @@ def members(method: MethodInfo, indices: Iterable[int]) -> Iterator[int]:
 
 
 def _place(method: MethodInfo | None, instruction: InstructionInfo | None) -> str:
-    """The line of the model that an instruction comes from, if the file has it."""
-    if method is None or instruction is None or not instruction.source:
+    """The module that an instruction comes from, or else the line of the model, if the file has it."""
+    if method is None or instruction is None:
         return ""
-    return source_line(instruction.source)
+    return getattr(instruction, "module", "") or source_line(instruction.source)
