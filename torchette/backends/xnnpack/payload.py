@@ -188,7 +188,10 @@ class Payload:
         where it holds something else, such as the rows that stand for a dequantized tensor."""
         held = _tensor(self._graph.xvalues[number])
         kinds = {torch.float32: "fp32", torch.float16: "fp16", torch.int8: "qint8"}
-        if kinds.get(dtype) == held.datatype.name.removeprefix("xnn_datatype_") and not held.constant_buffer_idx:
+        if (
+            kinds.get(dtype) == held.datatype.name.removeprefix("xnn_datatype_")
+            and not held.constant_buffer_idx
+        ):
             self._graph.tap_handles.append(handle)
             self._graph.tap_values.append(number)
             self._graph.tap_layouts += bytes([layout])
