@@ -128,7 +128,7 @@ def test_all_that_a_tracer_can_be_told(dumps: Path) -> None:
     assert truth.debug_entry.bool_value.bool_val is True
     assert real.debug_entry.double_value.double_val == 0.25
     assert scalar.debug_entry.int_value.int_val == -3 and scalar.name == "DELEGATE_CALL"
-    assert scalar.debug_entry.output.bool_val is False
+    assert scalar.debug_entry.output is None
     assert output.debug_entry.output.bool_val is True and output.chain_index == 2**64 - 1
 
 
@@ -139,7 +139,7 @@ def test_values_are_those_of_the_instructions(dumps: Path) -> None:
     for it in runs:
         logged = values(it)
         assert [event.name for event in logged] == [*NAMES, None]
-        assert [event.debug_entry.output.bool_val for event in logged] == [False, False, False, True]
+        assert [event.debug_entry.output for event in logged] == [None, None, None, etdump.Bool(True)]
         for event, wanted in zip(logged, expected, strict=True):
             np.testing.assert_array_equal(elements(event.debug_entry, data), wanted)
 

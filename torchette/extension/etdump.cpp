@@ -475,7 +475,7 @@ void ETDumpGen::add_allocation(AllocatorID id, size_t size) {
 Result<bool> ETDumpGen::log_value(const EValue& value, LoggedEValueType type) {
   if (sink_ == nullptr) return Error::InvalidState;
   if (!ready()) return Error::OutOfResources;
-  const int output = type == LoggedEValueType::kProgramOutput;
+  const bool output = type == LoggedEValueType::kProgramOutput;
   const bool known =
       chain_id_ == last_chain_ && debug_handle_ == last_instruction_ && chain_id_ != kUnsetChainId;
   const auto add = [&](const Result<Place>& record) {
@@ -532,14 +532,14 @@ Result<bool> ETDumpGen::add_debug(const Result<Place>& value, Place name, bool i
   return true;
 }
 
-/// The Value table around `content`; whether it is an `output` of the method, -1 where it is a delegate's.
-Result<ETDumpGen::Place> ETDumpGen::wrap(uint16_t slot, uint8_t type, Place content, int output) {
+/// The Value table around `content`; whether it is an `output` of the method.
+Result<ETDumpGen::Place> ETDumpGen::wrap(uint16_t slot, uint8_t type, Place content, bool output) {
   if (content == 0) return Error::OutOfResources;
   Place flag = 0;
-  if (output >= 0) {
+  if (output) {
     Record record = make(Kind::Bool, bit(schema::Bool::kBoolVal));
     if (record.bytes == nullptr) return Error::OutOfResources;
-    record.put(schema::Bool::kBoolVal, output == 1);
+    record.put(schema::Bool::kBoolVal, true);
     flag = record.place;
   }
   Record value =
@@ -573,13 +573,13 @@ Result<ETDumpGen::Place> ETDumpGen::tensor_record(const Tensor& tensor, Chain* c
   return record.place;
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(const Tensor& tensor, int output) {
+Result<ETDumpGen::Place> ETDumpGen::value_of(const Tensor& tensor, bool output) {
   const Result<Place> record = tensor_record(tensor, nullptr);
   if (!record.ok()) return record.error();
   return wrap(schema::Value::kTensor, static_cast<uint8_t>(schema::ValueType::Tensor), *record, output);
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(Span<const Tensor> tensors, int output) {
+Result<ETDumpGen::Place> ETDumpGen::value_of(Span<const Tensor> tensors, bool output) {
   Chain chain;
   for (const Tensor& tensor : tensors) {
     const Result<Place> record = tensor_record(tensor, &chain);
@@ -594,19 +594,19 @@ Result<ETDumpGen::Place> ETDumpGen::value_of(Span<const Tensor> tensors, int out
               output);
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(int64_t number, int output) {
+Result<ETDumpGen::Place> ETDumpGen::value_of(int64_t number, bool output) {
   Record record = make(Kind::Int, bit(schema::Int::kIntVal));
   if (record.bytes != nullptr) record.put(schema::Int::kIntVal, number);
   return wrap(schema::Value::kIntValue, static_cast<uint8_t>(schema::ValueType::Int), record.place, output);
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(bool number, int output) {
+Result<ETDumpGen::Place> ETDumpGen::value_of(bool number, bool output) {
   Record record = make(Kind::Bool, bit(schema::Bool::kBoolVal));
   if (record.bytes != nullptr) record.put(schema::Bool::kBoolVal, number);
   return wrap(schema::Value::kBoolValue, static_cast<uint8_t>(schema::ValueType::Bool), record.place, output);
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(double number, int output) {
+Result<ETDumpGen::Place> ETDumpGen::value_of(double number, bool output) {
   Record record = make(Kind::Double, bit(schema::Double::kDoubleVal));
   if (record.bytes != nullptr) record.put(schema::Double::kDoubleVal, number);
   return wrap(schema::Value::kDoubleValue, static_cast<uint8_t>(schema::ValueType::Double), record.place,

@@ -184,12 +184,12 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
     if (!wanted.ok() || !*wanted) return wanted;
     return add_debug(value_of(output), string(name), true, part);
   }
-  Result<Place> value_of(const Tensor& tensor, int output = -1);
-  Result<Place> value_of(Span<const Tensor> tensors, int output = -1);
-  Result<Place> value_of(int64_t number, int output = -1);
-  Result<Place> value_of(bool number, int output = -1);
-  Result<Place> value_of(double number, int output = -1);
-  Result<Place> wrap(uint16_t slot, uint8_t type, Place content, int output);
+  Result<Place> value_of(const Tensor& tensor, bool output = false);
+  Result<Place> value_of(Span<const Tensor> tensors, bool output = false);
+  Result<Place> value_of(int64_t number, bool output = false);
+  Result<Place> value_of(bool number, bool output = false);
+  Result<Place> value_of(double number, bool output = false);
+  Result<Place> wrap(uint16_t slot, uint8_t type, Place content, bool output);
   Result<Place> tensor_record(const Tensor& tensor, Chain* chain);
 
   // the bytes: [base_, end_), of which [cursor_, end_) are written
