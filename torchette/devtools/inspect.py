@@ -370,22 +370,35 @@ def _output_name(path: tuple[Any, ...]) -> str:
 
 def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, frames: Any) -> InstructionInfo:
     kind = type(call).__name__
+    op = _operator_name(plan, call)
     items = frames.items if frames else []
     source = [FrameInfo(f.filename or "", f.lineno, f.name or "", f.context or "") for f in items]
     if kind == "KernelCall":
-        operator = plan.operators[call.op_index]
-        op = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
         inputs, outputs = _split_arguments(values, call.args)
         return InstructionInfo(index, "kernel", op, inputs, outputs, None, source)
     if kind == "DelegateCall":
-        op = plan.delegates[call.delegate_index].id
         return InstructionInfo(index, "delegate", op, list(call.args), [], None, source)
     if kind == "MoveCall":
-        return InstructionInfo(index, "move", "move", [call.move_from], [call.move_to], None, source)
+        return InstructionInfo(index, op, op, [call.move_from], [call.move_to], None, source)
     if kind == "JumpFalseCall":
         to = call.destination_instruction
-        return InstructionInfo(index, "jump_false", "jump_false", [call.cond_value_index], [], to, source)
-    return InstructionInfo(index, "free", "free", [call.value_index], [], None, source)
+        return InstructionInfo(index, op, op, [call.cond_value_index], [], to, source)
+    return InstructionInfo(index, op, op, [call.value_index], [], None, source)
+
+
+def operator_names(plan: Any) -> list[str]:
+    """The operator of each instruction of a method, as `InstructionInfo.op` has it."""
+    return [_operator_name(plan, each.instr_args) for chain in plan.chains for each in chain.instructions]
+
+
+def _operator_name(plan: Any, call: Any) -> str:
+    kind = type(call).__name__
+    if kind == "KernelCall":
+        operator = plan.operators[call.op_index]
+        return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+    if kind == "DelegateCall":
+        return plan.delegates[call.delegate_index].id
+    return {"MoveCall": "move", "JumpFalseCall": "jump_false"}.get(kind, "free")
 
 
 def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int], list[int]]:
