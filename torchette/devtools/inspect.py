@@ -191,7 +191,7 @@ class Description:
         """The description for people; `brief` leaves out single instructions and constants."""
         for title, columns, rows in self._tables(brief):
             # names come from the file, which may contain control characters for a terminal
-            yield Table(_printable(title), columns, [tuple(map(_printable, row)) for row in rows])
+            yield Table(printable(title), columns, [tuple(map(printable, row)) for row in rows])
 
     def _tables(self, brief: bool) -> Iterator[Table]:
         uses = [(use, size, f"{size / self.nbytes:.1%}") for use, size in self.bytes_by_use.items() if size]
@@ -212,7 +212,7 @@ class Description:
 
     def __str__(self) -> str:
         """The tables as aligned text."""
-        return "\n\n".join(map(_text, self.tables()))
+        return "\n\n".join(map(table_text, self.tables()))
 
 
 def describe(source: str | Path | bytes | pte.PteFile) -> Description:
@@ -545,13 +545,15 @@ def _place(value: ValueInfo) -> str:
     return value.tensor.place if value.tensor else str(value.value)
 
 
-def _printable(cell: Any) -> Any:
+def printable(cell: Any) -> Any:
+    """A text from a file without what would control a terminal; anything else as it is."""
     if not isinstance(cell, str) or cell.isprintable():
         return cell
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
 
 
-def _text(table: Table) -> str:
+def table_text(table: Table) -> str:
+    """A table as aligned text."""
     rows = [table.columns, *([f"{c:,}" if isinstance(c, int) else c for c in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
