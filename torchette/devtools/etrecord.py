@@ -21,6 +21,8 @@ from typing import IO, Any, NamedTuple
 from torchette.devtools.inspect import operator_names
 from torchette.errors import FormatError, InputError, InputTypeError, ModelNotFoundError
 
+__path__: list[str] = []  # in ExecuTorch this is a package; compat.py serves what is in it
+
 # The names of the file's members.
 IDENTIFIER = "ETRECORD_V0"
 EXPORTED_PROGRAM = "exported_program"
@@ -68,6 +70,26 @@ class _Stored(NamedTuple):
         return deserialize(self)
 
 
+class _StoredValues(NamedTuple):
+    """A member that torch.save wrote."""
+
+    name: str
+    data: bytes
+
+    def values(self) -> Any:
+        """What is in it; no code in it is run."""
+        import torch
+
+        try:
+            return torch.load(io.BytesIO(self.data), weights_only=True)
+        except Exception as error:
+            reason = str(error).splitlines()
+            raise FormatError(
+                f"member {self.name} cannot be read: {reason[0] if reason else type(error).__name__}",
+                hints=["older versions of ExecuTorch wrote such members in an unsafe form; write the record again"],
+            ) from None
+
+
 class ETRecord:
     """The stages of a program, and for each instruction where it comes from.
 
@@ -76,7 +98,7 @@ class ETRecord:
 
     Attributes:
         export_graph_id: names the captured graph in the `from_node` of later ones.
-        operators: method -> the operator of each instruction; None in ExecuTorch's files.
+        operators: method -> for each chain the operators of its instructions; None in ExecuTorch's files.
     """
 
     def __init__(
@@ -91,7 +113,7 @@ class ETRecord:
         _reference_outputs: dict[str, list[Any]] | None = None,
         _representative_inputs: Sequence[Any] | None = None,
         *,
-        operators: dict[str, list[str]] | None = None,
+        operators: dict[str, list[list[str]]] | None = None,
     ) -> None:
         self._exported = exported_program
         self.export_graph_id = export_graph_id
@@ -100,8 +122,8 @@ class ETRecord:
         self._debug_handle_map = _debug_handle_map
         self._delegate_map = _delegate_map
         self._instruction_id_to_num_outs_map = _instruction_id_to_num_outs_map
-        self._reference_outputs = _reference_outputs
-        self._representative_inputs = _representative_inputs
+        self._outputs: Any = _reference_outputs
+        self._inputs: Any = _representative_inputs
         self.operators = operators
 
     # ---- what is in it ----
@@ -123,6 +145,26 @@ class ETRecord:
     def graph_map(self) -> dict[str, Any] | None:
         """Programs that users have added, by name and method: `before_quantization/forward`."""
         return None if self._graphs is None else {name: _read(self._graphs, name) for name in self._graphs}
+
+    @property
+    def _reference_outputs(self) -> dict[str, list[Any]] | None:
+        if isinstance(self._outputs, _StoredValues):
+            self._outputs = self._outputs.values()
+        return self._outputs
+
+    @_reference_outputs.setter
+    def _reference_outputs(self, value: Any) -> None:
+        self._outputs = value
+
+    @property
+    def _representative_inputs(self) -> Sequence[Any] | None:
+        if isinstance(self._inputs, _StoredValues):
+            self._inputs = self._inputs.values()
+        return self._inputs
+
+    @_representative_inputs.setter
+    def _representative_inputs(self, value: Any) -> None:
+        self._inputs = value
 
     @property
     def methods(self) -> list[str]:
@@ -174,8 +216,8 @@ class ETRecord:
             "methods": self.methods,
             "graphs": {name: len(self.nodes(name, self._method_of(name))) for name in self.graph_names()},
             "instructions": {name: len(found) for name, found in (self._debug_handle_map or {}).items()},
-            "reference_outputs": {name: len(found) for name, found in (self._reference_outputs or {}).items()},
-            "representative_inputs": len(self._representative_inputs or ()),
+            "reference_outputs": self._outputs is not None,
+            "representative_inputs": self._inputs is not None,
         }
 
     def _method_of(self, graph: str) -> str:
@@ -224,7 +266,7 @@ class ETRecord:
             InputError: there is one already, or a case has no expected outputs.
             InputTypeError: it is neither.
         """
-        if self._debug_handle_map is not None or self._representative_inputs is not None:
+        if self._debug_handle_map is not None or self._inputs is not None:
             raise InputError("the record has a finished program already")
         bundled = hasattr(executorch_program, "method_test_suites")
         program = executorch_program.executorch_program if bundled else executorch_program
@@ -318,10 +360,9 @@ class ETRecord:
             value = getattr(self, f"_{name}")
             if value is not None:
                 found[name] = json.dumps(value).encode()
-        for name in (REFERENCE_OUTPUTS, REPRESENTATIVE_INPUTS):
-            value = getattr(self, f"_{name}")
+        for name, value in ((REFERENCE_OUTPUTS, self._outputs), (REPRESENTATIVE_INPUTS, self._inputs)):
             if value is not None:
-                found[name] = _saved(value)
+                found[name] = value.data if isinstance(value, _StoredValues) else _saved(value)
         if self.export_graph_id is not None:
             found[EXPORT_GRAPH_ID] = json.dumps(self.export_graph_id).encode()
         if self.operators is not None:
@@ -417,9 +458,11 @@ def _record(members: dict[str, bytes]) -> ETRecord:
         maps["debug_handle_map"],
         maps["delegate_map"],
         maps["instruction_id_to_num_outs_map"],
-        _loaded(members, REFERENCE_OUTPUTS),
-        _loaded(members, REPRESENTATIVE_INPUTS),
-        operators=_json(members, _OPERATORS, dict),
+        *(
+            _StoredValues(name, members[name]) if name in members else None
+            for name in (REFERENCE_OUTPUTS, REPRESENTATIVE_INPUTS)
+        ),
+        operators=_operators(members),
     )
 
 
@@ -433,6 +476,14 @@ def _json(members: Mapping[str, bytes], name: str, kind: type) -> Any:
     if value is not None and not isinstance(value, kind):
         raise FormatError(f"member {name} has a {type(value).__name__}, not a {kind.__name__}", hints=[_REMEDY])
     return value
+
+
+def _operators(members: Mapping[str, bytes]) -> dict[str, list[list[str]]] | None:
+    found = _json(members, _OPERATORS, dict)
+    chains = [chain for of_method in (found or {}).values() for chain in (of_method if isinstance(of_method, list) else [0])]
+    if not all(isinstance(chain, list) and all(isinstance(op, str) for op in chain) for chain in chains):
+        raise FormatError(f"member {_OPERATORS} is not method -> chains of operators", hints=[_REMEDY])
+    return found
 
 
 def _stored_nodes(stored: _Stored) -> list[GraphNode]:
@@ -469,21 +520,6 @@ def _stack_entry(text: str) -> tuple[str, tuple[str, str]]:
     key, _, rest = text.partition(",")
     path, _, kind = rest.partition(",")
     return key, (path, kind)
-
-
-def _loaded(members: Mapping[str, bytes], name: str) -> Any:
-    """What torch.save stored; no code in it is run."""
-    if name not in members:
-        return None
-    import torch
-
-    try:
-        return torch.load(io.BytesIO(members[name]), weights_only=True)
-    except Exception as error:
-        raise FormatError(
-            f"member {name} cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
-            hints=["older versions of ExecuTorch wrote such members in an unsafe form; write the record again"],
-        ) from None
 
 
 # ---- what is given ----

@@ -386,9 +386,9 @@ def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, fram
     return InstructionInfo(index, op, op, [call.value_index], [], None, source)
 
 
-def operator_names(plan: Any) -> list[str]:
-    """The operator of each instruction of a method, as `InstructionInfo.op` has it."""
-    return [_operator_name(plan, each.instr_args) for chain in plan.chains for each in chain.instructions]
+def operator_names(plan: Any) -> list[list[str]]:
+    """The operator of each instruction of each chain of a method, as `InstructionInfo.op` has it."""
+    return [[_operator_name(plan, each.instr_args) for each in chain.instructions] for chain in plan.chains]
 
 
 def _operator_name(plan: Any, call: Any) -> str:

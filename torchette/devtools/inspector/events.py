@@ -127,6 +127,7 @@ class Event:
     delegate_backend_name: str | None = None
     _delegate_debug_metadatas: list[Any] = field(default_factory=list)
     debug_data: list[Any] = field(default_factory=list)
+    part_name: str = ""  # the delegate's own name for the part
     _instruction_id: int | None = None  # in its chain
     _chain: int = 0
     _number: int | None = None  # of the instruction, as `torchette inspect` numbers them
@@ -206,6 +207,7 @@ class Event:
             "instruction": self._number,
             "module": self.module,
             "source": self.source,
+            "part_name": self.part_name,
         }
 
     to_dict = asdict
@@ -425,6 +427,7 @@ def _event(key: _Key, found: _Gathered, parser: MetadataParser | None) -> Event:
         delegate_debug_identifier=identifier,
         is_delegated_op=identifier is not None,
         debug_data=list(found.values or ()),
+        part_name="" if identifier is None else key.name or key.logged or key.text or "",
         _delegate_debug_metadatas=found.metadata if any(found.metadata) else [],
         _instruction_id=key.instruction,
         _chain=key.chain,

@@ -99,7 +99,7 @@ class Inspector:
         buffer = _buffer(debug_buffer_path, debug_buffer)
         if buffer is None and has_tensors(dump):
             warnings.warn(
-                "the dump has tensors, but there is no debug buffer with their elements: debug_buffer_path=...",
+                "the dump has tensors, but there is no debug buffer with their elements (debug_buffer_path)",
                 stacklevel=2,
             )
         self.event_blocks: list[EventBlock] = event_blocks(
@@ -150,10 +150,10 @@ class Inspector:
             if problem is None:
                 return name
         name, problem = next(iter(problems.items()))
-        what = "the program's file" if self._description is not None else "the record"
+        what = "file" if self._description is not None else "record"
         raise InputError(
-            f"the dump is not of method {name!r} of {what}: {problem}",
-            hints=[f"give {what} of the program that ran, or method=..."],
+            f"the dump is not of method {name!r} of this {what}: {problem}",
+            hints=[f"give the {what} of the program that ran"],
             code="other-program",
         )
 
@@ -267,12 +267,12 @@ class Inspector:
                 event.module_hierarchy = {node.name: node.module_stack for node in found}
 
     def _add_references(self) -> None:
-        found = (self._etrecord._reference_outputs if self._etrecord is not None else None) or {}
+        blocks = [block for block in self.event_blocks if block.bundled_input_index is not None]
+        found = (self._etrecord._reference_outputs if self._etrecord is not None and blocks else None) or {}
         outputs = found.get(self.method, [])
-        for block in self.event_blocks:
-            index = block.bundled_input_index
-            if index is not None and index < len(outputs):
-                block.reference_output = outputs[index]
+        for block in blocks:
+            if block.bundled_input_index is not None and block.bundled_input_index < len(outputs):
+                block.reference_output = outputs[block.bundled_input_index]
 
     # ---- tables ----
 

@@ -30,7 +30,8 @@ def numeric_gap(inspector: Any, record: ETRecord, distance: Any, reference_graph
     module, graph_name = _reference(record, inspector.method, reference_graph)
     values = _run(module, _inputs(record, inspector.method))
     nodes = [node for node in values if node.meta.get("debug_handle")]
-    pairs, events = {}, []
+    pairs: dict[Any, Any] = {}
+    runtime_names: dict[tuple[int, ...], list[str]] = {}
     for event, node, theirs in _matches(inspector, nodes):
         ours = values[node]
         if isinstance(ours, (list, tuple)):
@@ -39,9 +40,8 @@ def numeric_gap(inspector: Any, record: ETRecord, distance: Any, reference_graph
         else:
             theirs = _one_of(theirs, ours)
         if theirs is not None:
-            handles = event.handles
-            pairs[((node.meta["debug_handle"],), ours)] = (handles, theirs)
-            events.append((node, event))
+            pairs[((node.meta["debug_handle"],), ours)] = (event.handles, theirs)
+            runtime_names[event.handles] = [event.name]
     if not pairs:
         raise InputError(
             f"no value that the device has logged belongs to a call of {graph_name!r}",
@@ -53,17 +53,19 @@ def numeric_gap(inspector: Any, record: ETRecord, distance: Any, reference_graph
     names: dict[tuple[int, ...], list[str]] = {}
     for node in nodes:
         names.setdefault((node.meta["debug_handle"],), []).append(node.name)
-    runtime_names = {event.handles: [event.name] for _, event in events}
     table = measure.compare(pairs, names, runtime_names)
     if not isinstance(table, Table):  # a comparator of the user's own
         return table
-    traces = {node.name: node.meta.get("stack_trace") for node in nodes}
-    by_handle = {node.meta["debug_handle"]: event for node, event in events}
+    by_name = {node.name: node for node in nodes}
     for row in table:
-        row["stacktraces"] = {name: traces.get(name) for name in row["aot_ops"]}
-        event = by_handle.get(row["aot_debug_handle"][-1])
-        row["module"] = event.module if event is not None else ""
-        row["source"] = event.source if event is not None else ""
+        named = [by_name[name] for name in row["aot_ops"] if name in by_name]
+        row["stacktraces"] = {node.name: node.meta.get("stack_trace") for node in named}
+        place = Event(
+            "",
+            stack_traces=row["stacktraces"],
+            module_hierarchy={node.name: node.meta.get("nn_module_stack") or {} for node in named},
+        )
+        row["module"], row["source"] = place.module, place.source
     table.columns += [name for name in ("stacktraces", "module", "source") if table.rows]
     return table
 
