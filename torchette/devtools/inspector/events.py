@@ -147,7 +147,7 @@ class Event:
     @property
     def delegate_debug_metadatas(self) -> Any:
         """What the delegate has added, one piece for each run; a dict where a parser was given."""
-        if not self.is_delegated_op or self._delegate_metadata_parser is None:
+        if self._delegate_metadata_parser is None or not self._delegate_debug_metadatas:
             return self._delegate_debug_metadatas
         return self._delegate_metadata_parser(self._delegate_debug_metadatas)
 
