@@ -350,9 +350,11 @@ def _entries(run: Any) -> dict[_Key, tuple[list[Any], list[Any]]]:
         found = event.profile_event or event.debug_event
         if found is None or (event.debug_event is not None and is_output(found.debug_entry)):
             continue
+        # What is outside of any chain is the method's own; -1 is a great number where the field has no sign.
+        in_chain = 0 <= found.chain_index < 2**31 and found.instruction_id >= 0
         place = (
-            max(found.chain_index, 0),
-            found.instruction_id if found.instruction_id >= 0 else None,
+            found.chain_index if in_chain else 0,
+            found.instruction_id if in_chain else None,
             found.delegate_debug_id_int if found.delegate_debug_id_int >= 0 else None,
             found.delegate_debug_id_str or None,
         )
