@@ -28,6 +28,7 @@ COMPILER_FLOORS = (
         "delegation.explain",
         "delegation.partitioners",
         "delegation.share_weights",
+        "serde",
     ),
     ("memory.plan_memory",),
     ("passes",),
@@ -52,6 +53,21 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.runtime",
         "torchette.schema",
         "torchette.targets",
+    ),
+    # What stores and runs the compiler's graphs knows them, where it does so.
+    "torchette.devtools.etrecord": (
+        "torchette.devtools",
+        "torchette.errors",
+        "torchette.exir.graph",
+        "torchette.exir.passes",
+        "torchette.exir.serde",
+    ),
+    "torchette.devtools.inspector": (
+        "torchette.devtools",
+        "torchette.devtools.etrecord",
+        "torchette.errors",
+        "torchette.format",
+        "torchette.schema",
     ),
     "torchette.runtime": ("torchette.errors", "torchette.schema"),
     "torchette.targets": ("torchette.errors", "torchette.runtime"),
@@ -79,7 +95,8 @@ PYTHON: dict[str, tuple[str, ...]] = {
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
             *(("torchette.schema",) if name == "emit" else ()),
-            *(("torchette.runtime",) if name == "program" else ()),  # which kernels there are
+            # which kernels there are, and a record of the stages where one is asked for
+            *(("torchette.runtime", "torchette.devtools.etrecord") if name == "program" else ()),
         )
         for height, floor in enumerate(COMPILER_FLOORS)
         for name in floor

@@ -15,6 +15,9 @@ from types import ModuleType
 from typing import Any
 
 _BUNDLE = "torchette.devtools.bundle"
+_ETDUMP = "torchette.format.etdump"
+_INSPECTOR = "torchette.devtools.inspector"
+_COMPARATOR = "torchette.devtools.inspector.numerical_comparator"
 _DELEGATE = "torchette.exir.delegation.delegate"
 _PARTITIONERS = "torchette.exir.delegation.partitioners"
 _XNNPACK = "torchette.backends.xnnpack"
@@ -40,9 +43,20 @@ TABLE: dict[str, dict[str, str] | str] = {
         "generate_pattern_op_partitions": _PARTITIONERS,
     },
     "util.activation_memory_profiler": {"generate_memory_trace": "torchette.devtools.memory_trace"},
+    "util.collect_env": dict.fromkeys(("get_env_info", "get_pretty_env_info", "main"), "torchette.cli.doctor"),
     "devtools.bundled_program.config": dict.fromkeys(("MethodTestCase", "MethodTestSuite"), _BUNDLE),
     "devtools.bundled_program.core": {"BundledProgram": _BUNDLE},
     "devtools.bundled_program.serialize": {"serialize_from_bundled_program_to_flatbuffer": _BUNDLE},
+    "devtools.etdump.schema_flatcc": dict.fromkeys(("AllocationEvent", "Allocator", "Bool", "DebugEvent", "Double", "Event", "Float", "Int", "Null", "ProfileEvent", "RunData", "ScalarType", "String", "Tensor", "TensorList", "Value", "ValueType"), _ETDUMP),
+    "devtools.etrecord._etrecord": dict.fromkeys(("ETRecord", "generate_etrecord", "parse_etrecord"), "torchette.devtools.etrecord"),
+    "devtools.inspector._inspector": dict.fromkeys(("Event", "EventBlock", "Inspector", "PerfData", "TimeScale"), _INSPECTOR),
+    "devtools.inspector._inspector_utils": {**dict.fromkeys(("TimeScale", "compare_results"), _INSPECTOR), "DebugHandle": _COMPARATOR},
+    "devtools.inspector.inspector_cli": {"main": "torchette.cli.inspector"},
+    "devtools.inspector.numerical_comparator.l1_numerical_comparator": {"L1Comparator": _COMPARATOR},
+    "devtools.inspector.numerical_comparator.mse_numerical_comparator": {"MSEComparator": _COMPARATOR},
+    "devtools.inspector.numerical_comparator.numerical_comparator_base": dict.fromkeys(("IntermediateOutputMapping", "NumericalComparatorBase"), _COMPARATOR),
+    "devtools.inspector.numerical_comparator.snr_numerical_comparator": {"SNRComparator": _COMPARATOR},
+    "exir.serde.serialize": dict.fromkeys(("deserialize", "load", "save", "serialize"), "torchette.exir.serde"),
     "extension.pybindings.portable_lib": dict.fromkeys(("BundledModule", "_load_bundled_program_from_buffer", "_load_for_executorch", "_load_for_executorch_from_buffer", "_load_for_executorch_from_bundled_program"), _BUNDLE),
     "exir.lowered_backend_module": {"LoweredBackendModule": _DELEGATE},
     "exir.graph_module": dict.fromkeys(("get_cond_while_submodules", "get_control_flow_submodules"), "torchette.exir.control_flow"),
@@ -97,6 +111,25 @@ MOVED = {
     "session": "export",
 }
 
+# Tools of ExecuTorch that are not here -> what there is instead.
+ABSENT = {
+    "devtools.backend_debug": "EdgeProgramManager.delegation(method) says where each call runs, and why",
+    "devtools.bundled_program.schema": "torchette.format.bundled has the records of bundled programs",
+    "devtools.debug_format": "ETRecord.nodes() has the calls of a recorded graph, with their modules and lines",
+    "devtools.etdump.serialize": "torchette.format.etdump has load and dumps",
+    "devtools.inspector._intermediate_output_capturer": "Inspector.calculate_numeric_gap runs the recorded graph",
+    "devtools.inspector.vgf_neural_statistics": "there is no VGF backend",
+    "devtools.intermediate_output_tap": "Inspector.calculate_numeric_gap compares what the runtime has logged",
+    "devtools.pte_tool": "torchette.devtools.inspect describes a .pte file",
+    "devtools.scripts": "torchette profile FILE --json",
+    "devtools.size_analysis_tool": "torchette.devtools.inspect.describe(FILE).bytes_by_use, or torchette inspect FILE",
+    "devtools.visualization": "torchette inspect FILE, and Inspector for what ran",
+    "util.python_profiler": "python -m cProfile",
+}
+
+# A package under another name of ours: the name that it had in ExecuTorch's first releases.
+ALIASES = {"sdk": "devtools"}
+
 _ROOT = "torchette."
 _PACKAGES = {path.rsplit(".", depth)[0] for path in TABLE for depth in range(1, path.count(".") + 1)}
 
@@ -109,7 +142,10 @@ class _Finder:
         name = fullname.removeprefix(_ROOT)
         if name in MOVED and name != fullname:
             raise ModuleNotFoundError(f"{fullname} has moved: import {_ROOT}{MOVED[name]}", name=fullname)
-        if name == fullname or (name not in TABLE and name not in _PACKAGES):
+        absent = next((path for path in ABSENT if f"{name}.".startswith(f"{path}.")), None)
+        if absent is not None and name != fullname:
+            raise ModuleNotFoundError(f"{fullname} is not there. Try: {ABSENT[absent]}", name=fullname)
+        if name == fullname or (name not in TABLE and name not in _PACKAGES and _renamed(name) is None):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=name in _PACKAGES)  # type: ignore[arg-type]
 
@@ -117,6 +153,10 @@ class _Finder:
         """The import system makes it."""
 
     def exec_module(self, module: ModuleType) -> None:
+        renamed = _renamed(module.__name__.removeprefix(_ROOT))
+        if renamed is not None:  # the module itself, under both names
+            sys.modules[module.__name__] = importlib.import_module(_ROOT + renamed)
+            return
         names = TABLE.get(module.__name__.removeprefix(_ROOT), {})
 
         def lookup(name: str) -> Any:
@@ -138,6 +178,19 @@ class _Finder:
             if f"{module.__name__}.{name}".removeprefix(_ROOT) in TABLE:
                 importlib.import_module(f"{module.__name__}.{name}")
                 delattr(module, name)
+
+    def get_code(self, fullname: str) -> Any:
+        """For `python -m`: run the path's `main`."""
+        names = TABLE.get(fullname.removeprefix(_ROOT), {})
+        if isinstance(names, str) or "main" not in names:
+            return None
+        return compile(f"import sys\nfrom {names['main']} import main\nsys.exit(main())", fullname, "exec")
+
+
+def _renamed(name: str) -> str | None:
+    """The path of ours that a path under an alias means."""
+    first, dot, rest = name.partition(".")
+    return ALIASES[first] + dot + rest if first in ALIASES else None
 
 
 def install() -> None:

@@ -2,7 +2,7 @@
 # In: this machine and this installation. Out: what is installed, what is missing, and the command that fixes it.
 """What is installed, what is missing, and how to fix it
 
-Prints versions, the CPU's features and the instruction set that the kernels run with. Exit code 1 if something that
+Prints versions, the CPU's features, the instruction set that the kernels run with, and the backends. Exit code 1 if something that
 running a model needs is missing. What only compiling or developing needs is listed, but is no failure.
 
 examples:
@@ -63,6 +63,7 @@ def gather() -> dict[str, Any]:
         "cpu level": cpu_level(),
         "native module": native,
         "kernels use": isa,
+        "backends": ", ".join(_backends()) if native else None,
         "numpy": _version("numpy"),
         "torch": _version("torch"),
         "executorch": _version("executorch"),
@@ -127,6 +128,28 @@ def _native() -> tuple[str | None, str | None]:
     except ImportError:
         return None, None
     return native.__file__, native.isa()
+
+
+def _backends() -> list[str]:
+    """The backends that delegates can be run on."""
+    runtime: Any = importlib.import_module("torchette.runtime")
+    return sorted(runtime.BackendRegistry().registered_backend_names)
+
+
+# ---- the names of ExecuTorch's util.collect_env ----
+
+get_env_info = gather
+
+
+def get_pretty_env_info() -> str:
+    """The facts as text for a bug report."""
+    return "\n".join(f"{name}: {'not found' if value is None else value}" for name, value in gather().items())
+
+
+def main() -> int:
+    """Prints the facts."""
+    print(get_pretty_env_info())
+    return DONE
 
 
 def _version(distribution: str) -> str | None:

@@ -1,2 +1,28 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tools for the development machine: they read files, never call the compiler, and import neither torch nor rich."""
+"""Tools for the development machine: they read files, never call the compiler, and import neither torch nor rich.
+
+The names that ExecuTorch has in its `devtools` are here too, each imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "BundledProgram": "torchette.devtools.bundle",
+    "ETRecord": "torchette.devtools.etrecord",
+    "Inspector": "torchette.devtools.inspector",
+    "generate_etrecord": "torchette.devtools.etrecord",
+    "parse_etrecord": "torchette.devtools.etrecord",
+}
+
+__all__ = [*sorted(_HOMES), "inspector"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name == "inspector":
+        return importlib.import_module("torchette.devtools.inspector")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

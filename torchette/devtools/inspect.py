@@ -193,7 +193,7 @@ class Description:
         """The description for people; `brief` leaves out single instructions and constants."""
         for title, columns, rows in self._tables(brief):
             # names come from the file, which may contain control characters for a terminal
-            yield Table(_printable(title), columns, [tuple(map(_printable, row)) for row in rows])
+            yield Table(printable(title), columns, [tuple(map(printable, row)) for row in rows])
 
     def _tables(self, brief: bool) -> Iterator[Table]:
         uses = [(use, size, f"{size / self.nbytes:.1%}") for use, size in self.bytes_by_use.items() if size]
@@ -216,7 +216,7 @@ class Description:
 
     def __str__(self) -> str:
         """The tables as aligned text."""
-        return "\n\n".join(map(_text, self.tables()))
+        return "\n\n".join(map(table_text, self.tables()))
 
 
 def describe(source: str | Path | bytes | pte.PteFile) -> Description:
@@ -375,22 +375,35 @@ def _output_name(path: tuple[Any, ...]) -> str:
 
 def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, frames: Any) -> InstructionInfo:
     kind = type(call).__name__
+    op = _operator_name(plan, call)
     items = frames.items if frames else []
     source = [FrameInfo(f.filename or "", f.lineno, f.name or "", f.context or "") for f in items]
     if kind == "KernelCall":
-        operator = plan.operators[call.op_index]
-        op = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
         inputs, outputs = _split_arguments(values, call.args)
         return InstructionInfo(index, "kernel", op, inputs, outputs, None, source)
     if kind == "DelegateCall":
-        op = plan.delegates[call.delegate_index].id
         return InstructionInfo(index, "delegate", op, list(call.args), [], None, source)
     if kind == "MoveCall":
-        return InstructionInfo(index, "move", "move", [call.move_from], [call.move_to], None, source)
+        return InstructionInfo(index, op, op, [call.move_from], [call.move_to], None, source)
     if kind == "JumpFalseCall":
         to = call.destination_instruction
-        return InstructionInfo(index, "jump_false", "jump_false", [call.cond_value_index], [], to, source)
-    return InstructionInfo(index, "free", "free", [call.value_index], [], None, source)
+        return InstructionInfo(index, op, op, [call.cond_value_index], [], to, source)
+    return InstructionInfo(index, op, op, [call.value_index], [], None, source)
+
+
+def operator_names(plan: Any) -> list[list[str]]:
+    """The operator of each instruction of each chain of a method, as `InstructionInfo.op` has it."""
+    return [[_operator_name(plan, each.instr_args) for each in chain.instructions] for chain in plan.chains]
+
+
+def _operator_name(plan: Any, call: Any) -> str:
+    kind = type(call).__name__
+    if kind == "KernelCall":
+        operator = plan.operators[call.op_index]
+        return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+    if kind == "DelegateCall":
+        return plan.delegates[call.delegate_index].id
+    return {"MoveCall": "move", "JumpFalseCall": "jump_false"}.get(kind, "free")
 
 
 def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int], list[int]]:
@@ -537,13 +550,15 @@ def _place(value: ValueInfo) -> str:
     return value.tensor.place if value.tensor else str(value.value)
 
 
-def _printable(cell: Any) -> Any:
+def printable(cell: Any) -> Any:
+    """A text from a file without what would control a terminal; anything else as it is."""
     if not isinstance(cell, str) or cell.isprintable():
         return cell
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
 
 
-def _text(table: Table) -> str:
+def table_text(table: Table) -> str:
+    """A table as aligned text."""
     rows = [table.columns, *([f"{c:,}" if isinstance(c, int) else c for c in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)

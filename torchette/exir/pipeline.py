@@ -38,6 +38,7 @@ from torchette.exir.passes.mark_values import mark_values
 from torchette.exir.passes.masks_to_indices import masks_to_indices
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.normalize_memory_formats import normalize_memory_formats
+from torchette.exir.passes.number_calls import number_calls
 from torchette.exir.passes.promote_types import promote_types
 from torchette.exir.passes.relate_sizes import relate_sizes
 from torchette.exir.passes.remove_dead_code import remove_dead_code
@@ -117,7 +118,7 @@ def build(
     to_out = to_out_variants if backend.to_out_var_pass is None else adapt(backend.to_out_var_pass)
     stages = [
         # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
-        Stage("capture", dialects.AUTOGRAD_SAFE, (drop_unused_tensors, fold_batch_norm)),
+        Stage("capture", dialects.AUTOGRAD_SAFE, (number_calls, drop_unused_tensors, fold_batch_norm)),
         Stage("core", dialects.CORE_ATEN, (_decomposing(kept, edge.train_mode),)),
         replace(to_edge, passes=(*((_folding_for_backends,) if partitioners else ()), *EDGE_PASSES)),
         # What follows users' passes makes the graph legal again: new views, numbers and casts are no faults.

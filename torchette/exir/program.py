@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ import torch
 from torch.export import ExportedProgram
 
 from torchette import runtime
-from torchette.errors import InputTypeError, MissingKernelWarning, UnsupportedError, kernel_hints
+from torchette.errors import InputError, InputTypeError, MissingKernelWarning, kernel_hints
 from torchette.exir import ops
 from torchette.exir.config import DynamicMemoryPlanningMode as DynamicMemoryPlanningMode
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
@@ -47,7 +48,7 @@ def to_edge(
         programs: what `torch.export.export` returned, or method name -> program. They are left as they are.
         constant_methods: method name -> value that the method returns.
         compile_config: see `EdgeCompileConfig`.
-        generate_etrecord: not there yet.
+        generate_etrecord: keep the stages for `ExecutorchProgramManager.get_etrecord()`.
 
     Raises:
         DialectError: lists every node that has no place in core ATen or Edge, with the line of the model.
@@ -104,6 +105,8 @@ def _transform_and_lower(
     edge = _to_edge(named, constant_methods, config, generate_etrecord, wanted, preserve)
     if transform_passes:
         edge = edge.transform(transform_passes)
+        if edge._etrecord is not None:
+            edge._etrecord.add_extra_export_modules({"edge_after_transform": edge})
     if not wanted:
         return edge
     edge = edge.to_backend(wanted)
@@ -163,8 +166,6 @@ def _to_edge(
     partitioners: Mapping[str, Sequence[Any]],
     preserve: Sequence[Any],
 ) -> EdgeProgramManager:
-    if generate_etrecord:
-        raise UnsupportedError("generate_etrecord=True is not there yet", hints=["leave it out"])
     config = config or EdgeCompileConfig()
     named = _named(programs)
     clash = sorted(set(named) & set(constant_methods or ()))
@@ -179,7 +180,17 @@ def _to_edge(
     reports = {name: Report() for name in named}
     lowered = {name: pipeline.run(program, reports[name]) for name, program in named.items()}
     kept = replace(config, preserve_ops=[*config.preserve_ops, *preserve])
-    return EdgeProgramManager(lowered, constant_methods, kept, reports=reports)
+    edge = EdgeProgramManager(lowered, constant_methods, kept, reports=reports)
+    if generate_etrecord:
+        edge._etrecord = _new_etrecord()
+        edge._etrecord.add_exported_program(named)
+        edge._etrecord.add_edge_dialect_program(edge)
+    return edge
+
+
+def _new_etrecord() -> Any:
+    """Imported only where one is asked for: tools stand above the compiler."""
+    return importlib.import_module("torchette.devtools.etrecord").ETRecord()
 
 
 def _named(programs: Any) -> dict[str, ExportedProgram]:
@@ -211,12 +222,14 @@ class EdgeProgramManager:
         *,
         reports: Mapping[str, Report] | None = None,
         portable: Mapping[str, ExportedProgram] | None = None,
+        etrecord: Any = None,
     ) -> None:
         self._programs = {name: to_edge_operators(p) for name, p in _named(edge_programs).items()}
         self._portable = dict(portable or {})  # methods with delegates -> as they were before
         self._constant_methods = dict(constant_methods or {})
         self.compile_config = compile_config or EdgeCompileConfig()
         self._reports = {name: (reports or {}).get(name) or Report() for name in self._programs}
+        self._etrecord = etrecord
 
     @property
     def methods(self) -> set[str]:
@@ -255,7 +268,12 @@ class EdgeProgramManager:
             if name in self._portable:
                 portable[name] = pipeline.run(self._portable[name])
         return EdgeProgramManager(
-            programs, self._constant_methods, config, reports=reports, portable=portable
+            programs,
+            self._constant_methods,
+            config,
+            reports=reports,
+            portable=portable,
+            etrecord=self._etrecord,
         )
 
     def to_backend(self, partitioner: Any) -> EdgeProgramManager:
@@ -279,7 +297,12 @@ class EdgeProgramManager:
         changed = {name: p for name, p in programs.items() if any(map(delegate.is_delegate_call, calls(p)))}
         portable = {name: self._portable.get(name, self._programs[name]) for name in changed}
         return EdgeProgramManager(
-            programs, self._constant_methods, self.compile_config, reports=reports, portable=portable
+            programs,
+            self._constant_methods,
+            self.compile_config,
+            reports=reports,
+            portable=portable,
+            etrecord=self._etrecord,
         )
 
     def delegation(self, method_name: str = "forward") -> Delegation:
@@ -304,6 +327,7 @@ class EdgeProgramManager:
             config,
             reports=self._reports,
             portable=decomposed(self._portable, {}),
+            etrecord=self._etrecord,
         )
 
     def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
@@ -332,6 +356,9 @@ class EdgeProgramManager:
             data_file_of=_data_file_of(config.external_constants),
         )
         program = ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
+        if self._etrecord is not None:
+            program._etrecord = self._etrecord.copy()
+            program._etrecord.add_executorch_program(program)
         _warn_of_missing_kernels(program)
         return program
 
@@ -399,6 +426,7 @@ class ExecutorchProgramManager:
         self._output = output
         self._reports = dict(reports)
         self._config = config
+        self._etrecord: Any = None
         self._pte = pte.write(
             output.program,
             output.constants,
@@ -492,8 +520,17 @@ class ExecutorchProgramManager:
         return self._output.instruction_id_to_num_outs_map
 
     def get_etrecord(self) -> Any:
-        """Not there yet."""
-        raise UnsupportedError("ETRecord is not there yet")
+        """What leads from instructions back to the model, a `torchette.devtools.ETRecord`.
+
+        Raises:
+            InputError: the program was made without `generate_etrecord=True`.
+        """
+        if self._etrecord is None:
+            raise InputError(
+                "this program has no ETRecord",
+                hints=["to_edge(..., generate_etrecord=True)", "to_edge_transform_and_lower(..., generate_etrecord=True)"],
+            )
+        return self._etrecord
 
     def operators(self) -> dict[str, str]:
         """Name of every operator that the program calls, as in the file -> the line of the model that first needs it."""

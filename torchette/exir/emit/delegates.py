@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from torchette.exir.delegation.delegate import LoweredBackendModule, NamedDataStore
 from torchette.exir.emit.records import Unsupported
+from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
 from torchette.format import ptd, pte
 
@@ -63,6 +64,8 @@ def call(method: MethodEmitter, node: Node) -> None:
     at = len(method.code.instructions)
     method.delegate_map[at] = {"name": module.backend_id, "delegate_map": module.meta["debug_handle_map"]}
     method.code.append(pte.DelegateCall(len(method.delegates), [*arguments, *results]), node, len(results))
+    handles = [each.meta.get("debug_handle") for each in calls(module.original_module)]
+    method.code.debug_handles[at] = tuple(dict.fromkeys(handle for handle in handles if handle))
     # Where the blob lies is filled in when the file is written; the index is that into delegate_data.
     processed = pte.BackendDelegateDataReference(index=method.delegate_data.add(module))
     specs_given = [pte.CompileSpec(spec.key, bytes(spec.value)) for spec in module.compile_specs]

@@ -20,6 +20,7 @@ from torchette.errors import UnsupportedError
 from torchette.exir import control_flow, decompositions, ops
 from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
 from torchette.exir.graph import calls, place
+from torchette.exir.passes.number_calls import numbers_of
 from torchette.exir.passes.split_complex import split_complex
 from torchette.exir.passes.steps_to_scan import steps_to_scan
 
@@ -38,11 +39,13 @@ def decompose_to_core(
         table.pop(op, None)
     _check_stacking_loops(program)
     steps_to_scan(program, preserve)
+    number = numbers_of(program)
     with warnings.catch_warnings():
         # torch warns about a call that torch itself makes.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         with _no_garbage_collection():
             program = program.run_decompositions(table)
+    number(program)
     _parameters_as_state(program)
     return split_complex(program, table)
 

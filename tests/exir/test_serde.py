@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Stored programs: what comes back computes the same, with the same numbers. tests/interop has ExecuTorch read them.
+
+from __future__ import annotations
+
+import io
+import json
+import operator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.export import Dim, export  # noqa: E402
+
+from torchette.backends.null import NullPartitioner  # noqa: E402
+from torchette.errors import FormatError, UnsupportedError  # noqa: E402
+from torchette.exir import serde, to_edge, to_edge_transform_and_lower  # noqa: E402
+from torchette.exir.dialects.edge._ops import EdgeOpOverload  # noqa: E402
+from torchette.exir.graph import calls  # noqa: E402
+
+
+class Everything(torch.nn.Module):
+    """Several results, a list of results, a branch, an infinity, None, a dtype, state, and a size that varies."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(4)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x, y):
+        self.count.add_(1)
+        a, b = self.norm(x).chunk(2, 1)
+        c = torch.cond(y.sum() > 0, lambda a: a.sin() + 1, lambda a: torch.nn.functional.gelu(a), (a,))
+        return c, b.clamp(max=float("inf")).to(torch.float64), x.new_zeros(x.shape[0]) + self.count
+
+
+ARGS = (torch.randn(3, 4), torch.ones(2))
+
+
+@pytest.fixture(scope="module")
+def exported():
+    return export(Everything().eval(), ARGS, dynamic_shapes=({0: Dim("n", min=2)}, None))
+
+
+def leaves(program, *args):
+    return torch.utils._pytree.tree_leaves(program.module()(*args))
+
+
+def same(one, other, *args) -> bool:
+    pairs = zip(leaves(one, *args), leaves(other, *args), strict=True)
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+
+
+@pytest.mark.parametrize("stage", ["captured", "edge"])
+def test_programs_survive_the_round_trip(exported, stage):
+    program = exported if stage == "captured" else to_edge(exported).exported_program()
+    back = serde.deserialize(serde.serialize(program))
+    assert same(program, back, *ARGS) and same(program, back, torch.randn(7, 4), -ARGS[1])
+    found = [
+        [(str(n.target), n.meta.get("debug_handle")) for n in calls(p) if n.target is not operator.getitem]
+        for p in (program, back)
+    ]
+    assert found[0] == found[1] and any(number for _, number in found[0]) == (stage == "edge")
+    operators = [n.target for n in calls(back) if hasattr(n.target, "_schema")]
+    assert all(isinstance(op, EdgeOpOverload) for op in operators) == (stage == "edge")
+    again = to_edge(back).to_executorch()
+    assert again.operators().keys() == to_edge(exported).to_executorch().operators().keys()
+
+
+def test_delegates_survive_the_round_trip():
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return (x + x) * x, x - x
+
+    x = torch.randn(2, 3)
+    program = to_edge_transform_and_lower(export(Net(), (x,)), partitioner=[NullPartitioner()]).exported_program()
+    back = serde.deserialize(serde.serialize(program))
+    assert same(program, back, x)
+    (one,), (other,) = (
+        [module for name, module in p.graph_module.named_children() if name.startswith("lowered")]
+        for p in (program, back)
+    )
+    assert other.processed_bytes == one.processed_bytes and other.backend_id == one.backend_id
+
+
+def test_files_have_texts_beside_the_program(exported, tmp_path):
+    serde.save(exported, tmp_path / "net.pt2", extra_files={"note": "grüezi"})
+    found = {}
+    assert same(exported, serde.load(tmp_path / "net.pt2", extra_files=found), *ARGS)
+    assert found == {"note": "grüezi"}
+    with pytest.raises(FormatError, match="no stored program"):
+        serde.load(io.BytesIO(b"nothing"))
+
+
+def test_what_cannot_be_read_is_named(exported):
+    artifact = serde.serialize(exported)
+    record = json.loads(artifact.exported_program)
+    with pytest.raises(FormatError, match=r"version 9\.1"):
+        changed = {**record, "schema_version": {"major": 9, "minor": 1}}
+        serde.deserialize(artifact._replace(exported_program=json.dumps(changed).encode()))
+    record["graph_module"]["graph"]["nodes"][0]["target"] = "torch.ops.nobody.knows.default"
+    with pytest.raises(FormatError, match="cannot be read") as caught:
+        serde.deserialize(artifact._replace(exported_program=json.dumps(record).encode()))
+    assert "library" in caught.value.hints[0]
+    with pytest.raises(FormatError, match="cannot be read"):
+        serde.deserialize(artifact._replace(state_dict=artifact.state_dict[:100]))
+
+
+def test_what_cannot_be_stored_is_named():
+    program = export(torch.nn.ReLU(), (torch.ones(1),))
+    del next(node for node in program.graph.nodes if node.op == "call_function").meta["val"]
+    with pytest.raises(UnsupportedError, match="cannot be stored"):
+        serde.serialize(program)

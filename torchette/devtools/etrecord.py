@@ -1,0 +1,612 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the programs that the compiler went through, and what it knows about each instruction. Out: one zip file with all of
+# that, as ExecuTorch 1.5 has it; and such a file read, without torch until somebody asks for a program in it.
+"""ETRecord: what leads from the events of a device back to the model.
+
+>>> program = to_edge(exported, generate_etrecord=True).to_executorch()
+>>> program.get_etrecord().save("net.etrecord")
+>>> parse_etrecord("net.etrecord").nodes()[0].stack_trace
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
+
+from torchette.devtools.inspect import operator_names
+from torchette.errors import FormatError, InputError, InputTypeError, ModelNotFoundError
+
+__path__: list[str] = []  # in ExecuTorch this is a package; compat.py serves what is in it
+
+# The names of the file's members.
+IDENTIFIER = "ETRECORD_V0"
+EXPORTED_PROGRAM = "exported_program"
+EDGE_PROGRAM = "edge_dialect_exported_program"
+EXPORT_GRAPH_ID = "export_graph_id"
+REFERENCE_OUTPUTS = "reference_outputs"
+REPRESENTATIVE_INPUTS = "representative_inputs"
+_MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
+_PARTS = ("state_dict", "constants", "example_inputs")  # of a program, beside its JSON
+# The operators of each method, so that a record of another program is told from the right one. ExecuTorch skips a member
+# that ends so.
+_OPERATORS = "torchette_operators_constants"
+_RESERVED = {IDENTIFIER, EXPORTED_PROGRAM, EDGE_PROGRAM, EXPORT_GRAPH_ID, "et_dialect_graph_module", REFERENCE_OUTPUTS, REPRESENTATIVE_INPUTS, *_MAPS}  # fmt: skip
+_FORWARD = "forward"
+_REMEDY = "generate_etrecord(path, edge_program, executorch_program) writes one."
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A call in a recorded graph."""
+
+    name: str
+    op: str  # such as aten.linear.default
+    debug_handle: int | None
+    stack_trace: str | None
+    module_stack: dict[str, tuple[str, str]]  # key -> path, type; the outermost first
+
+    @property
+    def module_path(self) -> str:
+        """The innermost module, such as ``layers.0.attention``; empty for the model itself."""
+        return next(reversed(self.module_stack.values()), ("", ""))[0]
+
+
+class _Stored(NamedTuple):
+    """A program as its bytes in a file."""
+
+    exported_program: bytes
+    state_dict: bytes
+    constants: bytes
+    example_inputs: bytes
+
+    def program(self) -> Any:
+        from torchette.exir.serde import deserialize
+
+        return deserialize(self)
+
+
+class _StoredValues(NamedTuple):
+    """A member that torch.save wrote."""
+
+    name: str
+    data: bytes
+
+    def values(self) -> Any:
+        """What is in it; no code in it is run."""
+        import torch
+
+        try:
+            return torch.load(io.BytesIO(self.data), weights_only=True)
+        except Exception as error:
+            reason = str(error).splitlines()
+            raise FormatError(
+                f"member {self.name} cannot be read: {reason[0] if reason else type(error).__name__}",
+                hints=["older versions of ExecuTorch wrote such members in an unsafe form; write the record again"],
+            ) from None
+
+
+class ETRecord:
+    """The stages of a program, and for each instruction where it comes from.
+
+    Programs of a file are read when they are first asked for. Take one from `ExecutorchProgramManager.get_etrecord()`,
+    `generate_etrecord` or `parse_etrecord`.
+
+    Attributes:
+        export_graph_id: names the captured graph in the `from_node` of later ones.
+        operators: method -> for each chain the operators of its instructions; None in ExecuTorch's files.
+    """
+
+    def __init__(
+        self,
+        exported_program: Any = None,
+        export_graph_id: int | None = None,
+        edge_dialect_program: Any = None,
+        graph_map: Mapping[str, Any] | None = None,
+        _debug_handle_map: dict[str, Any] | None = None,
+        _delegate_map: dict[str, Any] | None = None,
+        _instruction_id_to_num_outs_map: dict[str, Any] | None = None,
+        _reference_outputs: dict[str, list[Any]] | None = None,
+        _representative_inputs: Sequence[Any] | None = None,
+        *,
+        operators: dict[str, list[list[str]]] | None = None,
+    ) -> None:
+        self._exported = exported_program
+        self.export_graph_id = export_graph_id
+        self._edge = _by_method(edge_dialect_program)
+        self._graphs = None if graph_map is None else dict(graph_map)
+        self._debug_handle_map = _debug_handle_map
+        self._delegate_map = _delegate_map
+        self._instruction_id_to_num_outs_map = _instruction_id_to_num_outs_map
+        self._outputs: Any = _reference_outputs
+        self._inputs: Any = _representative_inputs
+        self.operators = operators
+
+    # ---- what is in it ----
+
+    @property
+    def exported_program(self) -> Any:
+        """What torch.export captured, an ExportedProgram; None if it is not recorded."""
+        if isinstance(self._exported, _Stored):
+            self._exported = self._exported.program()
+        return self._exported
+
+    @property
+    def edge_dialect_program(self) -> Any:
+        """The program in the Edge dialect; method -> program where there are several; None if it is not recorded."""
+        found = {name: _read(self._edge, name) for name in self._edge or ()}
+        return (next(iter(found.values())) if len(found) == 1 else found) if found else None
+
+    @property
+    def graph_map(self) -> dict[str, Any] | None:
+        """Programs that users have added, by name and method: `before_quantization/forward`."""
+        return None if self._graphs is None else {name: _read(self._graphs, name) for name in self._graphs}
+
+    @property
+    def _reference_outputs(self) -> dict[str, list[Any]] | None:
+        if isinstance(self._outputs, _StoredValues):
+            self._outputs = self._outputs.values()
+        return self._outputs
+
+    @_reference_outputs.setter
+    def _reference_outputs(self, value: Any) -> None:
+        self._outputs = value
+
+    @property
+    def _representative_inputs(self) -> Sequence[Any] | None:
+        if isinstance(self._inputs, _StoredValues):
+            self._inputs = self._inputs.values()
+        return self._inputs
+
+    @_representative_inputs.setter
+    def _representative_inputs(self, value: Any) -> None:
+        self._inputs = value
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods whose instructions are recorded."""
+        return sorted(self._debug_handle_map or self._edge or ())
+
+    def graph_names(self) -> list[str]:
+        """What `nodes` and `program` take."""
+        exported = [EXPORTED_PROGRAM] if self._exported is not None else []
+        return [*exported, *([EDGE_PROGRAM] if self._edge else []), *(self._graphs or ())]
+
+    def nodes(self, graph: str = EDGE_PROGRAM, method: str = _FORWARD) -> list[GraphNode]:
+        """The calls of a recorded graph, those of branches included. Raises InputError for one that is not there."""
+        found = self._find(graph, method)
+        return _stored_nodes(found) if isinstance(found, _Stored) else _nodes(found)
+
+    def program(self, graph: str = EDGE_PROGRAM, method: str = _FORWARD) -> Any:
+        """A recorded program. Raises InputError for one that is not there."""
+        found = self._find(graph, method)
+        if not isinstance(found, _Stored):
+            return found
+        if found is self._exported:
+            return self.exported_program
+        programs = self._edge if self._edge and found is self._edge.get(method) else self._graphs
+        return _read(programs, next(name for name, one in (programs or {}).items() if one is found))
+
+    def _find(self, graph: str, method: str) -> Any:
+        if graph in (EDGE_PROGRAM, "edge_dialect_graph_module"):
+            found = (self._edge or {}).get(method)
+        elif graph == EXPORTED_PROGRAM:
+            found = self._exported
+        else:
+            graphs = self._graphs or {}
+            found = graphs.get(graph, graphs.get(f"{graph}/{method}"))
+        if found is None:
+            raise InputError(
+                f"the record has no graph {graph!r} of method {method!r}",
+                hints=[f"graphs: {', '.join(self.graph_names()) or 'none'}; methods: {', '.join(self.methods)}"],
+            )
+        return found
+
+    def copy(self) -> ETRecord:
+        """The stages before the finished program, without what is known of that."""
+        return ETRecord(self._exported, self.export_graph_id, self._edge, self._graphs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is in it, as numbers and names."""
+        return {
+            "methods": self.methods,
+            "graphs": {name: len(self.nodes(name, self._method_of(name))) for name in self.graph_names()},
+            "instructions": {name: len(found) for name, found in (self._debug_handle_map or {}).items()},
+            "reference_outputs": self._outputs is not None,
+            "representative_inputs": self._inputs is not None,
+        }
+
+    def _method_of(self, graph: str) -> str:
+        return next(iter(self._edge or {_FORWARD: None})) if graph == EDGE_PROGRAM else _FORWARD
+
+    def __repr__(self) -> str:
+        about = self.to_dict()
+        return f"ETRecord({', '.join(f'{name}={value}' for name, value in about.items())})"
+
+    # ---- filling ----
+
+    def add_exported_program(self, exported_program: Any) -> None:
+        """Record what torch.export captured: a program, or method -> program, of which `forward` is kept; None for nothing.
+
+        Raises:
+            InputError: there is one already.
+        """
+        if self._exported is not None or self.export_graph_id is not None:
+            raise InputError("the record has an exported program already")
+        given = exported_program.get(_FORWARD) if isinstance(exported_program, Mapping) else exported_program
+        if given is None:
+            return
+        _check_program(given, "exported_program")
+        from torchette.exir.graph import copy_program
+        from torchette.exir.passes.number_calls import number_calls
+
+        self._exported = number_calls(copy_program(given))
+        self.export_graph_id = id(given.graph)
+
+    def add_edge_dialect_program(self, edge_dialect_program: Any) -> None:
+        """Record the Edge program: a manager, or a program. Raises InputError: there is one already."""
+        if self._edge:
+            raise InputError("the record has an Edge program already")
+        given = edge_dialect_program
+        self._edge = _programs_of(given, "edge_dialect_program")
+        # The graph that the Edge program names as its origin is a copy of the captured one.
+        origin = next((found for one in self._edge.values() if (found := _origin(one)) is not None), None)
+        if self._exported is not None and origin is not None:
+            self.export_graph_id = origin
+
+    def add_executorch_program(self, executorch_program: Any) -> None:
+        """Record a finished program: what `to_executorch` returned, or a bundled program with that, whose cases give the
+        inputs and the expected outputs.
+
+        Raises:
+            InputError: there is one already, or a case has no expected outputs.
+            InputTypeError: it is neither.
+        """
+        if self._debug_handle_map is not None or self._inputs is not None:
+            raise InputError("the record has a finished program already")
+        bundled = hasattr(executorch_program, "method_test_suites")
+        program = executorch_program.executorch_program if bundled else executorch_program
+        if not hasattr(program, "debug_handle_map"):
+            raise InputTypeError(
+                f"executorch_program: {type(program).__name__} does not know where its instructions come from",
+                hints=["give what to_executorch() returned, or a BundledProgram of that"],
+            )
+        self._debug_handle_map = _of_methods(program.debug_handle_map, program)
+        self._delegate_map = _of_methods(program.delegate_map, program)
+        # Of kernels with several results, the first is the node's; a delegate's are all its nodes'.
+        self._instruction_id_to_num_outs_map = {
+            name: {at: count for at, count in counts.items() if at in self._delegate_map.get(name, {})}
+            for name, counts in _of_methods(program.instruction_id_to_num_outs_map, program).items()
+        }
+        records = getattr(program, "executorch_program", None)
+        plans = getattr(records, "execution_plan", ())
+        self.operators = {plan.name: operator_names(plan) for plan in plans}
+        if bundled:
+            self.update_representative_inputs(executorch_program)
+            self.update_reference_outputs(executorch_program)
+
+    def add_extra_export_modules(self, extra_recorded_export_modules: Mapping[str, Any]) -> None:
+        """Record further programs by name. Raises InputError: a name that the file needs itself."""
+        graphs = dict(self._graphs or {})
+        for name, given in extra_recorded_export_modules.items():
+            reserved = next((word for word in sorted(_RESERVED) if word in name), None)
+            if reserved is not None or not name:
+                raise InputError(f"a graph cannot be called {name!r}", hints=["choose a name without " + (reserved or "…")])
+            for method, program in _programs_of(given, name).items():
+                graphs[f"{name}/{method}"] = program
+        self._graphs = graphs
+
+    def update_representative_inputs(self, representative_inputs: Any) -> None:
+        """Record the inputs of method forward that graphs are run with: a list, or a bundled program whose first case counts."""
+        if hasattr(representative_inputs, "method_test_suites"):
+            cases = _cases(representative_inputs).get(_FORWARD)
+            if cases is not None and not cases:
+                raise InputError("the bundled program has no case of method 'forward'")
+            representative_inputs = cases[0].inputs if cases else None
+        self._representative_inputs = representative_inputs
+
+    def update_reference_outputs(self, reference_outputs: Any) -> None:
+        """Record what the program must give: one list for each case of method forward, method -> such lists, or a bundled
+        program. Raises InputError: a case has no expected outputs."""
+        if hasattr(reference_outputs, "method_test_suites"):
+            found: dict[str, list[Any]] = {}
+            for method, cases in _cases(reference_outputs).items():
+                if not all(case.expected_outputs for case in cases):
+                    raise InputError(f"a case of method {method!r} has no expected outputs")
+                found[method] = [case.expected_outputs for case in cases]
+            reference_outputs = found
+        elif not isinstance(reference_outputs, Mapping):
+            reference_outputs = {_FORWARD: list(reference_outputs)}
+        self._reference_outputs = dict(reference_outputs)
+
+    # ---- writing ----
+
+    def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Write the file; nothing is left of it where that fails.
+
+        Raises:
+            InputError: there is no Edge program, or no finished one.
+            UnsupportedError: a program that the format has no form for.
+        """
+        if not self._edge or not self._debug_handle_map:
+            missing = "Edge program" if not self._edge else "finished program"
+            raise InputError(
+                f"the record has no {missing}, so it leads nowhere",
+                hints=["add_edge_dialect_program(edge), add_executorch_program(edge.to_executorch())"],
+            )
+        data = io.BytesIO()
+        with zipfile.ZipFile(data, "w") as archive:
+            for name, content in self._members().items():
+                archive.writestr(name, content)
+        if isinstance(path, (str, os.PathLike)):
+            with open(path, "wb") as file:
+                file.write(data.getbuffer())
+        else:
+            path.write(data.getbuffer())
+
+    def _members(self) -> dict[str, bytes]:
+        found = {IDENTIFIER: b""}
+        if self._exported is not None:
+            found |= _program_members(EXPORTED_PROGRAM, self._exported)
+        for method, program in (self._edge or {}).items():
+            found |= _program_members(f"{EDGE_PROGRAM}/{method}", program)
+        for name, program in (self._graphs or {}).items():
+            found |= _program_members(name if "/" in name else f"{name}/{_FORWARD}", program)
+        for name in _MAPS:
+            value = getattr(self, f"_{name}")
+            if value is not None:
+                found[name] = json.dumps(value).encode()
+        for name, value in ((REFERENCE_OUTPUTS, self._outputs), (REPRESENTATIVE_INPUTS, self._inputs)):
+            if value is not None:
+                found[name] = value.data if isinstance(value, _StoredValues) else _saved(value)
+        if self.export_graph_id is not None:
+            found[EXPORT_GRAPH_ID] = json.dumps(self.export_graph_id).encode()
+        if self.operators is not None:
+            found[_OPERATORS] = json.dumps(self.operators).encode()
+        return found
+
+
+def generate_etrecord(
+    et_record: str | os.PathLike[str] | IO[bytes],
+    edge_dialect_program: Any,
+    executorch_program: Any,
+    extra_recorded_export_modules: Mapping[str, Any] | None = None,
+    exported_program: Any = None,
+) -> None:
+    """Write a record.
+
+    Args:
+        et_record: path or open binary file.
+        edge_dialect_program: what `to_edge` returned.
+        executorch_program: what `to_executorch` returned, or a bundled program with that.
+        extra_recorded_export_modules: name -> further programs.
+        exported_program: what `torch.export.export` returned, or method -> that.
+
+    Raises:
+        InputError, InputTypeError: as `ETRecord.add_*`.
+        UnsupportedError: as `ETRecord.save`.
+    """
+    record = ETRecord()
+    record.add_exported_program(exported_program)
+    record.add_edge_dialect_program(edge_dialect_program)
+    record.add_executorch_program(executorch_program)
+    if extra_recorded_export_modules is not None:
+        record.add_extra_export_modules(extra_recorded_export_modules)
+    record.save(et_record)
+
+
+def parse_etrecord(etrecord_path: str | os.PathLike[str] | IO[bytes]) -> ETRecord:
+    """The record of a file, ours or ExecuTorch's.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        FormatError: it is damaged, or no record. A damaged program inside is found when it is asked for.
+    """
+    where = str(etrecord_path) if isinstance(etrecord_path, (str, os.PathLike)) else ""
+    try:
+        with zipfile.ZipFile(etrecord_path) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"There is no file {where!r}", hints=[_REMEDY]) from None
+    except IsADirectoryError:
+        raise FormatError(f"{where!r} is a folder, not an ETRecord") from None
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError, IndexError) as error:
+        raise FormatError(f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]) from None
+    except Exception as error:  # zlib.error, and whatever a damaged header leads to
+        raise FormatError(f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]) from None
+    try:
+        return _record(members)
+    except FormatError as error:
+        error.where = (where, *error.where) if where else error.where
+        raise
+
+
+# ---- reading ----
+
+
+def _record(members: dict[str, bytes]) -> ETRecord:
+    if IDENTIFIER not in members:
+        raise FormatError(f"Not an ETRecord: the zip file has no member {IDENTIFIER}", hints=[_REMEDY])
+    maps = {name: _json(members, name, dict) for name in _MAPS}
+    for name, found in maps.items():
+        if not all(isinstance(of_method, dict) for of_method in (found or {}).values()):
+            raise FormatError(f"member {name} is not method -> instruction -> …", hints=[_REMEDY])
+    programs = {
+        name: _Stored(content, *(members[f"{name}_{part}"] for part in _PARTS))
+        for name, content in members.items()
+        if f"{name}_{_PARTS[0]}" in members and all(f"{name}_{part}" in members for part in _PARTS)
+    }
+    graphs = {
+        name: program
+        for name, program in programs.items()
+        if name not in (EXPORTED_PROGRAM, EDGE_PROGRAM) and not name.startswith(f"{EDGE_PROGRAM}/")
+    }
+    prefix = f"{EDGE_PROGRAM}/"
+    edge = {name[len(prefix) :]: found for name, found in programs.items() if name.startswith(prefix)}
+    if EDGE_PROGRAM in programs:  # of older files
+        edge.setdefault(_FORWARD, programs[EDGE_PROGRAM])
+    graph_id = _json(members, EXPORT_GRAPH_ID, int)
+    return ETRecord(
+        programs.get(EXPORTED_PROGRAM),
+        graph_id or 0,
+        edge,
+        graphs,
+        maps["debug_handle_map"],
+        maps["delegate_map"],
+        maps["instruction_id_to_num_outs_map"],
+        *(
+            _StoredValues(name, members[name]) if name in members else None
+            for name in (REFERENCE_OUTPUTS, REPRESENTATIVE_INPUTS)
+        ),
+        operators=_operators(members),
+    )
+
+
+def _json(members: Mapping[str, bytes], name: str, kind: type) -> Any:
+    if name not in members:
+        return None
+    try:
+        value = json.loads(members[name])
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"member {name} is no JSON: {error}", hints=[_REMEDY]) from None
+    if value is not None and not isinstance(value, kind):
+        raise FormatError(f"member {name} has a {type(value).__name__}, not a {kind.__name__}", hints=[_REMEDY])
+    return value
+
+
+def _operators(members: Mapping[str, bytes]) -> dict[str, list[list[str]]] | None:
+    found = _json(members, _OPERATORS, dict)
+    chains = [chain for of_method in (found or {}).values() for chain in (of_method if isinstance(of_method, list) else [0])]
+    if not all(isinstance(chain, list) and all(isinstance(op, str) for op in chain) for chain in chains):
+        raise FormatError(f"member {_OPERATORS} is not method -> chains of operators", hints=[_REMEDY])
+    return found
+
+
+def _stored_nodes(stored: _Stored) -> list[GraphNode]:
+    """The calls of a stored program, from its JSON alone: without torch, and where its operators are not known."""
+    try:
+        found: list[GraphNode] = []
+        _collect(json.loads(stored.exported_program)["graph_module"]["graph"], found)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"a stored graph cannot be read: {type(error).__name__}: {error}", hints=[_REMEDY]
+        ) from None
+    return found
+
+
+def _collect(graph: dict[str, Any], found: list[GraphNode]) -> None:
+    for node in graph["nodes"]:
+        for given in node["inputs"]:
+            inner = given["arg"].get("as_graph")
+            if inner is not None:
+                _collect(inner["graph"], found)
+        about = node["metadata"]
+        handle = about.get("debug_handle")
+        op = node["target"].rpartition(".ops.")[2] or node["target"]
+        stack = dict(map(_stack_entry, filter(None, about.get("nn_module_stack", "").split(";"))))
+        found.append(
+            GraphNode(
+                str(node["name"]), op, None if handle is None else int(handle), about.get("stack_trace"), stack
+            )
+        )
+
+
+def _stack_entry(text: str) -> tuple[str, tuple[str, str]]:
+    """`key,path,type`; a key may have commas, and so may a type's parameters."""
+    key, _, rest = text.partition(",")
+    path, _, kind = rest.partition(",")
+    return key, (path, kind)
+
+
+# ---- what is given ----
+
+
+def _by_method(given: Any) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    return dict(given) if isinstance(given, Mapping) else {_FORWARD: given}
+
+
+def _read(programs: Any, name: str) -> Any:
+    if isinstance(programs[name], _Stored):
+        programs[name] = programs[name].program()
+    return programs[name]
+
+
+def _check_program(given: Any, what: str) -> None:
+    if not hasattr(given, "graph_module") or not hasattr(given, "graph_signature"):
+        raise InputTypeError(
+            f"{what}: expected an ExportedProgram, not {type(given).__name__}",
+            hints=["torch.export.export(model, args) returns one"],
+        )
+
+
+def _programs_of(given: Any, what: str) -> dict[str, Any]:
+    """Method -> program, of a manager, a program or a mapping. Copies: managers may go on to change theirs."""
+    from torchette.exir.graph import copy_program
+
+    if hasattr(given, "methods") and hasattr(given, "exported_program"):
+        given = {name: given.exported_program(name) for name in sorted(given.methods)}
+    programs = _by_method(given) or {}
+    for program in programs.values():
+        _check_program(program, what)
+    return {name: copy_program(program) for name, program in programs.items()}
+
+
+def _origin(program: Any) -> int | None:
+    """The id of the graph that the nodes of a program came from first."""
+    for node in program.graph.nodes:
+        history, found = node.meta.get("from_node"), None
+        while node.op == "call_function" and history:
+            found, history = history[-1].graph_id, history[-1].from_node
+        if found is not None:
+            return found
+    return None
+
+
+def _of_methods(found: Mapping[str, Any], program: Any) -> dict[str, Any]:
+    """Without the portable stand-ins of delegated methods: no event names them."""
+    methods = getattr(program, "methods", None)
+    return {name: value for name, value in found.items() if methods is None or name in methods}
+
+
+def _cases(bundled: Any) -> dict[str, Sequence[Any]]:
+    return {suite.method_name: suite.test_cases for suite in bundled.method_test_suites}
+
+
+def _nodes(program: Any) -> list[GraphNode]:
+    found = []
+    modules = [module for module in program.graph_module.modules() if hasattr(module, "graph")]
+    for node in (node for module in modules for node in module.graph.nodes):
+        if node.op == "call_function" and getattr(node.target, "__name__", "") != "getitem":
+            target = str(node.target) if hasattr(node.target, "_schema") else getattr(node.target, "__name__", str(node.target))
+            stack = {key: (path, _type_name(kind)) for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items()}
+            found.append(
+                GraphNode(node.name, target, node.meta.get("debug_handle"), node.meta.get("stack_trace"), stack)
+            )
+    return found
+
+
+def _type_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _program_members(name: str, program: Any) -> dict[str, bytes]:
+    if not isinstance(program, _Stored):
+        from torchette.exir.serde import serialize
+
+        program = serialize(program)
+    parts = {f"{name}_{part}": getattr(program, part) for part in _PARTS}
+    return {name: program.exported_program, **parts}
+
+
+def _saved(value: Any) -> bytes:
+    import torch
+
+    data = io.BytesIO()
+    torch.save(value, data)
+    return data.getvalue()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: two lists of outputs. Out: for each pair how far apart they are, by several measures.
+"""`compare_results`, as ExecuTorch has it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from torchette.devtools.inspector.values import as_float64, is_tensor
+from torchette.errors import InputError, MissingPackageError
+
+
+def compare_results(
+    reference_output: Sequence[Any],
+    run_output: Sequence[Any],
+    metrics: Sequence[str] | None = None,
+    plot: bool = False,
+) -> dict[str, list[float | None]]:
+    """How far outputs are from those that they should be; printed, or plotted into files of the current folder.
+
+    Args:
+        reference_output, run_output: tensors or arrays; pairs of anything else count as None.
+        metrics: of "snr" (decibels; the larger, the closer), "mse" and "cosine_similarity"; by default all.
+        plot: draw each into `<metric>_output_plot.png`; needs matplotlib.
+
+    Returns:
+        metric -> a value for each pair, rounded to two places.
+
+    Raises:
+        InputError: a metric that is none of them, another number of outputs, or tensors of other sizes.
+        MissingPackageError: `plot` without matplotlib.
+    """
+    unknown = sorted(set(metrics or ()) - set(_METRICS))
+    if unknown:
+        raise InputError(f"no metric {unknown[0]!r}", hints=[f"metrics: {', '.join(_METRICS)}"])
+    if len(reference_output) != len(run_output):
+        raise InputError(f"{len(run_output)} outputs cannot be compared with {len(reference_output)}")
+    results = {
+        name: [
+            _measured(measure, *pair, index)
+            for index, pair in enumerate(zip(reference_output, run_output, strict=True))
+        ]
+        for name, measure in _METRICS.items()
+        if metrics is None or name in metrics
+    }
+    for name, values in results.items():
+        if plot:
+            _plot(name, values)
+        else:
+            print(f"{name}\n{'-' * 20}")
+            for index, value in enumerate(values):
+                print(f"{index:<5}{'' if value is None else format(value, '.5f'):>8}")
+            print()
+    return results
+
+
+def _measured(
+    measure: Callable[[np.ndarray, np.ndarray], float], expected: Any, given: Any, index: int
+) -> float | None:
+    if not (is_tensor(expected) and is_tensor(given)):
+        return None
+    if tuple(expected.shape) != tuple(given.shape):
+        raise InputError(
+            f"output {index} has the sizes {list(given.shape)}, the reference {list(expected.shape)}"
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return round(float(measure(as_float64(expected), as_float64(given))), 2)
+
+
+def signal_to_noise(expected: np.ndarray, given: np.ndarray) -> float:
+    """Decibels; infinite where nothing differs."""
+    return 10 * np.log10(np.mean(expected**2) / np.mean((expected - given) ** 2))
+
+
+def mean_square(expected: np.ndarray, given: np.ndarray) -> float:
+    """The mean of the squares of the differences."""
+    return np.mean((expected - given) ** 2)
+
+
+def _cosine(expected: np.ndarray, given: np.ndarray) -> float:
+    return np.sum(expected * given) / np.sqrt(np.sum(expected**2) * np.sum(given**2))
+
+
+_METRICS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
+    "snr": signal_to_noise,
+    "mse": mean_square,
+    "cosine_similarity": _cosine,
+}
+
+
+def _plot(name: str, values: Sequence[float | None]) -> None:
+    try:
+        pyplot = importlib.import_module("matplotlib.pyplot")
+    except ImportError:
+        raise MissingPackageError(
+            "plot=True needs matplotlib, which is not installed", hints=["pip install matplotlib", "plot=False"]
+        ) from None
+    figure, axes = pyplot.subplots(figsize=(8, 6))
+    bars = axes.bar(range(len(values)), [value or 0.0 for value in values], width=0.5)
+    axes.bar_label(bars, ["" if value is None else str(value) for value in values])
+    axes.set(xlabel="output", ylabel=name, title=name)
+    figure.savefig(f"{name}_output_plot.png")
+    pyplot.close(figure)

@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the runs of a dump. Out: runs of a kind together, and in them each operation once with its time in every run.
+# Fields and columns are ExecuTorch's; those after `start_time` are ours.
+"""`Event` and `EventBlock`: what a device did, operation by operation."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from torchette.devtools.inspect import FrameInfo, source_line
+from torchette.devtools.inspector.table import Table
+from torchette.devtools.inspector.values import equal, is_output, read_value
+from torchette.errors import FormatError, InputError, InputTypeError
+
+
+class TimeScale(Enum):
+    """A unit of time; cycles cannot be turned into another."""
+
+    NS = "ns"
+    US = "us"
+    MS = "ms"
+    S = "s"
+    CYCLES = "cycles"
+
+
+_PER_SECOND = {TimeScale.NS: 10**9, TimeScale.US: 10**6, TimeScale.MS: 10**3, TimeScale.S: 1}
+# What the runtime says of itself: it comes from no line of the model.
+FRAMEWORK_EVENTS = ("Method::init", "Program::load_method", "Method::execute")
+# ExecuTorch's runtime says so around each kernel, whose own event is inside.
+AROUND_A_KERNEL = "OPERATOR_CALL"
+_LONGEST_LIST = 5  # of operators in a cell
+
+Converter = Callable[[int | str, int | float], int | float]
+MetadataParser = Callable[[list[Any]], dict[str, Any]]
+
+
+def ticks_per_unit(source: TimeScale, target: TimeScale) -> float:
+    """By what a time in one unit is divided to be in the other. Raises InputError: only one of them is cycles."""
+    if TimeScale.CYCLES in (source, target):
+        if source is not target:
+            raise InputError("cycles cannot be turned into seconds", hints=["give both time scales as cycles"])
+        return 1.0
+    return _PER_SECOND[source] / _PER_SECOND[target]
+
+
+class PerfData:
+    """The times of an operation, one for each run."""
+
+    def __init__(self, raw: list[float]) -> None:
+        self.raw = raw
+
+    @property
+    def p10(self) -> float:
+        """The tenth percentile."""
+        return float(np.percentile(self.raw, 10))
+
+    @property
+    def p50(self) -> float:
+        """The median."""
+        return float(np.percentile(self.raw, 50))
+
+    @property
+    def p90(self) -> float:
+        """The ninetieth percentile."""
+        return float(np.percentile(self.raw, 90))
+
+    @property
+    def avg(self) -> float:
+        """The mean."""
+        return float(np.mean(self.raw))
+
+    @property
+    def min(self) -> float:
+        """The least."""
+        return min(self.raw)
+
+    @property
+    def max(self) -> float:
+        """The greatest."""
+        return max(self.raw)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of that by name."""
+        return {"raw": self.raw, **{name: getattr(self, name) for name in _STATISTICS}}
+
+    def __repr__(self) -> str:
+        return f"PerfData(p50={self.p50:.6g}, {len(self.raw)} runs)"
+
+
+_STATISTICS = ("p10", "p50", "p90", "avg", "min", "max")
+
+
+@dataclass
+class Event:
+    """An operation of a method, or a part of a delegate.
+
+    Attributes:
+        name: of the kernel, of an action of the method, or a delegate's identifier of a part of it.
+        perf_data: its times; None where only values were logged.
+        op_types: the operators that it computes, such as `aten.linear.default`.
+        delegate_debug_identifier: the delegate's number or name of the part; None outside of delegates.
+        debug_handles: of the captured calls that it computes.
+        num_outputs: of a delegate's call.
+        stack_traces: node of the recorded graph -> stack trace; without a record the instruction -> its line.
+        module_hierarchy: node -> the modules that it stands in: key -> (path, type), the outermost first.
+        is_delegated_op: whether it is a part of a delegate.
+        delegate_backend_name: the backend.
+        debug_data: the values that it gave: numbers, torch tensors (arrays without torch), lists of those.
+    """
+
+    name: str
+    perf_data: PerfData | None = None
+    op_types: list[str] = field(default_factory=list)
+    delegate_debug_identifier: int | str | None = None
+    debug_handles: int | Sequence[int] | None = None
+    num_outputs: int = 1
+    stack_traces: dict[str, str | None] = field(default_factory=dict)
+    module_hierarchy: dict[str, dict[str, Any]] = field(default_factory=dict)
+    is_delegated_op: bool | None = None
+    delegate_backend_name: str | None = None
+    _delegate_debug_metadatas: list[Any] = field(default_factory=list)
+    debug_data: list[Any] = field(default_factory=list)
+    part_name: str = ""  # the delegate's own name for the part
+    _instruction_id: int | None = None  # in its chain
+    _chain: int = 0
+    _number: int | None = None  # of the instruction, as `torchette inspect` numbers them
+    _delegate_metadata_parser: MetadataParser | None = None
+    _start_time: list[int] | None = None
+
+    @property
+    def instruction(self) -> int | None:
+        """The number of its instruction, as `torchette inspect` shows it; None for events of the method itself."""
+        return self._number
+
+    @property
+    def start_time(self) -> list[int] | None:
+        """When it started in each run, in ticks of the device's clock."""
+        return self._start_time
+
+    @property
+    def delegate_debug_metadatas(self) -> Any:
+        """What the delegate has added, one piece for each run; a dict where a parser was given."""
+        if self._delegate_metadata_parser is None or not self._delegate_debug_metadatas:
+            return self._delegate_debug_metadatas
+        return self._delegate_metadata_parser(self._delegate_debug_metadatas)
+
+    @property
+    def raw_delegate_debug_metadatas(self) -> list[Any]:
+        """What the delegate has added, as it came."""
+        return self._delegate_debug_metadatas
+
+    @property
+    def handles(self) -> tuple[int, ...]:
+        """The debug handles as a tuple."""
+        given = self.debug_handles
+        return () if given is None else (given,) if isinstance(given, int) else tuple(given)
+
+    @property
+    def source(self) -> str:
+        """The line of the model, as `model.py:12`; of several the first, and how many more."""
+        lines = list(dict.fromkeys(filter(None, (_line(trace) for trace in self.stack_traces.values()))))
+        return "" if not lines else lines[0] if len(lines) == 1 else f"{lines[0]} and {len(lines) - 1} more"
+
+    @property
+    def module(self) -> str:
+        """The path of the module in the model, such as `layers.0.attention`; the common one of several."""
+        paths = [_paths(stack)[-1] for stack in self.module_hierarchy.values() if stack]
+        if not paths:
+            return ""
+        parts = [path.split(".") for path in paths]
+        common = [names[0] for names in zip(*parts, strict=False) if len(set(names)) == 1]
+        return ".".join(common)
+
+    def is_in_module(self, name: str) -> bool:
+        """Whether a module that it stands in has this in its key or its path."""
+        return any(
+            name in key or name in path
+            for stack in self.module_hierarchy.values()
+            for key, path in zip(stack, _paths(stack), strict=True)
+        )
+
+    def asdict(self, _units: str = "") -> dict[str, Any]:
+        """Its row of a table; `_units` ends the names of columns with times."""
+        types = self.op_types
+        if len(types) >= _LONGEST_LIST:
+            types = [types[0], types[1], f"… {types[-1]} ({len(types)} total)"]
+        perf = self.perf_data
+        return {
+            "event_name": self.name,
+            "raw": perf.raw if perf else None,
+            **{name + _units: getattr(perf, name) if perf else None for name in _STATISTICS},
+            "op_types": types,
+            "delegate_debug_identifier": self.delegate_debug_identifier,
+            "stack_traces": self.stack_traces,
+            "module_hierarchy": self.module_hierarchy,
+            "is_delegated_op": self.is_delegated_op,
+            "delegate_backend_name": self.delegate_backend_name,
+            "debug_data": self.debug_data,
+            "start_time": self._start_time,
+            "instruction": self._number,
+            "module": self.module,
+            "source": self.source,
+            "part_name": self.part_name,
+        }
+
+    to_dict = asdict
+
+    def to_dataframe(self, _units: str = "") -> Any:
+        """A pandas.DataFrame of one row. Raises MissingPackageError."""
+        return Table([self.asdict(_units)]).to_dataframe()
+
+
+@dataclass
+class EventBlock:
+    """Runs of the same kind: loading a method, or executing it in the same way.
+
+    Attributes:
+        name: "Default" for loading, "Execute".
+        events: each operation once, in the order of its first start.
+        source_time_scale, target_time_scale: the device's unit, and that of the times here.
+        bundled_input_index: which case of a bundled program ran; None for other inputs.
+        run_output: the outputs of the method.
+        reference_output: what they should be, by the record.
+        allocations: (allocator, bytes) of each allocation in the first run.
+    """
+
+    name: str
+    events: list[Event] = field(default_factory=list)
+    source_time_scale: TimeScale = TimeScale.NS
+    target_time_scale: TimeScale = TimeScale.MS
+    bundled_input_index: int | None = None
+    run_output: list[Any] | None = None
+    reference_output: list[Any] | None = None
+    allocations: list[tuple[str, int]] = field(default_factory=list)
+
+    def table(self, include_units: bool = False, include_delegate_debug_data: bool = False) -> Table:
+        """A row for each event."""
+        units = f" ({self.target_time_scale.value})" if include_units else ""
+        rows = [{"event_block_name": self.name, **event.asdict(units)} for event in self.events]
+        if include_delegate_debug_data:
+            for row, event in zip(rows, self.events, strict=True):
+                row.update(_metadata_columns(event.delegate_debug_metadatas))
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        return Table(rows, columns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its name, and its events as dicts."""
+        return {
+            "name": self.name,
+            "time_scale": self.target_time_scale.value,
+            "bundled_input_index": self.bundled_input_index,
+            "events": [event.to_dict() for event in self.events],
+        }
+
+    def to_dataframe(self, include_units: bool = False, include_delegate_debug_data: bool = False) -> Any:
+        """A pandas.DataFrame with a row for each event. Raises MissingPackageError."""
+        return self.table(include_units, include_delegate_debug_data).to_dataframe()
+
+    def __str__(self) -> str:
+        return str(self.table(include_units=True))
+
+
+def _metadata_columns(found: Any) -> dict[str, Any]:
+    if not found:
+        return {}
+    if isinstance(found, list):
+        return {"delegate_debug_metadata": found}
+    if isinstance(found, Mapping):
+        return dict(found)
+    raise InputTypeError(
+        f"delegate_metadata_parser returned a {type(found).__name__}", hints=["it returns a dict: column -> value"]
+    )
+
+
+# ---- from a dump ----
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What makes an event the same in all runs."""
+
+    chain: int
+    instruction: int | None
+    number: int | None  # the delegate's
+    text: str | None
+    name: str
+    logged: str | None  # the name of the values' event
+
+
+@dataclass
+class _Gathered:
+    """What runs say about one key."""
+
+    times: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    metadata: list[bytes] = field(default_factory=list)
+    values: list[Any] | None = None
+
+
+def event_blocks(
+    dump: Any,
+    *,
+    source: TimeScale,
+    target: TimeScale,
+    buffer: memoryview | None,
+    metadata_parser: MetadataParser | None,
+    converter: Converter | None,
+) -> list[EventBlock]:
+    """The runs of a dump. Values are read where there is a buffer.
+
+    Raises:
+        InputError: cycles are to become seconds.
+        FormatError: times or values make no sense.
+    """
+    scale = ticks_per_unit(source, target)
+    converter = converter or (lambda name, time: time / scale)
+    groups: dict[Any, tuple[EventBlock, dict[_Key, _Gathered]]] = {}
+    for run in dump.run_data:
+        entries = _entries(run)
+        index = run.bundled_input_index if run.bundled_input_index >= 0 else None
+        signature = (run.name, tuple(entries), index)
+        outputs = _outputs(run, buffer)
+        if signature not in groups:
+            block = EventBlock(run.name or "", [], source, target, index, outputs, allocations=_allocations(run))
+            groups[signature] = (block, {key: _Gathered() for key in entries})
+        block, gathered = groups[signature]
+        changed = not equal(block.run_output, outputs)
+        for key, (profiled, logged) in entries.items():
+            changed |= _gather(gathered[key], key, profiled, logged, buffer, scale, converter)
+        if changed:
+            warnings.warn(
+                f"runs of {block.name!r} gave different values; those of the first are shown", stacklevel=3
+            )
+    for block, gathered in groups.values():
+        block.events = [_event(key, found, metadata_parser) for key, found in gathered.items()]
+    return [block for block, _ in groups.values()]
+
+
+def _entries(run: Any) -> dict[_Key, tuple[list[Any], list[Any]]]:
+    """Key -> its times and its values, in the order of first appearance. An instruction in a loop has several of each."""
+    places: dict[Any, tuple[list[Any], list[Any]]] = {}
+    for event in run.events:
+        found = event.profile_event or event.debug_event
+        if found is None or (event.debug_event is not None and is_output(found.debug_entry)):
+            continue
+        # What is outside of any chain is the method's own; -1 is a great number where the field has no sign.
+        in_chain = 0 <= found.chain_index < 2**31 and found.instruction_id >= 0
+        place = (
+            found.chain_index if in_chain else 0,
+            found.instruction_id if in_chain else None,
+            found.delegate_debug_id_int if found.delegate_debug_id_int >= 0 else None,
+            found.delegate_debug_id_str or None,
+        )
+        profiled, logged = places.setdefault(place, ([], []))
+        (profiled if event.profile_event is not None else logged).append(found)
+    entries: dict[_Key, tuple[list[Any], list[Any]]] = {}
+    for place, (profiled, logged) in places.items():
+        name_of_values = (logged[0].name or "") if logged else None
+        for name in dict.fromkeys(found.name or "" for found in profiled) or ("",):
+            same = [found for found in profiled if (found.name or "") == name]
+            entries[_Key(*place, name, name_of_values)] = (same, logged)
+    return entries
+
+
+def _gather(
+    found: _Gathered,
+    key: _Key,
+    profiled: Sequence[Any],
+    logged: Sequence[Any],
+    buffer: memoryview | None,
+    scale: float,
+    converter: Converter,
+) -> bool:
+    """Adds what one run says; whether its values differ from those before."""
+    if profiled:
+        delegated = key.number is not None or key.text is not None
+        times = [
+            float(_elapsed(converter(_name(key), one.start_time), converter(_name(key), one.end_time), key))
+            if delegated
+            else _elapsed(one.start_time, one.end_time, key) / scale
+            for one in profiled
+        ]
+        found.times.append(sum(times))
+        found.starts.append(profiled[0].start_time)
+        found.metadata.append(bytes(profiled[0].delegate_debug_metadata or b""))
+    if not logged or buffer is None:
+        return False
+    try:
+        values = [read_value(one.debug_entry, buffer) for one in logged]
+    except FormatError as error:
+        error.where = (f"values of {_name(key) or key.logged}, instruction {key.instruction}", *error.where)
+        raise
+    if found.values is None:
+        found.values = values
+        return False
+    return not equal(found.values, values)
+
+
+def _elapsed(start: float, end: float, key: _Key) -> float:
+    """A clock of 32 bits may have begun again in between."""
+    if end >= start:
+        return end - start
+    if start >= 2**32:
+        raise FormatError(
+            f"{_name(key) or 'an event'}, instruction {key.instruction}, ends at {end}, before its start at {start}",
+            hints=["the clock of the device must not go back"],
+        )
+    return end + 2**32 - start
+
+
+def _name(key: _Key) -> str:
+    """A delegate's part is named after its identifier."""
+    identifier = key.number if key.number is not None else key.text
+    return key.name or key.logged or "" if identifier is None else str(identifier)
+
+
+def _event(key: _Key, found: _Gathered, parser: MetadataParser | None) -> Event:
+    identifier = key.number if key.number is not None else key.text
+    return Event(
+        name=_name(key),
+        perf_data=PerfData(found.times) if found.times else None,
+        delegate_debug_identifier=identifier,
+        is_delegated_op=identifier is not None,
+        debug_data=list(found.values or ()),
+        part_name="" if identifier is None else key.name or key.logged or key.text or "",
+        _delegate_debug_metadatas=found.metadata if any(found.metadata) else [],
+        _instruction_id=key.instruction,
+        _chain=key.chain,
+        _delegate_metadata_parser=parser,
+        _start_time=found.starts or None,
+    )
+
+
+def _outputs(run: Any, buffer: memoryview | None) -> list[Any]:
+    records = (event.debug_event.debug_entry for event in run.events if event.debug_event is not None)
+    return [read_value(record, buffer) for record in records if is_output(record)] if buffer is not None else []
+
+
+def _allocations(run: Any) -> list[tuple[str, int]]:
+    names = [allocator.name or "" for allocator in run.allocators]
+    found = (event.allocation_event for event in run.events if event.allocation_event is not None)
+    return [
+        (names[one.allocator_id - 1] if 0 < one.allocator_id <= len(names) else "", one.allocation_size)
+        for one in found
+    ]
+
+
+def has_tensors(dump: Any) -> bool:
+    """Whether values of a dump are in a debug buffer."""
+    return any(
+        event.debug_event is not None and event.debug_event.debug_entry.val.name in ("Tensor", "TensorList")
+        for run in dump.run_data
+        for event in run.events
+    )
+
+
+# ---- places ----
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)(?:\n\s*(?P<code>[^\n]*))?')
+
+
+def _line(trace: str | None) -> str:
+    return source_line(list(_frames(trace)))
+
+
+def _frames(trace: str | None) -> Iterator[FrameInfo]:
+    for found in _FRAME.finditer(trace or ""):
+        yield FrameInfo(found["file"], int(found["line"]), found["function"], (found["code"] or "").strip())
+
+
+def trace_text(frames: Sequence[FrameInfo]) -> str:
+    """Lines of a file's instruction as torch writes stack traces."""
+    return "\n".join(
+        f'File "{frame.file}", line {frame.line}, in {frame.function}' + (f"\n    {frame.code}" if frame.code else "")
+        for frame in frames
+    )
+
+
+def _paths(stack: Mapping[str, Any]) -> list[str]:
+    return [entry[0] if isinstance(entry, (tuple, list)) else str(entry) for entry in stack.values()]
+
+

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the values that a device has logged, and a recorded graph with inputs. The graph runs here, and what each of its calls
+# gives is held against the device's value with the same debug handle. Out: a table in the order of execution.
+"""Which operation departs first: the device against a recorded graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from torchette.devtools.etrecord import EDGE_PROGRAM, EXPORTED_PROGRAM, ETRecord
+from torchette.devtools.inspector.events import AROUND_A_KERNEL, Event
+from torchette.devtools.inspector.numerical_comparator import comparator
+from torchette.devtools.inspector.table import Table
+from torchette.devtools.inspector.values import is_tensor
+from torchette.errors import InputError, MissingPackageError
+
+
+def numeric_gap(inspector: Any, record: ETRecord, distance: Any, reference_graph: str | None) -> Table:
+    """The table of `Inspector.calculate_numeric_gap`, which says what is raised."""
+    measure = comparator(distance, inspector)
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingPackageError(
+            "a numeric gap needs torch, which is not installed: the recorded graph is run",
+            hints=["pip install 'torchette[export]'"],
+        ) from None
+    module, graph_name = _reference(record, inspector.method, reference_graph)
+    values = _run(module, _inputs(record, inspector.method))
+    nodes = [node for node in values if node.meta.get("debug_handle")]
+    pairs: dict[Any, Any] = {}
+    runtime_names: dict[tuple[int, ...], list[str]] = {}
+    for event, node, theirs in _matches(inspector, nodes):
+        ours = values[node]
+        if isinstance(ours, (list, tuple)):
+            ours = tuple(ours)
+            theirs = tuple(theirs) if len(theirs) == len(ours) else None
+        else:
+            theirs = _one_of(theirs, ours)
+        if theirs is not None:
+            pairs[((node.meta["debug_handle"],), ours)] = (event.handles, theirs)
+            runtime_names[event.handles] = [event.name]
+    if not pairs:
+        raise InputError(
+            f"no value that the device has logged belongs to a call of {graph_name!r}",
+            hints=[
+                "log values: load_program(path, enable_etdump=True, debug_buffer_size=...)",
+                "give the debug buffer: Inspector(..., debug_buffer_path=...)",
+            ],
+        )
+    names: dict[tuple[int, ...], list[str]] = {}
+    for node in nodes:
+        names.setdefault((node.meta["debug_handle"],), []).append(node.name)
+    table = measure.compare(pairs, names, runtime_names)
+    if not isinstance(table, Table):  # a comparator of the user's own
+        return table
+    by_name = {node.name: node for node in nodes}
+    for row in table:
+        named = [by_name[name] for name in row["aot_ops"] if name in by_name]
+        row["stacktraces"] = {node.name: node.meta.get("stack_trace") for node in named}
+        place = Event(
+            "",
+            stack_traces=row["stacktraces"],
+            module_hierarchy={node.name: node.meta.get("nn_module_stack") or {} for node in named},
+        )
+        row["module"], row["source"] = place.module, place.source
+    table.columns += [name for name in ("stacktraces", "module", "source") if table.rows]
+    return table
+
+
+def _reference(record: ETRecord, method: str, wanted: str | None) -> tuple[Any, str]:
+    """The graph to hold against, with debug handles on its nodes."""
+    candidates = [wanted] if wanted is not None else [EXPORTED_PROGRAM, EDGE_PROGRAM]
+    for name in candidates:
+        is_exported = name == EXPORTED_PROGRAM
+        if is_exported and (record._exported is None or method != "forward") and wanted is None:
+            continue
+        program = record.program(name, method)
+        if is_exported and not any(node.meta.get("debug_handle") for node in program.graph.nodes):
+            _carry_back(program, record, method)
+        module = program.module()
+        if any(node.meta.get("debug_handle") for node in module.graph.nodes):
+            return module, name
+    raise InputError(
+        f"no call of {' or '.join(map(repr, candidates))} has a debug handle",
+        hints=[f"reference_graph={EDGE_PROGRAM!r}", "to_edge(..., generate_etrecord=True)"],
+    )
+
+
+def _carry_back(program: Any, record: ETRecord, method: str) -> None:
+    """Files of ExecuTorch have the handles in the Edge program alone, whose nodes name the captured ones."""
+    handles: dict[str, int] = {}
+    for node in record.program(EDGE_PROGRAM, method).graph.nodes:
+        history, handle = node.meta.get("from_node"), node.meta.get("debug_handle")
+        while handle and history:
+            if history[-1].graph_id == record.export_graph_id:
+                handles.setdefault(history[-1].name, handle)
+            history = history[-1].from_node
+    for node in program.graph.nodes:
+        if node.name in handles:
+            node.meta["debug_handle"] = handles[node.name]
+
+
+def _inputs(record: ETRecord, method: str) -> list[Any]:
+    from torch.utils._pytree import tree_leaves
+
+    given = record._representative_inputs
+    if given is None:
+        raise InputError(
+            "the record has no representative inputs: those that the device was given",
+            hints=["etrecord.update_representative_inputs(inputs)", "generate_etrecord(..., bundled_program)"],
+        )
+    del method
+    return tree_leaves(list(given))
+
+
+def _run(module: Any, inputs: Sequence[Any]) -> dict[Any, Any]:
+    """Call of the graph -> what it gave, in order."""
+    import torch
+    from torch.fx import Interpreter
+
+    found: dict[Any, Any] = {}
+
+    class Recorder(Interpreter):
+        def run_node(self, n: Any) -> Any:
+            result = super().run_node(n)
+            if n.op == "call_function" and n.target is not operator.getitem:
+                found[n] = torch.utils._pytree.tree_map(_kept, result)
+            return result
+
+    takes = sum(node.op == "placeholder" for node in module.graph.nodes)
+    if takes != len(inputs):
+        raise InputError(
+            f"the recorded graph takes {takes} inputs, the record has {len(inputs)}",
+            hints=["etrecord.update_representative_inputs(inputs)"],
+        )
+    with torch.no_grad():
+        Recorder(module).run(*inputs, enable_io_processing=False)
+    return found
+
+
+def _kept(value: Any) -> Any:
+    """A later call may write into it."""
+    return value.detach().clone() if hasattr(value, "detach") else value
+
+
+def _matches(inspector: Any, nodes: Sequence[Any]) -> list[tuple[Event, Any, list[Any]]]:
+    """(event, the node whose value it computed, the values that it logged), in the order of execution."""
+    order = {node: index for index, node in enumerate(nodes)}
+    by_handle: dict[int, list[Any]] = {}
+    for node in nodes:
+        by_handle.setdefault(node.meta["debug_handle"], []).append(node)
+    found: dict[Any, tuple[Event, list[Any]]] = {}
+    events = [event for block in inspector.event_blocks for event in block.events]
+    for event in sorted(events, key=lambda event: event._number or 0):
+        covered = [node for handle in event.handles for node in by_handle.get(handle, ())]
+        values = _flat(event.debug_data)
+        if not covered or not values or event.name == AROUND_A_KERNEL:
+            continue
+        covered.sort(key=order.__getitem__)
+        if event.num_outputs == 1 or event.is_delegated_op:
+            # Of several calls in one instruction the last gives the value; of several instructions for one call, too.
+            found[covered[-1]] = (event, values)
+            continue
+        results = _results(covered)
+        if len(results) == len(values):
+            for node, value in zip(results, values, strict=True):
+                found[node] = (event, [value])
+    return [(event, node, values) for node, (event, values) in found.items()]
+
+
+def _results(covered: Sequence[Any]) -> list[Any]:
+    """The calls of a delegate whose values others read, in order."""
+    inside = set(covered)
+    return [node for node in covered if any(user not in inside for user in _readers(node))]
+
+
+def _readers(node: Any) -> list[Any]:
+    """Who reads a call's value, or an element of it."""
+    found = []
+    for user in node.users:
+        found += _readers(user) if user.target is operator.getitem else [user]
+    return found
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [
+        item
+        for value in values
+        for item in (value if isinstance(value, (list, tuple)) else [value])
+        if item is not None
+    ]
+
+
+def _one_of(values: Sequence[Any], like: Any) -> Any:
+    """Of the values of a kernel with several results the one that the call gave."""
+    if len(values) == 1 or not is_tensor(like):
+        return values[0] if len(values) == 1 or not is_tensor(like) else None
+    same = [value for value in values if is_tensor(value) and tuple(value.shape) == tuple(like.shape)]
+    same = [value for value in same if value.dtype == like.dtype] or same
+    return same[0] if same else None

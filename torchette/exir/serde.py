@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# An ExportedProgram comes in, in any dialect of ours; JSON and three blobs of tensors go out, and back. The JSON is that
+# of ExecuTorch 1.5 (its schema 5.4), which is torch.export's own of 2.5 with Edge operators and delegates in it.
+# Torch writes and reads the graph, in its schema of today; this file has the differences.
+"""`serialize`, `deserialize`, `save` and `load` of programs, as ExecuTorch stores them, in an ETRecord for example."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import operator
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
+
+import torch
+from torch._export.serde import schema as torch_schema
+from torch._export.serde import serialize as torch_serde
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from torchette.errors import FormatError, UnsupportedError
+from torchette.exir.delegation.delegate import (
+    CompileSpec,
+    DataEntry,
+    LoweredBackendModule,
+    NamedDataStoreOutput,
+    executorch_call_delegate,
+    is_delegate_call,
+)
+from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
+from torchette.exir.graph import calls, copy_program
+from torchette.exir.ops import FILE_NAMESPACES, is_operator
+
+VERSION = (5, 4)
+_EDGE = "executorch.exir.dialects.edge.ops."
+_BACKEND = "executorch.exir.dialects.backend.ops."
+_CALL_DELEGATE = "torch.ops.higher_order.executorch_call_delegate"
+# dtypes whose number has changed: ExecuTorch's schema -> torch's
+_DTYPES = {14: 28, 15: 30, 16: 29}
+# What torch's schema has and ExecuTorch's has not.
+_NEWER = {"is_hop_single_tensor_return", "kind", "forward_arg_names", "sym_float_values", "treespec_namedtuple_fields", "torch_version", "guards_code"}  # fmt: skip
+
+# Stands for the call of a delegate while torch writes and reads the graph, which it could not do with the call itself.
+_library = torch.library.Library("torchette_serde", "DEF")
+_library.define("delegate(str call) -> Tensor[]")
+_STANDS_FOR_DELEGATE = "torch.ops.torchette_serde.delegate.default"
+
+
+class SerializedArtifact(NamedTuple):
+    """A program as bytes: JSON, and what torch.save made of its tensors."""
+
+    exported_program: bytes
+    state_dict: bytes
+    constants: bytes
+    example_inputs: bytes
+
+
+def serialize(exported_program: ExportedProgram) -> SerializedArtifact:
+    """A program as bytes; delegates with the program that they came from.
+
+    Raises:
+        UnsupportedError: the format has no form for a node; the cause is torch's own error.
+    """
+    try:
+        record, constants = _record(exported_program)
+        inputs = exported_program.example_inputs
+        return SerializedArtifact(
+            json.dumps(record, cls=torch_serde.EnumEncoder).encode(),
+            torch_serde.serialize_torch_artifact(dict(exported_program.state_dict)),
+            torch_serde.serialize_torch_artifact(constants),
+            b"" if inputs is None else torch_serde.serialize_torch_artifact(inputs),
+        )
+    except (UnsupportedError, KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        raise UnsupportedError(
+            f"the program cannot be stored: {type(error).__name__}: {error}",
+            hints=["leave out the record of this program; the .pte file is not affected"],
+        ) from error
+
+
+def deserialize(artifact: Any) -> ExportedProgram:
+    """The program of such bytes; tensors are read without running any code that the file may hold.
+
+    Raises:
+        FormatError: damaged bytes, an operator that this process does not know, or a version that it cannot read.
+    """
+    try:
+        return _program(
+            json.loads(artifact.exported_program),
+            _tensors(artifact.state_dict),
+            _tensors(artifact.constants),
+            _tensors(artifact.example_inputs) or None,
+        )
+    except (FormatError, KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        # torch repeats the whole node; the last line of its text has the fault
+        reason = str(error).strip().splitlines() or [""]
+        raise FormatError(
+            f"the stored program cannot be read: {type(error).__name__}: {reason[-1][:300]}",
+            hints=[
+                "write it again; a program with operators of your own needs their library loaded first",
+            ],
+        ) from error
+
+
+_MEMBERS = {
+    "exported_program": "serialized_exported_program.json",
+    "state_dict": "serialized_state_dict.pt",
+    "constants": "serialized_constants.pt",
+    "example_inputs": "serialized_example_inputs.pt",
+}
+
+
+def save(
+    ep_save: ExportedProgram,
+    f: str | os.PathLike[str] | IO[bytes],
+    *,
+    extra_files: dict[str, str] | None = None,
+) -> None:
+    """Write a program to a file, with texts beside it."""
+    artifact = serialize(ep_save)
+    with zipfile.ZipFile(f, "w") as archive:
+        for name, member in _MEMBERS.items():
+            archive.writestr(member, getattr(artifact, name))
+        archive.writestr("version", ".".join(map(str, VERSION)))
+        for name, text in (extra_files or {}).items():
+            archive.writestr(f"extra_files/{name}", text.encode())
+
+
+def load(
+    f: str | os.PathLike[str] | IO[bytes], *, extra_files: dict[str, str] | None = None
+) -> ExportedProgram:
+    """The program of a file; texts beside it are put into `extra_files`. Raises FormatError."""
+    try:
+        with zipfile.ZipFile(f) as archive:
+            for name in archive.namelist():
+                if extra_files is not None and name.startswith("extra_files/"):
+                    extra_files[name.removeprefix("extra_files/")] = archive.read(name).decode()
+            artifact = SerializedArtifact(*(archive.read(member) for member in _MEMBERS.values()))
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
+        raise FormatError(f"no stored program: {error}", hints=["save(program, path) writes one"]) from error
+    return deserialize(artifact)
+
+
+# ---- writing ----
+
+
+def _record(program: ExportedProgram) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The program as plain JSON data, and its constants."""
+    edge = any(is_operator(node.target) and type(node.target).__module__ != "torch._ops" for node in calls(program))
+    copied = to_torch_operators(copy_program(program))
+    for module in _modules(copied.graph_module):
+        for node in module.graph.nodes:
+            if is_delegate_call(node):
+                _hide_delegate(node)
+    writer = torch_serde.GraphModuleSerializer(copied.graph_signature, copied.module_call_graph)
+    graph_module = torch_serde._dataclass_to_dict(writer.serialize(copied.graph_module))
+    _walk(graph_module["graph"], copied.graph_module, lambda record, node: _write_node(record, node, edge))
+    record = {
+        "graph_module": _older(graph_module),
+        "opset_version": {"aten": torch._C._get_max_operator_version()},
+        "range_constraints": {
+            name: {
+                "min_val": -math.inf if limits.min_val is None else limits.min_val,
+                "max_val": math.inf if limits.max_val is None else limits.max_val,
+            }
+            for name, limits in torch_serde.serialize_range_constraints(program.range_constraints).items()
+        },
+        "schema_version": dict(zip(("major", "minor"), VERSION, strict=True)),
+        "verifiers": ["EDGE"] if edge else [verifier.dialect for verifier in program.verifiers],
+        "dialect": "",
+    }
+    return record, {**program.constants, **writer.custom_objs}
+
+
+def _modules(module: GraphModule) -> Iterator[GraphModule]:
+    return (each for each in module.modules() if isinstance(each, GraphModule))
+
+
+def _hide_delegate(node: Node) -> None:
+    """Let a call of a delegate be one that torch can write; what it calls stands in its argument."""
+    name, arguments = str(node.args[0].target), node.args[1:]  # type: ignore[union-attr]
+    module = getattr(node.graph.owning_module, name)
+    callee = node.args[0]
+    call = {
+        "name": name,
+        "arguments": [_argument(argument) for argument in arguments],
+        "module": json.dumps(_lowered(module), cls=torch_serde.EnumEncoder),
+    }
+    node.target, node.args = torch.ops.torchette_serde.delegate.default, (json.dumps(call),)
+    node.meta["val"] = list(node.meta["val"])
+    if isinstance(callee, Node) and not callee.users:
+        node.graph.erase_node(callee)
+
+
+def _argument(value: Any) -> dict[str, Any]:
+    """The record of a delegate's argument."""
+    if not isinstance(value, Node):
+        kinds = {bool: "as_bool", int: "as_int", float: "as_float", str: "as_string"}
+        return {kinds[type(value)]: value} if value is not None else {"as_none": []}
+    stands_for = value.meta.get("val")
+    if isinstance(stands_for, torch.SymInt):
+        return {"as_sym_int": {"as_name": value.name}}
+    if isinstance(stands_for, torch.SymBool):
+        return {"as_sym_bool": {"as_name": value.name}}
+    return {"as_tensor": {"name": value.name}}
+
+
+def _lowered(module: LoweredBackendModule) -> dict[str, Any]:
+    original = serialize(module.original_module)
+    named = module.named_data_store_output
+    return {
+        "backend_id": module.backend_id,
+        "processed_bytes": _text(module.processed_bytes),
+        "compile_specs": [{"key": spec.key, "value": _text(spec.value)} for spec in module.compile_specs],
+        "original_module": json.loads(original.exported_program),
+        "original_state_dict": _text(original.state_dict),
+        "original_constants": _text(original.constants),
+        "named_data_store": None if named is None else json.dumps(_named(named)),
+    }
+
+
+def _named(store: NamedDataStoreOutput) -> dict[str, Any]:
+    def entries(found: Mapping[str, DataEntry]) -> dict[str, Any]:
+        return {key: {**entry._asdict(), "tensor_layout": None} for key, entry in found.items()}
+
+    return {
+        "buffers": [_text(buffer) for buffer in store.buffers],
+        "pte_data": entries(store.pte_data),
+        "external_data": {file: entries(found) for file, found in store.external_data.items()},
+    }
+
+
+def _text(data: Any) -> str:
+    return base64.b64encode(bytes(data)).decode("ascii")
+
+
+def _write_node(record: dict[str, Any], node: Node, edge: bool) -> None:
+    """What torch's record of a node lacks."""
+    handle = node.meta.get("debug_handle")
+    if handle:
+        record["metadata"]["debug_handle"] = str(handle)
+    target = record["target"]
+    if target == _STANDS_FOR_DELEGATE:
+        call = json.loads(record["inputs"][0]["arg"]["as_string"])
+        inputs = [{"name": call["name"], "arg": {"as_string": call["module"]}}]
+        inputs += [
+            {"name": f"delegate_arg_{index}", "arg": argument}
+            for index, argument in enumerate(call["arguments"])
+        ]
+        results = record["outputs"][0]["as_tensors"]
+        several = [{"as_tensor": result} for result in results]
+        record.update(
+            target=_CALL_DELEGATE,
+            inputs=inputs,
+            outputs=several if len(results) > 1 else [{"as_tensors": results}],
+        )
+    elif edge and target.startswith("torch.ops.") and is_operator(node.target):
+        namespace, _, rest = target.removeprefix("torch.ops.").partition(".")
+        record["target"] = f"{_EDGE}{FILE_NAMESPACES.get(namespace, namespace)}.{rest}"
+
+
+def _walk(graph: dict[str, Any], module: GraphModule, visit: Callable[[dict[str, Any], Node], None]) -> None:
+    """Call `visit` with each record of a call and its node, in branches too. Torch's records have no getitem."""
+    nodes = [n for n in module.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
+    for record, node in zip(graph["nodes"], nodes, strict=True):
+        for given in record["inputs"]:
+            inner = given["arg"].get("as_graph")
+            if inner is not None:
+                _walk(inner["graph"], getattr(module, inner["name"]), visit)
+        visit(record, node)
+
+
+def _older(value: Any) -> Any:
+    """Torch's data as ExecuTorch's schema has it."""
+    if isinstance(value, list):
+        return [_older(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"as_none"}:
+        return {"as_none": []}
+    if value.keys() == {"as_optional_tensor"}:
+        return _older(value["as_optional_tensor"])
+    if value.keys() in ({"as_float"}, {"as_floats"}):
+        # JSON has no infinity: torch writes words, ExecuTorch what Python reads as a number
+        return {key: [*map(float, it)] if isinstance(it, list) else float(it) for key, it in value.items()}
+    if value.keys() == {"as_scalar_type"}:
+        return {"as_scalar_type": _older_dtype(value["as_scalar_type"])}
+    found = {key: _older(item) for key, item in value.items() if key not in _NEWER}
+    if "dtype" in found and "layout" in found:
+        found["dtype"] = _older_dtype(found["dtype"])
+    if "module_call_graph" in found:
+        found.pop("metadata", None)
+    return found
+
+
+def _older_dtype(number: int) -> int:
+    return {newer: older for older, newer in _DTYPES.items()}.get(int(number), int(number))
+
+
+# ---- reading ----
+
+
+def _tensors(data: bytes) -> Any:
+    """What torch.save stored; code is never run."""
+    return torch.load(io.BytesIO(data), weights_only=True) if data else {}
+
+
+def _program(record: dict[str, Any], state: Any, constants: Any, inputs: Any) -> ExportedProgram:
+    version = record["schema_version"]
+    if version["major"] != VERSION[0]:
+        raise FormatError(
+            f"the stored program has version {version['major']}.{version['minor']}, not {VERSION[0]}.x",
+            hints=["write it with ExecuTorch 1.5 or Torchette"],
+        )
+    edge = record["verifiers"] == ["EDGE"]
+    delegates: list[dict[str, Any]] = []
+    torchs = _newer(record, delegates)
+    torchs["schema_version"] = dict(zip(("major", "minor"), torch_schema.SCHEMA_VERSION, strict=True))
+    torchs["verifiers"] = ["ATEN"] if edge else record["verifiers"]
+    read = torch_serde._dict_to_dataclass(torch_schema.ExportedProgram, torchs)
+    program = torch_serde.ExportedProgramDeserializer().deserialize(read, state, constants, inputs or b"")
+    _walk(record["graph_module"]["graph"], program.graph_module, _read_metadata)
+    for module in _modules(program.graph_module):
+        for node in list(module.graph.nodes):
+            if node.op == "call_function" and str(node.target) == "torchette_serde.delegate.default":
+                _show_delegate(module, node, delegates[int(node.args[0])])
+    return to_edge_operators(program) if edge else program
+
+
+def _newer(value: Any, delegates: list[dict[str, Any]]) -> Any:
+    """ExecuTorch's data as torch's schema has it; calls of delegates are taken out into the list."""
+    if isinstance(value, list):
+        return [_newer(item, delegates) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"as_none"}:
+        return {"as_none": True}
+    if value.keys() == {"as_scalar_type"}:
+        return {"as_scalar_type": _DTYPES.get(value["as_scalar_type"], value["as_scalar_type"])}
+    target = value.get("target")
+    if target == _CALL_DELEGATE:
+        delegates.append(value)
+        tensors = [out["as_tensor"] for out in value["outputs"] if "as_tensor" in out]
+        return {
+            "name": value["name"],
+            "target": _STANDS_FOR_DELEGATE,
+            "inputs": [{"name": "call", "arg": {"as_string": str(len(delegates) - 1)}}],
+            "outputs": [{"as_tensors": tensors}] if tensors else value["outputs"],
+            "metadata": value["metadata"],
+        }
+    found = {key: _newer(item, delegates) for key, item in value.items()}
+    if isinstance(target, str) and target.startswith((_EDGE, _BACKEND)):
+        namespace, _, rest = target.removeprefix(_EDGE).removeprefix(_BACKEND).partition(".")
+        ours = {theirs: name for name, theirs in FILE_NAMESPACES.items()}
+        found["target"] = f"torch.ops.{ours.get(namespace, namespace)}.{rest}"
+    if "dtype" in found and "layout" in found:
+        found["dtype"] = _DTYPES.get(found["dtype"], found["dtype"])
+    return found
+
+
+def _read_metadata(record: dict[str, Any], node: Node) -> None:
+    handle = record["metadata"].get("debug_handle")
+    if handle:
+        node.meta["debug_handle"] = int(handle)
+
+
+def _show_delegate(module: GraphModule, node: Node, record: dict[str, Any]) -> None:
+    """Put the call of a delegate in the place of what stood for it."""
+    called, *given = record["inputs"]
+    stored = json.loads(called["arg"]["as_string"])
+    original = _program(
+        stored["original_module"],
+        _tensors(base64.b64decode(stored["original_state_dict"])),
+        _tensors(base64.b64decode(stored["original_constants"])),
+        None,
+    )
+    specs = [CompileSpec(spec["key"], base64.b64decode(spec["value"])) for spec in stored["compile_specs"]]
+    named = stored.get("named_data_store")
+    lowered = LoweredBackendModule(
+        original,
+        stored["backend_id"],
+        base64.b64decode(stored["processed_bytes"]),
+        specs,
+        None if named is None else _named_data(json.loads(named)),
+    )
+    setattr(module, called["name"], lowered)
+    nodes = {each.name: each for each in module.graph.nodes}
+    arguments = []
+    for one in given:
+        ((kind, value),) = one["arg"].items()
+        if kind in ("as_tensor", "as_sym_int", "as_sym_bool"):
+            value = nodes[value.get("name") or value["as_name"]]
+        arguments.append(None if kind == "as_none" else value)
+    with module.graph.inserting_before(node):
+        callee = module.graph.get_attr(called["name"])
+    node.target, node.args = executorch_call_delegate, (callee, *arguments)
+    node.meta["val"] = tuple(node.meta["val"])
+
+
+def _named_data(record: dict[str, Any]) -> NamedDataStoreOutput:
+    def entries(found: Mapping[str, Any]) -> dict[str, DataEntry]:
+        return {key: DataEntry(entry["buffer_index"], entry["alignment"]) for key, entry in found.items()}
+
+    return NamedDataStoreOutput(
+        [base64.b64decode(buffer) for buffer in record["buffers"]],
+        entries(record["pte_data"]),
+        {file: entries(found) for file, found in record["external_data"].items()},
+    )
