@@ -88,6 +88,16 @@ class FrameInfo:
 
 
 @dataclass
+class PartInfo:
+    """A node that a delegate was made of."""
+
+    handle: int  # its debug handle
+    module: str
+    module_type: str
+    source: list[FrameInfo]
+
+
+@dataclass
 class InstructionInfo:
     """An instruction; `inputs` and `outputs` are indices of values."""
 
@@ -98,6 +108,9 @@ class InstructionInfo:
     outputs: list[int]
     destination: int | None  # of a jump
     source: list[FrameInfo]  # outermost first; empty if not stored
+    module: str = ""  # the path of the module that it comes from; empty at the top, or if not stored
+    module_type: str = ""  # its class
+    parts: list[PartInfo] = field(default_factory=list)  # of a delegate, if stored
 
 
 @dataclass
@@ -370,22 +383,41 @@ def _output_name(path: tuple[Any, ...]) -> str:
 
 def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, frames: Any) -> InstructionInfo:
     kind = type(call).__name__
-    items = frames.items if frames else []
-    source = [FrameInfo(f.filename or "", f.lineno, f.name or "", f.context or "") for f in items]
+    *parts, (_, module, module_type, source) = _origins(frames)
+    info = InstructionInfo(index, "free", "free", [], [], None, source, module, module_type)
+    info.parts = [PartInfo(*part) for part in parts]
     if kind == "KernelCall":
         operator = plan.operators[call.op_index]
-        op = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
-        inputs, outputs = _split_arguments(values, call.args)
-        return InstructionInfo(index, "kernel", op, inputs, outputs, None, source)
-    if kind == "DelegateCall":
-        op = plan.delegates[call.delegate_index].id
-        return InstructionInfo(index, "delegate", op, list(call.args), [], None, source)
-    if kind == "MoveCall":
-        return InstructionInfo(index, "move", "move", [call.move_from], [call.move_to], None, source)
-    if kind == "JumpFalseCall":
-        to = call.destination_instruction
-        return InstructionInfo(index, "jump_false", "jump_false", [call.cond_value_index], [], to, source)
-    return InstructionInfo(index, "free", "free", [call.value_index], [], None, source)
+        info.kind = "kernel"
+        info.op = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+        info.inputs, info.outputs = _split_arguments(values, call.args)
+    elif kind == "DelegateCall":
+        info.kind, info.op, info.inputs = "delegate", plan.delegates[call.delegate_index].id, list(call.args)
+    elif kind == "MoveCall":
+        info.kind = info.op = "move"
+        info.inputs, info.outputs = [call.move_from], [call.move_to]
+    elif kind == "JumpFalseCall":
+        info.kind = info.op = "jump_false"
+        info.inputs, info.destination = [call.cond_value_index], call.destination_instruction
+    else:
+        info.inputs = [call.value_index]
+    return info
+
+
+def _origins(frames: Any) -> list[tuple[int, str, str, list[FrameInfo]]]:
+    """Debug handle, module, its class and lines: of each part of a delegate, and last those of the instruction itself.
+
+    A frame without a file is a module, and opens the lines that follow it (torchette/schema/program.fbs).
+    """
+    found: list[tuple[int, str, str, list[FrameInfo]]] = []
+    for frame in frames.items if frames else ():
+        if not frame.filename:
+            found.append((frame.lineno, frame.name or "", frame.context or "", []))
+            continue
+        if not found:
+            found.append((0, "", "", []))
+        found[-1][3].append(FrameInfo(frame.filename, frame.lineno, frame.name or "", frame.context or ""))
+    return found if found and not found[-1][0] else [*found, (0, "", "", [])]
 
 
 def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int], list[int]]:
