@@ -36,6 +36,7 @@ from torchette.exir.config import (
     ExecutorchBackendConfig,
 )
 from torchette.exir.delegation.delegate import partitioner_named
+from torchette.exir.delegation.explain import Delegation
 from torchette.exir.fit import fit
 from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
@@ -76,16 +77,21 @@ class CompiledModel(Model):
 
     Attributes:
         program: the `ExecutorchProgramManager` with graphs, plan and records of the file.
+        delegations: by method, where its calls run, and why.
     """
 
     def __init__(
-        self, program: ExecutorchProgramManager, captured: Mapping[str, ExportedProgram] | None = None
+        self,
+        program: ExecutorchProgramManager,
+        captured: Mapping[str, ExportedProgram] | None = None,
+        delegations: Mapping[str, Delegation] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="torchette-")  # of weights that stand apart
         program.write_tensor_data_to_file(self._folder.name)
         super().__init__(program.buffer, data_files=sorted(Path(self._folder.name).iterdir()))
         self.program = program
         self._captured = dict(captured or {})
+        self.delegations = dict(delegations or {})
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the .pte file, and beside it the files of weights that stand apart (`external_constants`)."""
@@ -233,7 +239,7 @@ def compile(
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
-    return CompiledModel(program, programs)
+    return CompiledModel(program, programs, {name: lowered.delegation(name) for name in programs})
 
 
 def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchBackendConfig:

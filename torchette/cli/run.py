@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from torchette.cli import DONE, UsageError, _method
-from torchette.cli._console import milliseconds, note, print_json, print_table
+from torchette.cli._console import note, print_json, print_table
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import math
 import re
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchette import schema
+from torchette import notebook, schema
 from torchette.format import pte
 
 DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
@@ -173,11 +175,31 @@ class SegmentInfo:
 
 
 class Table(NamedTuple):
-    """A table for people."""
+    """A table; prints as aligned text."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
+
+    def to_csv(self) -> str:
+        """The table as CSV, the columns' names first."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def to_dataframe(self) -> Any:
+        """The table as a pandas DataFrame. ImportError: pandas is not installed."""
+        import pandas
+
+        return pandas.DataFrame(self.rows, columns=list(self.columns))
+
+    def __str__(self) -> str:
+        rows = [self.columns, *([f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join([self.title, *(f"  {line}" for line in lines)])
 
 
 @dataclass
@@ -204,7 +226,7 @@ class Description:
         """The description for people; `brief` leaves out single instructions and constants."""
         for title, columns, rows in self._tables(brief):
             # names come from the file, which may contain control characters for a terminal
-            yield Table(_printable(title), columns, [tuple(map(_printable, row)) for row in rows])
+            yield Table(printable(title), columns, [tuple(map(printable, row)) for row in rows])
 
     def _tables(self, brief: bool) -> Iterator[Table]:
         uses = [(use, size, f"{size / self.nbytes:.1%}") for use, size in self.bytes_by_use.items() if size]
@@ -225,7 +247,57 @@ class Description:
 
     def __str__(self) -> str:
         """The tables as aligned text."""
-        return "\n\n".join(map(_text, self.tables()))
+        return "\n\n".join(map(str, self.tables()))
+
+    def data(self, what: str = "instructions") -> Table:
+        """A table with a row for each of the "instructions", "values" or "constants", for CSV and pandas: numbers are
+        numbers and nothing is left out. ValueError for another word."""
+        if what not in ("instructions", "values", "constants"):
+            raise ValueError(f"there is no table {what!r}; there are instructions, values and constants")
+        if what == "instructions":
+            columns: tuple[str, ...] = ("method", "index", "kind", "operator", "module", "source", "inputs", "outputs")
+            rows: list[tuple[Any, ...]] = [
+                (
+                    method.name,
+                    it.index,
+                    it.kind,
+                    it.op,
+                    it.module,
+                    source_line(it.source),
+                    " ".join(map(str, it.inputs)),
+                    " ".join(map(str, it.outputs)),
+                )
+                for method in self.methods
+                for it in method.instructions
+            ]
+        elif what == "values":
+            names = ("dtype", "sizes", "nbytes", "storage", "memory_id", "memory_offset", "name")
+            columns = ("method", "index", "kind", *names, "value")
+            rows = [
+                (
+                    method.name,
+                    it.index,
+                    it.kind,
+                    *(_plain_cell(getattr(it.tensor, name)) if it.tensor else None for name in names),
+                    _plain_cell(it.value),
+                )
+                for method in self.methods
+                for it in method.values
+            ]
+        else:
+            columns = ("kind", "index", "dtype", "sizes", "nbytes", "uses", "names")
+            rows = [
+                (it.kind, it.index, it.dtype, _plain_cell(it.sizes), it.nbytes, it.uses, " ".join(it.names))
+                for it in self.constants
+            ]
+        return Table(what, columns, rows)
+
+    def to_dataframe(self, what: str = "instructions") -> Any:
+        """`data` as a pandas DataFrame. ImportError: pandas is not installed."""
+        return self.data(what).to_dataframe()
+
+    def _repr_html_(self) -> str:
+        return notebook.tables(self.tables(brief=True))
 
 
 def describe(source: str | Path | bytes | pte.PteFile) -> Description:
@@ -564,17 +636,15 @@ def _place(value: ValueInfo) -> str:
     return value.tensor.place if value.tensor else str(value.value)
 
 
-def _printable(cell: Any) -> Any:
+def _plain_cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def printable(cell: Any) -> Any:
+    """A text without control characters, which are for a terminal; anything else as it is."""
     if not isinstance(cell, str) or cell.isprintable():
         return cell
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
-
-
-def _text(table: Table) -> str:
-    rows = [table.columns, *([f"{c:,}" if isinstance(c, int) else c for c in row] for row in table.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join([table.title, *(f"  {line}" for line in lines)])
 
 
 def json_schema() -> dict[str, Any]:

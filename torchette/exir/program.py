@@ -15,7 +15,7 @@ from typing import IO, Any, BinaryIO
 import torch
 from torch.export import ExportedProgram
 
-from torchette import runtime
+from torchette import notebook, runtime
 from torchette.errors import InputTypeError, MissingKernelWarning, UnsupportedError, kernel_hints
 from torchette.exir import ops
 from torchette.exir.config import DynamicMemoryPlanningMode as DynamicMemoryPlanningMode
@@ -349,6 +349,9 @@ class EdgeProgramManager:
             self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())]
         )
 
+    def _repr_html_(self) -> str:
+        return _html(self)
+
 
 def _warn_of_missing_kernels(program: ExecutorchProgramManager) -> None:
     """The device may have kernels that this machine has not, so that nothing is refused here."""
@@ -528,6 +531,9 @@ class ExecutorchProgramManager:
             )
         return _describe(self, [f"{len(self._pte)} bytes", *lines])
 
+    def _repr_html_(self) -> str:
+        return _html(self)
+
 
 def _method(items: Mapping[str, Any], name: str) -> Any:
     if name not in items:
@@ -538,6 +544,11 @@ def _method(items: Mapping[str, Any], name: str) -> Any:
 def _describe(manager: Any, lines: list[str]) -> str:
     constants = [f"{name}: constant" for name in sorted(manager.config_methods)]
     return "\n  ".join([f"{type(manager).__name__}", *lines, *constants])
+
+
+def _html(manager: Any) -> str:
+    heading, *lines = repr(manager).split("\n  ")
+    return notebook.tables([("", (), [(line,) for line in lines])], heading)
 
 
 def _signature_text(program: ExportedProgram) -> str:
