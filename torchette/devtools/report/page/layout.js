@@ -58,7 +58,7 @@ function layoutGroup(group, measure) {
   }
   const lowest = Math.min(0, ...layer);
   const rows = [];
-  const cell = (w, h, kid) => ({ w, h, kid, x: 0, up: [], down: [], weight: kid ? 5 : 1 });
+  const cell = (w, h, kid) => ({ w, h, kid, x: 0, up: [], down: [], weight: kid ? 40 : 1 });
   const cells = kids.map((kid, a) => {
     const made = cell(kid.w, kid.h, kid);
     (rows[layer[a] - lowest] ||= []).push(made);

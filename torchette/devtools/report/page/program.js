@@ -217,7 +217,9 @@ class Program {
       const chunks = [];
       for (let i = 0; i < listed.length; i += size) {
         const kids = listed.slice(i, i + size);
-        chunks.push({ id: "", label: `steps ${i + 1} to ${i + kids.length}`, path: item.path, parent: item, kind: "steps", kids, open: false, type: "" });
+        const numbers = [kids[0], kids.at(-1)].map((kid) => kid.kind === "module" && kid.label.match(/^\d+/)?.[0]);
+        const label = numbers.every(Boolean) ? `${item.path.split(".").pop()} ${numbers[0]} to ${numbers[1]}` : `steps ${i + 1} to ${i + kids.length}`;
+        chunks.push({ id: "", label, path: item.path, parent: item, kind: "steps", kids, open: false, type: "" });
       }
       item.kids = [...rest, ...chunks];
     }
