@@ -9,16 +9,16 @@ from torchette.format import pte
 
 WIDTH = 64
 STEPS = (  # module in a layer, its class, operator, whether it has a weight, inputs: names of steps before
-    ("attention.query", "Linear", "aten::linear", True, ("in",)),
-    ("attention.key", "Linear", "aten::linear", True, ("in",)),
-    ("attention.value", "Linear", "aten::linear", True, ("in",)),
-    ("attention", "Attention", "aten::bmm", False, ("attention.query", "attention.key")),
-    ("attention", "Attention", "aten::_softmax", False, (-1,)),
-    ("attention", "Attention", "aten::bmm", False, (-1, "attention.value")),
-    ("norm", "LayerNorm", "aten::native_layer_norm", True, (-1,)),
-    ("mlp.up", "Linear", "aten::linear", True, (-1,)),
-    ("mlp.act", "GELU", "aten::gelu", False, (-1,)),
-    ("mlp.down", "Linear", "aten::linear", True, (-1,)),
+    ("attention.query", "Linear", "aten::mm", True, ("in",)),
+    ("attention.key", "Linear", "aten::mm", True, ("in",)),
+    ("attention.value", "Linear", "aten::mm", True, ("in",)),
+    ("attention", "Attention", "aten::mm", False, ("attention.query", "attention.key")),
+    ("attention", "Attention", "aten::tanh", False, (-1,)),
+    ("attention", "Attention", "aten::mm", False, (-1, "attention.value")),
+    ("norm", "Norm", "aten::mm", True, (-1,)),
+    ("mlp.up", "Linear", "aten::mm", True, (-1,)),
+    ("mlp.act", "Sigmoid", "aten::sigmoid", False, (-1,)),
+    ("mlp.down", "Linear", "aten::mm", True, (-1,)),
 )
 
 
@@ -51,6 +51,8 @@ def encoder(layers: int, *, modules: bool = True, name: str = "forward") -> byte
         frames = [pte.Frame("", 0, module, kind)] if modules else []
         lines.append(pte.FrameList([*frames, pte.Frame("encoder.py", line, "forward", "")]))
 
+    one = len(values)
+    values.append(pte.EValue(pte.Int(1)))
     source = tensor(extra_tensor_info=pte.ExtraTensorInfo(fully_qualified_name="x"))
     stream = source
     for layer in range(layers):
@@ -58,12 +60,12 @@ def encoder(layers: int, *, modules: bool = True, name: str = "forward") -> byte
         for number, (module, kind, op, weighted, given) in enumerate(STEPS):
             inputs = [made[it] for it in given]
             out = planned(number % slots)
-            call(
-                op, [*inputs, weight()] if weighted else inputs, out, f"layers.{layer}.{module}", kind, 10 + number
-            )
+            if weighted:
+                inputs.append(weight())
+            call(op, inputs, out, f"layers.{layer}.{module}", kind, 10 + number)
             made[module] = made[-1] = out
         out = planned(slots + layer % 2)
-        call("aten::add", [stream, made[-1]], out, f"layers.{layer}", "Layer", 30)
+        call("aten::add", [stream, made[-1], one], out, f"layers.{layer}", "Layer", 30)
         stream = out
     plan = pte.ExecutionPlan(
         name=name,
@@ -72,7 +74,7 @@ def encoder(layers: int, *, modules: bool = True, name: str = "forward") -> byte
         outputs=[stream],
         chains=[pte.Chain(instructions=instructions, stacktrace=lines)],
         operators=[pte.Operator(op, "out") for op in operators],
-        non_const_buffer_sizes=[0, (slots + 2) * nbytes],
+        non_const_buffer_sizes=[0, (slots + min(layers, 2)) * nbytes],
     )
     return bytes(pte.write(pte.Program(execution_plan=[plan]), weights))
 

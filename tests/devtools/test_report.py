@@ -36,7 +36,7 @@ def test_nodes_read_from_those_that_wrote_their_bytes() -> None:
     (method,) = found["methods"]
     ops = [found["texts"][node["op"]].removeprefix("aten::") for node in method["nodes"]]
     joined = {(origin, node) for origin, node, _ in edges(method)}
-    assert ops[0] == "x" and ops[1:5] == ["linear.out", "linear.out", "linear.out", "bmm.out"]
+    assert ops[0] == "x" and ops[1:5] == ["mm.out"] * 4
     assert {(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (4, 5), (5, 6), (3, 6), (6, 7)} <= joined
     assert {(0, 11), (10, 11), (11, 12), (11, 22), (22, 23)} <= joined  # additions, and the output
     assert len(joined) == 2 * 14 + 1 and ops[23].startswith("output")
@@ -63,7 +63,7 @@ def test_sizes_sum_to_the_file() -> None:
 
 def test_times_go_to_their_nodes() -> None:
     operations = [
-        Operation("aten::linear.out", 0, None, "", [3.0, 1.0, 2.0], 3),
+        Operation("aten::mm.out", 0, None, "", [3.0, 1.0, 2.0], 3),
         Operation("Method::execute", None, None, "", [0.5] * 3, 3),
     ]
     method = known(encoder(1), times={"forward": operations})["methods"][0]
@@ -133,7 +133,7 @@ def test_model_explorer_has_layers_and_edges(tmp_path: Path) -> None:
     (graph,) = found["graphs"]
     assert graph["id"] == "forward" and found["label"] == "net"
     nodes = {node["id"]: node for node in graph["nodes"]}
-    assert nodes["1"]["namespace"] == "layers/0/attention/query" and nodes["1"]["label"] == "aten::linear.out"
+    assert nodes["1"]["namespace"] == "layers/0/attention/query" and nodes["1"]["label"] == "aten::mm.out"
     assert graph["groupNodeAttributes"]["layers/0/attention/query"] == {"class": "Linear"}
     assert [edge["sourceNodeId"] for edge in nodes["4"]["incomingEdges"]] == ["1", "2"]
     for node in nodes.values():

@@ -109,7 +109,7 @@ def test_a_click_opens_a_module_and_a_node_shows_its_line(page: Chromium) -> Non
     assert page.value("report.graph.boxes") != before
     page.value("report.go('n1')")
     details = text(page, "#details")
-    assert "aten::linear.out" in details and "layers.0.attention.query" in details
+    assert "aten::mm.out" in details and "layers.0.attention.query" in details
     assert "encoder.py:10" in details and "value_10 = 10  # line 10" in details
     assert page.value("document.querySelector('#details .here').dataset.n") == "10"
     assert "float32[64, 64]" in details and "16.4 kB" in details and "%" in details
@@ -125,12 +125,12 @@ def test_a_click_opens_a_module_and_a_node_shows_its_line(page: Chromium) -> Non
 def test_search_finds_by_operator_module_and_line(page: Chromium) -> None:
     press(page, "/")
     until(page, "document.querySelector('#palette').open")
-    page.call("Input.insertText", text="gelu")
+    page.call("Input.insertText", text="sigmoid")
     until(page, "document.querySelectorAll('#found [data-number]').length === 3")
     press(page, "ArrowDown", "ArrowDown", "ArrowUp", "Enter")
     until(page, "report.view === 'graph' && !!report.graph.selected")
-    assert page.value(HELD) == "aten::gelu.out" and "layers.1.mlp.act" in text(page, "#details")
-    for words, expected in (("layers.2 query", "aten::linear.out"), ("encoder.py:30", "aten::add.out")):
+    assert page.value(HELD) == "aten::sigmoid.out" and "layers.1.mlp.act" in text(page, "#details")
+    for words, expected in (("layers.2 query", "aten::mm.out"), ("encoder.py:30", "aten::add.out")):
         press(page, "/")
         page.call("Input.insertText", text=words)
         until(page, f"document.querySelector('#query').value === '{words}'")
@@ -194,7 +194,7 @@ def test_tables_sort_and_filter(page: Chromium) -> None:
     first = text(page, "#rows tbody tr td:nth-child(4)")
     assert first == "1.00 µs"
     click(page, "#filter")
-    page.call("Input.insertText", text="softmax")
+    page.call("Input.insertText", text="tanh")
     until(page, "document.querySelectorAll('#rows tbody tr').length === 3")
     click(page, "[data-by=modules]")
     page.value("document.querySelector('#filter').value = '', document.querySelector('#filter').dispatchEvent(new Event('input'))")
