@@ -18,24 +18,26 @@ from torchette.format.schema import Field, Schema
 _WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8, "f": 4, "d": 8}
 
 
-def encode(schema: Schema, record: Any, *, reserve: int = 0) -> bytearray:
+def encode(schema: Schema, record: Any, *, reserve: int = 0, size_prefixed: bool = False) -> bytearray:
     """Serialises `record`, of the schema's root table, with `reserve` zero bytes kept free after the file identifier.
+
+    If `size_prefixed`, the number of the bytes that follow comes first, a u32; alignments count from it.
 
     Vectors may be any sequence; `[ubyte]` takes bytes-like objects too. A string, table, vector or union that is None
     is left out. Raises FormatError for a value that its field cannot hold.
     """
-    return _Encoder(schema).finish(record, reserve)
+    return _Encoder(schema).finish(record, reserve, size_prefixed)
 
 
-def decode(schema: Schema, data: memoryview) -> Any:
-    """Reads the root table's record from `data`, a view of single bytes.
+def decode(schema: Schema, data: memoryview, *, start: int = 0) -> Any:
+    """Reads the root table's record from `data`, a view of single bytes; the root's offset is at byte `start`.
 
     Equal parts may be one object in the result, so treat it as read-only. `[ubyte]` is read as bytes, or, if its
     alignment is forced, as a view of `data`; other vectors as lists. An absent vector is empty, an absent
     string, table or union as None. Raises FormatError.
     """
     decoder = _Decoder(schema, data)
-    return decoder.table(schema.root, decoder.follow(0))
+    return decoder.table(schema.root, decoder.follow(start))
 
 
 class _Entry(NamedTuple):
@@ -77,10 +79,13 @@ class _Encoder:
         self._plans: dict[str, list[_Entry]] = {}
         self._layouts: dict[tuple[str, int], _Layout] = {}
 
-    def finish(self, record: Any, reserve: int) -> bytearray:
+    def finish(self, record: Any, reserve: int, size_prefixed: bool) -> bytearray:
         root = self._table(self._schema.root, record)
-        start = self._reserve(8 + reserve, self._alignment)
+        prefix = 4 * size_prefixed
+        start = self._reserve(prefix + 8 + reserve, self._alignment) - prefix
         self._parts.append(struct.pack("<I4s", start - root, self._schema.identifier) + bytes(reserve))
+        if size_prefixed:
+            self._parts.append(start.to_bytes(4, "little"))
         self._parts.reverse()
         return bytearray().join(self._parts)
 
@@ -242,8 +247,8 @@ class _Decoder:
     def _need(self, position: int, size: int, what: str, alignment: int = 1) -> None:
         if position < 0 or position + size > self._size:
             raise FormatError(
-                f"{what} at byte {position} needs {size} bytes, beyond the {self._size} bytes of the program",
-                hints=["The file is cut short or damaged; compile or copy it again."],
+                f"{what} at byte {position} needs {size} bytes, beyond the {self._size} bytes of the file",
+                hints=["The file is cut short or damaged; write or copy it again."],
             )
         if position % alignment:
             raise FormatError(f"{what} at byte {position} is not aligned to {alignment} bytes")

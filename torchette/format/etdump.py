@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The .etdp file: what a method did and when, run by run, as ExecuTorch's ETDump has it.
+
+`load` reads a file or its bytes, `dumps` makes the bytes of a record. The records' classes are those of
+`torchette/schema/etdump.fbs`: `etdump.ETDump`, `etdump.RunData`, `etdump.ProfileEvent` ...
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torchette.errors import FormatError, ModelNotFoundError
+from torchette.format import flatbuffer, schema
+
+SCHEMA = schema.load(Path(__file__).parent.parent / "schema" / "etdump.fbs")
+
+_OTHER_FILES = {b"ET": "a program (.pte)", b"BP": "a bundled program (.bpte)", b"FT": "a data file (.ptd)"}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return SCHEMA.types[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def dumps(record: Any, *, size_prefixed: bool = True) -> bytes:
+    """The bytes of a file with this ETDump record, after their number as every runtime writes it; without that for
+    `size_prefixed=False`. Raises FormatError for a record that the schema cannot hold."""
+    return bytes(flatbuffer.encode(SCHEMA, record, size_prefixed=size_prefixed))
+
+
+def load(source: Any) -> Any:
+    """The ETDump record of a file, given by its path or as a bytes-like object, with or without the size in front.
+
+    Equal parts may be one object, so treat the record as read-only. What a device writes after the dump, such as
+    the unused end of a buffer, is ignored. Raises ModelNotFoundError, and FormatError for damaged and for other files.
+    """
+    if not isinstance(source, (str, Path)):
+        return _read(memoryview(source).cast("B"))
+    try:
+        return _read(memoryview(Path(source).read_bytes()))
+    except FileNotFoundError:
+        raise ModelNotFoundError(
+            f"There is no file {str(source)!r}", hints=["executor_runner --etdump_path writes one."]
+        ) from None
+    except IsADirectoryError:
+        raise FormatError(f"{str(source)!r} is a folder, not an .etdp file") from None
+    except FormatError as error:
+        error.where = (str(source), *error.where)
+        raise
+
+
+def _read(view: memoryview) -> Any:
+    if bytes(view[8:12]) == SCHEMA.identifier:
+        size = 4 + int.from_bytes(view[:4], "little")
+        if size > len(view):
+            raise FormatError(
+                f"The dump is cut short: the file has {len(view)} bytes, its first four ask for {size}",
+                hints=["Copy the whole buffer from the device: ETDumpResult has its size."],
+            )
+        return _checked(flatbuffer.decode(SCHEMA, view[:size], start=4))
+    if bytes(view[4:8]) == SCHEMA.identifier:
+        return _checked(flatbuffer.decode(SCHEMA, view))
+    kind = _OTHER_FILES.get(bytes(view[4:6]))
+    found = f"they are {bytes(view[8:12])!r}" if len(view) >= 12 else f"the file has {len(view)} bytes"
+    raise FormatError(
+        f"Not an .etdp file: bytes 8 to 11 should be {SCHEMA.identifier.decode()}, {found}",
+        hints=[
+            f"This looks like {kind}." if kind else "ETDumpGen, executor_runner and Python write such files."
+        ],
+    )
+
+
+# the member of a Value record that each ValueType asks for
+_MEMBERS = {
+    "Int": "int_value",
+    "Bool": "bool_value",
+    "Float": "float_value",
+    "Double": "double_value",
+    "Tensor": "tensor",
+    "TensorList": "tensor_list",
+}
+
+
+def _checked(dump: Any) -> Any:
+    """The record, whose events are each of one kind and whose values are what they say they are."""
+    for run_index, run in enumerate(dump.run_data):
+        for event_index, event in enumerate(run.events):
+            parts = (event.profile_event, event.allocation_event, event.debug_event)
+            problem = ""
+            if sum(part is not None for part in parts) != 1:
+                problem = "is not one of a profile, an allocation and a debug event"
+            elif event.debug_event is not None:
+                problem = _value_problem(event.debug_event.debug_entry)
+            if problem:
+                raise FormatError(
+                    f"Run {run_index}, event {event_index} {problem}", hints=["Write or copy the dump again."]
+                )
+    return dump
+
+
+def _value_problem(value: Any) -> str:
+    if value is None:
+        return "has no value"
+    member = _MEMBERS.get(value.val.name)
+    if member is not None and getattr(value, member) is None:
+        return f"has a value of type {value.val.name} without {member}"
+    tensors = [value.tensor] if value.tensor is not None else []
+    tensors += value.tensor_list.tensors if value.tensor_list is not None else []
+    for tensor in tensors:
+        if any(size < 0 for size in tensor.sizes):
+            return f"has a tensor of sizes {tensor.sizes}"
+        if len(tensor.strides) not in (0, len(tensor.sizes)):
+            return f"has a tensor of {len(tensor.sizes)} dimensions with {len(tensor.strides)} strides"
+    return ""
