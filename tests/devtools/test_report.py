@@ -126,6 +126,26 @@ def test_bad_files_are_refused_and_nothing_is_written(tmp_path: Path, capsys: py
     assert not Path(page).exists()
 
 
+def test_times_of_a_run_elsewhere(tmp_path: Path) -> None:
+    from torchette.format import etdump
+
+    def event(place: int, end: int) -> Any:
+        return etdump.Event(
+            profile_event=etdump.ProfileEvent("x", chain_index=0, instruction_id=place, start_time=0, end_time=end)
+        )
+
+    model = _write(tmp_path / "net.pte", encoder(1))
+    dump = _write(tmp_path / "device.etdp", etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(3, 700)])])))
+    page = tmp_path / "page.html"
+    assert main(["report", str(model), "-o", str(page), "--etdump", str(dump)]) == 0
+    found = re.search(r'id="contents">(.*?)</script>', page.read_text(), re.S)
+    assert found and json.loads(found[1])["methods"][0]["times"] == {"4": 7e-7}
+    other = _write(tmp_path / "other.etdp", etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(99, 1)])])))
+    for words in (["--etdump", str(other)], ["--etdump", str(model)], ["--etdump", str(dump), "--profile", "1"]):
+        assert main(["report", str(model), "-o", str(tmp_path / "no.html"), *words]) == 2
+    assert not (tmp_path / "no.html").exists()
+
+
 def test_model_explorer_has_layers_and_edges(tmp_path: Path) -> None:
     model = _write(tmp_path / "net.pte", encoder(2))
     assert main(["report", str(model), "--model-explorer", str(tmp_path / "graph.json")]) == 0

@@ -10,6 +10,7 @@ the page where the Python files are found: in the current folder, where Python i
 examples:
   torchette report net.pte -o report.html
   torchette report net.pte -o report.html --profile 50
+  torchette report net.pte -o report.html --etdump device.etdp    # times of a run on a device
   torchette report net.pte -o report.html --sources ../models
   torchette report net.pte --model-explorer graph.json    # for Google's Model Explorer
 """
@@ -30,6 +31,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", type=int, metavar="RUNS", help="run the method so often and show the time of each operation"
     )
     parser.add_argument(
+        "--etdump", type=Path, metavar="FILE.etdp", help="show the times of a dump that the program made elsewhere"
+    )
+    parser.add_argument(
         "--sources", action="append", type=Path, metavar="DIR", help="a folder with the model's Python files; repeat"
     )
     parser.add_argument(
@@ -38,7 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchette.devtools import model_explorer
+    from torchette.devtools import model_explorer, profile
+    from torchette.devtools.inspect import describe
     from torchette.devtools.report import write_report
     from torchette.format import pte
 
@@ -51,9 +56,14 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"no such folder: {folder}")
     file = pte.load_file(options.file)
     times = {}
-    if options.profile:
-        from torchette.devtools import profile
+    if options.profile and options.etdump:
+        raise UsageError("--profile and --etdump: the times are measured here, or those of a dump")
+    if options.etdump:
+        from torchette.format import etdump
 
+        info = _method.named(describe(file).methods, options)
+        times[info.name] = profile.operations(info, profile.events_of(etdump.load(options.etdump), info))
+    if options.profile:
         chosen = _method.choose(options)
         method = _method.load(chosen, tracing=True)
         result = profile.profile(method, chosen.info, chosen.inputs, options.profile)

@@ -15,6 +15,7 @@ import numpy as np
 
 from torchette import notebook
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, Table, printable, source_line
+from torchette.errors import FormatError
 from torchette.runtime import Event, Method
 
 
@@ -153,7 +154,7 @@ def operations(method: MethodInfo, events: Iterable[Event]) -> list[Operation]:
             found.append(Operation(name, None, None, "", seconds, calls[key]))
             continue
         info = instruction(method, chain, place)
-        backend = info.op if info.kind == "delegate" else name
+        backend = info.op if info.kind in ("kernel", "delegate") else name
         name = f"{backend}: {name or part}" if in_delegate else backend
         inside = next((it for it in info.parts if it.handle == part), None) if in_delegate else None
         source = source_line((inside or info).source)
@@ -188,6 +189,55 @@ def _holds(outer: Event, inner: Event) -> bool:
     # an instruction contains only its own parts; parts contain parts that end before them
     same = (outer.chain, outer.instruction) == (inner.chain, inner.instruction) and inner.in_delegate
     return same and (not outer.in_delegate or outer.end >= inner.end > inner.begin >= outer.begin)
+
+
+def events_of(dump: Any, method: MethodInfo) -> list[Event]:
+    """The events of an ETDump record (`torchette.format.etdump`), ours or ExecuTorch's, as `Method.take_events` has them.
+
+    Raises:
+        FormatError: an event belongs to an instruction that the method has not: the dump is of another program or method.
+    """
+    found = []
+    block = 0
+    for run in dump.run_data:
+        executes = run.name == "Execute"
+        block += executes
+        timed = [it.profile_event for it in run.events if it.profile_event is not None]
+        # ExecuTorch times the kernel inside of its call: one of them is enough
+        kernels = {
+            (it.chain_index, it.instruction_id) for it in timed if (it.name or "").startswith("native_call_")
+        }
+        for it in timed:
+            place = (it.chain_index, it.instruction_id)
+            if it.name == "OPERATOR_CALL" and place in kernels:
+                continue
+            at_all = it.chain_index >= 0 and it.instruction_id >= 0
+            if at_all and not _has(method, *place):
+                raise FormatError(
+                    f"The dump has instruction {it.instruction_id} of chain {it.chain_index}, method {method.name!r} has not",
+                    hints=["use the program and the method that the dump is of"],
+                )
+            part = it.delegate_debug_id_int
+            inside = part >= 0 or bool(it.delegate_debug_id_str)
+            found.append(
+                Event(
+                    block if executes else 0,
+                    it.delegate_debug_id_str or it.name or "",
+                    it.chain_index if at_all else None,
+                    it.instruction_id if at_all else None,
+                    inside,
+                    part if part >= 0 else None,
+                    it.start_time,
+                    max(it.start_time, it.end_time),
+                )
+            )
+    # what is around comes before what is inside of it
+    return sorted(found, key=lambda it: (it.block, it.begin, it.chain is not None, it.in_delegate, -it.end))
+
+
+def _has(method: MethodInfo, chain: int, place: int) -> bool:
+    ends = [*method.chains[1:], len(method.instructions)]
+    return chain < len(method.chains) and method.chains[chain] + place < ends[chain]
 
 
 def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, Any]]:
