@@ -3,13 +3,14 @@
 
 import sys
 
-from benchmarks import boards, codegen, families, images, models, sources, tax, threads, xnnpack
+from benchmarks import boards, codegen, families, images, models, report, sources, tax, threads, xnnpack
 
 PARTS = {
     "boards": boards.main,
     "codegen": codegen.main,
     "images": images.main,
     "kernels": families.main,
+    "report": report.main,
     "sources": sources.main,
     "tax": tax.main,
     "threads": threads.main,

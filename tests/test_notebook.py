@@ -55,7 +55,9 @@ def checked(html: str) -> Checker:
 
 
 def profile(data: bytes) -> Profile:
-    return Profile("net.pte, forward", 2, [Operation("aten::add.out", 0, None, "net.py:3", [1e-3, 2e-3], 2)], [])
+    return Profile(
+        "net.pte, forward", 2, [Operation("aten::add.out", 0, None, "net.py:3", [1e-3, 2e-3], 2)], []
+    )
 
 
 @pytest.mark.parametrize("make", [describe, lambda data: bills(data, "cortex-m4")[0], profile])

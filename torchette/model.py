@@ -143,9 +143,7 @@ class Model:
 
     def _repr_html_(self) -> str:
         name = self._source if isinstance(self._source, str) else "Model"
-        rows = [
-            (method.signature, _size(sum(method.meta.planned_sizes))) for method in self.methods.values()
-        ]
+        rows = [(method.signature, _size(sum(method.meta.planned_sizes))) for method in self.methods.values()]
         return notebook.tables([("", ("method", "arena"), rows)], f"{name}, {_size(self.nbytes)}")
 
 

@@ -36,7 +36,8 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
         for i, name in enumerate(columns)
     )
     body = "".join(
-        f"<tr>{''.join(_cell(value, _side(numeric, i)) for i, value in enumerate(row))}</tr>" for row in rows[:ROWS]
+        f"<tr>{''.join(_cell(value, _side(numeric, i)) for i, value in enumerate(row))}</tr>"
+        for row in rows[:ROWS]
     )
     left = len(rows) - ROWS
     more = f'<div style="{_SOFT};padding-top:3px">and {left:,} more rows</div>' if left > 0 else ""

@@ -29,9 +29,7 @@ def encoder(layers: int, *, modules: bool = True, name: str = "forward") -> byte
     instructions, lines, weights = [], [], [b""]
 
     def tensor(**place: Any) -> int:
-        record = pte.Tensor(
-            scalar_type=pte.ScalarType.FLOAT, sizes=[WIDTH, WIDTH], dim_order=[0, 1], **place
-        )
+        record = pte.Tensor(scalar_type=pte.ScalarType.FLOAT, sizes=[WIDTH, WIDTH], dim_order=[0, 1], **place)
         values.append(pte.EValue(record))
         return len(values) - 1
 
@@ -79,4 +77,6 @@ def encoder(layers: int, *, modules: bool = True, name: str = "forward") -> byte
     return bytes(pte.write(pte.Program(execution_plan=[plan]), weights))
 
 
-SOURCE = "\n".join(f"value_{n} = {n}  # line {n}" if n != 12 else "hidden = self.query(x) <b>" for n in range(1, 60))
+SOURCE = "\n".join(
+    f"value_{n} = {n}  # line {n}" if n != 12 else "hidden = self.query(x) <b>" for n in range(1, 60)
+)

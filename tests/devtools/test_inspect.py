@@ -151,7 +151,9 @@ def test_modules_and_parts_of_delegates_are_frames_without_a_file() -> None:
         ],
         non_const_buffer_sizes=[0],
     )
-    first, second, third = describe(bytes(pte.write(pte.Program(execution_plan=[plan])))).methods[0].instructions
+    first, second, third = (
+        describe(bytes(pte.write(pte.Program(execution_plan=[plan])))).methods[0].instructions
+    )
     assert [(it.handle, it.module, it.module_type, len(it.source)) for it in first.parts] == [
         (7, "layers.0", "Linear", 1),
         (8, "layers.1", "ReLU", 0),

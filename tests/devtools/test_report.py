@@ -67,7 +67,9 @@ def test_times_go_to_their_nodes() -> None:
         Operation("Method::execute", None, None, "", [0.5] * 3, 3),
     ]
     method = known(encoder(1), times={"forward": operations})["methods"][0]
-    assert method["times"] == {1: 2.0} and method["rest"] == [["Method::execute", 0.5]] and method["runs"] == 3
+    assert (
+        method["times"] == {1: 2.0} and method["rest"] == [["Method::execute", 0.5]] and method["runs"] == 3
+    )
 
 
 def test_the_text_of_lines_comes_from_the_given_folders_alone(tmp_path: Path) -> None:
@@ -112,7 +114,9 @@ def _write(path: Path, data: bytes) -> Path:
     return path
 
 
-def test_bad_files_are_refused_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files_are_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = _write(tmp_path / "broken.pte", b"no program")
     with pytest.raises(FormatError):
         write_report(broken, tmp_path / "page.html")
@@ -120,7 +124,12 @@ def test_bad_files_are_refused_and_nothing_is_written(tmp_path: Path, capsys: py
         write_report(tmp_path / "nothing.pte", tmp_path / "page.html")
     model = str(_write(tmp_path / "net.pte", encoder(1)))
     page = str(tmp_path / "page.html")
-    for words in ([str(broken), "-o", page], [model], [model, "-o", page, "--profile", "0"], [model, "-o", page, "--sources", "/none"]):
+    for words in (
+        [str(broken), "-o", page],
+        [model],
+        [model, "-o", page, "--profile", "0"],
+        [model, "-o", page, "--sources", "/none"],
+    ):
         assert main(["report", *words]) == 2
         assert capsys.readouterr().err.startswith("torchette report: ")
     assert not Path(page).exists()
@@ -131,17 +140,29 @@ def test_times_of_a_run_elsewhere(tmp_path: Path) -> None:
 
     def event(place: int, end: int) -> Any:
         return etdump.Event(
-            profile_event=etdump.ProfileEvent("x", chain_index=0, instruction_id=place, start_time=0, end_time=end)
+            profile_event=etdump.ProfileEvent(
+                "x", chain_index=0, instruction_id=place, start_time=0, end_time=end
+            )
         )
 
     model = _write(tmp_path / "net.pte", encoder(1))
-    dump = _write(tmp_path / "device.etdp", etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(3, 700)])])))
+    dump = _write(
+        tmp_path / "device.etdp",
+        etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(3, 700)])])),
+    )
     page = tmp_path / "page.html"
     assert main(["report", str(model), "-o", str(page), "--etdump", str(dump)]) == 0
     found = re.search(r'id="contents">(.*?)</script>', page.read_text(), re.S)
     assert found and json.loads(found[1])["methods"][0]["times"] == {"4": 7e-7}
-    other = _write(tmp_path / "other.etdp", etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(99, 1)])])))
-    for words in (["--etdump", str(other)], ["--etdump", str(model)], ["--etdump", str(dump), "--profile", "1"]):
+    other = _write(
+        tmp_path / "other.etdp",
+        etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(99, 1)])])),
+    )
+    for words in (
+        ["--etdump", str(other)],
+        ["--etdump", str(model)],
+        ["--etdump", str(dump), "--profile", "1"],
+    ):
         assert main(["report", str(model), "-o", str(tmp_path / "no.html"), *words]) == 2
     assert not (tmp_path / "no.html").exists()
 
@@ -157,7 +178,15 @@ def test_model_explorer_has_layers_and_edges(tmp_path: Path) -> None:
     assert graph["groupNodeAttributes"]["layers/0/attention/query"] == {"class": "Linear"}
     assert [edge["sourceNodeId"] for edge in nodes["4"]["incomingEdges"]] == ["1", "2"]
     for node in nodes.values():
-        assert set(node) == {"id", "label", "namespace", "attrs", "incomingEdges", "inputsMetadata", "outputsMetadata"}
+        assert set(node) == {
+            "id",
+            "label",
+            "namespace",
+            "attrs",
+            "incomingEdges",
+            "inputsMetadata",
+            "outputsMetadata",
+        }
         assert all(edge["sourceNodeId"] in nodes for edge in node["incomingEdges"])
         assert all(isinstance(pair["value"], str) for pair in node["attrs"])
 

@@ -53,7 +53,7 @@ def test_the_unused_end_of_a_device_s_buffer_is_ignored() -> None:
 
 
 def test_what_is_no_dump_is_said_plainly(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="none.etdp"):
+    with pytest.raises(ModelNotFoundError, match=r"none\.etdp"):
         etdump.load(tmp_path / "none.etdp")
     with pytest.raises(FormatError, match="folder"):
         etdump.load(tmp_path)

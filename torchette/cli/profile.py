@@ -35,7 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the first rows (default: all)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="also write every run as a Chrome trace")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="also write every run for Perfetto")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the operations as CSV, in seconds")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="also write the operations as CSV, in seconds"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, in seconds")
 
 

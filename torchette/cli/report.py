@@ -28,13 +28,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _method.arguments(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="the page to write")
     parser.add_argument(
-        "--profile", type=int, metavar="RUNS", help="run the method so often and show the time of each operation"
+        "--profile",
+        type=int,
+        metavar="RUNS",
+        help="run the method so often and show the time of each operation",
     )
     parser.add_argument(
-        "--etdump", type=Path, metavar="FILE.etdp", help="show the times of a dump that the program made elsewhere"
+        "--etdump",
+        type=Path,
+        metavar="FILE.etdp",
+        help="show the times of a dump that the program made elsewhere",
     )
     parser.add_argument(
-        "--sources", action="append", type=Path, metavar="DIR", help="a folder with the model's Python files; repeat"
+        "--sources",
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="a folder with the model's Python files; repeat",
     )
     parser.add_argument(
         "--model-explorer", type=Path, metavar="FILE.json", help="write the graph for Google's Model Explorer"

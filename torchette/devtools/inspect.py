@@ -196,7 +196,10 @@ class Table(NamedTuple):
         return pandas.DataFrame(self.rows, columns=list(self.columns))
 
     def __str__(self) -> str:
-        rows = [self.columns, *([f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in self.rows)]
+        rows = [
+            self.columns,
+            *([f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in self.rows),
+        ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
         return "\n".join([self.title, *(f"  {line}" for line in lines)])
@@ -255,7 +258,16 @@ class Description:
         if what not in ("instructions", "values", "constants"):
             raise ValueError(f"there is no table {what!r}; there are instructions, values and constants")
         if what == "instructions":
-            columns: tuple[str, ...] = ("method", "index", "kind", "operator", "module", "source", "inputs", "outputs")
+            columns: tuple[str, ...] = (
+                "method",
+                "index",
+                "kind",
+                "operator",
+                "module",
+                "source",
+                "inputs",
+                "outputs",
+            )
             rows: list[tuple[Any, ...]] = [
                 (
                     method.name,

@@ -28,6 +28,7 @@ from torchette.targets import LANES, Processor, processor
 
 # ---- the method's own memory ----
 
+
 def size_of(layout: str, pointer: int) -> tuple[int, int]:
     """Bytes and alignment of a structure with pointers of `pointer` bytes and numbers aligned to their size."""
     end, greatest = 0, 1

@@ -73,7 +73,9 @@ def _graph(method: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
             groups.setdefault("/".join(path), {"class": texts[record["type"]]})
         if index in opened:
             base = [part for part in path if part]
-            groups["/".join([*base, f"{texts[record['op']]} {record['delegate']}"])] = dict(_pairs(method, record, index, texts))
+            groups["/".join([*base, f"{texts[record['op']]} {record['delegate']}"])] = dict(
+                _pairs(method, record, index, texts)
+            )
             continue
         nodes.append(
             {
@@ -91,7 +93,9 @@ def _graph(method: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
                     if origin not in opened
                 ],
                 "inputsMetadata": [_tensor(i, value, values, texts) for i, value in enumerate(record["in"])],
-                "outputsMetadata": [_tensor(i, value, values, texts) for i, value in enumerate(record["out"])],
+                "outputsMetadata": [
+                    _tensor(i, value, values, texts) for i, value in enumerate(record["out"])
+                ],
             }
         )
     return {"id": method["name"], "nodes": nodes, "groupNodeAttributes": groups}

@@ -329,7 +329,13 @@ class Report:
 
     def _repr_html_(self) -> str:
         rows = [
-            (it.stage, it.name, f"{it.seconds * 1000:.1f} ms", f"{it.nodes_before} → {it.nodes_after}", "; ".join(it.notes))
+            (
+                it.stage,
+                it.name,
+                f"{it.seconds * 1000:.1f} ms",
+                f"{it.nodes_before} → {it.nodes_after}",
+                "; ".join(it.notes),
+            )
             for it in self.records
         ]
         return notebook.tables([("", ("stage", "pass", "time", "nodes", ""), rows)], f"{len(rows)} passes")

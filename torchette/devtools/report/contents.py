@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchette.devtools import xnnpack_graph
-from torchette.devtools.inspect import DTYPES, Description, FrameInfo, InstructionInfo, MethodInfo, describe
+from torchette.devtools.inspect import Description, FrameInfo, InstructionInfo, MethodInfo, describe
 from torchette.devtools.memory import bills, tenants
 from torchette.devtools.profile import Operation
 from torchette.errors import FormatError, TorchetteError
@@ -33,6 +33,7 @@ class Texts:
         self._numbers: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
+        """The number of a text."""
         number = self._numbers.setdefault(text, len(self.listed))
         if number == len(self.listed):
             self.listed.append(text)
@@ -85,7 +86,7 @@ def contents(
 def _bills(file: pte.PteFile) -> dict[str, list[tuple[str, int | str, str]]]:
     """The rows of each method's memory bill; none where the runtime is not built."""
     try:
-        return {bill.method_name: bill.rows() for bill in bills(file, temp=False)}
+        return {bill.method_name: bill.rows() for bill in bills(file)}
     except TorchetteError:
         return {}
 
@@ -323,7 +324,12 @@ class _Method:
         if tensor is None:
             shown = repr(value.value) if value.kind != "null" else "None"
             return [self._texts(shown if len(shown) <= 120 else f"{shown[:117]}...")]
-        row = [self._texts(str(tensor)), tensor.nbytes, self._texts(tensor.place), self._texts(tensor.name or "")]
+        row = [
+            self._texts(str(tensor)),
+            tensor.nbytes,
+            self._texts(tensor.place),
+            self._texts(tensor.name or ""),
+        ]
         if tensor.storage == "constant":
             row.append(1)
         return row
@@ -467,9 +473,7 @@ class _Method:
         name = item.op.rpartition("::")[2].partition(".")[0]
         if not name.startswith(("quantize_per", "dequantize_per")) or len(item.inputs) < 3:
             return
-        scale, zero_point = (
-            self._method.values[index] if index >= 0 else None for index in item.inputs[1:3]
-        )
+        scale, zero_point = (self._method.values[index] if index >= 0 else None for index in item.inputs[1:3])
         if scale is None or zero_point is None:
             return
         coded = item.outputs[0] if name.startswith("quantize") else item.inputs[0]
@@ -539,10 +543,8 @@ def sizes(file: pte.PteFile, about: Description, texts: Texts) -> list[list[Any]
     module_of = dict(_users(file, about))
     segments = {item.index: item for item in about.segments}
     constant_segment = getattr(file.program.constant_segment, "segment_index", None)
-    stored = {"constants": 0, "initial values": 0}
     for constant in about.constants:
         key = "constants" if constant.kind == "constant" else "initial values"
-        stored[key] += constant.nbytes
         name = ", ".join(constant.names) or f"{constant.dtype}{constant.sizes}"
         module = module_of.get((constant.kind, constant.index), "")
         rows.append([key, texts(name), texts(module), constant.nbytes, texts(constant.dtype)])
@@ -555,15 +557,14 @@ def sizes(file: pte.PteFile, about: Description, texts: Texts) -> list[list[Any]
         module, dtype, shape = module_of.get(("named", item.key), ("", "", ""))  # type: ignore[misc]
         shown = f"{dtype}{shape}" if dtype else f"{item.key[:24]}"
         rows.append(["delegates", texts(shown), texts(module), span.nbytes, texts(dtype)])
-    for method in about.methods:
-        for delegate in method.delegates:
-            rows.append(
-                ["delegates", texts(f"{delegate.backend} {delegate.index}: graph"), texts(""), delegate.nbytes, texts("")]
-            )
+    rows += [
+        ["delegates", texts(f"{it.backend} {it.index}: graph"), texts(""), it.nbytes, texts("")]
+        for method in about.methods
+        for it in method.delegates
+    ]
+    program = about.bytes_by_use.get("program", 0)
+    rows.append(["program", texts("instructions, values, names"), texts(""), program, texts("")])
     counted = sum(row[3] for row in rows)
-    for use in ("program",):
-        rows.append([use, texts("instructions, values, names"), texts(""), about.bytes_by_use.get(use, 0), texts("")])
-        counted += about.bytes_by_use.get(use, 0)
     rows.append(["padding", texts("alignment"), texts(""), about.nbytes - counted, texts("")])
     return [row for row in rows if row[3]]
 

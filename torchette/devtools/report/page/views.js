@@ -57,7 +57,7 @@ const Views = {
     const figures = [
       ["File", ...bytes(contents.nbytes).split(" "), `${bytes(weights)} of weights and delegates`],
       ["Planned memory", ...bytes(planned).split(" "), record.buffers.length > 1 ? plural(record.buffers.length, "buffer") : "for activations"],
-      ["Instructions", whole(record.instructions), "", `${plural(new Set(program.nodes.filter((it) => it.kind === "kernel").map((it) => it.name)).size, "kernel operator")}`],
+      ["Instructions", whole(record.instructions), "", instructions ? plural(new Set(program.nodes.filter((it) => it.kind === "kernel").map((it) => it.name)).size, "kernel operator") : record.delegates.length ? "all call delegates" : ""],
     ];
     if (record.delegates.length) figures.push(["Delegates", whole(record.delegates.length), "", inside ? `${plural(inside, "node")} inside` : [...new Set(record.delegates.map((it) => backendName(it[0])))].join(", ")]);
     if (program.profiled) figures.push(["Median time", ...seconds(program.total).split(" "), `${plural(record.runs, "run")}`]);
@@ -127,25 +127,25 @@ const Views = {
     const ways = {
       nodes: () => [[
         ["Operator", 0, (it) => name({ family: it.family, name: it.label }), (it) => it.name],
+        ["Time", 1, (it) => seconds(it.time), (it) => it.time],
+        ["Share", 1, share, (it) => it.time],
         ["Module", 0, (it) => `<span class="soft">${escape(it.path)}</span>`, (it) => it.path],
         ["Source", 0, (it) => `<span class="soft">${escape(program.lineText(it))}</span>`, (it) => program.lineText(it)],
-        ["Time", 1, (it) => seconds(it.time), (it) => it.time],
-        ["Share", 1, share, (it) => it.time],
-      ], program.nodes.filter((it) => it.time), (it) => `n${it.index}`, 3],
+      ], program.nodes.filter((it) => it.time), (it) => `n${it.index}`, 1],
       operators: () => [[
         ["Operator", 0, name, (it) => it.full],
-        ["Runs on", 0, (it) => escape(it.on), (it) => it.on],
-        ["Calls", 1, (it) => whole(it.count), (it) => it.count],
         ["Time", 1, (it) => seconds(it.time), (it) => it.time],
         ["Share", 1, share, (it) => it.time],
-      ], operatorRows(program).filter((it) => it.time), null, 3],
+        ["Calls", 1, (it) => whole(it.count), (it) => it.count],
+        ["Runs on", 0, (it) => escape(it.on), (it) => it.on],
+      ], operatorRows(program).filter((it) => it.time), null, 1],
       modules: () => [[
         ["Module", 0, (it) => escape(it.path || it.label), (it) => it.path],
-        ["Class", 0, (it) => `<span class="soft">${escape(it.type || it.kind)}</span>`, (it) => it.type],
-        ["Nodes", 1, (it) => whole(it.count), (it) => it.count],
         ["Time", 1, (it) => seconds(it.time), (it) => it.time],
         ["Share", 1, share, (it) => it.time],
-      ], [...program.byId.values()].filter((it) => isGroup(it) && it.parent && it.time), (it) => it.id, 3],
+        ["Nodes", 1, (it) => whole(it.count), (it) => it.count],
+        ["Class", 0, (it) => `<span class="soft">${escape(it.type || it.kind)}</span>`, (it) => it.type],
+      ], [...program.byId.values()].filter((it) => isGroup(it) && it.parent && it.time), (it) => it.id, 1],
     };
     let rows;
     const choose = (by) => {
@@ -197,7 +197,8 @@ const Views = {
     const { program } = app, rows = program.record.quantized;
     main.innerHTML = `<div class="page"><div><h1>Quantization</h1><p class="lead">${rows.length ? `${plural(rows.length, "tensor")} hold integers: q stands for (q − zero point) × scale.` : "Scales and zero points of tensors that hold integers."}</p></div><section class="card">${rows.length ? '<div class="scroll" id="rows"></div>' : '<p class="empty">No tensor of this method is quantized.</p>'}</section></div>`;
     if (!rows.length) return;
-    const scales = (it) => it.count > 1 ? `${it.range[0]} to ${it.range[1]} <span class="faint">${whole(it.count)} of them</span>` : it.scales.length ? String(it.scales[0]) : '<span class="faint">when it runs</span>';
+    const short = (scale) => scale && scale < 1e-3 ? scale.toExponential(3) : String(+scale.toPrecision(4));
+    const scales = (it) => it.count > 1 ? `${short(it.range[0])} to ${short(it.range[1])} <span class="faint">${whole(it.count)} of them</span>` : it.scales.length ? short(it.scales[0]) : '<span class="faint">when it runs</span>';
     const user = (it) => program.nodes.findIndex((node) => node.kind !== "delegate" && (node.in.includes(it.value) || node.out.includes(it.value)));
     const users = new Map(rows.map((it) => { const found = user(it); return [it, found < 0 ? it.node : found]; }));
     new Rows($("rows"), [
