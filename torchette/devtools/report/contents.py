@@ -540,9 +540,9 @@ def _median(times: Sequence[float]) -> float:
 def sizes(file: pte.PteFile, about: Description, texts: Texts) -> list[list[Any]]:
     """Each part of the file: kind, name, module, bytes, dtype. They sum to the file."""
     rows: list[list[Any]] = []
-    module_of = dict(_users(file, about))
+    module_of: dict[tuple[str, Any], Any] = dict(_users(file, about))
     segments = {item.index: item for item in about.segments}
-    constant_segment = getattr(file.program.constant_segment, "segment_index", None)
+    constants = [(it.offset, it.offset + it.nbytes) for it in about.segments if it.holds == "constants"]
     for constant in about.constants:
         key = "constants" if constant.kind == "constant" else "initial values"
         name = ", ".join(constant.names) or f"{constant.dtype}{constant.sizes}"
@@ -551,17 +551,19 @@ def sizes(file: pte.PteFile, about: Description, texts: Texts) -> list[list[Any]
     seen = set()
     for item in file.program.named_data:
         span = segments[item.segment_index]
-        if (span.offset, span.nbytes) in seen or item.segment_index == constant_segment:
+        shared = any(start <= span.offset < end for start, end in constants)  # with the program's own weights
+        if shared or (span.offset, span.nbytes) in seen:
             continue
         seen.add((span.offset, span.nbytes))
-        module, dtype, shape = module_of.get(("named", item.key), ("", "", ""))  # type: ignore[misc]
+        module, dtype, shape = module_of.get(("named", item.key), ("", "", ""))
         shown = f"{dtype}{shape}" if dtype else f"{item.key[:24]}"
         rows.append(["delegates", texts(shown), texts(module), span.nbytes, texts(dtype)])
-    rows += [
-        ["delegates", texts(f"{it.backend} {it.index}: graph"), texts(""), it.nbytes, texts("")]
-        for method in about.methods
-        for it in method.delegates
-    ]
+    blobs: dict[tuple[int, int], list[Any]] = {}  # equal delegates share one
+    for plan, method in zip(file.program.execution_plan, about.methods, strict=True):
+        for record, it in zip(plan.delegates, method.delegates, strict=True):
+            row = ["delegates", texts(f"{it.backend} {it.index}: graph"), texts(""), it.nbytes, texts("")]
+            blobs.setdefault((int(record.processed.location), record.processed.index), row)
+    rows += blobs.values()
     program = about.bytes_by_use.get("program", 0)
     rows.append(["program", texts("instructions, values, names"), texts(""), program, texts("")])
     counted = sum(row[3] for row in rows)
@@ -572,7 +574,7 @@ def sizes(file: pte.PteFile, about: Description, texts: Texts) -> list[list[Any]
 def _users(file: pte.PteFile, about: Description) -> Iterator[tuple[tuple[str, Any], Any]]:
     """The module that first uses each stored tensor."""
     named = file.named()
-    seen = set()
+    seen: set[tuple[str, Any]] = set()
     for plan, method in zip(file.program.execution_plan, about.methods, strict=True):
         calls = iter(
             [
