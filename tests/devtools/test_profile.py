@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo
+from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, PartInfo
 from torchette.devtools.profile import events_of, operations, trace_events
 from torchette.errors import FormatError
 from torchette.format import etdump
@@ -54,6 +54,17 @@ def test_time_is_counted_once() -> None:
     }
     assert all(it.calls == 2 for it in found)
     assert rows[("aten::add.out", 0, None)].source == "net.py:7"
+
+
+def test_parts_of_a_delegate_have_lines_of_their_own() -> None:
+    method = _method()
+    method.instructions[1].parts = [
+        PartInfo(4, "layers.0", "Linear", [FrameInfo("deep.py", 3, "forward", "")])
+    ]
+    sources = {it.part: it.source for it in operations(method, _execution(1, 0)) if it.instruction == 1}
+    assert sources[4] == "deep.py:3" and sources[None] == ""
+    (slice_,) = [it for it in trace_events(method, _execution(1, 0)) if it["args"].get("part") == 4]
+    assert slice_["args"]["source"] == "deep.py:3"
 
 
 def test_turns_of_a_loop_are_one_row() -> None:

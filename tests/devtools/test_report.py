@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.devtools.report_programs import SOURCE, encoder
@@ -228,3 +229,43 @@ def test_delegates_of_xnnpack_open(tmp_path: Path) -> None:
     assert any(method["nodes"][origin]["kind"] == "part" for origin, node in joined if node == kernel)
     graph = model_explorer.collection(pte.read(data), "net")["graphs"][0]
     assert any(node["namespace"].startswith("XnnpackBackend 0/features") for node in graph["nodes"])
+
+
+@pytest.fixture(scope="module")
+def delegated() -> bytes:
+    """A file with a quantized delegate of XNNPACK."""
+    torch = pytest.importorskip("torch")
+    import torchette
+    from torchette.cli.compile import _quantizer
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+    return bytes(
+        torchette.compile(net, (torch.randn(2, 8),), backend="xnnpack", quantizer=_quantizer("int8"))
+    )
+
+
+@pytest.mark.safety
+def test_damaged_files_give_a_page_or_a_format_error(delegated: bytes) -> None:
+    """Bytes of the program and of its delegate are changed at random; what is shown is still JSON."""
+    random = np.random.default_rng(0)
+    file = pte.read(delegated)
+    blob = file.delegate(file.program.execution_plan[0].delegates[0])
+    start = delegated.index(bytes(blob))
+    opened = refused = 0
+    for turn in range(400):
+        data = bytearray(delegated)
+        low, high = (start, start + len(blob)) if turn % 2 else (0, file.program_size)
+        for at in random.integers(low, high, 1 + turn % 3):
+            data[at] = random.integers(256)
+        try:
+            found = known(bytes(data), source_folders=[])
+        except FormatError:
+            refused += 1
+            continue
+        json.dumps(found, allow_nan=False)
+        nodes, values = len(found["methods"][0]["nodes"]), len(found["methods"][0]["values"])
+        for method in found["methods"][:1]:
+            assert all(0 <= a < nodes and 0 <= b < nodes for a, b, _ in edges(method))
+            assert all(0 <= it < values for node in method["nodes"] for it in (*node["in"], *node["out"]))
+            opened += not method["notes"]
+    assert opened > 20 and refused > 20

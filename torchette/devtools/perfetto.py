@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchette.devtools.inspect import MethodInfo, source_line
-from torchette.devtools.profile import instruction
+from torchette.devtools.profile import instruction, origin
 from torchette.runtime import Event
 
 _BEGIN, _END = 1, 2  # of TrackEvent.type
@@ -54,7 +54,8 @@ def _about(method: MethodInfo, event: Event) -> bytes:
         category = "backend" if event.in_delegate else info.kind
         name = info.op if info.kind == "delegate" and not event.in_delegate else name
         notes.append(_message(4, _text(10, "instruction") + _number(4, info.index)))
-        for key, value in (("module", info.module), ("source", source_line(info.source))):
+        where = origin(info, event.part)
+        for key, value in (("module", where.module), ("source", source_line(where.source))):
             if value:
                 notes.append(_message(4, _text(10, key) + _text(6, value)))
     if event.part is not None:

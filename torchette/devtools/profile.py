@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from torchette import notebook
-from torchette.devtools.inspect import InstructionInfo, MethodInfo, Table, printable, source_line
+from torchette.devtools.inspect import InstructionInfo, MethodInfo, PartInfo, Table, printable, source_line
 from torchette.errors import FormatError
 from torchette.runtime import Event, Method
 
@@ -156,8 +156,7 @@ def operations(method: MethodInfo, events: Iterable[Event]) -> list[Operation]:
         info = instruction(method, chain, place)
         backend = info.op if info.kind in ("kernel", "delegate") else name
         name = f"{backend}: {name or part}" if in_delegate else backend
-        inside = next((it for it in info.parts if it.handle == part), None) if in_delegate else None
-        source = source_line((inside or info).source)
+        source = source_line(origin(info, part).source)
         found.append(Operation(name, info.index, part, source, seconds, calls[key]))
     return found
 
@@ -165,6 +164,11 @@ def operations(method: MethodInfo, events: Iterable[Event]) -> list[Operation]:
 def instruction(method: MethodInfo, chain: int, place: int) -> InstructionInfo:
     """The instruction that an event belongs to."""
     return method.instructions[method.chains[chain] + place]
+
+
+def origin(info: InstructionInfo, part: int | None) -> InstructionInfo | PartInfo:
+    """Where an event comes from: the node of the delegate that has this debug handle, else the instruction."""
+    return next((it for it in info.parts if it.handle == part), info)
 
 
 def _own_times(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
@@ -249,7 +253,7 @@ def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, 
         name = event.name
         if event.chain is not None and event.instruction is not None:
             info = instruction(method, event.chain, event.instruction)
-            about |= {"instruction": info.index, "source": source_line(info.source)}
+            about |= {"instruction": info.index, "source": source_line(origin(info, event.part).source)}
             name = info.op if info.kind == "delegate" and not event.in_delegate else name
         if event.part is not None:
             about["part"] = event.part

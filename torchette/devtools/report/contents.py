@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import os
 import struct
 import sys
@@ -22,6 +23,7 @@ from torchette.format import pte
 LINES_AROUND = 4  # of a line of the model that a node comes from
 _LONGEST_LINE = 240  # characters
 _LARGEST_SOURCE = 4 << 20  # bytes; a larger file is no source of a model
+_DEEPEST = 64  # modules inside of each other
 _SCALES = 4  # that are shown, of many
 
 
@@ -86,9 +88,16 @@ def contents(
 def _bills(file: pte.PteFile) -> dict[str, list[tuple[str, int | str, str]]]:
     """The rows of each method's memory bill; none where the runtime is not built."""
     try:
-        return {bill.method_name: bill.rows() for bill in bills(file)}
+        found = bills(file, temp=False)  # no kernel of an unknown file runs for a page about it
     except TorchetteError:
         return {}
+    about = "kernels' scratch memory, which `torchette memory` measures"
+    return {
+        bill.method_name: [
+            (name, size, about if name == "temp" else remark) for name, size, remark in bill.rows()
+        ]
+        for bill in found
+    }
 
 
 class _Sources:
@@ -309,7 +318,7 @@ class _Method:
     ) -> int:
         node: dict[str, Any] = {"kind": kind, "op": self._texts(op), "in": list(inputs), "out": list(outputs)}
         if module:
-            node["module"] = self._texts(module)
+            node["module"] = self._texts(".".join(module.split(".")[:_DEEPEST]))
         if module_type:
             node["type"] = self._texts(module_type)
         if source >= 0:
@@ -395,10 +404,11 @@ class _Method:
             except (FormatError, IndexError, struct.error) as error:
                 self._notes.append(f"delegate {index} cannot be opened: {error}")
                 return False
-            arguments = [*item.inputs, *item.outputs]
+            arguments = dict(enumerate([*item.inputs, *item.outputs]))
             for number, value in graph.values.items():
-                if value.argument is not None and value.argument < len(arguments):
-                    numbers[number] = arguments[value.argument]
+                outer = arguments.get(value.argument, -1) if value.argument is not None else -1
+                if outer >= 0:
+                    numbers[number] = outer
                 else:
                     numbers[number] = len(self._values)
                     self._values.append(self._inner_value(value))
@@ -453,7 +463,7 @@ class _Method:
     def _quantization(
         self, value: int, found: xnnpack_graph.Quantization, dtype: str, sizes: Sequence[int], node: int
     ) -> None:
-        scales = found.scales
+        scales = [it for it in found.scales if math.isfinite(it)]
         self._quantized.append(
             {
                 "value": value,
