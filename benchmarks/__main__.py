@@ -3,7 +3,19 @@
 
 import sys
 
-from benchmarks import boards, codegen, families, images, integrity, models, sources, tax, threads, xnnpack
+from benchmarks import (
+    boards,
+    codegen,
+    families,
+    images,
+    integrity,
+    models,
+    report,
+    sources,
+    tax,
+    threads,
+    xnnpack,
+)
 
 PARTS = {
     "boards": boards.main,
@@ -11,6 +23,7 @@ PARTS = {
     "images": images.main,
     "integrity": integrity.main,
     "kernels": families.main,
+    "report": report.main,
     "sources": sources.main,
     "tax": tax.main,
     "threads": threads.main,

@@ -42,6 +42,7 @@ COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name 
 # "torchette" alone is the public surface, `torchette/__init__.py`.
 PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.errors": (),
+    "torchette.notebook": (),
     "torchette.pytree": ("torchette.errors",),
     "torchette.extension": (),
     "torchette.schema": (),
@@ -49,6 +50,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.devtools": (
         "torchette.errors",
         "torchette.format",
+        "torchette.notebook",
         "torchette.pytree",
         "torchette.runtime",
         "torchette.schema",
@@ -69,7 +71,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.format",
         "torchette.schema",
     ),
-    "torchette.runtime": ("torchette.errors", "torchette.schema"),
+    "torchette.runtime": ("torchette.errors", "torchette.notebook", "torchette.schema"),
     "torchette.targets": ("torchette.errors", "torchette.runtime"),
     "torchette.build": (
         "torchette.errors",
@@ -87,11 +89,12 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.runtime",
         "torchette.schema",
     ),
-    "torchette.model": ("torchette.errors", "torchette.pytree", "torchette.runtime"),
+    "torchette.model": ("torchette.errors", "torchette.notebook", "torchette.pytree", "torchette.runtime"),
     "torchette.custom_ops": ("torchette.errors", "torchette.exir.ops", "torchette.runtime"),
     **{
         f"torchette.exir.{name}": (
             "torchette.errors",
+            *(("torchette.notebook",) if name in ("delegation.explain", "pipeline", "program") else ()),
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
             *(("torchette.schema",) if name == "emit" else ()),
@@ -177,6 +180,7 @@ TORCH_FREE = (
     "torchette.compat",
     "torchette.device",
     "torchette.errors",
+    "torchette.notebook",
     "torchette.pytree",
     "torchette.format",
     "torchette.schema",

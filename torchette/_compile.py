@@ -38,6 +38,7 @@ from torchette.exir.config import (
     ExecutorchBackendConfig,
 )
 from torchette.exir.delegation.delegate import partitioner_named
+from torchette.exir.delegation.explain import Delegation
 from torchette.exir.fit import fit
 from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
@@ -79,16 +80,21 @@ class CompiledModel(Model):
 
     Attributes:
         program: the `ExecutorchProgramManager` with graphs, plan and records of the file.
+        delegations: by method, where its calls run, and why.
     """
 
     def __init__(
-        self, program: ExecutorchProgramManager, captured: Mapping[str, ExportedProgram] | None = None
+        self,
+        program: ExecutorchProgramManager,
+        captured: Mapping[str, ExportedProgram] | None = None,
+        delegations: Mapping[str, Delegation] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="torchette-")  # of weights that stand apart
         program.write_tensor_data_to_file(self._folder.name)
         super().__init__(program.buffer, data_files=sorted(Path(self._folder.name).iterdir()))
         self.program = program
         self._captured = dict(captured or {})
+        self.delegations = dict(delegations or {})
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the .pte file, and beside it the files of weights that stand apart (`external_constants`)."""
@@ -290,7 +296,7 @@ def compile(
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
-    model = CompiledModel(program, programs)
+    model = CompiledModel(program, programs, {name: lowered.delegation(name) for name in programs})
     if verify:
         model.sign(facts=_calibration(quantizer, calibration_sizes))
     return model

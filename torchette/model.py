@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from torchette import pytree
+from torchette import notebook, pytree
 from torchette.errors import FormatError, InputError, RuntimeLoadError
 from torchette.pytree import LEAF, Tree
 from torchette.runtime import Method, MethodMeta, Program, Runtime
@@ -141,6 +141,11 @@ class Model:
         ]
         return "\n".join(lines) + ">"
 
+    def _repr_html_(self) -> str:
+        name = self._source if isinstance(self._source, str) else "Model"
+        rows = [(method.signature, _size(sum(method.meta.planned_sizes))) for method in self.methods.values()]
+        return notebook.tables([("", ("method", "arena"), rows)], f"{name}, {_size(self.nbytes)}")
+
 
 class BoundMethod:
     """One method of a model, loaded when it is first called."""
@@ -236,6 +241,9 @@ class BoundMethod:
 
     def __repr__(self) -> str:
         return f"<method {self.signature}>"
+
+    def _repr_html_(self) -> str:
+        return self.meta._repr_html_()
 
 
 def _put_together(pairs: Any, what: str) -> Any:

@@ -128,6 +128,41 @@ def test_describes_a_known_file() -> None:
     assert (segment.offset, segment.nbytes, segment.holds) == (len(data) - 24, 24, "constants")
 
 
+def test_modules_and_parts_of_delegates_are_frames_without_a_file() -> None:
+    delegate = pte.FrameList(
+        [
+            pte.Frame("", 7, "layers.0", "Linear"),
+            pte.Frame("net.py", 3, "forward", ""),
+            pte.Frame("", 8, "layers.1", "ReLU"),
+            pte.Frame("", 0, "layers", "Sequential"),
+            pte.Frame("net.py", 9, "forward", ""),
+        ]
+    )
+    top = pte.FrameList([pte.Frame("net.py", 12, "forward", "x + 1")])
+    only_parts = pte.FrameList([pte.Frame("", 2, "a", "B")])
+    plan = pte.ExecutionPlan(
+        name="forward",
+        values=[pte.EValue(pte.Int(1))],
+        chains=[
+            pte.Chain(
+                instructions=[pte.Instruction(pte.MoveCall(0, 0))] * 3,
+                stacktrace=[delegate, top, only_parts],
+            )
+        ],
+        non_const_buffer_sizes=[0],
+    )
+    first, second, third = (
+        describe(bytes(pte.write(pte.Program(execution_plan=[plan])))).methods[0].instructions
+    )
+    assert [(it.handle, it.module, it.module_type, len(it.source)) for it in first.parts] == [
+        (7, "layers.0", "Linear", 1),
+        (8, "layers.1", "ReLU", 0),
+    ]
+    assert (first.module, first.module_type, first.source[0].line) == ("layers", "Sequential", 9)
+    assert (second.module, second.parts, second.source[0].code) == ("", [], "x + 1")
+    assert (third.module, third.source, third.parts[0].handle) == ("", [], 2)
+
+
 def test_text_has_what_a_person_looks_for() -> None:
     text = str(describe(scaled_sum()))
     (line,) = (line for line in text.splitlines() if "aten::add.out" in line)

@@ -167,3 +167,11 @@ def test_what_varies_is_said() -> None:
     (bill,) = bills(bytes(model.program.buffer))
     assert bill.temp is not None and bill.temp.varies and bill.temp.most > 0
     assert any("largest sizes" in remark for *_, remark in bill.rows())
+
+
+def test_kernels_are_not_called_with_what_is_no_string() -> None:
+    """A file may name any value as an argument; here a tensor stands where gelu has its string."""
+    tensor = (6, (2,), (0,))
+    assert (
+        runtime.scratch_bytes("aten::gelu.out", [tensor, tensor, tensor], runtime.kernel_levels()[0]) is None
+    )

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo
-from torchette.devtools.profile import operations, trace_events
+import pytest
+
+from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, PartInfo
+from torchette.devtools.profile import events_of, operations, trace_events
+from torchette.errors import FormatError
+from torchette.format import etdump
 from torchette.runtime import Event
 
 
@@ -52,6 +56,17 @@ def test_time_is_counted_once() -> None:
     assert rows[("aten::add.out", 0, None)].source == "net.py:7"
 
 
+def test_parts_of_a_delegate_have_lines_of_their_own() -> None:
+    method = _method()
+    method.instructions[1].parts = [
+        PartInfo(4, "layers.0", "Linear", [FrameInfo("deep.py", 3, "forward", "")])
+    ]
+    sources = {it.part: it.source for it in operations(method, _execution(1, 0)) if it.instruction == 1}
+    assert sources[4] == "deep.py:3" and sources[None] == ""
+    (slice_,) = [it for it in trace_events(method, _execution(1, 0)) if it["args"].get("part") == 4]
+    assert slice_["args"]["source"] == "deep.py:3"
+
+
 def test_turns_of_a_loop_are_one_row() -> None:
     turns = [Event(1, "aten::add.out", 0, 0, False, None, at, at + 3) for at in (10, 20, 30)]
     (row,) = operations(_method(), turns)
@@ -62,6 +77,48 @@ def test_an_operation_that_an_execution_skips_took_no_time_there() -> None:
     first, second = _execution(1, 0), _execution(2, 1000)
     found = operations(_method(), [*first, *second[:2]])
     assert [it.times[1] for it in found if it.instruction == 2] == [0.0]
+
+
+def _dump(*runs: tuple[str, list[Event]]) -> Any:
+    """An ETDump as a runtime writes it: what ends first comes first."""
+
+    def record(event: Event) -> Any:
+        return etdump.Event(
+            profile_event=etdump.ProfileEvent(
+                name=event.name,
+                chain_index=-1 if event.chain is None else event.chain,
+                instruction_id=-1 if event.instruction is None else event.instruction,
+                delegate_debug_id_int=-1 if event.part is None else event.part,
+                delegate_debug_id_str=event.name if event.in_delegate and event.part is None else None,
+                start_time=event.begin,
+                end_time=event.end,
+            )
+        )
+
+    ordered = [(name, sorted(events, key=lambda it: it.end)) for name, events in runs]
+    return etdump.ETDump(0, [etdump.RunData(name, events=[*map(record, held)]) for name, held in ordered])
+
+
+def test_a_dump_has_the_same_times() -> None:
+    load = [Event(0, "Method::init", None, None, False, None, 0, 900)]
+    first, second = _execution(1, 1000), _execution(2, 2000)
+    record = _dump(("Default", load), ("Execute", first), ("Execute", second))
+    events = events_of(etdump.load(etdump.dumps(record)), _method())
+    assert operations(_method(), events) == operations(_method(), [*load, *first, *second])
+
+
+def test_executorch_s_kernels_are_counted_once() -> None:
+    call = Event(1, "OPERATOR_CALL", 0, 0, False, None, 10, 40)
+    kernel = Event(1, "native_call_add.out", 0, 0, False, None, 15, 35)
+    (row,) = operations(_method(), events_of(_dump(("Execute", [call, kernel])), _method()))
+    assert (row.name, row.times) == ("aten::add.out", [20e-9])
+
+
+def test_a_dump_of_another_method_is_refused() -> None:
+    for chain, place in ((0, 2), (2, 0), (1, 9)):
+        stray = Event(1, "aten::add.out", chain, place, False, None, 0, 1)
+        with pytest.raises(FormatError, match=f"instruction {place} of chain {chain}"):
+            events_of(_dump(("Execute", [stray])), _method())
 
 
 def test_a_trace_has_loading_too_and_names_backends() -> None:

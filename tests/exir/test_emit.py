@@ -413,14 +413,16 @@ def test_lines_of_the_model_are_short_and_of_the_user():
     emitted = Emitted(program, source_lines=True)
     lists = emitted.plan().chains[0].stacktrace
     assert len(lists) == len(emitted.plan().chains[0].instructions) > 2
-    places = {(frame.filename, frame.name, frame.context) for each in lists for frame in each.items}
+    modules = [[(it.name, it.context) for it in each.items if not it.filename] for each in lists]
+    assert modules[0] == [("layers.0", "Linear")] and modules[-1] == []  # exp is the model's own
+    places = {(it.filename, it.name, it.context) for each in lists for it in each.items if it.filename}
     ((file, function, text),) = places
     assert (
         file.endswith("exir/test_emit.py")
         and not file.startswith("/")
         and (function, text) == ("forward", "")
     )
-    assert len(emitted.bytes) < 1.15 * len(Emitted(program).bytes)
+    assert len(emitted.bytes) < 1.2 * len(Emitted(program).bytes)
 
 
 def test_lines_of_the_model_are_the_same_in_every_checkout(tmp_path, monkeypatch):

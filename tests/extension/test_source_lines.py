@@ -78,6 +78,25 @@ def test_a_whole_stack_trace_gives_its_innermost_line_outside_of_torch() -> None
     assert f"{line_of('[index]')}, in forward: rows = table.exp()[index]" in str(caught.value)
 
 
+@pytest.mark.parametrize("config", [{}, {"emit_stacktrace": True}])
+def test_the_module_is_named_with_its_line(config: dict) -> None:
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lookups = torch.nn.ModuleList([Rows()])
+
+        def forward(self, table, index):
+            return self.lookups[0](table, index)
+
+    exported = torch.export.export(Outer().eval(), (TABLE, INDEX))
+    data = to_edge(exported).to_executorch(ExecutorchBackendConfig(**config)).buffer
+    with pytest.raises(ExecutionError) as caught:
+        Runtime.get().load_program(data).load_method("forward").execute([TABLE, OUTSIDE])
+    assert f"{line_of('[index]')}, in forward of lookups.0" in str(caught.value)
+    modules = {(it.module, it.module_type) for it in describe(data).methods[0].instructions}
+    assert modules == {("lookups.0", "Rows")}
+
+
 def test_an_execution_that_was_cancelled_names_no_line(model: Path) -> None:
     method = Runtime.get().load_program(model).load_method("forward")
     method.cancel()

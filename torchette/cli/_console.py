@@ -101,8 +101,3 @@ def bytes_text(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GB"
-
-
-def milliseconds(seconds: float) -> str:
-    """``0.00123`` -> ``1.23 ms``; below a tenth of a millisecond in microseconds."""
-    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"

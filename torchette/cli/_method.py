@@ -43,18 +43,23 @@ def choose(options: argparse.Namespace) -> Chosen:
         UsageError: there is no such method, or not one input for each that it takes.
         FormatError: the file is no program.
     """
-    methods = {method.name: method for method in describe(options.file).methods}
-    name = options.method or (next(iter(methods)) if len(methods) == 1 else "forward")
-    if name not in methods:
-        raise UsageError(f"{options.file} has no method {name!r}; it has {', '.join(sorted(methods))}")
-    info = methods[name]
+    info = named(describe(options.file).methods, options)
     if options.inputs is None:
         return Chosen(options.file, info, _made_up(info, options.seed))
     given = inputs.from_texts(options.inputs, seed=options.seed)
     if len(given) != len(info.inputs):
         wanted = ", ".join(f"{port.name} {port.text}" for port in info.inputs)
-        raise UsageError(f"{name} takes {len(info.inputs)} inputs ({wanted}), {len(given)} are given")
+        raise UsageError(f"{info.name} takes {len(info.inputs)} inputs ({wanted}), {len(given)} are given")
     return Chosen(options.file, info, list(given))
+
+
+def named(methods: list[MethodInfo], options: argparse.Namespace) -> MethodInfo:
+    """The method that the options name. UsageError: there is none."""
+    known = {method.name: method for method in methods}
+    name = options.method or (next(iter(known)) if len(known) == 1 else "forward")
+    if name not in known:
+        raise UsageError(f"{options.file} has no method {name!r}; it has {', '.join(sorted(known))}")
+    return known[name]
 
 
 def load(chosen: Chosen, *, tracing: bool = False) -> Any:

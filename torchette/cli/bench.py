@@ -17,10 +17,9 @@ import argparse
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from torchette.cli import DONE, UsageError, _method
-from torchette.cli._console import milliseconds, print_json, print_table
+from torchette.cli._console import print_json, print_table
+from torchette.devtools.profile import milliseconds, quantiles
 
 LOADS = 10
 
@@ -62,9 +61,3 @@ def seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-def quantiles(times: list[float]) -> dict[str, float]:
-    """The 10th, 50th and 90th percentile of the runs, and the shortest."""
-    p10, p50, p90 = map(float, np.percentile(times, [10, 50, 90]))
-    return {"p10": p10, "p50": p50, "p90": p90, "min": min(times)}

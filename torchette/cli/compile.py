@@ -121,6 +121,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
     parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
     parser.add_argument("--report", action="store_true", help="print what every pass did")
+    parser.add_argument(
+        "--report-page",
+        metavar="FILE.html",
+        type=Path,
+        help="write `torchette report`'s page, which then says why each call runs where it does",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -191,6 +197,10 @@ def _compile(options: argparse.Namespace) -> int:
             verify=options.verify,
         )
     model.save(path)
+    if options.report_page:
+        from torchette.devtools.report import write_report
+
+        write_report(path, options.report_page, placements=model.delegations)
     facts = {
         "file": str(path),
         "bytes": path.stat().st_size,

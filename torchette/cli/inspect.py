@@ -9,6 +9,7 @@ examples:
   torchette inspect model.pte
   torchette inspect model.pte --brief            operators counted instead of listed
   torchette inspect model.pte --json | jq '.methods[0].inputs'
+  torchette inspect model.pte --csv instructions  one row an instruction, for a spreadsheet
   torchette inspect --schema                     the JSON Schema of the output of --json
 """
 
@@ -23,6 +24,9 @@ from torchette.cli._console import print_json, print_table
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a .pte file")
     parser.add_argument("--brief", action="store_true", help="omit instructions and constants")
+    parser.add_argument(
+        "--csv", choices=("instructions", "values", "constants"), help="print a row for each of these as CSV"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema that --json follows")
 
@@ -36,6 +40,9 @@ def run(options: argparse.Namespace) -> int:
     if options.file is None:
         raise UsageError("name a .pte file")
     description = describe(options.file)
+    if options.csv:
+        print(description.data(options.csv).to_csv(), end="")
+        return DONE
     if options.json:
         print(description.to_json(indent=2))
         return DONE

@@ -81,9 +81,8 @@ def run(options: argparse.Namespace) -> int:
         if number:
             print()
         bill = bill_of[method.name]
-        print_table(
-            ("memory", "bytes", ""), bill.rows(), title=f"{method.name}, {bill.target}: bytes of each memory"
-        )
+        table = bill.table()
+        print_table(table.columns, table.rows, title=table.title)
         for name, tensors, size in drawings[method.name]:
             print(f"\n{name} over time")
             print(arena_picture.text(tensors, size, len(method.instructions)))

@@ -12,6 +12,8 @@ examples:
   torchette profile net.pte -n 200 --top 10
   torchette profile net.pte --trace trace.json   # for chrome://tracing or ui.perfetto.dev
   torchette profile net.pte --etdump net.etdp     # for an Inspector, ours or ExecuTorch's
+  torchette profile net.pte --perfetto net.perfetto-trace   # smaller and quicker to open in ui.perfetto.dev
+  torchette profile net.pte --csv times.csv
   torchette profile net.pte --inputs photo.npy --json
 """
 
@@ -22,9 +24,8 @@ import json
 from pathlib import Path
 
 from torchette.cli import DONE, UsageError, _method
-from torchette.cli._console import milliseconds, print_json, print_table
-from torchette.cli.bench import quantiles
-from torchette.devtools import profile
+from torchette.cli._console import print_json, print_table
+from torchette.devtools import perfetto, profile
 from torchette.devtools.inspect import describe
 from torchette.format import etdump
 
@@ -36,6 +37,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the first rows (default: all)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="also write every run as a Chrome trace")
     parser.add_argument("--etdump", type=Path, metavar="FILE", help="also write every run as an ETDump")
+    parser.add_argument("--perfetto", type=Path, metavar="FILE", help="also write every run for Perfetto")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="also write the operations as CSV, in seconds"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, in seconds")
 
 
@@ -45,52 +50,21 @@ def run(options: argparse.Namespace) -> int:
     chosen = _method.choose(options)
     method = _method.load(chosen, tracing=True)
     plan = {info.name: info for info in describe(chosen.path).methods}[method.metadata.plan_name]
-    for _ in range(options.warm_up):
-        method.execute(chosen.inputs)
-    before = method.take_events()
-    for _ in range(options.n):
-        method.execute(chosen.inputs)
-    events = method.take_events()
+    result = profile.profile(
+        method, plan, chosen.inputs, options.n, warm_up=options.warm_up, name=str(chosen.path)
+    )
     if options.trace:
-        trace = profile.trace_events(plan, [*before, *events])
+        trace = profile.trace_events(plan, result.events)
         options.trace.write_text(json.dumps({"traceEvents": trace}))
     if options.etdump:
-        options.etdump.write_bytes(etdump.dumps(profile.etdump_of([*before, *events])))
-    rows = [
-        {
-            "name": it.name,
-            "instruction": it.instruction,
-            "part": it.part,
-            "source": it.source,
-            "calls": it.calls / options.n,
-            **quantiles(it.times),
-        }
-        for it in profile.operations(plan, events)
-    ]
-    total = sum(row["p50"] for row in rows)
-    rows.sort(key=lambda row: -row["p50"])
-    for row in rows:
-        row["share"] = row["p50"] / total if total else 0.0
+        options.etdump.write_bytes(etdump.dumps(profile.etdump_of(result.events)))
+    if options.perfetto:
+        options.perfetto.write_bytes(perfetto.trace(plan, result.events, name=str(chosen.path)))
+    if options.csv:
+        options.csv.write_text(result.data().to_csv(), encoding="utf-8")
     if options.json:
-        print_json(rows)
+        print_json(result.rows())
         return DONE
-    print_table(
-        ["share", "p50", "p10", "p90", "calls", "at", "operation", "source"],
-        [
-            [
-                f"{row['share']:6.1%}",
-                *(milliseconds(row[name]) for name in ("p50", "p10", "p90")),
-                f"{row['calls']:g}",
-                "" if row["instruction"] is None else _place(row["instruction"], row["part"]),
-                row["name"],
-                row["source"],
-            ]
-            for row in rows[: options.top]
-        ],
-        title=f"{chosen.path}, {plan.name}: {milliseconds(total)} in {len(rows)} operations, {options.n} runs",
-    )
+    table = result.table(options.top)
+    print_table(table.columns, table.rows, title=table.title)
     return DONE
-
-
-def _place(instruction: int, part: int | None) -> str:
-    return str(instruction) if part is None else f"{instruction}:{part}"

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from torchette.cli import DONE, UsageError, _method
-from torchette.cli._console import milliseconds, note, print_json, print_table
+from torchette.cli._console import note, print_json, print_table
+from torchette.devtools.profile import milliseconds
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ _HOMES = {
     "parse_etrecord": "torchette.devtools.etrecord",
 }
 
-__all__ = [*sorted(_HOMES), "inspector"]  # noqa: PLE0604
+__all__ = [*sorted(_HOMES), "inspector"]
 
 
 def __getattr__(name: str) -> Any:

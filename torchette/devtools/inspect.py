@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import math
 import re
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchette import schema
+from torchette import notebook, schema
 from torchette.devtools import receipt
 from torchette.format import pte
 
@@ -89,6 +91,16 @@ class FrameInfo:
 
 
 @dataclass
+class PartInfo:
+    """A node that a delegate was made of."""
+
+    handle: int  # its debug handle
+    module: str
+    module_type: str
+    source: list[FrameInfo]
+
+
+@dataclass
 class InstructionInfo:
     """An instruction; `inputs` and `outputs` are indices of values."""
 
@@ -99,6 +111,9 @@ class InstructionInfo:
     outputs: list[int]
     destination: int | None  # of a jump
     source: list[FrameInfo]  # outermost first; empty if not stored
+    module: str = ""  # the path of the module that it comes from; empty at the top, or if not stored
+    module_type: str = ""  # its class
+    parts: list[PartInfo] = field(default_factory=list)  # of a delegate, if stored
 
 
 @dataclass
@@ -161,11 +176,34 @@ class SegmentInfo:
 
 
 class Table(NamedTuple):
-    """A table for people."""
+    """A table; prints as aligned text."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
+
+    def to_csv(self) -> str:
+        """The table as CSV, the columns' names first."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def to_dataframe(self) -> Any:
+        """The table as a pandas DataFrame. ImportError: pandas is not installed."""
+        import pandas
+
+        return pandas.DataFrame(self.rows, columns=list(self.columns))
+
+    def __str__(self) -> str:
+        rows = [
+            self.columns,
+            *([f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in self.rows),
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join([self.title, *(f"  {line}" for line in lines)])
 
 
 @dataclass
@@ -216,7 +254,66 @@ class Description:
 
     def __str__(self) -> str:
         """The tables as aligned text."""
-        return "\n\n".join(map(table_text, self.tables()))
+        return "\n\n".join(map(str, self.tables()))
+
+    def data(self, what: str = "instructions") -> Table:
+        """A table with a row for each of the "instructions", "values" or "constants", for CSV and pandas: numbers are
+        numbers and nothing is left out. ValueError for another word."""
+        if what not in ("instructions", "values", "constants"):
+            raise ValueError(f"there is no table {what!r}; there are instructions, values and constants")
+        if what == "instructions":
+            columns: tuple[str, ...] = (
+                "method",
+                "index",
+                "kind",
+                "operator",
+                "module",
+                "source",
+                "inputs",
+                "outputs",
+            )
+            rows: list[tuple[Any, ...]] = [
+                (
+                    method.name,
+                    it.index,
+                    it.kind,
+                    it.op,
+                    it.module,
+                    source_line(it.source),
+                    " ".join(map(str, it.inputs)),
+                    " ".join(map(str, it.outputs)),
+                )
+                for method in self.methods
+                for it in method.instructions
+            ]
+        elif what == "values":
+            names = ("dtype", "sizes", "nbytes", "storage", "memory_id", "memory_offset", "name")
+            columns = ("method", "index", "kind", *names, "value")
+            rows = [
+                (
+                    method.name,
+                    it.index,
+                    it.kind,
+                    *(_plain_cell(getattr(it.tensor, name)) if it.tensor else None for name in names),
+                    _plain_cell(it.value),
+                )
+                for method in self.methods
+                for it in method.values
+            ]
+        else:
+            columns = ("kind", "index", "dtype", "sizes", "nbytes", "uses", "names")
+            rows = [
+                (it.kind, it.index, it.dtype, _plain_cell(it.sizes), it.nbytes, it.uses, " ".join(it.names))
+                for it in self.constants
+            ]
+        return Table(what, columns, rows)
+
+    def to_dataframe(self, what: str = "instructions") -> Any:
+        """`data` as a pandas DataFrame. ImportError: pandas is not installed."""
+        return self.data(what).to_dataframe()
+
+    def _repr_html_(self) -> str:
+        return notebook.tables(self.tables(brief=True))
 
 
 def describe(source: str | Path | bytes | pte.PteFile) -> Description:
@@ -375,20 +472,25 @@ def _output_name(path: tuple[Any, ...]) -> str:
 
 def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, frames: Any) -> InstructionInfo:
     kind = type(call).__name__
-    op = _operator_name(plan, call)
-    items = frames.items if frames else []
-    source = [FrameInfo(f.filename or "", f.lineno, f.name or "", f.context or "") for f in items]
+    *parts, (_, module, module_type, source) = _origins(frames)
+    info = InstructionInfo(
+        index, "free", _operator_name(plan, call), [], [], None, source, module, module_type
+    )
+    info.parts = [PartInfo(*part) for part in parts]
     if kind == "KernelCall":
-        inputs, outputs = _split_arguments(values, call.args)
-        return InstructionInfo(index, "kernel", op, inputs, outputs, None, source)
-    if kind == "DelegateCall":
-        return InstructionInfo(index, "delegate", op, list(call.args), [], None, source)
-    if kind == "MoveCall":
-        return InstructionInfo(index, op, op, [call.move_from], [call.move_to], None, source)
-    if kind == "JumpFalseCall":
-        to = call.destination_instruction
-        return InstructionInfo(index, op, op, [call.cond_value_index], [], to, source)
-    return InstructionInfo(index, op, op, [call.value_index], [], None, source)
+        info.kind = "kernel"
+        info.inputs, info.outputs = _split_arguments(values, call.args)
+    elif kind == "DelegateCall":
+        info.kind, info.inputs = "delegate", list(call.args)
+    elif kind == "MoveCall":
+        info.kind = info.op
+        info.inputs, info.outputs = [call.move_from], [call.move_to]
+    elif kind == "JumpFalseCall":
+        info.kind = info.op
+        info.inputs, info.destination = [call.cond_value_index], call.destination_instruction
+    else:
+        info.inputs = [call.value_index]
+    return info
 
 
 def operator_names(plan: Any) -> list[list[str]]:
@@ -404,6 +506,22 @@ def _operator_name(plan: Any, call: Any) -> str:
     if kind == "DelegateCall":
         return plan.delegates[call.delegate_index].id
     return {"MoveCall": "move", "JumpFalseCall": "jump_false"}.get(kind, "free")
+
+
+def _origins(frames: Any) -> list[tuple[int, str, str, list[FrameInfo]]]:
+    """Debug handle, module, its class and lines: of each part of a delegate, and last those of the instruction itself.
+
+    A frame without a file is a module, and opens the lines that follow it (torchette/schema/program.fbs).
+    """
+    found: list[tuple[int, str, str, list[FrameInfo]]] = []
+    for frame in frames.items if frames else ():
+        if not frame.filename:
+            found.append((frame.lineno, frame.name or "", frame.context or "", []))
+            continue
+        if not found:
+            found.append((0, "", "", []))
+        found[-1][3].append(FrameInfo(frame.filename, frame.lineno, frame.name or "", frame.context or ""))
+    return found if found and not found[-1][0] else [*found, (0, "", "", [])]
 
 
 def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int], list[int]]:
@@ -550,19 +668,15 @@ def _place(value: ValueInfo) -> str:
     return value.tensor.place if value.tensor else str(value.value)
 
 
+def _plain_cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
 def printable(cell: Any) -> Any:
     """A text from a file without what would control a terminal; anything else as it is."""
     if not isinstance(cell, str) or cell.isprintable():
         return cell
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
-
-
-def table_text(table: Table) -> str:
-    """A table as aligned text."""
-    rows = [table.columns, *([f"{c:,}" if isinstance(c, int) else c for c in row] for row in table.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join([table.title, *(f"  {line}" for line in lines)])
 
 
 def json_schema() -> dict[str, Any]:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchette.devtools.inspect import MethodInfo, TensorInfo
+from torchette import notebook
+from torchette.devtools.inspect import MethodInfo, Table, TensorInfo
 from torchette.errors import FormatError, RuntimeLoadError
 from torchette.format import pte
 from torchette.schema import LAYOUTS
@@ -292,6 +293,17 @@ class Bill:
     def ram(self) -> int:
         """Planned, method, temp and dynamic memory together, as far as they are known."""
         return sum(self.planned) + self.method + (self.temp.most if self.temp else 0) + (self.dynamic or 0)
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return notebook.tables([self.table()])
+
+    def table(self) -> Table:
+        """The rows with their title."""
+        title = f"{self.method_name}, {self.target}: bytes of each memory"
+        return Table(title, ("memory", "bytes", ""), list(self.rows()))
 
     def to_dict(self) -> dict[str, Any]:
         """The bill as dicts, lists, strings, numbers and None."""

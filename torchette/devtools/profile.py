@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the events of a method's executions, and the program. Out: how long each operation takes, and the
 # same over time as a Chrome trace or an ETDump.
-"""The time of each operation of a method: `operations` for a table, `trace_events` for chrome://tracing and Perfetto,
-`etdump_of` for Inspectors."""
+"""The time of each operation of a method: `profile` runs it, `operations` reads events, `trace_events` makes a trace for
+chrome://tracing, `etdump_of` a dump for Inspectors; torchette/devtools/perfetto.py makes a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchette.devtools.inspect import InstructionInfo, MethodInfo, source_line
+import numpy as np
+
+from torchette import notebook
+from torchette.devtools.inspect import InstructionInfo, MethodInfo, PartInfo, Table, printable, source_line
+from torchette.errors import FormatError
 from torchette.format import etdump
-from torchette.runtime import Event
+from torchette.runtime import Event, Method
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,109 @@ class Operation:
     source: str  # the line of the model, if the file has it
     times: list[float]  # seconds of each execution, without parts that have their own row
     calls: int  # in all executions together
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a method's executions goes; prints as a table, in a notebook too."""
+
+    title: str  # the file and the method
+    runs: int
+    operations: list[Operation]  # in the order of their first start
+    events: list[Event]  # of all executions, those to warm up and loading first
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each operation, the slowest first: times are in seconds, `share` is the part of all medians."""
+        rows: list[dict[str, Any]] = [
+            {
+                "name": it.name,
+                "instruction": it.instruction,
+                "part": it.part,
+                "source": it.source,
+                "calls": it.calls / self.runs,
+                **quantiles(it.times),
+            }
+            for it in self.operations
+        ]
+        total = sum(row["p50"] for row in rows)
+        for row in rows:
+            row["share"] = row["p50"] / total if total else 0.0
+        return sorted(rows, key=lambda row: -row["p50"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The profile as dicts, lists, strings, numbers and None."""
+        return {"title": self.title, "runs": self.runs, "operations": self.rows()}
+
+    def table(self, top: int | None = None) -> Table:
+        """The rows for people; only the first `top` of them."""
+        rows = self.rows()
+        total = sum(row["p50"] for row in rows)
+        cells = [
+            (
+                f"{row['share']:6.1%}",
+                *(milliseconds(row[name]) for name in ("p50", "p10", "p90")),
+                f"{row['calls']:g}",
+                _place(row["instruction"], row["part"]),
+                printable(row["name"]),
+                printable(row["source"]),
+            )
+            for row in rows[:top]
+        ]
+        title = f"{self.title}: {milliseconds(total)} in {len(rows)} operations, {self.runs} runs"
+        return Table(title, ("share", "p50", "p10", "p90", "calls", "at", "operation", "source"), cells)
+
+    def data(self) -> Table:
+        """The rows as numbers, for CSV and pandas."""
+        rows = self.rows()
+        names = ("name", "instruction", "part", "source", "calls", "p10", "p50", "p90", "min", "share")
+        return Table(self.title, names, [tuple(row[name] for name in names) for row in rows])
+
+    def to_dataframe(self) -> Any:
+        """The rows as a pandas DataFrame. ImportError: pandas is not installed."""
+        return self.data().to_dataframe()
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return notebook.tables([self.table()])
+
+
+def profile(
+    method: Method, info: MethodInfo, inputs: Sequence[Any], runs: int, *, warm_up: int = 3, name: str = ""
+) -> Profile:
+    """Runs a method and says where its time goes.
+
+    Args:
+        method: loaded with ``tracing=True``.
+        info: what `describe` says about the plan that it runs (`MethodMeta.plan_name`).
+        inputs: as `Method.execute` takes them.
+        runs: executions that count; `warm_up` more come first.
+        name: of the file, for the title.
+    """
+    for _ in range(warm_up):
+        method.execute(inputs)
+    before = method.take_events()
+    for _ in range(runs):
+        method.execute(inputs)
+    events = method.take_events()
+    title = f"{name}, {info.name}" if name else info.name
+    return Profile(title, runs, operations(info, events), [*before, *events])
+
+
+def quantiles(times: Sequence[float]) -> dict[str, float]:
+    """The 10th, 50th and 90th percentile of the runs, and the shortest."""
+    p10, p50, p90 = map(float, np.percentile(times, [10, 50, 90]))
+    return {"p10": p10, "p50": p50, "p90": p90, "min": min(times)}
+
+
+def milliseconds(seconds: float) -> str:
+    """``0.00123`` -> ``1.23 ms``; below a tenth of a millisecond in microseconds."""
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"
+
+
+def _place(instruction: int | None, part: int | None) -> str:
+    return "" if instruction is None else str(instruction) if part is None else f"{instruction}:{part}"
 
 
 def operations(method: MethodInfo, events: Iterable[Event]) -> list[Operation]:
@@ -48,15 +155,21 @@ def operations(method: MethodInfo, events: Iterable[Event]) -> list[Operation]:
             found.append(Operation(name, None, None, "", seconds, calls[key]))
             continue
         info = instruction(method, chain, place)
-        backend = info.op if info.kind == "delegate" else name
+        backend = info.op if info.kind in ("kernel", "delegate") else name
         name = f"{backend}: {name or part}" if in_delegate else backend
-        found.append(Operation(name, info.index, part, source_line(info.source), seconds, calls[key]))
+        source = source_line(origin(info, part).source)
+        found.append(Operation(name, info.index, part, source, seconds, calls[key]))
     return found
 
 
 def instruction(method: MethodInfo, chain: int, place: int) -> InstructionInfo:
     """The instruction that an event belongs to."""
     return method.instructions[method.chains[chain] + place]
+
+
+def origin(info: InstructionInfo, part: int | None) -> InstructionInfo | PartInfo:
+    """Where an event comes from: the node of the delegate that has this debug handle, else the instruction."""
+    return next((it for it in info.parts if it.handle == part), info)
 
 
 def _own_times(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
@@ -83,6 +196,55 @@ def _holds(outer: Event, inner: Event) -> bool:
     return same and (not outer.in_delegate or outer.end >= inner.end > inner.begin >= outer.begin)
 
 
+def events_of(dump: Any, method: MethodInfo) -> list[Event]:
+    """The events of an ETDump record (`torchette.format.etdump`), ours or ExecuTorch's, as `Method.take_events` has them.
+
+    Raises:
+        FormatError: an event belongs to an instruction that the method has not: the dump is of another program or method.
+    """
+    found = []
+    block = 0
+    for run in dump.run_data:
+        executes = run.name == "Execute"
+        block += executes
+        timed = [it.profile_event for it in run.events if it.profile_event is not None]
+        # ExecuTorch times the kernel inside of its call: one of them is enough
+        kernels = {
+            (it.chain_index, it.instruction_id) for it in timed if (it.name or "").startswith("native_call_")
+        }
+        for it in timed:
+            place = (it.chain_index, it.instruction_id)
+            if it.name == "OPERATOR_CALL" and place in kernels:
+                continue
+            at_all = it.chain_index >= 0 and it.instruction_id >= 0
+            if at_all and not _has(method, *place):
+                raise FormatError(
+                    f"The dump has instruction {it.instruction_id} of chain {it.chain_index}, method {method.name!r} has not",
+                    hints=["use the program and the method that the dump is of"],
+                )
+            part = it.delegate_debug_id_int
+            inside = part >= 0 or bool(it.delegate_debug_id_str)
+            found.append(
+                Event(
+                    block if executes else 0,
+                    it.delegate_debug_id_str or it.name or "",
+                    it.chain_index if at_all else None,
+                    it.instruction_id if at_all else None,
+                    inside,
+                    part if part >= 0 else None,
+                    it.start_time,
+                    max(it.start_time, it.end_time),
+                )
+            )
+    # what is around comes before what is inside of it
+    return sorted(found, key=lambda it: (it.block, it.begin, it.chain is not None, it.in_delegate, -it.end))
+
+
+def _has(method: MethodInfo, chain: int, place: int) -> bool:
+    ends = [*method.chains[1:], len(method.instructions)]
+    return chain < len(method.chains) and method.chains[chain] + place < ends[chain]
+
+
 def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, Any]]:
     """The events of a Chrome trace, loading included: microseconds since the first of them."""
     start = min((event.begin for event in events), default=0)
@@ -92,7 +254,7 @@ def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, 
         name = event.name
         if event.chain is not None and event.instruction is not None:
             info = instruction(method, event.chain, event.instruction)
-            about |= {"instruction": info.index, "source": source_line(info.source)}
+            about |= {"instruction": info.index, "source": source_line(origin(info, event.part).source)}
             name = info.op if info.kind == "delegate" and not event.in_delegate else name
         if event.part is not None:
             about["part"] = event.part

@@ -249,4 +249,4 @@ def _place(method: MethodInfo | None, instruction: InstructionInfo | None) -> st
     """The module that an instruction comes from, or else the line of the model, if the file has it."""
     if method is None or instruction is None:
         return ""
-    return getattr(instruction, "module", "") or source_line(instruction.source)
+    return instruction.module or source_line(instruction.source)

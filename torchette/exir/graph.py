@@ -332,11 +332,18 @@ def place(node: Node) -> str:
         # An input has no line of its own; where it is first used, the user will recognise it.
         used = next((user for user in node.users if isinstance(user.meta.get("stack_trace"), str)), None)
         return f"{node.name}, first used at {place(used)}" if used is not None else f"input {node.name}"
+    path, kind = module_of(node)
+    return f"module {path or '(top)'} ({kind})" if kind else f"node {node.name}"
+
+
+def module_of(node: Node) -> tuple[str, str]:
+    """The innermost module that a node comes from: its path in the model, empty for the model itself, and its class.
+    Both are empty where a pass made the node of nothing."""
     modules = node.meta.get("nn_module_stack")
-    if modules:
-        path, kind = list(modules.values())[-1]
-        return f"module {path or '(top)'} ({kind.rsplit('.', 1)[-1] if isinstance(kind, str) else kind.__name__})"
-    return f"node {node.name}"
+    if not modules:
+        return "", ""
+    path, kind = list(modules.values())[-1]
+    return path, kind.rsplit(".", 1)[-1] if isinstance(kind, str) else kind.__name__
 
 
 def shape_text(value: Any) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from torchette import notebook
 from torchette.errors import InputTypeError, PassError, TorchetteError, UnsupportedError
 from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
@@ -321,6 +323,23 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.records))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The records as dicts, lists, strings and numbers."""
+        return {"records": [{**dataclasses.asdict(it), "notes": list(it.notes)} for it in self.records]}
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                it.stage,
+                it.name,
+                f"{it.seconds * 1000:.1f} ms",
+                f"{it.nodes_before} → {it.nodes_after}",
+                "; ".join(it.notes),
+            )
+            for it in self.records
+        ]
+        return notebook.tables([("", ("stage", "pass", "time", "nodes", ""), rows)], f"{len(rows)} passes")
 
     def notes(self, name: str) -> list[str]:
         """What the passes of this name recorded."""

@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO
 import torch
 from torch.export import ExportedProgram
 
-from torchette import runtime
+from torchette import notebook, runtime
 from torchette.errors import InputError, InputTypeError, MissingKernelWarning, kernel_hints
 from torchette.exir import ops
 from torchette.exir.config import DynamicMemoryPlanningMode as DynamicMemoryPlanningMode
@@ -376,6 +376,9 @@ class EdgeProgramManager:
             self, [f"{name}: {_signature_text(p)}" for name, p in sorted(self._programs.items())]
         )
 
+    def _repr_html_(self) -> str:
+        return _html(self)
+
 
 def _warn_of_missing_kernels(program: ExecutorchProgramManager) -> None:
     """The device may have kernels that this machine has not, so that nothing is refused here."""
@@ -528,7 +531,10 @@ class ExecutorchProgramManager:
         if self._etrecord is None:
             raise InputError(
                 "this program has no ETRecord",
-                hints=["to_edge(..., generate_etrecord=True)", "to_edge_transform_and_lower(..., generate_etrecord=True)"],
+                hints=[
+                    "to_edge(..., generate_etrecord=True)",
+                    "to_edge_transform_and_lower(..., generate_etrecord=True)",
+                ],
             )
         return self._etrecord
 
@@ -565,6 +571,9 @@ class ExecutorchProgramManager:
             )
         return _describe(self, [f"{len(self._pte)} bytes", *lines])
 
+    def _repr_html_(self) -> str:
+        return _html(self)
+
 
 def _method(items: Mapping[str, Any], name: str) -> Any:
     if name not in items:
@@ -575,6 +584,11 @@ def _method(items: Mapping[str, Any], name: str) -> Any:
 def _describe(manager: Any, lines: list[str]) -> str:
     constants = [f"{name}: constant" for name in sorted(manager.config_methods)]
     return "\n  ".join([f"{type(manager).__name__}", *lines, *constants])
+
+
+def _html(manager: Any) -> str:
+    heading, *lines = repr(manager).split("\n  ")
+    return notebook.tables([("", (), [(line,) for line in lines])], heading)
 
 
 def _signature_text(program: ExportedProgram) -> str:

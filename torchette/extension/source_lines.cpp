@@ -38,6 +38,13 @@ std::string SourceLines::of(const Method& method, size_t index) {
     line.append(file).append(":").append(std::to_string(frames[i].get<int32_t>(schema::Frame::kLineno)));
     const std::string_view function = text(frames[i], schema::Frame::kName);
     if (!function.empty()) line.append(", in ").append(function);
+    // The module stands before its lines, as a frame without a file.
+    for (size_t j = i; j-- > 0;) {
+      if (!text(frames[j], schema::Frame::kFilename).empty()) continue;
+      const std::string_view module = text(frames[j], schema::Frame::kName);
+      if (!module.empty()) line.append(" of ").append(module);
+      break;
+    }
     const std::string_view code = text(frames[i], schema::Frame::kContext);
     if (!code.empty()) line.append(": ").append(code);
   }

@@ -11,8 +11,8 @@ namespace torchette::extension {
 
 class SourceLines {
  public:
-  /// The line of the model that instruction `index` of a method comes from, such as "model.py:12, in
-  /// forward"; empty where the file does not have it.
+  /// The line of the model that instruction `index` of a method comes from, such as "model.py:12, in forward
+  /// of layers.0"; empty where the file does not have it.
   static std::string of(const Method& method, size_t index);
   /// Logs the line of that instruction, if the file has it.
   static void log(const Method& method, size_t index);

@@ -109,6 +109,7 @@ class CallTable {
   }
 
   Value string(nb::handle object) {
+    if (!nb::isinstance<nb::str>(object)) throw nb::type_error("a string is needed here");
     List& list = lists_.emplace_back();
     list.text = nb::borrow<nb::str>(object).c_str();
     list.plain = {list.text.data(), static_cast<uint32_t>(list.text.size())};

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from torchette import notebook
 from torchette.errors import (
     ExecutionError,
     FormatError,
@@ -258,6 +259,15 @@ class MethodMeta:
         outputs = [self.output_text(i) for i in range(self.num_outputs())]
         return f"{self.name()}({', '.join(inputs)}) -> {', '.join(outputs) or 'nothing'}"
 
+    def _repr_html_(self) -> str:
+        ports = [
+            *(("input", self.input_name(i), self.input_text(i)) for i in range(self.num_inputs())),
+            *(("output", "", self.output_text(i)) for i in range(self.num_outputs())),
+        ]
+        about = [f"{self.num_instructions} instructions", f"{sum(self.planned_sizes):,} bytes planned"]
+        about += sorted(set(self.backend_names))
+        return notebook.tables([("", ("", "name", "type"), ports)], f"{self.name()}: {', '.join(about)}")
+
 
 def _portable(name: str) -> str:
     """The name of a method's second plan, which needs no backend."""
@@ -424,6 +434,9 @@ class Method:
 
     def __repr__(self) -> str:
         return f"<Method {self._meta!r}>"
+
+    def _repr_html_(self) -> str:
+        return self._meta._repr_html_()
 
 
 class Program:
@@ -625,6 +638,10 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<Program {self._name}: {', '.join(sorted(self.method_names))}>"
+
+    def _repr_html_(self) -> str:
+        methods = [(repr(self.metadata(name)),) for name in sorted(self.method_names)]
+        return notebook.tables([("", (), methods)], self._name)
 
 
 def _examples(meta: MethodMeta) -> list[Any]:

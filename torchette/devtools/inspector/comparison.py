@@ -97,7 +97,8 @@ def _plot(name: str, values: Sequence[float | None]) -> None:
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ImportError:
         raise MissingPackageError(
-            "plot=True needs matplotlib, which is not installed", hints=["pip install matplotlib", "plot=False"]
+            "plot=True needs matplotlib, which is not installed",
+            hints=["pip install matplotlib", "plot=False"],
         ) from None
     figure, axes = pyplot.subplots(figsize=(8, 6))
     bars = axes.bar(range(len(values)), [value or 0.0 for value in values], width=0.5)

@@ -110,7 +110,10 @@ def _inputs(record: ETRecord, method: str) -> list[Any]:
     if given is None:
         raise InputError(
             "the record has no representative inputs: those that the device was given",
-            hints=["etrecord.update_representative_inputs(inputs)", "generate_etrecord(..., bundled_program)"],
+            hints=[
+                "etrecord.update_representative_inputs(inputs)",
+                "generate_etrecord(..., bundled_program)",
+            ],
         )
     del method
     return tree_leaves(list(given))

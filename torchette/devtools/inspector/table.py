@@ -54,7 +54,7 @@ class Table:
 
     def __str__(self) -> str:
         rows = [tuple(_cell(value) for value in row.values()) for row in self.rows]
-        return inspect.table_text(inspect.Table(f"{len(rows)} rows", tuple(self.columns), rows))
+        return str(inspect.Table(f"{len(rows)} rows", tuple(self.columns), rows))
 
     __repr__ = __str__
 

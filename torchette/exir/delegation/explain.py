@@ -8,6 +8,7 @@ it ranks: what has half of the cost is never what to leave behind.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import warnings
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from torchette import notebook
 from torchette.errors import DelegationError, DelegationWarning
 from torchette.exir.delegation.cost import cost, multiply_adds
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
@@ -24,6 +26,9 @@ from torchette.exir.graph import calls, graph_modules, place
 from torchette.exir.ops import is_symbolic
 
 EXPENSIVE = 0.01  # share of the whole cost from which on a call that stays behind is worth a warning
+
+
+_COLUMNS = ("node", "operator", "runs on", "MACs", "cost", "why not, and where")
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,26 @@ class Delegation:
         found = [p for p in self.placements if p.backend is None and p.macs and p.share >= EXPENSIVE]
         return tuple(sorted(found, key=lambda p: -p.share))
 
+    def to_dict(self) -> dict[str, Any]:
+        """The placements and their sum as dicts, lists, strings, numbers and None."""
+        return {
+            "delegated_share": self.delegated_share,
+            "placements": [
+                {
+                    **dataclasses.asdict(item),
+                    "reasons": {name: list(texts) for name, texts in item.reasons.items()},
+                }
+                for item in self.placements
+            ],
+        }
+
+    def _repr_html_(self) -> str:
+        ranked = sorted(self.placements, key=lambda item: -item.share)
+        heading = f"{self.delegated_share:.1%} of the estimated cost runs on backends"
+        return notebook.tables([("the most expensive calls first", _COLUMNS, [*map(_row, ranked)])], heading)
+
     def __str__(self) -> str:
-        header = ("node", "operator", "runs on", "MACs", "cost", "why not, and where")
+        header = _COLUMNS
         rows = [header, *map(_row, self.placements)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(header) - 1)]
         lines = [

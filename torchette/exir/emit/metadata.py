@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a file says about a method besides its instructions: how inputs and outputs nest, and the lines of the model.
+# What a file says about a method besides its instructions: how inputs and outputs nest, and where in the model
+# instructions come from.
 """Structures of inputs and outputs, and stack traces."""
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch.fx import Node
 
-from torchette.exir.graph import frames, user_frame
+from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
+from torchette.exir.graph import calls, frames, module_of, user_frame
 from torchette.exir.interface import ComplexTensor
 from torchette.format import pte
 
@@ -83,19 +85,37 @@ def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
 
 def stack_trace(node: Node) -> Any:
     """All lines of a node's stack trace as a record, outermost first, as torch has recorded them."""
-    return pte.FrameList([pte.Frame(*frame) for frame in frames(node)])
+    return _origin(node, [pte.Frame(*frame) for frame in frames(node)])
 
 
 def source_line(node: Node) -> Any:
     """The line of the user's model alone, as a record. Without the text of the line: equal records are stored once, and a
     text is there for each line."""
+    return _origin(node, _line(node))
+
+
+def _origin(node: Node, lines: list[Any]) -> Any:
+    """Lines and the module that they belong to, which stands before them as a frame without a file: its path as the name,
+    its class as the text. A delegate's nodes come first, each with its debug handle as the line of that frame."""
+    parts = []
+    if is_delegate_call(node):
+        callee = getattr(node.graph.owning_module, str(node.args[0].target), None)  # type: ignore[union-attr]
+        if isinstance(callee, LoweredBackendModule):
+            parts = [it for it in calls(callee.original_module) if it.meta.get("debug_handle")]
+    known = [frame for part in parts for frame in (_module(part, part.meta["debug_handle"]), *_line(part))]
+    return pte.FrameList([*known, *([_module(node)] if known or module_of(node)[0] else []), *lines])
+
+
+def _module(node: Node, handle: int = 0) -> Any:
+    path, kind = module_of(node)
+    return pte.Frame("", handle, path, kind)
+
+
+def _line(node: Node) -> list[Any]:
     frame = user_frame(node)
-    found = (
-        []
-        if frame is None
-        else [pte.Frame(_stored_name(frame.file, os.getcwd()), frame.line, frame.function, "")]
-    )
-    return pte.FrameList(found)
+    if frame is None:
+        return []
+    return [pte.Frame(_stored_name(frame.file, os.getcwd()), frame.line, frame.function, "")]
 
 
 @functools.cache

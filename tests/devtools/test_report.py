@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What a report says of programs that are known, and the page's file: one, small, closed.
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.devtools.report_programs import SOURCE, encoder
+from torchette.cli import main
+from torchette.devtools import model_explorer
+from torchette.devtools.inspect import describe
+from torchette.devtools.profile import Operation
+from torchette.devtools.report import write_report
+from torchette.devtools.report.contents import contents
+from torchette.errors import FormatError, ModelNotFoundError
+from torchette.format import pte
+
+
+def known(data: bytes, **more: Any) -> dict[str, Any]:
+    return contents(pte.read(data), "encoder.pte", **more)
+
+
+def edges(method: dict[str, Any]) -> list[tuple[int, int, int]]:
+    numbers = method["edges"]
+    return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+
+
+def test_nodes_read_from_those_that_wrote_their_bytes() -> None:
+    """Values share memory: who wrote last is what counts, and the stream goes around each layer."""
+    found = known(encoder(2))
+    (method,) = found["methods"]
+    ops = [found["texts"][node["op"]].removeprefix("aten::") for node in method["nodes"]]
+    joined = {(origin, node) for origin, node, _ in edges(method)}
+    assert ops[0] == "x" and ops[1:5] == ["mm.out"] * 4
+    assert {(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (4, 5), (5, 6), (3, 6), (6, 7)} <= joined
+    assert {(0, 11), (10, 11), (11, 12), (11, 22), (22, 23)} <= joined  # additions, and the output
+    assert len(joined) == 2 * 14 + 1 and ops[23].startswith("output")
+
+
+def test_nodes_have_modules_lines_and_weights() -> None:
+    found = known(encoder(1))
+    method, texts = found["methods"][0], found["texts"]
+    query = method["nodes"][1]
+    assert texts[query["module"]] == "layers.0.attention.query" and texts[query["type"]] == "Linear"
+    name, line, function, _ = method["sources"][query["source"]]
+    assert (texts[name], line, texts[function]) == ("encoder.py", 10, "forward")
+    weights = [it for it in query["in"] if len(method["values"][it]) > 4]
+    assert len(weights) == 1 and method["values"][weights[0]][1] == 64 * 64 * 4
+
+
+def test_sizes_sum_to_the_file() -> None:
+    data = encoder(3)
+    rows = known(data)["sizes"]
+    assert sum(row[3] for row in rows) == len(data)
+    texts = known(data)["texts"]
+    assert {texts[row[2]] for row in rows if row[0] == "constants"} >= {"layers.2.mlp.up", "layers.0.norm"}
+
+
+def test_times_go_to_their_nodes() -> None:
+    operations = [
+        Operation("aten::mm.out", 0, None, "", [3.0, 1.0, 2.0], 3),
+        Operation("Method::execute", None, None, "", [0.5] * 3, 3),
+    ]
+    method = known(encoder(1), times={"forward": operations})["methods"][0]
+    assert (
+        method["times"] == {1: 2.0} and method["rest"] == [["Method::execute", 0.5]] and method["runs"] == 3
+    )
+
+
+def test_the_text_of_lines_comes_from_the_given_folders_alone(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "encoder.py").write_text(SOURCE)
+    found = known(encoder(1), source_folders=[tmp_path / "models"])
+    assert found["files"]["encoder.py"][12] == "hidden = self.query(x) <b>"
+    assert known(encoder(1), source_folders=[tmp_path])["files"] == {}
+    # a file from elsewhere cannot ask for what is above the folder, or for what is no Python
+    (tmp_path / "secret.py").write_text("password = 1")
+    (tmp_path / "models" / "key.pem").write_text("key")
+    (tmp_path / "models" / "link.py").symlink_to(tmp_path / "secret.py")
+    for name in ("../secret.py", str(tmp_path / "secret.py"), "key.pem", "link.py", "\0.py"):
+        frames = pte.FrameList([pte.Frame(name, 1, "forward", "")])
+        plan = pte.ExecutionPlan(
+            name="forward",
+            values=[pte.EValue(pte.Int(1))],
+            chains=[pte.Chain(instructions=[pte.Instruction(pte.MoveCall(0, 0))], stacktrace=[frames])],
+            non_const_buffer_sizes=[0],
+        )
+        data = bytes(pte.write(pte.Program(execution_plan=[plan])))
+        assert known(data, source_folders=[tmp_path / "models"])["files"] == {}, name
+
+
+def test_the_page_is_closed_and_small(tmp_path: Path) -> None:
+    """5,000 nodes in less than 5 MB; no address, nothing that is loaded; names cannot become markup."""
+    data = encoder(500)
+    page = write_report(_write(tmp_path / "big.pte", data), tmp_path / "big.html")
+    assert len(describe(data).methods[0].instructions) == 5_500
+    assert page.stat().st_size < 5_000_000
+    named = encoder(1, name="</script><script>alert(1)</script><!--")
+    text = write_report(named, tmp_path / "x.html", name="<img src=x onerror=alert(1)>").read_text()
+    assert not re.search(r"""(src|href)=["'](?!#)""", text.replace("<img src=x onerror", ""))
+    assert "http" not in text.replace("http-equiv", "") and not re.search(r"@[a-z]+@", text)
+    assert text.count("<script") == 2 and text.count("</script>") == 2 and "<img" not in text
+    found = re.search(r'<script type="application/json" id="contents">(.*?)</script>', text, re.S)
+    assert found and json.loads(found[1])["methods"][0]["name"].startswith("</script>")
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_bad_files_are_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = _write(tmp_path / "broken.pte", b"no program")
+    with pytest.raises(FormatError):
+        write_report(broken, tmp_path / "page.html")
+    with pytest.raises(ModelNotFoundError):
+        write_report(tmp_path / "nothing.pte", tmp_path / "page.html")
+    model = str(_write(tmp_path / "net.pte", encoder(1)))
+    page = str(tmp_path / "page.html")
+    for words in (
+        [str(broken), "-o", page],
+        [model],
+        [model, "-o", page, "--profile", "0"],
+        [model, "-o", page, "--sources", "/none"],
+    ):
+        assert main(["report", *words]) == 2
+        assert capsys.readouterr().err.startswith("torchette report: ")
+    assert not Path(page).exists()
+
+
+def test_times_of_a_run_elsewhere(tmp_path: Path) -> None:
+    from torchette.format import etdump
+
+    def event(place: int, end: int) -> Any:
+        return etdump.Event(
+            profile_event=etdump.ProfileEvent(
+                "x", chain_index=0, instruction_id=place, start_time=0, end_time=end
+            )
+        )
+
+    model = _write(tmp_path / "net.pte", encoder(1))
+    dump = _write(
+        tmp_path / "device.etdp",
+        etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(3, 700)])])),
+    )
+    page = tmp_path / "page.html"
+    assert main(["report", str(model), "-o", str(page), "--etdump", str(dump)]) == 0
+    found = re.search(r'id="contents">(.*?)</script>', page.read_text(), re.S)
+    assert found and json.loads(found[1])["methods"][0]["times"] == {"4": 7e-7}
+    other = _write(
+        tmp_path / "other.etdp",
+        etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(99, 1)])])),
+    )
+    for words in (
+        ["--etdump", str(other)],
+        ["--etdump", str(model)],
+        ["--etdump", str(dump), "--profile", "1"],
+    ):
+        assert main(["report", str(model), "-o", str(tmp_path / "no.html"), *words]) == 2
+    assert not (tmp_path / "no.html").exists()
+
+
+def test_model_explorer_has_layers_and_edges(tmp_path: Path) -> None:
+    model = _write(tmp_path / "net.pte", encoder(2))
+    assert main(["report", str(model), "--model-explorer", str(tmp_path / "graph.json")]) == 0
+    found = json.loads((tmp_path / "graph.json").read_text())
+    (graph,) = found["graphs"]
+    assert graph["id"] == "forward" and found["label"] == "net"
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    assert nodes["1"]["namespace"] == "layers/0/attention/query" and nodes["1"]["label"] == "aten::mm.out"
+    assert graph["groupNodeAttributes"]["layers/0/attention/query"] == {"class": "Linear"}
+    assert [edge["sourceNodeId"] for edge in nodes["4"]["incomingEdges"]] == ["1", "2"]
+    for node in nodes.values():
+        assert set(node) == {
+            "id",
+            "label",
+            "namespace",
+            "attrs",
+            "incomingEdges",
+            "inputsMetadata",
+            "outputsMetadata",
+        }
+        assert all(edge["sourceNodeId"] in nodes for edge in node["incomingEdges"])
+        assert all(isinstance(pair["value"], str) for pair in node["attrs"])
+
+
+def test_delegates_of_xnnpack_open(tmp_path: Path) -> None:
+    """Their nodes, tensors and scales are found in the backend's own bytes; modules and lines in the call's."""
+    torch = pytest.importorskip("torch")
+    import torchette
+    from torchette.cli.compile import _quantizer
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+            self.head = torch.nn.Linear(8 * 36, 4)
+
+        def forward(self, x):
+            return self.head(self.features(x).flatten(1)).cumsum(1)
+
+    model = torchette.compile(
+        Net().eval(), (torch.randn(1, 3, 8, 8),), backend="xnnpack", quantizer=_quantizer("int8")
+    )
+    data = bytes(model)
+    found = known(data, placements=model.delegations)
+    method, texts = found["methods"][0], found["texts"]
+    assert not method["notes"] and sum(row[3] for row in found["sizes"]) == len(data)
+    parts = [node for node in method["nodes"] if node["kind"] == "part"]
+    assert {"Conv2d", "FullyConnected"} <= {texts[node["op"]] for node in parts}
+    modules = {texts[node["module"]] for node in parts if "module" in node}
+    assert {"features.0", "head"} <= modules
+    assert all("source" in node for node in parts if texts[node["op"]] == "Conv2d")
+    schemes = {it["scheme"]: it for it in method["quantized"]}
+    assert schemes["per channel"]["count"] in (4, 8) and schemes["per channel"]["range"][0] > 0
+    assert schemes["per tensor"]["zero_points"]
+    (left,) = [row for row in method["placements"] if "cumsum" in texts[row[1]]]
+    assert left[3] is None and left[4] and left[4][0][1]
+    joined = {(origin, node) for origin, node, _ in edges(method)}
+    kernel = next(i for i, node in enumerate(method["nodes"]) if texts[node["op"]] == "aten::cumsum.out")
+    assert any(method["nodes"][origin]["kind"] == "part" for origin, node in joined if node == kernel)
+    graph = model_explorer.collection(pte.read(data), "net")["graphs"][0]
+    assert any(node["namespace"].startswith("XnnpackBackend 0/features") for node in graph["nodes"])
+
+
+@pytest.fixture(scope="module")
+def delegated() -> bytes:
+    """A file with a quantized delegate of XNNPACK."""
+    torch = pytest.importorskip("torch")
+    import torchette
+    from torchette.cli.compile import _quantizer
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+    return bytes(
+        torchette.compile(net, (torch.randn(2, 8),), backend="xnnpack", quantizer=_quantizer("int8"))
+    )
+
+
+@pytest.mark.safety
+def test_damaged_files_give_a_page_or_a_format_error(delegated: bytes) -> None:
+    """Bytes of the program and of its delegate are changed at random; what is shown is still JSON."""
+    random = np.random.default_rng(0)
+    file = pte.read(delegated)
+    blob = file.delegate(file.program.execution_plan[0].delegates[0])
+    start = delegated.index(bytes(blob))
+    opened = refused = 0
+    for turn in range(400):
+        data = bytearray(delegated)
+        low, high = (start, start + len(blob)) if turn % 2 else (0, file.program_size)
+        for at in random.integers(low, high, 1 + turn % 3):
+            data[at] = random.integers(256)
+        try:
+            found = known(bytes(data), source_folders=[])
+        except FormatError:
+            refused += 1
+            continue
+        json.dumps(found, allow_nan=False)
+        nodes, values = len(found["methods"][0]["nodes"]), len(found["methods"][0]["values"])
+        for method in found["methods"][:1]:
+            assert all(0 <= a < nodes and 0 <= b < nodes for a, b, _ in edges(method))
+            assert all(0 <= it < values for node in method["nodes"] for it in (*node["in"], *node["out"]))
+            opened += not method["notes"]
+    assert opened > 20 and refused > 20

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file. Out: a page about it for a browser, and its graph for other viewers.
+"""Show a .pte file as one HTML page: graph, memory, time, sizes
+
+The page is one file that any browser opens without a network. It has the graph by modules, with delegates that open,
+planned memory over time, the bytes of the file by module, scales of quantized tensors, and where each node runs. With
+--profile the program runs here first, and the page has the time of each operation. The text of the model's lines is in
+the page where the Python files are found: in the current folder, where Python imports from, or in --sources.
+
+examples:
+  torchette report net.pte -o report.html
+  torchette report net.pte -o report.html --profile 50
+  torchette report net.pte -o report.html --etdump device.etdp    # times of a run on a device
+  torchette report net.pte -o report.html --sources ../models
+  torchette report net.pte --model-explorer graph.json    # for Google's Model Explorer
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from torchette.cli import DONE, UsageError, _method
+from torchette.cli._console import bytes_text, note
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    _method.arguments(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="the page to write")
+    parser.add_argument(
+        "--profile",
+        type=int,
+        metavar="RUNS",
+        help="run the method so often and show the time of each operation",
+    )
+    parser.add_argument(
+        "--etdump",
+        type=Path,
+        metavar="FILE.etdp",
+        help="show the times of a dump that the program made elsewhere",
+    )
+    parser.add_argument(
+        "--sources",
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="a folder with the model's Python files; repeat",
+    )
+    parser.add_argument(
+        "--model-explorer", type=Path, metavar="FILE.json", help="write the graph for Google's Model Explorer"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from torchette.devtools import model_explorer, profile
+    from torchette.devtools.inspect import describe
+    from torchette.devtools.report import write_report
+    from torchette.format import pte
+
+    if not options.output and not options.model_explorer:
+        raise UsageError("where to? Name a page, -o report.html, or --model-explorer graph.json")
+    if options.profile is not None and options.profile < 1:
+        raise UsageError("--profile: there must be at least one run")
+    for folder in options.sources or ():
+        if not folder.is_dir():
+            raise UsageError(f"no such folder: {folder}")
+    file = pte.load_file(options.file)
+    times = {}
+    if options.profile and options.etdump:
+        raise UsageError("--profile and --etdump: the times are measured here, or those of a dump")
+    if options.etdump:
+        from torchette.format import etdump
+
+        info = _method.named(describe(file).methods, options)
+        times[info.name] = profile.operations(info, profile.events_of(etdump.load(options.etdump), info))
+    if options.profile:
+        chosen = _method.choose(options)
+        method = _method.load(chosen, tracing=True)
+        result = profile.profile(method, chosen.info, chosen.inputs, options.profile)
+        times[chosen.info.name] = result.operations
+    if options.output:
+        path = write_report(
+            file, options.output, name=options.file.name, times=times, source_folders=options.sources
+        )
+        note(f"{path}: {bytes_text(path.stat().st_size)}")
+    if options.model_explorer:
+        model_explorer.write(file, options.model_explorer, name=options.file.stem, times=times)
+        note(f"{options.model_explorer}: {bytes_text(options.model_explorer.stat().st_size)}")
+    return DONE

@@ -1,0 +1,622 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a .pte file, and what was measured or explained about it. Out: all that the page shows, as plain lists and numbers.
+"""What a report says about a program: nodes, who reads what from whom, times, places, sizes."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import os
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchette.devtools import xnnpack_graph
+from torchette.devtools.inspect import Description, FrameInfo, InstructionInfo, MethodInfo, describe
+from torchette.devtools.memory import bills, tenants
+from torchette.devtools.profile import Operation
+from torchette.errors import FormatError, TorchetteError
+from torchette.format import pte
+
+LINES_AROUND = 4  # of a line of the model that a node comes from
+_LONGEST_LINE = 240  # characters
+_LARGEST_SOURCE = 4 << 20  # bytes; a larger file is no source of a model
+_DEEPEST = 64  # modules inside of each other
+_SCALES = 4  # that are shown, of many
+
+
+class Texts:
+    """Texts by number, each once."""
+
+    def __init__(self) -> None:
+        self.listed: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        """The number of a text."""
+        number = self._numbers.setdefault(text, len(self.listed))
+        if number == len(self.listed):
+            self.listed.append(text)
+        return number
+
+
+def contents(
+    file: pte.PteFile,
+    name: str,
+    *,
+    times: Mapping[str, Sequence[Operation]] | None = None,
+    placements: Mapping[str, Any] | None = None,
+    source_folders: Iterable[str | Path] | None = None,
+) -> dict[str, Any]:
+    """What the page is made of, as JSON has it.
+
+    Args:
+        file: the program.
+        name: its name, for people.
+        times: the operations of methods that were profiled.
+        placements: by method the `Delegation` with which it was compiled (`EdgeProgramManager.delegation`).
+        source_folders: where the model's Python files are; by default the current folder and where Python imports from.
+    """
+    texts, about = Texts(), describe(file)
+    sources = _Sources(source_folders)
+    named = file.named()
+    billed = _bills(file)
+    methods = []
+    for plan, method in zip(file.program.execution_plan, about.methods, strict=True):
+        graph = _Method(file, plan, method, texts, sources, named)
+        made = graph.record()
+        made["bill"] = billed.get(method.name, [])
+        if times and method.name in times:
+            made.update(graph.times(times[method.name]))
+        if placements and method.name in placements:
+            made["placements"] = graph.placements(placements[method.name])
+        methods.append(made)
+    return {
+        "name": name,
+        "nbytes": about.nbytes,
+        "uses": [[use, size] for use, size in about.bytes_by_use.items() if size],
+        "sizes": sizes(file, about, texts),
+        "named": [[key, size] for key, size in about.named_data.items()],
+        "methods": methods,
+        "files": sources.texts(),
+        "texts": texts.listed,
+    }
+
+
+def _bills(file: pte.PteFile) -> dict[str, list[tuple[str, int | str, str]]]:
+    """The rows of each method's memory bill; none where the runtime is not built."""
+    try:
+        found = bills(file, temp=False)  # no kernel of an unknown file runs for a page about it
+    except TorchetteError:
+        return {}
+    about = "kernels' scratch memory, which `torchette memory` measures"
+    return {
+        bill.method_name: [
+            (name, size, about if name == "temp" else remark) for name, size, remark in bill.rows()
+        ]
+        for bill in found
+    }
+
+
+class _Sources:
+    """Lines of the model by number, and their text where the files are here."""
+
+    def __init__(self, folders: Iterable[str | Path] | None) -> None:
+        self._folders = [
+            Path(it or ".").resolve() for it in ((os.getcwd(), *sys.path) if folders is None else folders)
+        ]
+        self._numbers: dict[tuple[str, int, str], int] = {}
+        self._used: dict[str, set[int]] = {}
+        self.listed: list[tuple[str, int, str, str]] = []
+
+    def number(self, frames: Sequence[FrameInfo]) -> int:
+        """The number of the innermost line that is not torch's; -1 if there is none."""
+        own = [frame for frame in frames if "/site-packages/torch/" not in frame.file] or frames
+        if not own:
+            return -1
+        frame = own[-1]
+        key = (frame.file, frame.line, frame.function)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.listed)
+            self.listed.append((*key, frame.code[:_LONGEST_LINE]))
+            self._used.setdefault(frame.file, set()).add(frame.line)
+        return self._numbers[key]
+
+    def texts(self) -> dict[str, dict[int, str]]:
+        """Of each file that is found, the lines around those that were asked for."""
+        found: dict[str, dict[int, str]] = {}
+        for name, numbers in self._used.items():
+            path = self._find(name)
+            if path is None:
+                continue
+            try:
+                if path.stat().st_size > _LARGEST_SOURCE:
+                    continue
+                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            except OSError:
+                continue
+            wanted = sorted(
+                {n for at in numbers for n in range(max(1, at - LINES_AROUND), at + LINES_AROUND + 1)}
+            )
+            found[name] = {n: lines[n - 1][:_LONGEST_LINE] for n in wanted if n <= len(lines)}
+        return found
+
+    def _find(self, name: str) -> Path | None:
+        """A Python file below one of the folders: a program from elsewhere must not choose what the page shows."""
+        if not name.endswith(".py") or "\0" in name:
+            return None
+        for folder in self._folders:
+            path = (folder / name).resolve()
+            if path.suffix == ".py" and path.is_relative_to(folder) and path.is_file():
+                return path
+        return None
+
+
+class _Writers:
+    """Who wrote which bytes last, in one memory: disjoint ranges in order."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ranges: list[tuple[int, int, int]] = []  # start, end, node
+
+    def write(self, start: int, end: int, node: int) -> None:
+        low, high = self._touched(start, end)
+        kept = []
+        for begin, stop, owner in self._ranges[low:high]:
+            if begin < start:
+                kept.append((begin, start, owner))
+            if stop > end:
+                kept.append((end, stop, owner))
+        kept.append((start, end, node))
+        kept.sort()
+        self._ranges[low:high] = kept
+        self._starts[low:high] = [begin for begin, _, _ in kept]
+
+    def read(self, start: int, end: int) -> list[int]:
+        low, high = self._touched(start, end)
+        return list(dict.fromkeys(node for _, _, node in self._ranges[low:high]))
+
+    def _touched(self, start: int, end: int) -> tuple[int, int]:
+        low = bisect.bisect_right(self._starts, start) - 1
+        if low < 0 or self._ranges[low][1] <= start:
+            low += 1
+        return low, bisect.bisect_left(self._starts, end, low)
+
+
+class _Method:
+    """The nodes of one method: its inputs, instructions, what is in its delegates, its outputs."""
+
+    def __init__(
+        self,
+        file: pte.PteFile,
+        plan: Any,
+        method: MethodInfo,
+        texts: Texts,
+        sources: _Sources,
+        named: Mapping[str, memoryview],
+    ) -> None:
+        self._file, self._plan, self._method, self._named = file, plan, method, named
+        self._texts, self._sources = texts, sources
+        self._nodes: list[dict[str, Any]] = []
+        self._values = [self._value(index) for index in range(len(method.values))]
+        self._edges: list[tuple[int, int, int]] = []  # from node, to node, value
+        self._quantized: list[dict[str, Any]] = []
+        self._node_of: dict[int, int] = {}  # instruction -> node
+        self._parts_of: dict[int, dict[int, int]] = {}  # instruction -> debug handle -> node
+        self._notes: list[str] = []
+        self._by_memory: dict[int, _Writers] = {}
+        self._writer: dict[int, int] = {}  # of values outside of planned memory
+        self._build()
+
+    def record(self) -> dict[str, Any]:
+        method = self._method
+        living = tenants(method)
+        return {
+            "name": method.name,
+            "inputs": [[port.name, port.text, port.index] for port in method.inputs],
+            "outputs": [[port.name, port.text, port.index] for port in method.outputs],
+            "buffers": [[buffer.id, buffer.nbytes, buffer.device] for buffer in method.planned_buffers],
+            "delegates": [[it.backend, it.nbytes] for it in method.delegates],
+            "instructions": len(method.instructions),
+            "nodes": self._nodes,
+            "values": self._values,
+            "edges": [number for edge in self._edges for number in edge],
+            "sources": [[self._texts(f), line, self._texts(n), c] for f, line, n, c in self._sources.listed],
+            "tenants": [
+                [t.value, t.memory_id, t.offset, t.nbytes, t.first, t.last, self._texts(t.maker)]
+                for t in living
+            ],
+            "quantized": self._quantized,
+            "notes": self._notes,
+        }
+
+    def times(self, operations: Sequence[Operation]) -> dict[str, Any]:
+        """Median seconds by node, what belongs to none, and how many executions there were."""
+        seconds: dict[int, float] = {}
+        rest: list[tuple[str, float]] = []
+        runs = 0
+        for item in operations:
+            runs = max(runs, len(item.times))
+            median = _median(item.times)
+            if item.instruction is None or item.instruction not in self._node_of:
+                rest.append((item.name, median))
+                continue
+            node = self._parts_of.get(item.instruction, {}).get(item.part or 0)
+            node = self._node_of[item.instruction] if node is None else node
+            seconds[node] = seconds.get(node, 0.0) + median
+        return {
+            "times": {node: float(f"{time:.4g}") for node, time in sorted(seconds.items())},
+            "rest": [[name, float(f"{time:.4g}")] for name, time in rest],
+            "runs": runs,
+        }
+
+    def placements(self, delegation: Any) -> list[list[Any]]:
+        """A row for each call of the Edge program: node, operator, line, backend, reasons, multiply-adds, share of the cost."""
+        return [
+            [
+                it.node,
+                self._texts(it.op),
+                self._texts(_short(it.place)),
+                it.backend,
+                [[name, list(reasons)] for name, reasons in it.reasons.items()],
+                it.macs,
+                float(f"{it.share:.4g}"),
+            ]
+            for it in delegation.placements
+        ]
+
+    # ---- nodes ----
+
+    def _build(self) -> None:
+        method = self._method
+        for port in method.inputs:
+            node = self._add("input", port.name, outputs=[port.index])
+            self._write(port.index, node)
+        for item in method.instructions:
+            node = self._add(
+                item.kind,
+                item.op,
+                item.module,
+                item.module_type,
+                self._sources.number(item.source),
+                self._flat(item.inputs),
+                self._flat(item.outputs),
+            )
+            self._nodes[node]["at"] = item.index
+            self._node_of[item.index] = node
+            if item.kind == "kernel":
+                self._nodes[node]["args"] = [
+                    -1 if index < 0 else index for index in (*item.inputs, *item.outputs)
+                ]
+                self._find_quantization(item, node)
+            inside = self._delegate(item, node) if item.kind == "delegate" else False
+            if not inside:
+                for index in self._nodes[node]["in"]:
+                    self._read(index, node)
+            for index in self._nodes[node]["out"]:
+                if not inside:
+                    self._write(index, node)
+        for item in method.instructions:
+            if item.destination is not None and item.destination in self._node_of:
+                self._edges.append((self._node_of[item.index], self._node_of[item.destination], -1))
+        for port in method.outputs:
+            node = self._add("output", port.name, inputs=[port.index])
+            self._read(port.index, node)
+        self._edges = sorted(set(self._edges))
+
+    def _add(
+        self,
+        kind: str,
+        op: str,
+        module: str = "",
+        module_type: str = "",
+        source: int = -1,
+        inputs: Sequence[int] = (),
+        outputs: Sequence[int] = (),
+    ) -> int:
+        node: dict[str, Any] = {"kind": kind, "op": self._texts(op), "in": list(inputs), "out": list(outputs)}
+        if module:
+            node["module"] = self._texts(".".join(module.split(".")[:_DEEPEST]))
+        if module_type:
+            node["type"] = self._texts(module_type)
+        if source >= 0:
+            node["source"] = source
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+    def _value(self, index: int) -> list[Any]:
+        """Text, bytes, place and name of a tensor; the text alone of anything else."""
+        value = self._method.values[index]
+        tensor = value.tensor
+        if tensor is None:
+            shown = repr(value.value) if value.kind != "null" else "None"
+            return [self._texts(shown if len(shown) <= 120 else f"{shown[:117]}...")]
+        row = [
+            self._texts(str(tensor)),
+            tensor.nbytes,
+            self._texts(tensor.place),
+            self._texts(tensor.name or ""),
+        ]
+        if tensor.storage == "constant":
+            row.append(1)
+        return row
+
+    def _flat(self, indices: Iterable[int]) -> list[int]:
+        """Tensors, those of lists one by one."""
+        found = []
+        for index in indices:
+            if index < 0:
+                continue
+            value = self._method.values[index]
+            if value.tensor is not None:
+                found.append(index)
+            elif value.kind in ("tensor_list", "optional_tensor_list"):
+                found += [item for item in value.value if item >= 0]
+        return found
+
+    # ---- who reads what from whom ----
+
+    def _range(self, index: int) -> tuple[int, int, int] | None:
+        tensor = self._method.values[index].tensor if index < len(self._method.values) else None
+        if tensor is None or tensor.memory_id is None or tensor.memory_offset is None or not tensor.nbytes:
+            return None
+        return tensor.memory_id, tensor.memory_offset, tensor.memory_offset + tensor.nbytes
+
+    def _write(self, index: int, node: int) -> None:
+        place = self._range(index)
+        if place is None:
+            self._writer[index] = node
+        else:
+            self._by_memory.setdefault(place[0], _Writers()).write(place[1], place[2], node)
+
+    def _read(self, index: int, node: int) -> None:
+        """An edge from each node that wrote some of the bytes: views and parts of a tensor have numbers of their own."""
+        place = self._range(index)
+        if place is None:
+            found = [self._writer[index]] if index in self._writer else []
+        else:
+            memory = self._by_memory.get(place[0])
+            found = memory.read(place[1], place[2]) if memory else []
+        self._edges += [(origin, node, index) for origin in found if origin != node]
+
+    # ---- delegates ----
+
+    def _delegate(self, item: InstructionInfo, node: int) -> bool:
+        """Adds what is inside of a delegate, if its backend's format is known."""
+        index = self._plan_delegate(item)
+        if index is None:
+            return False
+        self._nodes[node]["delegate"] = index
+        common = _common([part.module for part in item.parts]) if item.parts else item.module
+        self._nodes[node].pop("type", None)
+        self._nodes[node].pop("module", None)
+        if common:
+            self._nodes[node]["module"] = self._texts(common)
+        known = {part.handle: part for part in item.parts}
+        inner: list[tuple[str, int, list[int], list[int], dict[str, Any]]] = []
+        numbers: dict[int, int] = {}
+        if self._method.delegates[index].backend == xnnpack_graph.BACKEND:
+            try:
+                blob = self._file.delegate(self._plan.delegates[index])
+                graph = xnnpack_graph.read(blob, self._named)
+            except (FormatError, IndexError, struct.error) as error:
+                self._notes.append(f"delegate {index} cannot be opened: {error}")
+                return False
+            arguments = dict(enumerate([*item.inputs, *item.outputs]))
+            for number, value in graph.values.items():
+                outer = arguments.get(value.argument, -1) if value.argument is not None else -1
+                if outer >= 0:
+                    numbers[number] = outer
+                else:
+                    numbers[number] = len(self._values)
+                    self._values.append(self._inner_value(value))
+                if value.quantization is not None:
+                    self._quantization(numbers[number], value.quantization, value.dtype, value.sizes, node)
+            inner = [(it.op, it.handle, it.inputs, it.outputs, it.settings) for it in graph.nodes]
+        else:  # the nodes that it was made of, without their tensors
+            inner = [(part.module_type or "node", part.handle, [], [], {}) for part in item.parts]
+            if not inner:
+                return False
+        for op, handle, inputs, outputs, settings in inner:
+            part = known.get(handle)
+            added = self._add(
+                "part",
+                op,
+                part.module if part else common,
+                part.module_type if part else "",
+                self._sources.number(part.source) if part else -1,
+                [numbers[it] for it in inputs],
+                [numbers[it] for it in outputs],
+            )
+            self._nodes[added]["parent"] = node
+            self._nodes[added]["handle"] = handle
+            if settings:
+                self._nodes[added]["settings"] = self._texts(
+                    ", ".join(f"{key} {_plain(value)}" for key, value in settings.items())
+                )
+            self._parts_of.setdefault(item.index, {}).setdefault(handle, added)
+            for it in self._nodes[added]["in"]:
+                self._read(it, added)
+            for it in self._nodes[added]["out"]:
+                self._write(it, added)
+        written = {it for each in inner for it in each[3]}
+        return bool(written)
+
+    def _plan_delegate(self, item: InstructionInfo) -> int | None:
+        """The number of the delegate that an instruction calls."""
+        for start, chain in zip(self._method.chains, self._plan.chains, strict=True):
+            if start <= item.index < start + len(chain.instructions):
+                return chain.instructions[item.index - start].instr_args.delegate_index
+        return None
+
+    def _inner_value(self, value: xnnpack_graph.DelegateValue) -> list[Any]:
+        place = f"constant {value.constant[:12]}" if value.constant else "inside the delegate"
+        row = [self._texts(f"{value.dtype}{value.sizes}"), value.nbytes, self._texts(place), self._texts("")]
+        if value.constant:
+            row.append(1)
+        return row
+
+    # ---- quantization ----
+
+    def _quantization(
+        self, value: int, found: xnnpack_graph.Quantization, dtype: str, sizes: Sequence[int], node: int
+    ) -> None:
+        scales = [it for it in found.scales if math.isfinite(it)]
+        self._quantized.append(
+            {
+                "value": value,
+                "node": node,
+                "text": self._texts(f"{dtype}{list(sizes)}"),
+                "scheme": found.scheme + (f" of {found.group}" if found.group else ""),
+                "axis": found.axis,
+                "scales": [float(f"{it:.6g}") for it in scales[:_SCALES]],
+                "count": len(scales),
+                "range": [float(f"{it:.6g}") for it in (min(scales), max(scales))] if scales else [],
+                "zero_points": sorted(set(found.zero_points))[:_SCALES],
+            }
+        )
+
+    def _find_quantization(self, item: InstructionInfo, node: int) -> None:
+        """The scales that stand among the arguments of quantize and dequantize."""
+        name = item.op.rpartition("::")[2].partition(".")[0]
+        if not name.startswith(("quantize_per", "dequantize_per")) or len(item.inputs) < 3:
+            return
+        scale, zero_point = (self._method.values[index] if index >= 0 else None for index in item.inputs[1:3])
+        if scale is None or zero_point is None:
+            return
+        coded = item.outputs[0] if name.startswith("quantize") else item.inputs[0]
+        tensor = self._method.values[coded].tensor if coded >= 0 else None
+        if tensor is None:
+            return
+        if scale.tensor is None:
+            if not isinstance(scale.value, (int, float)) or not isinstance(zero_point.value, int):
+                return
+            found = xnnpack_graph.Quantization("per tensor", [float(scale.value)], [zero_point.value])
+        else:
+            axis = self._method.values[item.inputs[3]].value if len(item.inputs) > 3 else None
+            found = xnnpack_graph.Quantization(
+                "per channel" if "channel" in name else name.partition("quantize_")[2].replace("_", " "),
+                [float(it) for it in self._numbers(scale.index)],
+                [int(it) for it in self._numbers(zero_point.index)],
+                axis if isinstance(axis, int) else None,
+            )
+        self._quantization(coded, found, tensor.dtype, tensor.sizes, node)
+
+    def _numbers(self, index: int) -> list[Any]:
+        """The elements of a constant."""
+        import numpy as np
+
+        tensor = self._method.values[index].tensor
+        if tensor is None or tensor.storage != "constant" or tensor.data is None:
+            return []
+        try:
+            data = self._file.constant(tensor.data)[: tensor.nbytes]
+            return np.frombuffer(data, np.dtype(tensor.dtype)).tolist()
+        except (TypeError, ValueError):
+            return []
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The innermost module that all are in."""
+    parts = [path.split(".") for path in paths]
+    shared: list[str] = []
+    for names in zip(*parts):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    return ".".join(shared)
+
+
+def _short(place: str) -> str:
+    """`/home/me/nets/model.py:7, in forward: y = x` without the folders."""
+    path, colon, rest = place.partition(":")
+    return f"{os.path.basename(path)}{colon}{rest}" if path.startswith("/") else place
+
+
+def _median(times: Sequence[float]) -> float:
+    ordered = sorted(times)
+    return ordered[(len(ordered) - 1) // 2] if ordered else 0.0
+
+
+# ---- sizes ----
+
+
+def sizes(file: pte.PteFile, about: Description, texts: Texts) -> list[list[Any]]:
+    """Each part of the file: kind, name, module, bytes, dtype. They sum to the file."""
+    rows: list[list[Any]] = []
+    module_of: dict[tuple[str, Any], Any] = dict(_users(file, about))
+    segments = {item.index: item for item in about.segments}
+    constants = [(it.offset, it.offset + it.nbytes) for it in about.segments if it.holds == "constants"]
+    for constant in about.constants:
+        key = "constants" if constant.kind == "constant" else "initial values"
+        name = ", ".join(constant.names) or f"{constant.dtype}{constant.sizes}"
+        module = module_of.get((constant.kind, constant.index), "")
+        rows.append([key, texts(name), texts(module), constant.nbytes, texts(constant.dtype)])
+    seen = set()
+    for item in file.program.named_data:
+        span = segments[item.segment_index]
+        shared = any(start <= span.offset < end for start, end in constants)  # with the program's own weights
+        if shared or (span.offset, span.nbytes) in seen:
+            continue
+        seen.add((span.offset, span.nbytes))
+        module, dtype, shape = module_of.get(("named", item.key), ("", "", ""))
+        shown = f"{dtype}{shape}" if dtype else f"{item.key[:24]}"
+        rows.append(["delegates", texts(shown), texts(module), span.nbytes, texts(dtype)])
+    blobs: dict[tuple[int, int], list[Any]] = {}  # equal delegates share one
+    for plan, method in zip(file.program.execution_plan, about.methods, strict=True):
+        for record, it in zip(plan.delegates, method.delegates, strict=True):
+            row = ["delegates", texts(f"{it.backend} {it.index}: graph"), texts(""), it.nbytes, texts("")]
+            blobs.setdefault((int(record.processed.location), record.processed.index), row)
+    rows += blobs.values()
+    program = about.bytes_by_use.get("program", 0)
+    rows.append(["program", texts("instructions, values, names"), texts(""), program, texts("")])
+    counted = sum(row[3] for row in rows)
+    rows.append(["padding", texts("alignment"), texts(""), about.nbytes - counted, texts("")])
+    return [row for row in rows if row[3]]
+
+
+def _users(file: pte.PteFile, about: Description) -> Iterator[tuple[tuple[str, Any], Any]]:
+    """The module that first uses each stored tensor."""
+    named = file.named()
+    seen: set[tuple[str, Any]] = set()
+    for plan, method in zip(file.program.execution_plan, about.methods, strict=True):
+        calls = iter(
+            [
+                call.instr_args.delegate_index if type(call.instr_args).__name__ == "DelegateCall" else None
+                for chain in plan.chains
+                for call in chain.instructions
+            ]
+        )
+        for item, delegate in zip(method.instructions, calls, strict=True):
+            if delegate is not None:
+                if plan.delegates[delegate].id != xnnpack_graph.BACKEND:
+                    continue
+                try:
+                    graph = xnnpack_graph.read(file.delegate(plan.delegates[delegate]), named)
+                except (FormatError, IndexError, struct.error):
+                    continue
+                modules = {part.handle: part.module for part in item.parts}
+                for node in graph.nodes:
+                    for number in node.inputs:
+                        value = graph.values[number]
+                        if value.constant and ("named", value.constant) not in seen:
+                            seen.add(("named", value.constant))
+                            yield (
+                                ("named", value.constant),
+                                (modules.get(node.handle, item.module), value.dtype, value.sizes),
+                            )
+                continue
+            for index in item.inputs:
+                tensor = method.values[index].tensor if index >= 0 else None
+                if tensor is None or tensor.data is None:
+                    continue
+                kind = "constant" if tensor.storage == "constant" else "initial"
+                if (kind, tensor.data) not in seen:
+                    seen.add((kind, tensor.data))
+                    yield (kind, tensor.data), item.module
