@@ -134,7 +134,7 @@ class CompiledModel(Model):
         are from the captured program's, on the example inputs and on others drawn with these seeds.
 
         An output fits within the tolerances, or with a signal-to-noise ratio of 40 dB, which rounding weights takes. `facts`
-        are stored too.
+        are stored too. `save` and `bytes` give the signed file from now on; `program` keeps the other.
 
         Returns:
             The facts that the receipt has.

@@ -78,7 +78,10 @@ def test_the_sizes_sum_to_a_file_with_several_methods() -> None:
 
 @pytest.mark.parametrize("name", peer_files.MODELS)
 def test_the_sizes_sum_to_the_peers_files(name: str) -> None:
-    assert_whole(peer_files.peer_file(name))
+    found = assert_whole(peer_files.peer_file(name))
+    payloads = {piece.delegate: piece.nbytes for piece in found.pieces if piece.delegate}
+    assert ("forward: XnnpackBackend 0" in payloads) == (name == "delegated")
+    assert found.by("part").get("delegates", 0) == sum(payloads.values())
 
 
 def test_each_byte_is_where_it_belongs() -> None:
@@ -91,13 +94,6 @@ def test_each_byte_is_where_it_belongs() -> None:
     assert found.by("tensor")["calls"] == 20, "state has its name in the file"
     places = found.by("module")
     assert "first" in places or any("test_size.py:" in place for place in places)
-
-
-def test_a_delegate_has_its_payload() -> None:
-    found = assert_whole(peer_files.peer_file("delegated"))
-    payloads = {piece.delegate: piece.nbytes for piece in found.pieces if piece.delegate}
-    assert "forward: XnnpackBackend 0" in payloads
-    assert found.by("part")["delegates"] == sum(payloads.values())
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
