@@ -36,6 +36,9 @@ from torchette.runtime import Runtime
 # A whole model amplifies what its operators round.
 _DEPTH = 64.0
 
+# Decibels. Results as far apart as this are no rounding, whichever pass it was.
+_FAR = 40.0
+
 # The backends that a delegate's name in the file leads to.
 _FOLDERS = {"XnnpackBackend": "xnnpack", "NullBackend": "null"}
 
@@ -193,10 +196,8 @@ class Comparison:
     ) -> None:
         """Eager, what torch.export captured, core, Edge, planned, and the file; each against eager."""
         captured = compiled._captured["forward"]
-        eager = self._eager(captured, flat)
-        if eager is None:
-            return
-        expected = eager(flat)
+        eager, given = self._eager(captured, flat)
+        expected = eager(given)
         planned = side.program
         stages: list[tuple[str, Callable[[], list[Any]]]] = [("ATen", lambda: _flat_results(captured, flat))]
         stages += [
@@ -215,53 +216,61 @@ class Comparison:
             if name not in ("ATen", "planned"):
                 continue
             try:
-                verdict = judge(found, eager, flat, _DEPTH)
+                verdict = judge(found, eager, given, _DEPTH)
             except NoReference:
                 continue
             if verdict.departs:
                 self._add_stage_fault(name, verdict, flat, side, result)
                 return
 
-    def _eager(self, captured: ExportedProgram, flat: list[Any]) -> Callable[[list[Any]], list[Any]] | None:
-        if not isinstance(self._model, torch.nn.Module):
-            return lambda values: _flat_results(captured, values)
+    def _eager(
+        self, captured: ExportedProgram, flat: list[Any]
+    ) -> tuple[Callable[[list[Any]], list[Any]], list[Any]]:
+        """The model in eager mode as a function of inputs and weights, and these: both are rounded."""
+        module = self._model if isinstance(self._model, torch.nn.Module) else captured.module()
+        weights = dict(module.named_parameters(remove_duplicate=False))
+        weights |= {name: value for name, value in module.named_buffers() if value.is_floating_point()}
         spec = captured.call_spec.in_spec
 
         def run(values: list[Any]) -> list[Any]:
-            module = copy.deepcopy(self._model)
-            if any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in values):
-                module = module.double()
-            args, kwargs = pytree.tree_unflatten([v.clone() if isinstance(v, Tensor) else v for v in values], spec)
+            inputs = [v.clone() if isinstance(v, Tensor) else v for v in values[: len(flat)]]
+            args, kwargs = pytree.tree_unflatten(inputs, spec)
+            state = {name: v.detach().clone() for name, v in zip(weights, values[len(flat) :], strict=True)}
             with torch.no_grad():
-                found = pytree.tree_leaves(module(*args, **kwargs))
-            return [torch.view_as_real(v) if isinstance(v, Tensor) and v.is_complex() else v for v in found]
+                found = torch.func.functional_call(copy.deepcopy(module), state, args, kwargs)
+            leaves = pytree.tree_leaves(found)
+            return [torch.view_as_real(v) if isinstance(v, Tensor) and v.is_complex() else v for v in leaves]
 
-        return run
+        return run, [*flat, *(value.detach() for value in weights.values())]
 
     def _add_stage_fault(self, stage: str, verdict: Any, flat: Any, side: ModelSide, result: DiffResult) -> None:
         if stage == "ATen":
             fault = Fault("export", "torch.export", None, "", verdict.reason, "the given inputs", verdict.numbers)
-            result.faults.append(fault)
-            return
-        result.faults.append(self._pass_at_fault(verdict, flat, side))
+        else:
+            found = self._pass_at_fault(verdict, flat, side)
+            if found is None:
+                return
+            fault = found
+        result.faults.append(fault)
 
-    def _pass_at_fault(self, verdict: Any, flat: Any, side: ModelSide) -> Fault:
-        """Compiles again, and compares the graph before and after each pass."""
+    def _pass_at_fault(self, verdict: Any, flat: Any, side: ModelSide) -> Fault | None:
+        """Compiles again, and compares the graph before and after each pass. None where no pass changes the results, and
+        they are close: then many operators round a little differently."""
         args, kwargs = pytree.tree_unflatten(list(flat), side.program.call_spec.in_spec)
         fault = Fault("pass", "", None, "", verdict.reason, "the given inputs", verdict.numbers)
         try:
             self._compile(args, kwargs, self._lowered_to, check_passes=True)
         except PassError as error:
             where = error.where[0] if error.where else ""
-            row = next((row for row in side._walk.rows if row.node and f"node is {row.node}" in error.message), None)
-            fault = replace(
+            row = next((row for row in side.rows if row.node and f"differ is {row.node}" in error.message), None)
+            return replace(
                 fault,
-                operator=row.operator if row else error.pass_name or "",
+                operator=row.operator if row else f"pass {error.pass_name}",
                 instruction=row.instruction if row else None,
                 source=row.source if row else where,
                 reason=error.message,
             )
-        return fault
+        return fault if verdict.numbers.snr < _FAR else None
 
     # ---- delegates ----
 

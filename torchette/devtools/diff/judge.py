@@ -100,6 +100,11 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
         growth: how many times more a long sum may be off than a single rounding; see `growth_of`.
     """
     failure: Exception | None = None
+    actual, compute = _flat(actual), run
+
+    def run(values: list[Any]) -> list[Any]:
+        return _flat(compute(values))
+
     try:
         native: list[Any] | None = run(list(inputs))
     except Exception as error:  # torch lacks some kernels of 16 bits
@@ -195,6 +200,14 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
             found.append(value)
         elif isinstance(value, (list, tuple)):
             found += _tensors(value)
+    return found
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    """Lists of tensors taken apart."""
+    found: list[Any] = []
+    for value in values:
+        found += _flat(value) if isinstance(value, (list, tuple)) else [value]
     return found
 
 

@@ -60,6 +60,7 @@ class ModelSide:
         self._instructions: dict[Node, list[int]] = {}
         for index, node in enumerate(self._nodes):
             self._instructions.setdefault(node, []).append(index)
+        self.rows = walk.rows
         for row in walk.rows:
             node = self.node(row.instruction)
             if node is not None:
