@@ -27,6 +27,7 @@ def compare(
     dynamic_shapes: Any = None,
     backend: Any = None,
     search: bool = True,
+    stages: bool = True,
     data_files: Sequence[str | Path] = (),
     device: Any = None,
 ) -> DiffResult:
@@ -37,13 +38,15 @@ def compare(
     held against what this compiler makes of the model, and that against eager.
 
     Args:
-        model: the module, or an ExportedProgram of it; None compares the file with torch alone.
+        model: the module, an ExportedProgram of it, or what `torchette.compile` returned, which is then not compiled
+            again; None compares the file with torch alone.
         file: a .pte file, its path or its bytes; by default what this compiler makes of the model.
         inputs: positional arguments of the model; by default made up. Other ranges, zeros, infinities and the corners of
             dynamic shapes are tried besides, unless `search` is False.
         method: of the file; by default ``forward``, or the only one.
         kwargs: arguments of the model by name.
         dynamic_shapes, backend: as for `torchette.compile`; by default the backends that the file names.
+        stages: whether the compiler's stages are held against eager, too.
         data_files: .ptd files with weights of the file.
         device: what executes the file: by default the runtime in this process.
 
@@ -55,4 +58,5 @@ def compare(
     """
     from torchette.devtools.diff.compare import Comparison
 
-    return Comparison(model, file, method, dynamic_shapes, backend, data_files, device).run(inputs, kwargs or {}, search)
+    comparison = Comparison(model, file, method, dynamic_shapes, backend, data_files, device)
+    return comparison.run(inputs, kwargs or {}, search, stages)

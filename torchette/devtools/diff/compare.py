@@ -58,17 +58,21 @@ class Comparison:
     ) -> None:
         if model is None and file is None:
             raise InputError("there is nothing to compare", hints=["give a model, a file or both"])
-        if file is None and isinstance(model, _compile.CompiledModel):
-            file, model = bytes(model), next(iter(model._captured.values()), None)
+        self._reference: _compile.CompiledModel | None = None
+        if isinstance(model, _compile.CompiledModel):
+            file, self._reference = bytes(model) if file is None else file, model
+            model = model._captured[method or model.default or "forward"]
         self._model, self._given_method = model, method
         self._dynamic_shapes, self._backend = dynamic_shapes, backend
         self._data_files, self._device = list(data_files), device
         self._given_file = file
 
-    def run(self, inputs: Sequence[Any] | None, kwargs: Mapping[str, Any], search: bool) -> DiffResult:
+    def run(
+        self, inputs: Sequence[Any] | None, kwargs: Mapping[str, Any], search: bool, stages: bool = True
+    ) -> DiffResult:
         """Compares on these inputs, and with `search` on others."""
         args = self._arguments(inputs, kwargs)
-        compiled = self._compiled(args, kwargs) if self._model is not None and self._given_file is None else None
+        compiled = self._compiled(args, kwargs) if self._given_file is None else None
         file = pte.load_file(self._given_file) if isinstance(self._given_file, (str, Path)) else None
         if file is None:
             data = self._given_file if self._given_file is not None else bytes(compiled)  # type: ignore[arg-type]
@@ -78,19 +82,23 @@ class Comparison:
         plan = next(each for each in file.program.execution_plan if each.name == method)
         walk = Walk(file, plan, info, self._external())
         side = None
-        if self._model is not None:
+        if self._reference is not None:
+            side = ModelSide(self._reference.program, method, walk)
+            self._captured = self._model
+        elif self._model is not None:
             backends = list(dict.fromkeys(each.backend for each in info.delegates))
             if compiled is None:
                 compiled = self._compiled(args, kwargs, backends)
             side = ModelSide(compiled.program, "forward", walk)
+            self._captured = compiled._captured["forward"]
         device = self._device or self._loaded(file, method)
         meta = device.metadata if hasattr(device, "metadata") else self._loaded(file, method).metadata
         flat = pytree.tree_leaves((tuple(args), dict(kwargs))) if args is not None else _made_up(meta)
         flat = checked_inputs(info, flat)
         result = DiffResult(method, walk.faults, walk.rows)
         outputs = self._one(walk, side, device, flat, "the given inputs", result)
-        if side is not None and compiled is not None:
-            self._stages(compiled, side, flat, outputs, result)
+        if side is not None and stages:
+            self._stages(side, flat, outputs, result)
         if search:
             for name, values in searched(meta, flat):
                 self._one(walk, side, device, values, name, result)
@@ -191,11 +199,9 @@ class Comparison:
 
     # ---- the stages ----
 
-    def _stages(
-        self, compiled: _compile.CompiledModel, side: ModelSide, flat: list[Any], outputs: Any, result: DiffResult
-    ) -> None:
+    def _stages(self, side: ModelSide, flat: list[Any], outputs: Any, result: DiffResult) -> None:
         """Eager, what torch.export captured, core, Edge, planned, and the file; each against eager."""
-        captured = compiled._captured["forward"]
+        captured = self._captured
         eager, given = self._eager(captured, flat)
         expected = eager(given)
         planned = side.program
@@ -257,6 +263,8 @@ class Comparison:
         """Compiles again, and compares the graph before and after each pass. None where no pass changes the results, and
         they are close: then many operators round a little differently."""
         args, kwargs = pytree.tree_unflatten(list(flat), side.program.call_spec.in_spec)
+        if self._reference is not None:
+            self._lowered_to = self._backend or "portable"
         fault = Fault("pass", "", None, "", verdict.reason, "the given inputs", verdict.numbers)
         try:
             self._compile(args, kwargs, self._lowered_to, check_passes=True)

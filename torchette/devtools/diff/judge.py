@@ -17,6 +17,8 @@ from torch import Tensor
 # How many roundings of its own result, and of its inputs, an implementation may be off.
 OWN, INPUTS = 8, 16
 
+_TINY = 5e-324
+
 Run = Callable[[list[Any]], list[Any]]
 
 
@@ -62,11 +64,14 @@ def measure(actual: Tensor, expected: Tensor) -> Numbers:
     difference = torch.nan_to_num(difference, nan=math.inf, posinf=math.inf)
     a, b = (torch.where(same & ~each.isfinite(), torch.zeros_like(each), each) for each in (a, b))
     signal, noise = float((b * b).sum()), float((difference * difference).sum())
-    snr = math.nan if math.isnan(signal) else 10 * math.log10(signal / noise) if 0 < signal < math.inf else -math.inf
+    if math.isnan(signal) or not noise < math.inf:
+        snr = -math.inf
+    else:
+        snr = 10 * (math.log10(max(signal, _TINY)) - math.log10(max(noise, _TINY)))
     lengths = float(a.norm() * b.norm())
     cosine = float((a * b).sum()) / lengths if 0 < lengths < math.inf else 0.0
     ulp = float((difference / _last_place(b, dtype)).max()) if dtype.is_floating_point else float(difference.max())
-    return Numbers(float(difference.max()), -math.inf if math.isnan(snr) else snr, cosine, ulp)
+    return Numbers(float(difference.max()), snr, cosine, ulp)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -26,6 +26,13 @@ class Overwritten(NamedTuple):
     by: int  # the instruction
 
 
+class Source(NamedTuple):
+    """Whose bytes a view shows."""
+
+    value: int
+    instruction: int
+
+
 class _Write(NamedTuple):
     step: int
     instruction: int
@@ -33,6 +40,9 @@ class _Write(NamedTuple):
     memory: int
     start: int
     end: int
+
+    def touches(self, memory: int, start: int, end: int) -> bool:
+        return self.memory == memory and self.start < end and start < self.end
 
 
 class Memory:
@@ -151,16 +161,23 @@ class Memory:
         step, kept = known
         memory, start = self.place(index)
         end = start + kept.numel() * kept.element_size()
-        for write in reversed(self._writes):
-            if write.step <= step:
-                return None
-            if write.value == index or write.memory != memory or write.end <= start or write.start >= end:
+        for write in self._writes:
+            if write.step <= step or write.value == index or not write.touches(memory, start, end):
                 continue
             now = self._read_tensor(index, self._records[index])
             if now.shape != kept.shape or _raw(now).equal(_raw(kept)):
                 return None
             return Overwritten(index, write.instruction)
         return None
+
+    def source(self, index: int) -> Source | None:
+        """What was last written to the bytes of a value that no instruction writes by its own name: a view."""
+        if not self.is_planned(index) or index in self._written:
+            return None
+        memory, start = self.place(index)
+        end = start + pte.tensor_nbytes(self._records[index])
+        found = next((write for write in reversed(self._writes) if write.touches(memory, start, end)), None)
+        return None if found is None else Source(found.value, found.instruction)
 
     def write(self, index: int, value: Any, step: int, instruction: int) -> None:
         """Enters what an instruction has written to a value."""

@@ -28,6 +28,9 @@ from torchette.exir.interface import GraphInterface
 from torchette.exir.program import ExecutorchProgramManager
 from torchette.format import pte
 
+# How much more than one rounding a few operators in a row may be off.
+_CHAIN = 64.0
+
 _QUANTIZED = ("quantize", "dequantize")
 # Constants of such names are scales and zero points, where quantization is spelled out.
 _PARAMETERS = ("quantize", "scale", "zero_point")
@@ -49,6 +52,7 @@ class ModelSide:
         self._pairs, self.extra, self.missing = align(walk.method, self._info)
         self._theirs = {theirs: ours for ours, theirs in self._pairs.items()}  # the model's instruction -> the file's
         self._value_map = self._map_values()
+        self._model_value = {ours: theirs for theirs, ours in self._value_map.items()}
         self._check_weights = self._same_model()
         self.departing_inputs: dict[int, list[Any]] = {}  # of delegates that depart
         self._interface = GraphInterface.of(self.program.graph_module, self.program.graph_signature)
@@ -154,14 +158,18 @@ class ModelSide:
         results = [value for value in self._interface.outputs if isinstance(value, Node)]
         for number, (node, given) in enumerate(zip(results, _tensors(outputs), strict=False)):
             expected = self._env.get(node)
-            if node not in self._reference or not isinstance(expected, Tensor) or not isinstance(given, Tensor):
+            if not isinstance(expected, Tensor) or not isinstance(given, Tensor) or not is_comparable(node.target):
                 continue
-            try:
-                verdict = judge([given], lambda values: list(values), [expected])
-            except NoReference:
+            verdict = judge([given], lambda values: list(values), [expected], _CHAIN)
+            if not verdict.departs:
                 continue
-            if verdict.departs:
-                self._walk.add(self._blame(node, [], verdict, f"output {number} {verdict.reason}"))
+            text = f"output {number} {verdict.reason}"
+            extra = self._extra_writes.get(self._walk.plan.outputs[number])
+            if extra is not None:
+                row = self._walk.rows[extra]
+                self._walk.add(Fault("pass", row.operator, extra, row.source, text, self._walk.name, verdict.numbers))
+            elif node in self._reference:
+                self._walk.add(self._blame(node, [], verdict, text))
 
     def _advance(self, until: int) -> None:
         """Evaluates what lies before a node and that no instruction of the file was held against."""
@@ -315,12 +323,11 @@ class ModelSide:
         if steps:
             step = steps[0]
             row = self._walk.rows[step.info.index]
-            for value in arguments_of(self._walk.records[step.info.index]):
-                extra = self._extra_writes.get(value)
-                if extra is not None:
-                    other = self._walk.rows[extra]
-                    text = f"the model has no such operator there; what reads it, {row.operator}, {reason}"
-                    return Fault("pass", other.operator, extra, other.source, text, name, verdict.numbers)
+            extra = self._extra_source(step)
+            if extra is not None:
+                other = self._walk.rows[extra]
+                text = f"the model has no such operator there; what reads it, {row.operator}, {reason}"
+                return Fault("pass", other.operator, extra, other.source, text, name, verdict.numbers)
         lacking = self._lacking(node)
         if lacking is not None and (not steps or lacking is not node):
             text = f"the file has no such operator there: {reason}"
@@ -343,6 +350,19 @@ class ModelSide:
         return Fault(
             kind, row.operator, row.instruction, row.source, text, name, verdict.numbers, row.module, row.node
         )
+
+    def _extra_source(self, step: Step) -> int | None:
+        """The instruction that the model does not have and that an argument comes from."""
+        memory = self._walk.memory
+        for index in arguments_of(self._walk.records[step.info.index]):
+            for member in memory.members(index) if index >= 0 else ():
+                found = self._extra_writes.get(member)
+                source = step.sources.get(member)
+                if found is None and source is not None and source.instruction not in self._pairs:
+                    found = source.instruction
+                if found is not None and 0 <= found != step.info.index:
+                    return found
+        return None
 
     def _lacking(self, node: Node) -> Node | None:
         """The nearest operator before a node, or the node, that the file has no instruction for."""
@@ -369,13 +389,13 @@ class ModelSide:
             return "pass", f"the model has {other.op} there"
         args, wanted = arguments_of(self._walk.records[ours]), arguments_of(self.walk_of_model.records[theirs])
         for number, (a, b) in enumerate(zip(args, wanted, strict=False)):
-            found = self._different(a, b)
+            found = self._different(step, a, b)
             if found is not None:
                 kind, text = found
                 return self._kind_of(kind, mine), f"argument {number}: {text}"
         return "pass", ""
 
-    def _different(self, a: int, b: int) -> tuple[str, str] | None:
+    def _different(self, step: Step, a: int, b: int) -> tuple[str, str] | None:
         if a < 0 or b < 0:
             return None if a == b else ("pass", "one of them is None")
         if not isinstance(a, int):
@@ -391,15 +411,20 @@ class ModelSide:
                     return found
             if list(x.dim_order) != list(y.dim_order):
                 return "layout", f"has the dim order {list(x.dim_order)}, should have {list(y.dim_order)}"
-            if a not in self._walk.ever_written and x.allocation_info and y.allocation_info and file.place(a) != model.place(b):
-                return "plan", f"lies at byte {file.place(a)[1]}, should lie at {model.place(b)[1]}"
+            source = step.sources.get(a)
+            base = None if source is None else self._model_value.get(source.value)
+            if source is not None and base is not None and x.allocation_info and y.allocation_info and model.is_planned(base):
+                here = file.place(a)[1] - file.place(source.value)[1]
+                there = model.place(b)[1] - model.place(base)[1]
+                if here != there:
+                    return "plan", f"begins {here} bytes behind what was last written there, should begin {there} behind"
             mapped = self._value_map.get(b)
             if mapped is not None and mapped != a:
                 return "pass", f"is value %{a}, should be %{mapped}"
             return None
         if isinstance(x, (pte.IntList, pte.TensorList, pte.OptionalTensorList)):
             for one, two in zip(x.items, y.items, strict=False):
-                found = self._different(one, two)
+                found = self._different(step, one, two)
                 if found is not None:
                     return found
             return None if len(x.items) == len(y.items) else ("pass", f"has {len(x.items)} items, should have {len(y.items)}")

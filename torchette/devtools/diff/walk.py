@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from torchette.devtools.diff.judge import NoReference, Verdict, growth_of, judge
-from torchette.devtools.diff.memory import Memory
+from torchette.devtools.diff.memory import Memory, Source
 from torchette.devtools.diff.operators import reference
 from torchette.devtools.diff.result import Fault, OperatorRow
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, source_line
@@ -39,6 +39,7 @@ class Step(NamedTuple):
         written: indices of the values that it has written, in the kernel's order.
         values: what it has written there.
         parts: what a backend has shown of its own, by its number and name.
+        sources: of the arguments that are views: what was last written there.
         overwritten: the instruction that wrote over one of the arguments before.
         departs: whether it departs from torch on the same inputs.
     """
@@ -49,6 +50,7 @@ class Step(NamedTuple):
     written: list[int]
     values: list[Any]
     parts: list[tuple[int | None, str, Any]]
+    sources: dict[int, Source]
     overwritten: Any
     departs: bool
 
@@ -131,6 +133,8 @@ class Walk:
             None if at in positions and not self._updates(info, at) else self.memory.read(index)
             for at, index in enumerate(args)
         ]
+        members = {member for index in args if index >= 0 for member in self.memory.members(index)}
+        sources = {index: found for index in members if index >= 0 and (found := self.memory.source(index)) is not None}
         overwritten = self._overwritten(info, args, positions)
         if overwritten is not None:
             by = self.rows[overwritten.by]
@@ -138,7 +142,7 @@ class Walk:
             self.add(Fault("plan", by.operator, by.instruction, by.source, f"it overwrites {victim}", self.name))
         departs = self._compare(info, record, args, reads, positions, values)
         written = [args[at] for at in positions]
-        step = Step(info, first.step, reads, written, values, parts, overwritten, departs)
+        step = Step(info, first.step, reads, written, values, parts, sources, overwritten, departs)
         self.ever_written.update(member for index in written for member in self.memory.members(index))
         for index, value in zip(written, values, strict=True):
             self.memory.write(index, value, first.step, info.index)
