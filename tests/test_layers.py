@@ -53,6 +53,17 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.schema",
         "torchette.targets",
     ),
+    # What runs the compiler to compare a file with it; the rest of devtools never does.
+    "torchette.devtools.diff": (
+        "torchette._compile",
+        "torchette.devtools",
+        "torchette.errors",
+        "torchette.exir",
+        *COMPILER,
+        "torchette.format",
+        "torchette.runtime",
+        "torchette.schema",
+    ),
     "torchette.runtime": ("torchette.errors", "torchette.schema"),
     "torchette.targets": ("torchette.errors", "torchette.runtime"),
     "torchette.build": (
@@ -140,6 +151,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.codegen",
         "torchette._compile",
         "torchette.devtools",
+        "torchette.devtools.diff",
         "torchette.errors",
         "torchette.exir",
         *COMPILER,

@@ -612,6 +612,30 @@ def trials(kind: str, count: int, seed: int = 0, names: tuple[str, ...] | None =
         yield judge(one, kind, injected)
 
 
+def layers(limit: int | None = None) -> tuple[int, list[str]]:
+    """Compares every layer of torch.nn, without faults, on two of torch's samples each: (how many, what was said)."""
+    from torch.testing._internal.common_modules import module_db
+
+    from tests.models.test_modules import DRAWN, samples
+
+    compared, said = 0, []
+    for info in module_db:
+        if issubclass(info.module_cls, DRAWN):
+            continue
+        for description, module, args, kwargs in list(samples(info))[:2]:
+            try:
+                compiled = torchette.compile(module, args, kwargs)
+            except TorchetteError:
+                continue  # what the compiler refuses has no file
+            result = compare(compiled, None, args, kwargs=kwargs)
+            compared += 1
+            if not result.equal:
+                said.append(f"{info.module_cls.__name__} {description}: {result.summary()}")
+            if compared == limit:
+                return compared, said
+    return compared, said
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, default=100, help="faults of each class")

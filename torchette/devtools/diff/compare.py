@@ -72,7 +72,7 @@ class Comparison:
     ) -> DiffResult:
         """Compares on these inputs, and with `search` on others."""
         args = self._arguments(inputs, kwargs)
-        compiled = self._compiled(args, kwargs) if self._given_file is None else None
+        compiled = self.compiled(args, kwargs) if self._given_file is None else None
         file = pte.load_file(self._given_file) if isinstance(self._given_file, (str, Path)) else None
         if file is None:
             data = self._given_file if self._given_file is not None else bytes(compiled)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ class Comparison:
         elif self._model is not None:
             backends = list(dict.fromkeys(each.backend for each in info.delegates))
             if compiled is None:
-                compiled = self._compiled(args, kwargs, backends)
+                compiled = self.compiled(args, kwargs, backends)
             side = ModelSide(compiled.program, "forward", walk)
             self._captured = compiled._captured["forward"]
         device = self._device or self._loaded(file, method)
@@ -120,7 +120,8 @@ class Comparison:
             raise InputError("a model needs inputs", hints=["compare(model, file, (x,))"])
         return None
 
-    def _compiled(self, args: Any, kwargs: Any, backends: Sequence[str] = ()) -> _compile.CompiledModel:
+    def compiled(self, args: Any, kwargs: Any, backends: Sequence[str] = ()) -> _compile.CompiledModel:
+        """What this compiler makes of the model, lowered to the backends that a file names."""
         backend = self._backend
         if backend is None:
             unknown = [name for name in backends if name not in _FOLDERS]

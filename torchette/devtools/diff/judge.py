@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 # How many roundings of its own result, and of its inputs, an implementation may be off.
-OWN, INPUTS = 8, 16
+OWN, INPUTS = 8, 32
 
 _TINY = 5e-324
 
@@ -174,7 +174,7 @@ def _one(given: Tensor, rounded: Tensor, exact: Tensor, shaken: list[Tensor], gr
     typical = float(settled.square().mean().sqrt()) if settled.numel() else 0.0
     theirs = (r - e).abs()[finite]
     most = float(theirs.max()) if theirs.numel() else 0.0
-    allowed = facts.eps * OWN * e.abs() + growth * INPUTS * (response + typical / 4) + 4 * most + 2 * facts.tiny
+    allowed = facts.eps * OWN * e.abs() + growth * INPUTS * (response + typical) + 4 * most + 2 * facts.tiny
     beyond = ((a - e).abs() > allowed) & finite & a.isfinite()
     if not bool(beyond.any()):
         return Verdict(False, "", numbers)

@@ -21,7 +21,7 @@ from torchette.errors import TorchetteError
 from torchette.exir import ops
 from torchette.exir.delegation.delegate import LoweredBackendModule, to_backend
 from torchette.exir.graph import copy_program, tensor_of
-from torchette.exir.program import EdgeProgramManager
+from torchette.exir.program import to_edge
 from torchette.runtime import Runtime
 
 
@@ -69,7 +69,8 @@ def tapped(
     )
     program._module_call_graph = [ModuleCallEntry("", signature)]
     again = to_backend(lowered.backend_id, program, lowered.compile_specs)
-    manager = EdgeProgramManager(again.program()).to_executorch()
+    example = tuple(value if isinstance(value, Tensor) else torch.as_tensor(value) for value in inputs)
+    manager = to_edge(torch.export.export(again, example)).to_executorch()
     method = Runtime.get().load_program(manager.buffer).load_method("forward")
     outputs = [torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in method.execute(inputs)]
     mutated = len(known) - (len(outputs) - len(added))
