@@ -48,7 +48,11 @@ def run(options: argparse.Namespace) -> int:
     chosen = _method.choose(options)
     method = _method.load(chosen, tracing=True)
     info = {each.name: each for each in describe(chosen.path).methods}[method.metadata.plan_name]
-    known = _of_model(options, info) if options.model else None
+    inputs = [_settled(each) for each in chosen.inputs]
+    known = None
+    if options.model:
+        known, example = _of_model(options, info)
+        inputs = inputs if options.inputs else example
     instructions = intermediates.chosen(info, [*options.select, *options.dump], known.names if known else None)
     folder = None
     if options.dump:
@@ -73,7 +77,6 @@ def run(options: argparse.Namespace) -> int:
         }
         _enter(rows, row, value.value, folder)
 
-    inputs = [_settled(each) for each in chosen.inputs]
     intermediates.intermediates(method, info, inputs, take, instructions)
     if known is not None:
         for row, value in known.inside(method, inputs, instructions, [*options.select, *options.dump]):
@@ -92,11 +95,13 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _of_model(options: argparse.Namespace, info: Any) -> Any:
+def _of_model(options: argparse.Namespace, info: Any) -> tuple[Any, list[Any]]:
+    """What the compiler knows of the file, and the model's own inputs."""
     from torchette.devtools.diff.named import Named
 
     found = source.load(options.model)
-    return Named(found.model, source.tensors(found, options.inputs, seed=options.seed), options.file, info)
+    example = source.tensors(found, options.inputs, seed=options.seed)
+    return Named(found.model, example, options.file, info), list(example)
 
 
 def _settled(value: Any) -> Any:

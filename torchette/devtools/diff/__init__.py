@@ -56,7 +56,7 @@ def compare(
         RuntimeLoadError: this runtime cannot load it.
         CompileError: the model cannot be compiled.
     """
-    from torchette.devtools.diff.compare import Comparison
+    from torchette.devtools.diff.comparison import Comparison
 
     comparison = Comparison(model, file, method, dynamic_shapes, backend, data_files, device)
     return comparison.run(inputs, kwargs or {}, search, stages)

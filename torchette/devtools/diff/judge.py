@@ -154,8 +154,10 @@ def _one(given: Tensor, rounded: Tensor, exact: Tensor, shaken: list[Tensor], gr
     a, e, r = _wide(given), _wide(exact), _wide(rounded)
     numbers = measure(given, rounded)
     response = torch.zeros_like(e)
-    for other in shaken:
-        response = torch.maximum(response, torch.nan_to_num((_wide(other) - e).abs(), nan=math.inf, posinf=math.inf))
+    for other in map(_wide, shaken):
+        same = (other == e) | (other.isnan() & e.isnan())
+        change = torch.nan_to_num((other - e).abs(), nan=math.inf, posinf=math.inf)
+        response = torch.maximum(response, torch.where(same, 0.0, change))
     finite = e.isfinite() & r.isfinite()
     if not given.dtype.is_floating_point and not given.is_complex():
         wrong = (a != r) & (a != e) & (response == 0)

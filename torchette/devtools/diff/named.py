@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchette.devtools.diff.compare import Comparison
+from torchette.devtools.diff.comparison import Comparison
 from torchette.devtools.diff.model import align, module_path
 from torchette.devtools.diff.taps import tappable, tapped
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, describe
