@@ -71,6 +71,17 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.format",
         "torchette.schema",
     ),
+    # What runs the compiler to compare a file with it; the rest of devtools never does.
+    "torchette.devtools.diff": (
+        "torchette._compile",
+        "torchette.devtools",
+        "torchette.errors",
+        "torchette.exir",
+        *COMPILER,
+        "torchette.format",
+        "torchette.runtime",
+        "torchette.schema",
+    ),
     "torchette.runtime": ("torchette.errors", "torchette.notebook", "torchette.schema"),
     "torchette.targets": ("torchette.errors", "torchette.runtime"),
     "torchette.build": (
@@ -162,6 +173,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.codegen",
         "torchette._compile",
         "torchette.devtools",
+        "torchette.devtools.diff",
         "torchette.errors",
         "torchette.exir",
         *COMPILER,

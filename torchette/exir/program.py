@@ -512,6 +512,14 @@ class ExecutorchProgramManager:
         """Method -> instruction -> debug handle of its node."""
         return self._output.debug_handle_map
 
+    def nodes(self, method_name: str = "forward") -> list[torch.fx.Node]:
+        """The node of `exported_program(method_name)`, or of a branch of it, that each instruction of the file came from."""
+        return _method(self._output.nodes, method_name)
+
+    def values(self, method_name: str = "forward") -> dict[torch.fx.Node, int | tuple[int, ...]]:
+        """Node -> the value of the file's method, or the values, that it yields."""
+        return _method(self._output.values, method_name)
+
     @property
     def delegate_map(self) -> dict[str, dict[int, Any]]:
         """Method -> instruction -> {"name": backend, "delegate_map": its own debug handles}."""

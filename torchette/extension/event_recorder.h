@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// EventRecorder: a tracer that keeps when each event began and ended. For machines with a heap.
+// EventRecorder: a tracer that keeps when each event began and ended, and shows each value when it is written. For
+// machines with a heap.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torchette/runtime/tracer.h"
@@ -21,7 +24,19 @@ struct RecordedEvent {
   torchette_timestamp_t begin, end;
 };
 
-/// Values are not recorded.
+/// What an instruction, or a part of a delegate, has just written.
+struct ObservedValue {
+  ChainID chain;
+  DebugHandle instruction;  // its place in the chain
+  size_t step;              // of the instructions that have begun in this execution, loops included: which
+  bool in_delegate;         // a backend shows it, a value of its own
+  DelegateDebugIntId part;  // then the backend's number for it, or kUnsetDelegateDebugIntId
+  const char* name;         // and its name for it, or null
+  const EValue& value;      // as it is until the observer returns: memory is used again
+};
+using ValueObserver = std::function<void(const ObservedValue&)>;
+
+/// Values are shown and not kept, so that memory stays bounded.
 class EventRecorder final : public EventTracer {
  public:
   /// "Default" for what loading does, "Execute" for each execution.
@@ -34,8 +49,19 @@ class EventRecorder final : public EventTracer {
     events_.clear();
   }
 
-  void create_event_block(const char* name) override { blocks_.emplace_back(name); }
+  /// Calls `observer`, on the thread that executes, for each value that an instruction writes; an empty one ends that.
+  void observe(ValueObserver observer) {
+    observer_ = std::move(observer);
+    set_event_tracer_debug_level(observer_ ? EventTracerDebugLogLevel::kIntermediateOutputs
+                                           : EventTracerDebugLogLevel::kNoLogging);
+  }
+
+  void create_event_block(const char* name) override {
+    blocks_.emplace_back(name);
+    steps_ = 0;
+  }
   EventTracerEntry start_profiling(const char* name, ChainID chain, DebugHandle instruction) override {
+    if (chain != kUnsetChainId) ++steps_;
     return start({block(), text(name), chain, instruction, false, kUnsetDelegateDebugIntId, 0, 0});
   }
   void end_profiling(EventTracerEntry entry) override { end(entry); }
@@ -50,27 +76,40 @@ class EventRecorder final : public EventTracer {
 
   AllocatorID track_allocator(const char*) override { return 0; }
   void track_allocation(AllocatorID, size_t) override {}
-  Result<bool> log_evalue(const EValue&, LoggedEValueType) override { return false; }
-  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const Tensor&) override {
-    return false;
+  Result<bool> log_evalue(const EValue& value, LoggedEValueType type) override {
+    if (type == LoggedEValueType::kProgramOutput) return false;
+    return show(false, nullptr, kUnsetDelegateDebugIntId, value);
   }
-  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId,
-                                                Span<const Tensor>) override {
-    return false;
+  Result<bool> log_intermediate_output_delegate(const char* name, DelegateDebugIntId part,
+                                                const Tensor& output) override {
+    return show(true, name, part, EValue(output));
   }
-  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const int&) override {
-    return false;
+  Result<bool> log_intermediate_output_delegate(const char* name, DelegateDebugIntId part,
+                                                Span<const Tensor> output) override {
+    for (const Tensor& each : output) show(true, name, part, EValue(each));
+    return static_cast<bool>(observer_);
   }
-  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const bool&) override {
-    return false;
+  Result<bool> log_intermediate_output_delegate(const char* name, DelegateDebugIntId part,
+                                                const int& output) override {
+    return show(true, name, part, EValue(static_cast<int64_t>(output)));
   }
-  Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const double&) override {
-    return false;
+  Result<bool> log_intermediate_output_delegate(const char* name, DelegateDebugIntId part,
+                                                const bool& output) override {
+    return show(true, name, part, EValue(output));
+  }
+  Result<bool> log_intermediate_output_delegate(const char* name, DelegateDebugIntId part,
+                                                const double& output) override {
+    return show(true, name, part, EValue(output));
   }
   void set_delegation_intermediate_output_filter(EventTracerFilterBase*) override {}
 
  private:
   static std::string text(const char* name) { return name == nullptr ? "" : name; }
+  bool show(bool in_delegate, const char* name, DelegateDebugIntId part, const EValue& value) {
+    if (!observer_) return false;
+    observer_({chain_id_, debug_handle_, steps_ == 0 ? 0 : steps_ - 1, in_delegate, part, name, value});
+    return true;
+  }
   size_t block() const { return blocks_.empty() ? 0 : blocks_.size() - 1; }
   EventTracerEntry start(RecordedEvent event) {
     const auto id = static_cast<int64_t>(events_.size());
@@ -88,6 +127,8 @@ class EventRecorder final : public EventTracer {
 
   std::vector<std::string> blocks_;
   std::vector<RecordedEvent> events_;
+  ValueObserver observer_;
+  size_t steps_ = 0;  // instructions that have begun in this execution
 };
 
 }  // namespace torchette::extension

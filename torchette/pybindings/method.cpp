@@ -3,6 +3,8 @@
 #include "torchette/runtime/method.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -11,9 +13,14 @@
 #include <atomic>
 #include <csignal>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "torchette/extension/event_recorder.h"
@@ -118,7 +125,12 @@ class LoadedMethod {
       parallel_.reset();
   }
 
-  nb::list execute(nb::sequence given) {
+  /// `observer`, of Python or None: called with (chain, instruction, step, in a delegate, part, name, value)
+  /// for what each instruction writes, or those of `chosen` alone, pairs of chain and place in it.
+  nb::list execute(nb::sequence given, nb::object observer,
+                   const std::set<std::pair<int32_t, uint32_t>>& chosen) {
+    if (observing_ == std::this_thread::get_id())
+      throw std::runtime_error("the method executes already: its observer called it");
     const size_t count = nb::len(given);
     if (count != inputs_.size()) throw Fault{Fault::Kind::InputValue, Error::InvalidArgument, "count", count};
     std::deque<Argument> arguments(count);
@@ -139,7 +151,9 @@ class LoadedMethod {
       const std::unique_lock<std::mutex> turn = etdump_turn();
       take_log();
       const Interruptible interruptible(*method_);
+      Observation observation(*this, observer, chosen, torch);
       error = run({values.data(), values.size()}, outcomes);
+      observation.end();
       log = take_log();
       if (pool_.has_value()) log += pool_->take_log();
     }
@@ -160,6 +174,8 @@ class LoadedMethod {
   }
 
   void cancel() { method_->cancel(); }
+
+  bool is_traced() const { return recorder_.has_value(); }
 
   /// Of the method pool, what backends took included.
   size_t method_bytes() const { return method_memory_.used(); }
@@ -197,6 +213,51 @@ class LoadedMethod {
     return program_->etdump() == nullptr ? std::unique_lock<std::mutex>()
                                          : std::unique_lock<std::mutex>(program_->etdump_mutex());
   }
+
+  /// While it lives, what instructions write is shown to a function of Python. What that raises ends the
+  /// execution.
+  class Observation {
+   public:
+    Observation(LoadedMethod& method, const nb::object& observer,
+                const std::set<std::pair<int32_t, uint32_t>>& chosen, bool torch)
+        : method_(method), observer_(observer), chosen_(chosen), torch_(torch) {
+      if (observer.is_none() || !method.recorder_.has_value()) return;
+      method_.observing_ = std::this_thread::get_id();
+      method_.recorder_->observe([this](const extension::ObservedValue& seen) { show(seen); });
+    }
+    Observation(const Observation&) = delete;
+    ~Observation() {
+      if (method_.recorder_.has_value()) method_.recorder_->observe({});
+      method_.observing_ = std::thread::id();
+    }
+    /// Throws what the observer has raised.
+    void end() {
+      if (!raised_) return;
+      (void)method_.method_->reset_execution();  // should the last instruction have been the one
+      std::rethrow_exception(raised_);
+    }
+
+   private:
+    void show(const extension::ObservedValue& seen) {
+      if (raised_ || (!chosen_.empty() && chosen_.count({seen.chain, seen.instruction}) == 0)) return;
+      Outcome outcome;
+      if (detach(seen.value, nullptr, outcome) != Error::Ok) return;
+      const nb::gil_scoped_acquire acquire;
+      try {
+        observer_(seen.chain, seen.instruction, seen.step, seen.in_delegate, seen.part,
+                  text_of(seen.name == nullptr ? "" : seen.name), to_python(outcome, torch_));
+      } catch (...) {
+        raised_ = std::current_exception();
+        method_.method_->cancel();
+      }
+    }
+
+    LoadedMethod& method_;
+    const nb::object& observer_;
+    const std::set<std::pair<int32_t, uint32_t>>& chosen_;
+    bool torch_;
+    std::exception_ptr raised_;
+  };
 
   void convert(nb::handle object, size_t i, Argument* out) {
     if (inputs_[i].has_value()) {
@@ -274,6 +335,7 @@ class LoadedMethod {
   std::optional<LoggingPool> pool_;
   std::optional<extension::ParallelMethod> parallel_;
   std::mutex mutex_;
+  std::atomic<std::thread::id> observing_{};  // the thread whose execution is observed
 };
 
 }  // namespace
@@ -294,11 +356,13 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
   });
   m.def("num_threads", &num_threads);
   nb::class_<LoadedMethod>(m, "Method")
-      .def("execute", &LoadedMethod::execute, nb::arg("inputs"))
+      .def("execute", &LoadedMethod::execute, nb::arg("inputs"), nb::arg("observer") = nb::none(),
+           nb::arg("chosen") = std::set<std::pair<int32_t, uint32_t>>())
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
       .def("take_events", &LoadedMethod::take_events)
+      .def_prop_ro("is_traced", &LoadedMethod::is_traced)
       .def_prop_ro("method_bytes", &LoadedMethod::method_bytes)
       .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);
 }

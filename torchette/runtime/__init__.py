@@ -24,7 +24,7 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -45,6 +45,7 @@ from torchette.schema import DTYPES
 __all__ = [
     "BackendRegistry",
     "Event",
+    "Intermediate",
     "Method",
     "MethodMeta",
     "OperatorRegistry",
@@ -323,6 +324,25 @@ class Event(NamedTuple):
     """Likewise."""
 
 
+class Intermediate(NamedTuple):
+    """A value that an instruction of a method has just written."""
+
+    chain: int
+    """Of the instruction."""
+    instruction: int
+    """Its place in the chain."""
+    step: int
+    """How many instructions ran before it in this execution; turns of a loop count."""
+    in_delegate: bool
+    """Whether a backend shows it, a value inside of the call that the instruction is."""
+    part: int | None
+    """The backend's number for it."""
+    name: str
+    """The backend's name for it; empty for what an instruction writes."""
+    value: Any
+    """A copy of it: an array or tensor as `execute` returns them, a number, or a list of these."""
+
+
 class Method:
     """A method, loaded with memory of its own. Calls from several threads wait for one another; the interpreter's lock
     is free while a call computes."""
@@ -333,7 +353,12 @@ class Method:
         self.input_names = [meta.input_name(i) for i in range(meta.num_inputs())]
         """What messages call the inputs; may be changed."""
 
-    def execute(self, inputs: Sequence[Any]) -> list[Any]:
+    def execute(
+        self,
+        inputs: Sequence[Any],
+        observer: Callable[[Intermediate], None] | None = None,
+        only: Collection[tuple[int, int]] = (),
+    ) -> list[Any]:
         """Runs the method.
 
         Args:
@@ -341,6 +366,10 @@ class Method:
                 speaks DLPack, of the method's dtype and rank, each size within its bound. They are used in place where
                 their layout is the method's and converted where it is not. Numbers, strings and None where the method
                 takes those.
+            observer: called with each value that an instruction writes, when it is written. Nothing is kept, so that a model
+                takes no more memory than the observer does. What it raises ends the execution and is raised here. It must
+                not call the method. The method must have been loaded with ``tracing=True``.
+            only: instructions to observe, (chain, place in the chain); all where there are none.
 
         Returns:
             One value per output. Arrays are freshly owned; they are torch's if an input was, else numpy's (bfloat16, which
@@ -351,10 +380,23 @@ class Method:
             InputTypeError: an input is of a type that the method cannot take.
             ExecutionError: the method failed.
         """
+        if observer is None:
+            arguments: tuple[Any, ...] = (inputs,)
+        else:
+            self._check_traced()
+            seen = observer
+            arguments = (inputs, lambda *record: seen(_intermediate(*record)), set(only))
         try:
-            return self._method.execute(inputs)
+            return self._method.execute(*arguments)
         except _module().Fault as fault:
             raise self._error(fault, inputs) from None
+
+    def _check_traced(self) -> None:
+        if not self._method.is_traced:
+            raise InputError(
+                f"method {self._meta.name()!r} shows no values: it was loaded without tracing",
+                hints=["program.load_method(name, tracing=True)"],
+            )
 
     __call__ = execute
 
@@ -642,6 +684,12 @@ class Program:
     def _repr_html_(self) -> str:
         methods = [(repr(self.metadata(name)),) for name in sorted(self.method_names)]
         return notebook.tables([("", (), methods)], self._name)
+
+
+def _intermediate(
+    chain: int, instruction: int, step: int, in_delegate: bool, part: int, name: str, value: Any
+) -> Intermediate:
+    return Intermediate(chain, instruction, step, in_delegate, None if part < 0 else part, name, value)
 
 
 def _examples(meta: MethodMeta) -> list[Any]:

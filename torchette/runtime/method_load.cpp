@@ -6,7 +6,8 @@
 
 namespace torchette {
 
-/// Bytes of a structure with the members that `members` spells (torchette/schema/layouts.def) on this machine.
+/// Bytes of a structure with the members that `members` spells (torchette/schema/layouts.def) on this
+/// machine.
 static constexpr size_t size_of_layout(const char* members) {
   struct Eight {
     int64_t number;
@@ -22,8 +23,9 @@ static constexpr size_t size_of_layout(const char* members) {
 }
 
 TORCHETTE_INLINE Error Method::Loading::load() {
-#define TORCHETTE_LAYOUT(type, members) \
-  static_assert(sizeof(type) == size_of_layout(members), "torchette/schema/layouts.def is not true of " #type);
+#define TORCHETTE_LAYOUT(type, members)                  \
+  static_assert(sizeof(type) == size_of_layout(members), \
+                "torchette/schema/layouts.def is not true of " #type);
 #include "torchette/schema/layouts.def"
   TORCHETTE_TRY(signature());
   TORCHETTE_TRY(values());

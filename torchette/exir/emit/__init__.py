@@ -41,6 +41,8 @@ class EmitterOutput:
         named_alignment: the greatest that one of them wants, in bytes.
         data_files: the name of a file, without its suffix -> what it has under each name: constants outside of the program.
         debug_handle_map: method -> instruction -> the `debug_handle` of the node that it came from.
+        nodes: method -> the node that each instruction came from.
+        values: method -> node -> the value of the method, or the tuple of values, that it yields.
         instruction_id_to_num_outs_map: method -> instruction -> number of tensors that it writes.
         delegate_map: method -> instruction -> {"name": the backend, "delegate_map": its own debug handles}.
     """
@@ -53,6 +55,8 @@ class EmitterOutput:
     named_alignment: int = 1
     data_files: dict[str, dict[str, ptd.NamedBytes]] = field(default_factory=dict)
     debug_handle_map: dict[str, dict[int, Any]] = field(default_factory=dict)
+    nodes: dict[str, list[Node]] = field(default_factory=dict)
+    values: dict[str, dict[Node, int | tuple[int, ...]]] = field(default_factory=dict)
     instruction_id_to_num_outs_map: dict[str, dict[int, int]] = field(default_factory=dict)
     delegate_map: dict[str, dict[int, Any]] = field(default_factory=dict)
 
@@ -103,6 +107,7 @@ def emit_program(
         plans.append(emitter.emit())
         problems += emitter.problems
         output.debug_handle_map[name] = emitter.code.debug_handles
+        output.nodes[name], output.values[name] = emitter.code.nodes, emitter.values.of_node
         output.instruction_id_to_num_outs_map[name] = emitter.code.results_written
         output.delegate_map[name] = emitter.delegate_map
     if problems:

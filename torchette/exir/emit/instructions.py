@@ -19,6 +19,7 @@ class Instructions:
     def __init__(self, lines_of: Callable[[Node], Any] | None) -> None:
         self.instructions: list[Any] = []
         self.debug_handles: dict[int, Any] = {}
+        self.nodes: list[Node] = []  # that each instruction comes from
         self.results_written: dict[int, int] = {}
         self.operators: dict[tuple[str, str], int] = {}
         self.stacktrace: list[Any] = []  # a record per instruction, where `lines_of` makes them
@@ -36,6 +37,7 @@ class Instructions:
         at = len(self.instructions)
         self.instructions.append(pte.Instruction(call))
         self._chain_of.append(self.chain)
+        self.nodes.append(node)
         handle = node.meta.get("debug_handle")
         if handle is not None:
             self.debug_handles[at] = handle

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# `torchette diff`: the exit code says whether anything departs, the text says what.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchette.cli import main
+from torchette.format import pte
+
+
+@pytest.fixture
+def model(folder: Path) -> str:
+    assert main(["compile", "model.py:Net", "-o", "net.pte"]) == 0
+    return "net.pte"
+
+
+def test_nothing_departs(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["diff", "model.py:Net", model]) == 0
+    out = capsys.readouterr().out
+    assert "aten::linear.out" in out and "file on device" in out
+    assert "nothing departs: 2 of 2 instructions" in out
+    assert main(["diff", model, "--no-search", "--top", "1"]) == 0
+    assert "aten::relu.out" not in capsys.readouterr().out.split("nothing departs")[1]
+
+
+def test_a_flipped_weight_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(Path(model).read_bytes())
+    file = pte.read(bytes(data))
+    start = file.segment_base + file.program.segments[0].offset + file.program.constant_segment.offsets[1]
+    data[start + 3] ^= 0x40
+    Path(model).write_bytes(data)
+    capsys.readouterr()
+    assert main(["diff", "model.py:Net", model, "--no-search", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["equal"]
+    first = found["faults"][0]
+    assert (first["kind"], first["operator"], first["module"]) == ("weight", "aten::linear.out", "linear")
+    assert first["source"].startswith(("model.py:", "torch/nn/"))
+
+
+@pytest.mark.parametrize("words", [["a.pte", "b.pte"], ["model.py:Nothing"], ["missing.pte"]])
+def test_wrong_use(folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *words]) == 2
+    assert capsys.readouterr().err

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# `compare` from Python: from a file alone, with its model, with the compiler at fault, and what it refuses.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from torchette.devtools.diff import compare
+from torchette.errors import FormatError, InputError
+from torchette.exir.passes import fuse_linear as pass_file
+
+
+class Dynamic(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.linear(x), x * 2], 0).sum(0, keepdim=True) + x.shape[0]
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(x)
+        return self.total * 2 + x
+
+
+class Branch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y * 2 + 1, lambda y: y - 3, (x,))
+
+
+class Half(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16).to(torch.bfloat16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [
+        (Counter(), (torch.randn(4),)),
+        (Branch(), (torch.randn(4),)),
+        (Half(), (torch.randn(2, 16).bfloat16(),)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_nothing_departs(module: nn.Module, inputs: tuple) -> None:
+    result = compare(module.eval(), None, inputs)
+    assert result.equal, result.summary()
+
+
+def test_the_corners_of_dynamic_shapes_are_compared() -> None:
+    shapes = ({0: torch.export.Dim("n", min=2, max=9)},)
+    result = compare(Dynamic().eval(), None, (torch.randn(3, 6),), dynamic_shapes=shapes)
+    assert result.equal, result.summary()
+    assert {"least shape", "greatest shape", "infinity", "zeros"} <= {
+        name for name, said in result.inputs.items() if said == "compared"
+    }
+
+
+def test_from_the_bare_file_inputs_are_made_up(tmp_path: Path) -> None:
+    path = tmp_path / "net.pte"
+    torchette.compile(nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval(), (torch.ones(2, 4),)).save(path)
+    result = compare(file=path)
+    assert result.equal
+    assert [row.verdict for row in result.operators] == ["ok"] * len(result.operators)
+    again = compare(file=path, inputs=[np.ones((2, 4), "float32")], search=False)
+    assert list(again.inputs) == ["the given inputs"]
+    stored = json.loads(json.dumps(again.to_dict(), allow_nan=False))
+    assert stored["equal"] and stored["operators"][0]["operator"] == "aten::linear.out"
+    assert "aten::linear.out" in str(again) and "nothing departs" in str(again)
+
+
+def test_another_model_than_the_files_departs_at_its_first_weight() -> None:
+    torch.manual_seed(0)
+    ours, theirs = (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval() for _ in range(2))
+    theirs[0] = ours[0]
+    data = bytes(torchette.compile(ours, (torch.ones(2, 4),)))
+    result = compare(theirs, data, (torch.ones(2, 4),), search=False)
+    assert result.first is not None
+    assert (result.first.kind, result.first.operator, result.first.module) == (
+        "weight",
+        "aten::linear.out",
+        "2",
+    )
+    assert "compare" not in result.first.reason and "should be" not in result.first.operator
+
+
+def test_a_pass_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler is wrong now as it was when it made the file: eager is the judge."""
+    right = pass_file.fuse_linear
+
+    def wrong(program: Any) -> Any:
+        program = right(program)
+        for node in program.graph.nodes:
+            if node.target is torch.ops.aten.relu.default:
+                node.target = torch.ops.aten.neg.default
+        return program
+
+    wrong.__name__ = "fuse_linear"
+    monkeypatch.setattr("torchette.exir.pipeline.fuse_linear", wrong)
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    result = compare(module, None, (torch.randn(2, 4),), search=False)
+    assert result.first is not None
+    assert result.first.kind == "pass" and "fuse_linear" in result.first.reason
+    assert result.first.operator == "aten::neg.out"
+
+
+def test_weights_in_another_file(tmp_path: Path) -> None:
+    from torchette.exir import ExecutorchBackendConfig
+
+    module = nn.Linear(4, 4).eval()
+    config = ExecutorchBackendConfig(external_constants=lambda node: "weights")
+    torchette.compile(module, (torch.ones(1, 4),), config=config).save(tmp_path / "net.pte")
+    result = compare(None, tmp_path / "net.pte", (torch.randn(1, 4),), data_files=[tmp_path / "weights.ptd"])
+    assert result.equal and result.operators[0].verdict == "ok"
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    module = nn.Linear(4, 4).eval()
+    data = bytes(torchette.compile(module, (torch.ones(1, 4),)))
+    with pytest.raises(InputError, match="nothing to compare"):
+        compare()
+    with pytest.raises(InputError, match="no method 'encode'"):
+        compare(file=data, method="encode")
+    with pytest.raises(InputError, match="takes 1 inputs"):
+        compare(file=data, inputs=())
+    with pytest.raises(InputError, match="needs inputs"):
+        compare(module, data)
+    with pytest.raises(InputError, match="is a tensor"):
+        compare(module, data, torch.ones(1, 4))
+    with pytest.raises(InputError, match="shape"):
+        compare(file=data, inputs=(torch.ones(2, 4),))
+    with pytest.raises(FormatError):
+        compare(file=data[:100])

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Faults of each class are found and named, and none is found where there is none. `--full` injects 100 of each class.
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.devtools.diff import faults
+from torchette.devtools.diff import compare
+
+
+@pytest.mark.parametrize("kind", faults.CLASSES)
+def test_injected_faults_are_named(kind: str) -> None:
+    name = "perceptron" if kind == "quantization" else "residual"
+    for tried in faults.trials(kind, 2, seed=1, names=(name,)):
+        assert tried.found and tried.named, f"{tried.injected.what}: {tried.said}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["residual", *(pytest.param(n, marks=pytest.mark.slow) for n in faults.networks() if n != "residual")],
+)
+def test_nothing_is_found_where_nothing_is(name: str) -> None:
+    made = faults.make(name)
+    result = compare(made.compiled, None, made.inputs)
+    assert result.equal, result.summary()
+    assert {row.verdict for row in result.operators} <= {"ok", "not run"}
+    assert result.stages[-1].stage == "file on device"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", faults.CLASSES)
+def test_95_of_100_faults_are_found_and_90_named(kind: str) -> None:
+    tried = list(faults.trials(kind, 100))
+    assert sum(each.found for each in tried) >= 95
+    assert sum(each.named for each in tried) >= 90, [each.said for each in tried if not each.named]
+
+
+@pytest.mark.slow
+def test_nothing_is_found_in_the_layers_of_torch() -> None:
+    compared, said = faults.layers()
+    assert compared > 100
+    assert not said, "\n".join(said)
+
+
+def test_a_first_fault_is_not_amplified_into_others() -> None:
+    """One kernel of many is wrong: all that follows computes with its result, and departs from eager."""
+    made = faults.make("transformer")
+    injected = next(
+        each for seed in range(99)
+        if (each := faults.kernel_fault(made, faults.random.Random(seed))) is not None
+        and faults.visible(made, each) and min(each.instructions) < 8
+    )  # fmt: skip
+    device = faults.Runtime.get().load_program(injected.executed).load_method("forward", tracing=True)
+    result = compare(None, injected.file, made.inputs, device=device, search=False)
+    assert {fault.instruction for fault in result.faults} == injected.instructions
+    assert result.first is not None and result.first.kind == "kernel"
+    assert result.first.source.startswith("tests/devtools/diff/faults.py:")
+    assert torch.tensor(result.first.numbers.max_abs) > 0

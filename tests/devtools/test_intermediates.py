@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Values of instructions, chosen by number, operator, line and module, one after the other.
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, describe
+from torchette.devtools.intermediates import Value, chosen, intermediates
+from torchette.errors import ExecutionError, InputError
+from torchette.runtime import Intermediate, Method, Runtime
+
+
+def _info() -> MethodInfo:
+    lines = [[FrameInfo("net.py", line, "forward", "")] for line in (7, 8)]
+    instructions = [
+        InstructionInfo(0, "kernel", "aten::mm.out", [], [], None, lines[0]),
+        InstructionInfo(1, "kernel", "aten::relu.out", [], [], None, lines[1]),
+        InstructionInfo(2, "kernel", "aten::mm.out", [], [], None, lines[1]),
+    ]
+    empty: Any = []
+    return MethodInfo("forward", empty, empty, empty, {}, empty, instructions, [0], empty, None, None)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ([], [0, 1, 2]),
+        (["1"], [1]),
+        (["1-2"], [1, 2]),
+        (["aten::mm*"], [0, 2]),
+        (["mm.out", "relu*"], [0, 1, 2]),
+        (["net.py:8"], [1, 2]),
+        (["layers.1.*"], [1, 2]),
+        (["layers.1"], [1]),
+    ],
+)
+def test_what_is_chosen(patterns: list[str], expected: list[int]) -> None:
+    more = {1: ["layers.1"], 2: ["layers.1.head"]}
+    assert [it.index for it in chosen(_info(), patterns, more)] == expected
+
+
+def test_what_matches_nothing_is_said() -> None:
+    with pytest.raises(InputError, match="no instruction of method 'forward' matches 'layers.9'"):
+        chosen(_info(), ["1", "layers.9"])
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[nn.Module, bytes]:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+    return module, bytes(torchette.compile(module, (torch.ones(2, 4),)))
+
+
+def _method(data: bytes, tracing: bool = True) -> Method:
+    return Runtime.get().load_program(data).load_method("forward", tracing=tracing)
+
+
+def test_values_are_those_of_the_layers(made: tuple[nn.Module, bytes]) -> None:
+    module, data = made
+    info = describe(data).methods[0]
+    x = torch.randn(2, 4)
+    seen: list[Value] = []
+    (output,) = intermediates(_method(data), info, [x], seen.append)
+    expected = x
+    for layer, value in zip(module, seen, strict=True):
+        expected = layer(expected).detach()
+        torch.testing.assert_close(value.value, expected)
+        assert (value.instruction, value.output, value.part) == (value.step, 0, None)
+    assert torch.equal(output, seen[-1].value)
+    seen.clear()
+    intermediates(_method(data), info, [x.numpy()], seen.append, chosen(info, ["aten::relu*"]))
+    assert [value.info.op for value in seen] == ["aten::relu.out"]
+    assert isinstance(seen[0].value, np.ndarray)
+
+
+def test_turns_of_a_loop_are_steps() -> None:
+    class Loop(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            from torch._higher_order_ops.while_loop import while_loop
+
+            return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x))[1]
+
+    data = bytes(torchette.compile(Loop().eval(), (torch.ones(2),)))
+    info = describe(data).methods[0]
+    seen: list[Value] = []
+    intermediates(_method(data), info, [torch.ones(2)], seen.append, chosen(info, ["aten::mul*"]))
+    assert [value.value[0].item() for value in seen] == [2, 4, 8]
+    assert len({value.step for value in seen}) == 3
+
+
+def test_observers_that_fail_end_the_execution(made: tuple[nn.Module, bytes]) -> None:
+    method = _method(made[1])
+    seen: list[Intermediate] = []
+
+    def fail(value: Intermediate) -> None:
+        seen.append(value)
+        if len(seen) > 1:
+            raise ZeroDivisionError("enough")
+
+    with pytest.raises(ZeroDivisionError, match="enough"):
+        method.execute([torch.ones(2, 4)], fail)
+    assert len(seen) == 2
+    assert len(method.execute([torch.ones(2, 4)])) == 1  # the next one runs, and is not observed
+    assert len(seen) == 2
+
+    def again(value: Intermediate) -> None:
+        method.execute([torch.ones(2, 4)])
+
+    with pytest.raises((RuntimeError, ExecutionError), match="its observer called it"):
+        method.execute([torch.ones(2, 4)], again)
+
+
+def test_without_tracing_there_are_no_values(made: tuple[nn.Module, bytes]) -> None:
+    with pytest.raises(InputError, match="loaded without tracing"):
+        _method(made[1], tracing=False).execute([torch.ones(2, 4)], print)

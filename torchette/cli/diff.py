@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a model, a .pte file or both, and inputs. Out: which operator departs first from torch. Imports torch when it runs.
+"""Find the operator of a .pte file that departs from torch first
+
+Each instruction runs on this machine's runtime, and torch's operator on the very values that it has read, so that a fault
+is named where it arises: kernel, backend, compiler pass, weight, layout, memory plan or quantization parameter. With
+MODEL (as for `torchette compile`) each instruction is also held against what the compiler makes of the model, and that
+against eager. Inputs are those of the model or of --inputs; others are tried besides: other ranges, zeros, infinities, the
+corners of dynamic shapes. What rounding can explain is no fault. The exit code is 1 if anything departs.
+
+examples:
+  torchette diff net.pte                               # the kernels of this machine, against torch
+  torchette diff model.py:Net net.pte                  # and the file against its model
+  torchette diff model.py:Net net.pte --inputs photo.npy --no-search
+  torchette diff model.py:Net --backend xnnpack        # without a file: what the compiler makes now
+  torchette diff model.py:Net net.pte --json
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from torchette.cli import CHECK_FAILED, DONE, UsageError
+from torchette.cli import _inputs as inputs
+from torchette.cli import _source as source
+from torchette.cli._console import print_json, print_table, working
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="+", metavar="MODEL | MODEL.pte", help="a model, its file, or both in this order"
+    )
+    parser.add_argument("--method", help="the method of the file (default: forward, or the only one)")
+    parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
+    parser.add_argument("--seed", type=int, default=0, help="seed of generated inputs (default: 0)")
+    parser.add_argument(
+        "--backend",
+        action="append",
+        metavar="NAME",
+        help="what the file is lowered to, if its name does not say",
+    )
+    parser.add_argument(
+        "--data-file",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.ptd",
+        help="weights beside the file; repeat",
+    )
+    parser.add_argument(
+        "--no-search", dest="search", action="store_false", help="only the inputs that are given"
+    )
+    parser.add_argument("--top", type=int, metavar="ROWS", help="only the operators that are furthest off")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    source.require_torch()
+    from torchette.devtools.diff import compare
+
+    model_text, file = _what(options.what)
+    model, example = None, None
+    if model_text is not None:
+        found = source.load(model_text)
+        model, example = found.model, source.tensors(found, options.inputs, seed=options.seed)
+    elif options.inputs:
+        example = tuple(inputs.from_texts(options.inputs, seed=options.seed))
+    with working(f"compare {' with '.join(options.what)}"):
+        result = compare(
+            model,
+            file,
+            example,
+            method=options.method,
+            backend=options.backend,
+            search=options.search,
+            data_files=options.data_file,
+        )
+    if options.json:
+        print_json(result.to_dict())
+    else:
+        _print(result, options.top)
+    return DONE if result.equal else CHECK_FAILED
+
+
+def _what(words: list[str]) -> tuple[str | None, Path | None]:
+    files = [word for word in words if word.endswith(".pte")]
+    models = [word for word in words if not word.endswith(".pte")]
+    if len(files) > 1 or len(models) > 1:
+        raise UsageError("there is one MODEL and one file; `torchette pte-diff` compares two files")
+    return models[0] if models else None, Path(files[0]) if files else None
+
+
+def _print(result: Any, top: int | None) -> None:
+    if top is not None:
+        result.operators.sort(key=lambda row: (row.verdict != "departs", row.numbers.snr))
+        del result.operators[top:]
+    for title, columns, rows in result.tables():
+        print_table(columns, rows, title=title)
+        print()
+    others = [f"{name}: {text}" for name, text in result.inputs.items() if text != "compared"]
+    for line in others:
+        print(f"not compared on {line}")
+    print(result.summary())

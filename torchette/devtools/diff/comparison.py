@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What a user compares comes in; the walk through the file, the model beside it and the stages from eager to the device go
+# together here.
+"""`Comparison`: everything that `compare` does, in order."""
+
+from __future__ import annotations
+
+import copy
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from torchette import _compile
+from torchette.devtools.diff.inputs import searched
+from torchette.devtools.diff.judge import EQUAL, NoReference, Numbers, judge, measure
+from torchette.devtools.diff.model import ModelSide, module_path
+from torchette.devtools.diff.result import DiffResult, Fault, StageRow
+from torchette.devtools.diff.taps import first_departing
+from torchette.devtools.diff.walk import Walk, checked_inputs
+from torchette.devtools.inspect import describe
+from torchette.errors import InputError, PassError, TorchetteError
+from torchette.exir import EdgeCompileConfig, pipeline
+from torchette.exir.check import evaluate, user_results
+from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
+from torchette.exir.graph import user_frame
+from torchette.format import pte, ptd
+from torchette.runtime import Runtime
+
+# A whole model amplifies what its operators round.
+_DEPTH = 64.0
+
+# Decibels. Results as far apart as this are no rounding, whichever pass it was.
+_FAR = 40.0
+
+# The backends that a delegate's name in the file leads to.
+_FOLDERS = {"XnnpackBackend": "xnnpack", "NullBackend": "null"}
+
+
+class Comparison:
+    """One file, and perhaps its model; see `torchette.devtools.diff.compare` for the arguments."""
+
+    def __init__(
+        self,
+        model: Any,
+        file: str | Path | bytes | None,
+        method: str | None,
+        dynamic_shapes: Any,
+        backend: Any,
+        data_files: Sequence[str | Path],
+        device: Any,
+    ) -> None:
+        if model is None and file is None:
+            raise InputError("there is nothing to compare", hints=["give a model, a file or both"])
+        self._reference: _compile.CompiledModel | None = None
+        if isinstance(model, _compile.CompiledModel):
+            file, self._reference = bytes(model) if file is None else file, model
+            model = model._captured[method or model.default or "forward"]
+        self._model, self._given_method = model, method
+        self._dynamic_shapes, self._backend = dynamic_shapes, backend
+        self._data_files, self._device = list(data_files), device
+        self._given_file = file
+
+    def run(
+        self, inputs: Sequence[Any] | None, kwargs: Mapping[str, Any], search: bool, stages: bool = True
+    ) -> DiffResult:
+        """Compares on these inputs, and with `search` on others."""
+        args = self._arguments(inputs, kwargs)
+        compiled = self.compiled(args, kwargs) if self._given_file is None else None
+        file = pte.load_file(self._given_file) if isinstance(self._given_file, (str, Path)) else None
+        if file is None:
+            data = self._given_file if self._given_file is not None else bytes(compiled)  # type: ignore[arg-type]
+            file = pte.read(data)
+        method = self._method_of(file)
+        info = next(each for each in describe(file).methods if each.name == method)
+        plan = next(each for each in file.program.execution_plan if each.name == method)
+        walk = Walk(file, plan, info, self._external())
+        side = None
+        if self._reference is not None:
+            side = ModelSide(self._reference.program, method, walk)
+            self._captured = self._model
+        elif self._model is not None:
+            backends = list(dict.fromkeys(each.backend for each in info.delegates))
+            if compiled is None:
+                compiled = self.compiled(args, kwargs, backends)
+            side = ModelSide(compiled.program, "forward", walk)
+            self._captured = compiled._captured["forward"]
+        device = self._device or self._loaded(file, method)
+        meta = device.metadata if hasattr(device, "metadata") else self._loaded(file, method).metadata
+        flat = pytree.tree_leaves((tuple(args), dict(kwargs))) if args is not None else _made_up(meta)
+        flat = checked_inputs(info, flat)
+        result = DiffResult(method, walk.faults, walk.rows)
+        outputs = self._one(walk, side, device, flat, "the given inputs", result)
+        if side is not None and stages:
+            self._stages(side, flat, outputs, result)
+        if search:
+            for name, values in searched(meta, flat):
+                self._one(walk, side, device, values, name, result)
+        if side is not None:
+            self._look_into_delegates(side, walk, flat)
+        walk.faults.sort(key=lambda fault: (fault.instruction is None, fault.instruction or 0))
+        return result
+
+    # ---- what is compared ----
+
+    def _arguments(self, inputs: Sequence[Any] | None, kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        if inputs is not None:
+            if isinstance(inputs, Tensor):
+                raise InputError("inputs is a tensor", hints=["give a tuple of the model's arguments: (x,)"])
+            return tuple(torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in inputs)
+        if isinstance(self._model, ExportedProgram) and self._model.example_inputs is not None and not kwargs:
+            return self._model.example_inputs[0]
+        if self._model is not None:
+            raise InputError("a model needs inputs", hints=["compare(model, file, (x,))"])
+        return None
+
+    def compiled(self, args: Any, kwargs: Any, backends: Sequence[str] = ()) -> _compile.CompiledModel:
+        """What this compiler makes of the model, lowered to the backends that a file names."""
+        backend = self._backend
+        if backend is None:
+            unknown = [name for name in backends if name not in _FOLDERS]
+            if unknown:
+                raise InputError(
+                    f"the file calls {', '.join(unknown)}, and it is not known how to lower to it",
+                    hints=["compare(..., backend=MyPartitioner())"],
+                )
+            backend = [_FOLDERS[name] for name in backends] or "portable"
+        return self._compile(args, kwargs, backend)
+
+    def _compile(self, args: Any, kwargs: Any, backend: Any, **edge: Any) -> _compile.CompiledModel:
+        self._lowered_to = backend
+        return _compile.compile(
+            self._model,
+            args,
+            dict(kwargs) or None,
+            self._dynamic_shapes,
+            backend=backend,
+            edge=EdgeCompileConfig(**edge),
+        )
+
+    def _method_of(self, file: pte.PteFile) -> str:
+        names = [plan.name for plan in file.program.execution_plan if not plan.name.endswith(pte.PORTABLE)]
+        name = self._given_method or (
+            "forward" if "forward" in names else names[0] if len(names) == 1 else None
+        )
+        if name not in names:
+            raise InputError(
+                f"the file has no method {name or 'forward'!r}; it has {', '.join(sorted(names)) or 'none'}"
+            )
+        return name
+
+    def _loaded(self, file: pte.PteFile, method: str) -> Any:
+        source = self._given_file if isinstance(self._given_file, (str, Path)) else bytes(file.buffer)
+        program = Runtime.get().load_program(source, data_files=self._data_files)
+        return program.load_method(method, tracing=True)
+
+    def _external(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for path in self._data_files:
+            with open(path, "rb") as opened:
+                data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            found = {**{name: each.data for name, each in ptd.read(data).items()}, **found}
+        return found
+
+    # ---- one execution ----
+
+    def _one(
+        self, walk: Walk, side: ModelSide | None, device: Any, flat: list[Any], name: str, result: DiffResult
+    ) -> list[Any] | None:
+        before = len(walk.faults)
+        if side is not None:
+            side.start(flat)
+        try:
+            outputs = walk.run(device, flat, name, side.follow if side is not None else None)
+        except TorchetteError as error:  # a shape or a value that the method refuses
+            if name == "the given inputs":
+                raise
+            result.inputs[name] = f"refused: {error.message}"
+            return None
+        if outputs is None and name != "the given inputs":
+            reason = walk.faults[-1].reason
+            if side is None or not self._model_runs(side, flat):
+                del walk.faults[before:]
+                result.inputs[name] = f"refused: {reason}"
+                return None
+        result.inputs[name] = "compared" if outputs is not None else "failed"
+        if side is not None:
+            side.finish(outputs)
+        return outputs
+
+    @staticmethod
+    def _model_runs(side: ModelSide, flat: list[Any]) -> bool:
+        try:
+            _flat_results(side.program, flat)
+        except Exception:  # the model refuses these inputs as the file does
+            return False
+        return True
+
+    # ---- the stages ----
+
+    def _stages(self, side: ModelSide, flat: list[Any], outputs: Any, result: DiffResult) -> None:
+        """Eager, what torch.export captured, core, Edge, planned, and the file; each against eager."""
+        captured = self._captured
+        eager, given = self._eager(captured, flat)
+        expected = eager(given)
+        planned = side.program
+        stages: list[tuple[str, Callable[[], list[Any]]]] = [("ATen", lambda: _flat_results(captured, flat))]
+        stages += [
+            (name, lambda name=name: _flat_results(pipeline.build().until(name).run(captured), flat))  # type: ignore[misc]
+            for name in ("core", "edge")
+        ]
+        stages.append(("planned", lambda: _flat_results(planned, flat)))
+        if outputs is not None:
+            stages.append(("file on device", lambda: _tensors(outputs)))
+        for name, values in stages:
+            try:
+                found = values()
+            except Exception:  # a stage that torch cannot evaluate is left out, the others stay
+                continue
+            result.stages.append(StageRow(name, "the given inputs", _worst(found, expected)))
+            if name not in ("ATen", "planned"):
+                continue
+            try:
+                verdict = judge(found, eager, given, _DEPTH)
+            except NoReference:
+                continue
+            if verdict.departs:
+                self._add_stage_fault(name, verdict, flat, side, result)
+                return
+
+    def _eager(
+        self, captured: ExportedProgram, flat: list[Any]
+    ) -> tuple[Callable[[list[Any]], list[Any]], list[Any]]:
+        """The model in eager mode as a function of inputs and weights, and these: both are rounded."""
+        module = self._model if isinstance(self._model, torch.nn.Module) else captured.module()
+        weights = dict(module.named_parameters(remove_duplicate=False))
+        weights |= {name: value for name, value in module.named_buffers() if value.is_floating_point()}
+        spec = captured.call_spec.in_spec
+
+        def run(values: list[Any]) -> list[Any]:
+            inputs = [v.clone() if isinstance(v, Tensor) else v for v in values[: len(flat)]]
+            args, kwargs = pytree.tree_unflatten(inputs, spec)
+            state = {name: v.detach().clone() for name, v in zip(weights, values[len(flat) :], strict=True)}
+            with torch.no_grad():
+                found = torch.func.functional_call(copy.deepcopy(module), state, args, kwargs)
+            leaves = pytree.tree_leaves(found)
+            return [torch.view_as_real(v) if isinstance(v, Tensor) and v.is_complex() else v for v in leaves]
+
+        return run, [*flat, *(value.detach() for value in weights.values())]
+
+    def _add_stage_fault(
+        self, stage: str, verdict: Any, flat: Any, side: ModelSide, result: DiffResult
+    ) -> None:
+        if stage == "ATen":
+            fault = Fault(
+                "export", "torch.export", None, "", verdict.reason, "the given inputs", verdict.numbers
+            )
+        else:
+            found = self._pass_at_fault(verdict, flat, side)
+            if found is None:
+                return
+            fault = found
+        result.faults.append(fault)
+
+    def _pass_at_fault(self, verdict: Any, flat: Any, side: ModelSide) -> Fault | None:
+        """Compiles again, and compares the graph before and after each pass. None where no pass changes the results, and
+        they are close: then many operators round a little differently."""
+        args, kwargs = pytree.tree_unflatten(list(flat), side.program.call_spec.in_spec)
+        if self._reference is not None:
+            self._lowered_to = self._backend or "portable"
+        fault = Fault("pass", "", None, "", verdict.reason, "the given inputs", verdict.numbers)
+        try:
+            self._compile(args, kwargs, self._lowered_to, check_passes=True)
+        except PassError as error:
+            where = error.where[0] if error.where else ""
+            row = next(
+                (row for row in side.rows if row.node and f"differ is {row.node}" in error.message), None
+            )
+            return replace(
+                fault,
+                operator=row.operator if row else f"pass {error.pass_name}",
+                instruction=row.instruction if row else None,
+                source=row.source if row else where,
+                reason=error.message,
+            )
+        return fault if verdict.numbers.snr < _FAR else None
+
+    # ---- delegates ----
+
+    def _look_into_delegates(self, side: ModelSide, walk: Walk, flat: list[Any]) -> None:
+        """Names the operator inside of a delegate that departs."""
+        for number, fault in enumerate(walk.faults):
+            node = (
+                side.node(fault.instruction)
+                if fault.instruction is not None and fault.kind == "backend"
+                else None
+            )
+            if node is None or not is_delegate_call(node):
+                continue
+            lowered = getattr(side.program.graph_module, str(node.args[0].target))  # type: ignore[union-attr]
+            inputs = side.departing_inputs.get(fault.instruction)  # type: ignore[arg-type]
+            if not isinstance(lowered, LoweredBackendModule) or inputs is None:
+                continue
+            found = first_departing(lowered, inputs)
+            if found is None:
+                continue
+            frame = user_frame(found.node)
+            name = str(found.node.target).removesuffix(".default")
+            walk.faults[number] = replace(
+                fault,
+                operator=f"{fault.operator}: {name}",
+                source=f"{Path(frame.file).name}:{frame.line}" if frame else fault.source,
+                reason=found.verdict.reason,
+                numbers=found.verdict.numbers,
+                module=module_path(found.node),
+                node=found.node.name,
+            )
+
+
+def _flat_results(program: ExportedProgram, flat: Sequence[Any]) -> list[Any]:
+    args, kwargs = pytree.tree_unflatten(list(flat), program.call_spec.in_spec)
+    return pytree.tree_leaves(user_results(program, evaluate(program, args, kwargs)))
+
+
+def _tensors(values: Sequence[Any]) -> list[Any]:
+    return [torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in values]
+
+
+def _worst(found: Sequence[Any], expected: Sequence[Any]) -> Numbers:
+    worst = EQUAL
+    for ours, theirs in zip(found, expected, strict=False):
+        if isinstance(ours, Tensor) and isinstance(theirs, Tensor) and ours.is_complex():
+            ours = torch.view_as_real(ours.resolve_conj())
+        if isinstance(ours, Tensor) and isinstance(theirs, Tensor) and ours.shape == theirs.shape:
+            worst = worst.worse(measure(ours, theirs))
+    return worst
+
+
+def _made_up(meta: Any) -> list[Any]:
+    """Values to try a method with: noise for floats, 0 or 1 for whole numbers, at the greatest shapes."""
+    generator = torch.Generator().manual_seed(0)
+    found: list[Any] = []
+    for index in range(meta.num_inputs()):
+        try:
+            info = meta.input_tensor_meta(index)
+        except TypeError:
+            text = meta.input_text(index)
+            found.append({"int": 1, "float": 1.0, "bool": True}.get(text))
+            continue
+        dtype = getattr(torch, info.dtype_name)
+        if dtype.is_floating_point:
+            found.append(torch.randn(info.sizes(), generator=generator).to(dtype))
+        else:
+            found.append(torch.randint(0, 2, info.sizes(), generator=generator).to(dtype))
+    return found

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A file and its model come in; the node and module of each instruction go out, and what delegates compute inside.
+"""`Named`: what the compiler knows of a file that the file does not say itself."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchette.devtools.diff.comparison import Comparison
+from torchette.devtools.diff.model import align, module_path
+from torchette.devtools.diff.taps import tappable, tapped
+from torchette.devtools.inspect import InstructionInfo, MethodInfo, describe
+from torchette.errors import TorchetteError
+from torchette.exir.delegation.delegate import is_delegate_call
+from torchette.exir.graph import user_frame
+
+
+class Named:
+    """The compiler's names of a file's instructions, and its delegates.
+
+    Attributes:
+        names: instruction -> name of its node, path of its module.
+        modules: instruction -> path of its module.
+    """
+
+    def __init__(self, model: Any, inputs: Sequence[Any], file: str | Path, info: MethodInfo) -> None:
+        comparison = Comparison(model, file, info.name, None, None, (), None)
+        backends = list(dict.fromkeys(each.backend for each in info.delegates))
+        self._program = comparison.compiled(inputs, {}, backends).program
+        theirs = next(each for each in describe(self._program.buffer).methods if each.name == "forward")
+        nodes = self._program.nodes()
+        pairs, _, _ = align(info, theirs)
+        self._nodes = {ours: nodes[index] for ours, index in pairs.items()}
+        self.modules = {index: module_path(node) for index, node in self._nodes.items()}
+        self.names = {
+            index: [node.name, *(each for each in [self.modules[index]] if each), *self._inside_names(node)]
+            for index, node in self._nodes.items()
+        }
+        self._info = info
+
+    def _lowered(self, node: torch.fx.Node) -> Any:
+        return getattr(node.graph.owning_module, str(node.args[0].target))  # type: ignore[union-attr]
+
+    def _inside_names(self, node: torch.fx.Node) -> list[str]:
+        """Of a delegate: the nodes and modules in it, by which it is chosen, too."""
+        if not is_delegate_call(node):
+            return []
+        inside = tappable(self._lowered(node))
+        return list(dict.fromkeys(name for each in inside for name in (each.name, module_path(each)) if name))
+
+    def inside(
+        self,
+        method: Any,
+        inputs: Sequence[Any],
+        instructions: Sequence[InstructionInfo],
+        patterns: Sequence[str],
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
+        """(description, value) of the nodes that match, inside of the delegates among these instructions."""
+        wanted = {
+            it.index: it
+            for it in instructions
+            if it.index in self._nodes and is_delegate_call(self._nodes[it.index])
+        }
+        if not wanted:
+            return
+        for index, given in self._delegate_inputs(method, inputs, wanted).items():
+            lowered = self._lowered(self._nodes[index])
+            nodes = [
+                each for each in tappable(lowered) if _is_wanted(each, index, wanted[index].op, patterns)
+            ]
+            values = _values(lowered, given, nodes)
+            for node in nodes:
+                if node not in values:
+                    continue
+                frame = user_frame(node)
+                row = {
+                    "instruction": index,
+                    "output": 0,
+                    "step": 0,
+                    "operator": f"{wanted[index].op}: {str(node.target).removesuffix('.default')}",
+                    "node": node.name,
+                    "module": module_path(node),
+                    "source": f"{Path(frame.file).name}:{frame.line}" if frame else "",
+                }
+                yield row, values[node]
+
+    def _delegate_inputs(
+        self, method: Any, inputs: Sequence[Any], wanted: dict[int, Any]
+    ) -> dict[int, list[Any]]:
+        """What each delegate is given, in this execution."""
+        from torchette.devtools.diff.walk import Walk
+        from torchette.format import pte
+
+        file = pte.read(self._program.buffer)
+        plan = next(each for each in file.program.execution_plan if each.name == "forward")
+        del method
+        walk = Walk(file, plan, next(each for each in describe(file).methods if each.name == "forward"))
+        nodes = self._program.nodes()
+        found: dict[int, list[Any]] = {}
+        by_node = {self._nodes[index]: index for index in wanted}
+
+        def follow(step: Any) -> None:
+            index = by_node.get(nodes[step.info.index])
+            if index is not None:
+                count = len(step.reads) - len(step.values)
+                found.setdefault(index, step.reads[:count])
+
+        from torchette.runtime import Runtime
+
+        device = Runtime.get().load_program(self._program.buffer).load_method("forward", tracing=True)
+        walk.run(device, [torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in inputs], "", follow)
+        return found
+
+
+def _values(lowered: Any, given: list[Any], nodes: list[torch.fx.Node]) -> dict[torch.fx.Node, Any]:
+    try:
+        return tapped(lowered, given, nodes)[1]
+    except TorchetteError:  # a backend may refuse some of the values as outputs
+        found: dict[torch.fx.Node, Any] = {}
+        for node in nodes:
+            try:
+                found.update(tapped(lowered, given, [node])[1])
+            except TorchetteError:
+                continue
+        return found
+
+
+def _is_wanted(node: torch.fx.Node, index: int, backend: str, patterns: Sequence[str]) -> bool:
+    module = module_path(node)
+    for pattern in patterns or ["*"]:
+        if pattern in (str(index), backend) or module == pattern.removesuffix(".*"):
+            return True
+        if any(fnmatch.fnmatchcase(text, pattern) for text in (node.name, module, str(node.target), backend)):
+            return True
+    return False

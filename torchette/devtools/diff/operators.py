@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# An instruction of a file comes in, torch's own operator on the same arguments goes out: the same program with ATen's
+# kernels, one instruction at a time.
+"""`reference`: what torch computes where the file calls a kernel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchette.exir import ops
+from torchette.exir.emit.calls import PRIMITIVES
+
+# Results that are right in more than one way: the order of equal elements, the signs of vectors.
+_AMBIGUOUS = frozenset(
+    {
+        "topk", "sort", "mode", "kthvalue", "median", "nanmedian", "_linalg_eigh", "_linalg_svd", "geqrf", "ormqr", "eig",
+        "linalg_ldl_factor_ex", "_unique2", "unique_dim",
+    }
+)  # fmt: skip
+
+_NAMESPACES = {theirs: ours for ours, theirs in ops.FILE_NAMESPACES.items()}
+_NUMBERS: dict[str, Callable[..., Any]] = {name: function for function, name in reversed(PRIMITIVES.items())}
+
+
+class Reference(NamedTuple):
+    """Torch's side of an instruction.
+
+    Attributes:
+        run: computes what the kernel writes, in its order, from the kernel's arguments without out arguments.
+        reads: positions of these arguments in the instruction's; None: all but the last.
+        pointwise: whether an element of the result depends on one element of each input.
+    """
+
+    run: Callable[[list[Any]], list[Any]]
+    reads: tuple[int, ...] | None
+    pointwise: bool
+
+
+def reference(name: str, overload: str, outputs: Sequence[Any]) -> Reference | None:
+    """Torch's side of a kernel call; None where there is none, or where more than one result is right.
+
+    Args:
+        name, overload: as in the file, such as ``aten::add`` and ``out``.
+        outputs: what the kernel has written: out arguments are made of that shape and dtype.
+    """
+    namespace, _, plain = name.partition("::")
+    if namespace == "executorch_prim":
+        return _primitive(plain, outputs)
+    op = operator(name, overload)
+    if op is None or not is_comparable(op):
+        return None
+    arguments = op._schema.arguments
+    reads = tuple(i for i, each in enumerate(arguments) if not (each.kwarg_only and ops.writes(each)))
+
+    def run(values: list[Any]) -> list[Any]:
+        wide = any(item.dtype in (torch.float64, torch.complex128) for item in _flat(values))
+        given, results = iter(values), iter(outputs)
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        written: list[Any] = []
+        for position, each in enumerate(arguments):
+            if position not in reads:
+                value = _room(next(results), wide)
+                written.append(value)
+            else:
+                value = next(given)
+                if ops.writes(each):
+                    value = value.clone()
+                    written.append(value)
+            if each.kwarg_only:
+                kwargs[each.name] = value
+            else:
+                args.append(value)
+        returned = op(*args, **kwargs)
+        if written:
+            return written
+        return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+    return Reference(run, reads, ops.is_pointwise(op))
+
+
+def is_comparable(op: Any) -> bool:
+    """Whether an operator's results follow from its arguments, and are right in one way only."""
+    if not ops.is_operator(op):
+        return True
+    name = op._schema.name.partition("::")[2]
+    return not (ops.is_random(op) or name in _AMBIGUOUS or name.startswith(("empty", "new_empty", "_assert")))
+
+
+@functools.cache
+def operator(name: str, overload: str) -> Any:
+    """Torch's overload of that name in the file; None where torch knows none."""
+    namespace, _, plain = name.partition("::")
+    packet = getattr(getattr(torch.ops, _NAMESPACES.get(namespace, namespace)), plain, None)
+    return getattr(packet, overload or "default", None)
+
+
+def _flat(values: Any) -> list[Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _flat(value)
+    return found
+
+
+def _room(like: Any, wide: bool) -> Any:
+    if isinstance(like, (list, tuple)):
+        return [_room(item, wide) for item in like]
+    dtype = like.dtype
+    if wide and dtype.is_floating_point:
+        dtype = torch.float64
+    if wide and dtype.is_complex:
+        dtype = torch.complex128
+    return torch.empty(like.shape, dtype=dtype)
+
+
+def _primitive(name: str, outputs: Sequence[Any]) -> Reference | None:
+    if name == "et_view":
+        return Reference(lambda values: [values[0].reshape(values[1])], (0, 1), True)
+    if name == "et_copy_index":
+        return Reference(lambda values: [_with_slice(*values, outputs[0].shape[0])], (0, 1, 2), True)
+    function = _NUMBERS.get(name)
+    if function is None:
+        return None
+    return Reference(lambda values: [function(*values)], None, True)
+
+
+def _with_slice(target: Tensor, source: Tensor, index: int, length: int) -> Tensor:
+    result = source.new_zeros((length, *source.shape))
+    kept = min(length, target.shape[0])
+    result[:kept] = target[:kept]
+    result[index] = source
+    return result

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What a comparison has found, as data.
+"""`DiffResult`: the operators of a file with how far each departs, the faults, and the stages from eager to the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torchette.devtools.diff.judge import EQUAL, Numbers
+
+KINDS = {
+    "kernel": "the runtime's kernel and torch's operator differ on the same inputs",
+    "backend": "the backend and the operators that it was given differ on the same inputs",
+    "pass": "the compiler made another program of the model",
+    "weight": "a stored constant is not the model's",
+    "layout": "the bytes of a tensor are read in another order than they were written",
+    "plan": "a result was written over a value that is still needed",
+    "quantization": "a scale or zero point is not the model's",
+    "export": "torch.export captured another program than the module",
+    "run": "the method does not run",
+}
+
+
+@dataclass
+class Fault:
+    """Where results depart.
+
+    Attributes:
+        kind: a key of `KINDS`.
+        operator: as in the file; or the operator that the file lacks.
+        instruction: as `torchette inspect` numbers them; None where the file has none for it.
+        source: the line of the model.
+        module: the path of the module in the model, where it is known.
+        node: the name of the node in the compiler's graph, where it is known.
+        reason: what is wrong.
+        inputs: on which of the inputs it was found.
+        numbers: how far the result is off.
+    """
+
+    kind: str
+    operator: str
+    instruction: int | None
+    source: str
+    reason: str
+    inputs: str
+    numbers: Numbers = EQUAL
+    module: str = ""
+    node: str = ""
+
+    def __str__(self) -> str:
+        at = "" if self.instruction is None else f"instruction {self.instruction}, "
+        places = " in ".join(text for text in (self.source, self.module) if text)
+        return f"{at}{self.operator}{f' at {places}' if places else ''}: {KINDS[self.kind]}: {self.reason} (on {self.inputs})"
+
+
+@dataclass
+class OperatorRow:
+    """An instruction, over all inputs and turns of loops: its worst numbers against torch on the same inputs."""
+
+    instruction: int
+    operator: str
+    source: str
+    numbers: Numbers = EQUAL
+    against_model: Numbers | None = None
+    verdict: str = "not run"  # ok, departs, no reference, not run
+    module: str = ""
+    node: str = ""
+
+
+@dataclass
+class StageRow:
+    """The results of a stage against eager's: numbers of the worst output."""
+
+    stage: str
+    inputs: str
+    numbers: Numbers
+
+
+@dataclass
+class DiffResult:
+    """What `compare` has found. Prints as a table."""
+
+    method: str
+    faults: list[Fault] = field(default_factory=list)
+    operators: list[OperatorRow] = field(default_factory=list)
+    stages: list[StageRow] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)  # name -> "compared", or why not
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing departs."""
+        return not self.faults
+
+    @property
+    def first(self) -> Fault | None:
+        """The first operator that departs, in the order of execution."""
+        return self.faults[0] if self.faults else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Dicts, lists, strings, numbers and None; infinite numbers are strings."""
+        found = {"equal": self.equal, **asdict(self)}
+        return _finite(found)
+
+    def tables(self) -> list[tuple[str, list[str], list[list[Any]]]]:
+        """(title, columns, rows) for people."""
+        found: list[tuple[str, list[str], list[list[Any]]]] = []
+        if self.stages:
+            rows = [[row.stage, row.inputs, *_cells(row.numbers)] for row in self.stages]
+            found.append(("results of each stage, against eager", ["stage", "inputs", *_COLUMNS], rows))
+        with_model = any(row.against_model for row in self.operators)
+        rows = []
+        for row in self.operators:
+            model = [_number(row.against_model.max_abs) if row.against_model else ""] if with_model else []
+            rows.append(
+                [
+                    row.instruction,
+                    row.operator,
+                    *_cells(row.numbers),
+                    *model,
+                    row.verdict,
+                    row.module,
+                    row.source,
+                ]
+            )
+        columns = [
+            "#",
+            "operator",
+            *_COLUMNS,
+            *(["from model"] if with_model else []),
+            "verdict",
+            "module",
+            "source",
+        ]
+        if not any(row.module for row in self.operators):
+            columns.remove("module")
+            rows = [[*row[:-2], row[-1]] for row in rows]
+        found.append((f"{self.method}: operators on the inputs that each had", columns, rows))
+        return found
+
+    def summary(self) -> str:
+        """One line, or one for each fault."""
+        compared = sum(text == "compared" for text in self.inputs.values())
+        judged = sum(row.verdict in ("ok", "departs") for row in self.operators)
+        if self.equal:
+            return f"nothing departs: {judged} of {len(self.operators)} instructions compared on {compared} inputs"
+        first, *others = self.faults
+        return "\n".join([f"first to depart: {first}", *(f"also: {fault}" for fault in others)])
+
+    def __str__(self) -> str:
+        lines = []
+        for title, columns, rows in self.tables():
+            texts = [columns, *([str(cell) for cell in row] for row in rows)]
+            widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+            lines.append(title)
+            lines += [
+                "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in texts
+            ]
+            lines.append("")
+        return "\n".join([*lines, self.summary()])
+
+
+_COLUMNS = ["max abs", "SNR dB", "cosine", "ULP"]
+
+
+def _cells(numbers: Numbers) -> list[str]:
+    return [_number(numbers.max_abs), f"{numbers.snr:.1f}", f"{numbers.cosine:.6f}", _number(numbers.ulp)]
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else f"{value:.3g}"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A part of a model that a backend took comes in, and the inputs that it had. It is lowered again with values from inside as
+# further outputs, and run: so one sees into any backend, and needs nothing of it.
+"""`tapped`: what a delegate computes on the way. `first_departing`: the operator inside that departs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
+from torch.fx import Interpreter, Node
+
+from torchette.devtools.diff.judge import NoReference, Verdict, growth_of, judge
+from torchette.devtools.diff.operators import is_comparable
+from torchette.errors import TorchetteError
+from torchette.exir import ops
+from torchette.exir.delegation.delegate import LoweredBackendModule, to_backend
+from torchette.exir.graph import copy_program, tensor_of
+from torchette.exir.program import to_edge
+from torchette.runtime import Runtime
+
+
+class Inside(NamedTuple):
+    """An operator of a delegate that departs."""
+
+    node: Node
+    verdict: Verdict
+
+
+def tappable(lowered: LoweredBackendModule) -> list[Node]:
+    """The nodes inside whose values can be had: calls that yield one tensor."""
+    graph = lowered.original_module.graph
+    return [
+        node
+        for node in graph.nodes
+        if node.op == "call_function" and isinstance(node.meta.get("val"), Tensor)
+    ]
+
+
+def tapped(
+    lowered: LoweredBackendModule, inputs: Sequence[Any], nodes: Iterable[Node]
+) -> tuple[list[Any], dict[Node, Any]]:
+    """What a delegate yields on these inputs, and what the nodes inside it do.
+
+    Raises:
+        DelegationError: the backend does not take the part with these outputs.
+        RuntimeLoadError, ExecutionError: it does not run so.
+    """
+    wanted = list(nodes)
+    program = copy_program(lowered.original_module)
+    by_name = {node.name: node for node in program.graph.nodes}
+    output = program.graph.output_node()
+    known = list(output.args[0])  # type: ignore[arg-type]
+    added = [node for node in wanted if by_name[node.name] not in known]
+    output.args = (tuple(known + [by_name[node.name] for node in added]),)
+    for node in added:
+        program.graph_signature.output_specs.append(
+            OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None)
+        )
+    program.graph_module.recompile()
+    arguments = tuple(range(len(program.graph_signature.user_inputs)))
+    results = tuple(range(len(program.graph_signature.user_outputs)))
+    signature = ModuleCallSignature(
+        inputs=[],
+        outputs=[],
+        in_spec=pytree.tree_structure((arguments, {})),
+        out_spec=pytree.tree_structure(results),
+    )
+    program._module_call_graph = [ModuleCallEntry("", signature)]
+    again = to_backend(lowered.backend_id, program, lowered.compile_specs)
+    example = tuple(value if isinstance(value, Tensor) else torch.as_tensor(value) for value in inputs)
+    manager = to_edge(torch.export.export(again, example)).to_executorch()
+    method = Runtime.get().load_program(manager.buffer).load_method("forward")
+    outputs = [
+        torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in method.execute(inputs)
+    ]
+    mutated = len(known) - (len(outputs) - len(added))
+    by_output = dict(zip([*known[mutated:], *(by_name[node.name] for node in added)], outputs, strict=False))
+    found = {node: by_output[by_name[node.name]] for node in wanted if by_name[node.name] in by_output}
+    return outputs[: len(outputs) - len(added)], found
+
+
+def first_departing(lowered: LoweredBackendModule, inputs: Sequence[Any]) -> Inside | None:
+    """The first operator inside that departs, on the values that the backend has computed; None where none is seen to.
+
+    All values are tapped at once. What a backend does between them, it may not do then: where nothing departs so, they are
+    tapped one by one, and each is held against what torch computes from the inputs of the delegate.
+    """
+    nodes = tappable(lowered)
+    try:
+        _, values = tapped(lowered, inputs, nodes)
+        found = _local(lowered, inputs, values)
+        if found is not None:
+            return found
+    except TorchetteError:
+        pass
+    return _one_by_one(lowered, inputs, nodes)
+
+
+def _stored(lowered: LoweredBackendModule, inputs: Sequence[Any]) -> list[Any]:
+    program = lowered.original_module
+    given = iter(inputs)
+    found = []
+    for spec in program.graph_signature.input_specs:
+        stored = tensor_of(program, spec)
+        found.append(stored.detach() if stored is not None else next(given))
+    return found
+
+
+def _local(lowered: LoweredBackendModule, inputs: Sequence[Any], values: dict[Node, Any]) -> Inside | None:
+    graph = lowered.original_module.graph_module
+    evaluator = Interpreter(graph, garbage_collect_values=False)
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    env: dict[Node, Any] = dict(zip(placeholders, _stored(lowered, inputs), strict=True))
+    evaluator.env = env
+    for node in graph.graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        if node in values and is_comparable(node.target):
+            sources = list(node.all_input_nodes)
+
+            def run(given: list[Any], node: Node = node, sources: list[Node] = sources) -> list[Any]:
+                kept = [env[each] for each in sources]
+                env.update(zip(sources, given, strict=True))
+                try:
+                    return [evaluator.run_node(node)]
+                finally:
+                    env.update(zip(sources, kept, strict=True))
+
+            given = [env[each] for each in sources]
+            growth = growth_of(given, [values[node]], ops.is_pointwise(node.target))
+            try:
+                verdict = judge([values[node]], run, given, growth)
+            except NoReference:
+                verdict = None
+            if verdict is not None and verdict.departs:
+                return Inside(node, verdict)
+        env[node] = values[node] if node in values else evaluator.run_node(node)
+    return None
+
+
+def _one_by_one(lowered: LoweredBackendModule, inputs: Sequence[Any], nodes: list[Node]) -> Inside | None:
+    from torchette.devtools.diff.model import delegate_results
+
+    for node in nodes:
+        try:
+            _, values = tapped(lowered, inputs, [node])
+        except TorchetteError:
+            continue
+
+        def run(given: list[Any], node: Node = node) -> list[Any]:
+            env: dict[Node, Any] = {}
+            delegate_results(lowered.original_module, given, env)
+            return [env[node]]
+
+        try:
+            verdict = judge([values[node]], run, list(inputs), 64.0)
+        except (NoReference, KeyError):
+            continue
+        if verdict.departs:
+            return Inside(node, verdict)
+    return None

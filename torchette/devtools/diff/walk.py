@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A file and inputs come in. The runtime executes it and shows each value; torch's operator runs on the very values that the
+# kernel has read. So a fault is named where it arises, and not where it is amplified.
+"""`Walk`: a method's execution, one instruction after the other, beside torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from torchette.devtools.diff.judge import NoReference, Verdict, growth_of, judge
+from torchette.devtools.diff.memory import Memory, Source
+from torchette.devtools.diff.operators import reference
+from torchette.devtools.diff.result import Fault, OperatorRow
+from torchette.devtools.inspect import InstructionInfo, MethodInfo, source_line
+from torchette.errors import ExecutionError, InputError
+from torchette.format import pte
+from torchette.runtime import Intermediate, operator_signatures
+
+
+class Device(Protocol):
+    """What executes a method and shows what each instruction writes: a `torchette.runtime.Method` loaded with tracing."""
+
+    def execute(self, inputs: Sequence[Any], observer: Callable[[Intermediate], None]) -> list[Any]:
+        """The outputs; `observer` is called as `Method.execute` does."""
+
+    def reset(self) -> None:
+        """Gives state its first values."""
+
+
+class Step(NamedTuple):
+    """An instruction that has run.
+
+    Attributes:
+        reads: the values of its arguments, as they were before it, by position; None where it only writes.
+        written: indices of the values that it has written, in the kernel's order.
+        values: what it has written there.
+        parts: what a backend has shown of its own, by its number and name.
+        sources: of the arguments that are views: what was last written there.
+        overwritten: the instruction that wrote over one of the arguments before.
+        departs: whether it departs from torch on the same inputs.
+    """
+
+    info: InstructionInfo
+    number: int
+    reads: list[Any]
+    written: list[int]
+    values: list[Any]
+    parts: list[tuple[int | None, str, Any]]
+    sources: dict[int, Source]
+    overwritten: Any
+    departs: bool
+
+
+class Walk:
+    """Executions of one method of a file, compared with torch."""
+
+    def __init__(
+        self, file: pte.PteFile, plan: Any, method: MethodInfo, external: Mapping[str, Any] | None = None
+    ) -> None:
+        self.file, self.plan, self.method = file, plan, method
+        self.rows = [OperatorRow(it.index, it.op, source_line(it.source)) for it in method.instructions]
+        self.faults: list[Fault] = []
+        self.memory = Memory(file, plan, external)
+        self.ever_written: set[int] = set()
+        self.records = [each.instr_args for chain in plan.chains for each in chain.instructions]
+        self._signatures = operator_signatures()
+        self._loops = [
+            range(it.destination, it.index + 1)
+            for it in method.instructions
+            if it.destination is not None and it.destination <= it.index
+        ]
+
+    def run(
+        self, device: Device, inputs: Sequence[Any], name: str, follow: Callable[[Step], None] | None = None
+    ) -> list[Any] | None:
+        """Executes the method on inputs, called `name` in faults; `follow` is called after each instruction.
+
+        Returns:
+            The outputs, or None where the method fails; its state starts anew each time.
+
+        Raises:
+            InputError: the inputs do not fit.
+        """
+        self.memory.reset()
+        self.name, self._follow = name, follow
+        for port, value in zip(self.plan.inputs, inputs, strict=False):
+            value = torch.as_tensor(value) if hasattr(value, "__dlpack__") else value
+            self.memory.write(port, value.clone() if isinstance(value, torch.Tensor) else value, -1, -1)
+        self._group: list[Intermediate] = []
+        device.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, about out tensors that it resizes
+            try:
+                outputs = device.execute(list(inputs), self._observe)
+                self._finish()
+            except ExecutionError as error:
+                self._finish()
+                self.faults.append(self._failure(error))
+                return None
+        return outputs
+
+    def _failure(self, error: ExecutionError) -> Fault:
+        at = next((text for text in error.where if text.startswith("instruction ")), "")
+        index = int(at.split()[1]) if at else None
+        row = self.rows[index] if index is not None and index < len(self.rows) else None
+        operator, source = (row.operator, row.source) if row else ("", "")
+        return Fault("run", operator, index, source, error.message, self.name)
+
+    def _observe(self, seen: Intermediate) -> None:
+        if self._group and seen.step != self._group[0].step:
+            self._finish()
+        self._group.append(seen)
+
+    def _finish(self) -> None:
+        """The instruction whose values have come in."""
+        group, self._group = self._group, []
+        if not group:
+            return
+        first = group[0]
+        info = self.method.instructions[self.method.chains[first.chain] + first.instruction]
+        parts = [(it.part, it.name, it.value) for it in group if it.in_delegate]
+        values = [_tensor(it.value) for it in group if not it.in_delegate]
+        if not values:
+            return
+        record = self.records[info.index]
+        args = arguments_of(record)
+        positions = self.positions_written(info, args, len(values))
+        if len(positions) != len(values):
+            return  # of a kernel that this runtime does not know: nothing can be said
+        reads: list[Any] = [
+            None if at in positions and not self._updates(info, at) else self.memory.read(index)
+            for at, index in enumerate(args)
+        ]
+        members = {member for index in args if index >= 0 for member in self.memory.members(index)}
+        sources = {
+            index: found
+            for index in members
+            if index >= 0 and (found := self.memory.source(index)) is not None
+        }
+        overwritten = self._overwritten(info, args, positions)
+        if overwritten is not None:
+            by = self.rows[overwritten.by]
+            victim = f"value %{overwritten.value}, which instruction {info.index} ({info.op}) reads"
+            self.add(
+                Fault("plan", by.operator, by.instruction, by.source, f"it overwrites {victim}", self.name)
+            )
+        departs = self._compare(info, record, args, reads, positions, values)
+        written = [args[at] for at in positions]
+        step = Step(info, first.step, reads, written, values, parts, sources, overwritten, departs)
+        self.ever_written.update(member for index in written for member in self.memory.members(index))
+        for index, value in zip(written, values, strict=True):
+            self.memory.write(index, value, first.step, info.index)
+        if self._follow is not None:
+            self._follow(step)
+
+    def positions_written(self, info: InstructionInfo, args: list[int], count: int) -> list[int]:
+        """The positions of the arguments that an instruction writes, as the runtime shows them."""
+        if info.kind == "kernel":
+            codes = self._signatures.get(info.op, "").replace("?", "")
+            last = len(codes) - 1
+            return [at for at, code in enumerate(codes) if code in "tvm" or (code == "L" and at == last)]
+        return list(range(len(args) - count, len(args)))
+
+    def _updates(self, info: InstructionInfo, at: int) -> bool:
+        """Whether an argument that is written is read, too, as `self` of ``copy_``."""
+        return info.kind == "kernel" and at == 0
+
+    def _overwritten(self, info: InstructionInfo, args: list[int], positions: list[int]) -> Any:
+        in_loop = any(info.index in loop for loop in self._loops)
+        for at, index in enumerate(args):
+            if at in positions or index < 0:
+                continue
+            for member in self.memory.members(index):
+                found = self.memory.overwritten(member) if member >= 0 else None
+                if found is None or found.by < 0:
+                    continue
+                # what a loop carries is written in place, by another name
+                if in_loop and any(
+                    self.memory.same_place(member, other)
+                    for other in self._results(found.by)
+                    if other != member
+                ):
+                    continue
+                return found
+        return None
+
+    def _results(self, index: int) -> list[int]:
+        info = self.method.instructions[index]
+        args = arguments_of(self.records[index])
+        found = [args[at] for at in self.positions_written(info, args, 1) if 0 <= args[at]] if args else []
+        return [member for each in found for member in self.memory.members(each)]
+
+    def _compare(
+        self,
+        info: InstructionInfo,
+        record: Any,
+        args: list[int],
+        reads: list[Any],
+        positions: list[int],
+        values: list[Any],
+    ) -> bool:
+        row = self.rows[info.index]
+        if info.kind == "move":
+            verdict = judge(values, lambda given: given, [self.memory.read(args[0])])
+        elif info.kind == "kernel":
+            operator = self.plan.operators[record.op_index]
+            found = reference(operator.name, operator.overload, values)
+            if found is None:
+                return self._without_reference(row)
+            wanted = found.reads if found.reads is not None else tuple(range(len(args) - 1))
+            given = [reads[at] for at in wanted if at < len(reads)]
+            try:
+                verdict = judge(values, found.run, given, growth_of(given, values, found.pointwise))
+            except NoReference:
+                return self._without_reference(row)
+        else:
+            return self._without_reference(row)
+        self.enter(row, verdict)
+        if verdict.departs:
+            self.add(
+                Fault(
+                    "kernel",
+                    row.operator,
+                    row.instruction,
+                    row.source,
+                    verdict.reason,
+                    self.name,
+                    verdict.numbers,
+                )
+            )
+        return verdict.departs
+
+    @staticmethod
+    def _without_reference(row: OperatorRow) -> bool:
+        if row.verdict == "not run":
+            row.verdict = "no reference"
+        return False
+
+    @staticmethod
+    def enter(row: OperatorRow, verdict: Verdict) -> None:
+        row.numbers = row.numbers.worse(verdict.numbers)
+        if verdict.departs:
+            row.verdict = "departs"
+        elif row.verdict != "departs":
+            row.verdict = "ok"
+
+    def add(self, fault: Fault) -> None:
+        """Enters a fault, once for an instruction and kind."""
+        if not any((f.kind, f.instruction) == (fault.kind, fault.instruction) for f in self.faults):
+            self.faults.append(fault)
+
+
+def arguments_of(record: Any) -> list[int]:
+    """The indices of the values that an instruction's record names, in its order."""
+    if isinstance(record, (pte.KernelCall, pte.DelegateCall)):
+        return list(record.args)
+    if isinstance(record, pte.MoveCall):
+        return [record.move_from, record.move_to]
+    return []
+
+
+def _tensor(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_tensor(item) for item in value]
+    return torch.as_tensor(value) if hasattr(value, "__dlpack__") else value
+
+
+def checked_inputs(method: MethodInfo, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs as the runtime takes them. InputError where their number is another."""
+    if len(inputs) != len(method.inputs):
+        wanted = ", ".join(f"{port.name}: {port.text}" for port in method.inputs)
+        raise InputError(
+            f"method {method.name!r} takes {len(method.inputs)} inputs ({wanted}), {len(inputs)} are given"
+        )
+    return [value.contiguous().detach() if isinstance(value, torch.Tensor) else value for value in inputs]
