@@ -2,7 +2,7 @@
 // What the runtime itself costs on a program of many one-element additions. Written in ExecuTorch's spelling,
 // so that the same source is built against its libraries and, through the compatibility headers, against
 // ours; NOOP_KERNEL replaces the addition by nothing. Arguments: the program, its number of instructions,
-// repetitions. Prints one `name value` a line.
+// repetitions, and anything where nothing is to be traced. Prints one `name value` a line.
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/runtime/executor/method.h>
 #include <executorch/runtime/executor/program.h>
@@ -63,6 +63,7 @@ class Figure {
     values_.push_back((now() - start) / times);
   }
   double median() {
+    if (values_.empty()) return 0;
     std::sort(values_.begin(), values_.end());
     return values_[values_.size() / 2];
   }
@@ -80,7 +81,7 @@ void require(bool good, const char* what) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  require(argc > 3, "tax PROGRAM INSTRUCTIONS REPETITIONS");
+  require(argc > 3, "tax PROGRAM INSTRUCTIONS REPETITIONS [untraced]");
   runtime_init();
 #if defined(NOOP_KERNEL) && !defined(TORCHETTE_LOG)
   require(register_kernels({kernels, 1}) == Error::Ok, "the kernel is not registered");
@@ -124,7 +125,8 @@ int main(int argc, char** argv) {
             "wrong inputs");
     execute.measure(count > 1 ? 5 : 1000, [&] { require(method->execute() == Error::Ok, "not executed"); });
     result = method->get_output(0).toTensor().const_data_ptr<float>()[0];
-#ifdef TORCHETTE_LOG
+#if defined(TORCHETTE_LOG) && TORCHETTE_EVENT_TRACER
+    if (argc > 4) continue;
     executorch::etdump::ETDumpGen tracer({dump, sizeof(dump)});
     MemoryAllocator traced_memory(sizeof(pool), pool);
     MemoryManager traced_manager(&traced_memory, &planned_memory);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,7 @@ def measure(folder: Path, repetitions: int) -> tuple[list[Row], str]:
         Row("file", "bytes / instruction", 110, sizes["ours"], sizes.get("peer")),
         Row("execute of one instruction", "ns", 200, *both("noop", single, 1, "execute", 1)),
         _traced(run(ours["noop"], chain, COUNT, repetitions)),
+        *_counted(folder, chain),
     ]
     if "peer_chain" in files:
         load = both("noop", files["peer_chain"], COUNT, "load", COUNT)
@@ -104,6 +106,33 @@ def _traced(figures: dict[str, float]) -> Row:
     """What an event of an ETDump adds to an instruction; two readings of the system's clock took `clock` meanwhile."""
     cost = (figures["traced"] - figures["execute"]) / COUNT
     return Row(f"event of an ETDump (clock read twice: {figures['clock']:.3g} ns)", "ns", 50, cost, None)
+
+
+def _counted(folder: Path, chain: Path) -> list[Row]:
+    """Processor instructions of the loop, by callgrind, with tracing in the build and without; none where that is not there.
+    Both are an execution of 1,000 empty kernels, of which the comparison before the loop is a few."""
+    if shutil.which("valgrind") is None:
+        return []
+    rows = []
+    for tracing in (1, 0):
+        sources = [path for path in (ROOT / "torchette/runtime").glob("*.cpp") if "minimal" not in path.stem]
+        sources += [ROOT / f"torchette/extension/{name}.cpp" for name in ("etdump", "data_sink")]
+        flags = [f"-DTORCHETTE_EVENT_TRACER={tracing}", "-DNOOP_KERNEL", *_includes(), *map(str, sources)]
+        program = build(folder, f"tracing_{tracing}", [*flags, "-lpthread"])
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder / 'callgrind'}"]
+        command += [
+            "--toggle-collect=torchette::Method::execute()",
+            str(program),
+            str(chain),
+            str(COUNT),
+            "1",
+            "untraced",
+        ]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        count = int(done.stderr.split("Collected :")[1].split()[0]) / 5  # executions
+        name = f"dispatch and an empty kernel, a build {'with' if tracing else 'without'} tracing"
+        rows.append(Row(name, "processor instructions", 27, count / COUNT, None))
+    return rows
 
 
 def write_models(folder: Path) -> tuple[dict[str, Path], str]:
@@ -160,9 +189,13 @@ def build(folder: Path, name: str, flags: list[str]) -> Path:
     return target
 
 
-def _our_flags(kind: str) -> list[str]:
+def _includes() -> list[str]:
     generated = BUILD / "generated"
-    flags = [f"-I{ROOT}", f"-I{generated}", f"-I{generated / 'torchette' / 'extension' / 'compat'}"]
+    return [f"-I{ROOT}", f"-I{generated}", f"-I{generated / 'torchette' / 'extension' / 'compat'}"]
+
+
+def _our_flags(kind: str) -> list[str]:
+    flags = _includes()
     libraries = [str(BUILD / "libtorchette_core.a"), str(BUILD / "libtorchette_extension.a")]
     if kind == "noop":
         flags.append("-DNOOP_KERNEL")

@@ -3,6 +3,7 @@
 // halves wrote comes in. One runs a list of operators, the other a whole program, in which there may be a
 // part for the first.
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/module.h"
+#include "torchette/extension/tensor_ptr.h"
 #include "torchette/runtime/backend.h"
 
 namespace {
@@ -20,6 +22,11 @@ using namespace torchette;
 /// each operator. They name no operands: an operator is given the result before it, a second operand is the
 /// next input.
 class CompilerDemo final : public BackendInterface {
+  struct Operator {
+    std::string name;
+    DelegateDebugIntId handle;
+  };
+
  public:
   bool is_available() const override { return true; }
 
@@ -32,27 +39,37 @@ class CompilerDemo final : public BackendInterface {
       TORCHETTE_LOG(Error, "these are no bytes of the demo backend, version 0");
       return Error::DelegateInvalidCompatibility;
     }
-    auto names = std::make_unique<std::vector<std::string>>();
+    auto operators = std::make_unique<std::vector<Operator>>();
     for (size_t at = text.find('#'); at + 1 < text.size(); at = text.find('#', at + 1)) {
       constexpr char kBegin[] = "op:demo::";
       const size_t name = at + sizeof(kBegin), end = text.find(',', name);
       if (text.compare(at + 1, sizeof(kBegin) - 1, kBegin) != 0 || end == std::string::npos) break;
-      names->push_back(text.substr(name, end - name));
+      const size_t handle = text.find('>', end);
+      operators->push_back({text.substr(name, end - name), std::atoi(text.c_str() + handle + 1)});
     }
-    if (std::to_string(names->size()) != text.substr(0, header)) return Error::DelegateInvalidCompatibility;
-    return static_cast<DelegateHandle*>(names.release());
+    if (std::to_string(operators->size()) != text.substr(0, header))
+      return Error::DelegateInvalidCompatibility;
+    return static_cast<DelegateHandle*>(operators.release());
   }
 
-  Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<Value*> arguments) const override {
-    const auto& names = *static_cast<const std::vector<std::string>*>(handle);
+  Error execute(BackendExecutionContext& context, DelegateHandle* handle,
+                Span<Value*> arguments) const override {
+    EventTracer* const tracer = context.event_tracer();
     size_t given = 0;
     const auto next = [&]() -> Tensor { return arguments[given++]->to_tensor(); };
     const Tensor first = next();
     std::vector<SizesType> shape(first.sizes().begin(), first.sizes().end());
     std::vector<float> value(first.const_data_ptr<float>(), first.const_data_ptr<float>() + first.numel());
-    for (const std::string& name : names) {
+    for (const auto& [name, id] : *static_cast<const std::vector<Operator>*>(handle)) {
+      const EventTracerEntry event = event_tracer_start_profiling_delegate(tracer, nullptr, id);
+      const auto told = [&, id = id] {
+        event_tracer_end_profiling_delegate(tracer, event);
+        const auto tensor = extension::from_blob(value.data(), shape);
+        event_tracer_log_output_delegate(tracer, nullptr, id, *tensor);
+      };
       if (name == "aten.sin.default") {
         for (float& x : value) x = std::sin(x);
+        told();
         continue;
       }
       TORCHETTE_CHECK(given + 1 < arguments.size(), InvalidArgument, "%s has no second operand",
@@ -72,6 +89,7 @@ class CompilerDemo final : public BackendInterface {
         TORCHETTE_LOG(Error, "the demo backend has no operator %s", name.c_str());
         return Error::NotSupported;
       }
+      told();
     }
     const Tensor out = next();
     TORCHETTE_TRY(resize_tensor(out, {shape.data(), shape.size()}));
@@ -79,9 +97,7 @@ class CompilerDemo final : public BackendInterface {
     return Error::Ok;
   }
 
-  void destroy(DelegateHandle* handle) const override {
-    delete static_cast<std::vector<std::string>*>(handle);
-  }
+  void destroy(DelegateHandle* handle) const override { delete static_cast<std::vector<Operator>*>(handle); }
 };
 
 CompilerDemo compiler_demo;

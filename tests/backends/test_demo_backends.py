@@ -27,7 +27,7 @@ from torchette.errors import DelegationWarning
 from torchette.exir import to_edge, to_edge_transform_and_lower
 from torchette.exir.delegation.delegate import executorch_call_delegate, to_backend
 from torchette.exir.graph import calls
-from torchette.format import pte
+from torchette.format import etdump, pte
 from torchette.runtime import Runtime
 
 DEMOS = "torchette.exir.backend.test"
@@ -138,6 +138,33 @@ def test_a_part_of_a_graph(demos: Any, on_the_device: None) -> None:
     edge = _lower(_product_and_sum, demos("op_partitioner_demo").AddMulPartitionerDemo())
     assert _ids(edge) == ["BackendWithCompilerDemo"]
     _check(edge, _product_and_sum)
+
+
+def test_what_is_inside_is_in_an_etdump(demos: Any, on_the_device: None, tmp_path: Path) -> None:
+    """Events and values under the numbers of the map that the backend's preprocess gave."""
+
+    def function(a, x, b):
+        return torch.mm(a, x) + b
+
+    edge = _lower(function, demos("op_partitioner_demo").AddMulPartitionerDemo())
+    (node,) = calls(edge.exported_program(), executorch_call_delegate)
+    lowered = getattr(node.graph.owning_module, str(node.args[0].target))
+    program = Runtime.get().load_program(
+        edge.to_executorch().buffer, enable_etdump=True, debug_buffer_size=10_000
+    )
+    program.load_method("forward").execute(SQUARES)
+    program.write_etdump_result_to_file(tmp_path / "a.etdp", tmp_path / "a.bin")
+    run = etdump.load(tmp_path / "a.etdp").run_data[-1]
+    timed = [event.profile_event.delegate_debug_id_int for event in run.events if event.profile_event]
+    logged = [event.debug_event for event in run.events if event.debug_event]
+    parts = [event for event in logged if event.delegate_debug_id_int != -1]
+    handles = sorted(lowered.meta["debug_handle_map"])
+    assert [event.delegate_debug_id_int for event in parts] == handles == [id for id in timed if id != -1]
+    data, (a, x, b) = (tmp_path / "a.bin").read_bytes(), SQUARES
+    for event, expected in zip(parts, (a @ x, a @ x + b), strict=True):
+        tensor = event.debug_entry.tensor
+        found = torch.frombuffer(bytearray(data), dtype=torch.float32, count=4, offset=tensor.offset)
+        torch.testing.assert_close(found.reshape(tensor.sizes), expected)
 
 
 def test_two_backends_in_one_graph(demos: Any, on_the_device: None) -> None:

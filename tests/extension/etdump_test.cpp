@@ -41,6 +41,7 @@ namespace {
   } while (0)
 
 std::string folder;
+uint64_t readings = 0;
 float x[] = {0, 1, 2, 3, 4, 5}, y[] = {1, 1, 1, 1, 1, 1};
 
 void write(const std::string& name, const void* data, size_t size) {
@@ -174,6 +175,17 @@ int main(int argc, char** argv) {
   tracer->create_event_block("second");
   tracer->end_profiling(entry);
   save(*tracer, "later.etdp");
+  // a platform that brings a clock of its own: its times, as they are
+  executorch::runtime::PalImpl own;
+  own.current_ticks = [] { return torchette_timestamp_t{++readings}; };
+  REQUIRE(executorch::runtime::register_pal(own));
+  ETDumpGen counted;
+  counted.create_event_block("counted");
+  const uint64_t before = readings;
+  const EventTracerEntry event = counted.start_profiling("event");
+  REQUIRE(event.start_time == before + 1);
+  counted.end_profiling(event);
+  REQUIRE(readings == before + 2);
   std::puts("done");
   return 0;
 }

@@ -41,6 +41,7 @@ class InterpolatedClock {
   // bits
   static constexpr uint64_t kLongest = 1 << 22;
   static constexpr int kShift = 32;
+  static constexpr double kSlowest = 0.15, kFastest = 4;  // nanoseconds for each count
 
   void read();
 
@@ -63,14 +64,18 @@ inline void InterpolatedClock::prepare() {
   constexpr uint64_t kLeast = 100000;  // nanoseconds
   first_time_ = current_ticks();
   first_count_ = __rdtsc();
-  // a clock that stands still, or counts its readings, is not what is expected
+  // a clock that stands still, moves in large steps or counts its readings is not what is expected
+  int steps = 0;
   for (int i = 0; i < 100000 && scale_ == 0; ++i) {
+    const torchette_timestamp_t before = time_;
     time_ = current_ticks();
     count_ = __rdtsc();
+    steps += time_ != before;
     if (time_ - first_time_ < kLeast) continue;
+    if (steps < 200) return;
     const double speed =
         static_cast<double>(time_ - first_time_) / static_cast<double>(count_ - first_count_);
-    if (speed < 0.1 || speed > 4) return;
+    if (speed < kSlowest || speed > kFastest) return;
     scale_ = static_cast<uint64_t>(speed * (uint64_t{1} << kShift));
   }
   last_ = time_;
@@ -80,7 +85,7 @@ inline void InterpolatedClock::read() {
   time_ = current_ticks();
   count_ = __rdtsc();
   const double speed = static_cast<double>(time_ - first_time_) / static_cast<double>(count_ - first_count_);
-  if (speed >= 0.1 && speed <= 4) scale_ = static_cast<uint64_t>(speed * (uint64_t{1} << kShift));
+  if (speed >= kSlowest && speed <= kFastest) scale_ = static_cast<uint64_t>(speed * (uint64_t{1} << kShift));
 }
 
 #else
