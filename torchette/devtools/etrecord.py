@@ -65,7 +65,7 @@ class _Stored(NamedTuple):
     example_inputs: bytes
 
     def program(self) -> Any:
-        from torchette.exir.serde import deserialize
+        from torchette.exir.serde.serialize import deserialize
 
         return deserialize(self)
 
@@ -597,7 +597,7 @@ def _type_name(kind: Any) -> str:
 
 def _program_members(name: str, program: Any) -> dict[str, bytes]:
     if not isinstance(program, _Stored):
-        from torchette.exir.serde import serialize
+        from torchette.exir.serde.serialize import serialize
 
         program = serialize(program)
     parts = {f"{name}_{part}": getattr(program, part) for part in _PARTS}
