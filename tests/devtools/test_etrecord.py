@@ -75,7 +75,9 @@ def test_every_instruction_leads_to_module_and_line(contents):
     (operators,) = record.operators["forward"]
     instructions = record._debug_handle_map["forward"]
     assert sorted(map(int, instructions)) == list(range(len(operators)))
-    found = [(op, {node.module_path for node in nodes[instructions[str(i)]]}) for i, op in enumerate(operators)]
+    found = [
+        (op, {node.module_path for node in nodes[instructions[str(i)]]}) for i, op in enumerate(operators)
+    ]
     assert found[0] == ("aten::linear.out", {"blocks.0.linear"})
     assert {path for _, (path,) in found} == {"blocks.0.linear", "blocks.0", "blocks.1.linear", "blocks.1"}
     for handle in instructions.values():
@@ -153,7 +155,7 @@ def test_what_a_record_lacks_is_said(program, tmp_path):
         ETRecord().add_exported_program(Net())
     with pytest.raises(InputTypeError, match="does not know where"):
         ETRecord().add_executorch_program(b"bytes")
-    with pytest.raises(InputError, match="reserved|cannot be called"):
+    with pytest.raises(InputError, match="cannot be called"):
         record.add_extra_export_modules({"my_debug_handle_map": edge})
     with pytest.raises(InputError, match="no graph 'other'"):
         record.nodes("other")
@@ -188,7 +190,11 @@ def _changed(contents: bytes, **members: bytes) -> io.BytesIO:
 
 
 def test_damaged_members_are_named(contents):
-    for name, content in {"debug_handle_map": b"{", "delegate_map": b"[1]", "export_graph_id": b'"x"'}.items():
+    for name, content in {
+        "debug_handle_map": b"{",
+        "delegate_map": b"[1]",
+        "export_graph_id": b'"x"',
+    }.items():
         with pytest.raises(FormatError, match=name):
             parse_etrecord(_changed(contents, **{name: content}))
     record = parse_etrecord(_changed(contents, edge_dialect_exported_program__forward=b'{"graph_module": 3}'))
@@ -211,7 +217,9 @@ def test_no_code_of_a_record_is_run(contents, tmp_path):
 
     file = io.BytesIO()
     torch.save({"blocks.0.linear.weight": Evil()}, file)
-    evil = parse_etrecord(_changed(contents, edge_dialect_exported_program__forward_state_dict=file.getvalue()))
+    evil = parse_etrecord(
+        _changed(contents, edge_dialect_exported_program__forward_state_dict=file.getvalue())
+    )
     with pytest.raises(FormatError):
         evil.edge_dialect_program  # noqa: B018
     assert not mark.exists()

@@ -94,7 +94,9 @@ def test_the_peer_reads_our_record(ours: Path) -> None:
     # it finds the captured call of each Edge node by itself, and it is the one that our record names
     captured = {node.name: node.debug_handle for node in mine.nodes("exported_program")}
     assert propagate_back_debug_handle(record.exported_program, record.export_graph_id, edge)
-    found = {n.name: n.meta.get("debug_handle") for n in record.exported_program.graph.nodes if n.name in captured}
+    found = {
+        n.name: n.meta.get("debug_handle") for n in record.exported_program.graph.nodes if n.name in captured
+    }
     assert found == captured and set(captured) == {"linear", "layer_norm", "hardswish", "softmax"}
 
 
@@ -126,7 +128,8 @@ def test_both_inspectors_say_the_same(side: str, request: pytest.FixtureRequest)
                 assert event.perf_data.raw == pytest.approx(twin.perf_data.raw)
                 assert event.perf_data.p90 == pytest.approx(twin.perf_data.p90)
             assert [op.rpartition("::")[2] for op in event.op_types] == twin.op_types or (
-                [op.split(".", 1)[1] for op in event.op_types] == [op.rpartition("aten.")[2] for op in twin.op_types]
+                [op.split(".", 1)[1] for op in event.op_types]
+                == [op.rpartition("aten.")[2] for op in twin.op_types]
             )
             # it ends the names of nodes with a line below
             assert list(event.stack_traces.values()) == list(twin.stack_traces.values())

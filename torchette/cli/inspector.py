@@ -31,7 +31,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--program", metavar="FILE", help="the .pte file that ran, where there is no record")
     parser.add_argument("--method", help="the method that ran (default: the one that the dump fits)")
     parser.add_argument("--debug_buffer_path", metavar="FILE", help="the values that were logged")
-    parser.add_argument("--source_time_scale", choices=_SCALES, default="ns", help="unit of the device's clock")
+    parser.add_argument(
+        "--source_time_scale", choices=_SCALES, default="ns", help="unit of the device's clock"
+    )
     parser.add_argument("--target_time_scale", choices=_SCALES, default="ms", help="unit of the table")
     parser.add_argument("--tsv_path", metavar="FILE", help="also write the table as tab-separated values")
     parser.add_argument("--compare_results", action="store_true", help="compare outputs with the record's")

@@ -86,7 +86,9 @@ class _StoredValues(NamedTuple):
             reason = str(error).splitlines()
             raise FormatError(
                 f"member {self.name} cannot be read: {reason[0] if reason else type(error).__name__}",
-                hints=["older versions of ExecuTorch wrote such members in an unsafe form; write the record again"],
+                hints=[
+                    "older versions of ExecuTorch wrote such members in an unsafe form; write the record again"
+                ],
             ) from None
 
 
@@ -202,7 +204,9 @@ class ETRecord:
         if found is None:
             raise InputError(
                 f"the record has no graph {graph!r} of method {method!r}",
-                hints=[f"graphs: {', '.join(self.graph_names()) or 'none'}; methods: {', '.join(self.methods)}"],
+                hints=[
+                    f"graphs: {', '.join(self.graph_names()) or 'none'}; methods: {', '.join(self.methods)}"
+                ],
             )
         return found
 
@@ -295,7 +299,9 @@ class ETRecord:
         for name, given in extra_recorded_export_modules.items():
             reserved = next((word for word in sorted(_RESERVED) if word in name), None)
             if reserved is not None or not name:
-                raise InputError(f"a graph cannot be called {name!r}", hints=["choose a name without " + (reserved or "…")])
+                raise InputError(
+                    f"a graph cannot be called {name!r}", hints=["choose a name without " + (reserved or "…")]
+                )
             for method, program in _programs_of(given, name).items():
                 graphs[f"{name}/{method}"] = program
         self._graphs = graphs
@@ -414,10 +420,22 @@ def parse_etrecord(etrecord_path: str | os.PathLike[str] | IO[bytes]) -> ETRecor
         raise ModelNotFoundError(f"There is no file {where!r}", hints=[_REMEDY]) from None
     except IsADirectoryError:
         raise FormatError(f"{where!r} is a folder, not an ETRecord") from None
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError, IndexError) as error:
-        raise FormatError(f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]) from None
+    except (
+        zipfile.BadZipFile,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        OSError,
+        IndexError,
+    ) as error:
+        raise FormatError(
+            f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]
+        ) from None
     except Exception as error:  # zlib.error, and whatever a damaged header leads to
-        raise FormatError(f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]) from None
+        raise FormatError(
+            f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]
+        ) from None
     try:
         return _record(members)
     except FormatError as error:
@@ -458,12 +476,14 @@ def _record(members: dict[str, bytes]) -> ETRecord:
         maps["debug_handle_map"],
         maps["delegate_map"],
         maps["instruction_id_to_num_outs_map"],
-        *(
-            _StoredValues(name, members[name]) if name in members else None
-            for name in (REFERENCE_OUTPUTS, REPRESENTATIVE_INPUTS)
-        ),
+        _stored_values(members, REFERENCE_OUTPUTS),
+        _stored_values(members, REPRESENTATIVE_INPUTS),
         operators=_operators(members),
     )
+
+
+def _stored_values(members: Mapping[str, bytes], name: str) -> Any:
+    return _StoredValues(name, members[name]) if name in members else None
 
 
 def _json(members: Mapping[str, bytes], name: str, kind: type) -> Any:
@@ -474,13 +494,19 @@ def _json(members: Mapping[str, bytes], name: str, kind: type) -> Any:
     except (ValueError, RecursionError) as error:
         raise FormatError(f"member {name} is no JSON: {error}", hints=[_REMEDY]) from None
     if value is not None and not isinstance(value, kind):
-        raise FormatError(f"member {name} has a {type(value).__name__}, not a {kind.__name__}", hints=[_REMEDY])
+        raise FormatError(
+            f"member {name} has a {type(value).__name__}, not a {kind.__name__}", hints=[_REMEDY]
+        )
     return value
 
 
 def _operators(members: Mapping[str, bytes]) -> dict[str, list[list[str]]] | None:
     found = _json(members, _OPERATORS, dict)
-    chains = [chain for of_method in (found or {}).values() for chain in (of_method if isinstance(of_method, list) else [0])]
+    chains = [
+        chain
+        for of_method in (found or {}).values()
+        for chain in (of_method if isinstance(of_method, list) else [0])
+    ]
     if not all(isinstance(chain, list) and all(isinstance(op, str) for op in chain) for chain in chains):
         raise FormatError(f"member {_OPERATORS} is not method -> chains of operators", hints=[_REMEDY])
     return found
@@ -510,7 +536,11 @@ def _collect(graph: dict[str, Any], found: list[GraphNode]) -> None:
         stack = dict(map(_stack_entry, filter(None, about.get("nn_module_stack", "").split(";"))))
         found.append(
             GraphNode(
-                str(node["name"]), op, None if handle is None else int(handle), about.get("stack_trace"), stack
+                str(node["name"]),
+                op,
+                None if handle is None else int(handle),
+                about.get("stack_trace"),
+                stack,
             )
         )
 
@@ -583,10 +613,19 @@ def _nodes(program: Any) -> list[GraphNode]:
     modules = [module for module in program.graph_module.modules() if hasattr(module, "graph")]
     for node in (node for module in modules for node in module.graph.nodes):
         if node.op == "call_function" and getattr(node.target, "__name__", "") != "getitem":
-            target = str(node.target) if hasattr(node.target, "_schema") else getattr(node.target, "__name__", str(node.target))
-            stack = {key: (path, _type_name(kind)) for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items()}
+            target = (
+                str(node.target)
+                if hasattr(node.target, "_schema")
+                else getattr(node.target, "__name__", str(node.target))
+            )
+            stack = {
+                key: (path, _type_name(kind))
+                for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items()
+            }
             found.append(
-                GraphNode(node.name, target, node.meta.get("debug_handle"), node.meta.get("stack_trace"), stack)
+                GraphNode(
+                    node.name, target, node.meta.get("debug_handle"), node.meta.get("stack_trace"), stack
+                )
             )
     return found
 

@@ -528,7 +528,10 @@ class ExecutorchProgramManager:
         if self._etrecord is None:
             raise InputError(
                 "this program has no ETRecord",
-                hints=["to_edge(..., generate_etrecord=True)", "to_edge_transform_and_lower(..., generate_etrecord=True)"],
+                hints=[
+                    "to_edge(..., generate_etrecord=True)",
+                    "to_edge_transform_and_lower(..., generate_etrecord=True)",
+                ],
             )
         return self._etrecord
 

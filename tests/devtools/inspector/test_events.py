@@ -15,7 +15,14 @@ import pytest
 from torchette.devtools import ETRecord
 from torchette.devtools.etrecord import GraphNode
 from torchette.devtools.inspector import Inspector, PerfData, TimeScale, compare_results
-from torchette.errors import FormatError, InputError, InputTypeError, ModelNotFoundError, TorchetteError, UnsupportedError
+from torchette.errors import (
+    FormatError,
+    InputError,
+    InputTypeError,
+    ModelNotFoundError,
+    TorchetteError,
+    UnsupportedError,
+)
 from torchette.format import etdump
 
 MS = 10**6
@@ -23,11 +30,15 @@ MS = 10**6
 
 def timed(name: str, instruction: int, start: int, end: int, part: int = -1, text: str | None = None) -> Any:
     return etdump.Event(
-        profile_event=etdump.ProfileEvent(name, 0, instruction, part, text, b"\7" if part >= 0 else b"", start, end)
+        profile_event=etdump.ProfileEvent(
+            name, 0, instruction, part, text, b"\7" if part >= 0 else b"", start, end
+        )
     )
 
 
-def tensor_event(instruction: int, offset: int, sizes: list[int], strides: list[int], output: bool = False) -> Any:
+def tensor_event(
+    instruction: int, offset: int, sizes: list[int], strides: list[int], output: bool = False
+) -> Any:
     tensor = etdump.Tensor(etdump.ScalarType.FLOAT, sizes, strides, offset)
     value = etdump.Value(etdump.ValueType.Tensor, tensor=tensor, output=etdump.Bool(output))
     return etdump.Event(debug_event=etdump.DebugEvent(0, instruction, value, name="aten::add.out"))
@@ -61,7 +72,9 @@ class Record(ETRecord):
     def nodes(self, graph: str = "", method: str = "forward") -> list[GraphNode]:
         def node(name: str, op: str, handle: int, path: str, line: int) -> GraphNode:
             trace = f'File "/home/me/net.py", line {line}, in forward\n    y = f(x)'
-            return GraphNode(name, op, handle, trace, {"L__self": ("", "Net"), f"L__self__{path}": (path, "Layer")})
+            return GraphNode(
+                name, op, handle, trace, {"L__self": ("", "Net"), f"L__self__{path}": (path, "Layer")}
+            )
 
         return [
             node("add", "aten.add.Tensor", 1, "stem", 3),
@@ -84,7 +97,11 @@ def test_times_of_runs_stand_together() -> None:
     loading, block = Inspector(etdump_data=THREE).event_blocks
     assert (loading.name, block.name, loading.allocations) == ("Default", "Execute", [("temp", 64)])
     add, call, conv, relu, whole = block.events
-    assert add.perf_data is not None and add.perf_data.raw == [1, 2, 3] and add.start_time == [0, 9 * MS, 20 * MS]
+    assert (
+        add.perf_data is not None
+        and add.perf_data.raw == [1, 2, 3]
+        and add.start_time == [0, 9 * MS, 20 * MS]
+    )
     data = add.perf_data
     assert (data.p50, data.avg, data.min, data.max) == (2, 2, 1, 3) and data.p10 == pytest.approx(1.2)
     assert set(data.to_dict()) == {"raw", "p10", "p50", "p90", "avg", "min", "max"} and "3 runs" in repr(data)
@@ -154,7 +171,11 @@ def test_tables_need_no_pandas() -> None:
     done = subprocess.run([sys.executable, "-c", script], input=THREE, capture_output=True, check=False)
     text = done.stdout.decode()
     assert done.returncode == 0, done.stderr.decode()
-    assert "p50 (ms)" in text and "DELEGATE_CALL" in text and "\t".join(["0", "Default", "Method::init", "5.0"]) in text
+    assert (
+        "p50 (ms)" in text
+        and "DELEGATE_CALL" in text
+        and "\t".join(["0", "Default", "Method::init", "5.0"]) in text
+    )
     assert "pip install pandas" in text
 
 
@@ -170,7 +191,9 @@ def test_dataframes_have_the_peer_s_columns() -> None:
     assert list(frame["p50 (ms)"]) == [5, 2, 4, 2, 2, 8]
     block = Inspector(etdump_data=THREE).event_blocks[1]
     assert "p50" in block.to_dataframe().columns and len(block.events[0].to_dataframe()) == 1
-    parsed = Inspector(etdump_data=THREE, delegate_metadata_parser=lambda given: {"sum": sum(b"".join(given))})
+    parsed = Inspector(
+        etdump_data=THREE, delegate_metadata_parser=lambda given: {"sum": sum(b"".join(given))}
+    )
     assert list(parsed.to_dataframe(include_delegate_debug_data=True)["sum"].dropna()) == [21]
 
 
@@ -208,7 +231,9 @@ def test_values_come_from_the_debug_buffer() -> None:
         assert "aten::add.out" in str(caught.value)
     other = [tensor_event(0, 12, [2, 3], [3, 1]), *events[1:]]
     with pytest.warns(UserWarning, match="different values"):
-        Inspector(etdump_data=dump(run(0, MS, *events), run(9 * MS, MS, *other)), debug_buffer=elements.tobytes())
+        Inspector(
+            etdump_data=dump(run(0, MS, *events), run(9 * MS, MS, *other)), debug_buffer=elements.tobytes()
+        )
 
 
 @pytest.mark.parametrize(
@@ -256,7 +281,11 @@ def test_wrong_arguments_are_named(tmp_path: Any) -> None:
             Inspector(**given)
     with pytest.raises(InputTypeError, match="etrecord"):
         Inspector(etdump_data=THREE, etrecord=3)  # type: ignore[arg-type]
-    for given in ({"etrecord": tmp_path / "none"}, {"debug_buffer_path": tmp_path / "none"}, {"program": tmp_path / "none"}):
+    for given in (
+        {"etrecord": tmp_path / "none"},
+        {"debug_buffer_path": tmp_path / "none"},
+        {"program": tmp_path / "none"},
+    ):
         with pytest.raises(ModelNotFoundError, match="none"):
             Inspector(etdump_data=THREE, **given)
     with pytest.raises(FormatError):
@@ -271,7 +300,9 @@ def test_wrong_arguments_are_named(tmp_path: Any) -> None:
 
 
 def test_mutated_dumps_raise_only_our_errors() -> None:
-    data = dump(run(0, MS, tensor_event(0, 8, [2, 3], [3, 1])), run(5, MS, tensor_event(0, 8, [2, 3], [3, 1])))
+    data = dump(
+        run(0, MS, tensor_event(0, 8, [2, 3], [3, 1])), run(5, MS, tensor_event(0, 8, [2, 3], [3, 1]))
+    )
     buffer, dice, refused = bytes(64), random.Random(0), 0
     for _ in range(600):
         mutated = bytearray(data)

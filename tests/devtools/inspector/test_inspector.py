@@ -16,22 +16,22 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.export import export  # noqa: E402
-
-from torchette.devtools import BundledProgram, Inspector, generate_etrecord, parse_etrecord  # noqa: E402
 from torchette.devtools.bundled_program.config import MethodTestCase, MethodTestSuite  # noqa: E402
 from torchette.devtools.bundled_program.serialize import (  # noqa: E402
     serialize_from_bundled_program_to_flatbuffer,
 )
-from torchette.devtools.inspector import Table  # noqa: E402
-from torchette.devtools.inspector.numerical_comparator import NumericalComparatorBase  # noqa: E402
-from torchette.errors import InputError, InputTypeError  # noqa: E402
-from torchette.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower  # noqa: E402
 from torchette.exir.backend.backend_details import BackendDetails, PreprocessResult  # noqa: E402
 from torchette.exir.backend.utils import DelegateMappingBuilder  # noqa: E402
 from torchette.extension.pybindings.portable_lib import (  # noqa: E402
     _load_bundled_program_from_buffer,
     _load_for_executorch_from_bundled_program,
 )
+
+from torchette.devtools import BundledProgram, Inspector, generate_etrecord, parse_etrecord  # noqa: E402
+from torchette.devtools.inspector import Table  # noqa: E402
+from torchette.devtools.inspector.numerical_comparator import NumericalComparatorBase  # noqa: E402
+from torchette.errors import InputError, InputTypeError  # noqa: E402
+from torchette.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower  # noqa: E402
 from torchette.format import etdump  # noqa: E402
 from torchette.runtime import Runtime  # noqa: E402
 
@@ -95,7 +95,7 @@ def test_the_devtools_tutorial(tmp_path: Path, capsys: pytest.CaptureFixture[str
     total, conv = inspector.find_total_for_module("L__self"), inspector.find_total_for_module("conv1")
     assert 0 < conv < total
     gap = inspector.calculate_numeric_gap("MSE")
-    assert list(gap["aot_ops"])[0] == ["conv2d"] and list(gap["module"])[0] == "conv1"
+    assert next(iter(gap["aot_ops"])) == ["conv2d"] and next(iter(gap["module"])) == "conv1"
     program_of = inspector.get_exported_program()
     torch.testing.assert_close(program_of.module()(X), model(X), rtol=1e-3, atol=1e-4)
     with pytest.raises(InputError, match="no graph"):
@@ -261,7 +261,8 @@ def test_parts_of_a_backend_lead_to_the_model(tmp_path: Path) -> None:
     record = edge.to_executorch().get_etrecord()
     record.save(tmp_path / "record")
     events = [
-        etdump.Event(profile_event=etdump.ProfileEvent("", 0, 0, -1, name, b"", 0, 10)) for name in ("a0", "a1")
+        etdump.Event(profile_event=etdump.ProfileEvent("", 0, 0, -1, name, b"", 0, 10))
+        for name in ("a0", "a1")
     ]
     dump = etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", -1, [], events)]))
     for given in (record, parse_etrecord(tmp_path / "record")):

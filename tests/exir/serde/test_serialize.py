@@ -75,7 +75,9 @@ def test_delegates_survive_the_round_trip():
             return (x + x) * x, x - x
 
     x = torch.randn(2, 3)
-    program = to_edge_transform_and_lower(export(Net(), (x,)), partitioner=[NullPartitioner()]).exported_program()
+    program = to_edge_transform_and_lower(
+        export(Net(), (x,)), partitioner=[NullPartitioner()]
+    ).exported_program()
     back = serde.deserialize(serde.serialize(program))
     assert same(program, back, x)
     (one,), (other,) = (

@@ -78,7 +78,7 @@ def signal_to_noise(expected: np.ndarray, given: np.ndarray) -> float:
 
 def mean_square(expected: np.ndarray, given: np.ndarray) -> float:
     """The mean of the squares of the differences."""
-    return np.mean((expected - given) ** 2)
+    return float(np.mean((expected - given) ** 2))
 
 
 def _cosine(expected: np.ndarray, given: np.ndarray) -> float:
@@ -97,7 +97,8 @@ def _plot(name: str, values: Sequence[float | None]) -> None:
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ImportError:
         raise MissingPackageError(
-            "plot=True needs matplotlib, which is not installed", hints=["pip install matplotlib", "plot=False"]
+            "plot=True needs matplotlib, which is not installed",
+            hints=["pip install matplotlib", "plot=False"],
         ) from None
     figure, axes = pyplot.subplots(figsize=(8, 6))
     bars = axes.bar(range(len(values)), [value or 0.0 for value in values], width=0.5)

@@ -45,7 +45,9 @@ def ticks_per_unit(source: TimeScale, target: TimeScale) -> float:
     """By what a time in one unit is divided to be in the other. Raises InputError: only one of them is cycles."""
     if TimeScale.CYCLES in (source, target):
         if source is not target:
-            raise InputError("cycles cannot be turned into seconds", hints=["give both time scales as cycles"])
+            raise InputError(
+                "cycles cannot be turned into seconds", hints=["give both time scales as cycles"]
+            )
         return 1.0
     return _PER_SECOND[source] / _PER_SECOND[target]
 
@@ -275,7 +277,8 @@ def _metadata_columns(found: Any) -> dict[str, Any]:
     if isinstance(found, Mapping):
         return dict(found)
     raise InputTypeError(
-        f"delegate_metadata_parser returned a {type(found).__name__}", hints=["it returns a dict: column -> value"]
+        f"delegate_metadata_parser returned a {type(found).__name__}",
+        hints=["it returns a dict: column -> value"],
     )
 
 
@@ -328,7 +331,9 @@ def event_blocks(
         signature = (run.name, tuple(entries), index)
         outputs = _outputs(run, buffer)
         if signature not in groups:
-            block = EventBlock(run.name or "", [], source, target, index, outputs, allocations=_allocations(run))
+            block = EventBlock(
+                run.name or "", [], source, target, index, outputs, allocations=_allocations(run)
+            )
             groups[signature] = (block, {key: _Gathered() for key in entries})
         block, gathered = groups[signature]
         changed = not equal(block.run_output, outputs)
@@ -345,7 +350,7 @@ def event_blocks(
 
 def _entries(run: Any) -> dict[_Key, tuple[list[Any], list[Any]]]:
     """Key -> its times and its values, in the order of first appearance. An instruction in a loop has several of each."""
-    places: dict[Any, tuple[list[Any], list[Any]]] = {}
+    places: dict[tuple[int, int | None, int | None, str | None], tuple[list[Any], list[Any]]] = {}
     for event in run.events:
         found = event.profile_event or event.debug_event
         if found is None or (event.debug_event is not None and is_output(found.debug_entry)):
@@ -440,7 +445,9 @@ def _event(key: _Key, found: _Gathered, parser: MetadataParser | None) -> Event:
 
 def _outputs(run: Any, buffer: memoryview | None) -> list[Any]:
     records = (event.debug_event.debug_entry for event in run.events if event.debug_event is not None)
-    return [read_value(record, buffer) for record in records if is_output(record)] if buffer is not None else []
+    return (
+        [read_value(record, buffer) for record in records if is_output(record)] if buffer is not None else []
+    )
 
 
 def _allocations(run: Any) -> list[tuple[str, int]]:
@@ -463,7 +470,9 @@ def has_tensors(dump: Any) -> bool:
 
 # ---- places ----
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)(?:\n\s*(?P<code>[^\n]*))?')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)(?:\n\s*(?P<code>[^\n]*))?'
+)
 
 
 def _line(trace: str | None) -> str:
@@ -478,12 +487,11 @@ def _frames(trace: str | None) -> Iterator[FrameInfo]:
 def trace_text(frames: Sequence[FrameInfo]) -> str:
     """Lines of a file's instruction as torch writes stack traces."""
     return "\n".join(
-        f'File "{frame.file}", line {frame.line}, in {frame.function}' + (f"\n    {frame.code}" if frame.code else "")
+        f'File "{frame.file}", line {frame.line}, in {frame.function}'
+        + (f"\n    {frame.code}" if frame.code else "")
         for frame in frames
     )
 
 
 def _paths(stack: Mapping[str, Any]) -> list[str]:
     return [entry[0] if isinstance(entry, (tuple, list)) else str(entry) for entry in stack.values()]
-
-

@@ -29,7 +29,13 @@ from torchette.devtools.inspector.events import (
     trace_text,
 )
 from torchette.devtools.inspector.table import Table, pandas
-from torchette.errors import InputError, InputTypeError, MissingPackageError, ModelNotFoundError, UnsupportedError
+from torchette.errors import (
+    InputError,
+    InputTypeError,
+    MissingPackageError,
+    ModelNotFoundError,
+    UnsupportedError,
+)
 from torchette.format import etdump
 
 _log = logging.getLogger("torchette")
@@ -137,14 +143,17 @@ class Inspector:
     def _find_method(self, wanted: str | None) -> str:
         operators, record = self._operators(), self._etrecord
         recorded = list((record._debug_handle_map if record is not None else None) or ())
-        methods = [name for name in (operators or recorded) if not recorded or name in recorded] or ["forward"]
+        methods = [name for name in (operators or recorded) if not recorded or name in recorded] or [
+            "forward"
+        ]
         if wanted is not None:
             if (operators or recorded) and wanted not in methods:
                 raise InputError(f"there is no method {wanted!r}", hints=[f"methods: {', '.join(methods)}"])
             methods = [wanted]
         methods.sort(key=lambda name: name != "forward")
         problems = {
-            name: self._misfit(operators[name]) if name in operators else self._recorded_misfit(name) for name in methods
+            name: self._misfit(operators[name]) if name in operators else self._recorded_misfit(name)
+            for name in methods
         }
         for name, problem in problems.items():
             if problem is None:
@@ -410,7 +419,8 @@ class Inspector:
     def write_tensorboard_artifact(self, path: str) -> None:
         """Not there, and nothing in ExecuTorch."""
         raise UnsupportedError(
-            "nothing is written for TensorBoard", hints=["save_data_to_tsv(path)", "torchette profile --trace FILE"]
+            "nothing is written for TensorBoard",
+            hints=["save_data_to_tsv(path)", "torchette profile --trace FILE"],
         )
 
 

@@ -90,9 +90,14 @@ def _pairs(mapping: Any) -> Iterator[Any]:
     for pair in mapping.items():
         for side in pair:
             pair_of_two = isinstance(side, tuple) and len(side) == 2
-            if not pair_of_two or not isinstance(side[0], tuple) or not all(isinstance(h, int) for h in side[0]):
+            if (
+                not pair_of_two
+                or not isinstance(side[0], tuple)
+                or not all(isinstance(h, int) for h in side[0])
+            ):
                 raise InputError(
-                    f"preprocessing() returned {side!r:.200}", hints=["(debug handles as a tuple of ints, value)"]
+                    f"preprocessing() returned {side!r:.200}",
+                    hints=["(debug handles as a tuple of ints, value)"],
                 )
         yield pair
 
@@ -151,9 +156,11 @@ def comparator(distance: Any, inspector: Any) -> NumericalComparatorBase:
         if distance.inspector is None:
             distance.inspector = inspector
         return distance
-    known = {"MSE": MSEComparator, "L1": L1Comparator, "SNR": SNRComparator}
+    known: dict[str, Any] = {"MSE": MSEComparator, "L1": L1Comparator, "SNR": SNRComparator}
     if not isinstance(distance, str):
-        raise InputTypeError(f"distance: expected a name or a NumericalComparatorBase, not {type(distance).__name__}")
+        raise InputTypeError(
+            f"distance: expected a name or a NumericalComparatorBase, not {type(distance).__name__}"
+        )
     kind = known.get(distance.strip().upper())
     if kind is None:
         raise InputError(f"no distance {distance!r}", hints=[f"distances: {', '.join(known)}"])

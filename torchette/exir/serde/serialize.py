@@ -153,7 +153,9 @@ def load(
 
 def _record(program: ExportedProgram) -> tuple[dict[str, Any], dict[str, Any]]:
     """The program as plain JSON data, and its constants."""
-    edge = any(is_operator(node.target) and type(node.target).__module__ != "torch._ops" for node in calls(program))
+    edge = any(
+        is_operator(node.target) and type(node.target).__module__ != "torch._ops" for node in calls(program)
+    )
     copied = to_torch_operators(copy_program(program))
     for module in _modules(copied.graph_module):
         for node in module.graph.nodes:
