@@ -71,6 +71,49 @@ def test_a_module_does_not_hide_a_name_of_its_package() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_sdk_is_devtools() -> None:
+    import torchette.sdk
+    from torchette.sdk.bundled_program.core import BundledProgram
+    from torchette.sdk.inspector import Inspector, TimeScale
+
+    import torchette.devtools
+
+    assert torchette.sdk is torchette.devtools and TimeScale.MS.value == "ms"
+    assert (BundledProgram, Inspector) == (torchette.devtools.BundledProgram, torchette.devtools.Inspector)
+
+
+def test_devtools_has_the_peer_s_names() -> None:
+    for path in ("devtools", "devtools.etrecord", "devtools.inspector.numerical_comparator"):
+        theirs = pytest.importorskip(f"executorch.{path}")
+        ours = importlib.import_module(f"torchette.{path}")
+        assert [name for name in theirs.__all__ if not hasattr(ours, name)] == []
+    theirs, ours = (
+        importlib.import_module(f"{root}.devtools.inspector") for root in ("executorch", "torchette")
+    )
+    missing = [name for name in theirs.__all__ if not hasattr(ours, name)]
+    assert all("vgf" in name for name in missing)
+
+
+@pytest.mark.parametrize("path", compat.ABSENT)
+def test_what_is_not_here_says_what_there_is_instead(path: str) -> None:
+    for name in (path, f"{path}.anything"):
+        with pytest.raises(ModuleNotFoundError, match=r"is not there\. Try: "):
+            importlib.import_module(f"torchette.{name}")
+
+
+def test_the_peer_has_what_is_not_here() -> None:
+    importlib_util = pytest.importorskip("importlib.util")
+    pytest.importorskip("executorch")
+    assert [path for path in compat.ABSENT if importlib_util.find_spec(f"executorch.{path}") is None] == []
+
+
+def test_the_environment_is_collected() -> None:
+    path = "torchette.util.collect_env"
+    done = subprocess.run([sys.executable, "-m", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "backends: " in done.stdout and "torch: " in done.stdout, done.stderr
+    assert "cpu level" in importlib.import_module(path).get_env_info()
+
+
 def test_other_paths_are_refused() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("torchette.exir.backend.no_such_module")

@@ -56,7 +56,6 @@ TABLE: dict[str, dict[str, str] | str] = {
     "devtools.inspector.numerical_comparator.mse_numerical_comparator": {"MSEComparator": _COMPARATOR},
     "devtools.inspector.numerical_comparator.numerical_comparator_base": dict.fromkeys(("IntermediateOutputMapping", "NumericalComparatorBase"), _COMPARATOR),
     "devtools.inspector.numerical_comparator.snr_numerical_comparator": {"SNRComparator": _COMPARATOR},
-    "exir.serde.serialize": dict.fromkeys(("deserialize", "load", "save", "serialize"), "torchette.exir.serde"),
     "extension.pybindings.portable_lib": dict.fromkeys(("BundledModule", "_load_bundled_program_from_buffer", "_load_for_executorch", "_load_for_executorch_from_buffer", "_load_for_executorch_from_bundled_program"), _BUNDLE),
     "exir.lowered_backend_module": {"LoweredBackendModule": _DELEGATE},
     "exir.graph_module": dict.fromkeys(("get_cond_while_submodules", "get_control_flow_submodules"), "torchette.exir.control_flow"),

@@ -19,6 +19,7 @@ def test_nothing_is_missing_here(capsys: Capture) -> None:
     facts = json.loads(capsys.readouterr().out)
     assert facts["missing"] == {}
     assert facts["kernels use"] in ("v1", "v3", "v4", "baseline")
+    assert "NullBackend" in facts["backends"]
     assert facts["numpy"] == importlib.metadata.version("numpy")
 
 

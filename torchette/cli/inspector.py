@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: an ETDump, and the record or the file of the program that ran. Out: a table of what ran. Needs only numpy.
-"""Show what an ETDump says: the time of each operation, and its place in the model
+"""Show what an ETDump says: times of operations, and where they come from
 
 The options are those of ExecuTorch's inspector. An ETRecord leads from each event to its operators, its module and its
 line; the .pte file alone to the line. A dump of another program is refused.

@@ -13,16 +13,16 @@ _HOMES = {
     "BundledProgram": "torchette.devtools.bundle",
     "ETRecord": "torchette.devtools.etrecord",
     "Inspector": "torchette.devtools.inspector",
+    "inspector": "torchette.devtools.inspector",
     "generate_etrecord": "torchette.devtools.etrecord",
     "parse_etrecord": "torchette.devtools.etrecord",
 }
 
-__all__ = [*sorted(_HOMES), "inspector"]
+__all__ = ["BundledProgram", "ETRecord", "Inspector", "generate_etrecord", "inspector", "parse_etrecord"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "inspector":
-        return importlib.import_module("torchette.devtools.inspector")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    return home if name == "inspector" else getattr(home, name)

@@ -65,7 +65,7 @@ class _Stored(NamedTuple):
     example_inputs: bytes
 
     def program(self) -> Any:
-        from torchette.exir.serde import deserialize
+        from torchette.exir.serde.serialize import deserialize
 
         return deserialize(self)
 
@@ -476,12 +476,14 @@ def _record(members: dict[str, bytes]) -> ETRecord:
         maps["debug_handle_map"],
         maps["delegate_map"],
         maps["instruction_id_to_num_outs_map"],
-        *(
-            _StoredValues(name, members[name]) if name in members else None
-            for name in (REFERENCE_OUTPUTS, REPRESENTATIVE_INPUTS)
-        ),
+        _stored_values(members, REFERENCE_OUTPUTS),
+        _stored_values(members, REPRESENTATIVE_INPUTS),
         operators=_operators(members),
     )
+
+
+def _stored_values(members: Mapping[str, bytes], name: str) -> Any:
+    return _StoredValues(name, members[name]) if name in members else None
 
 
 def _json(members: Mapping[str, bytes], name: str, kind: type) -> Any:
@@ -634,7 +636,7 @@ def _type_name(kind: Any) -> str:
 
 def _program_members(name: str, program: Any) -> dict[str, bytes]:
     if not isinstance(program, _Stored):
-        from torchette.exir.serde import serialize
+        from torchette.exir.serde.serialize import serialize
 
         program = serialize(program)
     parts = {f"{name}_{part}": getattr(program, part) for part in _PARTS}

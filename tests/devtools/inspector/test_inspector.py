@@ -95,7 +95,7 @@ def test_the_devtools_tutorial(tmp_path: Path, capsys: pytest.CaptureFixture[str
     total, conv = inspector.find_total_for_module("L__self"), inspector.find_total_for_module("conv1")
     assert 0 < conv < total
     gap = inspector.calculate_numeric_gap("MSE")
-    assert list(gap["aot_ops"])[0] == ["conv2d"] and list(gap["module"])[0] == "conv1"
+    assert next(iter(gap["aot_ops"])) == ["conv2d"] and next(iter(gap["module"])) == "conv1"
     program_of = inspector.get_exported_program()
     torch.testing.assert_close(program_of.module()(X), model(X), rtol=1e-3, atol=1e-4)
     with pytest.raises(InputError, match="no graph"):

@@ -78,7 +78,7 @@ def signal_to_noise(expected: np.ndarray, given: np.ndarray) -> float:
 
 def mean_square(expected: np.ndarray, given: np.ndarray) -> float:
     """The mean of the squares of the differences."""
-    return np.mean((expected - given) ** 2)
+    return float(np.mean((expected - given) ** 2))
 
 
 def _cosine(expected: np.ndarray, given: np.ndarray) -> float:

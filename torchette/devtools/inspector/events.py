@@ -350,7 +350,7 @@ def event_blocks(
 
 def _entries(run: Any) -> dict[_Key, tuple[list[Any], list[Any]]]:
     """Key -> its times and its values, in the order of first appearance. An instruction in a loop has several of each."""
-    places: dict[Any, tuple[list[Any], list[Any]]] = {}
+    places: dict[tuple[int, int | None, int | None, str | None], tuple[list[Any], list[Any]]] = {}
     for event in run.events:
         found = event.profile_event or event.debug_event
         if found is None or (event.debug_event is not None and is_output(found.debug_entry)):

@@ -32,13 +32,14 @@ def numeric_gap(inspector: Any, record: ETRecord, distance: Any, reference_graph
     nodes = [node for node in values if node.meta.get("debug_handle")]
     pairs: dict[Any, Any] = {}
     runtime_names: dict[tuple[int, ...], list[str]] = {}
-    for event, node, theirs in _matches(inspector, nodes):
+    for event, node, logged in _matches(inspector, nodes):
+        theirs: Any
         ours = values[node]
         if isinstance(ours, (list, tuple)):
             ours = tuple(ours)
-            theirs = tuple(theirs) if len(theirs) == len(ours) else None
+            theirs = tuple(logged) if len(logged) == len(ours) else None
         else:
-            theirs = _one_of(theirs, ours)
+            theirs = _one_of(logged, ours)
         if theirs is not None:
             pairs[((node.meta["debug_handle"],), ours)] = (event.handles, theirs)
             runtime_names[event.handles] = [event.name]

@@ -156,7 +156,7 @@ def comparator(distance: Any, inspector: Any) -> NumericalComparatorBase:
         if distance.inspector is None:
             distance.inspector = inspector
         return distance
-    known = {"MSE": MSEComparator, "L1": L1Comparator, "SNR": SNRComparator}
+    known: dict[str, Any] = {"MSE": MSEComparator, "L1": L1Comparator, "SNR": SNRComparator}
     if not isinstance(distance, str):
         raise InputTypeError(
             f"distance: expected a name or a NumericalComparatorBase, not {type(distance).__name__}"

@@ -15,9 +15,10 @@ from torch.export import Dim, export  # noqa: E402
 
 from torchette.backends.null import NullPartitioner  # noqa: E402
 from torchette.errors import FormatError, UnsupportedError  # noqa: E402
-from torchette.exir import serde, to_edge, to_edge_transform_and_lower  # noqa: E402
+from torchette.exir import to_edge, to_edge_transform_and_lower  # noqa: E402
 from torchette.exir.dialects.edge._ops import EdgeOpOverload  # noqa: E402
 from torchette.exir.graph import calls  # noqa: E402
+from torchette.exir.serde import serialize as serde  # noqa: E402
 
 
 class Everything(torch.nn.Module):
