@@ -269,3 +269,28 @@ def test_damaged_files_give_a_page_or_a_format_error(delegated: bytes) -> None:
             assert all(0 <= it < values for node in method["nodes"] for it in (*node["in"], *node["out"]))
             opened += not method["notes"]
     assert opened > 20 and refused > 20
+
+
+def test_branches_and_loops_join_what_may_have_written() -> None:
+    torch = pytest.importorskip("torch")
+    import torchette
+
+    class Choice(torch.nn.Module):
+        def forward(self, x, flag):
+            return torch.cond(flag.sum() > 0, lambda v: v.relu(), lambda v: v.tanh(), (x,)) * 2
+
+    class Loop(torch.nn.Module):
+        def forward(self, n, x):
+            return torch.while_loop(lambda i, v: i < 5, lambda i, v: (i + 1, v.sin()), (n, x))[1]
+
+    def joined(model: torch.nn.Module, *inputs: torch.Tensor) -> set[tuple[str, str]]:
+        found = known(bytes(torchette.compile(model.eval(), inputs)))
+        method, texts = found["methods"][0], found["texts"]
+        names = [texts[node["op"]].rpartition("::")[2].partition(".")[0] for node in method["nodes"]]
+        return {(names[a], names[b]) for a, b, _ in edges(method)}
+
+    pairs = joined(Choice(), torch.randn(2, 4), torch.ones(3))
+    assert {("relu", "mul"), ("tanh", "mul"), ("x", "relu"), ("x", "tanh")} <= pairs
+    assert ("relu", "tanh") not in pairs
+    again = joined(Loop(), torch.tensor(0), torch.randn(2, 3))
+    assert {("add", "lt"), ("clone", "sin"), ("sin", "output"), ("clone", "output")} <= again

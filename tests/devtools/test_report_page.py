@@ -115,7 +115,10 @@ def test_a_click_opens_a_module_and_a_node_shows_its_line(page: Chromium) -> Non
     click(page, f"#world [data-id={layer}] [data-twist]", at=(0.9, 0.5))
     until(page, f"report.program.byId.get('{layer}').open")
     assert page.value("report.graph.boxes") != before
+    page.value("report.go('n2')")
     page.value("report.go('n1')")
+    assert page.value("document.querySelector('#world .on').dataset.id") == "n1"
+    assert page.value("document.querySelectorAll('#world .light').length") == 2
     details = text(page, "#details")
     assert "aten::mm.out" in details and "layers.0.attention.query" in details
     assert "encoder.py:10" in details and "value_10 = 10  # line 10" in details

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import os
 import struct
@@ -155,34 +156,69 @@ class _Sources:
 
 
 class _Writers:
-    """Who wrote which bytes last, in one memory: disjoint ranges in order."""
+    """Who wrote which bytes last, in one memory: disjoint ranges in order, each with all that may have."""
 
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ranges: list[tuple[int, int, int]] = []  # start, end, node
+    def __init__(self, ranges: Iterable[tuple[int, int, frozenset[int]]] = ()) -> None:
+        self._ranges = list(ranges)  # start, end, nodes
+        self._starts = [start for start, _, _ in self._ranges]
 
     def write(self, start: int, end: int, node: int) -> None:
         low, high = self._touched(start, end)
         kept = []
-        for begin, stop, owner in self._ranges[low:high]:
+        for begin, stop, owners in self._ranges[low:high]:
             if begin < start:
-                kept.append((begin, start, owner))
+                kept.append((begin, start, owners))
             if stop > end:
-                kept.append((end, stop, owner))
-        kept.append((start, end, node))
-        kept.sort()
+                kept.append((end, stop, owners))
+        kept.append((start, end, frozenset([node])))
+        kept.sort(key=lambda it: it[0])
         self._ranges[low:high] = kept
         self._starts[low:high] = [begin for begin, _, _ in kept]
 
-    def read(self, start: int, end: int) -> list[int]:
+    def read(self, start: int, end: int) -> frozenset[int]:
         low, high = self._touched(start, end)
-        return list(dict.fromkeys(node for _, _, node in self._ranges[low:high]))
+        return frozenset().union(*(owners for _, _, owners in self._ranges[low:high]))
+
+    def merged(self, other: _Writers) -> _Writers:
+        """What either may have written."""
+        edges = sorted({edge for it in (*self._ranges, *other._ranges) for edge in it[:2]})
+        parts = [
+            (low, high, self.read(low, high) | other.read(low, high))
+            for low, high in itertools.pairwise(edges)
+        ]
+        return _Writers(part for part in parts if part[2])
+
+    def copy(self) -> _Writers:
+        return _Writers(self._ranges)
 
     def _touched(self, start: int, end: int) -> tuple[int, int]:
         low = bisect.bisect_right(self._starts, start) - 1
         if low < 0 or self._ranges[low][1] <= start:
             low += 1
         return low, bisect.bisect_left(self._starts, end, low)
+
+
+class _State:
+    """Who wrote what last: by memory, and by value where it is in none."""
+
+    def __init__(self) -> None:
+        self.memories: dict[int, _Writers] = {}
+        self.values: dict[int, frozenset[int]] = {}
+
+    def copy(self) -> _State:
+        other = _State()
+        other.memories = {memory: writers.copy() for memory, writers in self.memories.items()}
+        other.values = dict(self.values)
+        return other
+
+    def merged(self, other: _State) -> _State:
+        found = _State()
+        for memory in self.memories.keys() | other.memories.keys():
+            mine, theirs = self.memories.get(memory, _Writers()), other.memories.get(memory, _Writers())
+            found.memories[memory] = mine.merged(theirs)
+        for value in self.values.keys() | other.values.keys():
+            found.values[value] = self.values.get(value, frozenset()) | other.values.get(value, frozenset())
+        return found
 
 
 class _Method:
@@ -206,8 +242,7 @@ class _Method:
         self._node_of: dict[int, int] = {}  # instruction -> node
         self._parts_of: dict[int, dict[int, int]] = {}  # instruction -> debug handle -> node
         self._notes: list[str] = []
-        self._by_memory: dict[int, _Writers] = {}
-        self._writer: dict[int, int] = {}  # of values outside of planned memory
+        self._state = _State()
         self._build()
 
     def record(self) -> dict[str, Any]:
@@ -274,7 +309,13 @@ class _Method:
         for port in method.inputs:
             node = self._add("input", port.name, outputs=[port.index])
             self._write(port.index, node)
+        waiting: dict[int, _State] = {}  # at destinations of jumps
+        reached = True
         for item in method.instructions:
+            if item.index in waiting:
+                jumped = waiting.pop(item.index)
+                self._state = self._state.merged(jumped) if reached else jumped
+            reached = True
             node = self._add(
                 item.kind,
                 item.op,
@@ -298,6 +339,20 @@ class _Method:
             for index in self._nodes[node]["out"]:
                 if not inside:
                     self._write(index, node)
+            if item.destination is not None:
+                condition = method.values[item.inputs[0]]
+                reached = not (condition.kind == "bool" and condition.value is False)  # else it always jumps
+                if item.destination <= item.index:
+                    self._again(self._node_of[item.destination])
+                    # what leaves the loop may have been through it
+                    waiting = {to: state.merged(self._state) for to, state in waiting.items()}
+                elif item.destination in waiting:
+                    waiting[item.destination] = waiting[item.destination].merged(self._state)
+                else:
+                    waiting[item.destination] = self._state.copy()
+        for left in waiting.values():  # jumps to the end
+            self._state = self._state.merged(left) if reached else left
+            reached = True
         for item in method.instructions:
             if item.destination is not None and item.destination in self._node_of:
                 self._edges.append((self._node_of[item.index], self._node_of[item.destination], -1))
@@ -367,19 +422,29 @@ class _Method:
     def _write(self, index: int, node: int) -> None:
         place = self._range(index)
         if place is None:
-            self._writer[index] = node
+            self._state.values[index] = frozenset([node])
         else:
-            self._by_memory.setdefault(place[0], _Writers()).write(place[1], place[2], node)
+            self._state.memories.setdefault(place[0], _Writers()).write(place[1], place[2], node)
 
     def _read(self, index: int, node: int) -> None:
         """An edge from each node that wrote some of the bytes: views and parts of a tensor have numbers of their own."""
         place = self._range(index)
         if place is None:
-            found = [self._writer[index]] if index in self._writer else []
+            found = self._state.values.get(index, frozenset())
         else:
-            memory = self._by_memory.get(place[0])
-            found = memory.read(place[1], place[2]) if memory else []
+            memory = self._state.memories.get(place[0])
+            found = memory.read(place[1], place[2]) if memory else frozenset()
         self._edges += [(origin, node, index) for origin in found if origin != node]
+
+    def _again(self, first: int) -> None:
+        """A loop's second turn: its nodes read what the first turn wrote."""
+        opened = {it["parent"] for it in self._nodes if "parent" in it}
+        for node in range(first, len(self._nodes)):
+            if node not in opened:
+                for index in self._nodes[node]["in"]:
+                    self._read(index, node)
+                for index in self._nodes[node]["out"]:
+                    self._write(index, node)
 
     # ---- delegates ----
 

@@ -273,15 +273,10 @@ class Graph {
       for (let at = item.parent; at; at = at.parent) if (!at.open) { at.open = changed = true; }
       if (changed) this.relayout();
     }
-    const narrow = $("details").clientWidth;
     this._details();
     this._outlineSelect();
-    if (item && show) {
-      requestAnimationFrame(() => this.canvas.isConnected && this.centre(item, closer));
-      this.centre(item, closer);
-    } else {
-      this.draw(true);
-    }
+    if (item && show) this.centre(item, closer);
+    this.draw(true);
   }
 
   // ---- the outline ----
@@ -490,7 +485,7 @@ function details(program, item) {
   }
   const parts = [head, facts.length ? `<dl class="facts">${facts.join("")}</dl>` : ""];
   if (isGroup(item)) {
-    parts.push(`<div><button class="more" data-do="toggle" style="padding:0">${item.open ? "Close" : "Open"} this group</button></div>`);
+    parts.push(`<div><button class="action" data-do="toggle">${item.open ? "Close" : "Open"} this group</button></div>`);
     if (node && node.source !== undefined) parts.push(source(program, node));
     const most = [...item.families].sort((a, b) => b[1] - a[1]);
     const sum = most.reduce((total, [, count]) => total + count, 0);
