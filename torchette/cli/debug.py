@@ -34,7 +34,11 @@ from torchette.devtools.inspect import describe, source_line
 def arguments(parser: argparse.ArgumentParser) -> None:
     _method.arguments(parser)
     parser.add_argument(
-        "--select", action="append", metavar="PATTERN", default=[], help="only these instructions; repeat for several"
+        "--select",
+        action="append",
+        metavar="PATTERN",
+        default=[],
+        help="only these instructions; repeat for several",
     )
     parser.add_argument(
         "--dump", action="append", metavar="PATTERN", default=[], help="these, and each value as a .npy file"
@@ -53,7 +57,9 @@ def run(options: argparse.Namespace) -> int:
     if options.model:
         known, example = _of_model(options, info)
         inputs = inputs if options.inputs else example
-    instructions = intermediates.chosen(info, [*options.select, *options.dump], known.names if known else None)
+    instructions = intermediates.chosen(
+        info, [*options.select, *options.dump], known.names if known else None
+    )
     folder = None
     if options.dump:
         folder = options.output or chosen.path.with_suffix(".values")
@@ -64,7 +70,9 @@ def run(options: argparse.Namespace) -> int:
 
     def take(value: intermediates.Value) -> None:
         more = known.names.get(value.instruction, ()) if known else ()
-        module = getattr(value.info, "module", "") or (known.modules.get(value.instruction, "") if known else "")
+        module = getattr(value.info, "module", "") or (
+            known.modules.get(value.instruction, "") if known else ""
+        )
         name = value.name or (str(value.part) if value.part is not None else "")
         row = {
             "instruction": value.instruction,
@@ -89,7 +97,9 @@ def run(options: argparse.Namespace) -> int:
     columns = ["instruction", "operator", "module", "value", "least", "greatest", "mean", "odd", "source"]
     if not any(row["module"] for row in rows):
         columns.remove("module")
-    print_table(columns, [[row[name] for name in columns] for row in rows], title=f"{chosen.path}, {info.name}")
+    print_table(
+        columns, [[row[name] for name in columns] for row in rows], title=f"{chosen.path}, {info.name}"
+    )
     if folder is not None:
         note(f"{sum('file' in row for row in rows)} files in {folder}, described in values.json")
     return DONE
@@ -125,8 +135,17 @@ def _enter(rows: list[dict[str, Any]], row: dict[str, Any], value: Any, folder: 
         row[name] = float(f"{function(numbers):.6g}") if numbers is not None else ""
     if folder is not None:
         plain = re.sub(r"[^\w.]+", "_", row["node"] or row["operator"])
-        turn = sum(each["instruction"] == row["instruction"] and each["output"] == row["output"] and each["operator"] == row["operator"] for each in rows)
-        name = f"{row['instruction']:04}.{plain}" + (f".{row['output']}" if row["output"] else "") + (f".turn{turn}" if turn else "")
+        turn = sum(
+            each["instruction"] == row["instruction"]
+            and each["output"] == row["output"]
+            and each["operator"] == row["operator"]
+            for each in rows
+        )
+        name = (
+            f"{row['instruction']:04}.{plain}"
+            + (f".{row['output']}" if row["output"] else "")
+            + (f".turn{turn}" if turn else "")
+        )
         row["file"] = f"{name}.npy"
         np.save(folder / row["file"], array)
     rows.append(row)

@@ -40,7 +40,9 @@ def names_of(info: InstructionInfo, more: Iterable[str] = ()) -> list[str]:
     """What an instruction can be chosen by: its number, operator, line, and module path or other names where known."""
     line = source_line(info.source)
     module = getattr(info, "module", "")
-    return [text for text in (str(info.index), info.op, info.op.partition("::")[2], line, module, *more) if text]
+    return [
+        text for text in (str(info.index), info.op, info.op.partition("::")[2], line, module, *more) if text
+    ]
 
 
 def chosen(
@@ -61,11 +63,17 @@ def chosen(
     for pattern in patterns or ["*"]:
         matching = [it for it in method.instructions if _matches(pattern, it, (more or {}).get(it.index, ()))]
         if not matching:
-            known = [name for it in method.instructions for name in names_of(it, (more or {}).get(it.index, ()))[1:]]
+            known = [
+                name
+                for it in method.instructions
+                for name in names_of(it, (more or {}).get(it.index, ()))[1:]
+            ]
             raise InputError(
                 f"no instruction of method {method.name!r} matches {pattern!r}",
                 where=[", ".join(list(dict.fromkeys(known))[:24])],
-                hints=["a number or range, an operator, a line of the model, or the path of a module, with * and ?"],
+                hints=[
+                    "a number or range, an operator, a line of the model, or the path of a module, with * and ?"
+                ],
             )
         found.update((it.index, it) for it in matching)
     return [found[index] for index in sorted(found)]

@@ -123,9 +123,10 @@ class LoadedMethod {
       parallel_.reset();
   }
 
-  /// `observer`, of Python or None: called with (chain, instruction, step, in a delegate, part, name, value) for what
-  /// each instruction writes, or those of `chosen` alone, pairs of chain and place in it.
-  nb::list execute(nb::sequence given, nb::object observer, const std::set<std::pair<int32_t, uint32_t>>& chosen) {
+  /// `observer`, of Python or None: called with (chain, instruction, step, in a delegate, part, name, value)
+  /// for what each instruction writes, or those of `chosen` alone, pairs of chain and place in it.
+  nb::list execute(nb::sequence given, nb::object observer,
+                   const std::set<std::pair<int32_t, uint32_t>>& chosen) {
     if (observing_ == std::this_thread::get_id())
       throw std::runtime_error("the method executes already: its observer called it");
     const size_t count = nb::len(given);
@@ -204,7 +205,8 @@ class LoadedMethod {
   size_t dynamic_memory_peak() const { return dynamic_memory_.peak(); }
 
  private:
-  /// While it lives, what instructions write is shown to a function of Python. What that raises ends the execution.
+  /// While it lives, what instructions write is shown to a function of Python. What that raises ends the
+  /// execution.
   class Observation {
    public:
     Observation(LoadedMethod& method, const nb::object& observer,

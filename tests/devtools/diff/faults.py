@@ -157,7 +157,9 @@ def make(name: str, quantized: bool = False) -> Made:
         quantizer = pt2e_quantizer.XNNPACKQuantizer().set_global(config)
     compiled = torchette.compile(module, inputs, quantizer=quantizer)
     data = bytes(compiled)
-    return Made(name + (" int8" if quantized else ""), module, inputs, compiled, data, describe(data).methods[0])
+    return Made(
+        name + (" int8" if quantized else ""), module, inputs, compiled, data, describe(data).methods[0]
+    )
 
 
 # ---- faults ----
@@ -186,10 +188,13 @@ class Rewriter:
         self.program = self.file.program
         self.plan = self.program.execution_plan[0]
         count = len(self.program.constant_segment.offsets)
-        self.constants = [bytearray(self.file.constant(index)) if index else bytearray() for index in range(count)]
+        self.constants = [
+            bytearray(self.file.constant(index)) if index else bytearray() for index in range(count)
+        ]
         segments = self.program.mutable_data_segments
         self.state = [
-            bytes(self.file.mutable(i)) if i else b"" for i in range(len(segments[0].offsets) if segments else 0)
+            bytes(self.file.mutable(i)) if i else b""
+            for i in range(len(segments[0].offsets) if segments else 0)
         ]
         self.calls = [each.instr_args for chain in self.plan.chains for each in chain.instructions]
 
@@ -236,13 +241,25 @@ def _float_constants(work: Rewriter) -> list[tuple[int, int, int]]:
 
 def _readers(work: Rewriter, buffer: int) -> frozenset[int]:
     return frozenset(
-        number
-        for number, _, index in _float_constants(work)
-        if work.value(index).data_buffer_idx == buffer
+        number for number, _, index in _float_constants(work) if work.value(index).data_buffer_idx == buffer
     )
 
 
-_UNARY = ["relu", "abs", "neg", "sigmoid", "tanh", "exp", "sin", "cos", "sqrt", "floor", "round", "hardswish", "square"]
+_UNARY = [
+    "relu",
+    "abs",
+    "neg",
+    "sigmoid",
+    "tanh",
+    "exp",
+    "sin",
+    "cos",
+    "sqrt",
+    "floor",
+    "round",
+    "hardswish",
+    "square",
+]
 _BINARY = ["add", "sub"], ["mul", "div", "maximum", "minimum", "atan2"]
 
 
@@ -266,7 +283,11 @@ def kernel_fault(made: Made, rng: random.Random) -> Injected | None:
         call.op_index = len(work.plan.operators) - 1
         what = f"{plain} computes {other}"
     elif way == "number":
-        doubles = [at for at, index in enumerate(call.args) if index >= 0 and isinstance(work.value(index), (pte.Double, pte.Int))]
+        doubles = [
+            at
+            for at, index in enumerate(call.args)
+            if index >= 0 and isinstance(work.value(index), (pte.Double, pte.Int))
+        ]
         if not doubles:
             return None
         at = rng.choice(doubles)
@@ -338,7 +359,7 @@ def layout_fault(made: Made, rng: random.Random) -> Injected | None:
     ]
     if not reads:
         return None
-    number, index = rng.choice(reads)
+    _, index = rng.choice(reads)
     record = work.value(index)
     order = list(record.dim_order)
     shuffled = order[:]
@@ -392,7 +413,9 @@ def plan_fault(made: Made, rng: random.Random) -> Injected | None:
         (victim, new)
         for victim, writer in planned.items()
         for new, at in planned.items()
-        if writer < at < last[victim] and _place(work, victim) != _place(work, new) and not _has_views(work, planned, new)
+        if writer < at < last[victim]
+        and _place(work, victim) != _place(work, new)
+        and not _has_views(work, planned, new)
     ]
     if not pairs:
         return None
@@ -466,7 +489,10 @@ def pass_fault(made: Made, rng: random.Random) -> Injected | None:
         ]  # fmt: skip
         node = nodes[int(pick * len(nodes))]
         first = node.args[0] if node.args else None
-        same = isinstance(first, torch.fx.Node) and getattr(first.meta.get("val"), "shape", None) == node.meta["val"].shape
+        same = (
+            isinstance(first, torch.fx.Node)
+            and getattr(first.meta.get("val"), "shape", None) == node.meta["val"].shape
+        )
         name = str(node.target)
         if way == "other":
             if node.target in binary:
@@ -492,7 +518,12 @@ def pass_fault(made: Made, rng: random.Random) -> Injected | None:
             for at, value in enumerate(args):
                 if isinstance(value, float):
                     args[at] = value * 1.5 + 0.01
-                elif isinstance(value, list) and len(value) == 1 and node.meta["val"].dim() > 1 and "mean" in name:
+                elif (
+                    isinstance(value, list)
+                    and len(value) == 1
+                    and node.meta["val"].dim() > 1
+                    and "mean" in name
+                ):
                     continue
             if tuple(args) == node.args:
                 return
@@ -651,9 +682,15 @@ def main() -> int:
             if options.verbose or not (tried.found and tried.named):
                 state = "named" if tried.named else "found, not named" if tried.found else "NOT FOUND"
                 print(f"{kind} {tried.network}: {state}: {tried.injected.what}", file=sys.stderr)
-                print(f"   wanted {sorted(tried.injected.instructions)} {tried.injected.node}: {tried.said}", file=sys.stderr)
+                print(
+                    f"   wanted {sorted(tried.injected.instructions)} {tried.injected.node}: {tried.said}",
+                    file=sys.stderr,
+                )
         rows.append((kind, options.n, found, named))
-        print(f"{kind}: {found} found, {named} named of {options.n} ({time.perf_counter() - start:.0f} s)", flush=True)
+        print(
+            f"{kind}: {found} found, {named} named of {options.n} ({time.perf_counter() - start:.0f} s)",
+            flush=True,
+        )
     return 0 if all(f >= 0.95 * n and m >= 0.9 * n for _, n, f, m in rows) else 1
 
 

@@ -53,7 +53,11 @@ class Half(nn.Module):
 
 @pytest.mark.parametrize(
     ("module", "inputs"),
-    [(Counter(), (torch.randn(4),)), (Branch(), (torch.randn(4),)), (Half(), (torch.randn(2, 16).bfloat16(),))],
+    [
+        (Counter(), (torch.randn(4),)),
+        (Branch(), (torch.randn(4),)),
+        (Half(), (torch.randn(2, 16).bfloat16(),)),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_nothing_departs(module: nn.Module, inputs: tuple) -> None:
@@ -90,7 +94,11 @@ def test_another_model_than_the_files_departs_at_its_first_weight() -> None:
     data = bytes(torchette.compile(ours, (torch.ones(2, 4),)))
     result = compare(theirs, data, (torch.ones(2, 4),), search=False)
     assert result.first is not None
-    assert (result.first.kind, result.first.operator, result.first.module) == ("weight", "aten::linear.out", "2")
+    assert (result.first.kind, result.first.operator, result.first.module) == (
+        "weight",
+        "aten::linear.out",
+        "2",
+    )
     assert "compare" not in result.first.reason and "should be" not in result.first.operator
 
 

@@ -18,7 +18,8 @@ def test_injected_faults_are_named(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["residual", *(pytest.param(n, marks=pytest.mark.slow) for n in faults.networks() if n != "residual")]
+    "name",
+    ["residual", *(pytest.param(n, marks=pytest.mark.slow) for n in faults.networks() if n != "residual")],
 )
 def test_nothing_is_found_where_nothing_is(name: str) -> None:
     made = faults.make(name)

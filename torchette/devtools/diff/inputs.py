@@ -30,7 +30,9 @@ def searched(meta: MethodMeta, given: Sequence[Any]) -> Iterator[tuple[str, list
     ]
     if floats:
         generator = torch.Generator().manual_seed(0)
-        spread = max((float(value.double().std()) for value in floats if value.numel() > 1), default=1.0) or 1.0
+        spread = (
+            max((float(value.double().std()) for value in floats if value.numel() > 1), default=1.0) or 1.0
+        )
 
         def noise(x: Tensor) -> Tensor:
             return (torch.randn(x.shape, generator=generator) * spread).to(x.dtype)
@@ -41,7 +43,9 @@ def searched(meta: MethodMeta, given: Sequence[Any]) -> Iterator[tuple[str, list
             "ones": torch.ones_like,
             "small": lambda x: x * 1e-3,
             "large": lambda x: x * 100,
-            "saturated": lambda x: torch.where(noise(x) < 0, -1.0, 1.0).to(x.dtype) * min(1e4, torch.finfo(x.dtype).max),
+            "saturated": lambda x: (
+                torch.where(noise(x) < 0, -1.0, 1.0).to(x.dtype) * min(1e4, torch.finfo(x.dtype).max)
+            ),
             "infinity": lambda x: _with_first(x, float("inf")),
             "NaN": lambda x: _with_first(x, float("nan")),
         }

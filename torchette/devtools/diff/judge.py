@@ -70,7 +70,11 @@ def measure(actual: Tensor, expected: Tensor) -> Numbers:
         snr = 10 * (math.log10(max(signal, _TINY)) - math.log10(max(noise, _TINY)))
     lengths = float(a.norm() * b.norm())
     cosine = float((a * b).sum()) / lengths if 0 < lengths < math.inf else 0.0
-    ulp = float((difference / _last_place(b, dtype)).max()) if dtype.is_floating_point else float(difference.max())
+    ulp = (
+        float((difference / _last_place(b, dtype)).max())
+        if dtype.is_floating_point
+        else float(difference.max())
+    )
     return Numbers(float(difference.max()), snr, cosine, ulp)
 
 
@@ -83,7 +87,10 @@ def _wide(tensor: Tensor) -> Tensor:
 def _last_place(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The distance of two neighbours of a dtype near each element."""
     facts = torch.finfo(dtype)
-    return torch.clamp(torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=facts.tiny)))), max=facts.max) * facts.eps
+    return (
+        torch.clamp(torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=facts.tiny)))), max=facts.max)
+        * facts.eps
+    )
 
 
 @dataclass(frozen=True)
@@ -105,18 +112,18 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
         growth: how many times more a long sum may be off than a single rounding; see `growth_of`.
     """
     failure: Exception | None = None
-    actual, compute = _flat(actual), run
+    actual = _flat(actual)
 
-    def run(values: list[Any]) -> list[Any]:
-        return _flat(compute(values))
+    def compute(values: list[Any]) -> list[Any]:
+        return _flat(run(values))
 
     try:
-        native: list[Any] | None = run(list(inputs))
+        native: list[Any] | None = compute(list(inputs))
     except Exception as error:  # torch lacks some kernels of 16 bits
         native, failure = None, error
     if native is not None and _equal(actual, native):
         return Verdict(False, "", EQUAL)
-    wide = _try(run, [_widened(item) for item in inputs])
+    wide = _try(compute, [_widened(item) for item in inputs])
     if native is None and wide is None:
         raise NoReference(str(failure)) from failure
     worst = Verdict(False, "", EQUAL)
@@ -128,7 +135,9 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
             continue
         if not isinstance(given, Tensor):
             if not _same_number(given, rounded):
-                return Verdict(True, f"is {given}, should be {rounded}", Numbers(math.inf, -math.inf, 0.0, math.inf))
+                return Verdict(
+                    True, f"is {given}, should be {rounded}", Numbers(math.inf, -math.inf, 0.0, math.inf)
+                )
             continue
         exact = exact if isinstance(exact, Tensor) else torch.as_tensor(exact)
         rounded = rounded if isinstance(rounded, Tensor) else torch.as_tensor(rounded)
@@ -138,7 +147,11 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
         if torch.equal(given, rounded.to(given.dtype)):
             continue
         if shaken is None and wide is not None:
-            shaken = [found for found in (_try(run, _shake(inputs, seed)) for seed in (1, 2)) if found is not None]
+            shaken = [
+                found
+                for found in (_try(compute, _shake(inputs, seed)) for seed in (1, 2))
+                if found is not None
+            ]
         verdict = _one(given, rounded, exact, [found[number] for found in shaken or ()], growth)
         if verdict.departs:
             return verdict
@@ -223,7 +236,11 @@ def _equal(actual: Sequence[Any], expected: Sequence[Any]) -> bool:
         if given is None or wanted is None:
             continue
         if isinstance(given, Tensor) and isinstance(wanted, Tensor):
-            if given.shape != wanted.shape or given.dtype != wanted.dtype or not _same_elements(given, wanted):
+            if (
+                given.shape != wanted.shape
+                or given.dtype != wanted.dtype
+                or not _same_elements(given, wanted)
+            ):
                 return False
         elif not _same_number(given, wanted):
             return False

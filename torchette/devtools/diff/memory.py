@@ -140,7 +140,9 @@ class Memory:
             return [self.read(item) for item in record.items]
         if kind in ("DoubleList", "BoolList"):
             return list(record.items)
-        return getattr(record, {"Int": "int_val", "Double": "double_val", "Bool": "bool_val"}.get(kind, "string_val"))
+        return getattr(
+            record, {"Int": "int_val", "Double": "double_val", "Bool": "bool_val"}.get(kind, "string_val")
+        )
 
     def _read_tensor(self, index: int, record: Any) -> Tensor:
         if index in self._own:

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 
 from torchette.devtools.diff.judge import EQUAL, NoReference, growth_of, judge
-from torchette.devtools.diff.memory import Memory
 from torchette.devtools.diff.operators import is_comparable
 from torchette.devtools.diff.result import Fault
 from torchette.devtools.diff.walk import Step, Walk, arguments_of
@@ -50,14 +49,18 @@ class ModelSide:
         self.walk_of_model = Walk(self._file, self._plan, self._info)
         self._memory = self.walk_of_model.memory
         self._pairs, self.extra, self.missing = align(walk.method, self._info)
-        self._theirs = {theirs: ours for ours, theirs in self._pairs.items()}  # the model's instruction -> the file's
+        self._theirs = {
+            theirs: ours for ours, theirs in self._pairs.items()
+        }  # the model's instruction -> the file's
         self._value_map = self._map_values()
         self._model_value = {ours: theirs for theirs, ours in self._value_map.items()}
         self._check_weights = self._same_model()
         self.departing_inputs: dict[int, list[Any]] = {}  # of delegates that depart
         self._interface = GraphInterface.of(self.program.graph_module, self.program.graph_signature)
         self._constant_nodes = self._interface.constants
-        self._names = {self._values[node]: name for node, name in self._constant_nodes.items() if node in self._values}
+        self._names = {
+            self._values[node]: name for node, name in self._constant_nodes.items() if node in self._values
+        }
         main = [node for node in self.program.graph.nodes if node.op in ("call_function", "get_attr")]
         self._main = {node: number for number, node in enumerate(main)}
         self._order = main
@@ -101,7 +104,10 @@ class ModelSide:
 
     def _constants(self, ours: int, theirs: int) -> list[tuple[int, int]]:
         """Stored tensors that an instruction of the file reads, and those that it should read."""
-        args, wanted = arguments_of(self._walk.records[ours]), arguments_of(self.walk_of_model.records[theirs])
+        args, wanted = (
+            arguments_of(self._walk.records[ours]),
+            arguments_of(self.walk_of_model.records[theirs]),
+        )
         file, model = self._walk.memory, self._memory
         pairs = [
             (x, y)
@@ -119,17 +125,22 @@ class ModelSide:
         self._evaluator = _Evaluator(self.program.graph_module, garbage_collect_values=False)
         self._evaluator.env = self._env
         given = iter(inputs)
-        for node, spec in zip(placeholders(self.program), self.program.graph_signature.input_specs, strict=True):
+        for node, spec in zip(
+            placeholders(self.program), self.program.graph_signature.input_specs, strict=True
+        ):
             stored = tensor_of(self.program, spec)
             if stored is None and spec.target is not None and spec.target in self.program.constants:
                 stored = self.program.constants[spec.target]
             value = stored.detach() if stored is not None else next(given, None)
             value = torch.as_tensor(value) if hasattr(value, "__dlpack__") else value
-            writable = isinstance(value, Tensor) and node not in self._constant_nodes
-            self._env[node] = value.clone() if writable else value
+            if isinstance(value, Tensor) and node not in self._constant_nodes:
+                value = value.clone()  # it may be written to
+            self._env[node] = value
         self._done = 0
         self._reference: set[Node] = set()  # nodes whose values the file did not compute
-        self._extra_writes: dict[int, int] = {}  # the file's values -> the instruction, which the model does not have
+        self._extra_writes: dict[
+            int, int
+        ] = {}  # the file's values -> the instruction, which the model does not have
 
     def follow(self, step: Step) -> None:
         """Takes the next instruction of the file."""
@@ -158,7 +169,11 @@ class ModelSide:
         results = [value for value in self._interface.outputs if isinstance(value, Node)]
         for number, (node, given) in enumerate(zip(results, _tensors(outputs), strict=False)):
             expected = self._env.get(node)
-            if not isinstance(expected, Tensor) or not isinstance(given, Tensor) or not is_comparable(node.target):
+            if (
+                not isinstance(expected, Tensor)
+                or not isinstance(given, Tensor)
+                or not is_comparable(node.target)
+            ):
                 continue
             verdict = judge([given], lambda values: list(values), [expected], _CHAIN)
             if not verdict.departs:
@@ -167,7 +182,9 @@ class ModelSide:
             extra = self._extra_writes.get(self._walk.plan.outputs[number])
             if extra is not None:
                 row = self._walk.rows[extra]
-                self._walk.add(Fault("pass", row.operator, extra, row.source, text, self._walk.name, verdict.numbers))
+                self._walk.add(
+                    Fault("pass", row.operator, extra, row.source, text, self._walk.name, verdict.numbers)
+                )
             elif node in self._reference:
                 self._walk.add(self._blame(node, [], verdict, text))
 
@@ -186,9 +203,9 @@ class ModelSide:
                 self._env[node] = self._evaluator.run_node(node)
             except Exception:  # what it needs is missing: what needs it is left out, too
                 continue
-            if node.op == "call_function" and self._is_computed(node):
-                self._reference.add(node)
-            elif any(each in self._reference for each in node.all_input_nodes):
+            if (node.op == "call_function" and self._is_computed(node)) or any(
+                each in self._reference for each in node.all_input_nodes
+            ):
                 self._reference.add(node)
 
     def _is_computed(self, node: Node) -> bool:
@@ -198,8 +215,8 @@ class ModelSide:
         """What control flow yields, which is many instructions: as it lies in the file's memory."""
         if control_flow.form(node) is None:
             return None
-        wanted = self._values.get(node)
-        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        found = self._values.get(node)
+        wanted = found if isinstance(found, tuple) else (found,)
         ours = [self._value_map.get(index) if index is not None else None for index in wanted]
         if any(index is None for index in ours):
             return None
@@ -209,7 +226,9 @@ class ModelSide:
         theirs = self._pairs[step.info.index]
         wanted = self._values.get(node)
         written = self.walk_of_model.positions_written(
-            self._info.instructions[theirs], arguments_of(self.walk_of_model.records[theirs]), len(step.values)
+            self._info.instructions[theirs],
+            arguments_of(self.walk_of_model.records[theirs]),
+            len(step.values),
         )
         args = arguments_of(self.walk_of_model.records[theirs])
         by_value: dict[int, Any] = {}
@@ -218,7 +237,10 @@ class ModelSide:
             by_value[args[at]] = value
             if isinstance(value, (list, tuple)):
                 by_value.update(zip(members, value, strict=False))
-        actual = [by_value.get(index) for index in (wanted if isinstance(wanted, tuple) else (wanted,))]
+        actual = [
+            None if index is None else by_value.get(index)
+            for index in (wanted if isinstance(wanted, tuple) else (wanted,))
+        ]
         if len(actual) == 1 and isinstance(actual[0], list):
             actual = actual[0]
         functional = node.meta.get("functional", node.target)
@@ -270,7 +292,10 @@ class ModelSide:
         kwargs = node.kwargs
         halves = (torch.float32, torch.float16, torch.bfloat16)
         if any(value in halves for value in kwargs.values() if isinstance(value, torch.dtype)):
-            changed = {k: torch.float64 if isinstance(v, torch.dtype) and v in halves else v for k, v in kwargs.items()}
+            changed = {
+                k: torch.float64 if isinstance(v, torch.dtype) and v in halves else v
+                for k, v in kwargs.items()
+            }
             node.kwargs = changed
         try:
             return self._evaluator.run_node(node)
@@ -298,7 +323,17 @@ class ModelSide:
                 continue
             kind = self._kind_of(found[0], step.info)
             self._walk.add(
-                Fault(kind, row.operator, row.instruction, row.source, found[1], self._walk.name, EQUAL, row.module, row.node)
+                Fault(
+                    kind,
+                    row.operator,
+                    row.instruction,
+                    row.source,
+                    found[1],
+                    self._walk.name,
+                    EQUAL,
+                    row.module,
+                    row.node,
+                )
             )
             return
 
@@ -308,7 +343,10 @@ class ModelSide:
         if one.shape == two.shape and _same_bits(one, two):
             return None
         if list(x.dim_order) != list(y.dim_order):
-            return "layout", f"a constant has the dim order {list(x.dim_order)}, should have {list(y.dim_order)}"
+            return (
+                "layout",
+                f"a constant has the dim order {list(x.dim_order)}, should have {list(y.dim_order)}",
+            )
         is_parameter = any(word in self._names.get(b, "") for word in _PARAMETERS)
         return "quantization" if is_parameter else "weight", _difference_text(one, two)
 
@@ -387,7 +425,10 @@ class ModelSide:
         mine, other = self._walk.method.instructions[ours], self._info.instructions[theirs]
         if mine.op != other.op:
             return "pass", f"the model has {other.op} there"
-        args, wanted = arguments_of(self._walk.records[ours]), arguments_of(self.walk_of_model.records[theirs])
+        args, wanted = (
+            arguments_of(self._walk.records[ours]),
+            arguments_of(self.walk_of_model.records[theirs]),
+        )
         for number, (a, b) in enumerate(zip(args, wanted, strict=False)):
             found = self._different(step, a, b)
             if found is not None:
@@ -413,11 +454,20 @@ class ModelSide:
                 return "layout", f"has the dim order {list(x.dim_order)}, should have {list(y.dim_order)}"
             source = step.sources.get(a)
             base = None if source is None else self._model_value.get(source.value)
-            if source is not None and base is not None and x.allocation_info and y.allocation_info and model.is_planned(base):
+            if (
+                source is not None
+                and base is not None
+                and x.allocation_info
+                and y.allocation_info
+                and model.is_planned(base)
+            ):
                 here = file.place(a)[1] - file.place(source.value)[1]
                 there = model.place(b)[1] - model.place(base)[1]
                 if here != there:
-                    return "plan", f"begins {here} bytes behind what was last written there, should begin {there} behind"
+                    return (
+                        "plan",
+                        f"begins {here} bytes behind what was last written there, should begin {there} behind",
+                    )
             mapped = self._value_map.get(b)
             if mapped is not None and mapped != a:
                 return "pass", f"is value %{a}, should be %{mapped}"
@@ -427,7 +477,11 @@ class ModelSide:
                 found = self._different(step, one, two)
                 if found is not None:
                     return found
-            return None if len(x.items) == len(y.items) else ("pass", f"has {len(x.items)} items, should have {len(y.items)}")
+            return (
+                None
+                if len(x.items) == len(y.items)
+                else ("pass", f"has {len(x.items)} items, should have {len(y.items)}")
+            )
         return None if x == y else ("pass", f"is {_plain(x)}, should be {_plain(y)}")
 
 
@@ -456,7 +510,9 @@ def _key(method: MethodInfo, it: InstructionInfo, lined: bool) -> tuple[Any, ...
     return it.kind, it.op, source_line(it.source) if lined else "", tuple(shapes)
 
 
-def delegate_results(program: Any, values: Sequence[Any], env: dict[Node, Any] | None = None) -> tuple[Any, ...]:
+def delegate_results(
+    program: Any, values: Sequence[Any], env: dict[Node, Any] | None = None
+) -> tuple[Any, ...]:
     """What a program yields on flat inputs, in their floats; `env` receives the value of each node."""
     wide = any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in values)
     given = iter(values)
@@ -514,4 +570,3 @@ def _difference_text(a: Tensor, b: Tensor) -> str:
 
 def _plain(record: Any) -> Any:
     return next(iter(vars(record).values()), None) if hasattr(record, "__dict__") else record
-

@@ -54,15 +54,25 @@ class Named:
         return list(dict.fromkeys(name for each in inside for name in (each.name, module_path(each)) if name))
 
     def inside(
-        self, method: Any, inputs: Sequence[Any], instructions: Sequence[InstructionInfo], patterns: Sequence[str]
+        self,
+        method: Any,
+        inputs: Sequence[Any],
+        instructions: Sequence[InstructionInfo],
+        patterns: Sequence[str],
     ) -> Iterator[tuple[dict[str, Any], Any]]:
         """(description, value) of the nodes that match, inside of the delegates among these instructions."""
-        wanted = {it.index: it for it in instructions if it.index in self._nodes and is_delegate_call(self._nodes[it.index])}
+        wanted = {
+            it.index: it
+            for it in instructions
+            if it.index in self._nodes and is_delegate_call(self._nodes[it.index])
+        }
         if not wanted:
             return
         for index, given in self._delegate_inputs(method, inputs, wanted).items():
             lowered = self._lowered(self._nodes[index])
-            nodes = [each for each in tappable(lowered) if _is_wanted(each, index, wanted[index].op, patterns)]
+            nodes = [
+                each for each in tappable(lowered) if _is_wanted(each, index, wanted[index].op, patterns)
+            ]
             values = _values(lowered, given, nodes)
             for node in nodes:
                 if node not in values:
@@ -79,7 +89,9 @@ class Named:
                 }
                 yield row, values[node]
 
-    def _delegate_inputs(self, method: Any, inputs: Sequence[Any], wanted: dict[int, Any]) -> dict[int, list[Any]]:
+    def _delegate_inputs(
+        self, method: Any, inputs: Sequence[Any], wanted: dict[int, Any]
+    ) -> dict[int, list[Any]]:
         """What each delegate is given, in this execution."""
         from torchette.devtools.diff.walk import Walk
         from torchette.format import pte
@@ -109,13 +121,10 @@ def _values(lowered: Any, given: list[Any], nodes: list[torch.fx.Node]) -> dict[
     try:
         return tapped(lowered, given, nodes)[1]
     except TorchetteError:  # a backend may refuse some of the values as outputs
-        found: dict[torch.fx.Node, Any] = {}
-        for node in nodes:
-            try:
-                found.update(tapped(lowered, given, [node])[1])
-            except TorchetteError:
-                continue
-        return found
+        if len(nodes) < 2:
+            return {}
+    half = len(nodes) // 2
+    return _values(lowered, given, nodes[:half]) | _values(lowered, given, nodes[half:])
 
 
 def _is_wanted(node: torch.fx.Node, index: int, backend: str, patterns: Sequence[str]) -> bool:

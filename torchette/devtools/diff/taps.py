@@ -35,7 +35,11 @@ class Inside(NamedTuple):
 def tappable(lowered: LoweredBackendModule) -> list[Node]:
     """The nodes inside whose values can be had: calls that yield one tensor."""
     graph = lowered.original_module.graph
-    return [node for node in graph.nodes if node.op == "call_function" and isinstance(node.meta.get("val"), Tensor)]
+    return [
+        node
+        for node in graph.nodes
+        if node.op == "call_function" and isinstance(node.meta.get("val"), Tensor)
+    ]
 
 
 def tapped(
@@ -72,7 +76,9 @@ def tapped(
     example = tuple(value if isinstance(value, Tensor) else torch.as_tensor(value) for value in inputs)
     manager = to_edge(torch.export.export(again, example)).to_executorch()
     method = Runtime.get().load_program(manager.buffer).load_method("forward")
-    outputs = [torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in method.execute(inputs)]
+    outputs = [
+        torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in method.execute(inputs)
+    ]
     mutated = len(known) - (len(outputs) - len(added))
     by_output = dict(zip([*known[mutated:], *(by_name[node.name] for node in added)], outputs, strict=False))
     found = {node: by_output[by_name[node.name]] for node in wanted if by_name[node.name] in by_output}

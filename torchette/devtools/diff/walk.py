@@ -58,7 +58,9 @@ class Step(NamedTuple):
 class Walk:
     """Executions of one method of a file, compared with torch."""
 
-    def __init__(self, file: pte.PteFile, plan: Any, method: MethodInfo, external: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, file: pte.PteFile, plan: Any, method: MethodInfo, external: Mapping[str, Any] | None = None
+    ) -> None:
         self.file, self.plan, self.method = file, plan, method
         self.rows = [OperatorRow(it.index, it.op, source_line(it.source)) for it in method.instructions]
         self.faults: list[Fault] = []
@@ -134,12 +136,18 @@ class Walk:
             for at, index in enumerate(args)
         ]
         members = {member for index in args if index >= 0 for member in self.memory.members(index)}
-        sources = {index: found for index in members if index >= 0 and (found := self.memory.source(index)) is not None}
+        sources = {
+            index: found
+            for index in members
+            if index >= 0 and (found := self.memory.source(index)) is not None
+        }
         overwritten = self._overwritten(info, args, positions)
         if overwritten is not None:
             by = self.rows[overwritten.by]
             victim = f"value %{overwritten.value}, which instruction {info.index} ({info.op}) reads"
-            self.add(Fault("plan", by.operator, by.instruction, by.source, f"it overwrites {victim}", self.name))
+            self.add(
+                Fault("plan", by.operator, by.instruction, by.source, f"it overwrites {victim}", self.name)
+            )
         departs = self._compare(info, record, args, reads, positions, values)
         written = [args[at] for at in positions]
         step = Step(info, first.step, reads, written, values, parts, sources, overwritten, departs)
@@ -172,7 +180,9 @@ class Walk:
                     continue
                 # what a loop carries is written in place, by another name
                 if in_loop and any(
-                    self.memory.same_place(member, other) for other in self._results(found.by) if other != member
+                    self.memory.same_place(member, other)
+                    for other in self._results(found.by)
+                    if other != member
                 ):
                     continue
                 return found
@@ -181,11 +191,17 @@ class Walk:
     def _results(self, index: int) -> list[int]:
         info = self.method.instructions[index]
         args = arguments_of(self.records[index])
-        found = [args[at] for at in self.positions_written(info, args, 1) if 0 <= args[at]] if args else []
+        found = [args[at] for at in self.positions_written(info, args, 1) if args[at] >= 0] if args else []
         return [member for each in found for member in self.memory.members(each)]
 
     def _compare(
-        self, info: InstructionInfo, record: Any, args: list[int], reads: list[Any], positions: list[int], values: list[Any]
+        self,
+        info: InstructionInfo,
+        record: Any,
+        args: list[int],
+        reads: list[Any],
+        positions: list[int],
+        values: list[Any],
     ) -> bool:
         row = self.rows[info.index]
         if info.kind == "move":
@@ -206,7 +222,15 @@ class Walk:
         self.enter(row, verdict)
         if verdict.departs:
             self.add(
-                Fault("kernel", row.operator, row.instruction, row.source, verdict.reason, self.name, verdict.numbers)
+                Fault(
+                    "kernel",
+                    row.operator,
+                    row.instruction,
+                    row.source,
+                    verdict.reason,
+                    self.name,
+                    verdict.numbers,
+                )
             )
         return verdict.departs
 
@@ -218,6 +242,7 @@ class Walk:
 
     @staticmethod
     def enter(row: OperatorRow, verdict: Verdict) -> None:
+        """Adds what was found out about an instruction to its row."""
         row.numbers = row.numbers.worse(verdict.numbers)
         if verdict.departs:
             row.verdict = "departs"
@@ -249,5 +274,7 @@ def checked_inputs(method: MethodInfo, inputs: Sequence[Any]) -> list[Any]:
     """The inputs as the runtime takes them. InputError where their number is another."""
     if len(inputs) != len(method.inputs):
         wanted = ", ".join(f"{port.name}: {port.text}" for port in method.inputs)
-        raise InputError(f"method {method.name!r} takes {len(method.inputs)} inputs ({wanted}), {len(inputs)} are given")
+        raise InputError(
+            f"method {method.name!r} takes {len(method.inputs)} inputs ({wanted}), {len(inputs)} are given"
+        )
     return [value.contiguous().detach() if isinstance(value, torch.Tensor) else value for value in inputs]
