@@ -43,6 +43,29 @@ def test_a_flipped_weight_is_named(model: str, capsys: pytest.CaptureFixture[str
     assert first["source"].startswith(("model.py:", "torch/nn/"))
 
 
+def test_sign_stores_what_was_compared(model: str) -> None:
+    receipt = pytest.importorskip("torchette.devtools.receipt", reason="this checkout has no receipts")
+    assert main(["diff", "model.py:Net", model, "--no-search", "--sign"]) == 0
+    facts = receipt.read(model).facts
+    assert (
+        facts["compared"][0]["method"] == "forward" and facts["compared"][0]["outputs"][0]["max_abs"] < 1e-5
+    )
+    assert facts["instructions_compared"] == 2 and facts["exceptions"] == []
+    assert receipt.verify(model) == []
+    assert main(["run", model]) == 0
+
+
+def test_what_departs_is_not_signed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchette.devtools.diff.result import DiffResult, Fault
+
+    fault = Fault("kernel", "aten::relu.out", 1, "", "off", "the given inputs")
+    monkeypatch.setattr("torchette.devtools.diff.compare", lambda *_, **__: DiffResult("forward", [fault]))
+    before = Path(model).read_bytes()
+    assert main(["diff", model, "--sign"]) == 1
+    assert Path(model).read_bytes() == before
+    assert main(["diff", "model.py:Net", "--sign"]) == 2
+
+
 @pytest.mark.parametrize("words", [["a.pte", "b.pte"], ["model.py:Nothing"], ["missing.pte"]])
 def test_wrong_use(folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", *words]) == 2

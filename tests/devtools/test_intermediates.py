@@ -47,7 +47,7 @@ def test_what_is_chosen(patterns: list[str], expected: list[int]) -> None:
 
 
 def test_what_matches_nothing_is_said() -> None:
-    with pytest.raises(InputError, match="no instruction of method 'forward' matches 'layers.9'"):
+    with pytest.raises(InputError, match=r"no instruction of method 'forward' matches 'layers\.9'"):
         chosen(_info(), ["1", "layers.9"])
 
 

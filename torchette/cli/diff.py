@@ -13,19 +13,21 @@ examples:
   torchette diff model.py:Net net.pte                  # and the file against its model
   torchette diff model.py:Net net.pte --inputs photo.npy --no-search
   torchette diff model.py:Net --backend xnnpack        # without a file: what the compiler makes now
+  torchette diff model.py:Net net.pte --sign           # if nothing departs, say so in the file
   torchette diff model.py:Net net.pte --json
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
 from typing import Any
 
 from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
-from torchette.cli._console import print_json, print_table, working
+from torchette.cli._console import note, print_json, print_table, working
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--no-search", dest="search", action="store_false", help="only the inputs that are given"
     )
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the operators that are furthest off")
+    parser.add_argument("--sign", action="store_true", help="store a receipt in the file, if nothing departs")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -61,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
     from torchette.devtools.diff import compare
 
     model_text, file = _what(options.what)
+    if options.sign and file is None:
+        raise UsageError("--sign: which file? Name MODEL.pte")
     model, example = None, None
     if model_text is not None:
         found = source.load(model_text)
@@ -81,7 +86,21 @@ def run(options: argparse.Namespace) -> int:
         print_json(result.to_dict())
     else:
         _print(result, options.top)
+    if options.sign and result.equal:
+        _sign(file, result, options)
     return DONE if result.equal else CHECK_FAILED
+
+
+def _sign(file: Any, result: Any, options: argparse.Namespace) -> None:
+    """Stores what was compared in the file, which is replaced at once and whole; what its receipt said before stays."""
+    receipt = importlib.import_module("torchette.devtools.receipt")
+    made_up = any(not text.endswith((".npy", ".npz")) for text in options.inputs or ())
+    known = receipt.read(file)
+    facts = {**(known.facts if known else {}), **result.facts(options.seed if made_up else None)}
+    part = file.with_name(file.name + ".part")
+    part.write_bytes(receipt.sign(file.read_bytes(), facts, options.data_file))
+    part.replace(file)
+    note(f"{file} has a receipt of this comparison")
 
 
 def _what(words: list[str]) -> tuple[str | None, Path | None]:

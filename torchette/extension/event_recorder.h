@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// EventRecorder: a tracer that keeps when each event began and ended, and shows each value when it is written. For
-// machines with a heap.
+// EventRecorder: a tracer that keeps when each event began and ended, and shows each value when it is
+// written. For machines with a heap.
 #pragma once
 
 #include <functional>
@@ -49,7 +49,8 @@ class EventRecorder final : public EventTracer {
     events_.clear();
   }
 
-  /// Calls `observer`, on the thread that executes, for each value that an instruction writes; an empty one ends that.
+  /// Calls `observer`, on the thread that executes, for each value that an instruction writes; an empty one
+  /// ends that.
   void observe(ValueObserver observer) {
     observer_ = std::move(observer);
     set_event_tracer_debug_level(observer_ ? EventTracerDebugLogLevel::kIntermediateOutputs

@@ -359,7 +359,7 @@ def layout_fault(made: Made, rng: random.Random) -> Injected | None:
     ]
     if not reads:
         return None
-    number, index = rng.choice(reads)
+    _, index = rng.choice(reads)
     record = work.value(index)
     order = list(record.dim_order)
     shuffled = order[:]

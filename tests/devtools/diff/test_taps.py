@@ -64,5 +64,5 @@ def test_xnnpack() -> None:
     lowered = _lowered(compiled)
     x = torch.randn(2, 8)
     _, values = tapped(lowered, [x], tappable(lowered))
-    torch.testing.assert_close(list(values.values())[0], module[0](x))
+    torch.testing.assert_close(next(iter(values.values())), module[0](x))
     assert compare(module, bytes(compiled), (x,), search=False).equal

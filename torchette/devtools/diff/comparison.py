@@ -30,7 +30,7 @@ from torchette.exir import EdgeCompileConfig, pipeline
 from torchette.exir.check import evaluate, user_results
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
 from torchette.exir.graph import user_frame
-from torchette.format import pte, ptd
+from torchette.format import ptd, pte
 from torchette.runtime import Runtime
 
 # A whole model amplifies what its operators round.
@@ -146,13 +146,10 @@ class Comparison:
 
     def _method_of(self, file: pte.PteFile) -> str:
         names = [plan.name for plan in file.program.execution_plan if not plan.name.endswith(pte.PORTABLE)]
-        name = self._given_method or (
-            "forward" if "forward" in names else names[0] if len(names) == 1 else None
-        )
+        default = "forward" if "forward" in names or len(names) != 1 else names[0]
+        name = self._given_method or default
         if name not in names:
-            raise InputError(
-                f"the file has no method {name or 'forward'!r}; it has {', '.join(sorted(names)) or 'none'}"
-            )
+            raise InputError(f"the file has no method {name!r}; it has {', '.join(sorted(names)) or 'none'}")
         return name
 
     def _loaded(self, file: pte.PteFile, method: str) -> Any:
@@ -209,6 +206,8 @@ class Comparison:
         captured = self._captured
         eager, given = self._eager(captured, flat)
         expected = eager(given)
+        if outputs is not None:
+            result.outputs = [_output(a, b) for a, b in zip(_tensors(outputs), expected, strict=False)]
         planned = side.program
         stages: list[tuple[str, Callable[[], list[Any]]]] = [("ATen", lambda: _flat_results(captured, flat))]
         stages += [
@@ -335,11 +334,16 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
 def _worst(found: Sequence[Any], expected: Sequence[Any]) -> Numbers:
     worst = EQUAL
     for ours, theirs in zip(found, expected, strict=False):
-        if isinstance(ours, Tensor) and isinstance(theirs, Tensor) and ours.is_complex():
-            ours = torch.view_as_real(ours.resolve_conj())
-        if isinstance(ours, Tensor) and isinstance(theirs, Tensor) and ours.shape == theirs.shape:
-            worst = worst.worse(measure(ours, theirs))
+        worst = worst.worse(_output(ours, theirs) or EQUAL)
     return worst
+
+
+def _output(ours: Any, theirs: Any) -> Numbers | None:
+    """How far an output is off; None for what is no tensor of that shape."""
+    if not isinstance(ours, Tensor) or not isinstance(theirs, Tensor):
+        return None
+    ours = torch.view_as_real(ours.resolve_conj()) if ours.is_complex() else ours
+    return measure(ours, theirs) if ours.shape == theirs.shape else None
 
 
 def _made_up(meta: Any) -> list[Any]:

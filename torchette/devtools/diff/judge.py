@@ -112,18 +112,18 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
         growth: how many times more a long sum may be off than a single rounding; see `growth_of`.
     """
     failure: Exception | None = None
-    actual, compute = _flat(actual), run
+    actual = _flat(actual)
 
-    def run(values: list[Any]) -> list[Any]:
-        return _flat(compute(values))
+    def compute(values: list[Any]) -> list[Any]:
+        return _flat(run(values))
 
     try:
-        native: list[Any] | None = run(list(inputs))
+        native: list[Any] | None = compute(list(inputs))
     except Exception as error:  # torch lacks some kernels of 16 bits
         native, failure = None, error
     if native is not None and _equal(actual, native):
         return Verdict(False, "", EQUAL)
-    wide = _try(run, [_widened(item) for item in inputs])
+    wide = _try(compute, [_widened(item) for item in inputs])
     if native is None and wide is None:
         raise NoReference(str(failure)) from failure
     worst = Verdict(False, "", EQUAL)
@@ -148,7 +148,9 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
             continue
         if shaken is None and wide is not None:
             shaken = [
-                found for found in (_try(run, _shake(inputs, seed)) for seed in (1, 2)) if found is not None
+                found
+                for found in (_try(compute, _shake(inputs, seed)) for seed in (1, 2))
+                if found is not None
             ]
         verdict = _one(given, rounded, exact, [found[number] for found in shaken or ()], growth)
         if verdict.departs:

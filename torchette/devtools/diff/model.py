@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 
 from torchette.devtools.diff.judge import EQUAL, NoReference, growth_of, judge
-from torchette.devtools.diff.memory import Memory
 from torchette.devtools.diff.operators import is_comparable
 from torchette.devtools.diff.result import Fault
 from torchette.devtools.diff.walk import Step, Walk, arguments_of
@@ -134,8 +133,9 @@ class ModelSide:
                 stored = self.program.constants[spec.target]
             value = stored.detach() if stored is not None else next(given, None)
             value = torch.as_tensor(value) if hasattr(value, "__dlpack__") else value
-            writable = isinstance(value, Tensor) and node not in self._constant_nodes
-            self._env[node] = value.clone() if writable else value
+            if isinstance(value, Tensor) and node not in self._constant_nodes:
+                value = value.clone()  # it may be written to
+            self._env[node] = value
         self._done = 0
         self._reference: set[Node] = set()  # nodes whose values the file did not compute
         self._extra_writes: dict[
@@ -203,9 +203,9 @@ class ModelSide:
                 self._env[node] = self._evaluator.run_node(node)
             except Exception:  # what it needs is missing: what needs it is left out, too
                 continue
-            if node.op == "call_function" and self._is_computed(node):
-                self._reference.add(node)
-            elif any(each in self._reference for each in node.all_input_nodes):
+            if (node.op == "call_function" and self._is_computed(node)) or any(
+                each in self._reference for each in node.all_input_nodes
+            ):
                 self._reference.add(node)
 
     def _is_computed(self, node: Node) -> bool:
@@ -215,8 +215,8 @@ class ModelSide:
         """What control flow yields, which is many instructions: as it lies in the file's memory."""
         if control_flow.form(node) is None:
             return None
-        wanted = self._values.get(node)
-        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        found = self._values.get(node)
+        wanted = found if isinstance(found, tuple) else (found,)
         ours = [self._value_map.get(index) if index is not None else None for index in wanted]
         if any(index is None for index in ours):
             return None
@@ -237,7 +237,10 @@ class ModelSide:
             by_value[args[at]] = value
             if isinstance(value, (list, tuple)):
                 by_value.update(zip(members, value, strict=False))
-        actual = [by_value.get(index) for index in (wanted if isinstance(wanted, tuple) else (wanted,))]
+        actual = [
+            None if index is None else by_value.get(index)
+            for index in (wanted if isinstance(wanted, tuple) else (wanted,))
+        ]
         if len(actual) == 1 and isinstance(actual[0], list):
             actual = actual[0]
         functional = node.meta.get("functional", node.target)

@@ -121,13 +121,10 @@ def _values(lowered: Any, given: list[Any], nodes: list[torch.fx.Node]) -> dict[
     try:
         return tapped(lowered, given, nodes)[1]
     except TorchetteError:  # a backend may refuse some of the values as outputs
-        found: dict[torch.fx.Node, Any] = {}
-        for node in nodes:
-            try:
-                found.update(tapped(lowered, given, [node])[1])
-            except TorchetteError:
-                continue
-        return found
+        if len(nodes) < 2:
+            return {}
+    half = len(nodes) // 2
+    return _values(lowered, given, nodes[:half]) | _values(lowered, given, nodes[half:])
 
 
 def _is_wanted(node: torch.fx.Node, index: int, backend: str, patterns: Sequence[str]) -> bool:

@@ -125,7 +125,11 @@ def _primitive(name: str, outputs: Sequence[Any]) -> Reference | None:
     if name == "et_view":
         return Reference(lambda values: [values[0].reshape(values[1])], (0, 1), True)
     if name == "et_copy_index":
-        return Reference(lambda values: [_with_slice(*values, outputs[0].shape[0])], (0, 1, 2), True)
+        return Reference(
+            lambda values: [_with_slice(values[0], values[1], values[2], outputs[0].shape[0])],
+            (0, 1, 2),
+            True,
+        )
     function = _NUMBERS.get(name)
     if function is None:
         return None

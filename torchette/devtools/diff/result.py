@@ -86,6 +86,9 @@ class DiffResult:
     faults: list[Fault] = field(default_factory=list)
     operators: list[OperatorRow] = field(default_factory=list)
     stages: list[StageRow] = field(default_factory=list)
+    outputs: list[Numbers | None] = field(
+        default_factory=list
+    )  # of the file against eager, on the given inputs
     inputs: dict[str, str] = field(default_factory=dict)  # name -> "compared", or why not
 
     @property
@@ -98,6 +101,32 @@ class DiffResult:
         """The first operator that departs, in the order of execution."""
         return self.faults[0] if self.faults else None
 
+    def facts(self, seed: int | None = None) -> dict[str, Any]:
+        """What a receipt says of this comparison: errors of the outputs, what was tried, and what is an exception.
+
+        Args:
+            seed: of the inputs, where they were made up.
+        """
+        outputs = [
+            {"output": index, "max_abs": it.max_abs, "snr_db": it.snr if math.isfinite(it.snr) else None}
+            for index, it in enumerate(self.outputs)
+            if it is not None
+        ]
+        without = sorted({row.operator for row in self.operators if row.verdict == "no reference"})
+        refused = [f"{name}: {text}" for name, text in self.inputs.items() if text != "compared"]
+        return {
+            "compared": [{"method": self.method, "inputs": {"seed": seed}, "outputs": outputs}]
+            if outputs
+            else [],
+            "instructions_compared": sum(row.verdict == "ok" for row in self.operators),
+            "inputs_compared": [name for name, text in self.inputs.items() if text == "compared"],
+            "exceptions": [
+                *(str(fault) for fault in self.faults),
+                *(f"{it}: no reference" for it in without),
+                *refused,
+            ],
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Dicts, lists, strings, numbers and None; infinite numbers are strings."""
         found = {"equal": self.equal, **asdict(self)}
@@ -107,10 +136,10 @@ class DiffResult:
         """(title, columns, rows) for people."""
         found: list[tuple[str, list[str], list[list[Any]]]] = []
         if self.stages:
-            rows = [[row.stage, row.inputs, *_cells(row.numbers)] for row in self.stages]
-            found.append(("results of each stage, against eager", ["stage", "inputs", *_COLUMNS], rows))
+            stages: list[list[Any]] = [[row.stage, row.inputs, *_cells(row.numbers)] for row in self.stages]
+            found.append(("results of each stage, against eager", ["stage", "inputs", *_COLUMNS], stages))
         with_model = any(row.against_model for row in self.operators)
-        rows = []
+        rows: list[list[Any]] = []
         for row in self.operators:
             model = [_number(row.against_model.max_abs) if row.against_model else ""] if with_model else []
             rows.append(
@@ -151,7 +180,7 @@ class DiffResult:
     def __str__(self) -> str:
         lines = []
         for title, columns, rows in self.tables():
-            texts = [columns, *([str(cell) for cell in row] for row in rows)]
+            texts = [[str(cell) for cell in row] for row in [columns, *rows]]
             widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
             lines.append(title)
             lines += [

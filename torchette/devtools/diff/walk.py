@@ -191,7 +191,7 @@ class Walk:
     def _results(self, index: int) -> list[int]:
         info = self.method.instructions[index]
         args = arguments_of(self.records[index])
-        found = [args[at] for at in self.positions_written(info, args, 1) if 0 <= args[at]] if args else []
+        found = [args[at] for at in self.positions_written(info, args, 1) if args[at] >= 0] if args else []
         return [member for each in found for member in self.memory.members(each)]
 
     def _compare(
@@ -242,6 +242,7 @@ class Walk:
 
     @staticmethod
     def enter(row: OperatorRow, verdict: Verdict) -> None:
+        """Adds what was found out about an instruction to its row."""
         row.numbers = row.numbers.worse(verdict.numbers)
         if verdict.departs:
             row.verdict = "departs"
