@@ -79,7 +79,7 @@ def test_the_sizes_sum_to_a_file_with_several_methods() -> None:
 @pytest.mark.parametrize("name", peer_files.MODELS)
 def test_the_sizes_sum_to_the_peers_files(name: str) -> None:
     found = assert_whole(peer_files.peer_file(name))
-    payloads = {piece.delegate: piece.nbytes for piece in found.pieces if piece.delegate}
+    payloads = {piece.delegate: piece.nbytes for piece in found.pieces if piece.part == "delegates"}
     assert ("forward: XnnpackBackend 0" in payloads) == (name == "delegated")
     assert found.by("part").get("delegates", 0) == sum(payloads.values())
 
@@ -114,3 +114,15 @@ def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
     for length in (0, 4, 30, 200, len(data) - 300):
         with pytest.raises(FormatError):
             size.sizes(data[:length])
+
+
+def test_weights_of_a_delegate_have_its_modules_and_dtypes() -> None:
+    pytest.importorskip("torchette.backends.xnnpack.partitioner")
+    net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()
+    found = assert_whole(bytes(torchette.compile(net, (torch.zeros(1, 32),), backend="xnnpack")))
+    weights = [piece for piece in found.pieces if piece.part == "named data"]
+    assert {piece.module for piece in weights} == {"0", "2"} and {piece.dtype for piece in weights} == {
+        "float32"
+    }
+    assert {piece.delegate for piece in weights} == {"forward: XnnpackBackend 0"}
+    assert sum(piece.nbytes for piece in weights) >= 4 * (32 * 64 + 64 + 64 * 8 + 8)

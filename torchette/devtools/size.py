@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -18,9 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from torchette.devtools import receipt
-from torchette.devtools.inspect import DTYPES, InstructionInfo, MethodInfo, Table, describe, source_line
-from torchette.errors import ModelNotFoundError
+from torchette.devtools import receipt, xnnpack_graph
+from torchette.devtools.inspect import (
+    DTYPES,
+    Description,
+    InstructionInfo,
+    MethodInfo,
+    Table,
+    describe,
+    source_line,
+)
+from torchette.errors import FormatError, ModelNotFoundError
 from torchette.format import flatbuffer, ptd, pte
 
 # What `Sizes.by` adds up by.
@@ -201,10 +210,12 @@ def places(file: pte.PteFile) -> Iterator[_Claim]:
                     _start(blob, file.buffer),
                     Piece(len(blob), "delegates", operator=delegate.id, delegate=name),
                 )
+    delegated = _delegated(file, description)
     for name, blob in file.named().items():
         if len(blob):
-            part = "receipt" if name == receipt.KEY else "named data"
-            yield _start(blob, file.buffer), Piece(len(blob), part, "" if name == receipt.KEY else name)
+            known = delegated.get(name, Piece(0, "named data", name))
+            piece = Piece(0, "receipt") if name == receipt.KEY else known
+            yield _start(blob, file.buffer), replace(piece, nbytes=len(blob))
     used = {(info.kind, info.index) for info in description.constants}
     for kind, part, read, stored in (
         ("constant", "constants", file.constant, file.program.constant_segment),
@@ -219,6 +230,31 @@ def places(file: pte.PteFile) -> Iterator[_Claim]:
     for segment in description.segments:
         if segment.holds == "nothing":
             yield segment.offset, Piece(segment.nbytes, "unused segments")
+
+
+def _delegated(file: pte.PteFile, description: Description) -> dict[str, Piece]:
+    """By name, the weights that XNNPACK's delegates read, with what the first node that does so says of them."""
+    found: dict[str, Piece] = {}
+    named = file.named()
+    for plan, method in zip(file.program.execution_plan, description.methods, strict=True):
+        calls = [call.instr_args for chain in plan.chains for call in chain.instructions]
+        for instruction, call in zip(method.instructions, calls, strict=True):
+            if instruction.kind != "delegate" or instruction.op != xnnpack_graph.BACKEND:
+                continue
+            try:
+                graph = xnnpack_graph.read(file.delegate(plan.delegates[call.delegate_index]), named)
+            except (FormatError, IndexError, struct.error):
+                continue  # damaged; its weights have their names alone
+            modules = {part.handle: part.module for part in instruction.parts}
+            delegate = f"{plan.name}: {instruction.op} {call.delegate_index}"
+            for node in graph.nodes:
+                for value in (graph.values[number] for number in node.inputs):
+                    if value.constant:
+                        tensor = f"{value.dtype}{value.sizes} {value.constant[:8]}"
+                        module = modules.get(node.handle, instruction.module)
+                        piece = Piece(0, "named data", tensor, value.dtype, module, instruction.op, delegate)
+                        found.setdefault(value.constant, piece)
+    return found
 
 
 def _first_users(method: MethodInfo) -> dict[tuple[str, int], InstructionInfo]:

@@ -10,12 +10,13 @@ import math
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchette.devtools import xnnpack_graph
-from torchette.devtools.inspect import Description, FrameInfo, InstructionInfo, MethodInfo, describe
+from torchette.devtools import size, xnnpack_graph
+from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, describe
 from torchette.devtools.memory import bills, tenants
 from torchette.devtools.profile import Operation
 from torchette.errors import FormatError, TorchetteError
@@ -78,7 +79,7 @@ def contents(
         "name": name,
         "nbytes": about.nbytes,
         "uses": [[use, size] for use, size in about.bytes_by_use.items() if size],
-        "sizes": sizes(file, about, texts),
+        "sizes": sizes(file, texts),
         "named": [[key, size] for key, size in about.named_data.items()],
         "methods": methods,
         "files": sources.texts(),
@@ -612,76 +613,14 @@ def _median(times: Sequence[float]) -> float:
 # ---- sizes ----
 
 
-def sizes(file: pte.PteFile, about: Description, texts: Texts) -> list[list[Any]]:
+def sizes(file: pte.PteFile, texts: Texts) -> list[list[Any]]:
     """Each part of the file: kind, name, module, bytes, dtype. They sum to the file."""
-    rows: list[list[Any]] = []
-    module_of: dict[tuple[str, Any], Any] = dict(_users(file, about))
-    segments = {item.index: item for item in about.segments}
-    constants = [(it.offset, it.offset + it.nbytes) for it in about.segments if it.holds == "constants"]
-    for constant in about.constants:
-        key = "constants" if constant.kind == "constant" else "initial values"
-        name = ", ".join(constant.names) or f"{constant.dtype}{constant.sizes}"
-        module = module_of.get((constant.kind, constant.index), "")
-        rows.append([key, texts(name), texts(module), constant.nbytes, texts(constant.dtype)])
-    seen = set()
-    for item in file.program.named_data:
-        span = segments[item.segment_index]
-        shared = any(start <= span.offset < end for start, end in constants)  # with the program's own weights
-        if shared or (span.offset, span.nbytes) in seen:
-            continue
-        seen.add((span.offset, span.nbytes))
-        module, dtype, shape = module_of.get(("named", item.key), ("", "", ""))
-        shown = f"{dtype}{shape}" if dtype else f"{item.key[:24]}"
-        rows.append(["delegates", texts(shown), texts(module), span.nbytes, texts(dtype)])
-    blobs: dict[tuple[int, int], list[Any]] = {}  # equal delegates share one
-    for plan, method in zip(file.program.execution_plan, about.methods, strict=True):
-        for record, it in zip(plan.delegates, method.delegates, strict=True):
-            row = ["delegates", texts(f"{it.backend} {it.index}: graph"), texts(""), it.nbytes, texts("")]
-            blobs.setdefault((int(record.processed.location), record.processed.index), row)
-    rows += blobs.values()
-    program = about.bytes_by_use.get("program", 0)
-    rows.append(["program", texts("instructions, values, names"), texts(""), program, texts("")])
-    counted = sum(row[3] for row in rows)
-    rows.append(["padding", texts("alignment"), texts(""), about.nbytes - counted, texts("")])
-    return [row for row in rows if row[3]]
-
-
-def _users(file: pte.PteFile, about: Description) -> Iterator[tuple[tuple[str, Any], Any]]:
-    """The module that first uses each stored tensor."""
-    named = file.named()
-    seen: set[tuple[str, Any]] = set()
-    for plan, method in zip(file.program.execution_plan, about.methods, strict=True):
-        calls = iter(
-            [
-                call.instr_args.delegate_index if type(call.instr_args).__name__ == "DelegateCall" else None
-                for chain in plan.chains
-                for call in chain.instructions
-            ]
+    found: Counter[tuple[str, str, str, str]] = Counter()
+    for piece in size.sizes(file).pieces:
+        found[piece.part, piece.tensor or piece.delegate or piece.part, piece.module, piece.dtype] += (
+            piece.nbytes
         )
-        for item, delegate in zip(method.instructions, calls, strict=True):
-            if delegate is not None:
-                if plan.delegates[delegate].id != xnnpack_graph.BACKEND:
-                    continue
-                try:
-                    graph = xnnpack_graph.read(file.delegate(plan.delegates[delegate]), named)
-                except (FormatError, IndexError, struct.error):
-                    continue
-                modules = {part.handle: part.module for part in item.parts}
-                for node in graph.nodes:
-                    for number in node.inputs:
-                        value = graph.values[number]
-                        if value.constant and ("named", value.constant) not in seen:
-                            seen.add(("named", value.constant))
-                            yield (
-                                ("named", value.constant),
-                                (modules.get(node.handle, item.module), value.dtype, value.sizes),
-                            )
-                continue
-            for index in item.inputs:
-                tensor = method.values[index].tensor if index >= 0 else None
-                if tensor is None or tensor.data is None:
-                    continue
-                kind = "constant" if tensor.storage == "constant" else "initial"
-                if (kind, tensor.data) not in seen:
-                    seen.add((kind, tensor.data))
-                    yield (kind, tensor.data), item.module
+    return [
+        [part, texts(name), texts(module), nbytes, texts(dtype)]
+        for (part, name, module, dtype), nbytes in found.items()
+    ]

@@ -1,6 +1,6 @@
 // The other views: overview, memory, time, size, quantization, placement. Each is a function that draws into `main`.
 
-const COLOURS = { constants: "matrix", delegates: "delegate", program: "arithmetic", "initial values": "norm", "named data": "lookup", padding: "shape", nothing: "shape" };
+const COLOURS = { constants: "matrix", delegates: "delegate", program: "arithmetic", instructions: "arithmetic", "initial values": "norm", "named data": "lookup", padding: "shape", nothing: "shape" };
 const useColour = (use) => `var(--${COLOURS[use] || "control"})`;
 const NO_TIMES = '<p class="empty">No time was measured for this report. <br>Make it again with <code>torchette report MODEL.pte --profile 50 -o report.html</code></p>';
 
@@ -53,7 +53,7 @@ const Views = {
     const planned = sum(record.buffers, (it) => it[1]);
     const instructions = program.nodes.filter((it) => it.kind === "kernel").length;
     const inside = program.nodes.filter((it) => it.kind === "part").length;
-    const weights = sum(contents.sizes.filter((it) => it[0] !== "program" && it[0] !== "padding"), (it) => it[3]);
+    const weights = sum(contents.sizes.filter((it) => ["constants", "initial values", "named data", "delegates"].includes(it[0])), (it) => it[3]);
     const figures = [
       ["File", ...bytes(contents.nbytes).split(" "), `${bytes(weights)} of weights and delegates`],
       ["Planned memory", ...bytes(planned).split(" "), record.buffers.length > 1 ? plural(record.buffers.length, "buffer") : "for activations"],
