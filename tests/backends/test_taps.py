@@ -151,3 +151,32 @@ def test_each_instruction_of_the_null_backend(tmp_path: Path) -> None:
     assert len(found) == 4 and found.keys() == handles.keys()
     for number, value in found.items():
         np.testing.assert_array_equal(value, expected[handles[number][-1]])
+
+
+@needs_xnnpack
+def test_integers_of_a_quantized_graph(tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    from torchette.backends.xnnpack.pt2e_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+
+    torch.manual_seed(0)
+    args = (torch.randn(2, 3, 6, 6),)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(128, 4)
+    )
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    prepared = prepare_pt2e(export(net.eval(), args).module(), quantizer)
+    prepared(*args)
+    edge = to_edge_transform_and_lower(
+        export(convert_pt2e(prepared), args), partitioner=[XnnpackPartitioner()]
+    )
+    graph = edge.exported_program().graph_module
+    (node,) = graph.graph.find_nodes(op="get_attr")
+    _, found, _ = inside(edge.to_executorch(), args, tmp_path)
+    expected = eager_inside(getattr(graph, node.target), args)
+    integers = [handle for handle, value in found.items() if value.dtype == np.int8]
+    assert len(integers) >= 3
+    for handle in integers:
+        # a rounding apart
+        assert np.abs(found[handle].astype(int) - expected[handle].numpy().astype(int)).max() <= 1
