@@ -193,8 +193,8 @@ class ModelSide:
         while self._done < until:
             node = self._order[self._done]
             self._done += 1
-            if node in self._env:
-                continue
+            if node in self._env or not is_comparable(node.meta.get("functional", node.target)):
+                continue  # what `empty` yields, say, is unknown, and what needs it is not judged
             found = self._taken_from_file(node)
             if found is not None:
                 self._env[node] = found
@@ -248,7 +248,10 @@ class ModelSide:
             self._keep(node, actual, wanted)
             return
         inputs = [each for each in node.all_input_nodes if each in self._env]
-        if len(inputs) != len(node.all_input_nodes) or any(value is None for value in actual):
+        if any(value is None for value in actual):
+            return
+        if len(inputs) != len(node.all_input_nodes):
+            self._keep(node, actual, wanted)
             return
 
         delegate, mutating = is_delegate_call(node), ops.is_mutating(functional)
