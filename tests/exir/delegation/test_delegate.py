@@ -161,6 +161,25 @@ def test_a_whole_program_becomes_a_module_that_can_be_exported_again() -> None:
     assert b"linear.default relu.default" in alone.buffer
 
 
+class _LaterFirst(torch.nn.Module):
+    def forward(self, x):
+        y = x + 1
+        return y * 2, y
+
+
+class _InputAndTwice(torch.nn.Module):
+    def forward(self, x):
+        y = x + 1
+        return x, y, y * 2, y
+
+
+@pytest.mark.parametrize("model", [_LaterFirst(), _InputAndTwice()], ids=["order", "input, twice"])
+def test_results_of_a_whole_program_keep_their_order(model: torch.nn.Module) -> None:
+    x = torch.arange(3.0)
+    program = to_backend("ListingBackend", to_edge(export(model, (x,))).exported_program(), []).program()
+    _close(program.module()(x), model(x))
+
+
 def test_several_partitioners_are_asked_in_order() -> None:
     edge = _lowered(Model(), ARGS, [Choose("mul"), Choose("add", "mul")])
     names = [module.processed_bytes for module in edge.exported_program().graph_module.children()]

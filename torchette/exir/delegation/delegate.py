@@ -28,6 +28,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
 
@@ -709,8 +710,16 @@ def _as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
             f"the program of {lowered.backend_id} calls nothing, so there is nothing to delegate",
             code="bad-partition",
         )
+    outputs = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)  # type: ignore[arg-type]
     replace_by_call(
-        found[0], program.graph_module, program, "lowered_module_0", lowered, executorch_call_delegate, {}
+        found[0],
+        program.graph_module,
+        program,
+        "lowered_module_0",
+        lowered,
+        executorch_call_delegate,
+        {},
+        results=[value for value, spec in outputs if spec.kind is OutputKind.USER_OUTPUT],  # type: ignore[misc]
     )
     _forget(program)
     drop_unused_constants(program)

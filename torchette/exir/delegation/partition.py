@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import heapq
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -376,6 +376,7 @@ def replace_by_call(
     callee: Any,
     call: Callable,
     replaced: dict[Node, Node],
+    results: Sequence[Node] | None = None,
 ) -> Node:
     """Put one call in the place of a piece; the program no longer has what the piece owns.
 
@@ -383,6 +384,7 @@ def replace_by_call(
         replaced: old node -> the one in its place, for the pieces of a graph that were replaced before; is added to.
         name: of the attribute that holds `callee`, such as ``lowered_module_0``.
         call: the target of the call; it is given the attribute, then the inputs, and yields a tuple.
+        results: what that tuple holds, by default the piece's outputs; it may repeat one, and hold what the piece is given.
     """
     graph = module.graph
     setattr(module, name, callee)
@@ -392,8 +394,11 @@ def replace_by_call(
         attribute = graph.get_attr(name)
         node = graph.call_function(call, (attribute, *(replaced.get(n, n) for n in piece.inputs)))
         node.meta = {key: value for key, value in last.meta.items() if key not in (TAG, "val")}
-        node.meta["val"] = tuple(output.meta["val"] for output in piece.outputs)
-        for i, output in enumerate(piece.outputs):
+        results = piece.outputs if results is None else results
+        node.meta["val"] = tuple(output.meta["val"] for output in results)
+        for i, output in enumerate(results):
+            if output in replaced or output not in piece.outputs:
+                continue
             part = graph.call_function(operator.getitem, (node, i))
             part.meta = {key: value for key, value in output.meta.items() if key != TAG}
             if main:
