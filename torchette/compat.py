@@ -118,11 +118,11 @@ ABSENT = {
     "devtools.etdump.serialize": "torchette.format.etdump has load and dumps",
     "devtools.inspector._intermediate_output_capturer": "Inspector.calculate_numeric_gap runs the recorded graph",
     "devtools.inspector.vgf_neural_statistics": "there is no VGF backend",
-    "devtools.intermediate_output_tap": "Inspector.calculate_numeric_gap compares what the runtime has logged",
-    "devtools.pte_tool": "torchette.devtools.inspect describes a .pte file",
+    "devtools.intermediate_output_tap": "torchette diff MODEL FILE, and torchette debug FILE --dump for the values",
+    "devtools.pte_tool": "torchette pte-diff A B, and torchette.devtools.pte_diff",
     "devtools.scripts": "torchette profile FILE --json",
-    "devtools.size_analysis_tool": "torchette.devtools.inspect.describe(FILE).bytes_by_use, or torchette inspect FILE",
-    "devtools.visualization": "torchette inspect FILE, and Inspector for what ran",
+    "devtools.size_analysis_tool": "torchette size FILE, and torchette.devtools.size",
+    "devtools.visualization": "torchette report FILE -o page.html; --model-explorer writes Model Explorer's JSON",
     "util.python_profiler": "python -m cProfile",
 }
 

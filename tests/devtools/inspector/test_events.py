@@ -14,7 +14,7 @@ import pytest
 
 from torchette.devtools import ETRecord
 from torchette.devtools.etrecord import GraphNode
-from torchette.devtools.inspector import Inspector, PerfData, TimeScale, compare_results
+from torchette.devtools.inspector import Event, Inspector, PerfData, TimeScale, compare_results
 from torchette.errors import (
     FormatError,
     InputError,
@@ -329,3 +329,8 @@ def test_results_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="psnr"):
         compare_results([one], [one], metrics=["psnr"])
     assert PerfData([1.0]).p90 == 1
+
+
+def test_an_event_of_several_modules_is_in_the_one_around_them() -> None:
+    stacks = {path: {path: (path, "Linear")} for path in ("layers.0.mlp.up", "layers.1.mlp.up")}
+    assert Event("call", module_hierarchy=stacks).module == "layers"

@@ -204,7 +204,7 @@ def test_what_a_gap_needs(ran: Path) -> None:
 # ---- from the bare file, and from another one ----
 
 
-def test_the_bare_file_leads_to_lines(tmp_path: Path) -> None:
+def test_the_bare_file_leads_to_lines_and_modules(tmp_path: Path) -> None:
     import torchette
 
     torchette.compile(Net().eval(), (X,)).save(tmp_path / "net.pte")
@@ -214,7 +214,8 @@ def test_the_bare_file_leads_to_lines(tmp_path: Path) -> None:
     inspector = Inspector(etdump_path=tmp_path / "net.etdp", program=tmp_path / "net.pte")
     kernels = [event for event in inspector.event_blocks[1].events if event.instruction is not None]
     assert kernels and all("test_inspector.py:" in event.source for event in kernels)
-    assert kernels[0].op_types == ["aten::convolution.out"]
+    assert kernels[0].op_types == ["aten::convolution.out"] and kernels[0].module == "conv1"
+    assert inspector.find_total_for_module("conv1") > 0
     torchette.compile(torch.nn.Softmax(1), (torch.ones(2, 3),)).save(tmp_path / "other.pte")
     with pytest.raises(InputError, match="not of method 'forward' of this file") as caught:
         Inspector(etdump_path=tmp_path / "net.etdp", program=tmp_path / "other.pte")

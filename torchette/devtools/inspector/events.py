@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,9 +177,9 @@ class Event:
         paths = [_paths(stack)[-1] for stack in self.module_hierarchy.values() if stack]
         if not paths:
             return ""
-        parts = [path.split(".") for path in paths]
-        common = [names[0] for names in zip(*parts, strict=False) if len(set(names)) == 1]
-        return ".".join(common)
+        together = zip(*(path.split(".") for path in paths), strict=False)
+        same = itertools.takewhile(lambda names: len(set(names)) == 1, together)
+        return ".".join(names[0] for names in same)
 
     def is_in_module(self, name: str) -> bool:
         """Whether a module that it stands in has this in its key or its path."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from torchette.devtools import profile
 from torchette.devtools.etrecord import EDGE_PROGRAM, ETRecord, parse_etrecord
 from torchette.devtools.inspect import Description, describe
 from torchette.devtools.inspector.events import (
@@ -230,7 +231,7 @@ class Inspector:
                 event._number = sum(map(len, before)) + event._instruction_id
 
     def _add_lines(self) -> None:
-        """The operators and lines that the .pte file has."""
+        """The operators, lines and modules that the .pte file has."""
         assert self._description is not None
         method = next(item for item in self._description.methods if item.name == self.method)
         for event in self._events():
@@ -241,8 +242,13 @@ class Inspector:
                 event.delegate_backend_name = info.op
             elif info.kind == "kernel":
                 event.op_types = [info.op]
-            if info.source:
-                event.stack_traces = {f"instruction {info.index}": trace_text(info.source)}
+            part = event.delegate_debug_identifier if event.is_delegated_op else None
+            origin = profile.origin(info, part if isinstance(part, int) else None)
+            name = f"instruction {info.index}"
+            if origin.source:
+                event.stack_traces = {name: trace_text(origin.source)}
+            if origin.module:
+                event.module_hierarchy = {name: {origin.module: (origin.module, origin.module_type)}}
 
     def _add_graph(self) -> None:
         """What the record has on each event."""
@@ -338,13 +344,13 @@ class Inspector:
         """The mean time, in the target's unit, of all that runs in modules with this in their name or path.
 
         A delegate's call counts where its parts have no events of their own. Raises InputError where no event is known
-        to be in a module: that needs a record.
+        to be in a module: that needs a record or the program.
         """
         events = [event for event in self._events() if event.name != AROUND_A_KERNEL]
         if not any(event.module_hierarchy for event in events):
             raise InputError(
                 "no event is known to be in a module",
-                hints=["Inspector(..., etrecord=...) knows them: to_edge(..., generate_etrecord=True)"],
+                hints=["Inspector(..., program='net.pte') or etrecord= knows them"],
             )
         total = 0.0
         for block in self.event_blocks:
