@@ -69,6 +69,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.devtools.etrecord",
         "torchette.errors",
         "torchette.format",
+        "torchette.notebook",
         "torchette.schema",
     ),
     # What runs the compiler to compare a file with it; the rest of devtools never does.
@@ -79,6 +80,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.exir",
         *COMPILER,
         "torchette.format",
+        "torchette.notebook",
         "torchette.runtime",
         "torchette.schema",
     ),

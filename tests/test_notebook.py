@@ -15,9 +15,13 @@ import pytest
 
 from tests.devtools.report_programs import encoder
 from torchette import notebook
+from torchette.devtools.diff.judge import Numbers
+from torchette.devtools.diff.result import DiffResult, OperatorRow, StageRow
 from torchette.devtools.inspect import describe
 from torchette.devtools.memory import bills
 from torchette.devtools.profile import Operation, Profile
+from torchette.devtools.pte_diff import compare
+from torchette.devtools.size import sizes
 from torchette.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +64,24 @@ def profile(data: bytes) -> Profile:
     )
 
 
-@pytest.mark.parametrize("make", [describe, lambda data: bills(data, "cortex-m4")[0], profile])
+def departs(data: bytes) -> DiffResult:
+    numbers = Numbers(max_abs=0.5, snr=float("inf"), cosine=0.9, ulp=3.0)
+    row = OperatorRow(0, "aten::add.out", "net.py:3", numbers, verdict="departs", module="layers.0")
+    return DiffResult("forward", operators=[row], stages=[StageRow("edge", "given", numbers)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        describe,
+        lambda data: bills(data, "cortex-m4")[0],
+        profile,
+        sizes,
+        lambda data: compare(data, encoder(2)),
+        departs,
+    ],
+    ids=["description", "bill", "profile", "sizes", "differences", "diff"],
+)
 def test_results_of_devtools_have_three_forms(make: Any) -> None:
     result = make(encoder(1))
     json.dumps(result.to_dict(), allow_nan=False)

@@ -10,6 +10,7 @@ examples:
   torchette size net.pte                       weights, instructions, delegates, padding ...
   torchette size net.pte --by tensor --top 10
   torchette size net.pte --by module           or dtype, operator, delegate
+  torchette size net.pte --by tensor --csv tensors.csv
   torchette size net.pte --json | jq .by_dtype
 """
 
@@ -31,11 +32,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--by", choices=size.PROPERTIES, default="part", help="what the sizes are added up by (default: part)"
     )
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the largest (default: all)")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table as CSV")
     parser.add_argument("--json", action="store_true", help="print JSON: all sums, and each piece")
 
 
 def run(options: argparse.Namespace) -> int:
     found = size.sizes(options.file)
+    if options.csv:
+        options.csv.write_text(found.table(options.by).to_csv(), encoding="utf-8")
     if options.json:
         print_json(found.to_dict())
         return DONE

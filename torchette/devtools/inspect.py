@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib
 import io
 import json
 import math
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 from torchette import notebook, schema
 from torchette.devtools import receipt
+from torchette.errors import MissingPackageError
 from torchette.format import pte
 
 DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
@@ -191,10 +193,8 @@ class Table(NamedTuple):
         return text.getvalue()
 
     def to_dataframe(self) -> Any:
-        """The table as a pandas DataFrame. ImportError: pandas is not installed."""
-        import pandas
-
-        return pandas.DataFrame(self.rows, columns=list(self.columns))
+        """The table as a pandas DataFrame. MissingPackageError: pandas is not installed."""
+        return pandas().DataFrame(self.rows, columns=list(self.columns))
 
     def __str__(self) -> str:
         rows = [
@@ -204,6 +204,17 @@ class Table(NamedTuple):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
         return "\n".join([self.title, *(f"  {line}" for line in lines)])
+
+
+def pandas() -> Any:
+    """The package. MissingPackageError: it is not installed."""
+    try:
+        return importlib.import_module("pandas")
+    except ImportError:
+        raise MissingPackageError(
+            "a DataFrame needs pandas, which is not installed",
+            hints=["pip install pandas", "to_dict, and printing a result as a table, need no pandas"],
+        ) from None
 
 
 @dataclass
@@ -309,7 +320,7 @@ class Description:
         return Table(what, columns, rows)
 
     def to_dataframe(self, what: str = "instructions") -> Any:
-        """`data` as a pandas DataFrame. ImportError: pandas is not installed."""
+        """`data` as a pandas DataFrame. MissingPackageError: pandas is not installed."""
         return self.data(what).to_dataframe()
 
     def _repr_html_(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from torchette import notebook
 from torchette.devtools import receipt
 from torchette.devtools.inspect import (
     Description,
@@ -103,9 +104,10 @@ class Differences:
                 yield Table(f"{kind}: {len(rows)} differ{left_out}", (kind, "A", "B", ""), shown)
 
     def __str__(self) -> str:
-        return "\n".join(
-            f"{row.kind} {row.name}: {row.a} -> {row.b} {row.text}".rstrip() for row in self.rows
-        )
+        return "\n\n".join(map(str, self.tables())) or f"{self.a} and {self.b} are equal"
+
+    def _repr_html_(self) -> str:
+        return notebook.tables(self.tables(), f"{self.a} and {self.b}: {len(self.rows)} differences")
 
 
 @dataclass

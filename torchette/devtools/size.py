@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from torchette import notebook
 from torchette.devtools import receipt, xnnpack_graph
 from torchette.devtools.inspect import (
     DTYPES,
@@ -98,7 +99,10 @@ class Sizes:
         }
 
     def __str__(self) -> str:
-        return "\n".join(f"{size:>14,}  {name}" for name, size in self.by("part").items())
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return notebook.tables([self.table(), self.table("module")])
 
 
 def sizes(source: str | Path | bytes | pte.PteFile) -> Sizes:

@@ -8,7 +8,9 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torchette import notebook
 from torchette.devtools.diff.judge import EQUAL, Numbers
+from torchette.devtools.inspect import Table
 
 KINDS = {
     "kernel": "the runtime's kernel and torch's operator differ on the same inputs",
@@ -132,12 +134,14 @@ class DiffResult:
         found = {"equal": self.equal, **asdict(self)}
         return _finite(found)
 
-    def tables(self) -> list[tuple[str, list[str], list[list[Any]]]]:
-        """(title, columns, rows) for people."""
-        found: list[tuple[str, list[str], list[list[Any]]]] = []
+    def tables(self) -> list[Table]:
+        """For people."""
+        found: list[Table] = []
         if self.stages:
-            stages: list[list[Any]] = [[row.stage, row.inputs, *_cells(row.numbers)] for row in self.stages]
-            found.append(("results of each stage, against eager", ["stage", "inputs", *_COLUMNS], stages))
+            stages: list[tuple[Any, ...]] = [(it.stage, it.inputs, *_cells(it.numbers)) for it in self.stages]
+            found.append(
+                Table("results of each stage, against eager", ("stage", "inputs", *_COLUMNS), stages)
+            )
         with_model = any(row.against_model for row in self.operators)
         rows: list[list[Any]] = []
         for row in self.operators:
@@ -165,7 +169,8 @@ class DiffResult:
         if not any(row.module for row in self.operators):
             columns.remove("module")
             rows = [[*row[:-2], row[-1]] for row in rows]
-        found.append((f"{self.method}: operators on the inputs that each had", columns, rows))
+        title = f"{self.method}: operators on the inputs that each had"
+        found.append(Table(title, tuple(columns), [tuple(row) for row in rows]))
         return found
 
     def summary(self) -> str:
@@ -178,16 +183,10 @@ class DiffResult:
         return "\n".join([f"first to depart: {first}", *(f"also: {fault}" for fault in others)])
 
     def __str__(self) -> str:
-        lines = []
-        for title, columns, rows in self.tables():
-            texts = [[str(cell) for cell in row] for row in [columns, *rows]]
-            widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-            lines.append(title)
-            lines += [
-                "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in texts
-            ]
-            lines.append("")
-        return "\n".join([*lines, self.summary()])
+        return "\n\n".join([*map(str, self.tables()), self.summary()])
+
+    def _repr_html_(self) -> str:
+        return notebook.tables(self.tables(), self.summary())
 
 
 _COLUMNS = ["max abs", "SNR dB", "cosine", "ULP"]

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from torchette.devtools import profile
 from torchette.devtools.etrecord import EDGE_PROGRAM, ETRecord, parse_etrecord
-from torchette.devtools.inspect import Description, describe
+from torchette.devtools.inspect import Description, describe, pandas
 from torchette.devtools.inspector.events import (
     AROUND_A_KERNEL,
     FRAMEWORK_EVENTS,
@@ -29,7 +29,7 @@ from torchette.devtools.inspector.events import (
     ticks_per_unit,
     trace_text,
 )
-from torchette.devtools.inspector.table import Table, pandas
+from torchette.devtools.inspector.table import Table
 from torchette.errors import (
     InputError,
     InputTypeError,
@@ -337,6 +337,9 @@ class Inspector:
 
     def __str__(self) -> str:
         return str(self._printed(True, False))
+
+    def _repr_html_(self) -> str:
+        return self._printed(True, False)._repr_html_()
 
     # ---- questions ----
 

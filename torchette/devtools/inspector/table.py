@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
+from torchette import notebook
 from torchette.devtools import inspect
-from torchette.errors import MissingPackageError
 
 _WIDEST = 60  # characters of a cell as text
 
@@ -43,7 +42,7 @@ class Table:
 
     def to_dataframe(self) -> Any:
         """A pandas.DataFrame. Raises MissingPackageError where pandas is not installed."""
-        return pandas().DataFrame(self.rows, columns=self.columns)
+        return inspect.pandas().DataFrame(self.rows, columns=self.columns)
 
     def write_tsv(self, file: IO[str]) -> None:
         """Write tab-separated values; the first column is the number of the row."""
@@ -56,18 +55,11 @@ class Table:
         rows = [tuple(_cell(value) for value in row.values()) for row in self.rows]
         return str(inspect.Table(f"{len(rows)} rows", tuple(self.columns), rows))
 
+    def _repr_html_(self) -> str:
+        rows = [[_cell(value) for value in row.values()] for row in self.rows]
+        return notebook.tables([("", self.columns, rows)])
+
     __repr__ = __str__
-
-
-def pandas() -> Any:
-    """The package. Raises MissingPackageError."""
-    try:
-        return importlib.import_module("pandas")
-    except ImportError:
-        raise MissingPackageError(
-            "a DataFrame needs pandas, which is not installed",
-            hints=["pip install pandas", "print_data_tabular, save_data_to_tsv and to_dict need no pandas"],
-        ) from None
 
 
 def _one_line(value: Any) -> str:
