@@ -18,15 +18,15 @@ from torchette.build.toolchain import Compiler
 needs_emulator = pytest.mark.skipif(
     shutil.which("qemu-system-arm") is None, reason="apt install qemu-system-arm"
 )
-# Every board with each compiler; two of them say nearly all, the gate proves each board with one and ziglang on one, and the
-# rest take their time.
+# Every board with each compiler; two of them say nearly all, the gate proves each board with one, and the rest take their time:
+# ziglang compiles its own C and C++ libraries for each target first, one source after the other.
 QUICK = {("mps2-an386", "gcc"), ("mps3-an547", "gcc")}
 
 
 def _marks(board: str, kind: str) -> tuple:
     if (board, kind) in QUICK:
         return ()
-    return (pytest.mark.gate,) if kind == "gcc" or board == "mps3-an547" else (pytest.mark.slow,)
+    return (pytest.mark.gate,) if kind == "gcc" else (pytest.mark.slow,)
 
 
 each_board = [
@@ -48,15 +48,14 @@ def emulated(target: targets.Target) -> list[str]:
     return [*target.emulator, "-L", f"/usr/{target.gcc.removesuffix('-')}"]
 
 
-def with_zig(*names: str, marks: tuple = (pytest.mark.slow,)) -> list:
-    """Parameters (target, "zig"): ziglang compiles its own C and C++ libraries for each target, which takes a minute or two, so
-    the gate has it for one target of a kind."""
-    return [pytest.param(name, "zig", id=f"{name}-zig", marks=marks) for name in names]
+def with_zig(*names: str) -> list:
+    """Parameters (target, "zig"), which take minutes where a target is new."""
+    return [pytest.param(name, "zig", id=f"{name}-zig", marks=pytest.mark.slow) for name in names]
 
 
-def with_gcc(*names: str, marks: tuple = (pytest.mark.gate,)) -> list:
+def with_gcc(*names: str) -> list:
     """Parameters (target, "gcc"): Debian's cross compilers, which have their libraries."""
-    return [pytest.param(name, "gcc", id=f"{name}-gcc", marks=marks) for name in names]
+    return [pytest.param(name, "gcc", id=f"{name}-gcc", marks=pytest.mark.gate) for name in names]
 
 
 def named(target: targets.Target, kind: str) -> str | None:

@@ -113,13 +113,11 @@ def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> 
     return outputs
 
 
-# ziglang compiles its own C and C++ libraries first, so the gate has it for one target.
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
         *with_gcc("aarch64-linux", "armv7-linux", "riscv64-linux"),
-        *with_zig("x86-64-linux-musl", marks=(pytest.mark.gate,)),
-        *with_zig("aarch64-linux", "armv7-linux", "riscv64-linux", "x86-64-windows"),
+        *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux", "x86-64-windows"),
     ],
 )
 def test_other_targets_run_models_as_the_host_does(
@@ -217,7 +215,7 @@ def test_the_memory_bill_is_exact(name: str, kind: str, tmp_path: Path) -> None:
     assert less.returncode == 1 and f"needs at least {bill.temp.least}" in less.stderr, less.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_ziglang_builds_x86_64_for_speed(tmp_path: Path) -> None:
     """For one level of the instruction set: which one the processor has, zig's library cannot ask."""
     case = compiled(Product(), (torch.randn(40, 50), torch.randn(50, 30)), tmp_path / "product.pte")
