@@ -76,6 +76,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.devtools.diff": (
         "torchette._compile",
         "torchette.devtools",
+        "torchette.devtools.inspector",
         "torchette.errors",
         "torchette.exir",
         *COMPILER,

@@ -2,7 +2,7 @@
 # In: a model, a .pte file or both, and inputs. Out: which operator departs first from torch. Imports torch when it runs.
 """Find the operator of a .pte file that departs from torch first
 
-Each instruction runs on this machine's runtime, and torch's operator on the very values that it has read, so that a fault
+Each instruction runs on this machine's runtime, or where --on leads (`executor_runner --etdump_path` there), and torch's operator on the very values that it has read, so that a fault
 is named where it arises: kernel, backend, compiler pass, weight, layout, memory plan or quantization parameter. With
 MODEL (as for `torchette compile`) each instruction is also held against what the compiler makes of the model, and that
 against eager. Inputs are those of the model or of --inputs; others are tried besides: other ranges, zeros, infinities, the
@@ -13,6 +13,8 @@ examples:
   torchette diff model.py:Net net.pte                  # and the file against its model
   torchette diff model.py:Net net.pte --inputs photo.npy --no-search
   torchette diff model.py:Net --backend xnnpack        # without a file: what the compiler makes now
+  torchette diff net.pte --on "ssh pi" --copy          # the kernels of another machine
+  torchette diff net.pte --on qemu-aarch64 --runner made/arm/bin/executor_runner
   torchette diff model.py:Net net.pte --sign           # if nothing departs, say so in the file
   torchette diff model.py:Net net.pte --json
 """
@@ -24,7 +26,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from torchette.cli import CHECK_FAILED, DONE, UsageError
+from torchette.cli import CHECK_FAILED, DONE, UsageError, _remote
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_table, working
@@ -54,6 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-search", dest="search", action="store_false", help="only the inputs that are given"
     )
+    _remote.arguments(parser, "the program")
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the operators that are furthest off")
     parser.add_argument("--sign", action="store_true", help="store a receipt in the file, if nothing departs")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -64,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
     from torchette.devtools.diff import compare
 
     model_text, file = _what(options.what)
+    if options.on and file is None:
+        raise UsageError("--on: which file shall run there? Name MODEL.pte")
     if options.sign and file is None:
         raise UsageError("--sign: which file? Name MODEL.pte")
     model, example = None, None
@@ -81,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
             backend=options.backend,
             search=options.search,
             data_files=options.data_file,
+            device=_device(file, options) if options.on else None,
         )
     if options.json:
         print_json(result.to_dict())
@@ -89,6 +95,18 @@ def run(options: argparse.Namespace) -> int:
     if options.sign and result.equal:
         _sign(file, result, options)
     return DONE if result.equal else CHECK_FAILED
+
+
+def _device(file: Any, options: argparse.Namespace) -> Any:
+    from torchette.devtools.diff.remote import Remote
+    from torchette.devtools.inspect import describe
+
+    if options.data_file:
+        raise UsageError("--on does not go with --data-file: the program goes there with its weights inside")
+    names = [method.name for method in describe(file).methods]
+    method = options.method or ("forward" if "forward" in names or len(names) != 1 else names[0])
+    command = _remote.command(options)
+    return Remote(file.read_bytes(), method, command, copy=options.copy, timeout=options.timeout)
 
 
 def _sign(file: Any, result: Any, options: argparse.Namespace) -> None:

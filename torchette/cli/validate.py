@@ -17,41 +17,28 @@ examples:
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 
-import torchette
-from torchette.cli import CHECK_FAILED, DONE, UsageError
+from torchette.cli import CHECK_FAILED, DONE, UsageError, _remote
 from torchette.cli._console import print_json, print_table
 from torchette.devtools.validate import COLUMNS, validate
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="MODEL.bpte", type=Path, help="a bundled program")
-    parser.add_argument(
-        "--on", metavar="COMMAND", default="", help="what runs a program there (default: nothing)"
-    )
-    parser.add_argument(
-        "--runner", metavar="PATH", help="executor_runner there (default: with --on its name alone)"
-    )
-    parser.add_argument("--copy", action="store_true", help="send the bundle over the standard input")
+    _remote.arguments(parser, "the bundle")
     parser.add_argument("--there", metavar="PATH", help="the bundle's path there (default: the one here)")
     parser.add_argument("--rtol", type=float, default=1e-4, help="tolerance, in parts of the expected (1e-4)")
     parser.add_argument("--atol", type=float, default=1e-5, help="tolerance added to that (1e-5)")
-    parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="for one case (300)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.copy and options.there:
         raise UsageError("--copy stores nothing there, so --there has no meaning with it")
-    try:
-        prefix = shlex.split(options.on)
-    except ValueError as error:
-        raise UsageError(f"--on {options.on}: {error}") from None
     results = validate(
         options.file,
-        [*prefix, options.runner or ("executor_runner" if prefix else _own_runner())],
+        _remote.command(options),
         copy=options.copy,
         there=options.there,
         rtol=options.rtol,
@@ -67,17 +54,3 @@ def run(options: argparse.Namespace) -> int:
         title = f"{options.file}{f' on {options.on}' if options.on else ''}"
         print_table(COLUMNS, [result.row() for result in results], title=title)
     return DONE if fits else CHECK_FAILED
-
-
-def _own_runner() -> str:
-    """That of the installed package, or of the checkout."""
-    package = Path(torchette.__file__).parent
-    for program in (
-        package / "bin" / "executor_runner",
-        package.parent / "build" / "dev" / "executor_runner",
-    ):
-        if program.exists():
-            return str(program)
-    raise UsageError(
-        "this installation has no executor_runner; --runner says where one is, ./dev setup builds it"
-    )

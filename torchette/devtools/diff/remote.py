@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A file and a command that runs executor_runner come in. The runner executes the method on inputs in a bundle, and its
+# ETDump brings back every value that an instruction has written.
+"""`Remote`: a device that a command reaches, for `compare(device=...)`."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchette.devtools.bundle import BundledProgram, MethodTestCase, MethodTestSuite
+from torchette.devtools.inspector.values import is_output, read_value
+from torchette.errors import ExecutionError, FormatError, TargetError
+from torchette.format import etdump
+from torchette.runtime import Intermediate
+
+
+class Remote:
+    """A method of a file, where a command runs it. Each execution is a process, so state always starts anew.
+
+    Args:
+        program: the bytes of the .pte file.
+        method: its name.
+        command: what runs executor_runner, such as ``["qemu-aarch64", "build/arm/executor_runner"]``.
+        copy: the device has no files of this machine: the program goes over the command's standard input, and what it has
+            computed comes back over its standard output, in a second execution.
+        timeout: seconds for one execution.
+    """
+
+    def __init__(
+        self,
+        program: bytes,
+        method: str,
+        command: Sequence[str],
+        *,
+        copy: bool = False,
+        timeout: float = 300.0,
+    ) -> None:
+        self._program, self._method = program, method
+        self._command, self._copy, self._timeout = list(command), copy, timeout
+
+    def reset(self) -> None:
+        """Nothing is kept."""
+
+    def execute(self, inputs: Sequence[Any], observer: Callable[[Intermediate], None]) -> list[Any]:
+        """The outputs; `observer` is called with each value, in the order in which they were written.
+
+        Raises:
+            ExecutionError: the method fails there.
+            TargetError: the command cannot be run, or what comes back is no dump of this method.
+        """
+        suite = MethodTestSuite(self._method, [MethodTestCase(list(inputs))])
+        bundle = BundledProgram(self._program, [suite]).serialize()
+        dump, values = self._over_pipes(bundle) if self._copy else self._over_files(bundle)
+        try:
+            return list(_shown(etdump.load(dump), memoryview(values), observer))
+        except FormatError as error:
+            raise TargetError(
+                f"what {self._command[0]} gave back is not the runner's: {error.message}",
+                hints=[
+                    "nothing else may print to its standard output",
+                    "the runner there may be an older one",
+                ],
+            ) from None
+
+    def _over_files(self, bundle: bytes) -> tuple[bytes, bytes]:
+        with tempfile.TemporaryDirectory(prefix="torchette-") as name:
+            folder = Path(name)
+            (folder / "net.bpte").write_bytes(bundle)
+            self._run(str(folder / "net.bpte"), str(folder / "net.etdp"), str(folder / "values.bin"))
+            try:
+                return (folder / "net.etdp").read_bytes(), (folder / "values.bin").read_bytes()
+            except FileNotFoundError:
+                raise TargetError(
+                    f"{self._command[0]} has written no ETDump into {name}",
+                    hints=["copy=True, or --copy, for a device that does not see this machine's files"],
+                ) from None
+
+    def _over_pipes(self, bundle: bytes) -> tuple[bytes, bytes]:
+        dump = self._run("-", "/dev/stdout", "/dev/null", bundle)
+        return dump, self._run("-", "/dev/null", "/dev/stdout", bundle)
+
+    def _run(self, model: str, dump: str, values: str, given: bytes = b"") -> bytes:
+        options = ["--model_path", model, "--bundleio", "--method_name", self._method, "--etdump_path", dump]
+        options += ["--dump_intermediate_outputs", "--debug_output_path", values]
+        try:
+            done = subprocess.run(
+                [*self._command, *options],
+                capture_output=True,
+                input=given,
+                timeout=self._timeout,
+                check=False,
+            )
+        except OSError as error:
+            raise TargetError(
+                f"the command {self._command[0]!r} cannot be started: {error.strerror or error}"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise TargetError(f"{self._command[0]} gave no answer within {self._timeout:g} s") from None
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            said = next((line for line in reversed(lines) if line.startswith("executor_runner: ")), "")
+            if done.returncode == 1 and said:
+                raise ExecutionError(f"{self._command[0]}: {said}")
+            text = said or (lines[-1] if lines else "it says nothing")
+            raise TargetError(f"{self._command[0]} ended with {done.returncode}: {text}")
+        return done.stdout
+
+
+def _shown(dump: Any, values: memoryview, observer: Callable[[Intermediate], None]) -> Iterator[Any]:
+    """Shows the values of the last execution; yields the outputs."""
+    runs = [run for run in dump.run_data or () if run.name == "Execute"]
+    if not runs:
+        raise FormatError("the dump has no execution")
+    step = 0  # an instruction's own values follow its time, those inside of it stand before
+    for event in runs[-1].events or ():
+        timed, seen = event.profile_event, event.debug_event
+        if timed is not None:
+            inside = timed.delegate_debug_id_int >= 0 or timed.delegate_debug_id_str
+            step += timed.chain_index >= 0 and timed.instruction_id >= 0 and not inside
+        if seen is None:
+            continue
+        value = read_value(seen.debug_entry, values)
+        if is_output(seen.debug_entry):
+            yield value
+            continue
+        part = seen.delegate_debug_id_int if seen.delegate_debug_id_int >= 0 else None
+        inside = part is not None or bool(seen.delegate_debug_id_str)
+        name = seen.delegate_debug_id_str or ""
+        at = step if inside else step - 1
+        observer(Intermediate(seen.chain_index, seen.instruction_id, at, inside, part, name, value))
