@@ -79,7 +79,7 @@ def test_other_results_than_the_desks_end_the_image_with_one(net: Path) -> None:
 
 
 @needs_make
-@pytest.mark.parametrize("kind", ["gcc", "zig"])
+@pytest.mark.parametrize("kind", ["gcc", pytest.param("zig", marks=pytest.mark.slow)])
 def test_the_linker_names_the_missing_bytes(kind: str, net: Path) -> None:
     command = compiler(boards.BOARDS["mps2-an386"], kind).compile
     assert main(["new", "mcu", "firmware", "net.pte", "--flash", "5K"]) == 0
