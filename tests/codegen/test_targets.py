@@ -85,7 +85,7 @@ def test_linux(name: str, kind: str, model: str, tmp_path: Path) -> None:
         ("mps2-an386", "gcc", "digits"),
         pytest.param("mps2-an500", "gcc", "digits", marks=pytest.mark.gate),
         pytest.param("mps2-an505", "gcc", "digits", marks=pytest.mark.gate),
-        pytest.param("mps3-an547", "zig", "keyword_spotting", marks=pytest.mark.gate),
+        pytest.param("mps3-an547", "gcc", "keyword_spotting", marks=pytest.mark.gate),
     ],
 )
 def test_boards(board: str, kind: str, model: str, tmp_path: Path) -> None:

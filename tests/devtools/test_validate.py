@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import shlex
 import sys
 from pathlib import Path
 
@@ -13,11 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
+from tests.build.images import emulated, named  # noqa: E402
 from tests.building import built  # noqa: E402
-from torchette import cli  # noqa: E402
+from torchette import cli, targets  # noqa: E402
 from torchette.devtools.bundle import BundledProgram, MethodTestCase, MethodTestSuite  # noqa: E402
 from torchette.devtools.validate import validate  # noqa: E402
 from torchette.errors import ExecutionError, FormatError, ModelNotFoundError  # noqa: E402
+from torchette.format import bundled  # noqa: E402
 
 
 class Net(torch.nn.Module):
@@ -98,10 +100,12 @@ def test_the_command(bundle: Path, runner: str, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.gate
 def test_in_an_emulator(bundle: Path, tmp_path: Path) -> None:
-    qemu = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
-    if qemu is None:
-        pytest.skip("no qemu-aarch64: ./dev tools")
-    assert cli.main(["build", "--target", "aarch64-linux", "-o", str(tmp_path / "arm")]) == 0
+    target = targets.find("aarch64-linux")
+    qemu, compiler = shlex.join(emulated(target)), named(target, "gcc")
+    model = tmp_path / "net.pte"
+    model.write_bytes(bundled.read(bundle.read_bytes()).program)
+    words = ["build", "--target", target.name, "--compiler", str(compiler), str(model)]
+    assert cli.main([*words, "-o", str(tmp_path / "arm")]) == 0
     runner = next(tmp_path.rglob("executor_runner"))
     assert (
         cli.main(["validate", str(bundle), "--on", qemu, "--runner", str(runner), "--copy", "--atol", "1"])

@@ -88,7 +88,7 @@ def test_trace(runner: Path, two_methods: Path, tmp_path: Path) -> None:
         (["MODEL", "--data_path", "x.ptd"], 1, "AccessFailed"),
         (["MODEL", "--data_path", __file__], 1, "InvalidExternalData"),
         (["MODEL", "--bundleio"], 1, "InvalidProgram"),
-        (["MODEL", "--etdump_path", "x"], 2, "--etdump_path is not supported yet"),
+        (["MODEL", "--etdump_path", "/none/net.etdp"], 2, "/none/net.etdp cannot be written"),
         (["MODEL", "--trace_path", "/none/trace.json"], 2, "/none/trace.json cannot be written"),
     ],
 )

@@ -116,7 +116,7 @@ Error Builder::sigmoid(const Definition& d, int) {
   using S = fb::XNNSigmoid;
   const auto source = n.get<uint32_t>(S::kInputId), name = n.get<uint32_t>(S::kOutputId);
   static const bool has_silu = xnn_has_silu != nullptr && xnn_has_silu();
-  if (!has_silu || known_[name].tapped || !is_float(source) || !is_float(name) || known_[name].result)
+  if (!has_silu || !is_float(source) || !is_float(name) || known_[name].result || known_[name].tapped)
     return unary(d, xnn_unary_sigmoid);
   Gate gate{source, 0, 0, out_.origins.back()};
   TORCHETTE_TRY(find(n, S::kInputId, &gate.in));
