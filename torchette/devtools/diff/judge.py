@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchette.devtools.diff.operators import tensors
+
 # How many roundings of its own result, and of its inputs, an implementation may be off.
 OWN, INPUTS = 8, 32
 
@@ -128,7 +130,7 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
         raise NoReference(str(failure)) from failure
     worst = Verdict(False, "", EQUAL)
     shaken: list[list[Any]] | None = None
-    infinite = not all(bool(item.isfinite().all()) for item in _tensors(inputs))
+    infinite = not all(bool(item.isfinite().all()) for item in tensors(inputs))
     for number, given in enumerate(actual):
         exact = (wide or native)[number]  # type: ignore[index]
         rounded = native[number] if native is not None else exact
@@ -210,22 +212,12 @@ def _one(
 def growth_of(inputs: Sequence[Any], outputs: Sequence[Any], pointwise: bool) -> float:
     """How much more than one rounding a result may be off that sums many terms: the root of their number, estimated
     from the sizes of what goes in and out."""
-    sizes = sorted((item.numel() for item in _tensors(inputs) if item.is_floating_point()), reverse=True)
-    out = max((item.numel() for item in _tensors(outputs)), default=0)
+    sizes = sorted((item.numel() for item in tensors(inputs) if item.is_floating_point()), reverse=True)
+    out = max((item.numel() for item in tensors(outputs)), default=0)
     if pointwise or not sizes or not out:
         return 1.0
     terms = max(sizes[0] / out, math.sqrt(sizes[0] * sizes[1] / out) if len(sizes) > 1 else 1.0, 1.0)
     return min(math.sqrt(terms), 64.0)
-
-
-def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    found = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

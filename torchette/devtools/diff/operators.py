@@ -58,7 +58,7 @@ def reference(name: str, overload: str, outputs: Sequence[Any]) -> Reference | N
     reads = tuple(i for i, each in enumerate(arguments) if not (each.kwarg_only and ops.writes(each)))
 
     def run(values: list[Any]) -> list[Any]:
-        wide = any(item.dtype in (torch.float64, torch.complex128) for item in _flat(values))
+        wide = any(item.dtype in (torch.float64, torch.complex128) for item in tensors(values))
         given, results = iter(values), iter(outputs)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
@@ -100,13 +100,14 @@ def operator(name: str, overload: str) -> Any:
     return getattr(packet, overload or "default", None)
 
 
-def _flat(values: Any) -> list[Tensor]:
+def tensors(values: Any) -> list[Tensor]:
+    """Those in nested lists, in order."""
     found = []
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)):
-            found += _flat(value)
+            found += tensors(value)
     return found
 
 

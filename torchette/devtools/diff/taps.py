@@ -9,9 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
-from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 from torch.fx import Interpreter, Node
 
@@ -19,7 +17,7 @@ from torchette.devtools.diff.judge import NoReference, Verdict, growth_of, judge
 from torchette.devtools.diff.operators import is_comparable
 from torchette.errors import TorchetteError
 from torchette.exir import ops
-from torchette.exir.delegation.delegate import LoweredBackendModule, to_backend
+from torchette.exir.delegation.delegate import LoweredBackendModule, flat_signature, to_backend
 from torchette.exir.graph import copy_program, tensor_of
 from torchette.exir.program import to_edge
 from torchette.runtime import Runtime
@@ -63,16 +61,7 @@ def tapped(
             OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None)
         )
     program.graph_module.recompile()
-    arguments = tuple(range(len(program.graph_signature.user_inputs)))
-    results = tuple(range(len(program.graph_signature.user_outputs)))
-    signature = ModuleCallSignature(
-        inputs=[],
-        outputs=[],
-        in_spec=pytree.tree_structure((arguments, {})),
-        out_spec=pytree.tree_structure(results),
-    )
-    program._module_call_graph = [ModuleCallEntry("", signature)]
-    again = to_backend(lowered.backend_id, program, lowered.compile_specs)
+    again = to_backend(lowered.backend_id, flat_signature(program), lowered.compile_specs)
     example = tuple(value if isinstance(value, Tensor) else torch.as_tensor(value) for value in inputs)
     manager = to_edge(torch.export.export(again, example)).to_executorch()
     method = Runtime.get().load_program(manager.buffer).load_method("forward")

@@ -361,7 +361,7 @@ class LoweredBackendModule(torch.nn.Module):
         self._flat: LoweredBackendModule | None = None
         if self._out_spec is not None and not _is_flat(self._out_spec):
             self._flat = LoweredBackendModule(
-                _flat(edge_program), backend_id, processed_bytes, compile_specs, named_data_store_output, debug_handle_map
+                flat_signature(edge_program), backend_id, processed_bytes, compile_specs, named_data_store_output, debug_handle_map
             )  # fmt: skip
 
     @property
@@ -406,7 +406,7 @@ def _is_flat(spec: pytree.TreeSpec) -> bool:
     return spec.type is tuple and all(child.is_leaf() for child in spec.children())
 
 
-def _flat(program: ExportedProgram) -> ExportedProgram:
+def flat_signature(program: ExportedProgram) -> ExportedProgram:
     """The program with its arguments in a row, and its results in a tuple."""
     result = copy.copy(program)
     arguments = tuple(range(len(program.graph_signature.user_inputs)))
