@@ -13,6 +13,7 @@
 #include "torchette/runtime/result.h"
 #include "torchette/runtime/selected.h"
 #include "torchette/runtime/tensor.h"
+#include "torchette/runtime/threads.h"
 #include "torchette/runtime/tracer.h"
 #include "torchette/runtime/value.h"
 
@@ -25,12 +26,33 @@ namespace torchette {
 /// What a kernel may ask of the running method; its tracer, too.
 class Context : public Traced {
  public:
-  explicit Context(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced())
-      : Traced(traced), temp_allocator_(temp_allocator) {}
+  explicit Context(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced(),
+                   Threads* threads = nullptr)
+      : Traced(traced), temp_allocator_(temp_allocator), threads_(threads) {}
 
   /// Scratch memory that is valid until the kernel returns; null when the temp allocator cannot give `size`
   /// bytes (the kernel then returns Error::MemoryAllocationFailed).
   void* allocate_temp(size_t size, size_t alignment = 64);
+
+  /// How many workers parallel_for() has at most: scratch memory of its body is allocated for each, before.
+  size_t workers() const { return threads_ == nullptr ? 1 : threads_->count(); }
+  /// Calls `body(begin, end, worker)` for parts of [0, count), of `least` items or more each, on the threads
+  /// of the execution; returns when all have returned. No two parts with one `worker` (less than workers())
+  /// run at the same time. A part must be worth some 20 microseconds, which is what starting a thread costs;
+  /// what a part computes must not depend on where it begins and ends.
+  template <typename Body>
+  void parallel_for(size_t count, size_t least, const Body& body) {
+    if (threads_ == nullptr || count <= least) {
+      if (count > 0) body(size_t{0}, count, size_t{0});
+      return;
+    }
+    threads_->run(
+        count, least,
+        [](const void* argument, size_t begin, size_t end, size_t worker) {
+          (*static_cast<const Body*>(argument))(begin, end, worker);
+        },
+        &body);
+  }
   /// Takes all scratch memory back; called by the method after each instruction.
   TORCHETTE_INLINE void reset_temp() {
     if (__builtin_expect(temp_used_ && temp_allocator_ != nullptr, 0)) temp_allocator_->reset();
@@ -39,6 +61,7 @@ class Context : public Traced {
 
  protected:
   MemoryAllocator* temp_allocator_;
+  Threads* threads_;  // null: the thread that calls is the only one
   bool temp_used_ = false;
 };
 

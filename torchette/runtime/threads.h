@@ -27,4 +27,20 @@ class NumThreadsScope {
   size_t before_;
 };
 
+/// Threads that an execution may use. The core knows none: who has them gives them to the method, and the
+/// method to its kernels (Context::parallel_for).
+class Threads {
+ public:
+  using Part = void (*)(const void* argument, size_t begin, size_t end, size_t worker);
+
+  /// How many run at the same time, the one that calls included; at least 1.
+  virtual size_t count() const = 0;
+  /// Calls `part` for parts of [0, items) of at least `least` items (> 0) each; returns when all have
+  /// returned. `worker` is less than count(), and another one for parts that run at the same time.
+  virtual void run(size_t items, size_t least, Part part, const void* argument) = 0;
+
+ protected:
+  ~Threads() = default;
+};
+
 }  // namespace torchette

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The engine's operators, each defined by its pattern: a file for each kernel file of torchette/kernels/cpu."""

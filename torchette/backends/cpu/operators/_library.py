@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What all operators of the engine have in common: their namespace, and the functions that end them.
+"""The namespace `cpu`, and what an operator may do to its result before it writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from torchette.exir.dialects._ops import ops
+
+LIBRARY = torch.library.Library("cpu", "DEF")
+
+_aten = ops.edge.aten
+
+# Name of an activation in an operator's arguments -> what it computes. C++: kernels/cpu/epilogue.h.
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda x: x,
+    "relu": lambda x: _aten.relu.default(x),
+    "relu6": lambda x: _aten.hardtanh.default(x, 0.0, 6.0),
+    "hardswish": lambda x: _aten.hardswish.default(x),
+    "hardsigmoid": lambda x: _aten.hardsigmoid.default(x),
+    "silu": lambda x: _aten.silu.default(x),
+    "sigmoid": lambda x: _aten.sigmoid.default(x),
+    "tanh": lambda x: _aten.tanh.default(x),
+    "gelu": lambda x: _aten.gelu.default(x),
+    "gelu_tanh": lambda x: _aten.gelu.default(x, approximate="tanh"),
+}
+
+
+def finish(result: torch.Tensor, residual: torch.Tensor | None, activation: str) -> torch.Tensor:
+    """activation(result + residual)"""
+    if residual is not None:
+        result = _aten.add.Tensor(result, residual)
+    return ACTIVATIONS[activation](result)

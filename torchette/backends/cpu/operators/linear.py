@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernel: torchette/kernels/cpu/linear.cpp.
+"""`cpu::linear`: a product with a constant matrix, and what follows it."""
+
+from __future__ import annotations
+
+import torch
+
+from torchette.backends.cpu.operators._library import LIBRARY, finish
+from torchette.backends.cpu.pack import unpack_linear
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "linear(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int outputs, str activation) -> Tensor",
+)
+def linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    outputs: int,
+    activation: str,
+) -> torch.Tensor:
+    """activation(input weight^T + bias + residual)
+
+    Args:
+        input: float32 [..., K].
+        weight: `pack_linear`: [ceil(N / 16), K, 16].
+        bias: [N].
+        residual: of the result's shape, [..., N].
+        outputs: N.
+        activation: a name of `ACTIVATIONS`.
+    """
+    result = ops.edge.aten.linear.default(input, unpack_linear(weight, outputs), bias)
+    return finish(result, residual, activation)

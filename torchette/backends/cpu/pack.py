@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A weight as the model has it comes in; the same numbers in the order in which every processor's kernels read them go
+# out, and the reverse. Nothing is packed while a model loads.
+"""The layout of weights: panels of 16 outputs, one for all processors.
+
+A register of AVX-512 holds a row of a panel, two of AVX2, four of SSE, NEON or WebAssembly. Rows behind the last output are
+zeros, so that kernels have no tail.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# Outputs of a panel. C++: kPanel in torchette/kernels/cpu/panels.h.
+PANEL = 16
+
+
+def pack_linear(weight: torch.Tensor) -> torch.Tensor:
+    """[N, K] -> [ceil(N / 16), K, 16]."""
+    outputs, inputs = weight.shape
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, -outputs % PANEL))
+    return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
+
+
+def unpack_linear(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """[ceil(N / 16), K, 16] -> [N, K]."""
+    return packed.transpose(1, 2).reshape(-1, packed.shape[1])[:outputs]
+
+
+def pack_convolution(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """[N, C / groups, *kernel] -> [groups, ceil(N / groups / 16), *kernel, C / groups, 16]."""
+    outputs, channels, *kernel = weight.shape
+    last = weight.view(groups, outputs // groups, channels, -1).transpose(2, 3)  # [groups, N, taps, C]
+    panels = [pack_linear(one.reshape(outputs // groups, -1)) for one in last]
+    return torch.stack(panels).view(groups, -1, *kernel, channels, PANEL)
+
+
+def unpack_convolution(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """[groups, ceil(N / groups / 16), *kernel, C / groups, 16] -> [N, C / groups, *kernel]."""
+    groups, panels, *kernel, channels, _ = packed.shape
+    rows = [unpack_linear(one.reshape(panels, -1, PANEL), outputs // groups) for one in packed]
+    return torch.cat(rows).view(outputs, *kernel, channels).movedim(-1, 1).contiguous()
+
+
+def pack_depthwise(weight: torch.Tensor) -> torch.Tensor:
+    """[C, 1, *kernel] -> [ceil(C / 16), *kernel, 16]."""
+    channels, _, *kernel = weight.shape
+    return pack_linear(weight.reshape(channels, -1)).view(-1, *kernel, PANEL)
+
+
+def unpack_depthwise(packed: torch.Tensor, channels: int) -> torch.Tensor:
+    """[ceil(C / 16), *kernel, 16] -> [C, 1, *kernel]."""
+    panels, *kernel, _ = packed.shape
+    return unpack_linear(packed.reshape(panels, -1, PANEL), channels).view(channels, 1, *kernel)
