@@ -68,7 +68,7 @@ class Stage:
 
 # Names of the stages that lead to Edge, and of those from Edge to planned memory.
 TO_EDGE = ("capture", "core", "edge")
-TO_PLAN = ("user", "optimize", "exec", "plan")
+TO_PLAN = ("user", "optimize", "target", "exec", "plan")
 
 EDGE_PASSES: tuple[Pass, ...] = (
     keep_assertions,
@@ -92,6 +92,7 @@ def build(
     partitioners: Sequence[Any] = (),
     transforms: Any = None,
     preserve: Sequence[Any] = (),
+    target: Sequence[Pass] = (),
 ) -> Pipeline:
     """All that runs on a method, from what torch.export captured to planned memory.
 
@@ -101,6 +102,7 @@ def build(
         partitioners: asked in this order.
         transforms: users' passes that run before the partitioners; see `pass_manager.flatten`.
         preserve: operators kept whole for the partitioners; what they leave is decomposed after them.
+        target: passes that put operators of a target in the place of patterns, see `Partitioner.target_passes`.
 
     Raises:
         PassError: an optimisation to switch off is none.
@@ -117,6 +119,7 @@ def build(
     before_backends = [adapt(run) for run in flatten(transforms)]
     before_planning = [adapt(run) for run in flatten(backend.passes)]
     splits = backend.row_splits.get(method, ())
+    strips = (_splitting(splits),) if splits else ()
     to_out = to_out_variants if backend.to_out_var_pass is None else adapt(backend.to_out_var_pass)
     stages = [
         # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
@@ -150,11 +153,13 @@ def build(
                 remove_dead_code,
             ),
         ),
+        # Strips first: what a target takes is a strip's layer.
+        *([Stage("target", dialects.EDGE, (*strips, *target, remove_dead_code))] if target else ()),
         Stage(
             "exec",
             dialects.EXEC,
             (
-                *([_splitting(splits)] if splits else ()),
+                *(() if target else strips),
                 remove_dead_code,
                 loops_to_while,
                 eliminate_views,

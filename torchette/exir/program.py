@@ -70,6 +70,7 @@ def to_edge_transform_and_lower(
         programs: as for `to_edge`.
         transform_passes: passes for all methods, a PassManager, or method name -> passes.
         partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
+            `CpuPartitioner()` is the CPU engine: it takes what the others leave, when `to_executorch` has optimised it.
         constant_methods, compile_config, generate_etrecord: as for `to_edge`.
 
     Raises:
@@ -113,7 +114,8 @@ def _transform_and_lower(
     if preserve:
         edge = edge._decompose_the_rest(preserve, config)
     for name in wanted:
-        warn(edge.delegation(name), config.strict)
+        if not edge._target.get(name):  # whose operators are chosen later
+            warn(edge.delegation(name), config.strict)
     return edge
 
 
@@ -222,8 +224,10 @@ class EdgeProgramManager:
         *,
         reports: Mapping[str, Report] | None = None,
         portable: Mapping[str, ExportedProgram] | None = None,
+        target: Mapping[str, Sequence[Any]] | None = None,
         etrecord: Any = None,
     ) -> None:
+        self._target = dict(target or {})  # method -> what `Partitioner.target_passes` gave
         self._programs = {name: to_edge_operators(p) for name, p in _named(edge_programs).items()}
         self._portable = dict(portable or {})  # methods with delegates -> as they were before
         self._constant_methods = dict(constant_methods or {})
@@ -273,6 +277,7 @@ class EdgeProgramManager:
             config,
             reports=reports,
             portable=portable,
+            target=self._target,
             etrecord=self._etrecord,
         )
 
@@ -287,6 +292,12 @@ class EdgeProgramManager:
         """
         wanted = _by_method(partitioner, self._programs)
         reports = {name: Report(list(report.records)) for name, report in self._reports.items()}
+        target = dict(self._target)
+        for name, given in wanted.items():
+            passes = [run for one in given for run in one.target_passes()]
+            target[name] = [*target.get(name, ()), *passes]
+            wanted[name] = [one for one in given if not one.target_passes()]
+        wanted = {name: given for name, given in wanted.items() if given}
         pipeline = Pipeline(
             (delegation(wanted),), Options.of(self.compile_config, self.compile_config.preserve_ops)
         )
@@ -302,6 +313,7 @@ class EdgeProgramManager:
             self.compile_config,
             reports=reports,
             portable=portable,
+            target=target,
             etrecord=self._etrecord,
         )
 
@@ -327,6 +339,7 @@ class EdgeProgramManager:
             config,
             reports=self._reports,
             portable=decomposed(self._portable, {}),
+            target=self._target,
             etrecord=self._etrecord,
         )
 
@@ -364,7 +377,8 @@ class EdgeProgramManager:
 
     def _pipeline(self, config: ExecutorchBackendConfig, method: str) -> Pipeline:
         checked = self.compile_config.check_passes or config.check_passes
-        return build(replace(self.compile_config, check_passes=checked), config, method=method)
+        target = self._target.get(method, ())
+        return build(replace(self.compile_config, check_passes=checked), config, method=method, target=target)
 
     def _optimized(self, name: str, config: ExecutorchBackendConfig) -> ExportedProgram:
         """A method at the end of Edge, where its memory can still be changed by other layers."""

@@ -1,2 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The CPU engine: fused operators on packed weights, in the namespace `cpu`."""
+
+from torchette.backends.cpu.partitioner import CpuPartitioner
+
+PARTITIONER = CpuPartitioner
+
+__all__ = ["PARTITIONER", "CpuPartitioner"]

@@ -225,6 +225,11 @@ class Partitioner(ABC):
         """A change of the ATen program before it is decomposed; `to_edge_transform_and_lower` runs it."""
         return exported_program
 
+    def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
+        """Passes that put operators of a target (`bind_pattern_to_op`) into a program when nothing else changes it any more:
+        after all optimisation, before views and memory. Who has some is not asked for a partition."""
+        return ()
+
 
 def reject(node: Node, reason: str) -> None:
     """Record why the partitioner that is at work does not take a node; the delegation report prints it."""

@@ -34,3 +34,14 @@ def finish(result: torch.Tensor, residual: torch.Tensor | None, activation: str)
     if residual is not None:
         result = _aten.add.Tensor(result, residual)
     return ACTIVATIONS[activation](result)
+
+
+def channels_first(image: torch.Tensor) -> torch.Tensor:
+    """[N, *spatial, C] -> [N, C, *spatial]."""
+    last = image.dim() - 1
+    return _aten.permute_copy.default(image, [0, last, *range(1, last)])
+
+
+def channels_last(image: torch.Tensor) -> torch.Tensor:
+    """[N, C, *spatial] -> [N, *spatial, C]."""
+    return _aten.permute_copy.default(image, [0, *range(2, image.dim()), 1])

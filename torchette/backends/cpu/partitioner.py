@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The engine's place in the compiler: it takes no delegate, it names passes.
+"""`CpuPartitioner`: the CPU engine as one expression on `to_edge_transform_and_lower`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.export import ExportedProgram
+
+from torchette.backends.cpu.passes.convolutions import place_convolutions
+from torchette.backends.cpu.passes.fuse_epilogues import fuse_epilogues
+from torchette.backends.cpu.passes.layouts import move_permutes
+from torchette.backends.cpu.passes.linears import place_linears
+from torchette.exir.delegation.delegate import Partitioner, PartitionResult
+from torchette.exir.passes.remove_dead_code import remove_dead_code
+
+
+class CpuPartitioner(Partitioner):
+    """Runs what other partitioners leave on fused kernels with packed weights.
+
+    The operators are calls in the graph, not delegates: planned, profiled and debugged as all others. The file needs
+    Torchette's runtime; `replace_backend_with_edge` leads back.
+    """
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Nothing is delegated."""
+        return PartitionResult(exported_program, {})
+
+    def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
+        """The engine's passes, in order."""
+        return (place_convolutions, move_permutes, remove_dead_code, place_linears, fuse_epilogues)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The stored tensors of a program, read and packed. A weight that several operators use is packed and stored once.
+"""`Weights`: what is constant in a program, and its packed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import add_constant, constants
+
+Pack = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Weights:
+    """The constants of a program while a pass packs them."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        self._stored = constants(program)
+        self._packed: dict[tuple[Node, Hashable], Node] = {}
+
+    def get(self, value: Any) -> torch.Tensor | None:
+        """The stored float32 tensor that a node stands for; None for anything else."""
+        tensor = self._stored.get(value) if isinstance(value, Node) else None
+        return tensor if tensor is not None and tensor.dtype == torch.float32 else None
+
+    def number(self, value: Any) -> float | None:
+        """The number that an argument is: itself, or a stored tensor of one element."""
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        tensor = self._stored.get(value) if isinstance(value, Node) else None
+        if tensor is None or tensor.numel() != 1 or tensor.is_complex():
+            return None
+        return float(tensor.item())
+
+    def packed(self, node: Node, how: Hashable, pack: Pack) -> Node:
+        """The placeholder of `pack` of a stored tensor; `how` tells packings of one tensor apart."""
+        key = node, how
+        if key not in self._packed:
+            tensor = pack(self._stored[node].detach())
+            self._packed[key] = self.add(f"{node.name}_packed", tensor, node)
+        return self._packed[key]
+
+    def add(self, name: str, tensor: torch.Tensor, like: Node) -> Node:
+        """Stores a new tensor."""
+        node = add_constant(self._program, name, tensor, like)
+        self._stored[node] = tensor
+        return node

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: products with a constant matrix on the right. Out: `cpu::linear` on its panels.
+"""Linear layers become `cpu::linear`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.cpu.pack import pack_linear
+from torchette.backends.cpu.passes.constants import Weights
+from torchette.exir.graph import call, calls, note, replace
+
+aten = torch.ops.aten
+
+
+def place_linears(program: ExportedProgram) -> ExportedProgram:
+    """Products with a constant matrix become cpu::linear."""
+    weights = Weights(program)
+    count = 0
+    for node in calls(program, aten.linear.default, aten.mm.default, aten.addmm.default):
+        placed = _placed(weights, node)
+        if placed is not None:
+            replace(program, node, placed)
+            count += 1
+    if count:
+        note(program, f"{count} linear layers became cpu::linear")
+    return program
+
+
+def _placed(weights: Weights, node: Node) -> Node | None:
+    if node.kwargs:
+        return None
+    transposed = node.target is not aten.linear.default
+    if node.target is aten.addmm.default:
+        bias, x, weight = node.args
+    else:
+        x, weight, bias = (*node.args, None)[:3]
+    values = weights.get(weight)
+    if values is None or values.dim() != 2 or not isinstance(x, Node) or x.meta["val"].dtype != torch.float32:
+        return None
+    outputs = values.shape[1] if transposed else values.shape[0]
+    if bias is not None:
+        bias_values = weights.get(bias)
+        if bias_values is None or tuple(bias_values.shape) != (outputs,):
+            return None
+    packed = weights.packed(
+        weight, ("linear", transposed), lambda tensor: pack_linear(tensor.t() if transposed else tensor)
+    )
+    args: tuple[Any, ...] = (x, packed, bias, None, outputs, "none")
+    return call(node, torch.ops.cpu.linear.default, args, val=node.meta["val"], like=node)
