@@ -8,10 +8,14 @@ from collections.abc import Callable
 
 from torch.export import ExportedProgram
 
+from torchette.backends.cpu.passes.attention import place_attention
 from torchette.backends.cpu.passes.convolutions import place_convolutions
 from torchette.backends.cpu.passes.fuse_epilogues import fuse_epilogues
 from torchette.backends.cpu.passes.layouts import move_permutes
 from torchette.backends.cpu.passes.linears import place_linears
+from torchette.backends.cpu.passes.norms import place_norms
+from torchette.backends.cpu.passes.rotary import place_rotary
+from torchette.backends.cpu.passes.split_linears import split_linears
 from torchette.exir.delegation.delegate import Partitioner, PartitionResult
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 
@@ -29,4 +33,14 @@ class CpuPartitioner(Partitioner):
 
     def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
         """The engine's passes, in order."""
-        return (place_convolutions, move_permutes, remove_dead_code, place_linears, fuse_epilogues)
+        return (
+            place_attention,
+            place_convolutions,
+            move_permutes,
+            remove_dead_code,
+            place_norms,
+            place_rotary,
+            split_linears,
+            place_linears,
+            fuse_epilogues,
+        )

@@ -53,5 +53,22 @@ TORCHETTE_INLINE void with_activation(Activation activation, const Body& body) {
 }
 #undef TORCHETTE_ACTIVATIONS
 
+/// The part of an activation that is a clamp, which costs nothing where a result is in registers; and what is
+/// left.
+inline Activation split_activation(Activation activation, float& low, float& high) {
+  low = -__builtin_inff();
+  high = __builtin_inff();
+  if (activation != Activation::relu && activation != Activation::relu6) return activation;
+  low = 0.0f;
+  if (activation == Activation::relu6) high = 6.0f;
+  return Activation::none;
+}
+
+/// The clamp; NaN stays.
+TORCHETTE_INLINE Vec clamp(Vec x, Vec low, Vec high) { return minimum(high, maximum(low, x)); }
+
+/// Applies an activation to rows of floats that are in a near cache.
+void activate(Activation activation, float* rows, ptrdiff_t row, size_t count, size_t columns);
+
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

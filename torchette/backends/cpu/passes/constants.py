@@ -29,6 +29,10 @@ class Weights:
         tensor = self._stored.get(value) if isinstance(value, Node) else None
         return tensor if tensor is not None and tensor.dtype == torch.float32 else None
 
+    def any(self, value: Any) -> torch.Tensor | None:
+        """The same, of any dtype."""
+        return self._stored.get(value) if isinstance(value, Node) else None
+
     def number(self, value: Any) -> float | None:
         """The number that an argument is: itself, or a stored tensor of one element."""
         if isinstance(value, (int, float)) and not isinstance(value, bool):

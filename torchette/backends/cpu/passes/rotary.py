@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: rotary positions as transformers writes them, tokens before heads. Out: `cpu::rotary`.
+"""Rotary positions become one operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import call, calls, note, replace, same_size
+
+aten = torch.ops.aten
+
+
+def place_rotary(program: ExportedProgram) -> ExportedProgram:
+    """x cos + rotate_half(x) sin becomes cpu::rotary."""
+    count = 0
+    for node in calls(program, aten.add.Tensor):
+        placed = _placed(node)
+        if placed is not None:
+            replace(program, node, placed)
+            count += 1
+    if count:
+        note(program, f"{count} times rotary positions became cpu::rotary")
+    return program
+
+
+def _placed(node: Node) -> Node | None:
+    left, right = node.args[:2]
+    if node.kwargs or not all(isinstance(v, Node) and v.target is aten.mul.Tensor for v in (left, right)):
+        return None
+    for straight, turned in ((left, right), (right, left)):
+        for x, cos in (straight.args, straight.args[::-1]):  # type: ignore[union-attr]
+            for half, sin in (turned.args, turned.args[::-1]):  # type: ignore[union-attr]
+                if isinstance(x, Node) and _is_half_turned(half, x):
+                    return _rotary(node, x, cos, sin)
+    return None
+
+
+def _rotary(node: Node, x: Node, cos: Any, sin: Any) -> Node | None:
+    value = x.meta["val"]
+    angles = [_by_token(one, value) for one in (cos, sin)]
+    if value.dim() != 4 or value.dtype != torch.float32 or None in angles:
+        return None
+    shaped = []
+    for angle, shape in zip((cos, sin), angles, strict=True):
+        assert shape is not None
+        val = angle.meta["val"].new_empty(shape)
+        shaped.append(call(node, aten.squeeze_copy.dims, (angle, [2]), val=val, like=node))
+    return call(node, torch.ops.cpu.rotary.default, (x, *shaped, False), val=node.meta["val"], like=node)
+
+
+def _by_token(angle: Any, value: torch.Tensor) -> list[Any] | None:
+    """The shape [B or 1, T, D] of angles that are given as [B or 1, T, 1, D]."""
+    if not isinstance(angle, Node):
+        return None
+    shape = angle.meta["val"].shape
+    if len(shape) != 4 or not same_size(shape[2], 1) or not same_size(shape[1], value.shape[1]):
+        return None
+    if not same_size(shape[3], value.shape[3]):
+        return None
+    return [shape[0], shape[1], shape[3]]
+
+
+def _is_half_turned(node: Any, x: Node) -> bool:
+    """cat(-x2, x1) of the two halves of the last dimension."""
+    if not isinstance(node, Node) or node.target is not aten.cat.default:
+        return False
+    last, size = x.meta["val"].dim() - 1, x.meta["val"].shape[-1]
+    parts = node.args[0]
+    if len(parts) != 2 or len(node.args) < 2 or node.args[1] not in (-1, last) or not isinstance(size, int):  # type: ignore[arg-type]
+        return False
+    negated, first = parts  # type: ignore[misc]
+    if negated.target is not aten.neg.default:
+        return False
+    return _is_part(negated.args[0], x, size // 2, size) and _is_part(first, x, 0, size // 2)
+
+
+def _is_part(node: Any, x: Node, begin: int, end: int) -> bool:
+    if not isinstance(node, Node) or node.target is not aten.slice_copy.Tensor or node.args[0] is not x:
+        return False
+    rank, size = x.meta["val"].dim(), x.meta["val"].shape[-1]
+    dim, start, stop, step = (*node.args[1:], *(0, None, None, 1)[len(node.args) - 1 :])
+    start, stop = start or 0, size if stop is None else min(stop, size)  # type: ignore[type-var]
+    return dim in (-1, rank - 1) and (start, stop, step) == (begin, end, 1)

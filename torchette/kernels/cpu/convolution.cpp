@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// cpu::convolution: torchette/backends/cpu/operators/convolution.py. Each pixel of the result is a row of
+// what lies under its window, times the packed filter; the rows of some pixels are gathered at a time.
+#include "torchette/kernels/cpu/image.h"
+#include "torchette/kernels/cpu/packed_gemm.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+// Floats of gathered rows at a time: half of an L2 cache, little of a microcontroller's memory.
+constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
+constexpr size_t kLeastRows = kLanes >= 8 ? 56 : 8;
+
+TORCHETTE_INLINE void copy_floats(float* to, const float* from, size_t count) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
+  if (i < count) store_partial(to + i, load_partial(from + i, count - i), count - i);
+}
+TORCHETTE_INLINE void zero_floats(float* to, size_t count) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, Vec{});
+  if (i < count) store_partial(to + i, Vec{}, count - i);
+}
+
+/// Rows [kernel, C of a group] of pixels [first, first + count) of an image.
+static void gather(const Window& w, const float* image, size_t group, size_t channels, size_t first,
+                   size_t count, float* to) {
+  const ptrdiff_t c = static_cast<ptrdiff_t>(channels), all = static_cast<ptrdiff_t>(w.channels);
+  const ptrdiff_t plane = w.out[1] * w.out[2];
+  // Neighbours in a row of the image are neighbours in memory.
+  const bool joined = w.dilation[2] == 1 && channels == w.channels;
+  for (size_t i = first; i < first + count; ++i) {
+    const auto pixel = static_cast<ptrdiff_t>(i);
+    const ptrdiff_t z0 = pixel / plane * w.stride[0] - w.padding[0];
+    const ptrdiff_t y0 = pixel % plane / w.out[2] * w.stride[1] - w.padding[1];
+    const ptrdiff_t x0 = pixel % w.out[2] * w.stride[2] - w.padding[2];
+    for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
+      const ptrdiff_t z = z0 + kz * w.dilation[0];
+      for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, to += w.kernel[2] * c) {
+        const ptrdiff_t y = y0 + ky * w.dilation[1];
+        if (z < 0 || z >= w.in[0] || y < 0 || y >= w.in[1]) {
+          zero_floats(to, static_cast<size_t>(w.kernel[2] * c));
+          continue;
+        }
+        const float* row = image + ((z * w.in[1] + y) * w.in[2]) * all + static_cast<ptrdiff_t>(group) * c;
+        if (joined && x0 >= 0 && x0 + w.kernel[2] <= w.in[2]) {
+          copy_floats(to, row + x0 * all, static_cast<size_t>(w.kernel[2] * c));
+          continue;
+        }
+        for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx) {
+          const ptrdiff_t x = x0 + kx * w.dilation[2];
+          if (x < 0 || x >= w.in[2])
+            zero_floats(to + kx * c, channels);
+          else
+            copy_floats(to + kx * c, row + x * all, channels);
+        }
+      }
+    }
+  }
+}
+
+static Error convolution_out(Context& context, const Tensor& input, const Tensor& weight,
+                             const Optional<Tensor>& bias, const Optional<Tensor>& residual,
+                             Span<const int64_t> stride, Span<const int64_t> padding,
+                             Span<const int64_t> dilation, int64_t outputs, Span<const char> activation,
+                             Tensor& out) {
+  TORCHETTE_TRY(check_floats("convolution", weight, "weight"));
+  TORCHETTE_CHECK(weight.dim() == input.dim() + 2, InvalidArgument,
+                  "convolution: a packed weight of %d dimensions for an input of %d",
+                  static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
+  Window w;
+  TORCHETTE_TRY(
+      describe_window("convolution", input, weight.sizes().data() + 2, stride, padding, dilation, false, w));
+  const auto groups = static_cast<size_t>(weight.size(0));
+  const auto channels = static_cast<size_t>(weight.size(weight.dim() - 2));
+  TORCHETTE_CHECK(
+      outputs >= 0 && outputs <= INT32_MAX && groups > 0 && static_cast<size_t>(outputs) % groups == 0 &&
+          channels * groups == w.channels && weight.size(weight.dim() - 1) == ptrdiff_t{kPanel} &&
+          static_cast<size_t>(weight.size(1)) == panels_of(static_cast<size_t>(outputs) / groups),
+      InvalidArgument,
+      "convolution: a weight of %d groups, %d panels and %d channels for %d channels in and %d out",
+      static_cast<int>(groups), static_cast<int>(weight.size(1)), static_cast<int>(channels),
+      static_cast<int>(w.channels), static_cast<int>(outputs));
+  SizesType sizes[5];
+  const Span<const SizesType> shape = result_sizes(w, static_cast<size_t>(outputs), sizes);
+  const SizesType vector[] = {static_cast<SizesType>(outputs)};
+  TORCHETTE_TRY(check_operand("convolution", bias, {vector, 1}, "bias"));
+  TORCHETTE_TRY(check_operand("convolution", residual, shape, "residual"));
+  PackedProduct product = {};
+  TORCHETTE_TRY(activation_of(activation, product.activation));
+  TORCHETTE_TRY(check_result("convolution", out, shape));
+
+  const size_t pixels = w.out_pixels(), panels = static_cast<size_t>(weight.size(1));
+  product.n = static_cast<size_t>(outputs) / groups;
+  product.k = w.taps() * channels;
+  product.c_row = product.residual_row = static_cast<ptrdiff_t>(outputs);
+  const auto of_group = [&](size_t group) {
+    PackedProduct part = product;
+    const size_t column = group * product.n;
+    part.w = weight.const_data_ptr<float>() + group * panels * product.k * kPanel;
+    part.c = out.mutable_data_ptr<float>() + column;
+    part.bias = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;
+    part.residual = residual.has_value() ? residual->const_data_ptr<float>() + column : nullptr;
+    return part;
+  };
+  if (w.is_pointwise()) {
+    for (size_t group = 0; group < groups; ++group) {
+      PackedProduct part = of_group(group);
+      part.m = w.batch * pixels;
+      part.a = input.const_data_ptr<float>() + group * channels;
+      part.a_row = static_cast<ptrdiff_t>(w.channels);
+      packed_gemm(context, part);
+    }
+    return Error::Ok;
+  }
+  // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
+  size_t rows = kGathered / (product.k + 1);
+  if (rows < kLeastRows) rows = kLeastRows;
+  const size_t all = w.batch * pixels;
+  if (rows > all) rows = all;
+  const size_t share = (all + context.workers() - 1) / context.workers();
+  if (rows > share && share > 0) rows = share;
+  const size_t blocks = rows == 0 ? 0 : (all + rows - 1) / rows;
+  float* const scratch = static_cast<float*>(
+      context.allocate_temp((context.workers() * rows * product.k + kLanes) * sizeof(float)));
+  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed,
+                  "convolution: no scratch memory for %d rows of %d", static_cast<int>(rows),
+                  static_cast<int>(product.k));
+  const float* const images = input.const_data_ptr<float>();
+  const size_t image = w.in_pixels() * w.channels;
+  context.parallel_for(blocks * groups, least_items(rows * product.k * product.n),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         float* const gathered = scratch + worker * rows * product.k;
+                         for (size_t item = begin; item < end; ++item) {
+                           const size_t group = item / blocks, first = item % blocks * rows;
+                           const size_t count = all - first < rows ? all - first : rows;
+                           for (size_t i = 0; i < count;) {  // a block may go over several images
+                             const size_t of_image = (first + i) % pixels;
+                             const size_t part =
+                                 pixels - of_image < count - i ? pixels - of_image : count - i;
+                             gather(w, images + (first + i) / pixels * image, group, channels, of_image, part,
+                                    gathered + i * product.k);
+                             i += part;
+                           }
+                           PackedProduct part = of_group(group).rows(first, count);
+                           part.a = gathered;
+                           part.a_row = static_cast<ptrdiff_t>(product.k);
+                           packed_gemm(part, 0, panels);
+                         }
+                       });
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(convolution, TORCHETTE_KERNEL("cpu::convolution.out", convolution_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// cpu::depthwise: torchette/backends/cpu/operators/depthwise.py. Some neighbours of a row are computed
+// together, a panel of channels at a time; taps outside of the image are left out row by row, and at the ends
+// of a row one by one.
+#include "torchette/kernels/cpu/epilogue.h"
+#include "torchette/kernels/cpu/image.h"
+#include "torchette/kernels/cpu/panels.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+// Neighbours that are computed together: their sums and one row of the filter are in registers.
+constexpr int kNeighbours = kLanes == 16 ? 8 : kVectorRegisters == 32 ? 4 : kLanes == 8 ? 4 : 2;
+constexpr int kVectors = static_cast<int>(kPanelVectors);
+
+struct Row {
+  const Window* window;
+  const float* image;     // [D, H, W, C]
+  const float* weight;    // [panels, taps, kPanel]
+  const float* bias;      // or null
+  const float* residual;  // of this row, or null
+  float* out;             // of this row
+  ptrdiff_t z, y;         // where the window begins
+  float low, high;
+};
+
+/// Vector v of a panel of which `channels` exist.
+TORCHETTE_INLINE Vec get(const float* p, int v, size_t channels) {
+  const size_t first = static_cast<size_t>(v) * kLanes;
+  if (channels >= first + kLanes) return load(p + first);
+  return channels > first ? load_partial(p + first, channels - first) : Vec{};
+}
+TORCHETTE_INLINE void put(float* p, Vec x, int v, size_t channels) {
+  const size_t first = static_cast<size_t>(v) * kLanes;
+  if (channels >= first + kLanes)
+    store(p + first, x);
+  else if (channels > first)
+    store_partial(p + first, x, channels - first);
+}
+
+/// Results x to x + kCount of one panel of `channels` channels, with the taps [from, to) of each row of the
+/// window.
+template <int kCount, bool kWhole>
+void neighbours(const Row& row, size_t panel, size_t channels, ptrdiff_t x, ptrdiff_t from, ptrdiff_t to) {
+  const Window& w = *row.window;
+  const auto c = static_cast<ptrdiff_t>(w.channels);
+  const size_t channel = panel * kPanel, count = kWhole ? kPanel : channels;
+  Vec acc[kCount][kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec bias = row.bias != nullptr ? get(row.bias + channel, v, count) : Vec{};
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) acc[i][v] = bias;
+  }
+  const float* const weight = row.weight + panel * w.taps() * kPanel;
+  const ptrdiff_t begin = x * w.stride[2] - w.padding[2], step = w.stride[2] * c;
+  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
+    const ptrdiff_t z = row.z + kz * w.dilation[0];
+    if (z < 0 || z >= w.in[0]) continue;
+    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky) {
+      const ptrdiff_t y = row.y + ky * w.dilation[1];
+      if (y < 0 || y >= w.in[1]) continue;
+      const float* in = row.image + ((z * w.in[1] + y) * w.in[2] + begin + from * w.dilation[2]) * c +
+                        static_cast<ptrdiff_t>(channel);
+      const float* tap =
+          weight + ((kz * w.kernel[1] + ky) * w.kernel[2] + from) * static_cast<ptrdiff_t>(kPanel);
+      for (ptrdiff_t kx = from; kx < to; ++kx, tap += kPanel, in += w.dilation[2] * c) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          const Vec filter = load(tap + v * kLanes);
+#pragma GCC unroll 8
+          for (int i = 0; i < kCount; ++i) acc[i][v] = fma(get(in + i * step, v, count), filter, acc[i][v]);
+        }
+      }
+    }
+  }
+  const Vec low = broadcast(row.low), high = broadcast(row.high);
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) {
+    const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Vec sum = acc[i][v];
+      if (row.residual != nullptr) sum += get(row.residual + at, v, count);
+      put(row.out + at, clamp(sum, low, high), v, count);
+    }
+  }
+}
+
+/// The first place whose window lies inside from its first tap on, and the end of those that do to their last
+/// one.
+void inner_places(const Window& w, ptrdiff_t& from, ptrdiff_t& to) {
+  from = (w.padding[2] + w.stride[2] - 1) / w.stride[2];
+  const ptrdiff_t last = w.in[2] - 1 + w.padding[2] - (w.kernel[2] - 1) * w.dilation[2];
+  to = last < 0 ? 0 : last / w.stride[2] + 1;
+  if (from > w.out[2]) from = w.out[2];
+  if (to > w.out[2]) to = w.out[2];
+  if (to < from) to = from;
+}
+
+template <bool kWhole>
+void panel_of_row(const Row& row, size_t panel, size_t channels, ptrdiff_t inner_from, ptrdiff_t inner_to) {
+  const Window& w = *row.window;
+  const auto at_end = [&](ptrdiff_t x) {
+    const ptrdiff_t begin = x * w.stride[2] - w.padding[2], step = w.dilation[2];
+    const ptrdiff_t from = begin >= 0 ? 0 : (-begin + step - 1) / step;
+    ptrdiff_t to = begin < w.in[2] ? (w.in[2] - 1 - begin) / step + 1 : 0;
+    if (to > w.kernel[2]) to = w.kernel[2];
+    neighbours<1, kWhole>(row, panel, channels, x, from < to ? from : to, to);
+  };
+  ptrdiff_t x = 0;
+  for (; x < inner_from; ++x) at_end(x);
+  for (; x + kNeighbours <= inner_to; x += kNeighbours)
+    neighbours<kNeighbours, kWhole>(row, panel, channels, x, 0, w.kernel[2]);
+  for (; x < inner_to; ++x) neighbours<1, kWhole>(row, panel, channels, x, 0, w.kernel[2]);
+  for (; x < w.out[2]; ++x) at_end(x);
+}
+
+}  // namespace
+
+static Error depthwise_out(Context& context, const Tensor& input, const Tensor& weight,
+                           const Optional<Tensor>& bias, const Optional<Tensor>& residual,
+                           Span<const int64_t> stride, Span<const int64_t> padding,
+                           Span<const int64_t> dilation, Span<const char> activation, Tensor& out) {
+  TORCHETTE_TRY(check_floats("depthwise", weight, "weight"));
+  TORCHETTE_CHECK(weight.dim() == input.dim(), InvalidArgument,
+                  "depthwise: a packed weight of %d dimensions for an input of %d",
+                  static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
+  Window w;
+  TORCHETTE_TRY(
+      describe_window("depthwise", input, weight.sizes().data() + 1, stride, padding, dilation, false, w));
+  const size_t panels = panels_of(w.channels);
+  TORCHETTE_CHECK(static_cast<size_t>(weight.size(0)) == panels &&
+                      weight.size(weight.dim() - 1) == static_cast<ptrdiff_t>(kPanel),
+                  InvalidArgument, "depthwise: a weight of %d panels for %d channels",
+                  static_cast<int>(weight.size(0)), static_cast<int>(w.channels));
+  SizesType sizes[5];
+  const Span<const SizesType> shape = result_sizes(w, w.channels, sizes);
+  const SizesType vector[] = {static_cast<SizesType>(w.channels)};
+  TORCHETTE_TRY(check_operand("depthwise", bias, {vector, 1}, "bias"));
+  TORCHETTE_TRY(check_operand("depthwise", residual, shape, "residual"));
+  Activation wanted;
+  TORCHETTE_TRY(activation_of(activation, wanted));
+  TORCHETTE_TRY(check_result("depthwise", out, shape));
+  float low, high;
+  const Activation left = split_activation(wanted, low, high);
+  ptrdiff_t inner_from, inner_to;
+  inner_places(w, inner_from, inner_to);
+  const size_t row_floats = static_cast<size_t>(w.out[2]) * w.channels;
+  const auto rows_of_image = static_cast<size_t>(w.out[0] * w.out[1]);
+  context.parallel_for(
+      w.batch * rows_of_image, least_items(row_floats * w.taps()), [&](size_t begin, size_t end, size_t) {
+        for (size_t r = begin; r < end; ++r) {
+          const auto y = static_cast<ptrdiff_t>(r % rows_of_image);
+          Row row = {&w,
+                     input.const_data_ptr<float>() + r / rows_of_image * w.in_pixels() * w.channels,
+                     weight.const_data_ptr<float>(),
+                     floats_of(bias),
+                     residual.has_value() ? residual->const_data_ptr<float>() + r * row_floats : nullptr,
+                     out.mutable_data_ptr<float>() + r * row_floats,
+                     y / w.out[1] * w.stride[0] - w.padding[0],
+                     y % w.out[1] * w.stride[1] - w.padding[1],
+                     low,
+                     high};
+          const size_t whole = w.channels / kPanel;
+          for (size_t panel = 0; panel < whole; ++panel)
+            panel_of_row<true>(row, panel, kPanel, inner_from, inner_to);
+          if (whole < panels)
+            panel_of_row<false>(row, whole, w.channels - whole * kPanel, inner_from, inner_to);
+          activate(left, row.out, 0, 1, row_floats);
+        }
+      });
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(depthwise, TORCHETTE_KERNEL("cpu::depthwise.out", depthwise_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

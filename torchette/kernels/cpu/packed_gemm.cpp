@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Register tiles of rows by panels. The panels of a block stay in the L2 cache while all rows pass by; the
+// rows of a tile stay in the L1 cache while the panels of the block pass by.
+#include "torchette/kernels/cpu/packed_gemm.h"
+
+#include <utility>
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+// So much of the depth is summed up in registers at once: a panel of it fits into the L1 cache beside the
+// rows, and rounding errors grow with the length of a chain of sums.
+constexpr size_t kDepth = 384;
+// Floats of the panels of a block.
+constexpr size_t kBlock = size_t{1} << 16;
+
+/// Most rows of a tile of so many panels: the sums, a row of the panels and a number are in registers.
+constexpr int max_rows(int panels) {
+  if (kLanes == 16) return panels <= 2 ? 14 : panels == 4 ? 6 : 3;
+  if (kLanes == 8) return panels == 1 ? 6 : panels == 2 ? 2 : 1;
+  return panels == 1 ? (kVectorRegisters == 32 ? 6 : 3) : (kVectorRegisters == 32 ? 2 : 1);
+}
+/// Most panels of a tile of one row: so many sums hide the latency of an addition.
+constexpr int kWidest = kLanes == 16 ? 8 : kLanes == 8 ? 4 : 2;
+
+struct Tile {
+  size_t depth;
+  const float* a;
+  ptrdiff_t a_row;
+  const float* w;
+  size_t w_panel;  // floats from panel to panel
+  float* c;
+  ptrdiff_t c_row;
+  const float* bias;      // a vector for each vector of a row, or null
+  const float* residual;  // or null
+  ptrdiff_t residual_row;
+  float low, high;
+};
+
+/// C tile = clamp(A tile x panels + bias + residual). Rows go in groups of three off one pointer, which
+/// spares address registers.
+template <int kRows, int kPanels>
+void compute(const Tile& t) {
+  constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
+  Vec acc[kRows][kVectors] = {};
+  const float* group[(kRows + 2) / 3];
+#pragma GCC unroll 8
+  for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = t.a + 3 * g * t.a_row;
+  const float* panel[kPanels];
+#pragma GCC unroll 8
+  for (int p = 0; p < kPanels; ++p) panel[p] = t.w + static_cast<size_t>(p) * t.w_panel;
+  for (size_t k = 0; k < t.depth; ++k) {
+    Vec w[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      w[v] = load(panel[v / static_cast<int>(kPanelVectors)] + k * kPanel +
+                  static_cast<size_t>(v) % kPanelVectors * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Vec a = broadcast(group[i / 3][(i % 3) * t.a_row]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) acc[i][v] = fma(a, w[v], acc[i][v]);
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < (kRows + 2) / 3; ++g) ++group[g];
+  }
+  const Vec low = broadcast(t.low), high = broadcast(t.high);
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec bias = t.bias != nullptr ? load(t.bias + v * kLanes) : Vec{};
+    if (t.residual != nullptr) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) acc[i][v] += bias + load(t.residual + i * t.residual_row + v * kLanes);
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) acc[i][v] += bias;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) store(t.c + i * t.c_row + v * kLanes, clamp(acc[i][v], low, high));
+  }
+}
+
+using Compute = void (*)(const Tile&);
+
+template <int kPanels, int... kRow>
+Compute pick(size_t rows, std::integer_sequence<int, kRow...>) {
+  static constexpr Compute kTiles[] = {compute<kRow + 1, kPanels>...};
+  return kTiles[rows - 1];
+}
+template <int kPanels>
+Compute of_panels(size_t rows) {
+  return pick<kPanels>(rows, std::make_integer_sequence<int, max_rows(kPanels)>{});
+}
+
+/// How many panels a tile of so many rows has at most.
+size_t panels_at_once(size_t rows) {
+  const auto fits = [&](int panels) {
+    return panels <= kWidest && rows <= static_cast<size_t>(max_rows(panels));
+  };
+  return fits(8) ? 8 : fits(4) ? 4 : fits(2) ? 2 : 1;
+}
+
+Compute tile_of(size_t rows, size_t panels) {
+  if constexpr (kWidest >= 8)
+    if (panels == 8) return of_panels<8>(rows);
+  if constexpr (kWidest >= 4)
+    if (panels == 4) return of_panels<4>(rows);
+  if (panels == 2) return of_panels<2>(rows);
+  return of_panels<1>(rows);
+}
+
+// Rows of a tile where there are many: two panels on AVX-512, where one would leave half of the registers.
+constexpr size_t kTileRows = static_cast<size_t>(max_rows(kLanes == 16 ? 2 : 1));
+
+/// Splits `total` into as few nearly equal parts of at most `most` as possible; gives the size of the next
+/// one.
+size_t next_part(size_t total, size_t most) {
+  if (total <= most) return total;
+  const size_t parts = (total + most - 1) / most;
+  return (total + parts - 1) / parts;
+}
+
+}  // namespace
+
+PackedProduct PackedProduct::rows(size_t first, size_t count) const {
+  PackedProduct part = *this;
+  part.m = count;
+  part.a += static_cast<ptrdiff_t>(first) * a_row;
+  part.c += static_cast<ptrdiff_t>(first) * c_row;
+  if (residual != nullptr) part.residual += static_cast<ptrdiff_t>(first) * residual_row;
+  return part;
+}
+
+void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
+  const size_t m = product.m, n = product.n, k = product.k;
+  float low, high;
+  const Activation left = split_activation(product.activation, low, high);
+  size_t k0 = 0;
+  do {  // once even where k is 0: the bias must be written
+    const size_t depth = next_part(k - k0, kDepth);
+    const bool begins = k0 == 0, ends = k0 + depth >= k;
+    const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanel);
+    const size_t block = fitting > 8 ? fitting / 8 * 8 : 8;
+    for (size_t p0 = first; p0 < last; p0 += block) {
+      const size_t p_end = p0 + block < last ? p0 + block : last;
+      for (size_t i = 0; i < m;) {
+        const size_t rows = next_part(m - i, kTileRows), at_once = panels_at_once(rows);
+        for (size_t p = p0; p < p_end;) {
+          size_t panels = at_once;
+          while (panels > p_end - p) panels /= 2;
+          while (panels > 1 && n - p * kPanel < panels * kPanel) panels /= 2;
+          const size_t column = p * kPanel, width = panels * kPanel;
+          const size_t columns = n - column < width ? n - column : width;
+          float* const c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
+          const float* added = begins ? product.residual : product.c;
+          const ptrdiff_t added_row = begins ? product.residual_row : product.c_row;
+          if (added != nullptr)
+            added += static_cast<ptrdiff_t>(i) * added_row + static_cast<ptrdiff_t>(column);
+          Tile t = {depth,
+                    product.a + static_cast<ptrdiff_t>(i) * product.a_row + k0,
+                    product.a_row,
+                    product.w + p * k * kPanel + k0 * kPanel,
+                    k * kPanel,
+                    c,
+                    product.c_row,
+                    begins && product.bias != nullptr ? product.bias + column : nullptr,
+                    added,
+                    added_row,
+                    ends ? low : -__builtin_inff(),
+                    ends ? high : __builtin_inff()};
+          // The panel that ends behind the last column is computed in a tile of its own.
+          float bias[kPanel], result[kTileRows * kPanel];
+          if (columns < width) {
+            for (size_t j = 0; j < kPanel; ++j) bias[j] = t.bias != nullptr && j < columns ? t.bias[j] : 0.0f;
+            for (size_t r = 0; added != nullptr && r < rows; ++r)
+              memcpy(result + r * kPanel, added + static_cast<ptrdiff_t>(r) * added_row,
+                     columns * sizeof(float));
+            t.bias = bias;
+            t.residual = added != nullptr ? result : nullptr;
+            t.c = result;
+            t.residual_row = t.c_row = kPanel;
+          }
+          tile_of(rows, panels)(t);
+          if (ends) activate(left, t.c, t.c_row, rows, width);
+          for (size_t r = 0; columns < width && r < rows; ++r)
+            memcpy(c + static_cast<ptrdiff_t>(r) * product.c_row, result + r * kPanel,
+                   columns * sizeof(float));
+          p += panels;
+        }
+        i += rows;
+      }
+    }
+    k0 += depth;
+  } while (k0 < k);
+}
+
+void packed_gemm(Context& context, const PackedProduct& product) {
+  const size_t panels = panels_of(product.n), work = product.k + 1;
+  const size_t tiles = (product.m + kTileRows - 1) / kTileRows;
+  // Rows where there are enough of them for all workers, else panels: both leave every sum as it is.
+  if (tiles >= 4 * context.workers() || tiles >= panels) {
+    context.parallel_for(tiles, least_items(kTileRows * product.n * work),
+                         [&](size_t begin, size_t end, size_t) {
+                           const size_t first = begin * kTileRows,
+                                        rows = end * kTileRows < product.m ? end * kTileRows : product.m;
+                           packed_gemm(product.rows(first, rows - first), 0, panels);
+                         });
+    return;
+  }
+  context.parallel_for(panels, least_items(product.m * kPanel * work),
+                       [&](size_t begin, size_t end, size_t) { packed_gemm(product, begin, end); });
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

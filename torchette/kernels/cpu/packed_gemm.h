@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The product that the engine's linear layers and convolutions stand on: rows of floats times packed panels,
+// and what follows it.
+#pragma once
+
+#include "torchette/kernels/cpu/epilogue.h"
+#include "torchette/kernels/cpu/panels.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// C = activation(A W + bias + residual).
+struct PackedProduct {
+  size_t m, n, k;
+  const float* a;  // rows of k contiguous floats
+  ptrdiff_t a_row;
+  const float* w;  // panels [panels_of(n)][k][kPanel]
+  float* c;        // rows of n contiguous floats
+  ptrdiff_t c_row;
+  const float* bias;      // n floats, or null
+  const float* residual;  // rows as those of C, or null; may be C itself
+  ptrdiff_t residual_row;
+  Activation activation;
+
+  /// The same from row `first` on, `count` rows.
+  PackedProduct rows(size_t first, size_t count) const;
+};
+
+/// Computes the columns of panels [first, last).
+void packed_gemm(const PackedProduct& product, size_t first, size_t last);
+/// All of it, on the context's threads.
+void packed_gemm(Context& context, const PackedProduct& product);
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
