@@ -50,7 +50,7 @@ def _rotary(node: Node, x: Node, cos: Any, sin: Any) -> Node | None:
         assert shape is not None
         val = angle.meta["val"].new_empty(shape)
         shaped.append(call(node, aten.squeeze_copy.dims, (angle, [2]), val=val, like=node))
-    return call(node, torch.ops.cpu.rotary.default, (x, *shaped, False), val=node.meta["val"], like=node)
+    return call(node, torch.ops.cpu.rotary.default, (x, *shaped), val=node.meta["val"], like=node)
 
 
 def _by_token(angle: Any, value: torch.Tensor) -> list[Any] | None:
