@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The engine's operators, each defined by its pattern: a file for each kernel file of torchette/kernels/cpu."""
 
-from torchette.backends.cpu.operators import attention, convolution, depthwise, linear, norm, rotary
+from torchette.backends.cpu.operators import (
+    attention,
+    convolution,
+    depthwise,
+    image_pool,
+    linear,
+    norm,
+    rotary,
+)
 
-__all__ = ["convolution", "depthwise", "linear"]
+__all__ = ["attention", "convolution", "depthwise", "image_pool", "linear", "norm", "rotary"]

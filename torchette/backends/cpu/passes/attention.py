@@ -48,7 +48,11 @@ class _Finder:
     def place(self, softmax: Node) -> bool:
         """Put the operator in the place of what surrounds a softmax; whether it did."""
         value = softmax.meta["val"]
-        if softmax.args[1] not in (-1, value.dim() - 1) or value.dtype != torch.float32 or value.dim() not in (3, 4):
+        if (
+            softmax.args[1] not in (-1, value.dim() - 1)
+            or value.dtype != torch.float32
+            or value.dim() not in (3, 4)
+        ):
             return False
         product = self._product_behind(softmax)
         scores = self._scores(softmax.args[0])
@@ -136,7 +140,11 @@ class _Finder:
                 return _Scores(node, scale, mask, dead)
             if node.target in _RESHAPES:
                 node = node.args[0]
-            elif node.target in (aten.mul.Tensor, aten.div.Tensor) and mask is None and self._number(node) is not None:
+            elif (
+                node.target in (aten.mul.Tensor, aten.div.Tensor)
+                and mask is None
+                and self._number(node) is not None
+            ):
                 node, factor = self._number(node)  # type: ignore[misc]
                 scale *= factor
             elif node.target is aten.where.self and mask is None and scale == 1.0:
@@ -196,7 +204,11 @@ class _Finder:
         """[batch, heads, rows, columns] of the operand of a batched product."""
         if not isinstance(node, Node):
             return None
-        if node.target in _RESHAPES and isinstance(node.args[0], Node) and node.args[0].meta["val"].dim() == 4:
+        if (
+            node.target in _RESHAPES
+            and isinstance(node.args[0], Node)
+            and node.args[0].meta["val"].dim() == 4
+        ):
             source = node.args[0]
             shape, merged = source.meta["val"].shape, node.meta["val"].shape
             if len(merged) == 3 and same_shape(shape[-2:], merged[-2:]):

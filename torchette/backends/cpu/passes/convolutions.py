@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: convolutions of constant filters, channels first. Out: the engine's, on packed filters, between two permutations,
 # which `layouts.py` takes away where they meet.
-"""Convolutions become `cpu::convolution` and `cpu::depthwise`."""
+"""Convolutions become `cpu::convolution` and `cpu::depthwise`, and the pools between them the engine's."""
 
 from __future__ import annotations
 
@@ -29,9 +29,38 @@ def place_convolutions(program: ExportedProgram) -> ExportedProgram:
             continue
         replace(program, node, channels_first(placed, before=node))
         count += 1
+    pools = sum(_place_pool(program, node) for node in calls(program, *_POOLS)) if count else 0
     if count:
-        note(program, f"{count} convolutions became cpu::convolution or cpu::depthwise")
+        note(
+            program, f"{count} convolutions became cpu::convolution or cpu::depthwise, {pools} pools followed"
+        )
     return program
+
+
+_POOLS = (aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
+
+
+def _place_pool(program: ExportedProgram, node: Node) -> bool:
+    """Put the engine's pool in the place of torch's: between convolutions, that spares two permutations."""
+    x = node.args[0]
+    if not isinstance(x, Node) or x.meta["val"].dim() != 4 or x.meta["val"].dtype != torch.float32:
+        return False
+    largest = node.target is aten.max_pool2d_with_indices.default
+    results = [user for user in node.users if largest and user.args[1:] == (0,)] if largest else [node]
+    if largest and (len(results) != 1 or any(user.users for user in node.users if user not in results)):
+        return False  # the places of the largest are read, too
+    (result,) = results
+    defaults = (
+        [None, None, [], [0, 0], [1, 1], False] if largest else [None, None, [], [0, 0], False, True, None]
+    )
+    given: list[Any] = [*node.args[1:], *defaults[len(node.args) :]]
+    kernel = _each(given[0], 2)
+    where = [_each(each, 2) for each in (given[1] or kernel, *given[2 : 4 if largest else 3])]
+    args = (channels_last(x, before=node), kernel, *where, *given[4 if largest else 3 :])
+    target = torch.ops.cpu.max_pool.default if largest else torch.ops.cpu.avg_pool.default
+    placed = call(node, target, args, val=permuted(result.meta["val"], [0, 2, 3, 1]), like=node)
+    replace(program, result, channels_first(placed, before=node))
+    return True
 
 
 def _placed(weights: Weights, node: Node) -> Node | None:

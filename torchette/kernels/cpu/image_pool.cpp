@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// cpu::max_pool and cpu::avg_pool: torchette/backends/cpu/operators/image_pool.py.
+#include "torchette/kernels/cpu/image.h"
+#include "torchette/kernels/cpu/panels.h"
+#include "torchette/kernels/simd.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+/// The taps [from, to) of a window that begins at `begin` that lie inside of `size` elements.
+struct Inside {
+  ptrdiff_t from, to;
+  Inside(ptrdiff_t begin, ptrdiff_t kernel, ptrdiff_t dilation, ptrdiff_t size) {
+    from = begin >= 0 ? 0 : (-begin + dilation - 1) / dilation;
+    to = begin < size ? (size - 1 - begin) / dilation + 1 : 0;
+    if (to > kernel) to = kernel;
+    if (to < from) to = from;
+  }
+};
+
+/// Folds the elements under a window, channel by channel: out = finish(fold(... fold(start, x0) ...)).
+template <typename Fold>
+void fold_window(const Window& w, const float* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, float start,
+                 float factor, const Fold& fold, float* out) {
+  const Inside z(z0, w.kernel[0], w.dilation[0], w.in[0]), y(y0, w.kernel[1], w.dilation[1], w.in[1]);
+  const Inside x(x0, w.kernel[2], w.dilation[2], w.in[2]);
+  const auto channels = static_cast<ptrdiff_t>(w.channels);
+  for (size_t c = 0; c < w.channels; c += kLanes) {
+    const size_t here = w.channels - c < kLanes ? w.channels - c : kLanes;
+    Vec value = broadcast(start);
+    for (ptrdiff_t kz = z.from; kz < z.to; ++kz)
+      for (ptrdiff_t ky = y.from; ky < y.to; ++ky) {
+        const float* in =
+            image +
+            (((z0 + kz * w.dilation[0]) * w.in[1] + y0 + ky * w.dilation[1]) * w.in[2] + x0) * channels +
+            static_cast<ptrdiff_t>(c);
+        for (ptrdiff_t kx = x.from; kx < x.to; ++kx) {
+          const float* p = in + kx * w.dilation[2] * channels;
+          value = fold(value, here == kLanes ? load(p) : load_partial(p, here));
+        }
+      }
+    value *= factor;
+    if (here == kLanes)
+      store(out + c, value);
+    else
+      store_partial(out + c, value, here);
+  }
+}
+
+/// Elements of a window that count in its mean: inside, or inside of the padded image.
+ptrdiff_t counted(ptrdiff_t begin, ptrdiff_t kernel, ptrdiff_t size, ptrdiff_t padding, bool padded) {
+  const ptrdiff_t first = padded || begin > 0 ? begin : 0, bound = padded ? size + padding : size;
+  const ptrdiff_t last = begin + kernel < bound ? begin + kernel : bound;
+  return last > first ? last - first : 0;
+}
+
+template <typename Body>
+void for_windows(Context& context, const Window& w, const Body& body) {
+  const size_t rows = static_cast<size_t>(w.out[0] * w.out[1]),
+               row = static_cast<size_t>(w.out[2]) * w.channels;
+  context.parallel_for(w.batch * rows, least_items(row * w.taps()), [&](size_t begin, size_t end, size_t) {
+    for (size_t r = begin; r < end; ++r) {
+      const auto place = static_cast<ptrdiff_t>(r % rows);
+      for (ptrdiff_t x = 0; x < w.out[2]; ++x)
+        body(r / rows, place / w.out[1] * w.stride[0] - w.padding[0],
+             place % w.out[1] * w.stride[1] - w.padding[1], x * w.stride[2] - w.padding[2],
+             r * row + static_cast<size_t>(x) * w.channels);
+    }
+  });
+}
+
+Error describe_pool(const char* op, const Tensor& input, Span<const int64_t> kernel,
+                    Span<const int64_t> stride, Span<const int64_t> padding, Span<const int64_t> dilation,
+                    bool ceil, Window& w, Tensor& out) {
+  TORCHETTE_CHECK(kernel.size() <= 3 && static_cast<ptrdiff_t>(kernel.size()) == input.dim() - 2,
+                  InvalidArgument, "%s: a window of %d dimensions for an input of %d", op,
+                  static_cast<int>(kernel.size()), static_cast<int>(input.dim()));
+  SizesType window[3];
+  for (size_t d = 0; d < kernel.size(); ++d) {
+    TORCHETTE_CHECK(
+        kernel[d] >= 1 && kernel[d] <= INT32_MAX && d < padding.size() && 2 * padding[d] <= kernel[d],
+        InvalidArgument, "%s: a window of %lld with such a padding", op, static_cast<long long>(kernel[d]));
+    window[d] = static_cast<SizesType>(kernel[d]);
+  }
+  TORCHETTE_TRY(describe_window(op, input, window, stride, padding, dilation, ceil, w));
+  SizesType sizes[5];
+  return check_result(op, out, result_sizes(w, w.channels, sizes));
+}
+
+}  // namespace
+
+static Error max_pool_out(Context& context, const Tensor& input, Span<const int64_t> kernel,
+                          Span<const int64_t> stride, Span<const int64_t> padding,
+                          Span<const int64_t> dilation, bool ceil_mode, Tensor& out) {
+  Window w;
+  TORCHETTE_TRY(describe_pool("max_pool", input, kernel, stride, padding, dilation, ceil_mode, w, out));
+  const float* const x = input.const_data_ptr<float>();
+  float* const to = out.mutable_data_ptr<float>();
+  const auto fold = [](Vec a, Vec b) __attribute__((always_inline)) {
+    return select(b != b, b, maximum(b, a));  // NaN wins, and stays: maximum gives its second operand then
+  };
+  for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
+    fold_window(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, -__builtin_inff(), 1.0f, fold, to + at);
+  });
+  return Error::Ok;
+}
+
+static Error avg_pool_out(Context& context, const Tensor& input, Span<const int64_t> kernel,
+                          Span<const int64_t> stride, Span<const int64_t> padding, bool ceil_mode,
+                          bool count_include_pad, Optional<int64_t> divisor, Tensor& out) {
+  Window w;
+  constexpr int64_t kOnes[] = {1, 1, 1};
+  TORCHETTE_TRY(describe_pool("avg_pool", input, kernel, stride, padding,
+                              {kOnes, kernel.size() <= 3 ? kernel.size() : 0}, ceil_mode, w, out));
+  TORCHETTE_CHECK(!divisor.has_value() || *divisor != 0, InvalidArgument, "avg_pool: a divisor of 0");
+  const float* const x = input.const_data_ptr<float>();
+  float* const to = out.mutable_data_ptr<float>();
+  const auto fold = [](Vec a, Vec b) __attribute__((always_inline)) { return a + b; };
+  for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
+    const ptrdiff_t begin[] = {z0, y0, x0};
+    double count = 1;
+    for (int d = 0; d < 3; ++d)
+      count *= static_cast<double>(counted(begin[d], w.kernel[d], w.in[d], w.padding[d], count_include_pad));
+    if (divisor.has_value()) count = static_cast<double>(*divisor);
+    fold_window(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, 0.0f, static_cast<float>(1.0 / count),
+                fold, to + at);
+  });
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(image_pool, TORCHETTE_KERNEL("cpu::max_pool.out", max_pool_out),
+                  TORCHETTE_KERNEL("cpu::avg_pool.out", avg_pool_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
