@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "torchette/extension/file_data_loader.h"
+#include "torchette/extension/kernel_threads.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/method_threads.h"
@@ -229,13 +230,14 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   }
   MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
   loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
-  const NumThreadsScope scope(num_threads_);
+  const NumThreadsScope scope(num_threads_ != 0 ? num_threads_ : default_num_threads());
   Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer, data_map_.get());
   if (!method.ok()) return method.error();
   loaded->method = std::make_unique<Method>(std::move(*method));
 #ifndef __wasm__  // WebAssembly has no threads
   loaded->threads = MethodThreads::make(*loaded->method, num_threads());
 #endif
+  loaded->method->set_threads(kernel_threads(num_threads()));
   for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {
     if (!loaded->method->output_needs_memory(i)) continue;
     const Result<TensorInfo> info = meta->output_tensor_meta(i);

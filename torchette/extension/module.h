@@ -69,8 +69,8 @@ class Module {
   Result<MethodMeta> method_meta(const std::string& method_name);
 
   /// How many threads methods that are loaded from now on may use, for chains that may run at the same time
-  /// and in backends; as many as set_num_threads() of torchette/runtime/threads.h says (1 at first) where
-  /// this is not called. Error: InvalidArgument (0).
+  /// and in backends; as many as set_num_threads() of torchette/runtime/threads.h says (the
+  /// physical cores at first) where this is not called. Error: InvalidArgument (0).
   Error set_num_threads(size_t count);
 
   /// `planned_memory` is used instead of memory of its own. Where a backend is missing or refuses and the

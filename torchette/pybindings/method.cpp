@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "torchette/extension/event_recorder.h"
+#include "torchette/extension/kernel_threads.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/parallel_method.h"
@@ -109,10 +110,11 @@ class LoadedMethod {
                             : std::nullopt);
     EventTracer* tracer = program_->etdump();
     if (recorder_.has_value()) tracer = &*recorder_;
-    const NumThreadsScope scope(threads);
+    const NumThreadsScope scope(threads != 0 ? threads : extension::default_num_threads());
     const std::unique_lock<std::mutex> turn = etdump_turn();
     method_.emplace(
         unwrap(program_->program().load_method(name.c_str(), &*memory_, tracer, program_->data_map())));
+    method_->set_threads(extension::kernel_threads(num_threads()));
     constexpr size_t kMost = 256;  // more than there are chains are of no use
     threads = std::min(num_threads(), kMost);
     if (threads < 2) return;
@@ -354,7 +356,8 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
     take_log();
     if (const Error error = set_num_threads(count); error != Error::Ok) throw runtime_fault(error);
   });
-  m.def("num_threads", &num_threads);
+  m.def("num_threads", &extension::default_num_threads);
+  m.def("physical_cores", &extension::physical_cores);
   nb::class_<LoadedMethod>(m, "Method")
       .def("execute", &LoadedMethod::execute, nb::arg("inputs"), nb::arg("observer") = nb::none(),
            nb::arg("chosen") = std::set<std::pair<int32_t, uint32_t>>())

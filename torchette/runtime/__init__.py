@@ -537,7 +537,8 @@ class Program:
     def load_method(self, name: str, *, threads: int | None = None, tracing: bool = False) -> Method:
         """Loads a method: all checks of the file are done, its memory is allocated, its buffers have their first values.
 
-        It may use `threads` threads, or as many as `Runtime.set_num_threads` says (1 at first). Chains that need nothing of
+        It may use `threads` threads, or as many as `Runtime.set_num_threads` says (the physical cores at first): kernels
+        divide their loops among them. Chains that need nothing of
         each other then run at the same time, see `ExecutorchBackendConfig(parallel=...)`, and results are the same, bit by bit.
         A backend uses as many too, at most one for each processor, unless an option of its own says how many.
 
@@ -905,13 +906,14 @@ class Runtime:
         return Runtime._instance
 
     def set_num_threads(self, count: int) -> None:
-        """How many threads methods that are loaded from now on may use where `load_method` does not say; 1 at first. See
+        """How many threads methods that are loaded from now on may use where `load_method` does not say; the physical cores at
+        first. See
         docs/threads.md. InputError if it is no whole number from 1."""
         _module().set_num_threads(_thread_count(count))
 
     @property
     def num_threads(self) -> int:
-        """What `set_num_threads` has said."""
+        """What `set_num_threads` has said, else the physical cores."""
         return _module().num_threads()
 
     @property

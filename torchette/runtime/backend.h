@@ -50,8 +50,8 @@ class BackendInitContext : public Traced {
 class BackendExecutionContext : public Context {
  public:
   explicit BackendExecutionContext(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced(),
-                                   const Method* method = nullptr)
-      : Context(temp_allocator, traced), method_(method) {}
+                                   const Method* method = nullptr, Threads* threads = nullptr)
+      : Context(temp_allocator, traced, threads), method_(method) {}
   /// Scratch memory that is valid until execute() returns; null when there is not enough.
   void* allocate(size_t size, size_t alignment = MemoryAllocator::kDefaultAlignment) {
     return allocate_temp(size, alignment);

@@ -62,6 +62,7 @@ class MethodParts : protected Traced {
   size_t plan_;
   MemoryManager* memory_;
   const NamedDataMap* external_;  // null where there is none
+  Threads* threads_ = nullptr;    // null: the one that executes is alone
   Span<Value> values_;
   uint8_t* flags_ = nullptr;  // of each value
   Span<Instruction> instructions_;
@@ -136,6 +137,9 @@ class Method : private MethodParts {
   /// How often one execution may jump back, over all loops: it bounds what a file can make of an execution,
   /// since between two jumps back each instruction runs once. 2^32 - 1 where it is not set.
   void set_max_turns(uint32_t turns) { max_turns_ = turns; }
+  /// Gives kernels threads for their loops (Context::parallel_for); null, as at first, takes them away. They must
+  /// outlive the method. Results are the same, bit by bit.
+  void set_threads(Threads* threads) { threads_ = threads; }
   /// Forgets a started stepwise execution, and a cancel() that came too late for the last one.
   Error reset_execution();
   /// Gives mutable buffers the values that they had after load.
@@ -157,7 +161,7 @@ class Method : private MethodParts {
   Error run(const Instruction& instruction, BackendExecutionContext& context);
   Error run_control(const Control& control, BackendExecutionContext& context);
   BackendExecutionContext context() const {
-    return BackendExecutionContext(memory_->temp_allocator(), *this, this);
+    return BackendExecutionContext(memory_->temp_allocator(), *this, this, threads_);
   }
   // with a tracer: method_trace.cpp
   void trace(EventTracer* event_tracer);

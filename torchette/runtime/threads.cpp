@@ -14,7 +14,7 @@
 namespace torchette {
 namespace {
 
-size_t set_count = 1;
+size_t set_count = 0;  // nobody has said
 TORCHETTE_THREAD_LOCAL size_t loading_count = 0;  // 0: the one above
 
 }  // namespace
@@ -29,8 +29,10 @@ Error set_num_threads(size_t count) {
 }
 
 size_t num_threads() {
-  return loading_count != 0 ? loading_count : __atomic_load_n(&set_count, __ATOMIC_RELAXED);
+  const size_t count = loading_count != 0 ? loading_count : __atomic_load_n(&set_count, __ATOMIC_RELAXED);
+  return count != 0 ? count : 1;
 }
+bool num_threads_is_set() { return loading_count != 0 || __atomic_load_n(&set_count, __ATOMIC_RELAXED) != 0; }
 
 NumThreadsScope::NumThreadsScope(size_t count) : before_(loading_count) {
   if (count != 0) loading_count = count;

@@ -9,12 +9,16 @@
 
 namespace torchette {
 
-/// Of methods that are loaded from now on, by any thread; 1 where nobody has said otherwise. A backend uses
+/// Of methods that are loaded from now on, by any thread; where nobody has said, 1, or what stands above the core
+/// takes: default_num_threads() of torchette/extension/kernel_threads.h. A backend uses
 /// as many, at most one for each processor, unless an option of its own says how many. Error: InvalidArgument
 /// (0).
 Error set_num_threads(size_t count);
 /// What the method that this thread is loading may use; asked when nothing is loaded, what was set.
 size_t num_threads();
+
+/// Whether somebody has said how many, for the process or for what this thread is loading.
+bool num_threads_is_set();
 
 /// While one lives, methods that this thread loads may use `count` threads; 0: as many as was set.
 class NumThreadsScope {

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Workers wait for the next loop in a short spin, since kernels follow each other in microseconds, and then sleep. The
+// caller takes parts too and waits for no worker that has not taken one: who wakes too late finds the loop closed.
+#include "torchette/extension/kernel_threads.h"
+
+#ifndef __wasm__
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#ifdef __linux__
+#include <sched.h>
+
+#include <cstdio>
+#include <set>
+#include <string>
+#endif
+#endif
+
+namespace torchette::extension {
+
+#ifdef __wasm__
+
+size_t physical_cores() { return 1; }
+Threads* kernel_threads(size_t) { return nullptr; }
+
+#else
+
+namespace {
+
+constexpr size_t kMost = 256;
+// So long a worker looks for the next loop before it sleeps.
+constexpr std::chrono::microseconds kSpin{100};
+// Parts for each thread: who is disturbed takes fewer.
+constexpr size_t kParts = 4;
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield");
+#endif
+}
+
+class Pool {
+ public:
+  static Pool& get() {
+    static Pool* const pool = new Pool;  // never ends: its threads may outlive static destructors
+    return *pool;
+  }
+
+  /// False where another loop runs.
+  bool run(size_t threads, size_t items, size_t part_size, Threads::Part part, const void* argument) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    grow(threads - 1);
+    part_ = part;
+    argument_ = argument;
+    items_ = items;
+    part_size_ = part_size;
+    threads_ = threads;
+    next_.store(0, std::memory_order_relaxed);
+    ticket_.store(1, std::memory_order_relaxed);
+    inside_.store(kOpen, std::memory_order_release);
+    turn_.fetch_add(1);
+    if (asleep_.load() > 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      wake_.notify_all();
+    }
+    take_parts(0);
+    inside_.fetch_and(~kOpen, std::memory_order_acq_rel);
+    for (size_t spins = 0; inside_.load(std::memory_order_acquire) != 0; ++spins)
+      if (spins < 10000)
+        pause();
+      else
+        std::this_thread::yield();
+    busy_.store(false, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kOpen = uint32_t{1} << 31;
+
+  void grow(size_t workers) {
+    for (; workers_ < std::min(workers, kMost); ++workers_) std::thread([this] { work(); }).detach();
+  }
+
+  void take_parts(size_t worker) {
+    for (;;) {
+      const size_t begin = next_.fetch_add(part_size_, std::memory_order_relaxed);
+      if (begin >= items_) return;
+      part_(argument_, begin, std::min(begin + part_size_, items_), worker);
+    }
+  }
+
+  /// Enters the loop if it is open still.
+  bool enter() {
+    uint32_t inside = inside_.load(std::memory_order_acquire);
+    while ((inside & kOpen) != 0)
+      if (inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acq_rel)) return true;
+    return false;
+  }
+
+  void work() {
+    uint64_t seen = 0;
+    for (;;) {
+      const auto until = std::chrono::steady_clock::now() + kSpin;
+      while (turn_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < until)
+        for (int i = 0; i < 32 && turn_.load(std::memory_order_relaxed) == seen; ++i) pause();
+      if (turn_.load() == seen) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        ++asleep_;
+        wake_.wait(lock, [&] { return turn_.load() != seen; });
+        --asleep_;
+      }
+      seen = turn_.load(std::memory_order_acquire);
+      if (!enter()) continue;
+      const size_t worker = ticket_.fetch_add(1, std::memory_order_relaxed);
+      if (worker < threads_) take_parts(worker);
+      inside_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+  }
+
+  std::atomic<bool> busy_{false};
+  // the loop that runs
+  Threads::Part part_;
+  const void* argument_;
+  size_t items_, part_size_, threads_;
+  std::atomic<size_t> next_{0}, ticket_{0};
+  std::atomic<uint32_t> inside_{0};  // workers in it, and kOpen while more may come
+  std::atomic<uint64_t> turn_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<size_t> asleep_{0};
+  size_t workers_ = 0;
+};
+
+class OfPool final : public Threads {
+ public:
+  explicit OfPool(size_t count) : count_(count) {}
+  size_t count() const override { return count_; }
+  void run(size_t items, size_t least, Part part, const void* argument) override {
+    const size_t even = (items + count_ * kParts - 1) / (count_ * kParts);
+    const size_t part_size = std::max(even, least);
+    if (part_size >= items || !Pool::get().run(count_, items, part_size, part, argument))
+      part(argument, 0, items, 0);
+  }
+
+ private:
+  size_t count_;
+};
+
+}  // namespace
+
+Threads* kernel_threads(size_t count) {
+  if (count < 2) return nullptr;
+  static std::mutex mutex;
+  static auto* const made = new std::map<size_t, std::unique_ptr<OfPool>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<OfPool>& threads = (*made)[std::min(count, kMost)];
+  if (threads == nullptr) threads = std::make_unique<OfPool>(std::min(count, kMost));
+  return threads.get();
+}
+
+size_t physical_cores() {
+#ifdef __linux__
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) {
+    std::set<std::string> cores;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &mask)) continue;
+      // Processors of one core name the same siblings.
+      const std::string path = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
+      std::string siblings = std::to_string(cpu);
+      if (FILE* file = std::fopen(path.c_str(), "r"); file != nullptr) {
+        char text[256];
+        if (std::fgets(text, sizeof(text), file) != nullptr) siblings = text;
+        std::fclose(file);
+      }
+      cores.insert(siblings);
+    }
+    if (!cores.empty()) return cores.size();
+  }
+#endif
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+#endif
+
+size_t default_num_threads() { return num_threads_is_set() ? num_threads() : physical_cores(); }
+
+}  // namespace torchette::extension
