@@ -50,8 +50,8 @@ from torchette.model import Model
 from torchette.quantization import pt2e
 from torchette.runtime import kernel_level
 
-# Backends that are no delegate: the kernels of this package. "auto" is what is fastest everywhere without a library.
-PORTABLE = ("auto", "portable")
+# What is fastest everywhere without a library: the CPU engine.
+AUTO = "cpu"
 
 # Arguments of older versions -> where they are now.
 _MOVED = {
@@ -230,9 +230,10 @@ def compile(
             The first two become the method "forward". Nothing of it is changed.
         args, kwargs: example inputs; their dtypes, ranks and, but for dynamic dimensions, shapes are fixed.
         dynamic_shapes: as for `torch.export.export`; a range, `Dim("n", min=2, max=128)`, is checked when inputs are set.
-        backend: what runs the model. "portable": the kernels of this package, in a file that ExecuTorch runs, too; "xnnpack"
-            or another folder of `torchette.backends`; a `Partitioner`; a list of them, asked in order; or method name ->
-            those. "auto", the default, means "portable" for now. What a backend does not take, the kernels run.
+        backend: what runs the model. "auto", the default, is "cpu": the CPU engine, fused kernels on packed weights, on
+            every processor; "portable": kernels without it, in a file that ExecuTorch runs, too; "xnnpack" or another folder
+            of `torchette.backends`; a `Partitioner`; a list of them, asked in order; or method name -> those. What a
+            backend does not take, the kernels run.
         quantizer: of torchao's (`torchao.quantization.pt2e.quantizer.Quantizer`), or a list of them. The model is observed
             on `calibration` and converted. Without a backend for it a quantized model runs correctly, but no faster: integers
             are computed in floats.
@@ -390,8 +391,14 @@ def _partitioners(backend: Any, methods: Mapping[str, Any]) -> dict[str, list[An
     if isinstance(backend, Mapping):
         return {name: _partitioners(given, {name: None})[name] for name, given in backend.items()}
     given = list(backend) if isinstance(backend, (list, tuple)) else [backend]
-    found = [partitioner_named(one) if isinstance(one, str) else one for one in given if one not in PORTABLE]
-    return dict.fromkeys(methods, found)
+    return {method: [one for name in given for one in partitioners_of(name)] for method in methods}
+
+
+def partitioners_of(backend: Any) -> list[Any]:
+    """What a name, or a partitioner, stands for: "portable" for none."""
+    if not isinstance(backend, str):
+        return [backend]
+    return [] if backend == "portable" else [partitioner_named(AUTO if backend == "auto" else backend)]
 
 
 def _by_method(calibration: Any, methods: Mapping[str, Any]) -> dict[str, Any]:

@@ -201,7 +201,7 @@ class _BufferCache:
     def __init__(self, decoder: Decoder, position: Tensor) -> None:
         self._decoder, self._position = decoder, position
 
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, layer: int, **_: object) -> tuple[Tensor, Tensor]:
         all_keys = self._decoder.get_buffer(f"keys_{layer}")
         all_values = self._decoder.get_buffer(f"values_{layer}")
         all_keys.index_copy_(2, self._position, keys)

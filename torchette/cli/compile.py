@@ -66,7 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         action="append",
         metavar="NAME",
-        help="what runs the model: auto (the default), portable, xnnpack or another backend; repeat to ask several in order",
+        help="what runs the model: auto (the default: cpu), cpu, portable, xnnpack or another; repeat to ask several in order",
     )
     parser.add_argument("--fallback", action="store_true", help="let the file also run without the backend")
     parser.add_argument(
@@ -155,11 +155,13 @@ def _edge(options: argparse.Namespace, progress: Any = None) -> Any:
 
 def _pipeline(options: argparse.Namespace) -> Any:
     """The stages and passes that these options lead to."""
+    from torchette._compile import partitioners_of
     from torchette.exir import pipeline
-    from torchette.exir.delegation.delegate import partitioner_named
 
-    names = [name for name in options.backend or () if name not in ("auto", "portable")]
-    return pipeline.build(_edge(options), partitioners=[partitioner_named(name) for name in names])
+    partitioners = [one for name in options.backend or ("auto",) for one in partitioners_of(name)]
+    target = [run for one in partitioners for run in one.target_passes()]
+    delegating = [one for one in partitioners if not one.target_passes()]
+    return pipeline.build(_edge(options), partitioners=delegating, target=target)
 
 
 def _print_until(options: argparse.Namespace) -> int:
