@@ -122,8 +122,20 @@ TORCHETTE_INLINE void store_partial(float* p, Vec v, size_t n) {
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1u), v);
 #elif defined(__AVX2__)
-  const VecInt lane = {0, 1, 2, 3, 4, 5, 6, 7};
-  _mm256_maskstore_ps(p, reinterpret_cast<__m256i>(lane < broadcast(static_cast<int32_t>(n))), v);
+  // AMD's processors take some 20 times as long for a masked store as for a plain one.
+  if (n >= kLanes) return store(p, v);
+  __m128 part = _mm256_castps256_ps128(v);
+  if ((n & 4) != 0) {
+    _mm_storeu_ps(p, part);
+    part = _mm256_extractf128_ps(v, 1);
+    p += 4;
+  }
+  if ((n & 2) != 0) {
+    _mm_storel_pi(reinterpret_cast<__m64*>(p), part);
+    part = _mm_movehl_ps(part, part);
+    p += 2;
+  }
+  if ((n & 1) != 0) _mm_store_ss(p, part);
 #else
   float lanes[kLanes];
   store(lanes, v);

@@ -114,13 +114,13 @@ float exponentials(float* scores, float most, size_t seen, size_t count) {
   const Vec shift = broadcast(most);
   size_t j = 0;
   for (; j + kLanes <= seen; j += kLanes) {
-    const Vec e = exp_f(load(scores + j) - shift);
+    const Vec e = exp_of_negative(load(scores + j) - shift);
     store(scores + j, e);
     sum += e;
   }
   float total = horizontal_sum(sum);
   for (; j < count; ++j) {
-    scores[j] = j < seen ? exp_f(scores[j] - most) : 0.0f;
+    scores[j] = j < seen ? exp_of_negative(scores[j] - most) : 0.0f;
     total += scores[j];
   }
   return total;

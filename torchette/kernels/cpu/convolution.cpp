@@ -11,15 +11,22 @@ namespace TORCHETTE_ISA {
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
 constexpr size_t kLeastRows = kLanes >= 8 ? 56 : 8;
 
+// The last vector overlaps the one before it, which is cheaper than a part of one.
 TORCHETTE_INLINE void copy_floats(float* to, const float* from, size_t count) {
-  size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
-  if (i < count) store_partial(to + i, load_partial(from + i, count - i), count - i);
+  if (count < kLanes) {
+    if (count > 0) store_partial(to, load_partial(from, count), count);
+    return;
+  }
+  for (size_t i = 0; i < count - kLanes; i += kLanes) store(to + i, load(from + i));
+  store(to + count - kLanes, load(from + count - kLanes));
 }
 TORCHETTE_INLINE void zero_floats(float* to, size_t count) {
-  size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(to + i, Vec{});
-  if (i < count) store_partial(to + i, Vec{}, count - i);
+  if (count < kLanes) {
+    if (count > 0) store_partial(to, Vec{}, count);
+    return;
+  }
+  for (size_t i = 0; i < count - kLanes; i += kLanes) store(to + i, Vec{});
+  store(to + count - kLanes, Vec{});
 }
 
 /// Rows [kernel, C of a group] of pixels [first, first + count) of an image.
