@@ -88,6 +88,49 @@ void neighbours(const Row& row, size_t panel, size_t channels, ptrdiff_t x, ptrd
   }
 }
 
+// Neighbours of a row that slide over its pixels together, a vector of channels at a time.
+constexpr int kSliding = 8;
+
+/// The same for windows of kTaps neighbouring pixels that move by one: each pixel is read once for all
+/// windows that it is in. Results x to x + kSliding of a vector of channels, `weight` being that vector's.
+template <int kTaps>
+void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
+  const Window& w = *row.window;
+  const auto c = static_cast<ptrdiff_t>(w.channels);
+  const Vec bias = row.bias != nullptr ? load(row.bias + channel) : Vec{};
+  Vec acc[kSliding];
+#pragma GCC unroll 8
+  for (int i = 0; i < kSliding; ++i) acc[i] = bias;
+  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
+    const ptrdiff_t z = row.z + kz * w.dilation[0];
+    if (z < 0 || z >= w.in[0]) continue;
+    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky) {
+      const ptrdiff_t y = row.y + ky * w.dilation[1];
+      if (y < 0 || y >= w.in[1]) continue;
+      const float* in =
+          row.image + ((z * w.in[1] + y) * w.in[2] + x - w.padding[2]) * c + static_cast<ptrdiff_t>(channel);
+      const float* const taps = weight + (kz * w.kernel[1] + ky) * kTaps * static_cast<ptrdiff_t>(kPanel);
+      Vec filter[kTaps];
+#pragma GCC unroll 8
+      for (int t = 0; t < kTaps; ++t) filter[t] = load(taps + t * static_cast<int>(kPanel));
+#pragma GCC unroll 16
+      for (int j = 0; j < kSliding + kTaps - 1; ++j, in += c) {
+        const Vec pixel = load(in);
+#pragma GCC unroll 8
+        for (int t = 0; t < kTaps; ++t)
+          if (j >= t && j - t < kSliding) acc[j - t] = fma(pixel, filter[t], acc[j - t]);
+      }
+    }
+  }
+  const Vec low = broadcast(row.low), high = broadcast(row.high);
+#pragma GCC unroll 8
+  for (int i = 0; i < kSliding; ++i) {
+    const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
+    if (row.residual != nullptr) acc[i] += load(row.residual + at);
+    store(row.out + at, clamp(acc[i], low, high));
+  }
+}
+
 /// The first place whose window lies inside from its first tap on, and the end of those that do to their last
 /// one.
 void inner_places(const Window& w, ptrdiff_t& from, ptrdiff_t& to) {
@@ -111,6 +154,14 @@ void panel_of_row(const Row& row, size_t panel, size_t channels, ptrdiff_t inner
   };
   ptrdiff_t x = 0;
   for (; x < inner_from; ++x) at_end(x);
+  const bool slides = kWhole && w.stride[2] == 1 && w.dilation[2] == 1;
+  if (slides && (w.kernel[2] == 3 || w.kernel[2] == 5))
+    for (; x + kSliding <= inner_to; x += kSliding)
+      for (size_t v = 0; v < kPanelVectors; ++v) {
+        const float* const weight = row.weight + panel * w.taps() * kPanel + v * kLanes;
+        const size_t channel = panel * kPanel + v * kLanes;
+        w.kernel[2] == 3 ? slide<3>(row, weight, channel, x) : slide<5>(row, weight, channel, x);
+      }
   for (; x + kNeighbours <= inner_to; x += kNeighbours)
     neighbours<kNeighbours, kWhole>(row, panel, channels, x, 0, w.kernel[2]);
   for (; x < inner_to; ++x) neighbours<1, kWhole>(row, panel, channels, x, 0, w.kernel[2]);

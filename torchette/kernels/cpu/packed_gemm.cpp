@@ -38,11 +38,13 @@ struct Tile {
   float low, high;
 };
 
-/// C tile = clamp(A tile x panels + bias + residual). Rows go in groups of three off one pointer, which
-/// spares address registers.
-template <int kRows, int kPanels>
+constexpr int kOfPanel = static_cast<int>(kPanelVectors);
+
+/// C tile = clamp(A tile x panels + bias + residual), for so many vectors of columns. Rows go in groups of
+/// three off one pointer, which spares address registers.
+template <int kRows, int kVectors>
 void compute(const Tile& t) {
-  constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
+  constexpr int kPanels = (kVectors + kOfPanel - 1) / kOfPanel;
   Vec acc[kRows][kVectors] = {};
   const float* group[(kRows + 2) / 3];
 #pragma GCC unroll 8
@@ -53,9 +55,7 @@ void compute(const Tile& t) {
   for (size_t k = 0; k < t.depth; ++k) {
     Vec w[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
-      w[v] = load(panel[v / static_cast<int>(kPanelVectors)] + k * kPanel +
-                  static_cast<size_t>(v) % kPanelVectors * kLanes);
+    for (int v = 0; v < kVectors; ++v) w[v] = load(panel[v / kOfPanel] + k * kPanel + v % kOfPanel * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const Vec a = broadcast(group[i / 3][(i % 3) * t.a_row]);
@@ -83,14 +83,18 @@ void compute(const Tile& t) {
 
 using Compute = void (*)(const Tile&);
 
-template <int kPanels, int... kRow>
+template <int kVectors, int... kRow>
 Compute pick(size_t rows, std::integer_sequence<int, kRow...>) {
-  static constexpr Compute kTiles[] = {compute<kRow + 1, kPanels>...};
+  static constexpr Compute kTiles[] = {compute<kRow + 1, kVectors>...};
   return kTiles[rows - 1];
 }
 template <int kPanels>
 Compute of_panels(size_t rows) {
-  return pick<kPanels>(rows, std::make_integer_sequence<int, max_rows(kPanels)>{});
+  return pick<kPanels * kOfPanel>(rows, std::make_integer_sequence<int, max_rows(kPanels)>{});
+}
+/// Of the first half of a panel.
+Compute of_half(size_t rows) {
+  return pick<kOfPanel / 2>(rows, std::make_integer_sequence < int, kOfPanel<2 ? 0 : max_rows(1)>{});
 }
 
 /// How many panels a tile of so many rows has at most.
@@ -181,8 +185,9 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
             t.c = result;
             t.residual_row = t.c_row = kPanel;
           }
-          tile_of(rows, panels)(t);
-          if (ends) activate(left, t.c, t.c_row, rows, width);
+          const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
+          (half ? of_half(rows) : tile_of(rows, panels))(t);
+          if (ends) activate(left, t.c, t.c_row, rows, columns);
           for (size_t r = 0; columns < width && r < rows; ++r)
             memcpy(c + static_cast<ptrdiff_t>(r) * product.c_row, result + r * kPanel,
                    columns * sizeof(float));
