@@ -2,6 +2,7 @@
 // cpu::convolution: torchette/backends/cpu/operators/convolution.py. Each pixel of the result is a row of
 // what lies under its window, times the packed filter; the rows of some pixels are gathered at a time.
 #include "torchette/kernels/cpu/image.h"
+#include "torchette/kernels/cpu/image_winograd.h"
 #include "torchette/kernels/cpu/packed_gemm.h"
 
 namespace torchette {
@@ -29,9 +30,8 @@ TORCHETTE_INLINE void zero_floats(float* to, size_t count) {
   store(to + count - kLanes, Vec{});
 }
 
-/// Rows [kernel, C of a group] of pixels [first, first + count) of an image.
-static void gather(const Window& w, const float* image, size_t group, size_t channels, size_t first,
-                   size_t count, float* to) {
+void gather_windows(const Window& w, const float* image, size_t group, size_t channels, size_t first,
+                    size_t count, float* to) {
   const ptrdiff_t c = static_cast<ptrdiff_t>(channels), all = static_cast<ptrdiff_t>(w.channels);
   const ptrdiff_t plane = w.out[1] * w.out[2];
   // Neighbours in a row of the image are neighbours in memory.
@@ -120,6 +120,9 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
     }
     return Error::Ok;
   }
+  if (groups == 1 && winograd_pays(w, product.n) &&
+      convolve_by_winograd(context, w, input.const_data_ptr<float>(), of_group(0)))
+    return Error::Ok;
   // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
   size_t rows = kGathered / (product.k + 1);
   if (rows < kLeastRows) rows = kLeastRows;
@@ -145,8 +148,8 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
                              const size_t of_image = (first + i) % pixels;
                              const size_t part =
                                  pixels - of_image < count - i ? pixels - of_image : count - i;
-                             gather(w, images + (first + i) / pixels * image, group, channels, of_image, part,
-                                    gathered + i * product.k);
+                             gather_windows(w, images + (first + i) / pixels * image, group, channels,
+                                            of_image, part, gathered + i * product.k);
                              i += part;
                            }
                            PackedProduct part = of_group(group).rows(first, count);

@@ -67,6 +67,11 @@ inline Error describe_window(const char* op, const Tensor& input, const SizesTyp
   return Error::Ok;
 }
 
+/// What lies under the windows of pixels [first, first + count) of the result: rows [kernel, channels of a
+/// group], zeros outside of the image. In convolution.cpp.
+void gather_windows(const Window& window, const float* image, size_t group, size_t channels, size_t first,
+                    size_t count, float* to);
+
 /// Sizes of the result with so many channels: the tensor's dimensions, at most five.
 inline Span<const SizesType> result_sizes(const Window& window, size_t channels, SizesType (&sizes)[5]) {
   sizes[0] = static_cast<SizesType>(window.batch);
