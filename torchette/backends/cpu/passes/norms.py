@@ -22,6 +22,7 @@ class _Norm(NamedTuple):
     """A normalised value before its weight."""
 
     x: Node
+    shape: list[int]
     eps: float
     centred: bool
     end: Node
@@ -32,7 +33,7 @@ def place_norms(program: ExportedProgram) -> ExportedProgram:
     weights = Weights(program)
     whole = sum(_place_whole(program, node) for node in calls(program, aten.native_layer_norm.default))
     by_hand = 0
-    for node in calls(program, aten.rsqrt.default, aten.sqrt.default):
+    for node in calls(program, aten.rsqrt.default, aten.sqrt.default, aten.pow.Tensor_Scalar):
         found = _by_hand(weights, node)
         if found is not None:
             _place(program, weights, found)
@@ -57,74 +58,140 @@ def _place_whole(program: ExportedProgram, node: Node) -> bool:
 
 def _place(program: ExportedProgram, weights: Weights, norm: _Norm) -> None:
     """Put an operator in the place of a norm, with the weight and the bias that follow it."""
-    end, length = norm.end, norm.x.meta["val"].shape[-1]
-    weight, end = _constant_operand(weights, end, aten.mul.Tensor, length)
+    weight, end = _constant_operand(weights, norm.end, aten.mul.Tensor, norm.shape)
     bias = None
     if norm.centred and weight is not None:
-        bias, end = _constant_operand(weights, end, aten.add.Tensor, length)
+        bias, end = _constant_operand(weights, end, aten.add.Tensor, norm.shape)
     if norm.centred:
-        target, args = cpu.layer_norm.default, (norm.x, weight, bias, [length], norm.eps)
+        target, args = cpu.layer_norm.default, (norm.x, weight, bias, norm.shape, norm.eps)
     else:
-        target, args = cpu.rms_norm.default, (norm.x, weight, [length], norm.eps)  # type: ignore[assignment]
+        target, args = cpu.rms_norm.default, (norm.x, weight, norm.shape, norm.eps)  # type: ignore[assignment]
     replace(program, end, call(end, target, args, val=end.meta["val"], like=end))
 
 
-def _constant_operand(weights: Weights, node: Node, target: Any, length: int) -> tuple[Node | None, Node]:
-    """The stored vector that a value's only reader combines it with, and that reader."""
+def _constant_operand(
+    weights: Weights, node: Node, target: Any, shape: list[int]
+) -> tuple[Node | None, Node]:
+    """The stored tensor of this shape that a value's only reader combines it with, and that reader."""
     users = list(node.users)
     if len(users) == 1 and users[0].target is target and not users[0].kwargs:
         (user,) = users
         other = user.args[1] if user.args[0] is node else user.args[0]
-        vector = weights.get(other)
-        if vector is not None and tuple(vector.shape) == (length,):
-            return other, user  # type: ignore[return-value]
+        tensor = weights.get(other)
+        if tensor is not None and isinstance(other, Node):
+            sizes = list(tensor.shape)
+            if sizes == shape:
+                return other, user
+            # Dimensions of one element in front, as channels have them that were first.
+            if sizes[-len(shape) :] == shape and set(sizes[: -len(shape)]) == {1}:
+                return weights.packed(other, ("shape", *shape), lambda tensor: tensor.reshape(shape)), user
     return None, node
 
 
 def _by_hand(weights: Weights, root: Node) -> _Norm | None:
     """x / sqrt(mean(x^2) + eps), of x as it is or less its mean."""
+    inverse = root.target is aten.rsqrt.default
+    if root.target is aten.pow.Tensor_Scalar:
+        if root.args[1] not in (0.5, -0.5):
+            return None
+        inverse = root.args[1] == -0.5
     shifted = root.args[0]
     if not isinstance(shifted, Node) or shifted.target is not aten.add.Tensor or shifted.kwargs:
         return None
-    mean, eps = shifted.args[0], weights.number(shifted.args[1])
+    spread, eps = shifted.args[0], weights.number(shifted.args[1])
     if eps is None:
-        mean, eps = shifted.args[1], weights.number(shifted.args[0])
-    square = _mean_of(mean)
-    x = _squared(weights, square)
-    if eps is None or x is None or x.meta["val"].dtype != torch.float32:
+        spread, eps = shifted.args[1], weights.number(shifted.args[0])
+    found = _quotient(weights, root, inverse)
+    if eps is None or found is None:
         return None
-    if not isinstance(x.meta["val"].shape[-1], int) or len(root.users) != 1:
+    x, end = found
+    centre = _centre(x)
+    shape = _variance_of(spread, centre) if centre is not None else None
+    if shape is None:
+        source, shape = _mean_of(spread)
+        if source is None or _squared(weights, source) is not x:
+            return None
+        if centre is not None and _mean_of(x.args[1]) != (centre, shape):
+            centre = None
+    x = centre if centre is not None else x
+    val = x.meta["val"]
+    if val.dtype != torch.float32 or not all(isinstance(size, int) for size in shape):
         return None
-    (end,) = root.users
-    if root.target is aten.rsqrt.default:
-        divided = end.target is aten.mul.Tensor and {*end.args} == {x, root}
-    else:
-        divided = end.target is aten.div.Tensor and end.args[0] is x and end.args[1] is root
-        reciprocal = end.target is aten.reciprocal.default and len(end.users) == 1
-        if reciprocal:
-            (product,) = end.users
-            divided = product.target is aten.mul.Tensor and {*product.args} == {x, end}
-            end = product
-    if not divided or not same_shape(end.meta["val"].shape, x.meta["val"].shape):
-        return None
-    centre = x.args[0] if x.target is aten.sub.Tensor and not x.kwargs else None
-    if isinstance(centre, Node) and _mean_of(x.args[1]) is centre:
-        return _Norm(centre, eps, True, end)
-    return _Norm(x, eps, False, end)
+    return (
+        _Norm(x, shape, eps, centre is not None, end)
+        if same_shape(end.meta["val"].shape, val.shape)
+        else None
+    )
 
 
-def _mean_of(node: Any) -> Any:
-    """What a value is the mean of, along the last dimension, which it keeps."""
-    if not isinstance(node, Node) or node.target is not aten.mean.dim or not isinstance(node.args[0], Node):
+def _quotient(weights: Weights, root: Node, inverse: bool) -> tuple[Node, Node] | None:
+    """What is divided by a root, and the quotient; the root, or its inverse, is read there alone."""
+    if len(root.users) != 1:
         return None
-    last = node.args[0].meta["val"].dim() - 1
-    dims = [dim % (last + 1) for dim in node.args[1] or ()]  # type: ignore[union-attr, operator]
-    return node.args[0] if dims == [last] and len(node.args) > 2 and node.args[2] else None
+    (user,) = root.users
+    if not inverse and user.target is aten.div.Tensor:
+        return (user.args[0], user) if user.args[1] is root and isinstance(user.args[0], Node) else None
+    while user.target is aten.reciprocal.default and not inverse:
+        root, inverse = user, True
+        if len(root.users) != 1:
+            return None
+        (user,) = root.users
+    if not inverse or user.target is not aten.mul.Tensor:
+        return None
+    x = user.args[1] if user.args[0] is root else user.args[0]
+    if weights.number(x) == 1 and len(user.users) == 1:  # 1 / sqrt(...)
+        root, (user,) = user, user.users
+        x = user.args[1] if user.args[0] is root else user.args[0]
+        if user.target is not aten.mul.Tensor:
+            return None
+    return (x, user) if isinstance(x, Node) and x is not root else None
 
 
-def _squared(weights: Weights, node: Any) -> Node | None:
-    if not isinstance(node, Node):
+def _centre(x: Node) -> Node | None:
+    """y of y - mean(y)."""
+    if x.target is not aten.sub.Tensor or x.kwargs or not isinstance(x.args[0], Node):
         return None
+    y, mean = x.args[:2]
+    if isinstance(mean, Node) and mean.target is operator.getitem and mean.args[1] == 1:
+        mean = mean.args[0]
+        return y if isinstance(mean, Node) and mean.target is _VAR_MEAN and mean.args[0] is y else None  # type: ignore[return-value]
+    return y if _mean_of(mean)[0] is y else None  # type: ignore[return-value]
+
+
+_VAR_MEAN = aten.var_mean.correction
+
+
+def _variance_of(value: Any, x: Node) -> list[Any] | None:
+    """The shape of the dimensions of which a value is the variance, of x."""
+    if isinstance(value, Node) and value.target is operator.getitem and value.args[1] == 0:
+        value = value.args[0]
+        if not isinstance(value, Node) or value.target is not _VAR_MEAN:
+            return None
+    elif not isinstance(value, Node) or value.target is not aten.var.correction:
+        return None
+    if value.args[0] is not x or value.kwargs.get("correction") != 0 or not value.kwargs.get("keepdim"):
+        return None
+    return _last(x, value.args[1] if len(value.args) > 1 else None)
+
+
+def _mean_of(node: Any) -> tuple[Node | None, list[Any]]:
+    """What a value is the mean of, along the last dimensions, which it keeps; and their shape."""
+    if isinstance(node, Node) and node.target is aten.mean.dim and isinstance(node.args[0], Node):
+        shape = _last(node.args[0], node.args[1])
+        if shape is not None and len(node.args) > 2 and node.args[2]:
+            return node.args[0], shape
+    return None, []
+
+
+def _last(x: Node, dims: Any) -> list[Any] | None:
+    """The sizes of these dimensions, if they are the last ones."""
+    sizes = list(x.meta["val"].shape)
+    given = sorted(dim % len(sizes) for dim in dims or ())
+    first = len(sizes) - len(given)
+    return sizes[first:] if given and given == list(range(first, len(sizes))) else None
+
+
+def _squared(weights: Weights, node: Node) -> Node | None:
     power = node.target is aten.pow.Tensor_Scalar and node.args[1] == 2
     power = power or (node.target is aten.pow.Tensor_Tensor and weights.number(node.args[1]) == 2)
     product = node.target is aten.mul.Tensor and node.args[0] is node.args[1]
