@@ -9,6 +9,7 @@ from collections.abc import Callable
 from torch.export import ExportedProgram
 
 from torchette.backends.cpu.passes.attention import place_attention
+from torchette.backends.cpu.passes.chains import place_chains
 from torchette.backends.cpu.passes.convolutions import place_convolutions
 from torchette.backends.cpu.passes.fuse_epilogues import fuse_epilogues
 from torchette.backends.cpu.passes.layouts import move_permutes
@@ -43,4 +44,6 @@ class CpuPartitioner(Partitioner):
             split_linears,
             place_linears,
             fuse_epilogues,
+            remove_dead_code,
+            place_chains,
         )

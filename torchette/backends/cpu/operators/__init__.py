@@ -3,6 +3,7 @@
 
 from torchette.backends.cpu.operators import (
     attention,
+    chain,
     convolution,
     depthwise,
     image_pool,
@@ -11,4 +12,13 @@ from torchette.backends.cpu.operators import (
     rotary,
 )
 
-__all__ = ["attention", "convolution", "depthwise", "image_pool", "linear", "norm", "rotary"]
+__all__ = [
+    "attention",
+    "chain",
+    "convolution",
+    "depthwise",
+    "image_pool",
+    "linear",
+    "norm",
+    "rotary",
+]
