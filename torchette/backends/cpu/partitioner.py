@@ -15,6 +15,7 @@ from torchette.backends.cpu.passes.fuse_epilogues import fuse_epilogues
 from torchette.backends.cpu.passes.layouts import move_permutes
 from torchette.backends.cpu.passes.linears import place_linears
 from torchette.backends.cpu.passes.norms import place_norms
+from torchette.backends.cpu.passes.recurrent import place_recurrent
 from torchette.backends.cpu.passes.rotary import place_rotary
 from torchette.backends.cpu.passes.split_linears import split_linears
 from torchette.exir.delegation.delegate import Partitioner, PartitionResult
@@ -27,6 +28,10 @@ class CpuPartitioner(Partitioner):
     The operators are calls in the graph, not delegates: planned, profiled and debugged as all others. The file needs
     Torchette's runtime; `replace_backend_with_edge` leads back.
     """
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """Recurrent layers, of which nothing whole is left after it."""
+        return place_recurrent(exported_program)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Nothing is delegated."""

@@ -9,6 +9,7 @@ from torchette.backends.cpu.operators import (
     image_pool,
     linear,
     norm,
+    recurrent,
     rotary,
 )
 
@@ -20,5 +21,6 @@ __all__ = [
     "image_pool",
     "linear",
     "norm",
+    "recurrent",
     "rotary",
 ]
