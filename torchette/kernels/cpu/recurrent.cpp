@@ -74,7 +74,9 @@ void gru_units(const float* given, const float* recalled, const float* before, f
 
 /// What the input adds in the steps [t, t + count) for the rows [first, last): to given[row - first][step -
 /// t].
-void multiply_input(const Layer& layer, size_t t, size_t count, size_t first, size_t last, float* given) {
+/// On the threads of `context` where there is one.
+void multiply_input(Context* context, const Layer& layer, size_t t, size_t count, size_t first, size_t last,
+                    float* given) {
   const size_t width = layer.width();
   PackedProduct product = {};
   product.n = width;

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tests.backends.cpu.draw import Draw
 
+from tests.backends.cpu.draw import Draw
 from torchette.backends.cpu.operators.chain import OPERATIONS
 
 _SILU_PRODUCT = "sigmoid i0 mul i0 v0 mul v1 i1"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.backends.cpu.draw import Draw
-
 from torchette.backends.cpu.pack import pack_gate_bias, pack_gates
 
 # steps, batch, inputs, units

@@ -99,12 +99,11 @@ class _Program:
 
     def clamp(self, node: Node) -> str:
         """Bounds that are numbers; NaN stays."""
-        bounds = _BOUNDS[node.target][len(node.args) - 1 :]
-        x, low, high = (*node.args, *bounds)
-        value = x
+        value: Any = node.args[0]
+        low, high = list(node.args[1:]) + list(_BOUNDS[node.target][len(node.args) - 1 :])
         if low is not None:
             value = self.write("maximum", value, low)
-        return value if high is None else self.write("minimum", value, high)  # type: ignore[return-value]
+        return value if high is None else self.write("minimum", value, high)
 
     def gelu(self, node: Node) -> str:
         """Both forms."""
