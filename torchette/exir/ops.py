@@ -157,9 +157,16 @@ PARTIAL_UPDATES: frozenset[Any] = frozenset(
 )  # fmt: skip
 
 
+# Operator of a target -> the arguments in whose bytes its kernel may write its result.
+OVERWRITABLE: dict[Any, tuple[str, ...]] = {}
+
+
 def overwritable(node: Node) -> list[Node]:
     """The operands in whose bytes a call may write its result, if nothing else reads them then or later."""
     target = node.meta.get("functional", node.target)
+    if target in OVERWRITABLE:
+        given = [argument(node, name) for name in OVERWRITABLE[target]]
+        return [one for one in torch.utils._pytree.tree_leaves(given) if isinstance(one, Node)]
     if target in PARTIAL_UPDATES:
         return [node.args[0]] if isinstance(node.args[0], Node) else []
     return node.all_input_nodes if is_pointwise(target) else []

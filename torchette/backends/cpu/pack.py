@@ -51,3 +51,24 @@ def unpack_depthwise(packed: torch.Tensor, channels: int) -> torch.Tensor:
     """[ceil(C / 16), *kernel, 16] -> [C, 1, *kernel]."""
     panels, *kernel, _ = packed.shape
     return unpack_linear(packed.reshape(panels, -1, PANEL), channels).view(channels, 1, *kernel)
+
+
+def pack_gates(weight: torch.Tensor, gates: int) -> torch.Tensor:
+    """[gates * H, K], as recurrent layers have it -> [ceil(H / 16) * gates, K, 16]: all gates of 16 units side by side."""
+    one = [pack_linear(gate) for gate in weight.chunk(gates)]
+    return torch.stack(one, 1).flatten(0, 1)
+
+
+def unpack_gates(packed: torch.Tensor, gates: int, units: int) -> torch.Tensor:
+    """[ceil(H / 16) * gates, K, 16] -> [gates * H, K]."""
+    return torch.cat([unpack_linear(packed[gate::gates], units) for gate in range(gates)])
+
+
+def pack_gate_bias(bias: torch.Tensor, gates: int) -> torch.Tensor:
+    """[gates * H] -> [ceil(H / 16), gates, 16]."""
+    return pack_gates(bias[:, None], gates).view(-1, gates, PANEL)
+
+
+def unpack_gate_bias(packed: torch.Tensor, units: int) -> torch.Tensor:
+    """[ceil(H / 16), gates, 16] -> [gates * H]."""
+    return unpack_gates(packed.view(-1, 1, PANEL), packed.shape[1], units)[:, 0]

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from torch.export import ExportedProgram
 
 from torchette.backends.cpu.passes.attention import place_attention
+from torchette.backends.cpu.passes.chains import place_chains
 from torchette.backends.cpu.passes.convolutions import place_convolutions
 from torchette.backends.cpu.passes.fuse_epilogues import fuse_epilogues
 from torchette.backends.cpu.passes.layouts import move_permutes
 from torchette.backends.cpu.passes.linears import place_linears
 from torchette.backends.cpu.passes.norms import place_norms
+from torchette.backends.cpu.passes.recurrent import place_recurrent
 from torchette.backends.cpu.passes.rotary import place_rotary
 from torchette.backends.cpu.passes.split_linears import split_linears
 from torchette.exir.delegation.delegate import Partitioner, PartitionResult
@@ -26,6 +28,10 @@ class CpuPartitioner(Partitioner):
     The operators are calls in the graph, not delegates: planned, profiled and debugged as all others. The file needs
     Torchette's runtime; `replace_backend_with_edge` leads back.
     """
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """Recurrent layers, of which nothing whole is left after it."""
+        return place_recurrent(exported_program)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Nothing is delegated."""
@@ -43,4 +49,6 @@ class CpuPartitioner(Partitioner):
             split_linears,
             place_linears,
             fuse_epilogues,
+            remove_dead_code,
+            place_chains,
         )

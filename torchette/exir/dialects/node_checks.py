@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -217,26 +218,27 @@ def _no_scalar_overload(node: Node) -> str | None:
 def _one_dtype(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target):
         return None
-    found = [tensor.dtype for tensor in _combined(node)]
-    if len(set(found)) > 1:
-        return (
-            f"{accepted.target_text(node)} combines {', '.join(str(d).removeprefix('torch.') for d in found)}"
-        )
+    for together in _combined(node):
+        found = [tensor.dtype for tensor in together]
+        if len(set(found)) > 1:
+            text = ", ".join(str(dtype).removeprefix("torch.") for dtype in found)
+            return f"{accepted.target_text(node)} combines {text}"
     return None
 
 
-def _combined(node: Node) -> list[torch.Tensor]:
+def _combined(node: Node) -> Iterator[list[torch.Tensor]]:
     """The tensors of a call that must be of one dtype: operands of a pointwise operator, members of a list."""
     target: Any = node.target
-    values: list[Any] = []
+    groups: list[Any] = []
     if ops.is_pointwise(target) and target not in MIXED:
         values = [value for _, value in ops.tensor_arguments(target, node.args, dict(node.kwargs))]
-        values = values[1:] if target == aten.where.self else values
+        groups.append(values[1:] if target == aten.where.self else values)
     for argument, value in zip(target._schema.arguments, node.args, strict=False):
         if str(argument.type) == "List[Tensor]" and isinstance(value, (list, tuple)):
-            values += value
-    vals = [value.meta.get("val") for value in values if isinstance(value, Node)]
-    return [val for val in vals if isinstance(val, torch.Tensor)]
+            groups.append(value)
+    for group in groups:
+        vals = [value.meta.get("val") for value in group if isinstance(value, Node)]
+        yield [val for val in vals if isinstance(val, torch.Tensor)]
 
 
 MIXED = frozenset(

@@ -23,19 +23,20 @@ aten = torch.ops.aten
 LONG = 16
 
 
-class _Emit:
+class Emit:
     """Adds calls at one place of a graph, each with what it yields."""
 
     def __init__(self, mode: Any, add: Callable[[Any, tuple, Any], Node]) -> None:
         self._mode, self._add = mode, add
 
     def __call__(self, target: Any, *args: Any) -> Node:
+        """Add a call of this."""
         with self._mode, torch.no_grad():
             val = target(*torch.fx.map_arg(args, lambda node: node.meta["val"]))
         return self._add(target, args, val)
 
 
-Step = Callable[[_Emit, Node, Sequence[Node], "_Weights"], list[Node]]
+Step = Callable[[Emit, Node, Sequence[Node], "LayerWeights"], list[Node]]
 
 
 class _Kind(NamedTuple):
@@ -45,7 +46,7 @@ class _Kind(NamedTuple):
     both_biases: bool = True  # whether the bias of the state may be added to that of the input, ahead of time
 
 
-class _Weights(NamedTuple):
+class LayerWeights(NamedTuple):
     """Of one layer in one direction. Biases and projection may be missing."""
 
     input: Node
@@ -55,7 +56,7 @@ class _Weights(NamedTuple):
     projection: Node | None
 
 
-def _lstm(emit: _Emit, given: Node, state: Sequence[Node], weights: _Weights) -> list[Node]:
+def _lstm(emit: Emit, given: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
     output, cell = state
     gates = emit(aten.add.Tensor, given, emit(aten.linear.default, output, weights.state))
     parts = emit(aten.chunk.default, gates, 4, 1)
@@ -69,7 +70,7 @@ def _lstm(emit: _Emit, given: Node, state: Sequence[Node], weights: _Weights) ->
     return [output, cell]
 
 
-def _gru(emit: _Emit, given: Node, state: Sequence[Node], weights: _Weights) -> list[Node]:
+def _gru(emit: Emit, given: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
     (before,) = state
     recalled = emit(aten.linear.default, before, weights.state, weights.state_bias)
     theirs, ours = (emit(aten.chunk.default, gates, 3, 1) for gates in (given, recalled))
@@ -82,7 +83,7 @@ def _gru(emit: _Emit, given: Node, state: Sequence[Node], weights: _Weights) -> 
 
 
 def _rnn(activation: Any) -> Step:
-    def step(emit: _Emit, given: Node, state: Sequence[Node], weights: _Weights) -> list[Node]:
+    def step(emit: Emit, given: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
         recalled = emit(aten.linear.default, state[0], weights.state)
         return [emit(activation, emit(aten.add.Tensor, given, recalled))]
 
@@ -119,34 +120,50 @@ def _is_long(node: Node) -> bool:
 
 
 def _rewrite(program: ExportedProgram, module: GraphModule, node: Node, mode: Any) -> None:
-    emit = _Emit(mode, lambda target, args, val: call(node, target, args, val=val, like=node))
+    def direction(
+        emit: Emit, x: Node, start: list[Node], weights: LayerWeights, backwards: bool
+    ) -> list[Node]:
+        return _direction(emit, module, node, x, start, weights, backwards)
+
+    emit = Emit(mode, lambda target, args, val: call(node, target, args, val=val, like=node))
     batch_first = ops.argument(node, "batch_first")
-    given = node.args[0]
-    x = emit(aten.transpose.int, given, 0, 1) if batch_first else given
+    x = emit(aten.transpose.int, node.args[0], 0, 1) if batch_first else node.args[0]
+    output, *final = write_layers(emit, node, x, direction)
+    output = emit(aten.transpose.int, output, 0, 1) if batch_first else output
+    replace_results(program, node, [output, *final])
+
+
+Direction = Callable[[Emit, Node, list[Node], "LayerWeights", bool], list[Node]]
+
+
+def write_layers(emit: Emit, node: Node, x: Node, direction: Direction) -> list[Node]:
+    """Write the layers of an lstm, gru or rnn by what yields one layer in one direction: its final state, and its outputs.
+    Gives the results of the call."""
     states = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[1]]
-    layers = _weights(node)
+    layers = layer_weights(node)
     finals: list[list[Node]] = [[] for _ in states]
     directions = 2 if ops.argument(node, "bidirectional") else 1
     for layer in range(len(layers) // directions):
         found = []
-        for direction in range(directions):
-            at = layer * directions + direction
+        for backwards in range(directions):
+            at = layer * directions + backwards
             start = [emit(aten.select.int, state, 0, at) for state in states]
-            *final, output = _direction(emit, module, node, x, start, layers[at], bool(direction))
+            *final, output = direction(emit, x, start, layers[at], bool(backwards))
             found.append(output)
             for into, value in zip(finals, final, strict=True):
                 into.append(value)
         x = found[0] if directions == 1 else emit(aten.cat.default, found, 2)
-    results = [
-        emit(aten.transpose.int, x, 0, 1) if batch_first else x,
-        *(emit(aten.stack.default, values, 0) for values in finals),
-    ]
+    return [x, *(emit(aten.stack.default, values, 0) for values in finals)]
+
+
+def replace_results(program: ExportedProgram, node: Node, results: Sequence[Node]) -> None:
+    """Let others take the places of a call's results."""
     for user in list(node.users):
         replace(program, user, results[user.args[1]])  # type: ignore[index]
-    module.graph.erase_node(node)
+    node.graph.erase_node(node)
 
 
-def _weights(node: Node) -> list[_Weights]:
+def layer_weights(node: Node) -> list[LayerWeights]:
     """Of each layer, one direction after the other."""
     params = list(ops.argument(node, "params"))
     biased = ops.argument(node, "has_biases")
@@ -156,12 +173,12 @@ def _weights(node: Node) -> list[_Weights]:
         mine = params[at : at + len(params) // count]
         input_bias, state_bias = mine[2:4] if biased else (None, None)
         projection = mine[-1] if len(mine) % 2 else None
-        found.append(_Weights(mine[0], mine[1], input_bias, state_bias, projection))
+        found.append(LayerWeights(mine[0], mine[1], input_bias, state_bias, projection))
     return found
 
 
 def _direction(
-    emit: _Emit, module: GraphModule, node: Node, x: Node, start: list[Node], weights: _Weights, backwards: bool
+    emit: Emit, module: GraphModule, node: Node, x: Node, start: list[Node], weights: LayerWeights, backwards: bool
 ) -> list[Node]:  # fmt: skip
     """One layer in one direction: its final state, and its outputs."""
     kind = _KINDS[node.target]
@@ -191,7 +208,7 @@ def _direction(
 
 
 def _body(
-    outer: _Emit, node: Node, kind: _Kind, given: Node, start: Sequence[Node], shared: dict[str, Node]
+    outer: Emit, node: Node, kind: _Kind, given: Node, start: Sequence[Node], shared: dict[str, Node]
 ) -> GraphModule:
     graph = Graph()
 
@@ -208,8 +225,8 @@ def _body(
         operands[-1].meta["val"] = val[0] if source is given else val
     state, step = operands[: len(start)], operands[len(start)]
     known = dict(zip(shared, operands[len(start) + 1 :], strict=True))
-    weights = _Weights(*(known.get(name) for name in _Weights._fields))  # type: ignore[arg-type]
-    emit = _Emit(outer._mode, add)
+    weights = LayerWeights(*(known.get(name) for name in LayerWeights._fields))  # type: ignore[arg-type]
+    emit = Emit(outer._mode, add)
     new = kind.step(emit, step, state, weights)
     # A result of its own: torch asks that none of a scan's is another one.
     graph.output([*new, emit(aten.clone.default, new[0])])

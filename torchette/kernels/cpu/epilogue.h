@@ -51,7 +51,6 @@ TORCHETTE_INLINE void with_activation(Activation activation, const Body& body) {
 #undef TORCHETTE_CASE
   }
 }
-#undef TORCHETTE_ACTIVATIONS
 
 /// The part of an activation that is a clamp, which costs nothing where a result is in registers; and what is
 /// left.

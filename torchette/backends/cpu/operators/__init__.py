@@ -3,12 +3,24 @@
 
 from torchette.backends.cpu.operators import (
     attention,
+    chain,
     convolution,
     depthwise,
     image_pool,
     linear,
     norm,
+    recurrent,
     rotary,
 )
 
-__all__ = ["attention", "convolution", "depthwise", "image_pool", "linear", "norm", "rotary"]
+__all__ = [
+    "attention",
+    "chain",
+    "convolution",
+    "depthwise",
+    "image_pool",
+    "linear",
+    "norm",
+    "recurrent",
+    "rotary",
+]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -68,7 +68,9 @@ def _backend_operator(op: OpOverload) -> BackendOpOverload:
     return op if isinstance(op, BackendOpOverload) else BackendOpOverload(op)
 
 
-def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> Callable[[Pattern], Pattern]:
+def bind_pattern_to_op(
+    library: torch.library.Library, schema_or_name: str, *, overwrites: Sequence[str] = ()
+) -> Callable[[Pattern], Pattern]:
     """Say which pattern of Edge operators an operator of a target stands for.
 
     The operator is implemented by the pattern, for eager and for tracing, and gets an out variant if it has none.
@@ -76,6 +78,8 @@ def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> C
     Args:
         library: where the operator is declared, or is to be; its namespace is the target's.
         schema_or_name: a schema, which declares the operator, or the name of one that is declared.
+        overwrites: arguments in whose bytes the kernel may write its result, if they have its shape and nothing reads them
+            later.
     """
 
     def bind(pattern: Pattern) -> Pattern:
@@ -88,6 +92,7 @@ def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> C
         if ops.out_variant(op) is None:
             ops.declare_out_variant(op)
         _patterns[op] = pattern
+        ops.OVERWRITABLE[op] = tuple(overwrites)
         return pattern
 
     return bind
