@@ -26,10 +26,17 @@ def guarded(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return buffer[GUARD : GUARD + like.numel()].as_strided(like.shape, like.stride(), GUARD), buffer
 
 
-def run(name: str, *arguments: Any, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Runs kernel `name` with outputs shaped as `like`; checks the bytes around them."""
+def run(
+    name: str, *arguments: Any, like: Sequence[torch.Tensor], level: str | None = None, threads: int = 1
+) -> list[torch.Tensor]:
+    """Runs kernel `name` with outputs shaped as `like`; checks the bytes around them.
+
+    Args:
+        level: of instruction sets; the best one where it is None.
+        threads: its loops are divided among so many.
+    """
     outputs, buffers = zip(*(guarded(t) for t in like), strict=True)
-    sizes = _native.call_kernel(name, *arguments, *outputs)
+    sizes = _native.call_kernel(name, *arguments, *outputs, level=level, threads=threads)
     # Arguments that are written to have sizes as well, before those of the results.
     for output, buffer, size in zip(outputs, buffers, sizes[-len(outputs) :], strict=True):
         assert tuple(size) == tuple(output.shape)

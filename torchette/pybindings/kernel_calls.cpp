@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "torchette/pybindings/bindings.h"
@@ -203,9 +204,41 @@ struct Call {
   std::vector<bool> is_output;
 };
 
+/// Threads that divide every loop, however short, so that a test sees all that may differ: two take a half
+/// each, more take one item after the other.
+class EveryLoop final : public Threads {
+ public:
+  explicit EveryLoop(size_t count) : count_(count) {}
+  size_t count() const override { return count_; }
+  void run(size_t items, size_t, Part part, const void* argument) override {
+    const size_t size = count_ == 2 ? (items + 1) / 2 : 1;
+    std::vector<std::thread> threads;
+    for (size_t worker = 0; worker < count_; ++worker)
+      threads.emplace_back([=] {
+        for (size_t begin = worker * size; begin < items; begin += count_ * size)
+          part(argument, begin, std::min(begin + size, items), worker);
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  size_t count_;
+};
+
+/// Of the best level where `level` is null; null where there is none.
+const Kernel* kernel_of(const char* name, const char* level) {
+  if (level == nullptr) return find_kernel(name);
+  Kernels room[64];
+  for (const Kernels& family : kernel_table_of(level, {room, 64}))
+    for (const Kernel& kernel : family)
+      if (strcmp(kernel.name, name) == 0) return &kernel;
+  return nullptr;
+}
+
 /// Runs a kernel `repeats` times; `seconds`, where not null, gets the time that they took together.
-nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, double* seconds) {
-  const Kernel* kernel = find_kernel(name);
+nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, double* seconds,
+                    const char* level = nullptr, size_t workers = 1) {
+  const Kernel* kernel = kernel_of(name, level);
   if (kernel == nullptr) throw nb::key_error(name);
   Call call(*kernel, arguments);
   CallTable& table = call.table;
@@ -213,7 +246,8 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
   if (index.size() != arguments.size())
     throw nb::type_error((std::string(name) + " takes " + kernel->signature).c_str());
   extension::MallocMemoryAllocator temp;
-  Context context(&temp);
+  EveryLoop threads(workers);
+  Context context(&temp, Traced(), workers > 1 ? &threads : nullptr);
   take_log();
   Error error = Error::Ok;
   const auto start = std::chrono::steady_clock::now();
@@ -237,7 +271,9 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
   return results;
 }
 
-nb::list call_kernel(const char* name, nb::args arguments) { return run_kernel(name, arguments, 1, nullptr); }
+nb::list call_kernel(const char* name, nb::args arguments, const char* level, size_t threads) {
+  return run_kernel(name, arguments, 1, nullptr, level, threads);
+}
 
 double time_kernel(const char* name, int repeats, nb::args arguments) {
   double seconds = 0;
@@ -248,11 +284,7 @@ double time_kernel(const char* name, int repeats, nb::args arguments) {
 /// (bytes with which no request is refused, least bytes with which the kernel succeeds), or None where there
 /// is no such kernel or it fails for another reason than memory.
 nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const char* level) {
-  Kernels room[64];
-  const Kernel* kernel = nullptr;
-  for (const Kernels& family : kernel_table_of(level, {room, 64}))
-    for (const Kernel& candidate : family)
-      if (strcmp(candidate.name, name) == 0) kernel = &candidate;
+  const Kernel* kernel = kernel_of(name, level);
   if (kernel == nullptr) return nb::none();
   std::optional<Call> call;
   try {
@@ -291,9 +323,12 @@ void bind_kernel_calls(nb::module_& m) {
         "than\n"
         "its signature has left out. (bytes of scratch memory with which no request is refused, least bytes\n"
         "with which it succeeds), or None where it fails.");
-  m.def("call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"),
-        "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"
-        "signature. Returns the final sizes of output tensors and the values of output slots, in order.");
+  m.def(
+      "call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"), nb::arg("level") = nb::none(),
+      nb::arg("threads") = 1,
+      "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"
+      "signature: of a level, else of the best, its loops divided among so many threads. Returns the final\n"
+      "sizes of output tensors and the values of output slots, in order.");
   m.def(
       "time_kernel", &time_kernel, nb::arg("name"), nb::arg("repeats"), nb::arg("arguments"),
       "Runs one kernel so many times on the arguments of call_kernel; the seconds that it took without the\n"

@@ -42,8 +42,9 @@ class Context : public Traced {
   /// what a part computes must not depend on where it begins and ends.
   template <typename Body>
   void parallel_for(size_t count, size_t least, const Body& body) {
-    if (threads_ == nullptr || count <= least) {
-      if (count > 0) body(size_t{0}, count, size_t{0});
+    if (count == 0) return;
+    if (threads_ == nullptr) {
+      body(size_t{0}, count, size_t{0});
       return;
     }
     threads_->run(

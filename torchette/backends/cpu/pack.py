@@ -17,14 +17,13 @@ PANEL = 16
 
 def pack_linear(weight: torch.Tensor) -> torch.Tensor:
     """[N, K] -> [ceil(N / 16), K, 16]."""
-    outputs, inputs = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, -outputs % PANEL))
-    return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % PANEL))
+    return padded.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
 
 
 def unpack_linear(packed: torch.Tensor, outputs: int) -> torch.Tensor:
     """[ceil(N / 16), K, 16] -> [N, K]."""
-    return packed.transpose(1, 2).reshape(-1, packed.shape[1])[:outputs]
+    return packed.transpose(1, 2).flatten(0, 1)[:outputs]
 
 
 def pack_convolution(weight: torch.Tensor, groups: int) -> torch.Tensor:

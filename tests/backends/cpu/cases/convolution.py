@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Cases of torchette/backends/cpu/operators/convolution.py.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.backends.cpu.draw import Draw
+from torchette.backends.cpu.operators._library import ACTIVATIONS
+from torchette.backends.cpu.pack import pack_convolution
+
+Sizes = tuple[int, ...]
+# Batch, channels, outputs, groups; sizes of the image, the kernel, stride, padding, dilation.
+WINDOWS: list[tuple[tuple[int, int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes]] = [
+    ((1, 3, 8, 1), (9, 7), (3, 3), (2, 2), (1, 1), (1, 1)),
+    ((2, 4, 17, 1), (6, 5), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((2, 20, 33, 1), (5, 4), (1, 1), (1, 1), (0, 0), (1, 1)),  # pointwise
+    ((1, 7, 16, 1), (5, 4), (1, 1), (2, 2), (0, 0), (1, 1)),
+    ((1, 5, 9, 1), (5, 4), (1, 1), (1, 1), (1, 1), (1, 1)),
+    ((2, 6, 34, 2), (7, 8), (3, 3), (1, 2), (1, 0), (2, 1)),
+    ((2, 8, 12, 4), (5, 5), (1, 1), (1, 1), (0, 0), (1, 1)),
+    ((1, 16, 15, 1), (11, 9), (5, 3), (1, 1), (2, 1), (1, 3)),
+    ((1, 2, 3, 1), (4, 30), (2, 7), (3, 2), (0, 3), (1, 2)),
+    ((1, 1, 1, 1), (1, 1), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((3, 5, 18, 1), (4, 4), (4, 4), (4, 4), (0, 0), (1, 1)),  # patches
+    ((2, 9, 20, 1), (13,), (3,), (1,), (1,), (1,)),
+    ((1, 8, 6, 2), (15,), (4,), (2,), (3,), (2,)),
+    ((1, 3, 10, 1), (4, 5, 6), (3, 2, 3), (1, 2, 1), (1, 0, 1), (1, 1, 1)),
+    ((2, 4, 4, 4), (3, 5, 3), (2, 3, 1), (2, 1, 1), (0, 1, 0), (1, 2, 1)),
+    ((1, 50, 40, 1), (9, 9), (3, 3), (1, 1), (1, 1), (1, 1)),  # a depth of more than one part
+    ((0, 3, 5, 1), (5, 5), (3, 3), (1, 1), (0, 0), (1, 1)),
+]  # fmt: skip
+
+
+def convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    def case(window: Any, bias: bool, residual: bool, activation: str) -> tuple[Any, ...]:
+        (batch, channels, outputs, groups), image, kernel, *where = window
+        places = [
+            (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+            for size, taps, stride, padding, dilation in zip(image, kernel, *where, strict=True)
+        ]
+        return (
+            draw(batch, *image, channels),
+            pack_convolution(draw(outputs, channels // groups, *kernel), groups),
+            draw(outputs) if bias else None,
+            draw(batch, *places, outputs) if residual else None,
+            *map(list, where), outputs, activation,
+        )  # fmt: skip
+
+    for window in WINDOWS:
+        yield case(window, False, False, "none")
+        yield case(window, True, True, "relu")
+    for activation in ACTIVATIONS:
+        yield case(WINDOWS[1], True, activation == "relu6", activation)
+        yield case(WINDOWS[2], True, activation != "relu6", activation)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Cases of torchette/backends/cpu/operators/linear.py.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.backends.cpu.draw import Draw
+from torchette.backends.cpu.operators._library import ACTIVATIONS
+from torchette.backends.cpu.pack import pack_linear
+
+# Leading dimensions, inputs, outputs.
+SHAPES: list[tuple[tuple[int, ...], int, int]] = [
+    ((), 5, 7), ((1,), 1, 1), ((1,), 64, 40), ((1,), 33, 150), ((3,), 16, 16), ((15,), 15, 17), ((2, 7), 9, 33),
+    ((2, 1, 3), 31, 48), ((29,), 20, 15), ((57,), 8, 130), ((4,), 800, 18), ((13,), 390, 300),
+    ((0,), 6, 5), ((2, 0), 6, 5), ((3,), 0, 20),
+]  # fmt: skip
+
+
+def linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for leading, inputs, outputs in SHAPES:
+        for bias, residual in ((False, False), (True, False), (False, True), (True, True)):
+            yield (
+                draw(*leading, inputs), pack_linear(draw(outputs, inputs)), draw(outputs) if bias else None,
+                draw(*leading, outputs) if residual else None, outputs, "none",
+            )  # fmt: skip
+    for activation in ACTIVATIONS:
+        for rows, residual in ((1, False), (7, True)):
+            x, packed = draw(rows, 21), pack_linear(draw(37, 21))
+            yield x, packed, draw(37), draw(rows, 37) if residual else None, 37, activation
