@@ -174,9 +174,13 @@ class _Finder:
         """The summand that leads to a product, and the other, a mask that broadcasts."""
         left, right = node.args[:2]
         for scores, mask in ((left, right), (right, left)):
-            if isinstance(scores, Node) and isinstance(mask, Node) and _leads_to_product(scores):
-                if same_shape(scores.meta["val"].shape, node.meta["val"].shape):
-                    return scores, mask
+            if (
+                isinstance(scores, Node)
+                and isinstance(mask, Node)
+                and _leads_to_product(scores)
+                and same_shape(scores.meta["val"].shape, node.meta["val"].shape)
+            ):
+                return scores, mask
         return None, None
 
     def _number(self, node: Node) -> tuple[Any, float] | None:
@@ -211,9 +215,12 @@ class _Finder:
         ):
             source = node.args[0]
             shape, merged = source.meta["val"].shape, node.meta["val"].shape
-            if len(merged) == 3 and same_shape(shape[-2:], merged[-2:]):
-                if node.target is aten.view_copy.default or same_shape(shape[:2], probabilities.shape[:2]):
-                    return source
+            if (
+                len(merged) == 3
+                and same_shape(shape[-2:], merged[-2:])
+                and (node.target is aten.view_copy.default or same_shape(shape[:2], probabilities.shape[:2]))
+            ):
+                return source
         return None
 
     def _turned(self, node: Any, probabilities: torch.Tensor) -> Node | None:
@@ -255,9 +262,9 @@ class _Finder:
             if bool(constant.all()):
                 return None, False
             rows, keys = constant.shape[-2:]
-            if rows > 1 and bool((constant == torch.ones(rows, keys, dtype=torch.bool).tril()).all()):
-                if scores.shape[-2] == rows and scores.shape[-1] == keys:
-                    return None, True
+            causal = rows > 1 and bool((constant == torch.ones(rows, keys, dtype=torch.bool).tril()).all())
+            if causal and scores.shape[-2] == rows and scores.shape[-1] == keys:
+                return None, True
         if isinstance(mask, torch.Tensor):
             return self._weights.add("attention_mask", mask, next(iter(self._program.graph.nodes))), False
         return mask, False

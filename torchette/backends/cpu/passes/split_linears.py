@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -91,4 +92,4 @@ def _parts(node: Node) -> list[_Part]:
         parts.append(_Part(first * step, last * step, user))
     # Parts that overlap would be computed twice.
     ends = sorted((part.first, part.last) for part in parts)
-    return parts if all(a[1] <= b[0] for a, b in zip(ends, ends[1:], strict=False)) else []
+    return parts if all(a[1] <= b[0] for a, b in itertools.pairwise(ends)) else []
