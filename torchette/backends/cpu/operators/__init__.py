@@ -5,10 +5,24 @@ from torchette.backends.cpu.operators import (
     attention,
     convolution,
     depthwise,
+    group_norm,
     image_pool,
     linear,
     norm,
+    resize,
     rotary,
+    transposed_convolution,
 )
 
-__all__ = ["attention", "convolution", "depthwise", "image_pool", "linear", "norm", "rotary"]
+__all__ = [
+    "attention",
+    "convolution",
+    "depthwise",
+    "group_norm",
+    "image_pool",
+    "linear",
+    "norm",
+    "resize",
+    "rotary",
+    "transposed_convolution",
+]
