@@ -41,6 +41,22 @@ def unpack_convolution(packed: torch.Tensor, outputs: int) -> torch.Tensor:
     return torch.cat(rows).view(outputs, *kernel, channels).movedim(-1, 1).contiguous()
 
 
+def pack_transposed_convolution(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """[C, N / groups, *kernel] -> [groups, *kernel, ceil(N / groups / 16), C / groups, 16]."""
+    channels, outputs, *kernel = weight.shape
+    taps = weight.view(groups, channels // groups, outputs, -1).permute(0, 3, 2, 1)  # [groups, taps, N, C]
+    panels = torch.stack([pack_linear(tap) for tap in taps.flatten(0, 1)])
+    return panels.view(groups, *kernel, *panels.shape[1:])
+
+
+def unpack_transposed_convolution(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """[groups, *kernel, ceil(N / groups / 16), C / groups, 16] -> [C, N / groups, *kernel]."""
+    groups, *kernel, panels, channels, _ = packed.shape
+    taps = [unpack_linear(tap, outputs // groups) for tap in packed.reshape(-1, panels, channels, PANEL)]
+    stacked = torch.stack(taps).view(groups, -1, outputs // groups, channels).permute(0, 3, 2, 1)
+    return stacked.reshape(groups * channels, outputs // groups, *kernel)
+
+
 def pack_depthwise(weight: torch.Tensor) -> torch.Tensor:
     """[C, 1, *kernel] -> [ceil(C / 16), *kernel, 16]."""
     channels, _, *kernel = weight.shape

@@ -12,6 +12,7 @@ from torchette.backends.cpu.passes.attention import place_attention
 from torchette.backends.cpu.passes.chains import place_chains
 from torchette.backends.cpu.passes.convolutions import place_convolutions
 from torchette.backends.cpu.passes.fuse_epilogues import fuse_epilogues
+from torchette.backends.cpu.passes.images import place_images
 from torchette.backends.cpu.passes.layouts import move_permutes
 from torchette.backends.cpu.passes.linears import place_linears
 from torchette.backends.cpu.passes.norms import place_norms
@@ -42,6 +43,7 @@ class CpuPartitioner(Partitioner):
         return (
             place_attention,
             place_convolutions,
+            place_images,
             move_permutes,
             remove_dead_code,
             place_norms,

@@ -22,10 +22,11 @@ struct Window {
   }
 };
 
-/// Reads [N, *spatial, C] and a window of `kernel`. Errors: InvalidArgument, by `op`.
-inline Error describe_window(const char* op, const Tensor& input, const SizesType* kernel,
-                             Span<const int64_t> stride, Span<const int64_t> padding,
-                             Span<const int64_t> dilation, bool ceil, Window& window) {
+/// Reads [N, *spatial, C] and a window of `kernel`, all but the result's sizes. Errors: InvalidArgument, by
+/// `op`.
+inline Error read_window(const char* op, const Tensor& input, const SizesType* kernel,
+                         Span<const int64_t> stride, Span<const int64_t> padding,
+                         Span<const int64_t> dilation, Window& window) {
   TORCHETTE_TRY(check_floats(op, input, "input"));
   TORCHETTE_CHECK(input.dim() >= 3 && input.dim() <= 5, InvalidArgument, "%s: input has %d dimensions", op,
                   static_cast<int>(input.dim()));
@@ -55,13 +56,24 @@ inline Error describe_window(const char* op, const Tensor& input, const SizesTyp
     window.stride[d] = static_cast<ptrdiff_t>(stride[g]);
     window.padding[d] = static_cast<ptrdiff_t>(padding[g]);
     window.dilation[d] = static_cast<ptrdiff_t>(dilation[g]);
-    const int64_t reach = static_cast<int64_t>(kernel[g] - 1) * dilation[g] + 1;
-    const int64_t room = window.in[d] + 2 * padding[g] - reach;
+  }
+  return Error::Ok;
+}
+
+/// The same, and the places of a window that moves over the image and its padding.
+inline Error describe_window(const char* op, const Tensor& input, const SizesType* kernel,
+                             Span<const int64_t> stride, Span<const int64_t> padding,
+                             Span<const int64_t> dilation, bool ceil, Window& window) {
+  TORCHETTE_TRY(read_window(op, input, kernel, stride, padding, dilation, window));
+  for (int d = 3 - window.spatial; d < 3; ++d) {
+    const int64_t step = window.stride[d], before = window.in[d] + window.padding[d];
+    const int64_t reach = (window.kernel[d] - 1) * window.dilation[d] + 1;
+    const int64_t room = before + window.padding[d] - reach;
     TORCHETTE_CHECK(room >= 0, InvalidArgument, "%s: a window of %lld over %lld elements", op,
-                    static_cast<long long>(reach), static_cast<long long>(window.in[d] + 2 * padding[g]));
-    int64_t places = (ceil ? room + stride[g] - 1 : room) / stride[g] + 1;
+                    static_cast<long long>(reach), static_cast<long long>(before + window.padding[d]));
+    int64_t places = (ceil ? room + step - 1 : room) / step + 1;
     // A window that begins behind the image and the padding before it is none.
-    if (ceil && (places - 1) * stride[g] >= window.in[d] + padding[g]) --places;
+    if (ceil && (places - 1) * step >= before) --places;
     window.out[d] = static_cast<ptrdiff_t>(places);
   }
   return Error::Ok;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::max_pool and cpu::avg_pool: torchette/backends/cpu/operators/image_pool.py.
+// cpu::max_pool, cpu::avg_pool and cpu::adaptive_avg_pool: torchette/backends/cpu/operators/image_pool.py.
 #include "torchette/kernels/cpu/image.h"
 #include "torchette/kernels/cpu/panels.h"
 #include "torchette/kernels/simd.h"
@@ -129,8 +129,46 @@ static Error avg_pool_out(Context& context, const Tensor& input, Span<const int6
   return Error::Ok;
 }
 
+static Error adaptive_avg_pool_out(Context& context, const Tensor& input, Span<const int64_t> output_size,
+                                   Tensor& out) {
+  TORCHETTE_CHECK(output_size.size() <= 3 && static_cast<ptrdiff_t>(output_size.size()) == input.dim() - 2,
+                  InvalidArgument, "adaptive_avg_pool: %d sizes for an input of %d dimensions",
+                  static_cast<int>(output_size.size()), static_cast<int>(input.dim()));
+  constexpr SizesType kKernel[] = {1, 1, 1};
+  constexpr int64_t kOnes[] = {1, 1, 1}, kZeros[] = {0, 0, 0};
+  Window w;
+  const size_t spatial = output_size.size();
+  TORCHETTE_TRY(read_window("adaptive_avg_pool", input, kKernel, {kOnes, spatial}, {kZeros, spatial},
+                            {kOnes, spatial}, w));
+  for (size_t d = 3 - spatial; d < 3; ++d) {
+    const int64_t size = output_size[d - (3 - spatial)];
+    TORCHETTE_CHECK(size > 0 && size <= INT32_MAX && w.in[d] > 0, InvalidArgument,
+                    "adaptive_avg_pool: from a size of %d to %lld", static_cast<int>(w.in[d]),
+                    static_cast<long long>(size));
+    w.out[d] = static_cast<ptrdiff_t>(size);
+  }
+  SizesType sizes[5];
+  TORCHETTE_TRY(check_result("adaptive_avg_pool", out, result_sizes(w, w.channels, sizes)));
+  const float* const x = input.const_data_ptr<float>();
+  float* const to = out.mutable_data_ptr<float>();
+  const auto fold = [](Vec a, Vec b) __attribute__((always_inline)) { return a + b; };
+  for_windows(context, w, [&](size_t b, ptrdiff_t z, ptrdiff_t y, ptrdiff_t x0, size_t at) {
+    const ptrdiff_t place[] = {z, y, x0};
+    ptrdiff_t begin[3];
+    Window own = w;
+    for (int d = 0; d < 3; ++d) {  // from place in / out, rounded down, to (place + 1) in / out, rounded up
+      begin[d] = place[d] * w.in[d] / w.out[d];
+      own.kernel[d] = ((place[d] + 1) * w.in[d] + w.out[d] - 1) / w.out[d] - begin[d];
+    }
+    fold_window(own, x + b * w.in_pixels() * w.channels, begin[0], begin[1], begin[2], 0.0f,
+                static_cast<float>(1.0 / static_cast<double>(own.taps())), fold, to + at);
+  });
+  return Error::Ok;
+}
+
 TORCHETTE_KERNELS(image_pool, TORCHETTE_KERNEL("cpu::max_pool.out", max_pool_out),
-                  TORCHETTE_KERNEL("cpu::avg_pool.out", avg_pool_out))
+                  TORCHETTE_KERNEL("cpu::avg_pool.out", avg_pool_out),
+                  TORCHETTE_KERNEL("cpu::adaptive_avg_pool.out", adaptive_avg_pool_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

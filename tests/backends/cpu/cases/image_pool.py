@@ -33,6 +33,7 @@ def max_pool(draw: Draw) -> Iterator[tuple[Any, ...]]:
     special[:, 2:, 3:, 4] = float("-inf")
     yield special, [2, 2], [2, 2], [0, 0], [1, 1], False
     yield special, [3, 3], [1, 1], [1, 1], [1, 1], False
+    yield draw(2, 4, 5, 6, 18), [2, 3, 2], [1, 2, 2], [1, 0, 1], [1, 1, 2], True
 
 
 def avg_pool(draw: Draw) -> Iterator[tuple[Any, ...]]:
@@ -41,3 +42,11 @@ def avg_pool(draw: Draw) -> Iterator[tuple[Any, ...]]:
             yield draw(*sizes), list(kernel), list(stride), list(padding), ceil_mode, counted, None
     yield draw(1, 6, 7, 18), [3, 2], [2, 2], [1, 1], True, True, 5
     yield draw(1, 6, 7, 18), [3, 2], [2, 2], [1, 1], False, False, -1
+    yield draw(2, 4, 5, 6, 18), [2, 3, 2], [1, 2, 2], [1, 0, 1], True, True, None
+
+
+def adaptive_avg_pool(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for sizes, *_ in WINDOWS:
+        for output_size in ((1, 1), (2, 3), (7, 7)):
+            yield draw(*sizes), list(output_size)
+    yield draw(2, 4, 5, 6, 18), [3, 2, 4]

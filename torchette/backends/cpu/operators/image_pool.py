@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels: torchette/kernels/cpu/image_pool.cpp.
-"""`cpu::max_pool` and `cpu::avg_pool`: windows over an image, channels last."""
+"""`cpu::max_pool`, `cpu::avg_pool` and `cpu::adaptive_avg_pool`: windows over an image, channels last."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ def max_pool(
     """The largest element under each window, NaN above all.
 
     Args:
-        input: float32 [N, H, W, C].
+        input: float32 [N, *spatial, C], two or three spatial dimensions.
         kernel, stride, padding, dilation: one number for each spatial dimension.
         ceil_mode: as torch.nn.MaxPool2d.
     """
+    target = _aten.max_pool2d_with_indices if len(kernel) == 2 else _aten.max_pool3d_with_indices
     given = [list(each) for each in (kernel, stride, padding, dilation)]
-    return channels_last(_aten.max_pool2d_with_indices.default(channels_first(input), *given, ceil_mode)[0])
+    return channels_last(target.default(channels_first(input), *given, ceil_mode)[0])
 
 
 @bind_pattern_to_op(
@@ -54,10 +55,23 @@ def avg_pool(
     """The mean under each window.
 
     Args:
-        input: float32 [N, H, W, C].
+        input: float32 [N, *spatial, C], two or three spatial dimensions.
         kernel, stride, padding: one number for each spatial dimension.
         ceil_mode, count_include_pad, divisor: as torch.nn.AvgPool2d.
     """
+    target = _aten.avg_pool2d if len(kernel) == 2 else _aten.avg_pool3d
     given = [list(each) for each in (kernel, stride, padding)]
-    result = _aten.avg_pool2d.default(channels_first(input), *given, ceil_mode, count_include_pad, divisor)
+    result = target.default(channels_first(input), *given, ceil_mode, count_include_pad, divisor)
     return channels_last(result)
+
+
+@bind_pattern_to_op(LIBRARY, "adaptive_avg_pool(Tensor input, int[] output_size) -> Tensor")
+def adaptive_avg_pool(input: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    """The mean under windows that divide an image evenly into so many.
+
+    Args:
+        input: float32 [N, *spatial, C], two or three spatial dimensions.
+        output_size: one number for each spatial dimension.
+    """
+    target = _aten._adaptive_avg_pool2d if len(output_size) == 2 else _aten._adaptive_avg_pool3d
+    return channels_last(target.default(channels_first(input), list(output_size)))

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: convolutions of constant filters, channels first. Out: the engine's, on packed filters, between two permutations,
 # which `layouts.py` takes away where they meet.
-"""Convolutions become `cpu::convolution` and `cpu::depthwise`, and the pools between them the engine's."""
+"""Convolutions become `cpu::convolution`, `cpu::depthwise` or `cpu::transposed_convolution`."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.backends.cpu.pack import pack_convolution, pack_depthwise
+from torchette.backends.cpu.pack import pack_convolution, pack_depthwise, pack_transposed_convolution
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
 from torchette.exir.graph import call, calls, note, replace
@@ -29,62 +30,94 @@ def place_convolutions(program: ExportedProgram) -> ExportedProgram:
             continue
         replace(program, node, channels_first(placed, before=node))
         count += 1
-    pools = sum(_place_pool(program, node) for node in calls(program, *_POOLS)) if count else 0
+    norms = (
+        sum(_place_batch_norm(weights, program, node) for node in calls(program, *_BATCH_NORMS))
+        if count
+        else 0
+    )
     if count:
-        note(
-            program, f"{count} convolutions became cpu::convolution or cpu::depthwise, {pools} pools followed"
-        )
+        note(program, f"{count} convolutions became the engine's, and {norms} batch norms filters of one tap")
     return program
 
 
-_POOLS = (aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
+_BATCH_NORMS = (aten._native_batch_norm_legit_no_training.default,)
 
 
-def _place_pool(program: ExportedProgram, node: Node) -> bool:
-    """Put the engine's pool in the place of torch's: between convolutions, that spares two permutations."""
-    x = node.args[0]
-    if not isinstance(x, Node) or x.meta["val"].dim() != 4 or x.meta["val"].dtype != torch.float32:
+def _place_batch_norm(weights: Weights, program: ExportedProgram, node: Node) -> bool:
+    """A batch norm that no convolution took up is a filter of one tap for each channel."""
+    x, *stored, _, eps = node.args
+    scale, shift, mean, variance = (weights.get(value) for value in stored)
+    result = only_result(node)
+    if mean is None or variance is None or result is None or not isinstance(x, Node):
         return False
-    largest = node.target is aten.max_pool2d_with_indices.default
-    results = [user for user in node.users if largest and user.args[1:] == (0,)] if largest else [node]
-    if largest and (len(results) != 1 or any(user.users for user in node.users if user not in results)):
-        return False  # the places of the largest are read, too
-    (result,) = results
-    defaults = (
-        [None, None, [], [0, 0], [1, 1], False] if largest else [None, None, [], [0, 0], False, True, None]
+    spatial = x.meta["val"].dim() - 2
+    if not 1 <= spatial <= 3 or x.meta["val"].dtype != torch.float32:
+        return False
+    factor = (variance + eps).rsqrt() * (1.0 if scale is None else scale)
+    bias = (0.0 if shift is None else shift) - mean * factor
+    filters = pack_depthwise(factor.detach().view(-1, *[1] * (spatial + 1)))
+    args = (
+        channels_last(x, before=node),
+        weights.add(f"{node.name}_factor", filters, node),
+        weights.add(f"{node.name}_bias", bias.detach(), node),
+        None,
+        *([number] * spatial for number in (1, 0, 1)),
+        "none",
     )
-    given: list[Any] = [*node.args[1:], *defaults[len(node.args) :]]
-    kernel = _each(given[0], 2)
-    where = [_each(each, 2) for each in (given[1] or kernel, *given[2 : 4 if largest else 3])]
-    args = (channels_last(x, before=node), kernel, *where, *given[4 if largest else 3 :])
-    target = torch.ops.cpu.max_pool.default if largest else torch.ops.cpu.avg_pool.default
-    placed = call(node, target, args, val=permuted(result.meta["val"], [0, 2, 3, 1]), like=node)
+    val = permuted(result.meta["val"], [0, *range(2, spatial + 2), 1])
+    placed = call(node, torch.ops.cpu.depthwise.default, args, val=val, like=node)
     replace(program, result, channels_first(placed, before=node))
     return True
 
 
+def only_result(node: Node) -> Node | None:
+    """What stands for the value: the node, or the first of its results where nobody reads the others."""
+    if isinstance(node.meta["val"], torch.Tensor):
+        return node
+    results = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
+    others = any(user.users for user in node.users if user not in results)
+    return results[0] if len(results) == 1 and not others else None
+
+
 def _placed(weights: Weights, node: Node) -> Node | None:
-    x, filters, bias, stride, padding, dilation, transposed, _, groups = node.args
+    x, filters, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
     filter_values = weights.get(filters)
-    if filter_values is None or transposed or not isinstance(x, Node):
+    if filter_values is None or not isinstance(x, Node):
         return None
     if bias is not None and weights.get(bias) is None:
         return None
     spatial = filter_values.dim() - 2
     if x.meta["val"].dim() != spatial + 2 or not 1 <= spatial <= 3:
         return None
-    where = [_each(given, spatial) for given in (stride, padding, dilation)]
-    outputs = filter_values.shape[0]
+    where = [each(given, spatial) for given in (stride, padding, dilation)]
+    outputs = filter_values.shape[1] * groups if transposed else filter_values.shape[0]
+    if transposed and outputs == groups > 1:
+        return None  # products of one column
     image = channels_last(x, before=node)
     val = permuted(node.meta["val"], [0, *range(2, spatial + 2), 1])
+    if transposed:
+        how = "transposed_convolution", groups
+        packed = weights.packed(filters, how, lambda tensor: pack_transposed_convolution(tensor, groups))
+        args: tuple[Any, ...] = (
+            image,
+            packed,
+            bias,
+            None,
+            *where,
+            each(output_padding, spatial),
+            outputs,
+            "none",
+        )
+        return call(node, torch.ops.cpu.transposed_convolution.default, args, val=val, like=node)
     if groups > 1 and groups == outputs and filter_values.shape[1] == 1 and x.meta["val"].shape[1] == outputs:
         packed = weights.packed(filters, "depthwise", pack_depthwise)
-        args: tuple[Any, ...] = (image, packed, bias, None, *where, "none")
+        args = (image, packed, bias, None, *where, "none")
         return call(node, torch.ops.cpu.depthwise.default, args, val=val, like=node)
     packed = weights.packed(filters, ("convolution", groups), lambda tensor: pack_convolution(tensor, groups))
     args = (image, packed, bias, None, *where, outputs, "none")
     return call(node, torch.ops.cpu.convolution.default, args, val=val, like=node)
 
 
-def _each(given: Any, spatial: int) -> list[int]:
+def each(given: Any, spatial: int) -> list[int]:
+    """A number for each spatial dimension, where one may stand for all."""
     return list(given) * spatial if len(given) == 1 else list(given)

@@ -17,7 +17,12 @@ cpu = torch.ops.cpu
 
 # Operators with the arguments `residual` and `activation`, and where the first stands; the second is the last.
 _RESIDUAL = 3
-_OPERATORS = (cpu.linear.default, cpu.convolution.default, cpu.depthwise.default)
+_OPERATORS = (
+    cpu.linear.default,
+    cpu.convolution.default,
+    cpu.depthwise.default,
+    cpu.transposed_convolution.default,
+)
 
 
 def fuse_epilogues(program: ExportedProgram) -> ExportedProgram:
