@@ -157,11 +157,20 @@ PARTIAL_UPDATES: frozenset[Any] = frozenset(
 )  # fmt: skip
 
 
+_overwritten: dict[Any, str] = {}  # operators of targets -> such an operand
+
+
+def let_overwrite(op: OpOverload, operand: str) -> None:
+    """Say that a kernel reads each element of an operand before it writes the same element of its result, and never later."""
+    _overwritten[op] = operand
+
+
 def overwritable(node: Node) -> list[Node]:
     """The operands in whose bytes a call may write its result, if nothing else reads them then or later."""
     target = node.meta.get("functional", node.target)
-    if target in PARTIAL_UPDATES:
-        return [node.args[0]] if isinstance(node.args[0], Node) else []
+    if target in PARTIAL_UPDATES or target in _overwritten:
+        given = argument(node, _overwritten[target]) if target in _overwritten else node.args[0]
+        return [given] if isinstance(given, Node) else []
     return node.all_input_nodes if is_pointwise(target) else []
 
 

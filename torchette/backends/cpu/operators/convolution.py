@@ -17,6 +17,7 @@ from torchette.exir.dialects._ops import bind_pattern_to_op, ops
     LIBRARY,
     "convolution(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, "
     "int[] dilation, int outputs, str activation) -> Tensor",
+    overwrites="residual",
 )
 def convolution(
     input: torch.Tensor,

@@ -17,6 +17,7 @@ from torchette.exir.dialects._ops import bind_pattern_to_op, ops
     LIBRARY,
     "depthwise(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, "
     "int[] dilation, str activation) -> Tensor",
+    overwrites="residual",
 )
 def depthwise(
     input: torch.Tensor,

@@ -14,6 +14,7 @@ from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 @bind_pattern_to_op(
     LIBRARY,
     "linear(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int outputs, str activation) -> Tensor",
+    overwrites="residual",
 )
 def linear(
     input: torch.Tensor,

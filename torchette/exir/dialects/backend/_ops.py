@@ -68,7 +68,9 @@ def _backend_operator(op: OpOverload) -> BackendOpOverload:
     return op if isinstance(op, BackendOpOverload) else BackendOpOverload(op)
 
 
-def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> Callable[[Pattern], Pattern]:
+def bind_pattern_to_op(
+    library: torch.library.Library, schema_or_name: str, *, overwrites: str | None = None
+) -> Callable[[Pattern], Pattern]:
     """Say which pattern of Edge operators an operator of a target stands for.
 
     The operator is implemented by the pattern, for eager and for tracing, and gets an out variant if it has none.
@@ -76,6 +78,8 @@ def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> C
     Args:
         library: where the operator is declared, or is to be; its namespace is the target's.
         schema_or_name: a schema, which declares the operator, or the name of one that is declared.
+        overwrites: an operand of the result's shape that the plan may let the result overwrite: the kernel reads each of
+            its elements before it writes the same element of the result, and never later.
     """
 
     def bind(pattern: Pattern) -> Pattern:
@@ -88,6 +92,8 @@ def bind_pattern_to_op(library: torch.library.Library, schema_or_name: str) -> C
         if ops.out_variant(op) is None:
             ops.declare_out_variant(op)
         _patterns[op] = pattern
+        if overwrites is not None:
+            ops.let_overwrite(op, overwrites)
         return pattern
 
     return bind
