@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import torchette
+from torchette.backends.cpu.pack import cut_last_panel, pack_linear, unpack_linear, whole_panels
 from torchette.exir import ExecutorchBackendConfig
 from torchette.format import ptd, pte
 
@@ -31,8 +32,8 @@ class Branches(nn.Module):
         return self.linear(x), self.depthwise(self.convolution(image))
 
 
-# Bytes of its packed weights: panels of 16 outputs.
-PACKED = [16 * 64 * 16 * 4, 2 * 9 * 4 * 16 * 4, 2 * 9 * 16 * 4]
+# Bytes of its packed weights: whole panels and a cut one.
+PACKED = [250 * 64 * 4, 30 * 9 * 4 * 4, (30 * 9 * 4 + 15) // 16 * 16]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,58 @@ def test_the_file_has_packed_weights_and_no_others(branches: nn.Module) -> None:
     x, image = inputs(1)
     for ours, theirs in zip(model(x, image), branches(x, image), strict=True):
         torch.testing.assert_close(torch.as_tensor(ours), theirs, rtol=1e-4, atol=1e-5)
+
+
+class Ends(nn.Module):
+    """Layers whose last panel ends everywhere."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.linear = nn.ModuleList(nn.Linear(depth, outputs, bias=outputs % 3 > 0) for outputs in _ENDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([layer(x) for layer in self.linear], 1)
+
+
+_ENDS = (1, 2, 3, 5, 7, 8, 9, 14, 15, 16, 17, 23, 24, 31, 33, 40, 90)
+
+
+# The depth is summed up in parts of 384 at most; rows near the end of a panel are read from a copy.
+@pytest.mark.parametrize("depth", [1, 2, 14, 386, 1000])
+def test_cut_panels_of_linear_layers(depth: int) -> None:
+    torch.manual_seed(depth)
+    module = Ends(depth).eval()
+    for rows in (1, 5, 13):
+        x = torch.randn(rows, depth)
+        ours = torchette.compile(module, (x,), backend="cpu")(x)
+        torch.testing.assert_close(torch.as_tensor(ours), module(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [3, 8, 17, 24, 40])
+def test_cut_panels_of_convolutions(outputs: int) -> None:
+    torch.manual_seed(outputs)
+    module = nn.Sequential(
+        nn.Conv2d(3, outputs, 3, stride=2),
+        nn.Conv2d(outputs, outputs, 3, padding=1, groups=outputs),
+        nn.ReLU6(),
+        nn.Conv2d(outputs, 2 * outputs, 1),
+        nn.Conv2d(2 * outputs, 2 * outputs, 3, groups=2),
+        nn.Hardswish(),
+    ).eval()
+    x = torch.randn(2, 3, 21, 21)
+    model = torchette.compile(module, (x,), backend="cpu")
+    torch.testing.assert_close(torch.as_tensor(model(x)), module(x), rtol=1e-4, atol=1e-5)
+    assert model.nbytes < 1.02 * sum(weight.nbytes for weight in module.parameters()) + 4096
+
+
+def test_panels_and_their_reverse() -> None:
+    for outputs in _ENDS:
+        weight = torch.randn(outputs, 7)
+        packed = pack_linear(weight)
+        cut = cut_last_panel(packed, outputs)
+        assert cut.numel() == weight.numel()
+        assert torch.equal(whole_panels(cut, 3), packed)
+        assert torch.equal(unpack_linear(packed, outputs), weight)
 
 
 def test_methods_share_packed_weights(branches: nn.Module) -> None:
