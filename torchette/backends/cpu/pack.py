@@ -4,15 +4,41 @@
 """The layout of weights: panels of 16 outputs, one for all processors.
 
 A register of AVX-512 holds a row of a panel, two of AVX2, four of SSE, NEON or WebAssembly. Rows behind the last output are
-zeros, so that kernels have no tail.
+zeros, so that kernels have no tail; where these zeros would make the file grow, the last panel is cut, and has as many
+columns as there are outputs left.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
 # Outputs of a panel. C++: kPanel in torchette/kernels/cpu/panels.h.
 PANEL = 16
+
+
+# How many zeros a weight may have behind its last output, for each of its outputs.
+_ZEROS = 0.01
+
+
+def cut_last_panel(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """[panels, *inner, 16] -> [*inner, outputs]: whole panels, then the cut one. As it is where that would save too little."""
+    if -outputs % PANEL <= _ZEROS * outputs:
+        return packed
+    whole, rest = packed[: outputs // PANEL], packed[outputs // PANEL, ..., : outputs % PANEL]
+    return torch.cat([whole.flatten(), rest.flatten()]).view(*packed.shape[1:-1], outputs)
+
+
+def whole_panels(weight: torch.Tensor, rank: int) -> torch.Tensor:
+    """The reverse, for panels of this rank: [*inner, outputs] -> [panels, *inner, 16]."""
+    if weight.dim() == rank:
+        return weight
+    *inner, outputs = weight.shape
+    whole = outputs // PANEL * PANEL
+    flat, depth = weight.flatten(), math.prod(inner)
+    last = torch.nn.functional.pad(flat[whole * depth :].view(depth, outputs - whole), (0, -outputs % PANEL))
+    return torch.cat([flat[: whole * depth], last.flatten()]).view(-1, *inner, PANEL)
 
 
 def pack_linear(weight: torch.Tensor) -> torch.Tensor:

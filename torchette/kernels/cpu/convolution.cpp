@@ -72,21 +72,24 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
                              Span<const int64_t> dilation, int64_t outputs, Span<const char> activation,
                              Tensor& out) {
   TORCHETTE_TRY(check_floats("convolution", weight, "weight"));
-  TORCHETTE_CHECK(weight.dim() == input.dim() + 2, InvalidArgument,
+  const bool cut = weight.dim() == input.dim() + 1;
+  TORCHETTE_CHECK(cut || weight.dim() == input.dim() + 2, InvalidArgument,
                   "convolution: a packed weight of %d dimensions for an input of %d",
                   static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
   Window w;
-  TORCHETTE_TRY(
-      describe_window("convolution", input, weight.sizes().data() + 2, stride, padding, dilation, false, w));
+  TORCHETTE_TRY(describe_window("convolution", input, weight.sizes().data() + (cut ? 1 : 2), stride, padding,
+                                dilation, false, w));
   const auto groups = static_cast<size_t>(weight.size(0));
   const auto channels = static_cast<size_t>(weight.size(weight.dim() - 2));
   TORCHETTE_CHECK(
       outputs >= 0 && outputs <= INT32_MAX && groups > 0 && static_cast<size_t>(outputs) % groups == 0 &&
-          channels * groups == w.channels && weight.size(weight.dim() - 1) == ptrdiff_t{kPanel} &&
-          static_cast<size_t>(weight.size(1)) == panels_of(static_cast<size_t>(outputs) / groups),
+          channels * groups == w.channels &&
+          (cut ? static_cast<size_t>(weight.size(weight.dim() - 1)) * groups == static_cast<size_t>(outputs)
+               : weight.size(weight.dim() - 1) == ptrdiff_t{kPanel} &&
+                     static_cast<size_t>(weight.size(1)) == panels_of(static_cast<size_t>(outputs) / groups)),
       InvalidArgument,
-      "convolution: a weight of %d groups, %d panels and %d channels for %d channels in and %d out",
-      static_cast<int>(groups), static_cast<int>(weight.size(1)), static_cast<int>(channels),
+      "convolution: a weight of %d groups, panels of %d and %d channels for %d channels in and %d out",
+      static_cast<int>(groups), static_cast<int>(weight.size(weight.dim() - 1)), static_cast<int>(channels),
       static_cast<int>(w.channels), static_cast<int>(outputs));
   SizesType sizes[5];
   const Span<const SizesType> shape = result_sizes(w, static_cast<size_t>(outputs), sizes);
@@ -97,14 +100,16 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
   TORCHETTE_TRY(activation_of(activation, product.activation));
   TORCHETTE_TRY(check_result("convolution", out, shape));
 
-  const size_t pixels = w.out_pixels(), panels = static_cast<size_t>(weight.size(1));
   product.n = static_cast<size_t>(outputs) / groups;
+  product.cut = cut;
+  const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
   product.k = w.taps() * channels;
   product.c_row = product.residual_row = static_cast<ptrdiff_t>(outputs);
+  const size_t of_weight = product.k * (cut ? product.n : panels * kPanel);
   const auto of_group = [&](size_t group) {
     PackedProduct part = product;
     const size_t column = group * product.n;
-    part.w = weight.const_data_ptr<float>() + group * panels * product.k * kPanel;
+    part.w = weight.const_data_ptr<float>() + group * of_weight;
     part.c = out.mutable_data_ptr<float>() + column;
     part.bias = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;
     part.residual = residual.has_value() ? residual->const_data_ptr<float>() + column : nullptr;
@@ -120,7 +125,7 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
     }
     return Error::Ok;
   }
-  if (groups == 1 && winograd_pays(w, product.n) &&
+  if (groups == 1 && !cut && winograd_pays(w, product.n) &&
       convolve_by_winograd(context, w, input.const_data_ptr<float>(), of_group(0)))
     return Error::Ok;
   // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.

@@ -18,6 +18,7 @@ struct Row {
   const Window* window;
   const float* image;     // [D, H, W, C]
   const float* weight;    // [panels, taps, kPanel]
+  size_t last_row;        // floats of a row of the last panel
   const float* bias;      // or null
   const float* residual;  // of this row, or null
   float* out;             // of this row
@@ -45,6 +46,7 @@ template <int kCount, bool kWhole>
 void neighbours(const Row& row, size_t panel, size_t channels, ptrdiff_t x, ptrdiff_t from, ptrdiff_t to) {
   const Window& w = *row.window;
   const auto c = static_cast<ptrdiff_t>(w.channels);
+  const ptrdiff_t tap_row = kWhole ? kPanel : static_cast<ptrdiff_t>(row.last_row);
   const size_t channel = panel * kPanel, count = kWhole ? kPanel : channels;
   Vec acc[kCount][kVectors];
 #pragma GCC unroll 4
@@ -63,12 +65,11 @@ void neighbours(const Row& row, size_t panel, size_t channels, ptrdiff_t x, ptrd
       if (y < 0 || y >= w.in[1]) continue;
       const float* in = row.image + ((z * w.in[1] + y) * w.in[2] + begin + from * w.dilation[2]) * c +
                         static_cast<ptrdiff_t>(channel);
-      const float* tap =
-          weight + ((kz * w.kernel[1] + ky) * w.kernel[2] + from) * static_cast<ptrdiff_t>(kPanel);
-      for (ptrdiff_t kx = from; kx < to; ++kx, tap += kPanel, in += w.dilation[2] * c) {
+      const float* tap = weight + ((kz * w.kernel[1] + ky) * w.kernel[2] + from) * tap_row;
+      for (ptrdiff_t kx = from; kx < to; ++kx, tap += tap_row, in += w.dilation[2] * c) {
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          const Vec filter = load(tap + v * kLanes);
+          const Vec filter = kWhole ? load(tap + v * kLanes) : get(tap, v, count);
 #pragma GCC unroll 8
           for (int i = 0; i < kCount; ++i) acc[i][v] = fma(get(in + i * step, v, count), filter, acc[i][v]);
         }
@@ -175,17 +176,19 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
                            Span<const int64_t> stride, Span<const int64_t> padding,
                            Span<const int64_t> dilation, Span<const char> activation, Tensor& out) {
   TORCHETTE_TRY(check_floats("depthwise", weight, "weight"));
-  TORCHETTE_CHECK(weight.dim() == input.dim(), InvalidArgument,
+  const bool cut = weight.dim() == input.dim() - 1;
+  TORCHETTE_CHECK(cut || weight.dim() == input.dim(), InvalidArgument,
                   "depthwise: a packed weight of %d dimensions for an input of %d",
                   static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
   Window w;
-  TORCHETTE_TRY(
-      describe_window("depthwise", input, weight.sizes().data() + 1, stride, padding, dilation, false, w));
+  TORCHETTE_TRY(describe_window("depthwise", input, weight.sizes().data() + (cut ? 0 : 1), stride, padding,
+                                dilation, false, w));
   const size_t panels = panels_of(w.channels);
-  TORCHETTE_CHECK(static_cast<size_t>(weight.size(0)) == panels &&
-                      weight.size(weight.dim() - 1) == static_cast<ptrdiff_t>(kPanel),
-                  InvalidArgument, "depthwise: a weight of %d panels for %d channels",
-                  static_cast<int>(weight.size(0)), static_cast<int>(w.channels));
+  const ptrdiff_t width = weight.size(weight.dim() - 1);
+  TORCHETTE_CHECK(cut ? static_cast<size_t>(width) == w.channels
+                      : static_cast<size_t>(weight.size(0)) == panels && width == ptrdiff_t{kPanel},
+                  InvalidArgument, "depthwise: a weight of %d times %d for %d channels",
+                  static_cast<int>(weight.size(0)), static_cast<int>(width), static_cast<int>(w.channels));
   SizesType sizes[5];
   const Span<const SizesType> shape = result_sizes(w, w.channels, sizes);
   const SizesType vector[] = {static_cast<SizesType>(w.channels)};
@@ -207,6 +210,7 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
           Row row = {&w,
                      input.const_data_ptr<float>() + r / rows_of_image * w.in_pixels() * w.channels,
                      weight.const_data_ptr<float>(),
+                     cut ? cut_columns(w.channels) : kPanel,
                      floats_of(bias),
                      residual.has_value() ? residual->const_data_ptr<float>() + r * row_floats : nullptr,
                      out.mutable_data_ptr<float>() + r * row_floats,

@@ -14,14 +14,20 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
                   "linear: input has %d dimensions", static_cast<int>(input.dim()));
   const ptrdiff_t depth = input.size(input.dim() - 1);
-  TORCHETTE_CHECK(outputs >= 0 && outputs <= INT32_MAX && weight.dim() == 3 && weight.size(1) == depth &&
-                      weight.size(2) == static_cast<ptrdiff_t>(kPanel) &&
-                      weight.size(0) == static_cast<ptrdiff_t>(panels_of(static_cast<size_t>(outputs))),
-                  InvalidArgument,
-                  "linear: a weight of %d panels, %d inputs each, for %d outputs of %d inputs",
-                  static_cast<int>(weight.dim() == 3 ? weight.size(0) : -1),
-                  static_cast<int>(weight.dim() == 3 ? weight.size(1) : -1), static_cast<int>(outputs),
-                  static_cast<int>(depth));
+  PackedProduct product = {};
+  product.cut = weight.dim() == 2;
+  TORCHETTE_CHECK(
+      outputs >= 0 && outputs <= INT32_MAX &&
+          (product.cut
+               ? weight.size(0) == depth && weight.size(1) == static_cast<ptrdiff_t>(outputs)
+               : weight.dim() == 3 && weight.size(1) == depth &&
+                     weight.size(2) == static_cast<ptrdiff_t>(kPanel) &&
+                     weight.size(0) == static_cast<ptrdiff_t>(panels_of(static_cast<size_t>(outputs)))),
+      InvalidArgument,
+      "linear: a weight of %d dimensions, the first of %d and the second of %d, for %d outputs of %d inputs",
+      static_cast<int>(weight.dim()), static_cast<int>(weight.dim() > 0 ? weight.size(0) : -1),
+      static_cast<int>(weight.dim() > 1 ? weight.size(1) : -1), static_cast<int>(outputs),
+      static_cast<int>(depth));
   SizesType sizes[kMaxDim];
   for (ptrdiff_t d = 0; d < input.dim(); ++d) sizes[d] = static_cast<SizesType>(input.size(d));
   sizes[input.dim() - 1] = static_cast<SizesType>(outputs);
@@ -29,7 +35,6 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
   const SizesType vector[] = {static_cast<SizesType>(outputs)};
   TORCHETTE_TRY(check_operand("linear", bias, {vector, 1}, "bias"));
   TORCHETTE_TRY(check_operand("linear", residual, shape, "residual"));
-  PackedProduct product = {};
   TORCHETTE_TRY(activation_of(activation, product.activation));
   TORCHETTE_TRY(check_result("linear", out, shape));
   product.n = static_cast<size_t>(outputs);

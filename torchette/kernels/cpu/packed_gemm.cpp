@@ -30,6 +30,7 @@ struct Tile {
   ptrdiff_t a_row;
   const float* w;
   size_t w_panel;  // floats from panel to panel
+  size_t w_row;    // of one panel; several are whole
   float* c;
   ptrdiff_t c_row;
   const float* bias;      // a vector for each vector of a row, or null
@@ -50,12 +51,13 @@ void compute(const Tile& t) {
 #pragma GCC unroll 8
   for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = t.a + 3 * g * t.a_row;
   const float* panel[kPanels];
+  const size_t row = kPanels == 1 ? t.w_row : kPanel;
 #pragma GCC unroll 8
   for (int p = 0; p < kPanels; ++p) panel[p] = t.w + static_cast<size_t>(p) * t.w_panel;
   for (size_t k = 0; k < t.depth; ++k) {
     Vec w[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) w[v] = load(panel[v / kOfPanel] + k * kPanel + v % kOfPanel * kLanes);
+    for (int v = 0; v < kVectors; ++v) w[v] = load(panel[v / kOfPanel] + k * row + v % kOfPanel * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const Vec a = broadcast(group[i / 3][(i % 3) * t.a_row]);
@@ -125,6 +127,31 @@ size_t next_part(size_t total, size_t most) {
   return (total + parts - 1) / parts;
 }
 
+/// A tile of a panel that is cut to so many columns, with `below` rows of it below the tile's. A row is read
+/// as if it were whole, with what follows it in the columns that are thrown away; the rows behind whose
+/// columns the panel ends are read from a copy.
+void compute_cut(Tile t, Compute tile, size_t columns, size_t below) {
+  const size_t last = (kPanel - 1) / columns;  // so many rows of the panel begin within kPanel of its end
+  const size_t copied = below >= last ? 0 : last - below < t.depth ? last - below : t.depth;
+  t.w_row = columns;
+  Tile rest = t;
+  t.depth -= copied;
+  if (copied > 0) t.low = -__builtin_inff(), t.high = __builtin_inff();
+  tile(t);
+  if (copied == 0) return;
+  float rows[kPanel * kPanel] = {};
+  for (size_t i = 0; i < copied; ++i)
+    memcpy(rows + i * kPanel, t.w + (t.depth + i) * columns, columns * sizeof(float));
+  rest.depth = copied;
+  rest.a += t.depth;
+  rest.w = rows;
+  rest.w_row = kPanel;
+  rest.bias = nullptr;
+  rest.residual = t.c;
+  rest.residual_row = t.c_row;
+  tile(rest);
+}
+
 }  // namespace
 
 PackedProduct PackedProduct::rows(size_t first, size_t count) const {
@@ -166,6 +193,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     product.a_row,
                     product.w + p * k * kPanel + k0 * kPanel,
                     k * kPanel,
+                    kPanel,
                     c,
                     product.c_row,
                     begins && product.bias != nullptr ? product.bias + column : nullptr,
@@ -175,6 +203,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     ends ? high : __builtin_inff()};
           // The panel that ends behind the last column is computed in a tile of its own.
           float bias[kPanel], result[kTileRows * kPanel];
+          if (columns < width && product.cut) t.w = product.w + p * k * kPanel + k0 * columns;
           if (columns < width) {
             for (size_t j = 0; j < kPanel; ++j) bias[j] = t.bias != nullptr && j < columns ? t.bias[j] : 0.0f;
             for (size_t r = 0; added != nullptr && r < rows; ++r)
@@ -186,7 +215,11 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
             t.residual_row = t.c_row = kPanel;
           }
           const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
-          (half ? of_half(rows) : tile_of(rows, panels))(t);
+          const Compute tile = half ? of_half(rows) : tile_of(rows, panels);
+          if (columns < width && product.cut)
+            compute_cut(t, tile, columns, k - k0 - depth);
+          else
+            tile(t);
           if (ends) activate(left, t.c, t.c_row, rows, columns);
           for (size_t r = 0; columns < width && r < rows; ++r)
             memcpy(c + static_cast<ptrdiff_t>(r) * product.c_row, result + r * kPanel,

@@ -15,6 +15,7 @@ struct PackedProduct {
   const float* a;  // rows of k contiguous floats
   ptrdiff_t a_row;
   const float* w;  // panels [panels_of(n)][k][kPanel]
+  bool cut;        // the last one is [k][cut_columns(n)]
   float* c;        // rows of n contiguous floats
   ptrdiff_t c_row;
   const float* bias;      // n floats, or null

@@ -14,6 +14,8 @@ constexpr size_t kPanel = 16;
 constexpr size_t kPanelVectors = kPanel / kLanes;
 
 constexpr size_t panels_of(size_t outputs) { return (outputs + kPanel - 1) / kPanel; }
+/// Columns of the last panel, where it is cut behind the last output.
+constexpr size_t cut_columns(size_t outputs) { return outputs % kPanel == 0 ? kPanel : outputs % kPanel; }
 
 /// With fewer multiply-adds a part is not worth a thread: some 20 microseconds.
 constexpr size_t kLeastWork = size_t{1} << 18;

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from torchette.backends.cpu.operators._library import LIBRARY, channels_first, channels_last, finish
-from torchette.backends.cpu.pack import unpack_convolution
+from torchette.backends.cpu.pack import unpack_convolution, whole_panels
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
@@ -17,6 +17,7 @@ from torchette.exir.dialects._ops import bind_pattern_to_op, ops
     LIBRARY,
     "convolution(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, "
     "int[] dilation, int outputs, str activation) -> Tensor",
+    overwrites=("residual",),
 )
 def convolution(
     input: torch.Tensor,
@@ -33,13 +34,15 @@ def convolution(
 
     Args:
         input: float32 [N, *spatial, C], one to three spatial dimensions.
-        weight: `pack_convolution`: [groups, ceil(outputs / groups / 16), *kernel, C / groups, 16].
+        weight: `pack_convolution`: [groups, ceil(outputs / groups / 16), *kernel, C / groups, 16]; or `cut_last_panel` of
+            each group: [groups, *kernel, C / groups, outputs / groups].
         bias: [outputs].
         residual: of the result's shape, [N, *spatial, outputs].
         stride, padding, dilation: one number for each spatial dimension.
         activation: a name of `ACTIVATIONS`.
     """
-    filters, groups = unpack_convolution(weight, outputs), weight.shape[0]
+    panels = torch.stack([whole_panels(group, len(stride) + 3) for group in weight])
+    filters, groups = unpack_convolution(panels, outputs), weight.shape[0]
     zeros = [0] * len(stride)
     result = ops.edge.aten.convolution.default(
         channels_first(input),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from torchette.backends.cpu.operators._library import LIBRARY, channels_first, channels_last, finish
-from torchette.backends.cpu.pack import unpack_depthwise
+from torchette.backends.cpu.pack import unpack_depthwise, whole_panels
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
@@ -17,6 +17,7 @@ from torchette.exir.dialects._ops import bind_pattern_to_op, ops
     LIBRARY,
     "depthwise(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, "
     "int[] dilation, str activation) -> Tensor",
+    overwrites=("residual",),
 )
 def depthwise(
     input: torch.Tensor,
@@ -32,14 +33,14 @@ def depthwise(
 
     Args:
         input: float32 [N, *spatial, C], one to three spatial dimensions.
-        weight: `pack_depthwise`: [ceil(C / 16), *kernel, 16].
+        weight: `pack_depthwise`: [ceil(C / 16), *kernel, 16]; or `cut_last_panel` of it: [*kernel, C].
         bias: [C].
         residual: of the result's shape, [N, *spatial, C].
         stride, padding, dilation: one number for each spatial dimension.
         activation: a name of `ACTIVATIONS`.
     """
     channels = input.shape[-1]
-    filters, zeros = unpack_depthwise(weight, channels), [0] * len(stride)
+    filters, zeros = unpack_depthwise(whole_panels(weight, input.dim()), channels), [0] * len(stride)
     result = ops.edge.aten.convolution.default(
         channels_first(input),
         filters,

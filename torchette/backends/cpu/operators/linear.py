@@ -7,13 +7,14 @@ from __future__ import annotations
 import torch
 
 from torchette.backends.cpu.operators._library import LIBRARY, finish
-from torchette.backends.cpu.pack import unpack_linear
+from torchette.backends.cpu.pack import unpack_linear, whole_panels
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
 @bind_pattern_to_op(
     LIBRARY,
     "linear(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int outputs, str activation) -> Tensor",
+    overwrites=("residual",),
 )
 def linear(
     input: torch.Tensor,
@@ -27,11 +28,11 @@ def linear(
 
     Args:
         input: float32 [..., K].
-        weight: `pack_linear`: [ceil(N / 16), K, 16].
+        weight: `pack_linear`: [ceil(N / 16), K, 16]; or `cut_last_panel` of it: [K, N].
         bias: [N].
         residual: of the result's shape, [..., N].
         outputs: N.
         activation: a name of `ACTIVATIONS`.
     """
-    result = ops.edge.aten.linear.default(input, unpack_linear(weight, outputs), bias)
+    result = ops.edge.aten.linear.default(input, unpack_linear(whole_panels(weight, 3), outputs), bias)
     return finish(result, residual, activation)

@@ -15,7 +15,9 @@ _aten = ops.edge.aten
 
 
 @bind_pattern_to_op(
-    LIBRARY, "layer_norm(Tensor input, Tensor? weight, Tensor? bias, int[] shape, float eps) -> Tensor"
+    LIBRARY,
+    "layer_norm(Tensor input, Tensor? weight, Tensor? bias, int[] shape, float eps) -> Tensor",
+    overwrites=("input",),
 )
 def layer_norm(
     input: torch.Tensor,
@@ -33,7 +35,9 @@ def layer_norm(
     return _aten.native_layer_norm.default(input, list(shape), weight, bias, eps)[0]
 
 
-@bind_pattern_to_op(LIBRARY, "rms_norm(Tensor input, Tensor? weight, int[] shape, float eps) -> Tensor")
+@bind_pattern_to_op(
+    LIBRARY, "rms_norm(Tensor input, Tensor? weight, int[] shape, float eps) -> Tensor", overwrites=("input",)
+)
 def rms_norm(
     input: torch.Tensor, weight: torch.Tensor | None, shape: Sequence[int], eps: float
 ) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 _aten = ops.edge.aten
 
 
-@bind_pattern_to_op(LIBRARY, "rotary(Tensor input, Tensor cos, Tensor sin) -> Tensor")
+@bind_pattern_to_op(LIBRARY, "rotary(Tensor input, Tensor cos, Tensor sin) -> Tensor", overwrites=("input",))
 def rotary(input: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """x cos + (-x2, x1) sin, where x1 and x2 are the halves of a head
 

@@ -12,7 +12,12 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.backends.cpu.pack import pack_convolution, pack_depthwise, pack_transposed_convolution
+from torchette.backends.cpu.pack import (
+    cut_last_panel,
+    pack_convolution,
+    pack_depthwise,
+    pack_transposed_convolution,
+)
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
 from torchette.exir.graph import call, calls, note, replace
@@ -110,10 +115,18 @@ def _placed(weights: Weights, node: Node) -> Node | None:
         )
         return call(node, torch.ops.cpu.transposed_convolution.default, args, val=val, like=node)
     if groups > 1 and groups == outputs and filter_values.shape[1] == 1 and x.meta["val"].shape[1] == outputs:
-        packed = weights.packed(filters, "depthwise", pack_depthwise)
+        packed = weights.packed(
+            filters, "depthwise", lambda tensor: cut_last_panel(pack_depthwise(tensor), outputs)
+        )
         args = (image, packed, bias, None, *where, "none")
         return call(node, torch.ops.cpu.depthwise.default, args, val=val, like=node)
-    packed = weights.packed(filters, ("convolution", groups), lambda tensor: pack_convolution(tensor, groups))
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.stack(
+            [cut_last_panel(group, outputs // groups) for group in pack_convolution(tensor, groups)]
+        )
+
+    packed = weights.packed(filters, ("convolution", groups), pack)
     args = (image, packed, bias, None, *where, outputs, "none")
     return call(node, torch.ops.cpu.convolution.default, args, val=val, like=node)
 

@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.backends.cpu.pack import pack_linear
+from torchette.backends.cpu.pack import cut_last_panel, pack_linear
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.exir.graph import call, calls, note, replace
 
@@ -48,7 +48,9 @@ def _placed(weights: Weights, node: Node) -> Node | None:
         if bias_values is None or tuple(bias_values.shape) != (outputs,):
             return None
     packed = weights.packed(
-        weight, ("linear", transposed), lambda tensor: pack_linear(tensor.t() if transposed else tensor)
+        weight,
+        ("linear", transposed),
+        lambda tensor: cut_last_panel(pack_linear(tensor.t() if transposed else tensor), outputs),
     )
     args: tuple[Any, ...] = (x, packed, bias, None, outputs, "none")
     return call(node, torch.ops.cpu.linear.default, args, val=node.meta["val"], like=node)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The engine's results lie in the bytes of operands that nothing reads any more, and what is computed stays right.
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import torchette
+from torchette.exir import ops
+
+
+def check(module: nn.Module, *args: torch.Tensor) -> torchette.Model:
+    """Compiled for the engine; the results equal eager's."""
+    model = torchette.compile(module, args, backend="cpu")
+    torch.testing.assert_close(torch.as_tensor(model(*args)), module(*args), rtol=1e-4, atol=1e-5)
+    return model
+
+
+class Residual(nn.Module):
+    """Layers whose results are added to what came before them, three times."""
+
+    def __init__(self, layer: nn.Module, between: nn.Module) -> None:
+        super().__init__()
+        self.first, self.layers = layer, nn.ModuleList([between, between, between])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = F.relu(layer(x) + x)
+        return torch.sigmoid(x)
+
+
+LAYERS = {
+    # name: first layer, layers with a residual, input, bytes of an activation between them
+    "linear": (nn.Linear(8, 40), nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 40)), (50, 8), 50 * 40 * 4),
+    "deep linear": (nn.Linear(8, 800), nn.Sequential(nn.Linear(800, 40), nn.Linear(40, 800)), (5, 8), 5 * 800 * 4),
+    "convolution": (nn.Conv2d(3, 20, 3), nn.Sequential(nn.Conv2d(20, 20, 3, padding=1), nn.Conv2d(20, 20, 1)), (1, 3, 12, 12), 20 * 100 * 4),
+    "depthwise": (nn.Conv2d(3, 20, 3), nn.Sequential(nn.Conv2d(20, 20, 1), nn.Conv2d(20, 20, 3, padding=1, groups=20)), (1, 3, 12, 12), 20 * 100 * 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_residual_is_overwritten(name: str) -> None:
+    """Two activations live at once, never three."""
+    torch.manual_seed(0)
+    first, between, shape, nbytes = LAYERS[name]
+    model = check(Residual(first, between).eval(), torch.randn(shape))
+    assert nbytes <= model.planned_bytes <= 2 * nbytes
+
+
+def test_a_residual_that_is_read_later_stays() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 40), nn.Linear(40, 40)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            return torch.cat([self.second(torch.relu(x)) + x, x])
+
+    check(Twice().eval(), torch.randn(5, 8))
+
+
+def test_a_residual_that_is_also_the_input_stays() -> None:
+    class Self(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 40), nn.Linear(40, 40)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            return torch.sigmoid(self.second(x) + x)
+
+    check(Self().eval(), torch.randn(5, 8))
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(37), nn.RMSNorm(37, eps=1e-6)])
+def test_a_norm_overwrites_its_input(norm: nn.Module) -> None:
+    model = check(nn.Sequential(nn.Linear(8, 37), norm, nn.Linear(37, 8)).eval(), torch.randn(50, 8))
+    assert model.planned_bytes <= 50 * 37 * 4 + 16
+
+
+def test_what_may_be_overwritten_is_an_operand() -> None:
+    for op, operands in ops.OVERWRITABLE.items():
+        assert {*operands} <= {argument.name for argument in op._schema.arguments}, op
