@@ -155,19 +155,12 @@ def test_factors_that_are_too_few(registry: Any, tmp_path: Path, capfd: pytest.C
     assert "128 elements for 3 factors" in capfd.readouterr().err
 
 
-there = pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
-    reason="this build has no XNNPACK: ./dev xnnpack",
-)
-
-
 def _save(program: Any, folder: Path, data: str = "weights") -> tuple[Path, Path]:
     program.save(folder / "model.pte")
     program.write_tensor_data_to_file(folder)
     return folder / "model.pte", folder / f"{data}.ptd"
 
 
-@there
 def test_the_portable_plan_s_weights_stand_in_the_data_file_once(tmp_path: Path) -> None:
     torch.manual_seed(0)
     edge = to_edge_transform_and_lower(
@@ -179,7 +172,6 @@ def test_the_portable_plan_s_weights_stand_in_the_data_file_once(tmp_path: Path)
     assert both[1] < alone[1] + 1500 and both[0] < alone[0] + 4000
 
 
-@there
 def test_in_cpp(tmp_path: Path) -> None:
     """executor_runner, whose Module falls back to the portable plan where the backend refuses."""
     torch.manual_seed(0)
@@ -211,7 +203,6 @@ def test_in_cpp(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y-0.npy")), model(X).detach())
 
 
-@there
 def test_the_peer_reads_our_data_file_and_we_read_theirs(tmp_path: Path) -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (

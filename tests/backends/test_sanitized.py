@@ -29,7 +29,6 @@ from torchette.backends.xnnpack import (
 from torchette.backends.xnnpack.payload import SCHEMA
 from torchette.errors import DelegationWarning
 from torchette.exir import to_edge_transform_and_lower
-from torchette.runtime import Runtime
 
 MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "5000"))
 
@@ -130,9 +129,6 @@ def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) ->
     print(done.stdout)
 
 
-@pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"), reason="this build has no XNNPACK"
-)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_changed_bytes_of_xnnpack(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

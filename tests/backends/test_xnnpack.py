@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
+from tests.backends.xnnpack_cases import of_the_library
 from tests.models import zoo
 from torchette.backends import conformance
 from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
@@ -26,11 +27,6 @@ from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from torchette.exir.delegation.delegate import to_backend
 from torchette.format import flatbuffer, pte
 from torchette.runtime import Runtime
-
-there = pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
-    reason="this build has no XNNPACK: ./dev xnnpack",
-)
 
 
 def _lower(model: nn.Module, args: tuple, **how):
@@ -155,7 +151,6 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@there
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     _check(_Of(FUNCTIONS[name]), X)
@@ -217,7 +212,6 @@ LAYERS = {
 }
 
 
-@there
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name: str) -> None:
     torch.manual_seed(0)
@@ -245,7 +239,6 @@ DYNAMIC = {
 }  # fmt: skip
 
 
-@there
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic_sizes(name: str) -> None:
     torch.manual_seed(0)
@@ -265,7 +258,6 @@ def test_dynamic_sizes(name: str) -> None:
         torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=1e-5)
 
 
-@there
 def test_slices_beside_dynamic_sizes_here_and_there() -> None:
     def cut(x):
         y = x[:, :, 2:7] * x[..., 0:1, :]
@@ -308,7 +300,6 @@ def _same(method, model: nn.Module, x: torch.Tensor) -> None:
         torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=2e-5)
 
 
-@there
 def test_a_decoder_of_any_length() -> None:
     """Two layers with all their attention matrices, whose two sizes vary, are one call; what is outside are whole numbers."""
     torch.manual_seed(0)
@@ -321,7 +312,6 @@ def test_a_decoder_of_any_length() -> None:
         _same(method, model, torch.randint(0, 256, (1, length)))
 
 
-@there
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mobilenet_v2", "vit_tiny"])
 def test_networks_of_any_batch_are_one_call(name: str) -> None:
@@ -333,8 +323,7 @@ def test_networks_of_any_batch_are_one_call(name: str) -> None:
         _same(method, model, torch.randn(batch, *image.shape[1:]))
 
 
-@there
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float16, marks=of_the_library)])
 @pytest.mark.parametrize("kind", ["none", "mask", "numbers", "causal"])
 def test_attention_with_masks_is_one_call(kind: str, dtype: torch.dtype) -> None:
     query, key, value = (torch.randn(2, 3, 5, 8, dtype=dtype) for _ in range(3))
@@ -357,7 +346,6 @@ def test_attention_with_masks_is_one_call(kind: str, dtype: torch.dtype) -> None
         torch.testing.assert_close(got, attend(query, key, value, mask), rtol=rtol, atol=atol)
 
 
-@there
 @pytest.mark.parametrize("kind", ["causal", "numbers"])
 def test_attention_over_any_length_is_one_call(kind: str) -> None:
     def attend(x, mask):
@@ -381,7 +369,6 @@ def test_attention_over_any_length_is_one_call(kind: str) -> None:
         torch.testing.assert_close(got, attend(x, mask), rtol=1e-4, atol=1e-5)
 
 
-@there
 @pytest.mark.parametrize("number", [2.5, -torch.inf, torch.inf, torch.finfo(torch.float32).min])
 def test_choices_by_truth_values_from_elsewhere_do_not_cut(number: float) -> None:
     def choose(x, mask):
@@ -395,14 +382,12 @@ def test_choices_by_truth_values_from_elsewhere_do_not_cut(number: float) -> Non
     torch.testing.assert_close(_run(edge, (x, mask))[0], choose(x, mask), rtol=1e-4, atol=1e-5)
 
 
-@there
 @pytest.mark.parametrize("limits", [(0.1, None), (0.1, 0.4), (None, -0.1), (-0.5, 0.25)])
 def test_limits_behind_a_convolution(limits: tuple) -> None:
     convolution = nn.Conv2d(3, 3, 3).requires_grad_(False)
     _check(_Of(lambda x: convolution(x).clamp(*limits)), torch.randn(2, 3, 5, 5))
 
 
-@there
 def test_constants_that_change_in_place_keep_their_changes() -> None:
     class Zeroed(nn.Module):
         def __init__(self) -> None:
@@ -421,7 +406,6 @@ def test_constants_that_change_in_place_keep_their_changes() -> None:
 CALLS = {"mobilenet_v3_small": 1, "efficientnet_b0": 1, "vit_tiny": 1, "minilm": 1, "llama": 3}
 
 
-@there
 @pytest.mark.parametrize("name", CALLS)
 def test_networks_are_few_calls(name: str) -> None:
     model, args = zoo.build(name)
@@ -444,7 +428,6 @@ WHOLE = {
 }
 
 
-@there
 @pytest.mark.parametrize("name", WHOLE)
 def test_networks_are_one_call(name: str) -> None:
     zoo.declare_torchvision_operators()
@@ -458,7 +441,6 @@ def test_networks_are_one_call(name: str) -> None:
     _check(model.requires_grad_(False), torch.randn(1, 3, size, size))
 
 
-@there
 def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
     class Gate(nn.Module):
         def __init__(self) -> None:
@@ -485,7 +467,6 @@ def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
     )  # two transposes, three convolutions, a mean, relu, hard sigmoid in two, a product
 
 
-@there
 def test_the_peer_runs_our_payload_and_we_run_theirs() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
@@ -527,7 +508,6 @@ class _PacksAndReads(nn.Module):
         return self.other(y) + self.second.bias
 
 
-@there
 def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
     """It unmaps what it has packed."""
     pytest.importorskip("executorch.extension.pybindings.portable_lib")
@@ -541,7 +521,6 @@ def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@there
 def test_the_peer_runs_each_of_our_functions_and_layers() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     torch.manual_seed(0)
@@ -573,7 +552,6 @@ class _Computed(nn.Module):
         return nn.functional.linear(y, torch.cat([given, given + 1]))
 
 
-@there
 def test_computed_weights_here_and_there() -> None:
     torch.manual_seed(0)
     model, args = _Computed(), (torch.randn(7, 10), torch.randn(1), torch.randn(5, 5))
@@ -620,7 +598,6 @@ class _Tied(nn.Module):
         return torch.addmm(self.last.weight[:, 0], self.last(y), self.last.weight[:, :3])
 
 
-@there
 def test_weights_that_are_given_at_each_call_here_and_there() -> None:
     torch.manual_seed(0)
     model, args = _Tied().eval(), (torch.randn(6, 6),)
@@ -660,7 +637,7 @@ HALVES = {
 }  # fmt: skip
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("name", HALVES)
 def test_half_precision_here_and_there(name: str) -> None:
     torch.manual_seed(0)
@@ -676,7 +653,7 @@ def test_half_precision_here_and_there(name: str) -> None:
     torch.testing.assert_close(theirs, got, rtol=2e-2, atol=2e-3)
 
 
-@there
+@of_the_library
 def test_half_precision_that_the_peer_lowered() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
@@ -690,7 +667,7 @@ def test_half_precision_that_the_peer_lowered() -> None:
     torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), expected, rtol=2e-3, atol=2e-3)
 
 
-@there
+@of_the_library
 def test_threads_memory_and_weights_are_options() -> None:
     registry = Runtime.get().backend_registry
     name = "XnnpackBackend"
@@ -740,7 +717,6 @@ SHARED = {
 }
 
 
-@there
 @pytest.mark.parametrize("name", SHARED)
 def test_methods_share_weights(name: str) -> None:
     build, shape = SHARED[name]
@@ -769,7 +745,7 @@ if child:
 """
 
 
-@there
+@of_the_library
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_does_not_wait_for_threads_of_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "large.pte"
@@ -779,7 +755,7 @@ def test_a_forked_process_does_not_wait_for_threads_of_its_parent(tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("cached", [True, False])
 def test_weights_of_every_size_are_packed_as_the_library_reads_them(cached: bool) -> None:
     """Blocks of rows, what is left of them, short rows and long ones, and more than one thread packs."""
@@ -797,7 +773,7 @@ def test_weights_of_every_size_are_packed_as_the_library_reads_them(cached: bool
         registry.set_option("XnnpackBackend", weight_cache_enabled=True)
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("outputs, inputs", [(2700, 300), (1003, 1025), (3, 300_001), (41, 20_000)])
 def test_large_layers_of_one_row_are_right(outputs: int, inputs: int) -> None:
     registry = Runtime.get().backend_registry
@@ -818,7 +794,7 @@ def test_large_layers_of_one_row_are_right(outputs: int, inputs: int) -> None:
         registry.set_option("XnnpackBackend", num_threads=1)
 
 
-@there
+@of_the_library
 def test_large_convolutions_of_one_pixel_are_right() -> None:
     registry = Runtime.get().backend_registry
     squeeze = nn.Sequential(
@@ -872,7 +848,6 @@ def test_weights_of_layers_with_one_row_stand_side_by_side_and_last() -> None:
     ]
 
 
-@there
 @pytest.mark.parametrize("order", [("one", "many", "also"), ("many", "one", "also"), ("one", "also", "many")])
 def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ...]) -> None:
     layer = nn.Linear(900, 1000).eval()
@@ -917,7 +892,7 @@ def _reads_in_place() -> bool:
     return flags.exists() and {"avx2", "fma"} <= set(flags.read_text().split())
 
 
-@there
+@of_the_library
 @pytest.mark.skipif(not _reads_in_place(), reason="this processor has no AVX2, or this is no Linux")
 def test_large_weights_of_one_row_are_not_copied(tmp_path: Path) -> None:
     def megabytes(layer: nn.Module, *shape: int) -> int:
@@ -931,7 +906,6 @@ def test_large_weights_of_one_row_are_not_copied(tmp_path: Path) -> None:
     assert megabytes(pixel, 1, 2048, 1, 1) < 16 < 32 <= megabytes(pixel, 1, 2048, 1, 2)
 
 
-@there
 @pytest.mark.parametrize("outputs", [1, 7, 8, 9, 16, 17, 23, 24, 25, 31, 40, 48, 56, 63])
 def test_layers_that_end_within_a_tile_compute_no_more_than_they_have(outputs: int) -> None:
     torch.manual_seed(outputs)
@@ -948,14 +922,13 @@ def test_layers_that_end_within_a_tile_compute_no_more_than_they_have(outputs: i
     _check(_Each(layers), *inputs, torch.randn(1, 6, 7, 8))
 
 
-@there
 @pytest.mark.parametrize("shape", [(1, 1), (1, 15), (4, 4), (3, 11), (9, 33), (64, 65)])
 def test_pictures_of_every_size_come_in(shape: tuple[int, int]) -> None:
     for channels in (2, 3, 4):
         _check(nn.Conv2d(channels, 4, 1), torch.randn(2, channels, *shape))
 
 
-@there
+@of_the_library
 def test_products_with_many_weights_are_computed_by_columns() -> None:
     registry = Runtime.get().backend_registry
     try:
@@ -969,7 +942,7 @@ def test_products_with_many_weights_are_computed_by_columns() -> None:
         registry.set_option("XnnpackBackend", num_threads=1)
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("size", [(16, 31), (33, 32), (57, 61)])
 def test_threads_take_many_small_tiles_of_a_product_at_once(size: tuple[int, int]) -> None:
     registry = Runtime.get().backend_registry
@@ -983,7 +956,7 @@ def test_threads_take_many_small_tiles_of_a_product_at_once(size: tuple[int, int
         registry.set_option("XnnpackBackend", num_threads=1)
 
 
-@there
+@of_the_library
 def test_an_input_times_its_sigmoid_is_one_operation_and_other_readers_get_theirs() -> None:
     def told(function, *args: torch.Tensor) -> list[str]:
         _check(_Of(function), *args)
@@ -1005,7 +978,6 @@ def test_an_input_times_its_sigmoid_is_one_operation_and_other_readers_get_their
     assert told(lambda x: torch.relu(x * x.sigmoid()), x) == ["Unary", "Unary"]
 
 
-@there
 @pytest.mark.parametrize(
     "layer",
     [
@@ -1042,7 +1014,6 @@ def test_a_portable_plan_reads_the_weights_of_the_delegate(layer: nn.Module) -> 
     torch.testing.assert_close(torch.as_tensor(here.execute([x])[0]), model(x), rtol=1e-4, atol=1e-5)
 
 
-@there
 def test_damaged_payloads_are_errors() -> None:
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
@@ -1051,7 +1022,6 @@ def test_damaged_payloads_are_errors() -> None:
     damage(_lower(model, args), args)
 
 
-@there
 def test_payloads_of_another_version_are_refused() -> None:
     edge = _lower(nn.Sequential(nn.Linear(4, 4)), (torch.randn(1, 4),))
     data = edge.to_executorch().buffer
@@ -1061,7 +1031,6 @@ def test_payloads_of_another_version_are_refused() -> None:
                 Runtime.get().load_program(data.replace(mark, other)).load_method("forward")
 
 
-@there
 def test_programs_that_live_together_keep_their_weights_apart() -> None:
     x = torch.randn(3, 64)
     models = [nn.Sequential(nn.Linear(64, 64), nn.ReLU()).eval() for _ in range(2)]
@@ -1077,7 +1046,7 @@ def test_programs_that_live_together_keep_their_weights_apart() -> None:
         torch.testing.assert_close(got, models[1](x), rtol=1e-4, atol=1e-5)
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("sharing", [0, 1, 2])
 def test_threads_take_turns_on_shared_memory(sharing: int) -> None:
     registry = Runtime.get().backend_registry
@@ -1089,7 +1058,6 @@ def test_threads_take_turns_on_shared_memory(sharing: int) -> None:
         registry.set_option("XnnpackBackend", workspace_sharing_mode=before)
 
 
-@there
 def test_a_kernel_that_is_larger_than_its_image_is_refused() -> None:
     """The library would read what is not there: sizes are checked before it runs."""
     args = (torch.randn(1, 2, 8, 8),)
@@ -1122,7 +1090,7 @@ def test_a_whole_program_that_it_cannot_run_is_refused() -> None:
         to_backend(XnnpackBackend.__name__, program, [])
 
 
-@there
+@of_the_library
 def test_a_tracer_is_told_the_time_of_each_operator() -> None:
     """Under the library's name for it and the debug handle of its node, one that the library fuses into another left out."""
     model = nn.Sequential(
@@ -1146,7 +1114,7 @@ def test_a_tracer_is_told_the_time_of_each_operator() -> None:
         assert all(event.in_delegate for event in told) and told[-1].end <= call.end
 
 
-@there
+@of_the_library
 def test_an_operator_that_the_library_makes_of_limits_is_the_node_s_own() -> None:
     edge = _lower(_Of(lambda x, y: torch.relu(x + y) * y), args := (torch.randn(8, 8), torch.randn(8, 8)))
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward", tracing=True)

@@ -15,17 +15,13 @@ import torch.ao.quantization.fx._decomposed  # declares torch.ops.quantized_deco
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from tests.backends.xnnpack_cases import CASES, Case, N
+from tests.backends.xnnpack_cases import CASES, Case, N, of_the_library
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.operators import OPERATORS
 from torchette.errors import DelegationWarning
 from torchette.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from torchette.runtime import Runtime
 
-there = pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
-    reason="this build has no XNNPACK: ./dev xnnpack",
-)
 qd = torch.ops.quantized_decomposed
 BATCHES = (2, 0, 1, 17)
 # Of one program; more would only be slower to find a fault in.
@@ -283,13 +279,12 @@ def _programs(
     ]
 
 
-@there
 @pytest.mark.parametrize("part", range(len(_parts("float", torch.float32, True))))
 def test_floats_of_every_batch_equal_eager(part: int) -> None:
     hold(_parts("float", torch.float32, True)[part], "float", torch.float32, BATCHES)
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize(
     "spelling", ["per tensor", "weights per channel", "weights of four bits", "per token"]
 )
@@ -298,7 +293,7 @@ def test_quantized_layers_equal_the_graph_that_they_come_from(spelling: str) -> 
     hold([it for it in _all(spelling) if it[0] in layers], spelling, torch.float32, None)
 
 
-@there
+@of_the_library
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("spelling", "dtype", "dynamic", "part"),

@@ -12,6 +12,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from tests.backends.test_xnnpack import damage
+from tests.backends.xnnpack_cases import of_the_library
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.payload import SCHEMA, T
 from torchette.errors import DelegationWarning
@@ -20,12 +21,6 @@ from torchette.format import flatbuffer
 from torchette.runtime import Runtime
 
 pytest.importorskip("torchao")
-
-
-there = pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
-    reason="this build has no XNNPACK: ./dev xnnpack",
-)
 
 
 def _quantized(model: nn.Module, args: tuple, **how) -> torch.export.ExportedProgram:
@@ -89,7 +84,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_channel: bool) -> None:
@@ -110,7 +105,7 @@ def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_chann
     torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], _run(data, args))
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
@@ -130,7 +125,7 @@ def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
     torch.testing.assert_close(_run(bytes(data), args), expected, rtol=0, atol=0)
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
@@ -143,7 +138,7 @@ def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
     torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], _run(data, args))
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("group", [32, None])
 def test_four_bit_weights_here_and_there(group: int | None) -> None:
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
@@ -170,7 +165,7 @@ def test_four_bit_weights_here_and_there(group: int | None) -> None:
     torch.testing.assert_close(_run(theirs, args), expected, rtol=0, atol=0)
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (4, None), (4, 32)])
 def test_any_number_of_rows_is_quantized_when_the_graph_runs(bits: int, group: int | None) -> None:
     """The last tile of a kernel has 1 to 16 rows."""
@@ -191,7 +186,7 @@ def test_any_number_of_rows_is_quantized_when_the_graph_runs(bits: int, group: i
         torch.testing.assert_close(got, model(x[:rows]), rtol=0.05, atol=0.02)
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("kind", ["static", "dynamic", "four bits"])
 def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
@@ -251,7 +246,7 @@ class _Normed(nn.Module):
         return self.b(self.norm(self.a(x)).relu().mean((2, 3)))
 
 
-@there
+@of_the_library
 def test_training_with_quantization() -> None:
     """prepare_qat_pt2e, a few steps, convert_pt2e: the result is one call on integers, and close to what was trained."""
     import torchao.quantization.pt2e as pt2e
@@ -396,7 +391,7 @@ def test_the_names_are_where_executorch_has_them() -> None:
     assert XnnpackDynamicallyQuantizedPartitioner is xnnpack.XnnpackDynamicallyQuantizedPartitioner
 
 
-@there
+@of_the_library
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_a_portable_plan_reads_the_weights_of_the_delegate(per_channel: bool) -> None:
     torch.manual_seed(0)

@@ -14,15 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 
+from tests.backends.xnnpack_cases import HAS_LIBRARY
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.errors import DelegationWarning
 from torchette.exir import to_edge_transform_and_lower
 from torchette.runtime import Runtime
 
-there = pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
-    reason="this build has no XNNPACK: ./dev xnnpack",
-)
 F = nn.functional
 
 
@@ -261,7 +258,7 @@ def make(seed: int) -> Case:
     dice = Random(seed)
     torch.manual_seed(seed)
     text, call, shapes = dice.choice(_FAMILIES)(dice)
-    dtype = torch.float32 if dice.random() < 0.8 else torch.float16
+    dtype = torch.float32 if dice.random() < 0.8 or not HAS_LIBRARY else torch.float16
     if isinstance(call, nn.Module):
         call = call.eval().requires_grad_(False).to(dtype)
     if (
@@ -322,12 +319,10 @@ def _run(seeds: range) -> int:
     return claimed
 
 
-@there
 def test_what_is_claimed_runs_and_equals_eager() -> None:
     assert _run(range(20)) > 10
 
 
-@there
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(20, 1020, 100))
 def test_what_is_claimed_runs_and_equals_eager_always(start: int) -> None:

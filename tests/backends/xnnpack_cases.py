@@ -11,10 +11,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torchette.runtime import Runtime
+
+# Whether XNNPACK's library is in this build, or our kernels compute in its place, in float32.
+HAS_LIBRARY = Runtime.get().backend_registry.get_option("XnnpackBackend", "library")
+of_the_library = pytest.mark.skipif(
+    not HAS_LIBRARY, reason="this build has no XNNPACK library: ./dev xnnpack"
+)
 aten = torch.ops.aten
 N = -1  # the batch, which varies
 

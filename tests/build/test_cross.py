@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import torchette
 from tests.build.images import emulated, named, with_gcc, with_zig
@@ -55,10 +56,10 @@ class Case:
     expected: list[torch.Tensor]
 
 
-def compiled(module: torch.nn.Module, args: tuple[torch.Tensor, ...], path: Path) -> Case:
+def compiled(module: torch.nn.Module, args: tuple[torch.Tensor, ...], path: Path, **how: str) -> Case:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = torchette.compile(module.eval(), args)
+        model = torchette.compile(module.eval(), args, **how)
     model.save(path)
     outputs = model(*map(torch.clone, args))
     return Case(path, args, list(torch.utils._pytree.tree_leaves(outputs)))
@@ -87,6 +88,31 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[parity.Sam
     inputs = (torch.zeros(1), *(tensor for sample in passed for tensor in sample.tensors()))
     path = tmp_path_factory.mktemp("operators") / "operators.pte"
     return passed, compiled(parity.Calls(passed), inputs, path)
+
+
+class Delegated(nn.Module):
+    """A network of every kind of layer that our kernels run in XNNPACK's place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 24, 3, stride=2, padding=1)
+        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24)
+        self.back = nn.ConvTranspose2d(24, 8, 2, stride=2)
+        self.last = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.relu6(self.depthwise(self.first(x).relu()))
+        x = nn.functional.max_pool2d(self.back(x), 2) + nn.functional.avg_pool2d(self.back(x), 2)
+        x = nn.functional.interpolate(x, scale_factor=2, mode="bilinear").flatten(2).transpose(1, 2)
+        scores = torch.softmax(x @ x.transpose(1, 2), -1)
+        return self.last(torch.nn.functional.gelu(scores @ x))
+
+
+@pytest.fixture(scope="session")
+def delegated(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("delegated") / "delegated.pte"
+    return compiled(Delegated(), (torch.rand(1, 3, 16, 16),), path, backend="xnnpack")
 
 
 def order_of(tensor: torch.Tensor) -> list[int]:
@@ -121,17 +147,18 @@ def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> 
     ],
 )
 def test_other_targets_run_models_as_the_host_does(
-    name: str, kind: str, tmp_path: Path, mobilenet: Case, operators: tuple[list, Case]
+    name: str, kind: str, tmp_path: Path, mobilenet: Case, delegated: Case, operators: tuple[list, Case]
 ) -> None:
     target, folder = targets.find(name), tmp_path
     compiler = named(target, kind)
     emulated(target)
     samples, calls = operators
-    chosen = selection.of_files([mobilenet.path, calls.path])
+    chosen = selection.of_files([mobilenet.path, delegated.path, calls.path])
     made = make(target, chosen, folder / "build", compiler=compiler, small=name != "aarch64-linux")
-    torch.testing.assert_close(
-        outputs_of(made, target, mobilenet, folder), mobilenet.expected, rtol=1e-4, atol=1e-5
-    )
+    for case in (mobilenet, delegated):
+        torch.testing.assert_close(
+            outputs_of(made, target, case, folder), case.expected, rtol=1e-4, atol=1e-5
+        )
     flat = iter(outputs_of(made, target, calls, folder))
     wrong = {
         str(sample): problem

@@ -36,10 +36,10 @@ def test_android_says_that_its_compiler_must_be_named():
 
 
 def test_a_backend_that_no_target_has_is_named():
-    chosen = Selection(frozenset(), frozenset(), frozenset(["XnnpackBackend"]))
-    with pytest.raises(TargetError, match="cortex-m4 has no backend XnnpackBackend"):
+    chosen = Selection(frozenset(), frozenset(), frozenset(["VulkanBackend"]))
+    with pytest.raises(TargetError, match="cortex-m4 has no backend VulkanBackend"):
         library.backend_units(chosen, targets.find("cortex-m4"), ())
-    assert "NullBackend" in library.portable_backends()
+    assert library.portable_backends().keys() >= {"NullBackend", "XnnpackBackend"}
 
 
 def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

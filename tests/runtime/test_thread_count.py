@@ -22,7 +22,7 @@ from torchette.runtime import Runtime  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system lists no threads")
 
-HAS_XNNPACK = Runtime.get().backend_registry.is_available("XnnpackBackend")
+HAS_XNNPACK = Runtime.get().backend_registry.get_option("XnnpackBackend", "library")
 PROCESSORS = os.cpu_count() or 1
 
 

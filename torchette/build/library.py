@@ -163,7 +163,8 @@ def backend_units(selection: Selection, target: Target, common: tuple[str, ...])
                 f"the backends that are built for other machines: {', '.join(sorted(portable)) or 'none'}",
             ],
         )
-    names = [portable[name].parent.name for name in sorted(selection.backends)]
+    chosen = [portable[name] for name in sorted(selection.backends)]
+    names = [sources[0].relative_to(PACKAGE / "backends").parts[0] for sources in chosen]
     declared = "".join(f"extern Backend {name}_backend;\n" for name in names)
     registered = "".join(f"  TORCHETTE_TRY(register_backend({name}_backend));\n" for name in names)
     text = (
@@ -171,16 +172,19 @@ def backend_units(selection: Selection, target: Target, common: tuple[str, ...])
         f"{declared}Error register_all_backends() {{\n{registered}  return Error::Ok;\n}}\n}}  // namespace torchette\n"
     )
     listed = _write(cache_folder() / "selections" / _digest(text) / "backends.cpp", text)
-    return [Unit(source, common) for source in (*(portable[n] for n in sorted(selection.backends)), listed)]
+    return [Unit(source, common) for source in (*sum(chosen, ()), listed)]
 
 
-def portable_backends() -> dict[str, Path]:
-    """The source of each backend that is one file without a library, by the name that programs use."""
-    found = {}
-    for source in sorted((PACKAGE / "backends").glob("*/runtime.cpp")):
-        name = re.search(r'"(\w+Backend)"', source.read_text(encoding="utf-8"))
-        if name and len(list(source.parent.glob("*.cpp"))) == 1:
-            found[name[1]] = source
+def portable_backends() -> dict[str, tuple[Path, ...]]:
+    """The sources of each backend that needs no library, by the name that programs use: one file, or the folder that is
+    built where the library is absent."""
+    found: dict[str, tuple[Path, ...]] = {}
+    for folder in sorted(path for path in (PACKAGE / "backends").iterdir() if path.is_dir()):
+        sources = tuple(sorted((folder / "kernels").glob("*.cpp")) or folder.glob("*.cpp"))
+        text = "".join(source.read_text(encoding="utf-8") for source in sources)
+        name = re.search(r'^Backend \w+\{"(\w+)"', text, re.M)
+        if name and (len(sources) == 1 or sources[0].parent != folder):
+            found[name[1]] = sources
     return found
 
 

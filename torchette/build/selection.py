@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchette import schema
-from torchette.build import kernels
+from torchette.build import delegates, kernels
 from torchette.errors import TargetError
 from torchette.format import pte
 
@@ -72,17 +72,20 @@ EVERYTHING = Selection(None, None)
 
 
 def of_file(path: str | Path) -> Selection:
-    """What a .pte file needs: its operators, the dtypes of its tensors, its delegates' backends.
+    """What a .pte file needs: its operators, the dtypes of its tensors, its delegates' backends and their operators.
 
     Raises:
         FormatError: it is not a .pte file.
     """
-    program = pte.load_file(path).program
+    file = pte.load_file(path)
+    program = file.program
     operators, dtypes, backends = set(), set(), set()
     names = {int(pte.SCHEMA.types["ScalarType"][name]): torch_name for torch_name, name in DTYPES.items()}
     for plan in program.execution_plan:
         operators |= {f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators}
-        backends |= {delegate.id for delegate in plan.delegates}
+        for delegate in plan.delegates:
+            backends.add(delegate.id)
+            operators |= delegates.operators(delegate.id, file.delegate(delegate))
         for value in plan.values:
             kind = type(value.val).__name__
             if kind == "Tensor":

@@ -133,7 +133,11 @@ def _native() -> tuple[str | None, str | None]:
 def _backends() -> list[str]:
     """The backends that delegates can be run on."""
     runtime: Any = importlib.import_module("torchette.runtime")
-    return sorted(runtime.BackendRegistry().registered_backend_names)
+    registry = runtime.BackendRegistry()
+    names = set(registry.registered_backend_names)
+    if "XnnpackBackend" in names and not registry.get_option("XnnpackBackend", "library"):
+        names ^= {"XnnpackBackend", "XnnpackBackend (float32 only: on our kernels, without its library)"}
+    return sorted(names)
 
 
 # ---- the names of ExecuTorch's util.collect_env ----

@@ -673,8 +673,13 @@ class Program:
         elif "needs the backend" in lines[0]:
             names = ", ".join(BackendRegistry().registered_backend_names)
             hints = [
-                f"backends that there are: {names or 'none'}; XNNPACK is built by ./dev xnnpack, in a checkout",
+                f"backends that there are: {names or 'none'}",
                 "backend_registry.load('libmine.so') registers one that is built elsewhere",
+                "compile with portable_fallback=True, and the program runs without it",
+            ]
+        elif "needs XNNPACK's library" in lines[0]:
+            hints = [
+                "./dev xnnpack builds it, in a checkout",
                 "compile with portable_fallback=True, and the program runs without it",
             ]
         return kind(f"{self._name}: {what}: {lines[0]}", where=lines[1:], hints=hints)

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "torchette/backends/xnnpack/graph.h"
+#include "torchette/backends/xnnpack/kernels/payload.h"
 #include "torchette/runtime/dtype.h"
-#include "torchette/runtime/flat.h"
-#include "torchette/schema/xnnpack.h"
 
 #define TORCHETTE_XNN(call)                                                            \
   do {                                                                                 \
@@ -21,12 +20,6 @@
   } while (0)
 namespace torchette {
 namespace xnnpack {
-
-namespace fb = schema::xnnpack;
-using flat::Reader;
-using flat::Table;
-using flat::Tables;
-using Node = fb::XNodeUnion;
 
 // Of a mapped file one page that is read may bring so many bytes into memory.
 constexpr size_t kRegion = size_t{2} << 20;
@@ -75,11 +68,7 @@ struct Definition {
 class Builder {
  public:
   Builder(const FreeableBuffer& processed, const NamedDataMap* named, bool taps, Graph* graph)
-      : bytes_(static_cast<const uint8_t*>(processed.data())),
-        size_(processed.size()),
-        named_(named),
-        taps_(taps),
-        out_(*graph) {}
+      : processed_(processed), named_(named), taps_(taps), out_(*graph) {}
 
   Error build();
 
@@ -155,17 +144,11 @@ class Builder {
   Error pad(const Definition& d, int number);
   Error resize(const Definition& d, int number);
 
-  const uint8_t* bytes_;
-  size_t size_;
+  const FreeableBuffer& processed_;
   const NamedDataMap* named_;
   bool taps_;
   Graph& out_;
-  const uint8_t* data_ = nullptr;  // of constants behind the graph
-  size_t data_size_ = 0;
-  uint32_t externs_ = 0;
-  Reader nothing_{nullptr, 0};
-  Tables constants_ = Table::at(&nothing_, 0).tables(0);
-  Tables buffers_ = constants_;
+  Payload payload_;
   std::vector<Defined> known_;
   std::string key_;                          // of the constant that was read last; empty if it has none
   std::map<uint32_t, Gate> gates_;           // by the name of what they make

@@ -12,62 +12,28 @@ static_assert(XNN_EXTRA_QUANTIZATION_PARAMS >= 14,
 
 namespace torchette {
 namespace xnnpack {
-namespace {
-
-constexpr char kHeaderMagic[] = {'X', 'H', '0', '0'};
-constexpr size_t kHeaderSize = 30;
-
-}  // namespace
-
 bool is_plain(xnn_datatype type) {
   return type == xnn_datatype_fp32 || type == xnn_datatype_fp16 || type == xnn_datatype_qint8 ||
          type == xnn_datatype_quint8;
 }
 
 Error Builder::build() {
-  size_t at = 0, size = size_;
-  TORCHETTE_CHECK(size_ >= 8, DelegateInvalidCompatibility, "an XNNPACK payload has %zu bytes", size_);
-  if (memcmp(bytes_ + 4, kHeaderMagic, 4) == 0) {
-    TORCHETTE_CHECK(size_ >= kHeaderSize && Reader::load<uint16_t>(bytes_ + 8) >= kHeaderSize,
-                    DelegateInvalidCompatibility, "the header of an XNNPACK payload is cut short");
-    at = Reader::load<uint32_t>(bytes_ + 10);
-    size = Reader::load<uint32_t>(bytes_ + 14);
-    const size_t data_at = Reader::load<uint32_t>(bytes_ + 18);
-    const uint64_t data_size = Reader::load<uint64_t>(bytes_ + 22);
-    TORCHETTE_CHECK(
-        at <= size_ && size <= size_ - at && size >= 8 && data_at <= size_ && data_size <= size_ - data_at,
-        DelegateInvalidCompatibility, "an XNNPACK payload of %zu bytes is cut short", size_);
-    data_ = bytes_ + data_at;
-    data_size_ = static_cast<size_t>(data_size);
-  }
-  // the last letter counts the releases of the format; two of them read alike
-  const auto* mark = reinterpret_cast<const char*>(bytes_ + at + 4);
-  TORCHETTE_CHECK(memcmp(mark, fb::kFileIdentifier, 3) == 0 && (mark[3] == '0' || mark[3] == '1'),
-                  DelegateInvalidCompatibility,
-                  "these are no bytes of XNNPACK's of this version: they lack the mark %s",
-                  fb::kFileIdentifier);
-  Reader reader(bytes_ + at, size);
-  const Table root = Table::root(&reader);
-  constants_ = root.tables(fb::XNNGraph::kConstantData);
-  buffers_ = root.tables(fb::XNNGraph::kConstantBuffer);
-  const Tables values = root.tables(fb::XNNGraph::kXvalues), nodes = root.tables(fb::XNNGraph::kXnodes);
-  const uint32_t externs = root.get<uint32_t>(fb::XNNGraph::kNumExterns);
-  TORCHETTE_CHECK(reader.ok() && root.present() && externs <= values.size(), DelegateInvalidCompatibility,
-                  "an XNNPACK payload is damaged");
+  TORCHETTE_TRY(payload_.open(processed_.data(), processed_.size(), named_));
+  const Tables values = payload_.values(), nodes = payload_.nodes();
+  const uint32_t externs = payload_.externs();
   known_.resize(values.size());
-  externs_ = externs;
-  if (taps_) TORCHETTE_TRY(find_taps(root));
+  if (taps_) TORCHETTE_TRY(find_taps(payload_.root()));
   TORCHETTE_XNN(xnn_create_subgraph(externs + static_cast<uint32_t>(out_.taps.size()), 0, &out_.subgraph));
   for (size_t i = 0; i < nodes.size(); ++i) find_weights(nodes[i]);
   for (size_t i = 0; i < values.size(); ++i) {
     TORCHETTE_TRY(value(values[i]));
-    TORCHETTE_CHECK(reader.ok(), DelegateInvalidCompatibility, "value %zu of an XNNPACK payload is damaged",
+    TORCHETTE_CHECK(payload_.ok(), DelegateInvalidCompatibility, "value %zu of an XNNPACK payload is damaged",
                     i);
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     const Error error = node(nodes[i]);
     // a node without a step would be believed
-    if (error != Error::Ok || !reader.ok() || out_.steps.size() != i + 1) {
+    if (error != Error::Ok || !payload_.ok() || out_.steps.size() != i + 1) {
       TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
       return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
     }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <string>
 
 #include "torchette/backends/xnnpack/builder.h"
@@ -18,7 +17,6 @@ namespace torchette {
 namespace xnnpack {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr const char* kUnary = "Unary Elementwise";
 
 }  // namespace
@@ -92,12 +90,7 @@ Error Builder::node(const Table& entry) {
       {entry.get<uint32_t>(fb::XNode::kDebugHandle), known == nullptr ? nullptr : known->profiled});
   TORCHETTE_CHECK(known != nullptr, NotSupported, "a node of kind %u, which this backend does not have",
                   static_cast<unsigned>(kind));
-  const Table range = entry.table(fb::XNode::kOutputMinMax);
-  float low = -kInfinity, high = kInfinity;
-  if (range.present()) {
-    low = range.get<float>(fb::OutputMinMax::kOutputMin);
-    high = range.get<float>(fb::OutputMinMax::kOutputMax);
-  }
+  const auto [low, high] = limits_of(entry);
   return (this->*known->define)({kind, entry.table(fb::XNode::kXnodeUnion), low, high}, known->number);
 }
 

@@ -227,6 +227,7 @@ class XnnpackBackend final : public BackendInterface {
     return Error::Ok;
   }
 
+  /// Those, and "library": that it computes, not our kernels in its place.
   Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (BackendOption& option : options) {
@@ -236,6 +237,8 @@ class XnnpackBackend final : public BackendInterface {
         option.value = sharing_;
       } else if (strcmp(option.key, kCache) == 0) {
         option.value = caches_;
+      } else if (strcmp(option.key, kLibrary) == 0) {
+        option.value = true;
       } else {
         TORCHETTE_LOG(Error, "XNNPACK has no option %.63s: %s, %s, %s", option.key, kThreads, kSharing,
                       kCache);
@@ -249,6 +252,7 @@ class XnnpackBackend final : public BackendInterface {
   static constexpr const char* kThreads = "num_threads";
   static constexpr const char* kSharing = "workspace_sharing_mode";
   static constexpr const char* kCache = "weight_cache_enabled";
+  static constexpr const char* kLibrary = "library";
 
   Error start(BackendInitContext& context, const FreeableBuffer& processed, Handle* handle) const {
     TORCHETTE_CHECK(initialize(), NotSupported, "XNNPACK does not know this processor, or has no memory");

@@ -9,7 +9,6 @@ namespace torchette {
 namespace xnnpack {
 namespace {
 
-constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant that stands elsewhere
 // Named data of up to so many bytes that nodes read when the graph runs are copied.
 constexpr size_t kCopied = kRegion / 2;
 
@@ -72,45 +71,22 @@ size_t bits(xnn_datatype type) {
 }
 
 Error Builder::constant(uint32_t index, size_t size, const void** data, bool is_packed) {
-  key_.clear();
   out_.constant_bytes += size;
-  if (buffers_.size() != 0) {
-    const Span<const uint8_t> bytes = index < buffers_.size()
-                                          ? buffers_[index].vector<uint8_t>(fb::Buffer::kStorage)
-                                          : Span<const uint8_t>();
-    TORCHETTE_CHECK(bytes.size() >= size, DelegateInvalidCompatibility, "constant %u has %zu bytes of %zu",
-                    index, bytes.size(), size);
-    *data = bytes.data();
+  FreeableBuffer buffer;
+  Span<const char> key;
+  TORCHETTE_TRY(payload_.constant(index, size, data, &buffer, &key));
+  key_.assign(key.begin(), key.end());
+  if (key.empty()) {
     out_.needs_bytes = true;
     return Error::Ok;
   }
-  TORCHETTE_CHECK(index < constants_.size(), DelegateInvalidCompatibility,
-                  "constant %u is named, there are %zu", index, constants_.size());
-  const Table record = constants_[index];
-  const uint64_t offset = record.get<uint64_t>(fb::ConstantDataOffset::kOffset);
-  const Span<const char> key = record.string(fb::ConstantDataOffset::kNamedKey);
-  if (offset != kNamed) {
-    TORCHETTE_CHECK(key.empty() && offset <= data_size_ && size <= data_size_ - offset,
-                    DelegateInvalidCompatibility, "constant %u is not inside of the payload", index);
-    *data = data_ + offset;
-    out_.needs_bytes = true;
-    return Error::Ok;
-  }
-  key_.assign(key.data(), key.size());
-  TORCHETTE_CHECK(named_ != nullptr && !key.empty(), DelegateInvalidCompatibility, "constant %u has no data",
-                  index);
-  Result<FreeableBuffer> buffer = named_->get_data(key.data());
-  if (!buffer.ok()) return buffer.error();
-  TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed",
-                  key.data(), buffer->size(), size);
   if (!is_packed && size <= kCopied) {
     std::vector<char>& copy = out_.copies.emplace_back(size + XNN_EXTRA_BYTES);
-    memcpy(copy.data(), buffer->data(), size);
+    memcpy(copy.data(), buffer.data(), size);
     *data = copy.data();
     return Error::Ok;
   }
-  *data = buffer->data();
-  out_.constants.push_back({std::move(*buffer)});
+  out_.constants.push_back({std::move(buffer)});
   return Error::Ok;
 }
 
@@ -130,34 +106,20 @@ Error Builder::scales(const Table& quant, uint16_t inline_slot, uint16_t index_s
 }
 
 Error Builder::value(const Table& entry) {
-  const auto kind = entry.get<fb::XValueUnion>(fb::XValue::kXvalueUnionType);
-  const Table outer = entry.table(fb::XValue::kXvalueUnion);
-  const bool quantized = kind == fb::XValueUnion::XNNQuantizedTensorValue;
-  TORCHETTE_CHECK(quantized || kind == fb::XValueUnion::XNNTensorValue, NotSupported,
-                  "a value of an unknown kind");
-  const Table t = quantized ? outer.table(fb::XNNQuantizedTensorValue::kTensorValue) : outer;
-  using T = fb::XNNTensorValue;
-  const auto stored = t.get<fb::XNNDatatype>(T::kDatatype);
-  const xnn_datatype type = library_type(stored);
-  const Span<const uint32_t> given = t.vector<uint32_t>(T::kDims);
-  const uint32_t id_out = t.get<uint32_t>(T::kIdOut), argument = t.get<uint32_t>(T::kExternalId);
-  const uint32_t flags = t.get<uint32_t>(T::kFlags), buffer = t.get<uint32_t>(T::kConstantBufferIdx);
+  ValueRecord record(entry);
+  TORCHETTE_TRY(payload_.read_value(entry, &record));
+  const Table outer = record.outer;
+  const bool quantized = record.quantized;
+  const xnn_datatype type = library_type(record.type);
+  const uint32_t id_out = record.id, argument = record.argument, buffer = record.constant;
   TORCHETTE_CHECK(type != xnn_datatype_invalid, NotSupported,
                   "value %u of XNNPACK's graph has type number %d, which this build does not have", id_out,
-                  static_cast<int>(stored));
-  TORCHETTE_CHECK(given.size() <= XNN_MAX_TENSOR_DIMS && given.size() == t.get<uint32_t>(T::kNumDims),
-                  DelegateInvalidCompatibility, "a value of %zu dimensions", given.size());
-  TORCHETTE_CHECK(id_out < known_.size() && !known_[id_out].present, DelegateInvalidCompatibility,
-                  "value %u is defined twice, or is not there", id_out);
+                  static_cast<int>(record.type));
+  TORCHETTE_CHECK(!known_[id_out].present, DelegateInvalidCompatibility, "value %u is defined twice", id_out);
   Defined& it = known_[id_out];
-  it.dims.assign(given.begin(), given.end());
+  it.dims.assign(record.dims.begin(), record.dims.end());
   it.type = type;
-  uint64_t count = 1;
-  for (size_t d : it.dims) {
-    count = d != 0 && count > (uint64_t{1} << 40) / d ? uint64_t{1} << 41 : count * d;
-  }
-  TORCHETTE_CHECK(count <= (uint64_t{1} << 40), DelegateInvalidCompatibility, "value %u is too large",
-                  id_out);
+  const uint64_t count = record.count;
   const void* data = nullptr;
   if (buffer != 0) {
     const size_t last = it.dims.empty() ? 1 : it.dims.back();
@@ -177,12 +139,11 @@ Error Builder::value(const Table& entry) {
     identity += '/' + std::to_string(static_cast<int>(type));
     for (size_t d : it.dims) identity += ',' + std::to_string(d);
   }
-  const bool is_external = argument != XNN_INVALID_VALUE_ID;
-  TORCHETTE_CHECK(!is_external || (argument < externs_ && (flags == 1 || flags == 2) && !it.constant),
-                  DelegateInvalidCompatibility, "value %u is argument %u of %u", id_out, argument, externs_);
+  const bool is_external = record.is_argument();
+  const uint32_t flags = record.is_result ? XNN_VALUE_FLAG_EXTERNAL_OUTPUT : XNN_VALUE_FLAG_EXTERNAL_INPUT;
   // the library writes a value that is tapped to memory of ours, as if it were a result
   const bool is_tap = it.tapped && !is_external && !it.constant && is_plain(type);
-  const uint32_t external = is_tap ? externs_ + out_.tapped++ : argument;
+  const uint32_t external = is_tap ? payload_.externs() + out_.tapped++ : argument;
   const uint32_t kept_flags = is_tap ? XNN_VALUE_FLAG_EXTERNAL_OUTPUT : is_external ? flags : 0;
   it.external = external;
   const size_t* dims = it.dims.data();
@@ -255,10 +216,11 @@ Error Builder::value(const Table& entry) {
     if (!is_new && known->second != identity) known->second.clear();
   }
   it.present = true;
-  it.ready = it.constant || (is_external && flags == 1);
-  it.result = is_external && flags == 2;
+  it.ready = it.constant || (is_external && !record.is_result);
+  it.result = is_external && record.is_result;
   if (is_external)
-    (flags == 1 ? out_.inputs : out_.outputs).push_back({argument, id_out, argument_type(type), it.dims});
+    (record.is_result ? out_.outputs : out_.inputs)
+        .push_back({argument, id_out, argument_type(type), it.dims});
   return Error::Ok;
 }
 

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What ExecuTorch's own XnnpackPartitioner makes of the zoo runs here and equals eager: on the library where this build has
+it, else on our kernels."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+from torch.export import export
+
+from tests.models import architectures
+from torchette.runtime import Runtime
+
+# In units of the largest value; some networks amplify rounding, see docs/zoo.md.
+TOLERANCE = 3e-4
+DAILY = ("torchvision/squeezenet1_1", "transformers/distilbert", "transformers/mobilevit")
+GATE = (
+    "torchvision/convnext_tiny", "torchvision/densenet121", "torchvision/efficientnet_b0",
+    "torchvision/mobilenet_v2", "torchvision/mobilenet_v3_small", "torchvision/regnet_y_400mf",
+    "torchvision/resnet18", "torchvision/shufflenet_v2_x0_5", "torchvision/swin_t", "torchvision/vit_b_32",
+    "timm/deit_tiny_patch16_224", "timm/ghostnet_050", "timm/mobilevit_xxs",
+    "transformers/bert", "transformers/gpt2", "transformers/llama", "transformers/segformer",
+    "transformers/wav2vec2", "transformers/whisper",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*DAILY, *(pytest.param(name, marks=pytest.mark.gate) for name in GATE)])
+def test_what_the_peer_lowers_equals_eager(name: str) -> None:
+    partitioners = pytest.importorskip("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    from executorch.exir import to_edge_transform_and_lower
+
+    if importlib.util.find_spec(name.partition("/")[0]) is None:
+        pytest.skip(f"{name.partition('/')[0]} is not installed")
+    module, args = architectures.build(name)
+    expected = architectures.reference(module, args)
+    edge = to_edge_transform_and_lower(export(module, args), partitioner=[partitioners.XnnpackPartitioner()])
+    method = Runtime.get().load_program(bytes(edge.to_executorch().buffer)).load_method("forward")
+    assert set(method.metadata.backend_names) == {"XnnpackBackend"}
+    got = torch.as_tensor(method.execute(list(args))[0])
+    assert (got - expected).abs().max() <= TOLERANCE * expected.abs().max()

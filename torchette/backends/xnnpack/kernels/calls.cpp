@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Calls that are no kernel's own: they show memory in other sizes, or call one kernel several times.
+#include "torchette/backends/xnnpack/kernels/program.h"
+
+namespace torchette {
+namespace xnnpack {
+namespace {
+
+TensorImpl& impl_of(const Call& call, size_t i) { return *call.arguments[i].to_tensor().unsafe_impl(); }
+
+/// A matrix, or some of them, in memory that somebody else checks.
+struct Matrices {
+  SizesType sizes[3];
+  StridesType strides[3];
+  TensorImpl impl;
+
+  /// [count, rows, columns]; transposed: the memory is [count, columns, rows].
+  void set(float* data, size_t count, size_t rows, size_t columns, bool transposed) {
+    static constexpr DimOrderType kTransposed[] = {0, 2, 1};
+    sizes[0] = static_cast<SizesType>(count);
+    sizes[1] = static_cast<SizesType>(rows);
+    sizes[2] = static_cast<SizesType>(columns);
+    strides[0] = static_cast<StridesType>(rows * columns);
+    strides[1] = static_cast<StridesType>(transposed ? 1 : columns);
+    strides[2] = static_cast<StridesType>(transposed ? rows : 1);
+    const size_t numel = count * rows * columns;
+    impl = {data,
+            sizes,
+            strides,
+            transposed ? kTransposed : kNatural,
+            numel,
+            static_cast<int32_t>(numel),
+            3,
+            ScalarType::Float,
+            TensorShapeDynamism::STATIC};
+  }
+};
+
+}  // namespace
+
+Error show_reshaped(Context&, const Call& call) {
+  const TensorImpl& from = impl_of(call, 0);
+  TensorImpl& to = impl_of(call, 2);
+  const Span<const int64_t> wanted = call.arguments[1].to_int_list();  // as many as `to` has dimensions
+  SizesType sizes[kMostDims];
+  size_t open = wanted.size();
+  int64_t known = 1;
+  for (size_t d = 0; d < wanted.size(); ++d) {
+    sizes[d] = static_cast<SizesType>(wanted[d]);
+    TORCHETTE_CHECK(wanted[d] != 0 || open == wanted.size(), InvalidArgument,
+                    "a reshape leaves two sizes of XNNPACK's graph open");
+    if (wanted[d] == 0)
+      open = d;
+    else
+      known = known > from.numel ? known : known * wanted[d];  // beyond it is wrong, however far
+  }
+  if (open < wanted.size()) sizes[open] = static_cast<SizesType>(from.numel / known);
+  TORCHETTE_CHECK(known * (open < wanted.size() ? sizes[open] : 1) == from.numel, InvalidArgument,
+                  "a reshape of %d elements of XNNPACK's graph to others", static_cast<int>(from.numel));
+  move_to(to, from.data, from.capacity);
+  return resize_tensor(Tensor(&to), {sizes, wanted.size()});
+}
+
+Error show_permuted(Context&, const Call& call) {
+  const TensorImpl& from = impl_of(call, 0);
+  TensorImpl& to = impl_of(call, 1);
+  SizesType sizes[kMostDims];
+  for (size_t d = 0; d < from.dim; ++d) sizes[to.dim_order[d]] = from.sizes[d];
+  move_to(to, from.data, from.capacity);
+  return resize_tensor(Tensor(&to), {sizes, from.dim});
+}
+
+Error take_sizes(Context&, const Call& call) {
+  const TensorImpl& from = impl_of(call, 0);
+  SizesType sizes[kMostDims];
+  for (size_t d = 0; d < from.dim; ++d) sizes[d] = from.sizes[from.dim_order[d]];
+  return resize_tensor(call.arguments[1].to_tensor(), {sizes, from.dim});
+}
+
+Error multiply(Context& context, const Call& call) {
+  const TensorImpl &a = impl_of(call, 0), &b = impl_of(call, 1), &out = impl_of(call, 3);
+  const bool transposed = call.arguments[2].to_bool();
+  TORCHETTE_CHECK(a.dim >= 2 && b.dim >= 2, InvalidArgument, "a product of matrices of %u and %u dimensions",
+                  a.dim, b.dim);
+  const auto from_end = [](const TensorImpl& t, size_t d) { return d < t.dim ? t.sizes[t.dim - 1 - d] : 1; };
+  const auto rows = static_cast<size_t>(from_end(a, 1)), depth = static_cast<size_t>(from_end(a, 0)),
+             columns = static_cast<size_t>(from_end(b, transposed ? 1 : 0));
+  TORCHETTE_CHECK(from_end(a, 0) == from_end(b, transposed ? 0 : 1), InvalidArgument,
+                  "a product of matrices of %d columns and %d rows", static_cast<int>(from_end(a, 0)),
+                  static_cast<int>(from_end(b, transposed ? 0 : 1)));
+  const size_t rank = a.dim > b.dim ? a.dim : b.dim;
+  SizesType sizes[kMostDims];
+  size_t batches = 1;
+  bool a_repeats = false, b_repeats = false;
+  sizes[rank - 1] = static_cast<SizesType>(columns);
+  sizes[rank - 2] = static_cast<SizesType>(rows);
+  for (size_t d = 2; d < rank; ++d) {
+    const SizesType x = from_end(a, d), y = from_end(b, d);
+    TORCHETTE_CHECK(x == y || x == 1 || y == 1, InvalidArgument, "products of %d and of %d matrices",
+                    static_cast<int>(x), static_cast<int>(y));
+    sizes[rank - 1 - d] = x == 1 ? y : x;
+    a_repeats |= x != sizes[rank - 1 - d];
+    b_repeats |= y != sizes[rank - 1 - d];
+    batches *= static_cast<size_t>(sizes[rank - 1 - d]);
+  }
+  TORCHETTE_TRY(resize_tensor(Tensor(call.arguments[3].to_tensor()), {sizes, rank}));
+  auto* const x = static_cast<float*>(a.data);
+  auto* const y = static_cast<float*>(b.data);
+  auto* const z = static_cast<float*>(out.data);
+  const auto product = [&](size_t count, float* left, size_t m, float* right, float* to) {
+    static constexpr int32_t kIndices[] = {0, 1, 2};
+    Matrices of[3];
+    of[0].set(left, count, m, depth, false);
+    of[1].set(right, count, depth, columns, transposed);
+    of[2].set(to, count, m, columns, false);
+    Value arguments[] = {Tensor(&of[0].impl), Tensor(&of[1].impl), Tensor(&of[2].impl)};
+    return call.kernel->function(context, {arguments, kIndices});
+  };
+  if (!a_repeats && !b_repeats) return product(batches, x, rows, y, z);
+  if (!a_repeats && b.numel == static_cast<int32_t>(depth * columns))
+    return product(1, x, batches * rows, y, z);
+  for (size_t batch = 0; batch < batches; ++batch) {
+    size_t rest = batch, i = 0, j = 0, i_step = 1, j_step = 1;
+    for (size_t d = 2; d < rank; ++d) {  // from the last dimension to the first
+      const auto count = static_cast<size_t>(sizes[rank - 1 - d]);
+      const size_t at = rest % count;
+      rest /= count;
+      if (from_end(a, d) != 1) i += at * i_step;
+      if (from_end(b, d) != 1) j += at * j_step;
+      i_step *= static_cast<size_t>(from_end(a, d));
+      j_step *= static_cast<size_t>(from_end(b, d));
+    }
+    TORCHETTE_TRY(
+        product(1, x + i * rows * depth, rows, y + j * depth * columns, z + batch * rows * columns));
+    context.reset_temp();
+  }
+  return Error::Ok;
+}
+
+}  // namespace xnnpack
+}  // namespace torchette

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Layers with weights, which are packed here, and pools.
+#include "torchette/backends/xnnpack/kernels/program.h"
+
+namespace torchette {
+namespace xnnpack {
+namespace {
+
+constexpr float kInfinity = __builtin_inff();
+constexpr uint32_t kTransposed = 1;  // flag of a layer whose weights are [inputs, outputs]
+constexpr size_t kPanel = 16;        // as in torchette/kernels/cpu/panels.h
+
+/// The activation that a kernel of the engine applies itself; the limits that are left go into `rest`.
+const char* activation_of(const Definition& d, Definition* rest) {
+  if (d.limits.low != 0.0f || (d.limits.high != kInfinity && d.limits.high != 6.0f)) return "none";
+  rest->limits = {-kInfinity, kInfinity};
+  return d.limits.high == 6.0f ? "relu6" : "relu";
+}
+
+/// The sizes of a filter, all of which are checked against what is stored.
+Error check_filter(const Slot* filter, const uint64_t (&sizes)[4]) {
+  bool fits = filter->is_constant && filter->impl.dim == 4;
+  for (size_t d = 0; fits && d < 4; ++d)
+    fits = sizes[d] != 0 && sizes[d] == static_cast<uint64_t>(filter->sizes[d]);
+  TORCHETTE_CHECK(fits, DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
+  return Error::Ok;
+}
+
+}  // namespace
+
+Slot* Builder::packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
+                      const size_t (&steps)[3], Span<const uint32_t> sizes) {
+  const size_t panels = (outputs + kPanel - 1) / kPanel;
+  const uint64_t floats =
+      uint64_t{groups} * panels * inputs * kPanel;  // of weights that there are: no overflow
+  auto* to = floats <= SIZE_MAX / sizeof(float)
+                 ? static_cast<float*>(memory_->allocate(static_cast<size_t>(floats) * sizeof(float), 64))
+                 : nullptr;
+  if (to == nullptr) {
+    full_ = true;
+    return nullptr;
+  }
+  Slot* const slot = constant(sizes, to);
+  const auto* const from = static_cast<const float*>(weights->impl.data);
+  for (size_t group = 0; group < groups; ++group)
+    for (size_t panel = 0; panel < panels; ++panel)
+      for (size_t i = 0; i < inputs; ++i)
+        for (size_t j = 0; j < kPanel; ++j) {
+          const size_t row = panel * kPanel + j;
+          *to++ = row < outputs ? from[group * steps[0] + row * steps[1] + i * steps[2]] : 0.0f;
+        }
+  return slot;
+}
+
+Error Builder::vector(Slot* bias, uint64_t count, Slot** out) {
+  *out = bias;
+  if (bias == nullptr) return Error::Ok;
+  TORCHETTE_CHECK(bias->bound == count && count <= INT32_MAX, DelegateInvalidCompatibility,
+                  "a layer's bias does not fit its weights");
+  if (bias->impl.dim == 1 || !bias->is_constant) return Error::Ok;
+  const uint32_t sizes[] = {static_cast<uint32_t>(count)};
+  *out = shown(bias, sizes);
+  return Error::Ok;
+}
+
+Error Builder::with_border(const char* kernel, Slot* image, const uint32_t (&before)[2],
+                           const uint32_t (&behind)[2], bool is_own, double value, int64_t (&padding)[2],
+                           Slot** out) {
+  *out = image;
+  TORCHETTE_CHECK(image->impl.dim == 4, DelegateInvalidCompatibility, "an image of %u dimensions",
+                  image->impl.dim);
+  for (int d = 0; d < 2; ++d) padding[d] = before[d];
+  if (is_own && before[0] == behind[0] && before[1] == behind[1]) return Error::Ok;
+  const int64_t around[] = {0, 0, before[1], behind[1], before[0], behind[0]};
+  uint32_t sizes[4] = {size(image, 0), size(image, 1), size(image, 2), size(image, 3)};
+  for (int d = 0; d < 2; ++d) {
+    const uint64_t wide = uint64_t{sizes[d + 1]} + before[d] + behind[d];
+    TORCHETTE_CHECK(wide <= INT32_MAX, DelegateInvalidCompatibility, "an image has a border of %u and %u",
+                    before[d], behind[d]);
+    sizes[d + 1] = static_cast<uint32_t>(wide);
+    padding[d] = 0;
+  }
+  *out = temporary(sizes);
+  return call(kernel, {value_of(image), integers(around), value, value_of(*out)});
+}
+
+Error Builder::convolution(const Definition& d) {
+  using C = fb::XNNConv2d;
+  const Table& n = d.n;
+  const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
+  Slot *in, *filter, *bias, *out;
+  TORCHETTE_TRY(find(n, C::kInput1Id, &in));
+  TORCHETTE_TRY(find(n, C::kFilterId, &filter));
+  TORCHETTE_TRY(find(n, C::kBiasId, &bias, true));
+  TORCHETTE_TRY(make(n, C::kOutputId, &out));
+  const uint64_t groups = u(C::kGroups), gic = u(C::kGroupInputChannels), goc = u(C::kGroupOutputChannels);
+  const uint32_t kh = u(C::kKernelHeight), kw = u(C::kKernelWidth);
+  // filters are [outputs, kh, kw, inputs of a group], those of single channels [1, kh, kw, outputs]
+  const bool last = d.kind == Node::XNNDepthwiseConv2d;
+  TORCHETTE_CHECK(!last || gic == 1, DelegateInvalidCompatibility,
+                  "a depthwise convolution of %llu channels a group", static_cast<unsigned long long>(gic));
+  const uint64_t outputs = groups * goc;
+  TORCHETTE_TRY(check_filter(filter, {last ? 1 : outputs, kh, kw, last ? outputs : gic}));
+  TORCHETTE_TRY(vector(bias, outputs, &bias));
+  int64_t padding[2];
+  TORCHETTE_TRY(with_border(d.kernels[2], in, {u(C::kPaddingTop), u(C::kPaddingLeft)},
+                            {u(C::kPaddingBottom), u(C::kPaddingRight)}, true, 0.0, padding, &in));
+  const Value stride = integers({{u(C::kSubsamplingHeight), u(C::kSubsamplingWidth)}});
+  const Value dilation = integers({{u(C::kDilationHeight), u(C::kDilationWidth)}});
+  Definition rest = d;
+  const Value activation = text(activation_of(d, &rest));
+  const size_t taps = size_t{kh} * kw, depth = taps * static_cast<size_t>(gic),
+               rows = static_cast<size_t>(goc), all = static_cast<size_t>(outputs);
+  const auto panels = [](size_t count) { return static_cast<uint32_t>((count + kPanel - 1) / kPanel); };
+  if (gic == 1 && goc == 1) {
+    const size_t steps[] = {0, last ? 1 : taps, last ? all : 1};
+    Slot* const weights = packed(filter, 1, all, taps, steps, {{panels(all), kh, kw, kPanel}});
+    TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(weights), value_of(bias), Value(), stride,
+                                      integers(padding), dilation, activation, value_of(out)}));
+  } else {
+    const size_t steps[] = {last ? rows : rows * depth, last ? 1 : depth, last ? all : 1};
+    Slot* const weights = packed(filter, static_cast<size_t>(groups), rows, depth, steps,
+                                 {{static_cast<uint32_t>(groups), panels(rows), kh, kw,
+                                   static_cast<uint32_t>(gic), uint32_t{kPanel}}});
+    TORCHETTE_TRY(call(d.kernels[0],
+                       {value_of(in), value_of(weights), value_of(bias), Value(), stride, integers(padding),
+                        dilation, static_cast<int64_t>(outputs), activation, value_of(out)}));
+  }
+  return finish(rest, out);
+}
+
+Error Builder::channels_second(Slot* image, Slot** out) {
+  TORCHETTE_CHECK(image->impl.dim == 4, DelegateInvalidCompatibility, "an image of %u dimensions",
+                  image->impl.dim);
+  const uint32_t sizes[] = {size(image, 0), size(image, 3), size(image, 1), size(image, 2)};
+  static constexpr DimOrderType kChannelsLast[] = {0, 2, 3, 1};
+  *out = shown(image, sizes, kChannelsLast);
+  return call(nullptr, {value_of(image), value_of(*out)}, show_permuted);
+}
+
+/// By the kernel of torch's order, which takes images as they are: only the weights change places.
+Error Builder::transposed_convolution(const Definition& d) {
+  using C = fb::XNNConvTranspose2d;
+  const Table& n = d.n;
+  const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
+  Slot *in, *filter, *bias, *out, *from, *to;
+  TORCHETTE_TRY(find(n, C::kInput1Id, &in));
+  TORCHETTE_TRY(find(n, C::kFilterId, &filter));
+  TORCHETTE_TRY(find(n, C::kBiasId, &bias, true));
+  TORCHETTE_TRY(make(n, C::kOutputId, &out));
+  const uint64_t groups = u(C::kGroups), gic = u(C::kGroupInputChannels), goc = u(C::kGroupOutputChannels);
+  const uint32_t kh = u(C::kKernelHeight), kw = u(C::kKernelWidth);
+  TORCHETTE_TRY(check_filter(filter, {groups * goc, kh, kw, gic}));
+  TORCHETTE_TRY(vector(bias, groups * goc, &bias));
+  TORCHETTE_CHECK(u(C::kPaddingTop) == u(C::kPaddingBottom) && u(C::kPaddingLeft) == u(C::kPaddingRight),
+                  NotSupported,
+                  "a transposed convolution with other paddings before than behind needs XNNPACK's library");
+  // [groups, outputs, taps, inputs] -> [groups, inputs, outputs, taps]
+  auto* const moved = memory_->allocate_list<float>(filter->bound);
+  TORCHETTE_CHECK(moved != nullptr, MemoryAllocationFailed, "no memory for a filter of XNNPACK's graph");
+  const auto* const stored = static_cast<const float*>(filter->impl.data);
+  const size_t taps = size_t{kh} * kw, inputs = static_cast<size_t>(gic), outputs = static_cast<size_t>(goc);
+  float* place = moved;
+  for (size_t group = 0; group < groups; ++group)
+    for (size_t i = 0; i < inputs; ++i)
+      for (size_t row = 0; row < outputs; ++row)
+        for (size_t tap = 0; tap < taps; ++tap)
+          *place++ = stored[((group * outputs + row) * taps + tap) * inputs + i];
+  const uint64_t all = groups * gic;
+  TORCHETTE_CHECK(all <= INT32_MAX, DelegateInvalidCompatibility, "a convolution of too many channels");
+  Slot* const weights = constant({{static_cast<uint32_t>(all), static_cast<uint32_t>(goc), kh, kw}}, moved);
+  TORCHETTE_TRY(channels_second(in, &from));
+  TORCHETTE_TRY(channels_second(out, &to));
+  const Value stride = integers({{u(C::kSubsamplingHeight), u(C::kSubsamplingWidth)}});
+  const Value padding = integers({{u(C::kPaddingTop), u(C::kPaddingLeft)}});
+  const Value dilation = integers({{u(C::kDilationHeight), u(C::kDilationWidth)}});
+  const Value adjustment = integers({{u(C::kAdjustmentHeight), u(C::kAdjustmentWidth)}});
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(from), value_of(weights), value_of(bias), stride, padding,
+                                    dilation, true, adjustment, static_cast<int64_t>(groups), value_of(to)}));
+  TORCHETTE_TRY(call(nullptr, {value_of(to), value_of(out)}, take_sizes));
+  return finish(d, out);
+}
+
+Error Builder::max_pool(const Definition& d) {
+  using P = fb::XNNMaxPooling2d;
+  const auto u = [&](uint16_t slot) { return d.n.get<uint32_t>(slot); };
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, P::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, P::kOutputId, &out));
+  const uint32_t window[] = {u(P::kPoolingHeight), u(P::kPoolingWidth)};
+  const uint32_t before[] = {u(P::kPaddingTop), u(P::kPaddingLeft)};
+  // the kernel takes a border of half of the window, as torch does
+  const bool is_own = before[0] <= window[0] / 2 && before[1] <= window[1] / 2;
+  int64_t padding[2];
+  TORCHETTE_TRY(with_border(d.kernels[1], in, before, {u(P::kPaddingBottom), u(P::kPaddingRight)}, is_own,
+                            -kInfinity, padding, &in));
+  const Value dilation = integers({{u(P::kDilationHeight), u(P::kDilationWidth)}});
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({{window[0], window[1]}}),
+                                    integers({{u(P::kStrideHeight), u(P::kStrideWidth)}}), integers(padding),
+                                    dilation, false, value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::avg_pool(const Definition& d) {
+  using P = fb::XNNAvgPooling2d;
+  const auto u = [&](uint16_t slot) { return d.n.get<uint32_t>(slot); };
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, P::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, P::kOutputId, &out));
+  TORCHETTE_CHECK(u(P::kPaddingTop) == u(P::kPaddingBottom) && u(P::kPaddingLeft) == u(P::kPaddingRight),
+                  NotSupported,
+                  "an average pool with other paddings before than behind needs XNNPACK's library");
+  // what is padded is not counted
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({{u(P::kPoolingHeight), u(P::kPoolingWidth)}}),
+                                    integers({{u(P::kStrideHeight), u(P::kStrideWidth)}}),
+                                    integers({{u(P::kPaddingTop), u(P::kPaddingLeft)}}), false, false,
+                                    Value(), value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::fully_connected(const Definition& d) {
+  using F = fb::XNNFullyConnected;
+  Slot *in, *filter, *bias, *out;
+  TORCHETTE_TRY(find(d.n, F::kInput1Id, &in));
+  TORCHETTE_TRY(find(d.n, F::kFilterId, &filter));
+  TORCHETTE_TRY(find(d.n, F::kBiasId, &bias, true));
+  TORCHETTE_TRY(make(d.n, F::kOutputId, &out));
+  const size_t transposed = d.n.get<uint32_t>(F::kFlags) & kTransposed;
+  TORCHETTE_CHECK(filter->impl.dim == 2, DelegateInvalidCompatibility,
+                  "a linear layer's weights have %u dimensions", filter->impl.dim);
+  const uint32_t outputs = size(filter, transposed), inputs = size(filter, 1 - transposed);
+  TORCHETTE_TRY(vector(bias, outputs, &bias));
+  if (!filter->is_constant) {
+    // what lies the other way around is read the other way around
+    static constexpr DimOrderType kColumns[] = {1, 0};
+    Slot* rows = filter;
+    if (transposed != 0) {
+      rows = shown(filter, {{outputs, inputs}}, kColumns);
+      TORCHETTE_TRY(call(nullptr, {value_of(filter), value_of(rows)}, show_permuted));
+    }
+    TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(rows), value_of(bias), value_of(out)}));
+    return finish(d, out);
+  }
+  const size_t steps[] = {0, transposed != 0 ? 1 : inputs, transposed != 0 ? outputs : 1};
+  Slot* const weights =
+      packed(filter, 1, outputs, inputs, steps,
+             {{static_cast<uint32_t>((size_t{outputs} + kPanel - 1) / kPanel), inputs, uint32_t{kPanel}}});
+  Definition rest = d;
+  const Value activation = text(activation_of(d, &rest));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(weights), value_of(bias), Value(),
+                                    int64_t{outputs}, activation, value_of(out)}));
+  return finish(rest, out);
+}
+
+Error Builder::product(const Definition& d) {
+  using B = fb::XNNBatchMatrixMultiply;
+  Slot *a, *b, *out;
+  TORCHETTE_TRY(find(d.n, B::kInput1Id, &a));
+  TORCHETTE_TRY(find(d.n, B::kInput2Id, &b));
+  TORCHETTE_TRY(make(d.n, B::kOutputId, &out));
+  const bool transposed = (d.n.get<uint32_t>(B::kFlags) & kTransposed) != 0;
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(a), value_of(b), transposed, value_of(out)}, multiply));
+  return finish(d, out);
+}
+
+Error Builder::attention(const Definition& d) {
+  using A = fb::XNNScaledDotProductAttention;
+  Slot *query, *key, *value, *scale, *mask, *out;
+  TORCHETTE_TRY(find(d.n, A::kQueryId, &query));
+  TORCHETTE_TRY(find(d.n, A::kKeyId, &key));
+  TORCHETTE_TRY(find(d.n, A::kValueId, &value));
+  TORCHETTE_TRY(find(d.n, A::kScaleId, &scale));
+  TORCHETTE_TRY(find(d.n, A::kMaskId, &mask));
+  TORCHETTE_TRY(make(d.n, A::kOutputId, &out));
+  const size_t rank = query->impl.dim;
+  TORCHETTE_CHECK(rank >= 3 && key->impl.dim == rank, DelegateInvalidCompatibility,
+                  "attention of queries of %zu dimensions to keys of %u", rank, key->impl.dim);
+  uint32_t sizes[kMostDims];
+  for (size_t i = 0; i < rank; ++i) sizes[i] = size(query, i);
+  sizes[rank - 1] = size(key, rank - 2);
+  const Value scaled = value_of(temporary(sizes_of(query)));
+  const Value scores = value_of(temporary({sizes, rank})), masked = value_of(temporary({sizes, rank}));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(query), value_of(scale), scaled}));
+  TORCHETTE_TRY(call(d.kernels[1], {scaled, value_of(key), true, scores}, multiply));
+  TORCHETTE_TRY(call(d.kernels[2], {scores, value_of(mask), int64_t{1}, masked}));
+  TORCHETTE_TRY(call(d.kernels[3], {masked, int64_t{-1}, false, scores}));
+  TORCHETTE_TRY(call(d.kernels[1], {scores, value_of(value), false, value_of(out)}, multiply));
+  return finish(d, out);
+}
+
+}  // namespace xnnpack
+}  // namespace torchette

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The kinds of nodes that a payload may have, and the kernels that each becomes.
+#include "torchette/backends/xnnpack/kernels/program.h"
+
+namespace torchette {
+namespace xnnpack {
+namespace {
+
+constexpr float kInfinity = __builtin_inff();
+
+}  // namespace
+
+Error Builder::node(const Table& entry) {
+  struct Row {
+    Node kind;
+    Error (Builder::*make)(const Definition&);
+    const char* kernels[4];
+  };
+  static constexpr Row kRows[] = {
+#define NODE(kind, make, ...) {Node::kind, &Builder::make, {__VA_ARGS__}},
+#include "torchette/backends/xnnpack/kernels/nodes.def"
+  };
+  const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
+  debug_handle_ = entry.get<uint32_t>(fb::XNode::kDebugHandle);
+  for (const Row& row : kRows)
+    if (row.kind == kind)
+      return (this->*row.make)({entry.table(fb::XNode::kXnodeUnion), limits_of(entry), row.kernels, kind});
+  TORCHETTE_LOG(Error, "a node of kind %u, which this backend does not have", static_cast<unsigned>(kind));
+  return Error::NotSupported;
+}
+
+Error Builder::finish(const Definition& d, Slot* out) {
+  const auto [low, high] = d.limits;
+  if (low == -kInfinity && high == kInfinity) return Error::Ok;
+  return call("aten::clamp.out", {value_of(out), low == -kInfinity ? Value() : Value(double{low}),
+                                  high == kInfinity ? Value() : Value(double{high}), value_of(out)});
+}
+
+Error Builder::unary(const Definition& d) {
+  using S = fb::XNNSigmoid;  // all of one operand have these slots
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, S::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, S::kOutputId, &out));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::square(const Definition& d) {
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNSquare::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, fb::XNNSquare::kOutputId, &out));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(in), value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::gelu(const Definition& d) {
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNGelu::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, fb::XNNGelu::kOutputId, &out));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), text("none"), value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::clamp(const Definition& d) {
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNClamp::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, fb::XNNClamp::kOutputId, &out));
+  return call(d.kernels[0], {value_of(in), double{d.limits.low}, double{d.limits.high}, value_of(out)});
+}
+
+Error Builder::leaky_relu(const Definition& d) {
+  using L = fb::XNNLeakyReLU;
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, L::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, L::kOutputId, &out));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), double{d.n.get<float>(L::kNegativeSlope)}, value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::elu(const Definition& d) {
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNELU::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, fb::XNNELU::kOutputId, &out));
+  const double alpha = d.n.get<float>(fb::XNNELU::kAlpha);
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), alpha, 1.0, 1.0, value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::binary(const Definition& d) {
+  Slot *a, *b, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNAdd::kInput1Id, &a));
+  TORCHETTE_TRY(find(d.n, fb::XNNAdd::kInput2Id, &b));
+  TORCHETTE_TRY(make(d.n, fb::XNNAdd::kOutputId, &out));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(a), value_of(b), value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::sum(const Definition& d) {
+  Slot *a, *b, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNAdd::kInput1Id, &a));
+  TORCHETTE_TRY(find(d.n, fb::XNNAdd::kInput2Id, &b));
+  TORCHETTE_TRY(make(d.n, fb::XNNAdd::kOutputId, &out));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(a), value_of(b), int64_t{1}, value_of(out)}));
+  return finish(d, out);
+}
+
+/// x where it is positive, else x times the slope.
+Error Builder::prelu(const Definition& d) {
+  Slot *in, *slope, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNPReLU::kInput1Id, &in));
+  TORCHETTE_TRY(find(d.n, fb::XNNPReLU::kInput2Id, &slope));
+  TORCHETTE_TRY(make(d.n, fb::XNNPReLU::kOutputId, &out));
+  const Value part = value_of(temporary(sizes_of(in))), scaled = value_of(temporary(sizes_of(out)));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), Value(), 0.0, part}));
+  TORCHETTE_TRY(call(d.kernels[1], {part, value_of(slope), scaled}));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), 0.0, Value(), part}));
+  TORCHETTE_TRY(call(d.kernels[2], {part, scaled, int64_t{1}, value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::softmax(const Definition& d) {
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNSoftmax::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, fb::XNNSoftmax::kOutputId, &out));
+  return call(d.kernels[0], {value_of(in), int64_t{-1}, false, value_of(out)});
+}
+
+Error Builder::mean(const Definition& d) {
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, fb::XNNGlobalAvgPooling2d::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
+  TORCHETTE_CHECK(in->impl.dim == 4, DelegateInvalidCompatibility, "an image of %u dimensions", in->impl.dim);
+  static constexpr int64_t kPixels[] = {1, 2};
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers(kPixels), true, Value(), value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::concatenate(const Definition& d) {
+  using C = fb::XNNConcatenate5;
+  static constexpr uint16_t kInputs[] = {C::kInput1Id, C::kInput2Id, C::kInput3Id, C::kInput4Id,
+                                         C::kInput5Id};
+  const size_t count = d.kind == Node::XNNConcatenate2   ? 2
+                       : d.kind == Node::XNNConcatenate3 ? 3
+                       : d.kind == Node::XNNConcatenate4 ? 4
+                                                         : 5;
+  Slot *in[5], *out;
+  for (size_t i = 0; i < count; ++i) TORCHETTE_TRY(find(d.n, kInputs[i], &in[i]));
+  TORCHETTE_TRY(make(d.n, C::kOutputId, &out));
+  const auto axis = static_cast<int32_t>(d.n.get<uint32_t>(C::kAxis));
+  TORCHETTE_TRY(call(d.kernels[0], {tensors(in, count), int64_t{axis}, value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::numbers(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMostDims]) {
+  const Span<const uint32_t> given = n.vector<uint32_t>(slot);
+  TORCHETTE_CHECK(given.size() == expected && expected <= kMostDims, DelegateInvalidCompatibility,
+                  "a node has %zu numbers for %zu dimensions", given.size(), expected);
+  for (size_t i = 0; i < expected; ++i) {
+    TORCHETTE_CHECK(given[i] <= INT32_MAX, DelegateInvalidCompatibility, "a node has the number %u",
+                    given[i]);
+    out[i] = given[i];
+  }
+  return Error::Ok;
+}
+
+Error Builder::transpose(const Definition& d) {
+  Slot *in, *out;
+  int64_t order[kMostDims];
+  TORCHETTE_TRY(find(d.n, fb::XNNStaticTranspose::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, fb::XNNStaticTranspose::kOutputId, &out));
+  TORCHETTE_TRY(numbers(d.n, fb::XNNStaticTranspose::kPerm, in->impl.dim, order));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({order, in->impl.dim}), value_of(out)}));
+  return finish(d, out);
+}
+
+/// The same memory in other sizes, unless somebody else wants the result.
+Error Builder::reshape(const Definition& d) {
+  Slot *in, *out;
+  int64_t sizes[kMostDims];
+  TORCHETTE_TRY(find(d.n, fb::XNNStaticReshape::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, fb::XNNStaticReshape::kOutputId, &out));
+  TORCHETTE_TRY(numbers(d.n, fb::XNNStaticReshape::kNewShape, out->impl.dim, sizes));
+  const bool is_free = !out->is_result && d.limits.low == -kInfinity && d.limits.high == kInfinity;
+  Slot* const view = is_free ? out : shown(in, sizes_of(out));
+  if (is_free) out->shows = in;
+  TORCHETTE_TRY(
+      call(nullptr, {value_of(in), integers({sizes, out->impl.dim}), value_of(view)}, show_reshaped));
+  if (is_free) return Error::Ok;
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(view), value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::slice(const Definition& d) {
+  using S = fb::XNNStaticSlice;
+  Slot *in, *out;
+  int64_t offsets[kMostDims], lengths[kMostDims];
+  TORCHETTE_TRY(find(d.n, S::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, S::kOutputId, &out));
+  const size_t rank = in->impl.dim;
+  TORCHETTE_TRY(numbers(d.n, S::kOffsets, rank, offsets));
+  TORCHETTE_TRY(numbers(d.n, S::kSizes, rank, lengths));
+  size_t cuts = 0;  // a length of 0 means all
+  for (size_t i = 0; i < rank; ++i) {
+    TORCHETTE_CHECK(lengths[i] != 0 || offsets[i] == 0, DelegateInvalidCompatibility, "a slice of nothing");
+    cuts += lengths[i] != 0 && (offsets[i] != 0 || lengths[i] != in->sizes[i]);
+  }
+  if (cuts == 0) TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(out)}));
+  for (size_t i = 0; i < rank && cuts > 0; ++i) {
+    if (lengths[i] == 0 || (offsets[i] == 0 && lengths[i] == in->sizes[i])) continue;
+    uint32_t sizes[kMostDims];
+    for (size_t j = 0; j < rank; ++j) sizes[j] = size(in, j);
+    if (lengths[i] < in->sizes[i]) sizes[i] = static_cast<uint32_t>(lengths[i]);
+    Slot* const part = --cuts == 0 ? out : temporary({sizes, rank});
+    TORCHETTE_TRY(
+        call(d.kernels[0], {value_of(in), static_cast<int64_t>(i), offsets[i], lengths[i], value_of(part)}));
+    in = part;
+  }
+  return finish(d, out);
+}
+
+Error Builder::pad(const Definition& d) {
+  using P = fb::XNNStaticConstantPad;
+  Slot *in, *out;
+  int64_t before[kMostDims], behind[kMostDims], around[2 * kMostDims];
+  TORCHETTE_TRY(find(d.n, P::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, P::kOutputId, &out));
+  const size_t rank = in->impl.dim;
+  TORCHETTE_TRY(numbers(d.n, P::kPrePaddings, rank, before));
+  TORCHETTE_TRY(numbers(d.n, P::kPostPaddings, rank, behind));
+  for (size_t i = 0; i < rank; ++i) {  // from the last dimension to the first
+    around[2 * i] = before[rank - 1 - i];
+    around[2 * i + 1] = behind[rank - 1 - i];
+  }
+  const double value = d.n.get<float>(P::kPaddingValue);
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({around, 2 * rank}), value, value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::resize(const Definition& d) {
+  using R = fb::XNNStaticResizeBilinear2D;
+  Slot *in, *out;
+  TORCHETTE_TRY(find(d.n, R::kInputId, &in));
+  TORCHETTE_TRY(make(d.n, R::kOutputId, &out));
+  constexpr uint32_t kAlignCorners = 8;
+  const bool aligned = (d.n.get<uint32_t>(R::kFlags) & kAlignCorners) != 0;
+  const int64_t sizes[] = {d.n.get<uint32_t>(R::kNewHeight), d.n.get<uint32_t>(R::kNewWidth)};
+  Slot *from, *to;
+  TORCHETTE_TRY(channels_second(in, &from));
+  TORCHETTE_TRY(channels_second(out, &to));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(from), integers(sizes), aligned, Value(), value_of(to)}));
+  TORCHETTE_TRY(call(nullptr, {value_of(to), value_of(out)}, take_sizes));
+  return finish(d, out);
+}
+
+}  // namespace xnnpack
+}  // namespace torchette

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the bytes of a delegate. Out: the kernels that its backend calls on the device, for a build that leaves others out.
+"""What delegates need of the kernel library: XNNPACK's, where our kernels run them."""
+
+from __future__ import annotations
+
+import re
+
+from torchette.build.toolchain import ROOT
+from torchette.errors import FormatError
+from torchette.format import flatbuffer
+from torchette.format.schema import load
+
+_XNNPACK = ROOT / "torchette" / "backends" / "xnnpack" / "kernels" / "nodes.def"
+_LIMITS = "aten::clamp.out"  # of results, as nodes.def says
+
+
+def operators(backend: str, payload: memoryview) -> frozenset[str]:
+    """The full names of the kernels that a backend calls for these bytes; none where it has kernels of its own, or
+    refuses the bytes."""
+    if backend != "XnnpackBackend":
+        return frozenset()
+    rows = re.findall(r"^NODE\((\w+), \w+, (.*)\)$", _XNNPACK.read_text(encoding="utf-8"), re.M)
+    named = {kind: re.findall(r'"([^"]+)"', kernels) for kind, kernels in rows}
+    schema = load(ROOT / "torchette" / "schema" / "xnnpack.fbs")
+    # behind a header, where there is one: torchette/backends/xnnpack/payload.py
+    start = int.from_bytes(payload[10:14], "little") if bytes(payload[4:8]) == b"XH00" else 0
+    try:
+        graph = flatbuffer.decode(schema, payload[start:])
+    except FormatError:
+        return frozenset()
+    kinds = {type(node.xnode_union).__name__ for node in graph.xnodes}
+    return frozenset(sum((named.get(kind, []) for kind in kinds), [_LIMITS]))
