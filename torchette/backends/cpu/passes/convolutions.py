@@ -14,6 +14,7 @@ from torch.fx import Node
 from torchette.backends.cpu.pack import pack_convolution, pack_depthwise
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
+from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace
 
 aten = torch.ops.aten
@@ -29,6 +30,8 @@ def place_convolutions(program: ExportedProgram) -> ExportedProgram:
             continue
         replace(program, node, channels_first(placed, before=node))
         count += 1
+    for node in () if count else calls(program, *_POOLS):
+        reject(node, "nothing to gain: there is no convolution beside it")
     pools = sum(_place_pool(program, node) for node in calls(program, *_POOLS)) if count else 0
     if count:
         note(
@@ -44,11 +47,13 @@ def _place_pool(program: ExportedProgram, node: Node) -> bool:
     """Put the engine's pool in the place of torch's: between convolutions, that spares two permutations."""
     x = node.args[0]
     if not isinstance(x, Node) or x.meta["val"].dim() != 4 or x.meta["val"].dtype != torch.float32:
+        reject(node, "its image has no batch, or is not float32")
         return False
     largest = node.target is aten.max_pool2d_with_indices.default
     results = [user for user in node.users if largest and user.args[1:] == (0,)] if largest else [node]
     if largest and (len(results) != 1 or any(user.users for user in node.users if user not in results)):
-        return False  # the places of the largest are read, too
+        reject(node, "the places of the largest elements are read, too")
+        return False
     (result,) = results
     defaults = (
         [None, None, [], [0, 0], [1, 1], False] if largest else [None, None, [], [0, 0], False, True, None]
@@ -67,11 +72,14 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     x, filters, bias, stride, padding, dilation, transposed, _, groups = node.args
     filter_values = weights.get(filters)
     if filter_values is None or transposed or not isinstance(x, Node):
+        reject(node, weights.why_not(filters, "filter") or "it is transposed")
         return None
     if bias is not None and weights.get(bias) is None:
+        reject(node, weights.why_not(bias, "bias") or "")
         return None
     spatial = filter_values.dim() - 2
     if x.meta["val"].dim() != spatial + 2 or not 1 <= spatial <= 3:
+        reject(node, "its image has no batch, or not one to three dimensions")
         return None
     where = [_each(given, spatial) for given in (stride, padding, dilation)]
     outputs = filter_values.shape[0]
