@@ -23,6 +23,7 @@ from torchette.device import Device
 from torchette.devtools import receipt
 from torchette.errors import (
     CompileError,
+    DelegationWarning,
     DialectError,
     InputError,
     InputTypeError,
@@ -294,6 +295,8 @@ def compile(
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MissingKernelWarning)  # it is an error here
+            if backend == "auto":  # who asked for no backend is told by `report()` alone
+                warnings.simplefilter("ignore", DelegationWarning)
             program = fit(lowered, _planned_for(device, config), device)
         _check_kernels(program)
     except DialectError as error:
