@@ -41,6 +41,7 @@ COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name 
 # Every unit: a module name, which covers what lies below it (the longest match counts) -> the units it may know.
 # "torchette" alone is the public surface, `torchette/__init__.py`.
 PYTHON: dict[str, tuple[str, ...]] = {
+    "torchette.cache": (),
     "torchette.errors": (),
     "torchette.notebook": (),
     "torchette.pytree": ("torchette.errors",),
@@ -48,6 +49,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.schema": (),
     "torchette.format": ("torchette.errors",),
     "torchette.devtools": (
+        "torchette.cache",
         "torchette.errors",
         "torchette.format",
         "torchette.notebook",
@@ -88,6 +90,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.runtime": ("torchette.errors", "torchette.notebook", "torchette.schema"),
     "torchette.targets": ("torchette.errors", "torchette.runtime"),
     "torchette.build": (
+        "torchette.cache",
         "torchette.errors",
         "torchette.format",
         "torchette.devtools",
@@ -193,6 +196,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
 # Modules whose import must not import torch: what runs on numpy alone. Inside a function it is their own business.
 TORCH_FREE = (
     "torchette",
+    "torchette.cache",
     "torchette.compat",
     "torchette.device",
     "torchette.errors",

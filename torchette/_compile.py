@@ -23,6 +23,7 @@ from torchette.device import Device
 from torchette.devtools import receipt
 from torchette.errors import (
     CompileError,
+    DelegationWarning,
     DialectError,
     InputError,
     InputTypeError,
@@ -202,7 +203,8 @@ class CompiledModel(Model):
         return dict(zip(meta.get("arenas", ()), meta["non_const_buffer_sizes"][1:], strict=False))
 
     def report(self, method_name: str = "forward") -> Report:
-        """What each pass of the compiler did; prints as a table."""
+        """What each pass of the compiler did, which patterns became operators of a target, and what stayed portable and why;
+        prints as tables."""
         return self.program.report(method_name)
 
 
@@ -293,11 +295,14 @@ def compile(
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MissingKernelWarning)  # it is an error here
+            if backend == "auto":  # who asked for no backend is told by `report()` alone
+                warnings.simplefilter("ignore", DelegationWarning)
             program = fit(lowered, _planned_for(device, config), device)
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
-    model = CompiledModel(program, programs, {name: lowered.delegation(name) for name in programs})
+    placed = {name: program.report(name).delegation or lowered.delegation(name) for name in programs}
+    model = CompiledModel(program, programs, placed)
     if verify:
         model.sign(facts=_calibration(quantizer, calibration_sizes))
     return model

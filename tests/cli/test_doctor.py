@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from torchette.cli import doctor, main
+from torchette.runtime import Runtime
 
 Capture = pytest.CaptureFixture[str]
 
@@ -20,6 +21,8 @@ def test_nothing_is_missing_here(capsys: Capture) -> None:
     assert facts["missing"] == {}
     assert facts["kernels use"] in ("v1", "v3", "v4", "baseline")
     assert "NullBackend" in facts["backends"]
+    assert facts["threads"].startswith(f"{Runtime.get().num_threads}, the physical cores")
+    assert "GFLOP/s" in facts["1 thread can do"] and "from memory" in facts["1 thread can do"]
     assert facts["numpy"] == importlib.metadata.version("numpy")
 
 
@@ -41,3 +44,11 @@ def test_another_torch_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doctor, "_version", lambda name: "2.9.1")
     assert main(["doctor"]) == 0
     assert "torch is 2.9.1, Torchette is tested with 2.13" in capsys.readouterr().out
+
+
+def test_limits_are_measured_again_if_asked_for(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(doctor, "limits", lambda threads, again: asked.append((threads, again)) or "a lot")
+    assert main(["doctor", "--measure"]) == 0 and main(["doctor"]) == 0
+    assert {again for _, again in asked} == {True, False} and min(asked)[0] == 1
+    assert "1 thread can do   a lot" in capsys.readouterr().out

@@ -6,12 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, PartInfo
-from torchette.devtools.profile import events_of, operations, trace_events
+import torchette
+from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, PartInfo, describe
+from torchette.devtools.limits import Limits, Store
+from torchette.devtools.profile import Operation, Profile, events_of, operations, profile, trace_events
+from torchette.devtools.work import Work
 from torchette.errors import FormatError
 from torchette.format import etdump
-from torchette.runtime import Event
+from torchette.runtime import Event, Runtime
 
 
 def _method() -> MethodInfo:
@@ -133,3 +137,54 @@ def test_a_trace_has_loading_too_and_names_backends() -> None:
     assert slices[4]["name"] == "part 4" and slices[4]["args"]["part"] == 4
     assert slices[-1]["args"] == {"execution": 1, "instruction": 2, "source": ""}
     assert trace_events(_method(), []) == []
+
+
+def _measured(nbytes: int = 4_000) -> Profile:
+    can = Limits("a processor", "v3", 2, 8e9, (Store("L2", 4_000, 4e9), Store("memory", None, 1e9)))
+    operations = [
+        Operation("cpu::linear.out", 0, None, "net.py:1", [1e-6, 1e-6], 2, Work(4_000, 1_000)),
+        Operation("aten::add.out", 1, None, "net.py:2", [2e-6, 2e-6], 4, Work(None, 3_000)),
+        Operation("Method::execute", None, None, "", [1e-7, 1e-7], 2),
+    ]
+    return Profile("net.pte, forward", 2, operations, [], can, nbytes)
+
+
+def test_speed_is_a_share_of_what_the_processor_can_do() -> None:
+    rows = {row["name"]: row for row in _measured().rows()}
+    linear, add = rows["cpu::linear.out"], rows["aten::add.out"]
+    assert (linear["flops"], linear["rate"]) == pytest.approx((4e9, 1e9))
+    assert (linear["of_peak"], linear["of_bandwidth"]) == pytest.approx((0.5, 0.25))
+    assert linear["bound"] == "arithmetic"
+    # two calls an execution, and no formula
+    assert (add["operations"], add["bytes"]) == (None, 6_000) and add["of_bandwidth"] == pytest.approx(0.75)
+    assert add["bound"] == "memory"
+    assert {rows["Method::execute"][key] for key in ("bytes", "rate", "of_peak", "bound")} == {None}
+
+
+def test_a_larger_method_reads_from_farther_away() -> None:
+    near, far = _measured(), _measured(4_001)
+    assert near.store and far.store and (near.store.name, far.store.name) == ("L2", "memory")
+    assert far.rows()[1]["of_bandwidth"] == pytest.approx(1) and far.rows()[1]["bound"] == "memory"
+    assert near.to_dict()["store"] == "L2" and near.to_dict()["limits"]["arithmetic"] == 8e9
+
+
+def test_the_table_fits_a_page() -> None:
+    lines = str(_measured().table()).splitlines()
+    assert "8 GFLOP/s of float32" in lines[1] and max(map(len, lines)) <= 100
+    assert lines[2].split() == [
+        *("share", "p50", "calls", "at", "operation", "GFLOP/s", "peak", "GB/s", "L2", "bound", "source"),
+    ]
+    assert lines[4].split()[5:] == ["cpu::linear.out", "4", "50%", "1", "25%", "arithmetic", "net.py:1"]
+
+
+def test_shapes_of_a_dynamic_method_are_those_of_the_inputs() -> None:
+    n = torch.export.Dim("n", max=64)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Flatten(0, 1), torch.nn.Linear(16, 4)).eval()
+    data = bytes(torchette.compile(model, (torch.randn(3, 2, 8),), dynamic_shapes=({0: n},)))
+    method = Runtime.get().load_program(data).load_method("forward", tracing=True)
+    found = profile(method, describe(data).methods[0], [torch.randn(5, 2, 8)], 2)
+    assert sorted(it.work.operations for it in found.operations if it.work and it.work.operations) == [
+        2 * 10 * 16 * 4,
+        2 * 10 * 8 * 16,
+    ]
+    assert found.runs == 2 and all(it.calls == 2 for it in found.operations)

@@ -22,7 +22,7 @@ from torch import Tensor
 import torchette
 from tests.models import zoo
 from torchette._compile import CompiledModel
-from torchette.build.toolchain import cache_folder
+from torchette.cache import cache_folder
 
 # Equal to eager means this close, for float32; other dtypes are equal bit by bit.
 RTOL, ATOL = 1e-4, 1e-5

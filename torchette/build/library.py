@@ -12,7 +12,8 @@ from pathlib import Path
 
 from torchette.build import kernels
 from torchette.build.selection import Selection
-from torchette.build.toolchain import DEVICE_FLAGS, KERNEL_FLAGS, ROOT, Unit, cache_folder
+from torchette.build.toolchain import DEVICE_FLAGS, KERNEL_FLAGS, ROOT, Unit
+from torchette.cache import cache_folder
 from torchette.errors import TargetError
 from torchette.format import schema
 from torchette.targets import Target

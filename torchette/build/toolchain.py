@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchette.cache import cache_folder
 from torchette.errors import BuildError, MissingCompilerError
 from torchette.targets import Target
 
@@ -36,14 +37,6 @@ DEVICE_FLAGS = (
 KERNEL_FLAGS = ("-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 
 Report = Callable[[int, int, str], None]  # objects made, objects to make, name of the last one
-
-
-def cache_folder() -> Path:
-    """The cache of objects: ``$TORCHETTE_CACHE``, or ``torchette`` in the user's cache folder."""
-    named = os.environ.get("TORCHETTE_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchette"
 
 
 @dataclass(frozen=True)

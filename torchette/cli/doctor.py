@@ -2,12 +2,14 @@
 # In: this machine and this installation. Out: what is installed, what is missing, and the command that fixes it.
 """What is installed, what is missing, and how to fix it
 
-Prints versions, the CPU's features, the instruction set that the kernels run with, and the backends. Exit code 1 if something that
-running a model needs is missing. What only compiling or developing needs is listed, but is no failure.
+Prints versions, the CPU's features, the instruction set and the threads that the kernels run with, what the CPU can do (measured
+once, in about a second), and the backends. Exit code 1 if something that running a model needs is missing. What only compiling
+or developing needs is listed, but is no failure.
 
 examples:
   torchette doctor
   torchette doctor --json     for a bug report
+  torchette doctor --measure  what the processor can do, measured anew
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 import torchette
 from torchette.cli import CHECK_FAILED, DONE
 from torchette.cli._console import print_json, print_values
+from torchette.devtools.limits import cpu_facts, cpu_name, limits
 
 TORCH = "2.13"  # the release that the tests run with, as in pyproject.toml
 # What each x86-64 level adds to the one before, by the kernel's names.
@@ -37,10 +40,11 @@ X86_LEVELS = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--measure", action="store_true", help="measure again what the processor can do")
 
 
 def run(options: argparse.Namespace) -> int:
-    facts = gather()
+    facts = gather(measure=options.measure)
     missing = advice(facts)
     if options.json:
         print_json({**facts, "missing": missing})
@@ -52,9 +56,15 @@ def run(options: argparse.Namespace) -> int:
     return CHECK_FAILED if "native module" in missing else DONE
 
 
-def gather() -> dict[str, Any]:
-    """Every fact by name; None for what is missing."""
+def gather(*, measure: bool = False) -> dict[str, Any]:
+    """Every fact by name; None for what is missing. What the processor can do is measured if it is not known, or if asked for."""
     native, isa = _native()
+    threads = _default_threads() if native else 0
+    can = {
+        f"{count} thread{'s' * (count > 1)} can do": str(limits(count, again=measure))
+        for count in sorted({1, threads} - {0})
+        if native
+    }
     return {
         "torchette": f"{torchette.__version__} in {Path(torchette.__file__).parent}",
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -63,6 +73,8 @@ def gather() -> dict[str, Any]:
         "cpu level": cpu_level(),
         "native module": native,
         "kernels use": isa,
+        "threads": f"{threads}, the physical cores, where a program does not say" if native else None,
+        **can,
         "backends": ", ".join(_backends()) if native else None,
         "numpy": _version("numpy"),
         "torch": _version("torch"),
@@ -93,17 +105,12 @@ def advice(facts: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def cpu_name() -> str | None:
-    """The processor's own name, such as ``AMD EPYC 9B45``."""
-    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
-
-
 def cpu_level() -> str:
     """The highest x86-64 level that the CPU has, or the architecture's name elsewhere."""
     machine = platform.machine()
     if machine != "x86_64":
         return machine
-    flags = set(_cpuinfo().get("flags", "").split())
+    flags = set(cpu_facts().get("flags", "").split())
     level = "x86-64"
     for name, needed in X86_LEVELS.items():
         if not needed <= flags:
@@ -113,12 +120,9 @@ def cpu_level() -> str:
     return f"{level} (and {', '.join(extra)})" if extra else level
 
 
-def _cpuinfo() -> dict[str, str]:
-    path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return {}
-    lines = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0].splitlines()
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+def _default_threads() -> int:
+    runtime: Any = importlib.import_module("torchette.runtime")
+    return runtime.Runtime.get().num_threads
 
 
 def _native() -> tuple[str | None, str | None]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from torchette.devtools.inspect import MethodInfo, source_line
 from torchette.devtools.profile import instruction, origin
+from torchette.devtools.work import work
 from torchette.runtime import Event
 
 _BEGIN, _END = 1, 2  # of TrackEvent.type
@@ -58,6 +59,10 @@ def _about(method: MethodInfo, event: Event) -> bytes:
         for key, value in (("module", where.module), ("source", source_line(where.source))):
             if value:
                 notes.append(_message(4, _text(10, key) + _text(6, value)))
+        much = None if event.in_delegate else work(method, info)
+        for key, count in (much._asdict() if much else {}).items():
+            if count:
+                notes.append(_message(4, _text(10, key) + _number(4, count)))
     if event.part is not None:
         notes.append(_message(4, _text(10, "part") + _number(4, event.part)))
     return b"".join([_text(22, category), _text(23, name or f"part {event.part}"), *notes])

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the events of a method's executions, and the program. Out: how long each operation takes, and the
-# same over time as a Chrome trace or an ETDump.
+# In: the events of a method's executions, and the program. Out: how long each operation takes, how close that is to what the
+# processor can do, and the same over time as a Chrome trace or an ETDump.
 """The time of each operation of a method: `profile` runs it, `operations` reads events, `trace_events` makes a trace for
 chrome://tracing, `etdump_of` a dump for Inspectors; torchette/devtools/perfetto.py makes a trace for Perfetto."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,11 @@ import numpy as np
 
 from torchette import notebook
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, PartInfo, Table, printable, source_line
+from torchette.devtools.limits import Limits, Store, limits
+from torchette.devtools.work import Work, work
 from torchette.errors import FormatError
 from torchette.format import etdump
-from torchette.runtime import Event, Method
+from torchette.runtime import Event, Intermediate, Method, Runtime
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Operation:
     source: str  # the line of the model, if the file has it
     times: list[float]  # seconds of each execution, without parts that have their own row
     calls: int  # in all executions together
+    work: Work | None = None  # of one call, where it is known
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,23 @@ class Profile:
     runs: int
     operations: list[Operation]  # in the order of their first start
     events: list[Event]  # of all executions, those to warm up and loading first
+    limits: Limits | None = None  # of the processor, with the threads that the method has
+    nbytes: int = (
+        0  # weights and planned memory of the method: the store that holds them is what operators read from
+    )
+
+    @property
+    def store(self) -> Store | None:
+        """What the method's bytes come from, execution after execution."""
+        return self.limits.store_of(self.nbytes) if self.limits else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each operation, the slowest first: times are in seconds, `share` is the part of all medians."""
+        """A row for each operation, the slowest first: times are in seconds, `share` is the part of all medians.
+
+        `operations` and `bytes` are those of an execution (`torchette.devtools.work`), `flops` and `rate` the same a second,
+        `of_peak` and `of_bandwidth` their parts of what the processor can do, and `bound` names the larger one. What is not
+        known is None.
+        """
         rows: list[dict[str, Any]] = [
             {
                 "name": it.name,
@@ -51,6 +69,7 @@ class Profile:
                 "source": it.source,
                 "calls": it.calls / self.runs,
                 **quantiles(it.times),
+                **self._speed(it),
             }
             for it in self.operations
         ]
@@ -59,32 +78,64 @@ class Profile:
             row["share"] = row["p50"] / total if total else 0.0
         return sorted(rows, key=lambda row: -row["p50"])
 
+    def _speed(self, it: Operation) -> dict[str, Any]:
+        seconds, calls = quantiles(it.times)["p50"], it.calls / self.runs
+        made, nbytes = it.work or (None, None)
+        found: dict[str, Any] = {
+            "operations": made and made * calls,
+            "bytes": nbytes and nbytes * calls,
+            "flops": made * calls / seconds if made and seconds else None,
+            "rate": nbytes * calls / seconds if nbytes and seconds else None,
+        }
+        limits, store = self.limits, self.store
+        found["of_peak"] = limits and found["flops"] and found["flops"] / limits.arithmetic
+        found["of_bandwidth"] = store and found["rate"] and found["rate"] / store.rate
+        by_arithmetic = (found["of_peak"] or 0) > (found["of_bandwidth"] or 0)
+        found["bound"] = None if not found["of_bandwidth"] else "arithmetic" if by_arithmetic else "memory"
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The profile as dicts, lists, strings, numbers and None."""
-        return {"title": self.title, "runs": self.runs, "operations": self.rows()}
+        return {
+            "title": self.title,
+            "runs": self.runs,
+            "limits": self.limits and dataclasses.asdict(self.limits),
+            "store": self.store and self.store.name,
+            "operations": self.rows(),
+        }
 
     def table(self, top: int | None = None) -> Table:
         """The rows for people; only the first `top` of them."""
         rows = self.rows()
         total = sum(row["p50"] for row in rows)
-        cells = [
-            (
-                f"{row['share']:6.1%}",
-                *(milliseconds(row[name]) for name in ("p50", "p10", "p90")),
-                f"{row['calls']:g}",
-                _place(row["instruction"], row["part"]),
-                printable(row["name"]),
-                printable(row["source"]),
-            )
-            for row in rows[:top]
+        again = any(row["calls"] != 1 for row in rows)
+        columns = [
+            ("share", lambda row: f"{row['share']:6.1%}"),
+            ("p50", lambda row: milliseconds(row["p50"])),
+            *([("calls", lambda row: f"{row['calls']:g}")] if again else ()),
+            ("at", lambda row: _place(row["instruction"], row["part"])),
+            ("operation", lambda row: printable(row["name"])),
+            ("GFLOP/s", lambda row: _billions(row["flops"])),
+            ("peak", lambda row: _percent(row["of_peak"])),
+            ("GB/s", lambda row: _billions(row["rate"])),
+            (self.store.name if self.store else "", lambda row: _percent(row["of_bandwidth"])),
+            ("bound", lambda row: row["bound"] or ""),
+            ("source", lambda row: printable(row["source"])),
         ]
+        cells = [tuple(cell(row) for _, cell in columns) for row in rows[:top]]
         title = f"{self.title}: {milliseconds(total)} in {len(rows)} operations, {self.runs} runs"
-        return Table(title, ("share", "p50", "p10", "p90", "calls", "at", "operation", "source"), cells)
+        if self.limits:
+            threads = f"{self.limits.threads} thread{'s' * (self.limits.threads > 1)}"
+            title += f"\n{threads} can do {self.limits}"
+        return Table(title, tuple(name for name, _ in columns), cells)
 
     def data(self) -> Table:
         """The rows as numbers, for CSV and pandas."""
         rows = self.rows()
-        names = ("name", "instruction", "part", "source", "calls", "p10", "p50", "p90", "min", "share")
+        names = (
+            *("name", "instruction", "part", "source", "calls", "p10", "p50", "p90", "min", "share"),
+            *("operations", "bytes", "flops", "rate", "of_peak", "of_bandwidth", "bound"),
+        )
         return Table(self.title, names, [tuple(row[name] for name in names) for row in rows])
 
     def to_dataframe(self) -> Any:
@@ -99,7 +150,14 @@ class Profile:
 
 
 def profile(
-    method: Method, info: MethodInfo, inputs: Sequence[Any], runs: int, *, warm_up: int = 3, name: str = ""
+    method: Method,
+    info: MethodInfo,
+    inputs: Sequence[Any],
+    runs: int,
+    *,
+    warm_up: int = 3,
+    name: str = "",
+    threads: int | None = None,
 ) -> Profile:
     """Runs a method and says where its time goes.
 
@@ -109,6 +167,7 @@ def profile(
         inputs: as `Method.execute` takes them.
         runs: executions that count; `warm_up` more come first.
         name: of the file, for the title.
+        threads: that the method was loaded with; by default those of `Runtime.num_threads`.
     """
     for _ in range(warm_up):
         method.execute(inputs)
@@ -116,8 +175,43 @@ def profile(
     for _ in range(runs):
         method.execute(inputs)
     events = method.take_events()
+    sizes = _sizes(method, info, inputs)
     title = f"{name}, {info.name}" if name else info.name
-    return Profile(title, runs, operations(info, events), [*before, *events])
+    can = limits(threads or Runtime.get().num_threads)
+    return Profile(title, runs, operations(info, events, sizes), [*before, *events], can, _nbytes(info))
+
+
+def _sizes(method: Method, info: MethodInfo, inputs: Sequence[Any]) -> dict[int, tuple[int, ...]]:
+    """Of the values whose shapes the file does not fix, as these inputs make them."""
+    if all(it.tensor is None or it.tensor.dynamism == "static" for it in info.values):
+        return {}
+    found = {
+        port.index: tuple(given.shape)
+        for port, given in zip(info.inputs, inputs, strict=False)
+        if hasattr(given, "shape")
+    }
+    step, nth = -1, 0  # value of the instruction
+
+    def see(seen: Intermediate) -> None:
+        nonlocal step, nth
+        nth = nth + 1 if seen.step == step else 0
+        step = seen.step
+        written = instruction(info, seen.chain, seen.instruction).outputs
+        if not seen.in_delegate and nth < len(written) and hasattr(seen.value, "shape"):
+            found[written[nth]] = tuple(seen.value.shape)
+
+    method.execute(inputs, see)
+    return found
+
+
+def _nbytes(method: MethodInfo) -> int:
+    """The stored tensors and the planned memory of a method."""
+    stored = {
+        it.tensor.data or it.tensor.name: it.tensor.nbytes
+        for it in method.values
+        if it.tensor is not None and it.tensor.storage in ("constant", "external")
+    }
+    return sum(stored.values()) + sum(buffer.nbytes for buffer in method.planned_buffers)
 
 
 def quantiles(times: Sequence[float]) -> dict[str, float]:
@@ -131,12 +225,23 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} µs" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"
 
 
+def _billions(rate: float | None) -> str:
+    return "" if rate is None else f"{rate / 1e9:.3g}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
 def _place(instruction: int | None, part: int | None) -> str:
     return "" if instruction is None else str(instruction) if part is None else f"{instruction}:{part}"
 
 
-def operations(method: MethodInfo, events: Iterable[Event]) -> list[Operation]:
-    """Each operation once, in the order of their first start. Loading is left out."""
+def operations(
+    method: MethodInfo, events: Iterable[Event], sizes: Mapping[int, Sequence[int]] | None = None
+) -> list[Operation]:
+    """Each operation once, in the order of their first start. Loading is left out. `sizes` has those of values whose shapes the
+    file does not fix."""
     times: dict[Any, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     calls: dict[Any, int] = defaultdict(int)
     blocks = set()
@@ -158,7 +263,8 @@ def operations(method: MethodInfo, events: Iterable[Event]) -> list[Operation]:
         backend = info.op if info.kind in ("kernel", "delegate") else name
         name = f"{backend}: {name or part}" if in_delegate else backend
         source = source_line(origin(info, part).source)
-        found.append(Operation(name, info.index, part, source, seconds, calls[key]))
+        much = None if in_delegate else work(method, info, sizes)
+        found.append(Operation(name, info.index, part, source, seconds, calls[key], much))
     return found
 
 
@@ -256,6 +362,8 @@ def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, 
             info = instruction(method, event.chain, event.instruction)
             about |= {"instruction": info.index, "source": source_line(origin(info, event.part).source)}
             name = info.op if info.kind == "delegate" and not event.in_delegate else name
+            much = None if event.in_delegate else work(method, info)
+            about |= {key: value for key, value in (much._asdict() if much else {}).items() if value}
         if event.part is not None:
             about["part"] = event.part
         found.append(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -229,16 +230,66 @@ def call(before: Node, target: Any, args: tuple, kwargs: dict | None = None, *, 
     """Insert a call before a node. `val` is what it yields, `like` the node whose place in the user's code it has."""
     with before.graph.inserting_before(before):
         node = before.graph.call_function(target, args, kwargs or {})
-    node.meta = {key: value for key, value in like.meta.items() if key not in ("val", "alias", "in_place")}
+    dropped = ("val", "alias", "in_place", *(("origins", "rejections") if turns(target) else ()))
+    node.meta = {key: value for key, value in like.meta.items() if key not in dropped}
     node.meta["val"] = val
     return node
 
 
 def replace(program: ExportedProgram, old: Node, new: Node) -> None:
     """Let all users of one node use another, outputs included, and erase the first."""
+    _inherit(old, new)
     rename_outputs(program, old.name, new.name)
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)
+
+
+class Origin(NamedTuple):
+    """A call as it was before the passes of a target, in `meta["origins"]` of what stands for it, by its name."""
+
+    op: str
+    macs: int  # multiply-adds
+    cost: int  # as delegation/cost.py estimates it
+
+
+def turns(target: Any) -> bool:
+    """Whether an operator gives its operand another shape or order and computes nothing."""
+    return target is operator.getitem or target in TURNS
+
+
+_aten = torch.ops.aten
+TURNS = frozenset(
+    {
+        _aten.permute_copy.default, _aten.transpose_copy.int, _aten.t_copy.default, _aten.view_copy.default,
+        _aten.unsqueeze_copy.default, _aten.squeeze_copy.dim, _aten.squeeze_copy.dims, _aten.squeeze_copy.default,
+        _aten.expand_copy.default, _aten.clone.default,
+    }
+)  # fmt: skip
+
+
+def _is_unused(node: Node, new: Node) -> bool:
+    return node is not new and not node.users and turns(node.target)
+
+
+def _inherit(old: Node, new: Node) -> None:
+    """What takes a node's place stands for it, and for all that nothing else has used. Only where calls have origins."""
+    gone: dict[Node, None] = {old: None}
+    waiting, sources = [old], set()
+    while waiting:
+        for source in waiting.pop().all_input_nodes:
+            sources.add(source)
+            if source.op != "call_function" or source is new or source in gone:
+                continue
+            if all(user in gone or _is_unused(user, new) for user in source.users):
+                gone[source] = None
+                waiting.append(source)
+    if not any("origins" in node.meta for node in gone):
+        return
+    while turns(new.target) and new not in sources:  # the operator stands before what turns its result
+        new = new.args[0]  # type: ignore[assignment]
+    if new.op == "call_function" and new not in sources:
+        origins = [node.meta.get("origins", {}) for node in (new, *reversed(gone))]
+        new.meta["origins"] = {name: origin for each in origins for name, origin in each.items()}
 
 
 def rename_outputs(program: ExportedProgram, old: str, new: str) -> None:

@@ -21,6 +21,7 @@ from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
 from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.delegation import delegate
+from torchette.exir.delegation.explain import Delegation, explain_target, mark_origins
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
 from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
@@ -154,7 +155,17 @@ def build(
             ),
         ),
         # Strips first: what a target takes is a strip's layer.
-        *([Stage("target", dialects.EDGE, (*strips, *target, remove_dead_code))] if target else ()),
+        *(
+            [
+                Stage(
+                    "target",
+                    dialects.EDGE,
+                    (*strips, mark_origins, *target, remove_dead_code, explain_target),
+                )
+            ]
+            if target
+            else ()
+        ),
         Stage(
             "exec",
             dialects.EXEC,
@@ -322,16 +333,26 @@ class PassRecord:
 
 @dataclass
 class Report:
-    """What every pass did, in order; prints as a table."""
+    """What every pass did, in order, and what the passes of a target made of which patterns; prints as tables.
+
+    Attributes:
+        records: of the passes.
+        delegation: where the calls run, and why; None where no target has passes.
+    """
 
     records: list[PassRecord] = field(default_factory=list)
+    delegation: Delegation | None = None
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.records))
+        passes = "\n".join(map(str, self.records))
+        return f"{passes}\n\n{self.delegation.summary()}" if self.delegation else passes
 
     def to_dict(self) -> dict[str, Any]:
-        """The records as dicts, lists, strings and numbers."""
-        return {"records": [{**dataclasses.asdict(it), "notes": list(it.notes)} for it in self.records]}
+        """The same as dicts, lists, strings, numbers and None."""
+        return {
+            "records": [{**dataclasses.asdict(it), "notes": list(it.notes)} for it in self.records],
+            "delegation": self.delegation and self.delegation.to_dict(),
+        }
 
     def _repr_html_(self) -> str:
         rows = [
@@ -344,7 +365,9 @@ class Report:
             )
             for it in self.records
         ]
-        return notebook.tables([("", ("stage", "pass", "time", "nodes", ""), rows)], f"{len(rows)} passes")
+        passes = ("", ("stage", "pass", "time", "nodes", ""), rows)
+        placed = self.delegation.tables() if self.delegation else []
+        return notebook.tables([passes, *placed], f"{len(rows)} passes")
 
     def notes(self, name: str) -> list[str]:
         """What the passes of this name recorded."""
@@ -515,6 +538,7 @@ class _Run:
         notes = tuple(self.program.graph_module.meta.pop("notes", ()))
         size = len(self.program.graph.nodes)
         self._report.records.append(PassRecord(stage.name, name, seconds, before, size, notes))
+        self._report.delegation = self.program.graph_module.meta.pop("delegation", self._report.delegation)
 
 
 def pass_name(run: Pass) -> str:

@@ -22,7 +22,7 @@ from torchette.exir import ops
 from torchette.exir.config import DynamicMemoryPlanningMode as DynamicMemoryPlanningMode
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.delegation import delegate
-from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
+from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, keeping_rejections, warn
 from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import EmitterOutput, emit_program
@@ -294,8 +294,10 @@ class EdgeProgramManager:
         reports = {name: Report(list(report.records)) for name, report in self._reports.items()}
         target = dict(self._target)
         for name, given in wanted.items():
-            passes = [run for one in given for run in one.target_passes()]
-            target[name] = [*target.get(name, ()), *passes]
+            for one in given:
+                if passes := one.target_passes():
+                    kept = keeping_rejections(type(one).__name__)
+                    target[name] = [*target.get(name, ()), *passes, kept]
             wanted[name] = [one for one in given if not one.target_passes()]
         wanted = {name: given for name, given in wanted.items() if given}
         pipeline = Pipeline(
@@ -344,7 +346,12 @@ class EdgeProgramManager:
         )
 
     def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
-        """Optimise, plan memory and emit; this manager is left as it is."""
+        """Optimise, plan memory and emit; this manager is left as it is.
+
+        Raises:
+            DelegationError: with `strict` in the configuration of Edge, something expensive for which a target has an operator
+                stays on the portable kernels. Without `strict` that is a DelegationWarning.
+        """
         config = config or ExecutorchBackendConfig()
         programs, reports, planners = {}, {}, []
         portable = self._portable if config.portable_fallback else {}
@@ -356,6 +363,9 @@ class EdgeProgramManager:
                 planners.append(planner)
             reports[name] = Report(list(self._reports[name].records) if name in self._reports else [])
             programs[name] = self._pipeline(config, method).only(*TO_PLAN).run(program, reports[name])
+        for name in self._programs:
+            if placed := reports[name].delegation:
+                warn(placed, self.compile_config.strict, rejected=True)
         for planner in planners:
             if hasattr(planner, "run_multimethod"):
                 planner.run_multimethod()

@@ -17,5 +17,6 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs);
 void bind_backends(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_kernel_calls(nb::module_& m);
+void bind_limits(nb::module_& m);
 
 }  // namespace torchette::pybindings

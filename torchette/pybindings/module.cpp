@@ -23,4 +23,5 @@ NB_MODULE(_native, m) {
   bind_backends(m);
   bind_kernels(m);
   bind_kernel_calls(m);
+  bind_limits(m);
 }

@@ -269,8 +269,10 @@ class _Method:
         }
 
     def times(self, operations: Sequence[Operation]) -> dict[str, Any]:
-        """Median seconds by node, what belongs to none, and how many executions there were."""
+        """Median seconds by node, operations and bytes that it makes and moves a second, the seconds that belong to no node, and
+        how many executions there were."""
         seconds: dict[int, float] = {}
+        rates: dict[int, list[float | None]] = {}
         rest: list[tuple[str, float]] = []
         runs = 0
         for item in operations:
@@ -282,8 +284,12 @@ class _Method:
             node = self._parts_of.get(item.instruction, {}).get(item.part or 0)
             node = self._node_of[item.instruction] if node is None else node
             seconds[node] = seconds.get(node, 0.0) + median
+            if item.work and median:
+                often = item.calls / len(item.times) / median
+                rates[node] = [it and float(f"{it * often:.4g}") for it in item.work]
         return {
             "times": {node: float(f"{time:.4g}") for node, time in sorted(seconds.items())},
+            "rates": dict(sorted(rates.items())),
             "rest": [[name, float(f"{time:.4g}")] for name, time in rest],
             "runs": runs,
         }

@@ -232,8 +232,21 @@ class Partitioner(ABC):
 
 
 def reject(node: Node, reason: str) -> None:
-    """Record why the partitioner that is at work does not take a node; the delegation report prints it."""
-    node.meta.setdefault("rejections", []).append(reason)
+    """Record why the partitioner, or the pass of a target, that is at work does not take a node; the delegation report prints
+    it."""
+    # A new list: nodes that are made like another one have its meta.
+    node.meta["rejections"] = [*node.meta.get("rejections", ()), reason]
+
+
+def keep_rejections(program: ExportedProgram, name: str) -> ExportedProgram:
+    """Store what was rejected as the reasons of a partitioner, by its name."""
+    for node in calls(program):
+        reasons = node.meta.pop("rejections", None)
+        if reasons:
+            # A new dictionary: other copies of the program have their own partitioners.
+            known = node.meta.get("not_delegated", {})
+            node.meta["not_delegated"] = {**known, name: tuple(dict.fromkeys(reasons))}
+    return program
 
 
 def _undecided() -> type[Exception]:
@@ -615,12 +628,7 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     for spec in result.partition_tags.values():
         backend(spec.backend_id)
     program.graph_module.meta["partition_tags"] = result.partition_tags
-    for node in calls(program):
-        reasons = node.meta.pop("rejections", None)
-        if reasons:
-            # A new dictionary: other copies of the program have their own partitioners.
-            node.meta["not_delegated"] = {**node.meta.get("not_delegated", {}), name: tuple(reasons)}
-    return program
+    return keep_rejections(program, name)
 
 
 def _nothing_taken(program: ExportedProgram) -> PartitionResult:

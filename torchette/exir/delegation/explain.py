@@ -11,23 +11,27 @@ from __future__ import annotations
 import dataclasses
 import operator
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette import notebook
 from torchette.errors import DelegationError, DelegationWarning
 from torchette.exir.delegation.cost import cost, multiply_adds
-from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
-from torchette.exir.graph import calls, graph_modules, place
+from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call, keep_rejections
+from torchette.exir.dialects._ops import BackendOpOverload, dialect_operator
+from torchette.exir.graph import TURNS, Origin, calls, graph_modules, place, turns
 from torchette.exir.ops import is_symbolic
 
 EXPENSIVE = 0.01  # share of the whole cost from which on a call that stays behind is worth a warning
 
 
+_TURN_NAMES = frozenset(map(str, TURNS))
 _COLUMNS = ("node", "operator", "runs on", "MACs", "cost", "why not, and where")
 
 
@@ -43,6 +47,7 @@ class Placement:
         reasons: partitioner -> why it did not take the call; empty where it runs on a backend.
         macs: multiply-adds.
         share: its part of the program's estimated cost, 0 to 1.
+        stands_for: of an operator of a target, the calls that it took the place of.
     """
 
     node: str
@@ -52,6 +57,12 @@ class Placement:
     reasons: dict[str, tuple[str, ...]]
     macs: int
     share: float
+    stands_for: tuple[str, ...] = ()
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether it gives a tensor another shape or order and computes nothing."""
+        return self.op in _TURN_NAMES
 
 
 @dataclass(frozen=True)
@@ -90,18 +101,84 @@ class Delegation:
         return notebook.tables([("the most expensive calls first", _COLUMNS, [*map(_row, ranked)])], heading)
 
     def __str__(self) -> str:
-        header = _COLUMNS
-        rows = [header, *map(_row, self.placements)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header) - 1)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) + "  " + row[-1]
-            for row in rows
-        ]
+        lines = _aligned([_COLUMNS, *map(_row, self.placements)])
         return "\n".join([*lines, f"{self.delegated_share:.1%} of the estimated cost runs on backends"])
+
+    def tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+        """Title, columns and rows of what patterns became, and of what stays on the portable kernels and why: alike calls in
+        one row, the dearest first."""
+        taken = [item for item in self.placements if item.stands_for]
+        became = _grouped(taken, lambda item: (_pattern(item.stands_for), _short(item.op)))
+        # What only turns a tensor is a view in the end, or moves bytes; nobody looks for it among the operators.
+        left = [item for item in self.placements if item.backend is None and not item.is_turn]
+        stayed = _grouped(
+            left, lambda item: (_short(item.op), _reasons(item, named=False) or "no operator stands for it")
+        )
+        found: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
+        if became:
+            title = f"{len(taken)} operators stand for patterns, {sum(item.share for item in taken):.1%} of the estimated cost"
+            found.append((title, ("pattern", "became", "calls", "cost", "lines"), became))
+        if stayed:
+            title = f"{len(left)} calls stay on the portable kernels"
+            columns = ("operator", "why", "calls", "cost", "lines")
+            found.append((title, columns, stayed))
+        return found
+
+    def summary(self) -> str:
+        """`tables` as text."""
+        parts = [[title, *_aligned([columns, *rows])] for title, columns, rows in self.tables()]
+        return "\n\n".join("\n  ".join(lines) for lines in parts)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _grouped(
+    items: Sequence[Placement], key: Callable[[Placement], tuple[str, str]]
+) -> list[tuple[str, ...]]:
+    groups: dict[tuple[str, str], list[Placement]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    ranked = sorted(groups.items(), key=lambda group: -sum(item.share for item in group[1]))
+    return [
+        (*names, str(len(group)), f"{sum(item.share for item in group):.1%}", _lines(group))
+        for names, group in ranked
+    ]
+
+
+def _lines(items: Sequence[Placement]) -> str:
+    """`net.py:12, net.py:15 and 3 more`."""
+    names = dict.fromkeys(item.place.partition(", in ")[0].rpartition("/")[2] for item in items)
+    more = len(names) - 2
+    return ", ".join([*names][:2]) + (f" and {more} more" if more > 0 else "")
+
+
+def _pattern(ops: Sequence[str]) -> str:
+    """`convolution, add, relu`; `mul 3` for three of them."""
+    counts = Counter(map(_short, ops))
+    return ", ".join(name if count == 1 else f"{name} {count}" for name, count in counts.items())
+
+
+def _short(op: str) -> str:
+    """`aten.linear.default` -> `linear`, `cpu.linear.default` -> `cpu::linear`."""
+    namespace, _, name = op.partition(".")
+    name = name.partition(".")[0]
+    return name if namespace == "aten" else f"{namespace}::{name}"
+
+
+def _reasons(item: Placement, named: bool = True) -> str:
+    """The reasons with who has them; without, where there is one alone."""
+    if len(item.reasons) == 1 and not named:
+        return ", ".join(*item.reasons.values())
+    return "; ".join(f"{name}: {', '.join(texts)}" for name, texts in item.reasons.items())
 
 
 def _row(item: Placement) -> tuple[str, ...]:
-    reasons = "; ".join(f"{name}: {', '.join(texts)}" for name, texts in item.reasons.items())
+    reasons = _reasons(item)
     where = f"{reasons} ({item.place})" if reasons else item.place
     return (item.node, item.op, item.backend or "kernels", str(item.macs), f"{item.share:.1%}", where)
 
@@ -109,21 +186,73 @@ def _row(item: Placement) -> tuple[str, ...]:
 def explain(program: ExportedProgram) -> Delegation:
     """Where every call of a program in the Edge dialect runs, those inside of delegates and branches included."""
     found = list(_calls(program, None))
-    total = sum(cost(node) for node, _ in found) or 1
+    # What several operators stand for together is theirs in equal parts.
+    shared = Counter(name for node, _ in found if _target_of(node) for name in node.meta.get("origins", ()))
+    sums = [_sums(node, shared) for node, _ in found]
+    total = sum(cost for _, cost in sums) or 1
     return Delegation(
         tuple(
             Placement(
                 node.name,
                 _name(node.target),
                 place(node),
-                backend,
-                {} if backend else node.meta.get("not_delegated", {}),
-                multiply_adds(node),
-                cost(node) / total,
+                backend or _target_of(node),
+                {} if backend or _target_of(node) else node.meta.get("not_delegated", {}),
+                macs,
+                cost / total,
+                tuple(origin.op for origin in _origins(node)) if _target_of(node) else (),
             )
-            for node, backend in found
+            for (node, backend), (macs, cost) in zip(found, sums, strict=True)
         )
     )
+
+
+def _target_of(node: Node) -> str | None:
+    """The namespace of a target's operator."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    return node.target.namespace if isinstance(dialect_operator(node.target), BackendOpOverload) else None
+
+
+def _origins(node: Node) -> list[Origin]:
+    return list(node.meta.get("origins", {}).values())
+
+
+def _sums(node: Node, shared: Counter[str]) -> tuple[int, float]:
+    """Multiply-adds and cost of a call: of a target's operator those of what it stands for."""
+    origins = node.meta.get("origins", {})
+    if not _target_of(node) or not origins:
+        return multiply_adds(node), cost(node)
+    macs = sum(origin.macs // shared[name] for name, origin in origins.items())
+    return macs, sum(origin.cost / shared[name] for name, origin in origins.items())
+
+
+# ---- the passes of a target: what their operators stand for, and what they left ----
+
+
+def mark_origins(program: ExportedProgram) -> ExportedProgram:
+    """Every call is named, so that what takes its place is known to stand for it."""
+    for node in calls(program):
+        if not turns(node.target) and not is_symbolic(node.target):
+            node.meta["origins"] = {node.name: Origin(_name(node.target), multiply_adds(node), cost(node))}
+    return program
+
+
+def explain_target(program: ExportedProgram) -> ExportedProgram:
+    """What became an operator of the target, and what stays and why, is stored for the report."""
+    program.graph_module.meta["delegation"] = explain(program)
+    return program
+
+
+def keeping_rejections(name: str) -> Callable[[ExportedProgram], ExportedProgram]:
+    """A pass that stores what the passes of a partitioner rejected, under its name."""
+
+    def run(program: ExportedProgram) -> ExportedProgram:
+        """Why calls were left alone is stored for the report."""
+        return keep_rejections(program, name)
+
+    run.__name__ = "keep_rejections"
+    return run
 
 
 def keep_reasons(before: ExportedProgram, after: ExportedProgram) -> ExportedProgram:
@@ -143,9 +272,10 @@ def keep_reasons(before: ExportedProgram, after: ExportedProgram) -> ExportedPro
     return after
 
 
-def warn(delegation: Delegation, strict: bool) -> None:
-    """A DelegationWarning for what is expensive and stays behind; with `strict` a DelegationError."""
-    left = delegation.left_behind
+def warn(delegation: Delegation, strict: bool, *, rejected: bool = False) -> None:
+    """A DelegationWarning for what is expensive and stays behind; with `strict` a DelegationError. Of what stays behind only
+    what was `rejected`, if asked for."""
+    left = [item for item in delegation.left_behind if item.reasons or not rejected]
     if not left:
         return
     places = [
@@ -153,7 +283,8 @@ def warn(delegation: Delegation, strict: bool) -> None:
         + "".join(f"\n{name}: {', '.join(texts)}" for name, texts in item.reasons.items())
         for item in left
     ]
-    message = f"{len(left)} expensive calls run on no backend"
+    stay = "stay on the portable kernels" if rejected else "run on no backend"
+    message = f"{len(left)} expensive calls {stay}"
     if strict:
         raise DelegationError(
             message,

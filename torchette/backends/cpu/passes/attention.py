@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.layouts import permute
+from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_shape, same_size
 
 aten = torch.ops.aten
@@ -40,6 +41,11 @@ def place_attention(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
+def _not(softmax: Node, reason: str) -> bool:
+    reject(softmax, f"no attention: {reason}")
+    return False
+
+
 class _Finder:
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
@@ -53,28 +59,30 @@ class _Finder:
             or value.dtype != torch.float32
             or value.dim() not in (3, 4)
         ):
-            return False
+            return _not(softmax, "not of the last of 3 or 4 dimensions of float32")
         product = self._product_behind(softmax)
         scores = self._scores(softmax.args[0])
         if product is None or scores is None:
-            return False
+            return _not(
+                softmax, "no product before and behind it, with nothing but a scale and a mask between"
+            )
         query, turned = scores.product.args[:2]
         query, scale = self._scaled(self._as_4d(query, value), scores.scale)
         key, scale = self._scaled(self._turned(turned, value), scale)
         values = self._as_4d(product.args[1], value)
         end, guard = self._end(product, value)
         if query is None or key is None or values is None or end is None:
-            return False
+            return _not(softmax, "queries, keys and values do not come as [batch, heads, tokens, depth]")
         mask, causal = self._mask(scores.mask, value)
         if scores.dead and guard is None and not self._some_key_seen(scores.mask):
-            return False
+            return _not(softmax, "a row that sees no key is NaN here")
         if not _shapes_fit(query, key, values):
-            return False
+            return _not(softmax, "the shapes of queries, keys and values do not agree")
         order = [0, 2, 1, 3]
         given = [permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))]
         heads_last = [end.meta["val"].shape[dim] for dim in order] if end.meta["val"].dim() == 4 else None
         if heads_last is None:
-            return False
+            return _not(softmax, "its result has not 4 dimensions")
         attention = call(
             end,
             torch.ops.cpu.attention.default,

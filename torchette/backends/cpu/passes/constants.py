@@ -29,6 +29,15 @@ class Weights:
         tensor = self._stored.get(value) if isinstance(value, Node) else None
         return tensor if tensor is not None and tensor.dtype == torch.float32 else None
 
+    def why_not(self, value: Any, name: str = "weight") -> str | None:
+        """Why `get` has no tensor for a value."""
+        tensor = self.any(value)
+        if tensor is None:
+            return f"its {name} is no stored constant"
+        return (
+            None if tensor.dtype == torch.float32 else f"its {name} is {tensor.dtype}".replace("torch.", "")
+        )
+
     def any(self, value: Any) -> torch.Tensor | None:
         """The same, of any dtype."""
         return self._stored.get(value) if isinstance(value, Node) else None

@@ -20,6 +20,7 @@ from torchette.backends.cpu.pack import (
 )
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
+from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace
 
 aten = torch.ops.aten
@@ -88,16 +89,20 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     x, filters, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
     filter_values = weights.get(filters)
     if filter_values is None or not isinstance(x, Node):
+        reject(node, weights.why_not(filters, "filter") or "its image is a number")
         return None
     if bias is not None and weights.get(bias) is None:
+        reject(node, weights.why_not(bias, "bias") or "")
         return None
     spatial = filter_values.dim() - 2
     if x.meta["val"].dim() != spatial + 2 or not 1 <= spatial <= 3:
+        reject(node, "its image has no batch, or not one to three dimensions")
         return None
     where = [each(given, spatial) for given in (stride, padding, dilation)]
     outputs = filter_values.shape[1] * groups if transposed else filter_values.shape[0]
     if transposed and outputs == groups > 1:
-        return None  # products of one column
+        reject(node, "nothing to gain: it is transposed and has a group for each channel, products of one column")
+        return None
     image = channels_last(x, before=node)
     val = permuted(node.meta["val"], [0, *range(2, spatial + 2), 1])
     if transposed:

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from torchette.backends.cpu.passes.convolutions import each, only_result
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
+from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_size
 
 aten = torch.ops.aten
@@ -25,11 +26,14 @@ _CONVOLUTIONS = (cpu.convolution.default, cpu.depthwise.default, cpu.transposed_
 def place_images(program: ExportedProgram) -> ExportedProgram:
     """Pools, resizes and norms between convolutions become the engine's."""
     if next(calls(program, *_CONVOLUTIONS), None) is None:
+        for node in calls(program, *_RULES):
+            reject(node, "nothing to gain: there is no convolution beside it")
         return program  # permutations would be in vain
     count = 0
     for node in calls(program, *_RULES):
         x, result, found = node.args[0], only_result(node), _RULES[node.target](node)
         if not isinstance(x, Node) or x.meta["val"].dtype != torch.float32 or result is None or found is None:
+            reject(node, "it is not float32, its other results are read, or it has several images")
             continue
         target, args = found
         val = permuted(result.meta["val"], [0, *range(2, result.meta["val"].dim()), 1])

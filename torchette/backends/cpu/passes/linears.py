@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from torchette.backends.cpu.pack import cut_last_panel, pack_linear
 from torchette.backends.cpu.passes.constants import Weights
+from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace
 
 aten = torch.ops.aten
@@ -33,6 +34,7 @@ def place_linears(program: ExportedProgram) -> ExportedProgram:
 
 def _placed(weights: Weights, node: Node) -> Node | None:
     if node.kwargs:
+        reject(node, "the product is scaled")
         return None
     transposed = node.target is not aten.linear.default
     if node.target is aten.addmm.default:
@@ -41,11 +43,13 @@ def _placed(weights: Weights, node: Node) -> Node | None:
         x, weight, bias = (*node.args, None)[:3]
     values = weights.get(weight)
     if values is None or values.dim() != 2 or not isinstance(x, Node) or x.meta["val"].dtype != torch.float32:
+        reject(node, weights.why_not(weight) or "its input is not float32")
         return None
     outputs = values.shape[1] if transposed else values.shape[0]
     if bias is not None:
         bias_values = weights.get(bias)
         if bias_values is None or tuple(bias_values.shape) != (outputs,):
+            reject(node, weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
             return None
     packed = weights.packed(
         weight,

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.cpu.passes.constants import Weights
+from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_shape
 
 aten = torch.ops.aten
@@ -48,6 +49,7 @@ def _place_whole(program: ExportedProgram, node: Node) -> bool:
     first = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
     others = [user for user in node.users if user not in first and user.users]
     if others or not first or x.meta["val"].dtype != torch.float32:  # type: ignore[union-attr]
+        reject(node, "its mean or deviation is read, too" if others else "its input is not float32")
         return False
     args = (x, weight, bias, list(shape), eps)  # type: ignore[arg-type]
     placed = call(node, cpu.layer_norm.default, args, val=first[0].meta["val"], like=node)

@@ -124,11 +124,14 @@ const Views = {
       <section class="card"><header style="flex-wrap:wrap"><div class="segmented" role="group" id="by"><button data-by="nodes">Nodes</button><button data-by="operators">Operators</button><button data-by="modules">Modules</button></div><div class="tools"><input id="filter" type="search" placeholder="Filter" aria-label="Filter"></div></header><div class="scroll" id="rows"></div></section></div>`;
     const share = (it) => `<div class="share"><div class="meter"><i style="width:${(100 * it.time / program.total).toFixed(1)}%"></i></div><span>${percent(it.time / program.total)}</span></div>`;
     const name = (it) => `<span style="display:flex;gap:8px;align-items:baseline"><i class="dot" style="--c:var(--${it.family})"></i>${escape(it.name)}</span>`;
+    const billions = (number) => number ? String(+(number / 1e9).toPrecision(3)) : "";
     const ways = {
       nodes: () => [[
         ["Operator", 0, (it) => name({ family: it.family, name: it.label }), (it) => it.name],
         ["Time", 1, (it) => seconds(it.time), (it) => it.time],
         ["Share", 1, share, (it) => it.time],
+        ["GFLOP/s", 1, (it) => billions(it.flops), (it) => it.flops || 0],
+        ["GB/s", 1, (it) => billions(it.rate), (it) => it.rate || 0],
         ["Module", 0, (it) => `<span class="soft">${escape(it.path)}</span>`, (it) => it.path],
         ["Source", 0, (it) => `<span class="soft">${escape(program.lineText(it))}</span>`, (it) => program.lineText(it)],
       ], program.nodes.filter((it) => it.time), (it) => `n${it.index}`, 1],

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What the processor can do: measured once, kept, measured again where what was kept is damaged, and no matter if it cannot be.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchette import runtime
+from torchette.devtools import limits as module
+from torchette.devtools.limits import Limits, Store, limits
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own, and less time to measure."""
+    monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_SECONDS", 0.005)
+    monkeypatch.setattr(module, "_MOST", 8 << 20)
+    return tmp_path / "cache"
+
+
+def _refuse(threads: int) -> Limits:
+    raise AssertionError("measured again")
+
+
+def test_they_are_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = limits(2)
+    assert (found.threads, found.level) == (2, runtime.kernel_level())
+    assert found.arithmetic > 0 and all(it.rate > 0 for it in found.stores)
+    assert [it.name for it in found.stores][::-1][0] == "memory" and found.stores[0].name == "L2"
+    other = limits(1)  # beside it in the file
+    monkeypatch.setattr(module, "_measure", _refuse)
+    assert limits(2) == found and limits(1) == other
+    with pytest.raises(AssertionError, match="measured again"):
+        limits(2, again=True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"%s": {"stores": []}}', '{"%s": 3}'])
+def test_a_damaged_file_is_replaced(text: str, cache: Path) -> None:
+    limits()
+    path = cache / "limits.json"
+    (key,) = json.loads(path.read_text())
+    path.write_text(text.replace("%s", key))
+    found = limits()
+    assert json.loads(path.read_text())[key]["arithmetic"] == found.arithmetic
+
+
+def test_a_folder_that_cannot_be_written_breaks_nothing(cache: Path) -> None:
+    cache.write_text("a file is where the folder should be")
+    assert limits().arithmetic > 0
+    assert cache.read_text().startswith("a file")
+
+
+def test_bytes_come_from_the_nearest_store_that_holds_them() -> None:
+    stores = (Store("L2", 100, 4.0), Store("L3", 1000, 2.0), Store("memory", None, 1.0))
+    known = Limits("a processor", "v3", 1, 8.0, stores)
+    assert [known.store_of(nbytes).name for nbytes in (0, 100, 101, 1001)] == ["L2", "L2", "L3", "memory"]

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# How much an instruction has to do: held against torch's own count of the model, and bytes by hand.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import torchette
+from torchette.devtools.inspect import MethodInfo, describe
+from torchette.devtools.work import FORMULAS, Work, work
+
+torch.manual_seed(0)
+
+# What torch does not count.
+CHEAP = ("layer_norm", "rms_norm", "group_norm", "pool", "rotary")
+
+
+class Image(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 24, 3, stride=2, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(24, 24, 3, groups=24),
+            torch.nn.Conv2d(24, 20, 1, groups=2),
+            torch.nn.Flatten(),
+            torch.nn.Linear(720, 10),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+class Tokens(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = torch.nn.Linear(32, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [it.view(1, 12, 4, 8).transpose(1, 2) for it in self.qkv(x).split(32, -1)]
+        return torch.nn.functional.scaled_dot_product_attention(*parts)
+
+
+# Only the portable kernels' formula: a target's operator has one of its own.
+UP = torch.nn.ConvTranspose2d(6, 4, 3, stride=2, groups=2)
+
+
+def _works(
+    model: torch.nn.Module, x: torch.Tensor, backend: str, sizes: Mapping[int, Any] | None = None
+) -> list[tuple[str, Work]]:
+    method = describe(bytes(torchette.compile(model.eval(), (x,), backend=backend))).methods[0]
+    return _of(method, sizes)
+
+
+def _of(method: MethodInfo, sizes: Mapping[int, Any] | None = None) -> list[tuple[str, Work]]:
+    found = [(it.op, work(method, it, sizes)) for it in method.instructions]
+    return [(op, it) for op, it in found if it is not None]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "backend"),
+    [
+        *((Image(), (1, 3, 16, 16), backend) for backend in ("portable", "cpu")),
+        *((Tokens(), (1, 12, 32), backend) for backend in ("portable", "cpu")),
+        (UP, (1, 6, 5, 5), "portable"),
+    ],
+)
+def test_the_operations_are_those_that_torch_counts(
+    model: torch.nn.Module, shape: tuple[int, ...], backend: str
+) -> None:
+    x = torch.randn(shape)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:
+        model(x)
+    found = _works(model, x, backend)
+    assert sum(it.operations or 0 for op, it in found if not any(word in op for word in CHEAP)) == (
+        counted.get_total_flops()
+    ), found
+
+
+def test_bytes_are_weights_inputs_and_results() -> None:
+    ((op, found),) = _works(torch.nn.Linear(32, 16), torch.randn(4, 32), "cpu")
+    assert op == "cpu::linear.out"
+    assert found == Work(2 * 4 * 32 * 16, 4 * (32 * 16 + 16 + 4 * 32 + 4 * 16))
+
+
+def test_a_table_is_read_where_it_is_looked_up() -> None:
+    found = dict(_works(torch.nn.Embedding(1000, 8), torch.arange(3), "portable"))
+    (lookup,) = [it for op, it in found.items() if op.startswith("aten::embedding")]
+    assert lookup == Work(None, 2 * 3 * 8 * 4 + 3 * 8)
+
+
+def test_a_causal_attention_computes_what_is_seen() -> None:
+    class Causal(Tokens):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            parts = [it.view(1, 12, 4, 8).transpose(1, 2) for it in self.qkv(x).split(32, -1)]
+            return torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+
+    found = dict(_works(Causal(), torch.randn(1, 12, 32), "cpu"))
+    assert found["cpu::attention.out"].operations == 2 * 4 * (12 * 13 // 2) * 16
+
+
+def test_a_shape_that_the_file_does_not_fix_is_told_or_unknown() -> None:
+    model = torchette.compile(
+        torch.nn.Linear(8, 4).eval(),
+        (torch.randn(3, 8),),
+        dynamic_shapes=({0: torch.export.Dim("n", max=64)},),
+    )
+    method = describe(bytes(model)).methods[0]
+    assert _of(method) == []
+    sizes = {method.inputs[0].index: (5, 8), method.outputs[0].index: (5, 4)}
+    ((_, found),) = _of(method, sizes)
+    assert found == Work(2 * 5 * 8 * 4, 4 * (8 * 16 + 4 + 5 * 8 + 5 * 4))
+
+
+def test_the_table_names_operators_that_there_are() -> None:
+    from torchette import runtime
+
+    assert set(FORMULAS) <= {name.partition(".")[0] for name in runtime.operator_names()}

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What the passes of a target made of which patterns, what they left and why, and who is warned of it.
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from torchette.backends.cpu import CpuPartitioner
+from torchette.errors import DelegationError, DelegationWarning
+from torchette.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+torch.manual_seed(0)
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3)
+        self.second = torch.nn.Conv2d(8, 8, 1)
+        self.up = torch.nn.ConvTranspose2d(8, 8, 3, dtype=torch.float64)
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.nn.functional.hardswish(self.first(x))
+        x = x + self.second(x)
+        return self.head(x.mean((2, 3))), torch.cumsum(self.up(x.double()), 1)
+
+
+def _lower(model: torch.nn.Module, *args: Any, strict: bool = False) -> Any:
+    program = torch.export.export(model.eval(), args)
+    config = EdgeCompileConfig(strict=strict)
+    edge = to_edge_transform_and_lower(program, partitioner=[CpuPartitioner()], compile_config=config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        return edge.to_executorch()
+
+
+def test_each_operator_names_the_calls_that_it_stands_for() -> None:
+    report = _lower(Net(), torch.randn(1, 3, 8, 8)).report()
+    assert report.delegation is not None
+    taken = {it.node: it for it in report.delegation.placements if it.stands_for}
+    patterns = {(it.op, it.stands_for) for it in taken.values()}
+    assert all(it.backend == "cpu" and it.op.startswith("cpu.") and not it.reasons for it in taken.values())
+    assert ("cpu.linear.default", ("aten.linear.default",)) in patterns
+    activated, added = sorted(
+        (p for p in patterns if p[0] == "cpu.convolution.default"), key=lambda p: -len(p[1])
+    )
+    assert activated[1][0] == added[1][0] == "aten.convolution.default"
+    assert activated[1][-1] in ("aten.div.Tensor", "aten.hardswish.default")
+    assert added[1][1:] == ("aten.add.Tensor",)
+    # 6 x 6 results of 27 and of 8 multiply-adds, for 8 channels each
+    macs = sorted(it.macs for it in taken.values())
+    assert macs == [4 * 8, 36 * 8 * 8, 36 * 8 * 27]
+    assert sum(it.share for it in report.delegation.placements) == pytest.approx(1)
+
+
+def test_what_stays_says_why() -> None:
+    report = _lower(Net(), torch.randn(1, 3, 8, 8)).report()
+    left = {it.op: it.reasons for it in report.delegation.placements if it.backend is None}
+    assert left["aten.convolution.default"] == {"CpuPartitioner": ("its filter is float64",)}
+    assert left["aten.cumsum.default"] == {}
+    text = str(report)
+    assert "its filter is float64" in text and "convolution, add " in text and "cpu::linear" in text
+    data = report.to_dict()["delegation"]
+    assert {it["op"] for it in data["placements"] if it["stands_for"]} == {
+        "cpu.convolution.default",
+        "cpu.linear.default",
+    }
+    assert "its filter is float64" in report._repr_html_()
+
+
+def test_parts_of_one_layer_count_once() -> None:
+    class Gated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = torch.nn.Linear(8, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            both = self.both(x)
+            return torch.sigmoid(both[:, :16]) * both[:, 16:]
+
+    report = _lower(Gated(), torch.randn(2, 8)).report()
+    layers = [it for it in report.delegation.placements if it.op == "cpu.linear.default"]
+    assert len(layers) == 2 and sum(it.macs for it in layers) == 2 * 8 * 32
+
+
+def test_a_rejected_call_that_is_expensive_is_warned_of_or_refused() -> None:
+    program = torch.export.export(Net().eval(), (torch.randn(1, 3, 8, 8),))
+    edge = to_edge_transform_and_lower(program, partitioner=[CpuPartitioner()])
+    with pytest.warns(DelegationWarning, match=r"(?s)aten.convolution.*its filter is float64"):
+        edge.to_executorch()
+    with pytest.raises(DelegationError, match="its filter is float64") as caught:
+        _lower(Net(), torch.randn(1, 3, 8, 8), strict=True)
+    assert caught.value.code == "not-delegated"
+
+
+def test_nobody_is_warned_of_what_no_operator_stands_for() -> None:
+    class Scores(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x.transpose(1, 2)
+
+    _lower(Scores(), torch.randn(2, 8, 8), strict=True)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: an instruction of a file, and the shapes of its tensors. Out: the operations that it makes and the bytes that it moves.
+"""`work`: how much an instruction has to do. The table of formulas is `FORMULAS`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torchette.devtools.inspect import InstructionInfo, MethodInfo, TensorInfo
+
+
+class Work(NamedTuple):
+    """Of one call. Weights, inputs and results are counted once each, however often a kernel reads them.
+
+    Attributes:
+        operations: on floating-point numbers; a multiply-add is two. None where no formula is known.
+        nbytes: read and written.
+    """
+
+    operations: int | None
+    nbytes: int
+
+
+class _Call:
+    """An instruction with the shapes of its tensors."""
+
+    def __init__(
+        self, method: MethodInfo, item: InstructionInfo, sizes: Mapping[int, Sequence[int]] | None
+    ) -> None:
+        self._values, self._item, self._known = method.values, item, sizes or {}
+
+    def sizes(self, position: int) -> tuple[int, ...]:
+        """Of a tensor among the arguments."""
+        return self._sizes(self._item.inputs[position])
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """The sizes of the first result."""
+        return self._sizes(next(self._tensors(self._item.outputs)))
+
+    def argument(self, position: int) -> Any:
+        """A number, a text, or a list of numbers."""
+        value = self._values[self._item.inputs[position]]
+        if value.kind == "int_list":
+            return [self._values[index].value for index in value.value]
+        return value.value
+
+    def moved(self, op: str) -> int:
+        """Bytes of all its tensors; of an input that is read in part, as many as of the result."""
+        results = sum(map(self._nbytes, dict.fromkeys(self._tensors(self._item.outputs))))
+        given = [self._nbytes(index) for index in dict.fromkeys(self._tensors(self._item.inputs))]
+        return results + sum(min(nbytes, results) if op in _PARTLY_READ else nbytes for nbytes in given)
+
+    def _tensors(self, indices: Sequence[int]) -> Iterator[int]:
+        for index in indices:
+            value = self._values[index] if index >= 0 else None
+            if value is not None and value.tensor is not None:
+                yield index
+            elif value is not None and value.kind in ("tensor_list", "optional_tensor_list"):
+                yield from self._tensors(value.value)
+
+    def _sizes(self, index: int) -> tuple[int, ...]:
+        if index in self._known:
+            return tuple(self._known[index])
+        tensor = self._tensor(index)
+        if tensor.dynamism != "static":
+            raise _UnknownShape
+        return tuple(tensor.sizes)
+
+    def _nbytes(self, index: int) -> int:
+        tensor, sizes = self._tensor(index), self._sizes(index)
+        stored = math.prod(tensor.sizes)
+        return tensor.nbytes * math.prod(sizes) // stored if stored else 0
+
+    def _tensor(self, index: int) -> TensorInfo:
+        tensor = self._values[index].tensor
+        if tensor is None:
+            raise _UnknownShape
+        return tensor
+
+
+class _UnknownShape(Exception):
+    """A tensor has another shape in each execution."""
+
+
+# ---- formulas ----
+
+
+def _product(position: int) -> Callable[[_Call], int]:
+    """A matrix product: each result is a row of this argument times a column."""
+    return lambda call: 2 * math.prod(call.result) * call.sizes(position)[-1]
+
+
+def _each(operations: int) -> Callable[[_Call], int]:
+    """So many for each element of the result."""
+    return lambda call: operations * math.prod(call.result)
+
+
+def _window(call: _Call) -> int:
+    """One for each element under a window, which is the second argument."""
+    kernel = call.argument(1)
+    rank = len(call.result) - 2
+    return math.prod(call.result) * math.prod(kernel * rank if len(kernel) == 1 else kernel)
+
+
+def _filters(first: int, last: int | None) -> Callable[[_Call], int]:
+    """A multiply-add for each result and each place of a filter; which dimensions of the filters those are."""
+    return lambda call: 2 * math.prod(call.result) * math.prod(call.sizes(1)[first:last])
+
+
+def _convolution(call: _Call) -> int:
+    transposed = call.argument(6)
+    return 2 * math.prod(call.sizes(0) if transposed else call.result) * math.prod(call.sizes(1)[1:])
+
+
+def _attention(call: _Call) -> int:
+    """Two products; of a causal one, the half that is seen."""
+    batch, rows, heads, depth = call.sizes(0)
+    columns = call.sizes(1)[2 if call.argument(6) else 1]
+    scores = rows * columns
+    if call.argument(5):
+        scores = sum(min(row + 1, columns) for row in range(rows))
+    return 2 * batch * heads * scores * (depth + call.sizes(2)[-1])
+
+
+# Operator without its overload -> operations of a call. Weights of `cpu` are packed: torchette/backends/cpu/pack.py.
+FORMULAS: dict[str, Callable[[_Call], int]] = {
+    "aten::mm": _product(0),
+    "aten::bmm": _product(0),
+    "aten::linear": _product(0),
+    "aten::addmm": _product(1),
+    "aten::baddbmm": _product(1),
+    "aten::convolution": _convolution,
+    "cpu::linear": _product(0),
+    "cpu::convolution": _filters(2, -1),
+    "cpu::depthwise": _filters(1, -1),
+    "cpu::attention": _attention,
+    "cpu::rotary": _each(3),
+    # mean 1, variance 3, and the result with weight and bias 4
+    "aten::native_layer_norm": _each(8),
+    "aten::native_group_norm": _each(8),
+    "cpu::layer_norm": _each(8),
+    "cpu::rms_norm": _each(4),
+    "aten::max_pool2d_with_indices": _window,
+    "aten::avg_pool2d": _window,
+    "cpu::max_pool": _window,
+    "cpu::avg_pool": _window,
+}
+
+# What reads no more of an input than it writes.
+_PARTLY_READ = frozenset(
+    f"aten::{name}"
+    for name in ("embedding", "index", "index_select", "gather", "slice_copy", "select_copy", "split_copy")
+)
+# What moves nothing.
+_NO_WORK = frozenset({"executorch_prim::et_view"})
+
+
+def work(
+    method: MethodInfo, item: InstructionInfo, sizes: Mapping[int, Sequence[int]] | None = None
+) -> Work | None:
+    """How much an instruction does.
+
+    Args:
+        method: the one that it is of.
+        item: the instruction.
+        sizes: by number, the sizes of values that have others than the file says, or whose sizes it does not say.
+
+    Returns:
+        None of what is no kernel or moves nothing, and where a shape is not known.
+    """
+    name = item.op.partition(".")[0]
+    if item.kind != "kernel" or name in _NO_WORK:
+        return None
+    call = _Call(method, item, sizes)
+    try:
+        nbytes = call.moved(name)
+    except _UnknownShape:
+        return None
+    if not nbytes:
+        return None
+    formula = FORMULAS.get(name)
+    try:
+        return Work(formula(call) if formula else None, nbytes)
+    except (IndexError, TypeError, ValueError):  # the file is another's, and its arguments are not as ours
+        return Work(None, nbytes)

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Multiply-adds of registers and reads of memory. Compiled once for each instruction-set level, as the
+// kernels are.
+#include "torchette/pybindings/limits/probe.h"
+
+namespace torchette::pybindings {
+namespace TORCHETTE_ISA {
+
+#if defined(__AVX512F__)
+constexpr size_t kLanes = 16;
+#elif defined(__AVX__)
+constexpr size_t kLanes = 8;
+#else
+constexpr size_t kLanes = 4;
+#endif
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef float LoadedVec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+
+// Sums that do not wait for one another: more than a processor has multiply-adds under way, and no more than
+// it has registers beside the factors.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr size_t kSums = 24;
+#else
+constexpr size_t kSums = 12;
+#endif
+
+static size_t multiply_adds(size_t rounds, float* sink) {
+  const Vec factor = *sink - Vec{}, summand = factor;  // 0.5: the sums tend to 1
+  Vec sums[kSums];
+  // Sums that begin alike would be one.
+  for (size_t i = 0; i < kSums; ++i) sums[i] = factor * static_cast<float>(i);
+  for (size_t round = 0; round < rounds; ++round)
+    for (size_t i = 0; i < kSums; ++i) sums[i] = sums[i] * factor + summand;
+  for (size_t i = 1; i < kSums; ++i) sums[0] += sums[i];
+  *sink = sums[0][0];
+  return rounds * kSums * kLanes;
+}
+
+static void read(const float* data, size_t size, size_t rounds, float* sink) {
+  constexpr size_t kAtOnce = 8;
+  Vec sums[kAtOnce] = {};
+  for (size_t round = 0; round < rounds; ++round)
+    for (size_t i = 0; i + kStep <= size; i += kAtOnce * kLanes)
+      for (size_t j = 0; j < kAtOnce; ++j)
+        sums[j] += *reinterpret_cast<const LoadedVec*>(data + i + j * kLanes);
+  for (size_t j = 1; j < kAtOnce; ++j) sums[0] += sums[j];
+  *sink = sums[0][0];
+}
+
+extern const Probe probe;
+const Probe probe = {multiply_adds, read};
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette::pybindings
