@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 import torchette
 from tests.kernels import direct
 from tests.kernels.test_special import EXACT
-from torchette.cli.ops import DTYPES
+from torchette.cli.ops import DTYPES as COLUMNS
 from torchette.cli.ops import stored as read
 from torchette.exir import EdgeCompileConfig, ops
 
@@ -625,7 +625,7 @@ def store(result: Result, path: Path = RESULT) -> None:
     """One operator or kernel a line, so that differences are readable; see torchette/cli/ops.py."""
 
     def line(name: str, row: dict[str, Any]) -> str:
-        found = [row.get(dtype, "-") for dtype in DTYPES]
+        found = [row.get(dtype, "-") for dtype in COLUMNS]
         words = [
             word if not isinstance(word, list) else word[0] if word[0] == word[1] else f"{word[0]}/{word[1]}"
             for word in found

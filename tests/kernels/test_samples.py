@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.kernels import parity, samples
+from tests.kernels import samples
 from tests.kernels.kernel_call import check, run
 from tests.kernels.test_misuse import argument_names, names_an_argument
 from torchette.cli.ops import stored
