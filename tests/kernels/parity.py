@@ -32,6 +32,8 @@ from torch.utils import _pytree as pytree
 import torchette
 from tests.kernels import direct
 from tests.kernels.test_special import EXACT
+from torchette.cli.ops import DTYPES as COLUMNS
+from torchette.cli.ops import stored as read
 from torchette.exir import EdgeCompileConfig, ops
 
 EXCLUSIONS = Path(__file__).with_name("parity_exclusions.json")
@@ -601,7 +603,7 @@ def stored(path: Path, without: set[str]) -> Result:
     """What a file holds of other operators than these."""
     if not path.exists():
         return Result()
-    held = json.loads(path.read_text())
+    held = read(path)
     return Result(
         {name: row for name, row in held["operators"].items() if name not in without},
         held["kernels"],
@@ -620,10 +622,19 @@ def merged(kept: Result, new: Result) -> Result:
 
 
 def store(result: Result, path: Path = RESULT) -> None:
-    """One operator or kernel a line, so that differences are readable."""
+    """One operator or kernel a line, so that differences are readable; see torchette/cli/ops.py."""
+
+    def line(name: str, row: dict[str, Any]) -> str:
+        found = [row.get(dtype, "-") for dtype in COLUMNS]
+        words = [
+            word if not isinstance(word, list) else word[0] if word[0] == word[1] else f"{word[0]}/{word[1]}"
+            for word in found
+        ]
+        return f"{json.dumps(name)}: {json.dumps(' '.join(map(str, words)))}"
+
     parts = []
     for title, rows in (("operators", result.operators), ("kernels", result.kernels)):
-        lines = [f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows)]
+        lines = [line(name, rows[name]) for name in sorted(rows)]
         parts.append(f'"{title}": {{\n' + ",\n".join(lines) + "\n}")
     groups = {group["reason"]: group["names"] for group in json.loads(EXCLUSIONS.read_text())}
     parts.append(

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.kernels import parity, samples
+from tests.kernels import samples
 from tests.kernels.kernel_call import check, run
 from tests.kernels.test_misuse import argument_names, names_an_argument
+from torchette.cli.ops import stored
 from torchette.runtime import _native
 
 
@@ -98,7 +98,7 @@ def test_refusals_name_the_argument_that_is_wrong() -> None:
 
 
 def test_every_kernel_is_called() -> None:
-    by_torch = set(json.loads(parity.RESULT.read_text())["kernels"])
+    by_torch = set(stored()["kernels"])
     by_hand = {*samples.CALLS, *samples.NUMBERS, *samples.OTHERS}
     drawn = set(re.findall(r'"(aten::[^"]+)"', Path(__file__).with_name("test_random.py").read_text()))
     assert drawn >= samples.RANDOM

@@ -532,16 +532,16 @@ static Error index_put_(Context& context, Tensor& x, Span<const Optional<Tensor>
   return put(context, x, indices, values, accumulate);
 }
 
-TORCHETTE_KERNELS(index,                                                           //
-                  TORCHETTE_KERNEL("aten::embedding.out", embedding_out),          //
-                  TORCHETTE_KERNEL("aten::index_select.out", index_select_out),    //
-                  TORCHETTE_KERNEL("aten::gather.out", gather_out),                //
-                  TORCHETTE_KERNEL("aten::scatter.src_out", scatter_src_out),      //
-                  TORCHETTE_KERNEL("aten::scatter.value_out", scatter_value_out),  //
-                  TORCHETTE_KERNEL("aten::scatter_add.out", scatter_add_out),      //
-                  TORCHETTE_KERNEL("aten::index.Tensor_out", index_tensor_out),    //
-                  TORCHETTE_KERNEL("aten::index_put.out", index_put_out),          //
-                  TORCHETTE_KERNEL("aten::index_put_", index_put_))
+TORCHETTE_KERNELS_ONCE(index,                                                           //
+                       TORCHETTE_KERNEL("aten::embedding.out", embedding_out),          //
+                       TORCHETTE_KERNEL("aten::index_select.out", index_select_out),    //
+                       TORCHETTE_KERNEL("aten::gather.out", gather_out),                //
+                       TORCHETTE_KERNEL("aten::scatter.src_out", scatter_src_out),      //
+                       TORCHETTE_KERNEL("aten::scatter.value_out", scatter_value_out),  //
+                       TORCHETTE_KERNEL("aten::scatter_add.out", scatter_add_out),      //
+                       TORCHETTE_KERNEL("aten::index.Tensor_out", index_tensor_out),    //
+                       TORCHETTE_KERNEL("aten::index_put.out", index_put_out),          //
+                       TORCHETTE_KERNEL("aten::index_put_", index_put_))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -88,13 +88,13 @@ Error pad_out(Context&, const Tensor& x, Span<const int64_t> pad, Tensor& out) {
 
 }  // namespace
 
-TORCHETTE_KERNELS(pad,                                                                   //
-                  TORCHETTE_KERNEL("aten::reflection_pad1d.out", (pad_out<1, true>)),    //
-                  TORCHETTE_KERNEL("aten::reflection_pad2d.out", (pad_out<2, true>)),    //
-                  TORCHETTE_KERNEL("aten::reflection_pad3d.out", (pad_out<3, true>)),    //
-                  TORCHETTE_KERNEL("aten::replication_pad1d.out", (pad_out<1, false>)),  //
-                  TORCHETTE_KERNEL("aten::replication_pad2d.out", (pad_out<2, false>)),  //
-                  TORCHETTE_KERNEL("aten::replication_pad3d.out", (pad_out<3, false>)))
+TORCHETTE_KERNELS_ONCE(pad,                                                                   //
+                       TORCHETTE_KERNEL("aten::reflection_pad1d.out", (pad_out<1, true>)),    //
+                       TORCHETTE_KERNEL("aten::reflection_pad2d.out", (pad_out<2, true>)),    //
+                       TORCHETTE_KERNEL("aten::reflection_pad3d.out", (pad_out<3, true>)),    //
+                       TORCHETTE_KERNEL("aten::replication_pad1d.out", (pad_out<1, false>)),  //
+                       TORCHETTE_KERNEL("aten::replication_pad2d.out", (pad_out<2, false>)),  //
+                       TORCHETTE_KERNEL("aten::replication_pad3d.out", (pad_out<3, false>)))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -523,23 +523,23 @@ Error nonzero_static_out(Context&, const Tensor& x, int64_t size, int64_t fill_v
 
 }  // namespace
 
-TORCHETTE_KERNELS(ranks,                                                                       //
-                  TORCHETTE_KERNEL("aten::kthvalue.values", kthvalue_out),                     //
-                  TORCHETTE_KERNEL("aten::mode.values", mode_out),                             //
-                  TORCHETTE_KERNEL("aten::median.dim_values", median_dim_out),                 //
-                  TORCHETTE_KERNEL("aten::nanmedian.dim_values", nanmedian_dim_out),           //
-                  TORCHETTE_KERNEL("aten::median.out", median_out),                            //
-                  TORCHETTE_KERNEL("aten::nanmedian.out", nanmedian_out),                      //
-                  TORCHETTE_KERNEL("aten::_unique2.out", unique2_out),                         //
-                  TORCHETTE_KERNEL("aten::unique_dim.out", unique_dim_out),                    //
-                  TORCHETTE_KERNEL("aten::unique_consecutive.out", unique_consecutive_out),    //
-                  TORCHETTE_KERNEL("aten::searchsorted.Tensor_out", searchsorted_tensor_out),  //
-                  TORCHETTE_KERNEL("aten::searchsorted.Scalar_out", searchsorted_scalar_out),  //
-                  TORCHETTE_KERNEL("aten::bucketize.Tensor_out", bucketize_tensor_out),        //
-                  TORCHETTE_KERNEL("aten::bucketize.Scalar_out", bucketize_scalar_out),        //
-                  TORCHETTE_KERNEL("aten::histc.out", histc_out),                              //
-                  TORCHETTE_KERNEL("aten::bincount.out", bincount_out),                        //
-                  TORCHETTE_KERNEL("aten::nonzero_static.out", nonzero_static_out))
+TORCHETTE_KERNELS_ONCE(ranks,                                                                       //
+                       TORCHETTE_KERNEL("aten::kthvalue.values", kthvalue_out),                     //
+                       TORCHETTE_KERNEL("aten::mode.values", mode_out),                             //
+                       TORCHETTE_KERNEL("aten::median.dim_values", median_dim_out),                 //
+                       TORCHETTE_KERNEL("aten::nanmedian.dim_values", nanmedian_dim_out),           //
+                       TORCHETTE_KERNEL("aten::median.out", median_out),                            //
+                       TORCHETTE_KERNEL("aten::nanmedian.out", nanmedian_out),                      //
+                       TORCHETTE_KERNEL("aten::_unique2.out", unique2_out),                         //
+                       TORCHETTE_KERNEL("aten::unique_dim.out", unique_dim_out),                    //
+                       TORCHETTE_KERNEL("aten::unique_consecutive.out", unique_consecutive_out),    //
+                       TORCHETTE_KERNEL("aten::searchsorted.Tensor_out", searchsorted_tensor_out),  //
+                       TORCHETTE_KERNEL("aten::searchsorted.Scalar_out", searchsorted_scalar_out),  //
+                       TORCHETTE_KERNEL("aten::bucketize.Tensor_out", bucketize_tensor_out),        //
+                       TORCHETTE_KERNEL("aten::bucketize.Scalar_out", bucketize_scalar_out),        //
+                       TORCHETTE_KERNEL("aten::histc.out", histc_out),                              //
+                       TORCHETTE_KERNEL("aten::bincount.out", bincount_out),                        //
+                       TORCHETTE_KERNEL("aten::nonzero_static.out", nonzero_static_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

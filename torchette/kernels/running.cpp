@@ -176,12 +176,12 @@ Error cummin_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor&
 
 }  // namespace
 
-TORCHETTE_KERNELS(running,                                                       //
-                  TORCHETTE_KERNEL("aten::cumsum.out", cumsum_out),              //
-                  TORCHETTE_KERNEL("aten::cumprod.out", cumprod_out),            //
-                  TORCHETTE_KERNEL("aten::logcumsumexp.out", logcumsumexp_out),  //
-                  TORCHETTE_KERNEL("aten::cummax.out", cummax_out),              //
-                  TORCHETTE_KERNEL("aten::cummin.out", cummin_out))
+TORCHETTE_KERNELS_ONCE(running,                                                       //
+                       TORCHETTE_KERNEL("aten::cumsum.out", cumsum_out),              //
+                       TORCHETTE_KERNEL("aten::cumprod.out", cumprod_out),            //
+                       TORCHETTE_KERNEL("aten::logcumsumexp.out", logcumsumexp_out),  //
+                       TORCHETTE_KERNEL("aten::cummax.out", cummax_out),              //
+                       TORCHETTE_KERNEL("aten::cummin.out", cummin_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

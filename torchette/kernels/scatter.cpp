@@ -448,15 +448,16 @@ Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> outpu
 
 }  // namespace
 
-TORCHETTE_KERNELS(scatter,                                                                               //
-                  TORCHETTE_KERNEL("aten::scatter_reduce.two_out", scatter_reduce_two_out),              //
-                  TORCHETTE_KERNEL("aten::scatter.reduce_out", scatter_reduce_out),                      //
-                  TORCHETTE_KERNEL("aten::scatter.value_reduce_out", scatter_value_reduce_out),          //
-                  TORCHETTE_KERNEL("aten::index_reduce.out", index_reduce_out),                          //
-                  TORCHETTE_KERNEL("aten::embedding_dense_backward.out", embedding_dense_backward_out),  //
-                  TORCHETTE_KERNEL("aten::_embedding_bag.out", embedding_bag_out),                       //
-                  TORCHETTE_KERNEL("aten::_embedding_bag_forward_only.out", embedding_bag_out),          //
-                  TORCHETTE_KERNEL("aten::col2im.out", col2im_out))
+TORCHETTE_KERNELS_ONCE(scatter,                                                                       //
+                       TORCHETTE_KERNEL("aten::scatter_reduce.two_out", scatter_reduce_two_out),      //
+                       TORCHETTE_KERNEL("aten::scatter.reduce_out", scatter_reduce_out),              //
+                       TORCHETTE_KERNEL("aten::scatter.value_reduce_out", scatter_value_reduce_out),  //
+                       TORCHETTE_KERNEL("aten::index_reduce.out", index_reduce_out),                  //
+                       TORCHETTE_KERNEL("aten::embedding_dense_backward.out",
+                                        embedding_dense_backward_out),                                //
+                       TORCHETTE_KERNEL("aten::_embedding_bag.out", embedding_bag_out),               //
+                       TORCHETTE_KERNEL("aten::_embedding_bag_forward_only.out", embedding_bag_out),  //
+                       TORCHETTE_KERNEL("aten::col2im.out", col2im_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -221,11 +221,11 @@ static Error repeat_interleave_out(Context&, const Tensor& repeats, Optional<int
   return Error::Ok;
 }
 
-TORCHETTE_KERNELS(selection,                                                         //
-                  TORCHETTE_KERNEL("aten::nonzero.out", nonzero_out),                //
-                  TORCHETTE_KERNEL("aten::masked_select.out", masked_select_out),    //
-                  TORCHETTE_KERNEL("aten::masked_scatter.out", masked_scatter_out),  //
-                  TORCHETTE_KERNEL("aten::repeat_interleave.Tensor_out", repeat_interleave_out))
+TORCHETTE_KERNELS_ONCE(selection,                                                         //
+                       TORCHETTE_KERNEL("aten::nonzero.out", nonzero_out),                //
+                       TORCHETTE_KERNEL("aten::masked_select.out", masked_select_out),    //
+                       TORCHETTE_KERNEL("aten::masked_scatter.out", masked_scatter_out),  //
+                       TORCHETTE_KERNEL("aten::repeat_interleave.Tensor_out", repeat_interleave_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

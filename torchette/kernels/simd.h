@@ -11,6 +11,10 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#elif defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#include <arm_mve.h>
 #endif
 
 #ifndef TORCHETTE_ISA
@@ -33,9 +37,20 @@ constexpr int kVectorRegisters = 16;
 constexpr int kLanes = 4;
 #if defined(__aarch64__)
 constexpr int kVectorRegisters = 32;
+#elif defined(__ARM_FEATURE_MVE)
+constexpr int kVectorRegisters = 8;
 #else
 constexpr int kVectorRegisters = 16;
 #endif
+#endif
+
+// Whether the machine has vectors of floats. Elsewhere compilers make them of numbers, and keep arrays of
+// them in memory: what should stay in registers is written with numbers there.
+#if defined(__SSE__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__riscv_vector) || \
+    (defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2))
+#define TORCHETTE_HAS_VECTORS 1
+#else
+#define TORCHETTE_HAS_VECTORS 0
 #endif
 
 /// kLanes floats; vi: as many int32, also what comparisons of Vec give (-1 or 0 per lane).
@@ -62,6 +77,12 @@ TORCHETTE_INLINE Vec fma(Vec a, Vec b, Vec c) {
   return _mm512_fmadd_ps(a, b, c);
 #elif defined(__FMA__)
   return _mm256_fmadd_ps(a, b, c);
+#elif defined(__ARM_NEON) && defined(__ARM_FEATURE_FMA)
+  return vfmaq_f32(c, a, b);
+#elif defined(__ARM_NEON)  // on 32 bits GCC makes numbers of a * b + c, for the sake of subnormal ones
+  return vmlaq_f32(c, a, b);
+#elif defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+  return vfmaq_f32(c, a, b);
 #else
   return a * b + c;
 #endif

@@ -10,9 +10,11 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Neighbours that are computed together: their sums and one row of the filter are in registers.
-constexpr int kNeighbours = kLanes == 16 ? 8 : kVectorRegisters == 32 ? 4 : kLanes == 8 ? 4 : 2;
-constexpr int kVectors = static_cast<int>(kPanelVectors);
+// Neighbours that are computed together, and the parts of a panel: their sums and one row of the filter are
+// in registers.
+constexpr int kNeighbours = kLanes == 16 ? 8 : kVectorRegisters == 8 ? 2 : 4;
+constexpr int kParts = parts_of_pass(kNeighbours);
+constexpr size_t kPass = kParts * kPartLanes;
 
 struct Row {
   const Window* window;
@@ -24,38 +26,43 @@ struct Row {
   float* out;             // of this row
   ptrdiff_t z, y;         // where the window begins
   float low, high;
+
+  /// Floats from tap to tap of the panel that has this channel.
+  ptrdiff_t tap_row(size_t channel) const {
+    return static_cast<ptrdiff_t>(channel / kPanel < window->channels / kPanel ? kPanel : last_row);
+  }
 };
 
-/// Vector v of a panel of which `channels` exist.
-TORCHETTE_INLINE Vec get(const float* p, int v, size_t channels) {
-  const size_t first = static_cast<size_t>(v) * kLanes;
-  if (channels >= first + kLanes) return load(p + first);
-  return channels > first ? load_partial(p + first, channels - first) : Vec{};
+/// Part v of a pass of which `channels` exist.
+TORCHETTE_INLINE Part get(const float* p, int v, size_t channels) {
+  const size_t first = static_cast<size_t>(v) * kPartLanes;
+  if (channels >= first + kPartLanes) return load_part(p + first);
+  return channels > first ? load_part(p + first, channels - first) : Part{};
 }
-TORCHETTE_INLINE void put(float* p, Vec x, int v, size_t channels) {
-  const size_t first = static_cast<size_t>(v) * kLanes;
-  if (channels >= first + kLanes)
-    store(p + first, x);
+TORCHETTE_INLINE void put(float* p, Part x, int v, size_t channels) {
+  const size_t first = static_cast<size_t>(v) * kPartLanes;
+  if (channels >= first + kPartLanes)
+    store_part(p + first, x);
   else if (channels > first)
-    store_partial(p + first, x, channels - first);
+    store_part(p + first, x, channels - first);
 }
 
-/// Results x to x + kCount of one panel of `channels` channels, with the taps [from, to) of each row of the
-/// window.
+/// Results x to x + kCount of a pass over `channels` channels from `channel` on, with the taps [from, to) of
+/// each row of the window.
 template <int kCount, bool kWhole>
-void neighbours(const Row& row, size_t panel, size_t channels, ptrdiff_t x, ptrdiff_t from, ptrdiff_t to) {
+void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, ptrdiff_t from, ptrdiff_t to) {
   const Window& w = *row.window;
   const auto c = static_cast<ptrdiff_t>(w.channels);
-  const ptrdiff_t tap_row = kWhole ? kPanel : static_cast<ptrdiff_t>(row.last_row);
-  const size_t channel = panel * kPanel, count = kWhole ? kPanel : channels;
-  Vec acc[kCount][kVectors];
+  const ptrdiff_t tap_row = row.tap_row(channel);
+  const size_t count = kWhole ? kPass : channels;
+  Part acc[kCount][kParts];
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec bias = row.bias != nullptr ? get(row.bias + channel, v, count) : Vec{};
+  for (int v = 0; v < kParts; ++v) {
+    const Part bias = row.bias != nullptr ? get(row.bias + channel, v, count) : Part{};
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) acc[i][v] = bias;
   }
-  const float* const weight = row.weight + panel * w.taps() * kPanel;
+  const float* const weight = row.weight + channel / kPanel * w.taps() * kPanel + channel % kPanel;
   const ptrdiff_t begin = x * w.stride[2] - w.padding[2], step = w.stride[2] * c;
   for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
     const ptrdiff_t z = row.z + kz * w.dilation[0];
@@ -68,38 +75,39 @@ void neighbours(const Row& row, size_t panel, size_t channels, ptrdiff_t x, ptrd
       const float* tap = weight + ((kz * w.kernel[1] + ky) * w.kernel[2] + from) * tap_row;
       for (ptrdiff_t kx = from; kx < to; ++kx, tap += tap_row, in += w.dilation[2] * c) {
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          const Vec filter = kWhole ? load(tap + v * kLanes) : get(tap, v, count);
+        for (int v = 0; v < kParts; ++v) {
+          const Part filter = kWhole ? load_part(tap + v * kPartLanes) : get(tap, v, count);
 #pragma GCC unroll 8
           for (int i = 0; i < kCount; ++i) acc[i][v] = fma(get(in + i * step, v, count), filter, acc[i][v]);
         }
       }
     }
   }
-  const Vec low = broadcast(row.low), high = broadcast(row.high);
+  const Part low = part_of(row.low), high = part_of(row.high);
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) {
     const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      Vec sum = acc[i][v];
+    for (int v = 0; v < kParts; ++v) {
+      Part sum = acc[i][v];
       if (row.residual != nullptr) sum += get(row.residual + at, v, count);
       put(row.out + at, clamp(sum, low, high), v, count);
     }
   }
 }
 
-// Neighbours of a row that slide over its pixels together, a vector of channels at a time.
-constexpr int kSliding = 8;
+// Neighbours of a row that slide over its pixels together, a part of the channels at a time.
+constexpr int kSliding = kVectorRegisters == 8 ? 3 : 8;
 
 /// The same for windows of kTaps neighbouring pixels that move by one: each pixel is read once for all
-/// windows that it is in. Results x to x + kSliding of a vector of channels, `weight` being that vector's.
+/// windows that it is in. Results x to x + kSliding of a part of the channels, `weight` being that part's.
 template <int kTaps>
 void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
   const Window& w = *row.window;
   const auto c = static_cast<ptrdiff_t>(w.channels);
-  const Vec bias = row.bias != nullptr ? load(row.bias + channel) : Vec{};
-  Vec acc[kSliding];
+  const ptrdiff_t tap_row = row.tap_row(channel);
+  const Part bias = row.bias != nullptr ? load_part(row.bias + channel) : Part{};
+  Part acc[kSliding];
 #pragma GCC unroll 8
   for (int i = 0; i < kSliding; ++i) acc[i] = bias;
   for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
@@ -110,25 +118,25 @@ void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
       if (y < 0 || y >= w.in[1]) continue;
       const float* in =
           row.image + ((z * w.in[1] + y) * w.in[2] + x - w.padding[2]) * c + static_cast<ptrdiff_t>(channel);
-      const float* const taps = weight + (kz * w.kernel[1] + ky) * kTaps * static_cast<ptrdiff_t>(kPanel);
-      Vec filter[kTaps];
+      const float* const taps = weight + (kz * w.kernel[1] + ky) * kTaps * tap_row;
+      Part filter[kTaps];
 #pragma GCC unroll 8
-      for (int t = 0; t < kTaps; ++t) filter[t] = load(taps + t * static_cast<int>(kPanel));
+      for (int t = 0; t < kTaps; ++t) filter[t] = load_part(taps + t * tap_row);
 #pragma GCC unroll 16
       for (int j = 0; j < kSliding + kTaps - 1; ++j, in += c) {
-        const Vec pixel = load(in);
+        const Part pixel = load_part(in);
 #pragma GCC unroll 8
         for (int t = 0; t < kTaps; ++t)
           if (j >= t && j - t < kSliding) acc[j - t] = fma(pixel, filter[t], acc[j - t]);
       }
     }
   }
-  const Vec low = broadcast(row.low), high = broadcast(row.high);
+  const Part low = part_of(row.low), high = part_of(row.high);
 #pragma GCC unroll 8
   for (int i = 0; i < kSliding; ++i) {
     const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
-    if (row.residual != nullptr) acc[i] += load(row.residual + at);
-    store(row.out + at, clamp(acc[i], low, high));
+    if (row.residual != nullptr) acc[i] += load_part(row.residual + at);
+    store_part(row.out + at, clamp(acc[i], low, high));
   }
 }
 
@@ -144,28 +152,28 @@ void inner_places(const Window& w, ptrdiff_t& from, ptrdiff_t& to) {
 }
 
 template <bool kWhole>
-void panel_of_row(const Row& row, size_t panel, size_t channels, ptrdiff_t inner_from, ptrdiff_t inner_to) {
+void pass_over_row(const Row& row, size_t channel, size_t channels, ptrdiff_t inner_from,
+                   ptrdiff_t inner_to) {
   const Window& w = *row.window;
   const auto at_end = [&](ptrdiff_t x) {
     const ptrdiff_t begin = x * w.stride[2] - w.padding[2], step = w.dilation[2];
     const ptrdiff_t from = begin >= 0 ? 0 : (-begin + step - 1) / step;
     ptrdiff_t to = begin < w.in[2] ? (w.in[2] - 1 - begin) / step + 1 : 0;
     if (to > w.kernel[2]) to = w.kernel[2];
-    neighbours<1, kWhole>(row, panel, channels, x, from < to ? from : to, to);
+    neighbours<1, kWhole>(row, channel, channels, x, from < to ? from : to, to);
   };
   ptrdiff_t x = 0;
   for (; x < inner_from; ++x) at_end(x);
   const bool slides = kWhole && w.stride[2] == 1 && w.dilation[2] == 1;
   if (slides && (w.kernel[2] == 3 || w.kernel[2] == 5))
     for (; x + kSliding <= inner_to; x += kSliding)
-      for (size_t v = 0; v < kPanelVectors; ++v) {
-        const float* const weight = row.weight + panel * w.taps() * kPanel + v * kLanes;
-        const size_t channel = panel * kPanel + v * kLanes;
-        w.kernel[2] == 3 ? slide<3>(row, weight, channel, x) : slide<5>(row, weight, channel, x);
+      for (size_t at = channel; at < channel + kPass; at += kPartLanes) {
+        const float* const weight = row.weight + at / kPanel * w.taps() * kPanel + at % kPanel;
+        w.kernel[2] == 3 ? slide<3>(row, weight, at, x) : slide<5>(row, weight, at, x);
       }
   for (; x + kNeighbours <= inner_to; x += kNeighbours)
-    neighbours<kNeighbours, kWhole>(row, panel, channels, x, 0, w.kernel[2]);
-  for (; x < inner_to; ++x) neighbours<1, kWhole>(row, panel, channels, x, 0, w.kernel[2]);
+    neighbours<kNeighbours, kWhole>(row, channel, channels, x, 0, w.kernel[2]);
+  for (; x < inner_to; ++x) neighbours<1, kWhole>(row, channel, channels, x, 0, w.kernel[2]);
   for (; x < w.out[2]; ++x) at_end(x);
 }
 
@@ -218,11 +226,10 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
                      y % w.out[1] * w.stride[1] - w.padding[1],
                      low,
                      high};
-          const size_t whole = w.channels / kPanel;
-          for (size_t panel = 0; panel < whole; ++panel)
-            panel_of_row<true>(row, panel, kPanel, inner_from, inner_to);
-          if (whole < panels)
-            panel_of_row<false>(row, whole, w.channels - whole * kPanel, inner_from, inner_to);
+          const size_t whole = w.channels / kPass * kPass;
+          for (size_t channel = 0; channel < whole; channel += kPass)
+            pass_over_row<true>(row, channel, kPass, inner_from, inner_to);
+          if (whole < w.channels) pass_over_row<false>(row, whole, w.channels - whole, inner_from, inner_to);
           activate(left, row.out, 0, 1, row_floats);
         }
       });

@@ -64,7 +64,11 @@ inline Activation split_activation(Activation activation, float& low, float& hig
 }
 
 /// The clamp; NaN stays.
-TORCHETTE_INLINE Vec clamp(Vec x, Vec low, Vec high) { return minimum(high, maximum(low, x)); }
+template <typename V>
+TORCHETTE_INLINE V clamp(V x, V low, V high) {
+  x = low > x ? low : x;
+  return high < x ? high : x;
+}
 
 /// Applies an activation to rows of floats that are in a near cache.
 void activate(Activation activation, float* rows, ptrdiff_t row, size_t count, size_t columns);

@@ -19,10 +19,14 @@ constexpr size_t kBlock = size_t{1} << 16;
 constexpr int max_rows(int panels) {
   if (kLanes == 16) return panels <= 2 ? 14 : panels == 4 ? 6 : 3;
   if (kLanes == 8) return panels == 1 ? 6 : panels == 2 ? 2 : 1;
-  return panels == 1 ? (kVectorRegisters == 32 ? 6 : 3) : (kVectorRegisters == 32 ? 2 : 1);
+  if (kVectorRegisters == 32) return panels == 1 ? 5 : 2;
+  return panels > 1 ? 1 : TORCHETTE_HAS_VECTORS && kVectorRegisters == 8 ? 2 : 4;
 }
 /// Most panels of a tile of one row: so many sums hide the latency of an addition.
-constexpr int kWidest = kLanes == 16 ? 8 : kLanes == 8 ? 4 : 2;
+constexpr int kWidest = kLanes == 16                                    ? 8
+                        : kLanes == 8                                   ? 4
+                        : TORCHETTE_HAS_VECTORS && kVectorRegisters > 8 ? 2
+                                                                        : 1;
 
 struct Tile {
   size_t depth;
@@ -46,40 +50,46 @@ constexpr int kOfPanel = static_cast<int>(kPanelVectors);
 template <int kRows, int kVectors>
 void compute(const Tile& t) {
   constexpr int kPanels = (kVectors + kOfPanel - 1) / kOfPanel;
-  Vec acc[kRows][kVectors] = {};
-  const float* group[(kRows + 2) / 3];
+  constexpr size_t kColumns = kVectors < kOfPanel ? kVectors * kLanes : kPanel;  // of each panel
+  constexpr int kPass = parts_of_pass(kRows, kColumns / kPartLanes), kParts = kPanels * kPass;
+  const Part low = part_of(t.low), high = part_of(t.high);
+  for (size_t at = 0; at < kColumns; at += kPass * kPartLanes) {
+    Part acc[kRows][kParts] = {};
+    const float* group[(kRows + 2) / 3];
 #pragma GCC unroll 8
-  for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = t.a + 3 * g * t.a_row;
-  const float* panel[kPanels];
-  const size_t row = kPanels == 1 ? t.w_row : kPanel;
+    for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = t.a + 3 * g * t.a_row;
+    const float* panel[kPanels];
+    const size_t row = kPanels == 1 ? t.w_row : kPanel;
 #pragma GCC unroll 8
-  for (int p = 0; p < kPanels; ++p) panel[p] = t.w + static_cast<size_t>(p) * t.w_panel;
-  for (size_t k = 0; k < t.depth; ++k) {
-    Vec w[kVectors];
+    for (int p = 0; p < kPanels; ++p) panel[p] = t.w + static_cast<size_t>(p) * t.w_panel + at;
+    for (size_t k = 0; k < t.depth; ++k) {
+      Part w[kParts];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) w[v] = load(panel[v / kOfPanel] + k * row + v % kOfPanel * kLanes);
+      for (int v = 0; v < kParts; ++v) w[v] = load_part(panel[v / kPass] + k * row + v % kPass * kPartLanes);
 #pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const Vec a = broadcast(group[i / 3][(i % 3) * t.a_row]);
+      for (int i = 0; i < kRows; ++i) {
+        const Part a = part_of(group[i / 3][(i % 3) * t.a_row]);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) acc[i][v] = fma(a, w[v], acc[i][v]);
+        for (int v = 0; v < kParts; ++v) acc[i][v] = fma(a, w[v], acc[i][v]);
+      }
+#pragma GCC unroll 8
+      for (int g = 0; g < (kRows + 2) / 3; ++g) ++group[g];
     }
 #pragma GCC unroll 8
-    for (int g = 0; g < (kRows + 2) / 3; ++g) ++group[g];
-  }
-  const Vec low = broadcast(t.low), high = broadcast(t.high);
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec bias = t.bias != nullptr ? load(t.bias + v * kLanes) : Vec{};
-    if (t.residual != nullptr) {
+    for (int v = 0; v < kParts; ++v) {
+      const size_t column = at + v / kPass * kPanel + v % kPass * kPartLanes;
+      const Part bias = t.bias != nullptr ? load_part(t.bias + column) : Part{};
+      if (t.residual != nullptr) {
 #pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) acc[i][v] += bias + load(t.residual + i * t.residual_row + v * kLanes);
-    } else {
+        for (int i = 0; i < kRows; ++i)
+          acc[i][v] += bias + load_part(t.residual + i * t.residual_row + column);
+      } else {
 #pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) acc[i][v] += bias;
+        for (int i = 0; i < kRows; ++i) acc[i][v] += bias;
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) store_part(t.c + i * t.c_row + column, clamp(acc[i][v], low, high));
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) store(t.c + i * t.c_row + v * kLanes, clamp(acc[i][v], low, high));
   }
 }
 
@@ -112,7 +122,8 @@ Compute tile_of(size_t rows, size_t panels) {
     if (panels == 8) return of_panels<8>(rows);
   if constexpr (kWidest >= 4)
     if (panels == 4) return of_panels<4>(rows);
-  if (panels == 2) return of_panels<2>(rows);
+  if constexpr (kWidest >= 2)
+    if (panels == 2) return of_panels<2>(rows);
   return of_panels<1>(rows);
 }
 

@@ -13,6 +13,33 @@ constexpr size_t kPanel = 16;
 /// Vectors of a row of a panel.
 constexpr size_t kPanelVectors = kPanel / kLanes;
 
+/// What a tile is made of: vectors, or numbers where the machine has no vectors.
+#if TORCHETTE_HAS_VECTORS
+typedef Vec Part;
+TORCHETTE_INLINE Part load_part(const float* p) { return load(p); }
+TORCHETTE_INLINE void store_part(float* p, Part x) { store(p, x); }
+/// The first `n` lanes, fewer than there are.
+TORCHETTE_INLINE Part load_part(const float* p, size_t n) { return load_partial(p, n); }
+TORCHETTE_INLINE void store_part(float* p, Part x, size_t n) { store_partial(p, x, n); }
+#else
+typedef float Part;
+TORCHETTE_INLINE Part load_part(const float* p) { return *p; }
+TORCHETTE_INLINE void store_part(float* p, Part x) { *p = x; }
+TORCHETTE_INLINE Part load_part(const float*, size_t) { return 0.0f; }
+TORCHETTE_INLINE void store_part(float*, Part, size_t) {}
+#endif
+TORCHETTE_INLINE float fma(float a, float b, float c) { return a * b + c; }
+TORCHETTE_INLINE Part part_of(float x) { return x - Part{}; }
+constexpr size_t kPartLanes = sizeof(Part) / sizeof(float);
+/// How many of `parts` of a panel are computed at a time for so many rows. Where registers are few, a panel
+/// takes several passes over the rows.
+constexpr int parts_of_pass(int rows, int parts = static_cast<int>(kPanel / kPartLanes)) {
+  const int most = !TORCHETTE_HAS_VECTORS                             ? (rows <= 2 ? 8 : 4)
+                   : kLanes == 4 && kVectorRegisters < 32 && rows > 1 ? 2
+                                                                      : parts;
+  return parts < most ? parts : most;
+}
+
 constexpr size_t panels_of(size_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 /// Columns of the last panel, where it is cut behind the last output.
 constexpr size_t cut_columns(size_t outputs) { return outputs % kPanel == 0 ? kPanel : outputs % kPanel; }

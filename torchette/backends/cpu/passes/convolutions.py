@@ -101,7 +101,9 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     where = [each(given, spatial) for given in (stride, padding, dilation)]
     outputs = filter_values.shape[1] * groups if transposed else filter_values.shape[0]
     if transposed and outputs == groups > 1:
-        reject(node, "nothing to gain: it is transposed and has a group for each channel, products of one column")
+        reject(
+            node, "nothing to gain: it is transposed and has a group for each channel, products of one column"
+        )
         return None
     image = channels_last(x, before=node)
     val = permuted(node.meta["val"], [0, *range(2, spatial + 2), 1])
