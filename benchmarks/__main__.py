@@ -16,6 +16,7 @@ from benchmarks import (
     tax,
     threads,
     xnnpack,
+    zoo,
 )
 
 PARTS = {
@@ -30,6 +31,7 @@ PARTS = {
     "tax": tax.main,
     "threads": threads.main,
     "xnnpack": xnnpack.main,
+    "zoo": zoo.main,
 }
 
 part = PARTS.get(sys.argv[1]) if len(sys.argv) > 1 else None
