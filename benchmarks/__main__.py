@@ -10,12 +10,14 @@ from benchmarks import (
     images,
     integrity,
     models,
+    peers,
     report,
     sources,
     targets,
     tax,
     threads,
     xnnpack,
+    zoo,
 )
 
 PARTS = {
@@ -24,12 +26,14 @@ PARTS = {
     "images": images.main,
     "integrity": integrity.main,
     "kernels": families.main,
+    "peers": peers.main,
     "report": report.main,
     "sources": sources.main,
     "targets": targets.main,
     "tax": tax.main,
     "threads": threads.main,
     "xnnpack": xnnpack.main,
+    "zoo": zoo.main,
 }
 
 part = PARTS.get(sys.argv[1]) if len(sys.argv) > 1 else None

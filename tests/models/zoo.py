@@ -58,27 +58,27 @@ def build(name: str) -> Built:
 
 @_model
 def mobilenet_v2() -> Built:
-    return _vision("mobilenetv2_100")
+    return vision("mobilenetv2_100")
 
 
 @_model
 def mobilenet_v3_small() -> Built:
-    return _vision("mobilenetv3_small_100")
+    return vision("mobilenetv3_small_100")
 
 
 @_model
 def resnet18() -> Built:
-    return _vision("resnet18")
+    return vision("resnet18")
 
 
 @_model
 def efficientnet_b0() -> Built:
-    return _vision("efficientnet_b0")
+    return vision("efficientnet_b0")
 
 
 @_model
 def vit_tiny() -> Built:
-    return _vision("vit_tiny_patch16_224")
+    return vision("vit_tiny_patch16_224")
 
 
 @_model
@@ -257,7 +257,7 @@ def digits_data(held_back: bool) -> tuple[Tensor, Tensor]:
     return images[chosen], torch.from_numpy(data.target).long()[chosen]
 
 
-def _vision(architecture: str) -> Built:
+def vision(architecture: str) -> Built:
     """An image classifier of timm's for one image float32 [1, 3, 224, 224]."""
     declare_torchvision_operators()
     import timm

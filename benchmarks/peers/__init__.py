@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: eleven float32 models. Out: latency, loading, first call, memory and error of the CPU engine, of the portable plan
+# and of other inference engines on this machine, as ratios in a table and as figures in a JSON file. Each side has a
+# process of its own, stopped while others have their turn, and an engine that has a package a virtual environment.
+"""Ours beside ExecuTorch with XNNPACK, ONNX Runtime, OpenVINO and LiteRT, one thread and two, all in turns."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import ROOT
+from benchmarks.peers.sides import OURS, SIDES
+
+FOLDER = ROOT / ".torchette" / "peers"
+RESULTS = ROOT / ".torchette" / "bench" / "peers.json"
+BUILD = ROOT / "build" / "dev"
+TURN_SECONDS = 0.25
+# Processors that others may have used during a turn that counts.
+DISTURBED = 0.15
+# Of eager's largest value: a side that is further off is not compared.
+TOLERANCE = 1e-3
+# Bytes of memory that stay free for the rest of the machine.
+SPARE_MEMORY = 3e9
+
+
+def main(arguments: list[str] | None = None) -> int:
+    from benchmarks.peers.report import print_tables
+
+    parser = argparse.ArgumentParser(prog="./dev bench peers", description=__doc__)
+    parser.add_argument("--models", nargs="+", metavar="MODEL", help="all eleven by default")
+    parser.add_argument(
+        "--peers", nargs="+", choices=set(SIDES) - set(OURS), metavar="PEER", help="all by default"
+    )
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default 1 2")
+    parser.add_argument(
+        "--isa", choices=("v1", "v3", "v4"), help="the x86-64 level that ours may use at most"
+    )
+    parser.add_argument("--quick", action="store_true", help="4 rounds instead of 15")
+    parser.add_argument(
+        "--cpu", action="store_true", help="CPU instead of wall seconds, for a busy machine; one thread"
+    )
+    parser.add_argument("--convert", action="store_true", help="install and convert, measure nothing")
+    parser.add_argument(
+        "--report", action="store_true", help="print what is in the JSON file, measure nothing"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, metavar="FILE", help="figures, beside those of other runs"
+    )
+    options = parser.parse_args(arguments)
+    figures: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {}
+    if options.report:
+        print_tables(figures)
+        return 0
+
+    from benchmarks.peers import models
+
+    if unknown := set(options.models or ()) - set(models.NAMES):
+        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(models.NAMES)}")
+    if options.cpu:
+        options.threads = [1]
+    sides = [name for name in SIDES if name in OURS or name in (options.peers or SIDES)]
+    absent = {name: why for name in sides if (why := _install(name))}
+    for name, why in absent.items():
+        print(f"{name} is absent: {why}", file=sys.stderr)
+    sides = [name for name in sides if name not in absent]
+    for model in options.models or models.NAMES:
+        files, errors = _convert_all(model, sides)
+        if options.convert:
+            continue
+        found = _measure(model, files, options)
+        found |= {name: {"error": why} for name, why in errors.items()}
+        figures[model] = {"machine": _machine(options), "sides": found}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    if not options.convert:
+        print_tables({model: figures[model] for model in options.models or models.NAMES})
+        print(f"Figures: {options.json}")
+    return 0
+
+
+def _progress(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def _machine(options: argparse.Namespace) -> dict[str, Any]:
+    from torchette.cli import doctor
+
+    return {
+        "processor": doctor.cpu_name(),
+        "level": options.isa or doctor.cpu_level(),
+        "cores": os.cpu_count(),
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "clock": "CPU" if options.cpu else "wall",
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _python(name: str) -> Path:
+    return FOLDER / "venv" / name / "bin" / "python" if SIDES[name].requires else Path(sys.executable)
+
+
+def _run(command: Iterable[Any], log: Path, threads: int = 2) -> str:
+    """Runs to the end with its output in a log, at low priority; "" or what went wrong."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        done = subprocess.run(
+            ["nice", "-n", "15", *map(str, command)],
+            cwd=ROOT,
+            env=_environment(threads),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    return _last_line(log) if done.returncode else ""
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip(" ^~")]
+    return (lines or ["no reason given"])[-1][:300]
+
+
+def _environment(threads: int, isa: str | None = None) -> dict[str, str]:
+    added = {
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "ignore",
+        "HF_HUB_OFFLINE": "1",
+    }
+    return os.environ | added | ({"TORCHETTE_ISA": isa} if isa else {})
+
+
+def _install(name: str) -> str:
+    """Makes the environment of a side, or builds its runner, unless it is there; "" or what went wrong."""
+    side = SIDES[name]
+    if side.native:
+        return _build_ours() if name in OURS else _build_executorch()
+    if not side.requires:
+        return ""
+    folder = _python(name).parents[1]
+    stamp, wanted = folder / "installed", "\n".join(side.requires)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return ""
+    _progress(f"installing {name}")
+    venv.create(folder, with_pip=True)
+    # What converts needs torch and the models' packages, of this environment, besides its own.
+    paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
+    Path(paths["purelib"], "checkout.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    constraint = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
+    (folder / "constraints").write_text(constraint + "\n")
+    command = [_python(name), "-m", "pip", "install", "-c", folder / "constraints", *side.requires]
+    if why := _run(command, folder / "install.log"):
+        return why
+    stamp.write_text(wanted)
+    return ""
+
+
+def _runner(name: str) -> Path:
+    return BUILD / "torchette_peers" if name in OURS else FOLDER / "executorch-runner"
+
+
+def _build_ours() -> str:
+    command = ["cmake", "--build", BUILD, "--target", "torchette_peers"]
+    return _run(command, FOLDER / "build.log")
+
+
+def _build_executorch() -> str:
+    """Links the runner with the library in ExecuTorch's package, which has no CMake target for its thread pool."""
+    source, runner = Path(__file__).with_name("runner.cpp"), _runner("executorch")
+    if runner.exists() and runner.stat().st_mtime > source.stat().st_mtime:
+        return ""
+    try:
+        package = Path(str(importlib.metadata.distribution("executorch").locate_file("executorch")))
+    except importlib.metadata.PackageNotFoundError as error:
+        return str(error)
+    include, library = package / "include", package / "lib"
+    libraries = ("backend_xnnpack", "kernels_optimized", "kernels_quantized", "threadpool")
+    command: list[Any] = ["g++", "-O2", "-std=c++17", "-w", "-DC10_USING_CUSTOM_GENERATED_MACROS"]
+    command += ["-I", include, "-I", include / "executorch" / "runtime" / "core" / "portable_type" / "c10"]
+    command += [source, "-o", runner, "-L", library, f"-Wl,-rpath,{library},--no-as-needed"]
+    command += [*(f"-lexecutorch_{name}" for name in libraries), "-lexecutorch"]
+    return _run(command, FOLDER / "executorch-runner.log")
+
+
+def _hash(*parts: str | Path) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.read_bytes() if isinstance(part, Path) else part.encode())
+    return digest.hexdigest()[:12]
+
+
+def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[str, str]]:
+    """Each side's file, made unless one is there of this model, these versions and, for ours, this compiler; and why a
+    side has none."""
+    sources = [Path(__file__).with_name("models.py"), ROOT / "tests" / "models" / "zoo.py"]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "timm", "transformers")]
+    key = _hash(*sources, *versions)
+    inputs = FOLDER / model / f"inputs-{key}"
+    worker = ["-m", "benchmarks.peers.worker"]
+    if not (inputs / "inputs").exists():
+        _progress(f"{model}: eager")
+        inputs.mkdir(parents=True, exist_ok=True)
+        if why := _run(
+            [sys.executable, *worker, "inputs", "-", model, inputs], FOLDER / model / "inputs.log"
+        ):
+            return {}, dict.fromkeys(sides, why)
+    files, errors = {"inputs": inputs}, {}
+    compiler = sorted((ROOT / "torchette").rglob("*.py"))
+    for name in sides:
+        side = SIDES[name]
+        if not side.file:
+            files[name] = FOLDER / model / name
+            continue
+        parts: list[str | Path] = [key, Path(__file__).with_name("sides.py"), *side.requires]
+        parts += compiler if name in OURS else [importlib.metadata.version("executorch")] * side.native
+        folder = FOLDER / model / f"{name}-{_hash(*parts)}"
+        file, failed = folder / side.file, folder / "failed"
+        if not file.exists() and not failed.exists():
+            _progress(f"{model}: converting for {name}")
+            folder.mkdir(parents=True, exist_ok=True)
+            command = [_python(name), *worker, "convert", name, model, file]
+            if side.source:
+                command += [files[side.source]] if side.source in files else []
+            if why := _run(command, folder / "convert.log"):
+                file.unlink(missing_ok=True)
+                failed.write_text(why)
+        if file.exists():
+            files[name] = file
+        else:
+            errors[name] = f"not converted: {failed.read_text()}"
+            _progress(f"{model}: {name} {errors[name]}; to try again, remove {folder}")
+    return files, errors
+
+
+class Worker:
+    """A side that has loaded its file with a number of threads; stopped whenever it has no turn."""
+
+    def __init__(self, name: str, threads: int, files: dict[str, Path], isa: str | None) -> None:
+        self.name, self.threads = name, threads
+        self.turns: list[dict[str, float]] = []
+        arguments = [files[name], threads, files["inputs"]]
+        command = (
+            [_runner(name)]
+            if SIDES[name].native
+            else [_python(name), "-m", "benchmarks.peers.worker", "run", name]
+        )
+        with tempfile.TemporaryDirectory() as results, tempfile.NamedTemporaryFile("w+") as log:
+            self.process = subprocess.Popen(
+                [*map(str, command), *map(str, arguments), results],
+                cwd=ROOT,
+                env=_environment(threads, isa if name in OURS else None),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+            assert self.process.stdin is not None and self.process.stdout is not None
+            self._ask, self._answer = self.process.stdin, self.process.stdout
+            ready = self._answer.readline()
+            if not ready:
+                self.process.wait()
+                raise RuntimeError(_last_line(Path(log.name)))
+            self.ready: dict[str, float] = json.loads(ready)
+            self.ready["error"] = _difference(files["inputs"], Path(results))
+        self.process.send_signal(signal.SIGSTOP)
+
+    def take_turn(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        busy, begin = _busy_seconds(), time.perf_counter()
+        print(TURN_SECONDS, file=self._ask, flush=True)
+        turn = json.loads(self._answer.readline())
+        elapsed, own = time.perf_counter() - begin, turn["cpu"] * turn["calls"]
+        turn["others"] = max(0.0, _busy_seconds() - busy - own) / elapsed
+        self.turns.append(turn)
+        self.process.send_signal(signal.SIGSTOP)
+
+    def figures(self, cpu: bool) -> dict[str, float]:
+        """Seconds of a call: the median over the turns that were not disturbed, and the least of all."""
+        clean = [turn for turn in self.turns if turn["others"] < DISTURBED]
+        counted = clean or sorted(self.turns, key=lambda turn: turn["others"])[:2]
+        latency = statistics.median(turn["cpu" if cpu else "median"] for turn in counted)
+        least = min(turn["cpu" if cpu else "least"] for turn in self.turns)
+        return {"latency": latency, "least": least, "clean": len(clean), "turns": len(self.turns)}
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def _busy_seconds() -> float:
+    """Of all processors, by all processes."""
+    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+
+
+def _free_memory() -> float:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+
+
+def _difference(inputs: Path, results: Path) -> float:
+    """The largest of all results from eager's, in units of eager's largest value."""
+    import numpy as np
+
+    worst = 0.0
+    for path in sorted(inputs.glob("out*")):
+        expected, given = np.fromfile(path, np.float32), np.fromfile(results / path.name, np.float32)
+        if expected.shape != given.shape:
+            return math.inf
+        worst = max(worst, float(np.abs(given - expected).max() / np.abs(expected).max()))
+    return worst
+
+
+def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) -> dict[str, Any]:
+    """By side: its figures, those of a call by number of threads, or its error."""
+    found: dict[str, Any] = {}
+    workers: list[Worker] = []
+    names = [name for name in SIDES if name in files]
+    _progress(f"{model}: loading")
+    try:
+        for name in names:
+            started, why = _start(name, files, options)
+            workers += started
+            if why:
+                found[name] = {"error": why}
+        _progress(f"{model}: {len(workers)} processes in turns")
+        for _ in range(4 if options.quick else 15):
+            for worker in workers:
+                worker.take_turn()
+    finally:
+        for worker in workers:
+            worker.end()
+    for name in [name for name in names if name not in found]:
+        mine = [worker for worker in workers if worker.name == name]
+        found[name] = {
+            # The least of the processes: what a load or a first call costs when nobody disturbs it.
+            **{key: min(worker.ready[key] for worker in mine) for key in ("load", "first")},
+            "memory": mine[0].ready["memory"],
+            "error_of_eager": max(worker.ready["error"] for worker in mine),
+            "file": _file_bytes(name, files[name]),
+            "planned": _planned_bytes(files[name]) if name in OURS else None,
+            "threads": {str(worker.threads): worker.figures(options.cpu) for worker in mine},
+        }
+    return found
+
+
+def _start(name: str, files: dict[str, Path], options: argparse.Namespace) -> tuple[list[Worker], str]:
+    """A worker for each number of threads, and ""; or none, and why."""
+    workers: list[Worker] = []
+    try:
+        for threads in options.threads:
+            if _free_memory() < SPARE_MEMORY + 3 * _file_bytes(name, files[name]):
+                raise RuntimeError("not enough free memory to be loaded beside the others")
+            workers.append(Worker(name, threads, files, options.isa))
+            if not workers[-1].ready["error"] < TOLERANCE:
+                raise RuntimeError(f"differs from eager by {workers[-1].ready['error']:.1e}")
+    except (RuntimeError, OSError) as error:
+        for worker in workers:
+            worker.end()
+        return [], str(error)
+    return workers, ""
+
+
+def _file_bytes(name: str, path: Path) -> int:
+    """Of the file and of what it needs beside it."""
+    return sum(p.stat().st_size for p in path.parent.glob(f"{path.stem}.*")) if SIDES[name].file else 0
+
+
+def _planned_bytes(path: Path) -> int:
+    from benchmarks.models import _arena_bytes
+    from torchette.format import pte
+
+    return _arena_bytes(pte.read(path.read_bytes()))

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The Python sides of the comparison: how each makes its file from a module, and calls it with the least that its API
+# allows. Imported in the side's own virtual environment, so nothing is imported before it is needed.
+"""One class a side; `SIDES` has them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Call = Callable[[], Any]
+
+
+class Side:
+    """`file` names what `convert` writes; `requires` is installed in an environment of its own, () means this one's."""
+
+    requires: Sequence[str] = ()
+    file = ""
+    # Imported before the memory is looked at.
+    library = ""
+    # The side whose file this one reads instead of a module.
+    source = ""
+    # Timed in a C++ program, not by `load`.
+    native = False
+
+    @staticmethod
+    def convert(module: Any, args: tuple[Any, ...], path: Path) -> None:
+        """Writes the file."""
+        raise NotImplementedError
+
+    @staticmethod
+    def load(path: Path, threads: int, inputs: list[Any]) -> tuple[Call, Call]:
+        """From numpy arrays to two functions: one call, and the list of its results."""
+        raise NotImplementedError
+
+
+class Cpu(Side):
+    file, native = "model.pte", True
+    backend = "cpu"
+
+    @classmethod
+    def convert(cls, module, args, path):
+        import torchette
+
+        torchette.compile(module, args, backend=cls.backend).save(path)
+
+
+class Portable(Cpu):
+    backend = "portable"
+
+
+class ExecuTorch(Side):
+    file, native = "model.pte", True
+
+    @staticmethod
+    def convert(module, args, path):
+        import torch
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.exir import to_edge_transform_and_lower
+
+        program = torch.export.export(module, args)
+        manager = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch()
+        with path.open("wb") as file:
+            manager.write_to_file(file)
+
+
+class OnnxRuntime(Side):
+    requires = ("onnxruntime==1.32.0", "onnx==1.23.2", "onnxscript==0.7.2")
+    file, library = "model.onnx", "onnxruntime"
+
+    @staticmethod
+    def convert(module, args, path):
+        import onnx
+        import torch
+
+        torch.onnx.export(module, args, path, dynamo=True, external_data=False, optimize=True, verbose=False)
+        model = onnx.load(path)
+        _remove_softmax_guards(model.graph)
+        onnx.save(model, path)
+
+    @staticmethod
+    def load(path, threads, inputs):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        for port, array in zip(session.get_inputs(), inputs, strict=True):
+            binding.bind_cpu_input(port.name, array)
+        for port in session.get_outputs():
+            binding.bind_output(port.name)
+        return lambda: session.run_with_iobinding(binding), binding.copy_outputs_to_cpu
+
+
+class OpenVino(Side):
+    requires = ("openvino==2026.4.1",)
+    file, library, source = "model.xml", "openvino", "onnxruntime"
+
+    @staticmethod
+    def convert(module, args, path):
+        import openvino
+
+        openvino.save_model(openvino.convert_model(module), path, compress_to_fp16=False)
+
+    @staticmethod
+    def load(path, threads, inputs):
+        import openvino
+
+        options = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        request = openvino.Core().compile_model(path, "CPU", options).create_infer_request()
+        for index, array in enumerate(inputs):
+            request.set_input_tensor(index, openvino.Tensor(array))
+
+        def call():
+            request.start_async()
+            request.wait()
+
+        return call, lambda: [tensor.data for tensor in request.output_tensors]
+
+
+class LiteRt(Side):
+    # Without their dependencies: xdsl 0.28 wants a typing-extensions that is too old for the others.
+    requires = (
+        "--no-deps",
+        *(
+            "litert-torch==0.10.0",
+            "ai-edge-litert==2.3.0",
+            "ai-edge-quantizer==0.10.0",
+            "litert-converter==0.5.0",
+        ),
+        *("litert-lm-builder==0.18.1", "xdsl==0.28.0", "jax==0.10.2", "jaxlib==0.10.2", "jaxtyping==0.3.11"),
+        *(
+            "absl-py",
+            "backports.strenum",
+            "fire",
+            "immutabledict",
+            "kagglehub",
+            "kagglesdk",
+            "lark",
+            "ml_dtypes",
+        ),
+        *("multipledispatch", "opt_einsum", "termcolor", "tomli", "wadler-lindig"),
+    )
+    file, library = "model.tflite", "ai_edge_litert.interpreter"
+
+    @staticmethod
+    def convert(module, args, path):
+        import litert_torch
+
+        litert_torch.convert(module, args).export(str(path))
+
+    @staticmethod
+    def load(path, threads, inputs):
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(model_path=str(path), num_threads=threads)
+        interpreter.allocate_tensors()
+        name, ports = next(iter(interpreter.get_signature_list().items()))
+        signature = interpreter.get_signature_runner(name)
+        arguments, results = signature.get_input_details(), signature.get_output_details()
+        for port, array in zip(ports["inputs"], inputs, strict=True):
+            interpreter.set_tensor(arguments[port]["index"], array.astype(arguments[port]["dtype"]))
+        indices = [results[port]["index"] for port in ports["outputs"]]
+        return interpreter.invoke, lambda: [interpreter.get_tensor(index) for index in indices]
+
+
+class Eager(Side):
+    library = "torch"
+
+    @staticmethod
+    def load(path, threads, inputs):
+        import torch
+
+        from benchmarks.peers import models
+
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(False)
+        module, args = models.build(path.parent.name)
+
+        def results():
+            outputs = module(*args)
+            return outputs if isinstance(outputs, tuple) else (outputs,)
+
+        return lambda: module(*args), results
+
+
+SIDES: dict[str, type[Side]] = {
+    "cpu": Cpu,
+    "portable": Portable,
+    "executorch": ExecuTorch,
+    "onnxruntime": OnnxRuntime,
+    "openvino": OpenVino,
+    "litert": LiteRt,
+    "eager": Eager,
+}
+OURS = ("cpu", "portable")
+
+
+def _remove_softmax_guards(graph: Any) -> None:
+    """Turns Where(IsNaN(x), 0, x) into x. The exporter writes it around every masked softmax, where it hides attention
+    from those who read the file; no row of these models is masked as a whole."""
+    tested = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "IsNaN"}
+    guards = {
+        node.output[0]: node.input[2]
+        for node in graph.node
+        if node.op_type == "Where" and tested.get(node.input[0]) == node.input[2]
+    }
+    kept = [node for node in graph.node if node.output[0] not in guards and node.op_type != "IsNaN"]
+    if not guards:
+        return
+    for node in kept:
+        node.input[:] = [guards.get(name, name) for name in node.input]
+    del graph.node[:]
+    graph.node.extend(kept)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A process of one side, in the side's own environment. `convert SIDE MODEL FILE` writes its file and the inputs and
+# results of eager beside it; `run SIDE FILE THREADS FOLDER` loads it, runs it, and then for each line of seconds
+# calls it for so long. runner.cpp is the same for the sides that have a C++ API. Both answer in lines of JSON.
+"""Conversion and timing of one side; see benchmarks/peers/__init__.py for what is asked."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.sides import SIDES
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # libraries print
+    verb, name, *arguments = sys.argv[1:]
+    answer = {"inputs": write_inputs, "convert": convert, "run": run}[verb]
+    answer(SIDES.get(name), answers, *arguments)
+
+
+def write_inputs(side: None, answers: Any, model: str, folder: str) -> None:
+    """Inputs and eager's results as raw bytes, and what the inputs are, for C++, as lines of text."""
+    import torch
+
+    from benchmarks.peers import models
+
+    module, args = models.build(model)
+    with torch.no_grad():
+        outputs = module(*args)
+    for kind, tensors in (("in", args), ("out", outputs if isinstance(outputs, tuple) else (outputs,))):
+        for index, tensor in enumerate(tensors):
+            tensor.numpy().tofile(Path(folder, f"{kind}{index}"))
+    lines = [" ".join([str(arg.dtype).removeprefix("torch."), *map(str, arg.shape)]) for arg in args]
+    Path(folder, "inputs").write_text("\n".join(lines) + "\n")
+
+
+def convert(side: Any, answers: Any, model: str, path: str, source: str = "") -> None:
+    begin = time.process_time()
+    if source:
+        side.convert(source, (), Path(path))
+    else:
+        from benchmarks.peers import models
+
+        side.convert(*models.build(model), Path(path))
+    print(json.dumps({"convert": time.process_time() - begin}), file=answers)
+
+
+def run(side: Any, answers: Any, path: str, threads: str, folder: str, results: str) -> None:
+    inputs = []
+    for index, line in enumerate(Path(folder, "inputs").read_text().splitlines()):
+        dtype, *sizes = line.split()
+        inputs.append(np.fromfile(Path(folder, f"in{index}"), dtype).reshape([int(size) for size in sizes]))
+    importlib.import_module(side.library)
+    Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
+    before = _peak()
+    begin = time.perf_counter()
+    call, outputs = side.load(Path(path), int(threads), inputs)
+    loaded = time.perf_counter()
+    call()
+    first = time.perf_counter() - loaded
+    ready = {"load": loaded - begin, "first": first, "memory": _peak() - before}
+    for index, output in enumerate(outputs()):
+        np.asarray(output, np.float32).tofile(Path(results, f"out{index}"))
+    print(json.dumps(ready), file=answers)
+    clock = time.perf_counter
+    for line in sys.stdin:
+        seconds: list[float] = []
+        cpu, end = time.process_time(), clock() + float(line)
+        while len(seconds) < 3 or clock() < end:
+            begin = clock()
+            call()
+            seconds.append(clock() - begin)
+        cpu = (time.process_time() - cpu) / len(seconds)
+        turn = {
+            "median": statistics.median(seconds),
+            "least": min(seconds),
+            "cpu": cpu,
+            "calls": len(seconds),
+        }
+        print(json.dumps(turn), file=answers)
+
+
+def _peak() -> int:
+    """The most bytes that were resident."""
+    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found
+    return 1024 * int(found[1])
+
+
+if __name__ == "__main__":
+    main()
