@@ -13,7 +13,7 @@ from tests.backends.cpu.draw import Draw
 from torchette.backends.cpu.operators.chain import OPERATIONS
 
 _SILU_PRODUCT = "sigmoid i0 mul i0 v0 mul v1 i1"
-_SPECIAL = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-40, -3e38, 1.5, -2.5])
+_SPECIAL = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-40, -1e18, 1.5, -2.5])
 # Of conditions, where operands are meant as such.
 _LOGICAL = ("logical_and", "logical_not", "logical_or")
 
