@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ class _Mover:
             rule = _RULES.get(node.target)
             if rule is None and ops.is_pointwise(node.target):  # type: ignore[arg-type]
                 rule = _pointwise
-            if rule is not None and isinstance(node.meta.get("val"), torch.Tensor):
+            if rule is not None and (rule is _split or isinstance(node.meta.get("val"), torch.Tensor)):
                 rule(self, node)
 
     def _permutation(self, node: Node) -> None:
@@ -231,6 +232,42 @@ def _one_dim(mover: _Mover, node: Node) -> None:
     mover.inside(node, args, place.order, [val.shape[dim] for dim in _inverse(place.order)])
 
 
+def _select(mover: _Mover, node: Node) -> None:
+    """(input, dim, index): the dimension goes."""
+    place = mover.place(node.args[0])
+    if place is None:
+        return
+    gone = _along(node, 1, place.order)
+    left = _renumbered([dim for dim in place.order if dim != gone])
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(left)]
+    mover.inside(node, (place.inner, gone, *node.args[2:]), left, shape)
+
+
+def _arg_reduce(mover: _Mover, node: Node) -> None:
+    """(input, dim, keepdim): the place of an element along one dimension."""
+    place = mover.place(node.args[0])
+    if place is None or len(node.args) < 2 or node.args[1] is None:
+        return
+    gone, keep = _along(node, 1, place.order), len(node.args) > 2 and bool(node.args[2])
+    left = place.order if keep else _renumbered([dim for dim in place.order if dim != gone])
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(left)]
+    mover.inside(node, (place.inner, gone, *node.args[2:]), left, shape)
+
+
+def _split(mover: _Mover, node: Node) -> None:
+    """(input, sizes, dim), with a list of parts."""
+    place = mover.place(node.args[0])
+    if place is None:
+        return
+    order = place.order
+    args = (place.inner, node.args[1], _along(node, 2, order))
+    val = [permuted(part, _inverse(order)) for part in node.meta["val"]]
+    inner = call(node, node.target, args, val=val, like=node)
+    for part in list(node.users):
+        index: int = part.args[1]  # type: ignore[assignment]
+        mover.outside(part, call(part, operator.getitem, (inner, index), val=val[index], like=part), order)
+
+
 def _pad(mover: _Mover, node: Node) -> None:
     place = mover.place(node.args[0])
     if place is None:
@@ -260,20 +297,27 @@ def _reshape(mover: _Mover, node: Node) -> None:
         return
     inner_groups: list[tuple[int, list[int]]] = []  # (first inner dimension, new dimensions)
     sizes = place.inner.meta["val"].shape
+    sources = list(range(len(sizes)))
     for olds, news in groups:
         dims = [place.order[dim] for dim in olds]
-        between = [size for size in sizes[dims[0] : dims[-1] + 1] if size != 1]
-        if dims != sorted(dims) or between != [sizes[dim] for dim in dims]:
+        first, last = min(dims), max(dims)
+        between = [dim for dim in range(first, last + 1) if sizes[dim] != 1]
+        if between != sorted(dims):
             return  # not neighbours inside
-        inner_groups.append((dims[0], news))
+        for dim, source in zip(between, dims, strict=True):
+            sources[dim] = source
+        inner_groups.append((first, news))
+    inner = place.inner
+    if sources != sorted(sources):  # neighbours in another order: a shuffle of channels stays one inside
+        inner = permute(inner, sources, node)
     inner_groups.sort()
     sequence = [dim for _, news in inner_groups for dim in news]
-    # Dimensions of one element that belong to no group stand at the end.
-    sequence += [dim for dim in range(len(new)) if dim not in sequence]
+    # Dimensions of one element that belong to no group, such as a batch of one, stand in front.
+    sequence = [dim for dim in range(len(new)) if dim not in sequence] + sequence
     order = tuple(sequence.index(dim) for dim in range(len(new)))
     shape = [new[dim] for dim in sequence]
     val = node.meta["val"].new_empty(shape)
-    inner = call(node, aten.view_copy.default, (place.inner, shape), val=val, like=node)
+    inner = call(node, aten.view_copy.default, (inner, shape), val=val, like=node)
     mover.outside(node, inner, order)
 
 
@@ -306,6 +350,8 @@ _RULES: dict[Any, Callable[[_Mover, Node], None]] = {
     aten.cat.default: _concatenate,
     aten.mean.dim: _reduce, aten.sum.dim_IntList: _reduce, aten.amax.default: _reduce, aten.amin.default: _reduce,
     aten.slice_copy.Tensor: _one_dim, aten._softmax.default: _one_dim, aten._log_softmax.default: _one_dim,
+    aten.var.correction: _reduce, aten.select_copy.int: _select, aten.split_with_sizes_copy.default: _split,
+    aten.split_copy.Tensor: _split, aten.argmax.default: _arg_reduce, aten.argmin.default: _arg_reduce,
     aten.constant_pad_nd.default: _pad,
     aten.view_copy.default: _reshape, aten.unsqueeze_copy.default: _reshape, aten.squeeze_copy.dims: _reshape,
     aten.squeeze_copy.dim: _reshape, aten.clone.default: _pointwise,

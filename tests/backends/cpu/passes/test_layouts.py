@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Operators that do not mind in which order their dimensions lie, behind a convolution: permutations move through them,
+# and the results are eager's.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchette
+from torchette.exir.graph import calls
+
+
+def shuffle(x: Tensor) -> Tensor:
+    batch, channels, height, width = x.shape
+    parts = x.view(batch, 2, channels // 2, height, width).transpose(1, 2)
+    return parts.reshape(batch, channels, height, width)
+
+
+# What is between two convolutions of 8 channels, or behind the first -> how many permutations are left.
+BETWEEN: list[tuple[str, Callable[[Tensor], Tensor], int]] = [
+    ("split", lambda x: torch.cat([part.relu() for part in x.split([3, 5], 1)][::-1], 1), 2),
+    ("chunk", lambda x: x.chunk(2, 1)[0] * x.chunk(2, 1)[1].repeat(1, 1, 1, 1), 2),
+    ("shuffle", shuffle, 3),  # which copies all the same
+    ("halves of a shuffle", lambda x: torch.cat([shuffle(x)[:, :4], x[:, 4:]], 1), 3),
+    ("variance", lambda x: x / (x.var((2, 3), keepdim=True) + 1), 2),
+    ("flat and back", lambda x: x + x.flatten(2).transpose(1, 2).transpose(1, 2).view(x.shape), 2),
+]
+BEHIND: list[tuple[str, Callable[[Tensor], Tensor], int]] = [
+    ("argmax", lambda x: x.argmax(1), 1),
+    ("argmax of a row", lambda x: x.argmax(3, keepdim=True), 2),
+    ("select", lambda x: x.select(1, 3), 1),
+    ("select of a row", lambda x: x.select(-2, -1), 2),
+]
+
+
+class Model(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor], behind: bool) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+        self.function = function
+        self.second = nn.LazyConv2d(6, 1) if not behind else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.function(self.first(x)))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("function", "left", "behind"),
+    [pytest.param(*rest, False, id=name) for name, *rest in BETWEEN]
+    + [pytest.param(*rest, True, id=name) for name, *rest in BEHIND],
+)
+def test_permutations_move(function: Callable[[Tensor], Tensor], left: int, behind: bool, batch: int) -> None:
+    x = torch.randn(batch, 3, 9, 7)
+    model = Model(function, behind).eval()
+    model(x)
+    compiled = torchette.compile(model, (x,), backend="cpu")
+    called = [str(node.target) for node in calls(compiled.program.exported_program())]
+    assert called.count("aten.permute_copy.out") == left
+    compiled.verify()
