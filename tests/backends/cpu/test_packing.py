@@ -123,6 +123,32 @@ def test_panels_and_their_reverse() -> None:
         assert torch.equal(unpack_linear(packed, outputs), weight)
 
 
+class Tied(nn.Module):
+    """A language model whose table of embeddings is also the weight of its last layer."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(words, 48)
+        self.norm = nn.RMSNorm(48, eps=1e-6)
+        self.head = nn.Linear(48, words, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.table(tokens)))
+
+
+@pytest.mark.parametrize("words", [64, 99])
+def test_a_tied_weight_is_stored_once(words: int) -> None:
+    torch.manual_seed(words)
+    module, tokens = Tied(words).eval(), torch.tensor([[0, 15, 16, words - 1, 3]])
+    model = torchette.compile(module, (tokens,), backend="cpu")
+    assert constants(bytes(model))[0] == words * 48 * 4 and sum(constants(bytes(model))[1:]) < 1000
+    torch.testing.assert_close(torch.as_tensor(model(tokens)), module(tokens), rtol=1e-4, atol=1e-5)
+    for wrong in (words, -1):
+        with pytest.raises(torchette.TorchetteError, match=f"index {wrong} of {words} rows"):
+            model(torch.full((1, 5), wrong))
+
+
 def test_methods_share_packed_weights(branches: nn.Module) -> None:
     one = torchette.compile(branches, inputs(1), backend="cpu")
     both = torchette.compile(

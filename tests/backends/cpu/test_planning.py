@@ -86,3 +86,33 @@ def test_a_norm_overwrites_its_input(norm: nn.Module) -> None:
 def test_what_may_be_overwritten_is_an_operand() -> None:
     for op, operands in ops.OVERWRITABLE.items():
         assert {*operands} <= {argument.name for argument in op._schema.arguments}, op
+
+
+def test_a_frame_of_zeros_is_padding() -> None:
+    frames = [(1, 1, 2, 2), (1, 1), (0, 1, 0, 1)]  # the last one is wider on one side, and stays
+    module = nn.Sequential(
+        *(
+            nn.Sequential(nn.ZeroPad2d(p) if len(p) == 4 else nn.ConstantPad1d(p, 0.0), nn.Conv2d(3, 3, 3))
+            for p in frames
+        )
+    ).eval()
+    model = check(module, torch.randn(1, 3, 9, 9))
+    called = [name for name in model.program.operators() if "pad" in name]
+    assert called == ["aten::constant_pad_nd.out"]
+    without = check(module[:2], torch.randn(1, 3, 9, 9))
+    assert not [name for name in without.program.operators() if "pad" in name]
+
+
+def test_readers_of_one_image_permute_it_once() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(x) + self.b(x)
+
+    model = check(Two().eval(), torch.randn(1, 3, 9, 9))
+    graph = model.program.exported_program().graph
+    permutes = [n for n in graph.nodes if "permute" in str(n.target) and "alias" not in n.meta]
+    assert len(permutes) == 2  # into the engine's order and out of it

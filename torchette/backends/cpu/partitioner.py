@@ -20,6 +20,7 @@ from torchette.backends.cpu.passes.recurrent import place_recurrent
 from torchette.backends.cpu.passes.rotary import place_rotary
 from torchette.backends.cpu.passes.split_linears import split_linears
 from torchette.exir.delegation.delegate import Partitioner, PartitionResult
+from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 
 
@@ -45,6 +46,7 @@ class CpuPartitioner(Partitioner):
             place_convolutions,
             place_images,
             move_permutes,
+            merge_common_subexpressions,
             remove_dead_code,
             place_norms,
             place_rotary,

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -58,6 +58,11 @@ class Weights:
             tensor = pack(self._stored[node].detach())
             self._packed[key] = self.add(f"{node.name}_packed", tensor, node)
         return self._packed[key]
+
+    def packings(self) -> Iterator[tuple[Node, Hashable, Node]]:
+        """What was packed so far: the stored tensor, `how`, and its packed form."""
+        for (node, how), packed in self._packed.items():
+            yield node, how, packed
 
     def add(self, name: str, tensor: torch.Tensor, like: Node) -> Node:
         """Stores a new tensor."""

@@ -20,6 +20,7 @@ from torchette.backends.cpu.pack import (
 )
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
+from torchette.exir import ops
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace
 
@@ -105,6 +106,8 @@ def _placed(weights: Weights, node: Node) -> Node | None:
             node, "nothing to gain: it is transposed and has a group for each channel, products of one column"
         )
         return None
+    if not transposed:
+        x, where[1] = _without_zeros(x, where[1])
     image = channels_last(x, before=node)
     val = permuted(node.meta["val"], [0, *range(2, spatial + 2), 1])
     if transposed:
@@ -136,6 +139,19 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     packed = weights.packed(filters, ("convolution", groups), pack)
     args = (image, packed, bias, None, *where, outputs, "none")
     return call(node, torch.ops.cpu.convolution.default, args, val=val, like=node)
+
+
+def _without_zeros(x: Node, padding: list[int]) -> tuple[Node, list[int]]:
+    """The image within a frame of zeros that is as wide on both sides, and the padding with it."""
+    if x.target is not aten.constant_pad_nd.default or ops.argument(x, "value") != 0:
+        return x, padding
+    source, amounts = x.args[0], [*x.args[1]]  # type: ignore[misc]
+    pairs = list(zip(amounts[::2], amounts[1::2], strict=True))[::-1]
+    framed = len(pairs) <= len(padding) and all(isinstance(a, int) and a == b >= 0 for a, b in pairs)
+    if not framed or not isinstance(source, Node):
+        return x, padding
+    first = len(padding) - len(pairs)
+    return source, padding[:first] + [a + pair[0] for a, pair in zip(padding[first:], pairs, strict=True)]
 
 
 def each(given: Any, spatial: int) -> list[int]:

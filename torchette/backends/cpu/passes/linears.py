@@ -29,7 +29,32 @@ def place_linears(program: ExportedProgram) -> ExportedProgram:
             count += 1
     if count:
         note(program, f"{count} linear layers became cpu::linear")
+        _read_tables_from_panels(program, weights)
     return program
+
+
+def _read_tables_from_panels(program: ExportedProgram, weights: Weights) -> None:
+    """Tables of embeddings that are weights of linear layers, too, so that the file has them once."""
+    layers = {_memory(weights.get(of)): packed for of, how, packed in weights.packings() if how == _AS_GIVEN}
+    for node in calls(program, aten.embedding.default):
+        table, indices = node.args[:2]
+        values = weights.get(table)
+        packed = layers.get(_memory(values)) if values is not None else None
+        if values is None or packed is None:
+            continue
+        args = (packed, indices, values.shape[0])
+        found = call(node, torch.ops.cpu.packed_embedding.default, args, val=node.meta["val"], like=node)
+        replace(program, node, found)
+        note(program, "a table of embeddings is read from the panels of a linear layer")
+
+
+def _memory(tensor: torch.Tensor | None) -> tuple:
+    """Equal for tensors that are the same numbers at the same place."""
+    return () if tensor is None else (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+
+
+# How the weight of `aten.linear`, [outputs, inputs], is packed.
+_AS_GIVEN = ("linear", False)
 
 
 def _placed(weights: Weights, node: Node) -> Node | None:

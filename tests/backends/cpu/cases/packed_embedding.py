@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Cases of torchette/backends/cpu/operators/packed_embedding.py.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.backends.cpu.draw import Draw
+from torchette.backends.cpu.pack import cut_last_panel, pack_linear
+
+# Rows of the table, their depth, shape of the indices.
+SHAPES: list[tuple[int, int, tuple[int, ...]]] = [
+    (1, 1, (3,)), (5, 7, (2, 4)), (16, 9, (20,)), (31, 16, (1, 9)), (32, 3, ()), (99, 48, (5, 2, 3)), (40, 2, (0,)),
+]  # fmt: skip
+
+
+def packed_embedding(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for rows, depth, shape in SHAPES:
+        packed = pack_linear(draw(rows, depth))
+        for weight in (packed, cut_last_panel(packed, rows)):
+            yield weight, draw.below(rows, *shape), rows

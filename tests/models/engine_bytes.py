@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What the CPU engine costs in bytes. In: names of the zoo. Out: planned memory and file of each, with the portable plan and
+# with the engine; `python -m tests.models.engine_bytes` prints the table and what exceeds the bars.
+"""Planned bytes and file bytes of the zoo's networks, portable against the engine."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import torch
+
+from tests.models import architectures
+from torchette.backends.cpu import CpuPartitioner
+from torchette.exir.config import ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
+from torchette.exir.program import to_edge_transform_and_lower
+
+# The file may grow by 2 %: panels of 16 outputs end in zeros.
+MOST_GROWTH = 1.02
+
+
+class Bytes(NamedTuple):
+    """Of a network: planned memory, with inputs and outputs lent, and the file."""
+
+    planned: int
+    file: int
+
+
+class Row(NamedTuple):
+    """A network with the portable plan and with the engine."""
+
+    name: str
+    portable: Bytes
+    engine: Bytes
+
+    def exceeds(self) -> list[str]:
+        """The bars that the engine misses here, in words."""
+        planned, file = self.engine.planned - self.portable.planned, self.engine.file / self.portable.file
+        missed = [f"{planned:,} planned bytes more"] if planned > 0 else []
+        return missed + ([f"the file is {file:.4f} of the portable one's"] if file > MOST_GROWTH else [])
+
+    def line(self) -> str:
+        """Of the table."""
+        numbers = (*self.portable, *self.engine)
+        left, middle, right, last = (f"{number:12,}" for number in numbers)
+        return f"{self.name:42} {left} {right} {middle} {last}  {'; '.join(self.exceeds())}"
+
+
+def measure(name: str) -> Row:
+    """Lowers a network of the zoo both ways."""
+    module, args = architectures.build(name)
+    exported = torch.export.export(module, args)
+    return Row(name, _lowered(exported, []), _lowered(exported, [CpuPartitioner()]))
+
+
+def _lowered(exported: torch.export.ExportedProgram, partitioner: list) -> Bytes:
+    planner = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+    config = ExecutorchBackendConfig(memory_planning_pass=planner)
+    program = to_edge_transform_and_lower(exported, partitioner=partitioner).to_executorch(config)
+    return Bytes(program.planned_bytes()[0], len(program.buffer))
+
+
+def main(names: list[str]) -> None:
+    """Print a row for each network as soon as it is measured."""
+    print(f"{'':42} {'planned':>12} {'engine':>12} {'file':>12} {'engine':>12}")
+    for name in names:
+        print(measure(name).line(), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or architectures.NAMES)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The CPU engine needs no more planned memory than the portable plan, and its file grows by at most 2 %.
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.models import architectures, engine_bytes
+
+# Networks that plan more with the engine, and by how many bytes at most. What is read in parts is read in parts of each pixel
+# there, so that the parts are copied (res2net); an image of three channels is permuted first (alexnet).
+MORE = {
+    "timm/res2net50_14w_8s": 81_920,
+    "torchvision/alexnet": 11_520,
+    "timm/xcit_nano_12_p16_224": 200_704,
+    "timm/mobilenetv4_conv_small": 16_384,
+    "transformers/clip_vision_model": 736,
+    "transformers/convnext": 2_048,
+    "transformers/dinov2": 736,
+    "transformers/vit": 736,
+}
+
+SAMPLE = ("torchvision/squeezenet1_1", "transformers/llama", "transformers/squeezebert")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.slow) for n in architectures.NAMES],
+)
+def test_memory_and_file(name: str) -> None:
+    library = name.partition("/")[0]
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    row = engine_bytes.measure(name)
+    assert row.engine.planned <= row.portable.planned + MORE.get(name, 0), row
+    assert row.engine.file <= engine_bytes.MOST_GROWTH * row.portable.file, row
+
+
+def test_what_exceeds_is_said() -> None:
+    row = engine_bytes.Row("x", engine_bytes.Bytes(1000, 1000), engine_bytes.Bytes(1001, 1030))
+    assert row.exceeds() == ["1 planned bytes more", "the file is 1.0300 of the portable one's"]
+    assert row._replace(engine=row.portable).exceeds() == []
