@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("targets", nargs="*", default=TARGETS, help=f"default: {' '.join(TARGETS)}")
     parser.add_argument("--compiler", help="as for torchette build (default: ziglang)")
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--backend", default="portable", help="as for torchette compile (default: portable)")
     options = parser.parse_args(arguments)
     names = options.models.split(",")
     chosen = {}
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         warnings.simplefilter("ignore")
         for name in names:
             module, args = zoo.build(name)
-            torchette.compile(module, args).save(Path(folder, f"{name}.pte"))
+            torchette.compile(module, args, backend=options.backend).save(Path(folder, f"{name}.pte"))
             chosen[name] = selection.of_file(Path(folder, f"{name}.pte"))
     print(f"{'bytes of text':20}{'core':>9}{'peer':>9}" + "".join(f"{name:>20}" for name in names))
     for name in options.targets:
