@@ -271,8 +271,9 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
   return results;
 }
 
-nb::list call_kernel(const char* name, nb::args arguments, const char* level, size_t threads) {
-  return run_kernel(name, arguments, 1, nullptr, level, threads);
+nb::list call_kernel(const char* name, nb::args arguments, const nb::object& level, size_t threads) {
+  const char* const known = level.is_none() ? nullptr : nb::cast<const char*>(level);
+  return run_kernel(name, arguments, 1, nullptr, known, threads);
 }
 
 double time_kernel(const char* name, int repeats, nb::args arguments) {
