@@ -28,7 +28,8 @@ def test_peer_runtime_runs_our_file(name: str) -> None:
 @each_model
 def test_peer_runtime_runs_our_zero_copy_file(name: str) -> None:
     """`torchette.compile` leaves inputs and outputs out of the plan."""
-    artifacts.assert_equal_to_eager(_run_peer(bytes(artifacts.compiled(name)), artifacts.args(name)), name)
+    ours = bytes(artifacts.compiled(name, "portable"))
+    artifacts.assert_equal_to_eager(_run_peer(ours, artifacts.args(name)), name)
 
 
 @each_model
@@ -52,6 +53,7 @@ def test_the_peer_runs_a_file_that_compares_sizes() -> None:
         Added().eval(),
         (torch.ones(6), torch.ones(3)),
         dynamic_shapes=({0: 2 * n}, {0: n}),
+        backend="portable",
         config=ExecutorchBackendConfig(dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND),
     )
     (plan,) = model.program.executorch_program.execution_plan

@@ -59,9 +59,9 @@ def eager(name: str) -> Tensor:
 
 
 @functools.cache
-def compiled(name: str) -> CompiledModel:
+def compiled(name: str, backend: str = "auto") -> CompiledModel:
     """Our compiler's work on the model, through the front door."""
-    return torchette.compile(built(name)[0], args(name))
+    return torchette.compile(built(name)[0], args(name), backend=backend)
 
 
 @functools.cache

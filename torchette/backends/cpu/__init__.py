@@ -2,7 +2,8 @@
 """The CPU engine: fused operators on packed weights, in the namespace `cpu`."""
 
 from torchette.backends.cpu.partitioner import CpuPartitioner
+from torchette.backends.cpu.recipe_provider import CpuRecipeProvider, CpuRecipeType
 
 PARTITIONER = CpuPartitioner
 
-__all__ = ["PARTITIONER", "CpuPartitioner"]
+__all__ = ["PARTITIONER", "CpuPartitioner", "CpuRecipeProvider", "CpuRecipeType"]
