@@ -231,6 +231,17 @@ def _one_dim(mover: _Mover, node: Node) -> None:
     mover.inside(node, args, place.order, [val.shape[dim] for dim in _inverse(place.order)])
 
 
+def _select(mover: _Mover, node: Node) -> None:
+    place = mover.place(node.args[0])
+    if place is None:
+        return
+    gone = _along(node, 1, place.order)
+    left = _renumbered([dim for dim in place.order if dim != gone])
+    val = node.meta["val"]
+    args = (place.inner, gone, *node.args[2:])
+    mover.inside(node, args, left, [val.shape[dim] for dim in _inverse(left)])
+
+
 def _pad(mover: _Mover, node: Node) -> None:
     place = mover.place(node.args[0])
     if place is None:
@@ -306,7 +317,7 @@ _RULES: dict[Any, Callable[[_Mover, Node], None]] = {
     aten.cat.default: _concatenate,
     aten.mean.dim: _reduce, aten.sum.dim_IntList: _reduce, aten.amax.default: _reduce, aten.amin.default: _reduce,
     aten.slice_copy.Tensor: _one_dim, aten._softmax.default: _one_dim, aten._log_softmax.default: _one_dim,
-    aten.constant_pad_nd.default: _pad,
+    aten.select_copy.int: _select, aten.constant_pad_nd.default: _pad,
     aten.view_copy.default: _reshape, aten.unsqueeze_copy.default: _reshape, aten.squeeze_copy.dims: _reshape,
     aten.squeeze_copy.dim: _reshape, aten.clone.default: _pointwise,
 }  # fmt: skip
