@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.cpu.passes.constants import Weights
-from torchette.backends.cpu.passes.layouts import permute
+from torchette.backends.cpu.passes.layouts import permute, permuted
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_shape, same_size
 
@@ -60,57 +60,101 @@ class _Finder:
             or value.dim() not in (3, 4)
         ):
             return _not(softmax, "not of the last of 3 or 4 dimensions of float32")
-        product = self._product_behind(softmax)
+        product, safe = self._product_behind(softmax)
         scores = self._scores(softmax.args[0])
         if product is None or scores is None:
             return _not(
                 softmax, "no product before and behind it, with nothing but a scale and a mask between"
             )
+        if isinstance(scores.mask, torch.Tensor) and softmax.graph is not self._program.graph:
+            return _not(softmax, "its mask is a constant, for which a branch has no place")
+        if value.dim() == 3 and self._as_4d(product.args[1], value) is None:
+            return self._place_flat(softmax, product, scores, safe)
         query, turned = scores.product.args[:2]
         query, scale = self._scaled(self._as_4d(query, value), scores.scale)
         key, scale = self._scaled(self._turned(turned, value), scale)
         values = self._as_4d(product.args[1], value)
-        end, guard = self._end(product, value)
-        if query is None or key is None or values is None or end is None:
+        end, guard = self._end(product, softmax, scores)
+        if query is None or key is None or values is None or end is None or end.meta["val"].dim() != 4:
             return _not(softmax, "queries, keys and values do not come as [batch, heads, tokens, depth]")
-        mask, causal = self._mask(scores.mask, value)
-        if scores.dead and guard is None and not self._some_key_seen(scores.mask):
+        if scores.dead and not safe and guard is None and not self._some_key_seen(scores.mask):
             return _not(softmax, "a row that sees no key is NaN here")
         if not _shapes_fit(query, key, values):
             return _not(softmax, "the shapes of queries, keys and values do not agree")
+        mask, causal = self._mask(scores.mask, value)
         order = [0, 2, 1, 3]
         given = [permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))]
-        heads_last = [end.meta["val"].shape[dim] for dim in order] if end.meta["val"].dim() == 4 else None
-        if heads_last is None:
-            return _not(softmax, "its result has not 4 dimensions")
         attention = call(
             end,
             torch.ops.cpu.attention.default,
             (*given, mask, scale, causal, False),
-            val=end.meta["val"].new_empty(heads_last),
+            val=permuted(end.meta["val"], order),
             like=softmax,
         )
         replace(self._program, end, permute(attention, order, end))
         return True
 
+    def _place_flat(self, softmax: Node, product: Node, scores: _Scores, safe: bool) -> bool:
+        """The same where heads are a part of the batch: a head for each."""
+        query, scale = self._scaled(scores.product.args[0], scores.scale)  # type: ignore[arg-type]
+        turned, scale = self._scaled(scores.product.args[1], scale)  # type: ignore[arg-type]
+        if query is None or turned is None or turned.target is not aten.permute_copy.default:
+            return False
+        if [dim % 3 for dim in turned.args[1]] != [0, 2, 1]:  # type: ignore[union-attr]
+            return False
+        key, scale = self._scaled(turned.args[0], scale)  # type: ignore[arg-type]
+        if scores.dead and not safe and not self._some_key_seen(scores.mask):
+            return False
+        mask, causal = self._mask(scores.mask, softmax.meta["val"])
+
+        def with_head(node: Node, dim: int) -> Node:
+            val = node.meta["val"].unsqueeze(dim)
+            return call(product, aten.unsqueeze_copy.default, (node, dim), val=val, like=node)
+
+        if mask is not None and mask.meta["val"].dim() == 3:
+            mask = with_head(mask, 1)
+        given = [with_head(node, 2) for node in (query, key, product.args[1])]  # type: ignore[arg-type]
+        val = product.meta["val"]
+        attention = call(
+            product,
+            torch.ops.cpu.attention.default,
+            (*given, mask, scale, causal, False),
+            val=val.new_empty([val.shape[0], val.shape[1], 1, val.shape[2]]),
+            like=softmax,
+        )
+        result = call(product, aten.squeeze_copy.dims, (attention, [2]), val=val, like=product)
+        replace(self._program, product, result)
+        return True
+
     # ---- behind the softmax ----
 
-    def _product_behind(self, softmax: Node) -> Node | None:
-        """The product of the probabilities with the values."""
-        node = softmax
-        while len(node.users) == 1:
-            (user,) = node.users
+    def _product_behind(self, softmax: Node) -> tuple[Node | None, bool]:
+        """The product of the probabilities with the values; and whether rows that see no key were zeroed before."""
+        node, safe = softmax, False
+        for _ in range(8):
+            users = [user for user in node.users if user.target is not aten.full_like.default]
+            if len(users) != 1:
+                break
+            (user,) = users
             if user.target is aten.bmm.default:
-                return user if user.args[0] is node else None
-            if user.target not in _RESHAPES:
-                return None
+                return (user, safe) if user.args[0] is node else (None, False)
+            if user.target is aten.where.self and user.args[2] is node and self._is_zero(user.args[1]):
+                if not self._is_unseen(user.args[0], softmax.args[0], None):
+                    break
+                safe = True
+            elif user.target not in _RESHAPES:
+                break
             node = user
-        return None
+        return None, False
 
-    def _end(self, product: Node, probabilities: torch.Tensor) -> tuple[Node | None, Node | None]:
+    def _is_zero(self, node: Any) -> bool:
+        filled = isinstance(node, Node) and node.target is aten.full_like.default
+        return self._weights.number(node.args[1] if filled else node) == 0
+
+    def _end(self, product: Node, softmax: Node, scores: _Scores) -> tuple[Node | None, Node | None]:
         """The four-dimensional result, behind the guard for rows that see nothing if there is one; and that guard."""
         node = product
-        if probabilities.dim() == 4:
+        if softmax.meta["val"].dim() == 4:
             if len(node.users) != 1 or next(iter(node.users)).target is not aten.view_copy.default:
                 return None, None
             node = next(iter(node.users))
@@ -119,21 +163,38 @@ class _Finder:
         users = list(node.users)
         if len(users) == 1 and users[0].target is aten.where.self:
             unseen, zero, result = users[0].args
-            if result is node and self._weights.number(zero) == 0 and self._is_unseen(unseen):
+            if (
+                result is node
+                and self._is_zero(zero)
+                and self._is_unseen(unseen, softmax.args[0], scores.mask)
+            ):
                 return users[0], users[0]
         return node, None
 
-    def _is_unseen(self, node: Any) -> bool:
-        """Whether a condition is "no key of the row may be seen": not any(mask)."""
+    def _is_unseen(self, node: Any, scores: Any, mask: Any) -> bool:
+        """Whether a condition is "no key of the row may be seen": not any(mask), or all scores are -inf."""
         constant = self._weights.any(node)
         if constant is not None:
             return not bool(constant.any())
+        if not isinstance(node, Node) or node.target is not aten.logical_not.default:
+            return False
+        some = node.args[0]
+        if not isinstance(some, Node) or some.target is not aten.any.dim or some.args[1] not in (-1, 3):
+            return False
+        seen = some.args[0]
+        if seen is mask:
+            return True
+        if not isinstance(seen, Node):
+            return False
+        if seen.target is aten.logical_not.default:
+            nothing, target = seen.args[0], aten.eq.Tensor
+        else:
+            nothing, target = seen, aten.ne.Tensor
         return (
-            isinstance(node, Node)
-            and node.target is aten.logical_not.default
-            and isinstance(node.args[0], Node)
-            and node.args[0].target is aten.any.dim
-            and node.args[0].args[1] == -1
+            isinstance(nothing, Node)
+            and nothing.target is target
+            and nothing.args[0] in (scores, mask)
+            and self._weights.number(nothing.args[1]) == -math.inf
         )
 
     # ---- before the softmax ----
@@ -148,35 +209,66 @@ class _Finder:
                 return _Scores(node, scale, mask, dead)
             if node.target in _RESHAPES:
                 node = node.args[0]
-            elif (
-                node.target in (aten.mul.Tensor, aten.div.Tensor)
-                and mask is None
-                and self._number(node) is not None
-            ):
+            elif node.target in (aten.mul.Tensor, aten.div.Tensor) and self._number(node) is not None:
                 node, factor = self._number(node)  # type: ignore[misc]
                 scale *= factor
             elif node.target is aten.where.self and mask is None and scale == 1.0:
-                condition, node, other = node.args
-                fill = self._weights.number(other)
-                if fill is None or not isinstance(condition, Node):
+                found = self._filled(node)
+                if found is None:
                     return None
-                dead = math.isinf(fill)
-                if fill > -1e30:
-                    return None
-                mask = condition if dead else self._additive(condition, fill)
-            elif node.target is aten.add.Tensor and mask is None and scale == 1.0 and not node.kwargs:
-                node, mask = self._summands(node)
+                node, mask, dead = found
+            elif node.target is aten.add.Tensor and scale == 1.0 and not node.kwargs and not dead:
+                node, added = self._summands(node)
+                mask = added if mask is None else self._sum(mask, added)
                 if mask is None:
                     return None
             else:
                 return None
         return None
 
-    def _additive(self, condition: Node, fill: float) -> Node | torch.Tensor | None:
-        constant = self._constant(condition)
-        if constant is None:
+    def _filled(self, node: Node) -> tuple[Any, Node | torch.Tensor, bool] | None:
+        """The scores that a condition keeps, the others being filled; a mask; and whether a row of them alone is NaN."""
+        condition, kept, other = node.args
+        inverse = self._weights.number(kept) is not None
+        if inverse:
+            kept, other = other, kept
+        fill = self._weights.number(other)
+        if fill is None or fill > -1e9 or not isinstance(condition, Node):
             return None
-        return torch.zeros(constant.shape).masked_fill(~constant, fill)
+        constant = self._constant(condition)
+        if constant is not None:
+            constant = ~constant if inverse else constant
+            if math.isinf(fill) or bool(constant.any(-1).all()):
+                return kept, constant if inverse else condition, math.isinf(fill)
+            return kept, torch.zeros(constant.shape).masked_fill(~constant, fill), False
+        if math.isinf(fill):
+            return kept, self._not(condition, node) if inverse else condition, True
+        # A row of such scores alone is their mean: they stay as far away as they were.
+        val = condition.meta["val"].new_empty(condition.meta["val"].shape, dtype=torch.float32)
+        zero = call(
+            node, aten.full_like.default, (condition, 0.0), {"dtype": torch.float32}, val=val, like=node
+        )
+        args = (condition, other, zero) if inverse else (condition, zero, other)
+        return kept, call(node, aten.where.self, args, val=val, like=node), False
+
+    def _not(self, condition: Node, before: Node) -> Node:
+        if condition.target in (aten.logical_not.default, aten.bitwise_not.default):
+            return condition.args[0]  # type: ignore[return-value]
+        val = condition.meta["val"]
+        return call(before, aten.logical_not.default, (condition,), val=val, like=before)
+
+    def _sum(self, outer: Node | torch.Tensor, inner: Node | None) -> Node | None:
+        """Two masks that are added, as one."""
+        if not isinstance(outer, Node) or inner is None:
+            return None
+        one, other = outer.meta["val"], inner.meta["val"]
+        if one.dtype != torch.float32 or other.dtype != torch.float32 or max(one.dim(), other.dim()) > 4:
+            return None
+        if one.dim() == 4 and other.dim() == 3 and not same_size(other.shape[0], 1):
+            return None  # a batch of heads
+        later = max(outer, inner).next
+        val = one.new_empty(torch.broadcast_shapes(one.shape, other.shape))
+        return call(later, aten.add.Tensor, (inner, outer), val=val, like=inner)
 
     def _summands(self, node: Node) -> tuple[Any, Node | None]:
         """The summand that leads to a product, and the other, a mask that broadcasts."""
@@ -317,6 +409,8 @@ def _leads_to_product(node: Node) -> bool:
             return True
         if not node.args or not isinstance(node.args[0], Node):
             return False
+        if node.target is aten.add.Tensor:
+            return any(isinstance(one, Node) and _leads_to_product(one) for one in node.args[:2])
         if node.target not in (*_RESHAPES, aten.mul.Tensor, aten.div.Tensor):
             return False
         node = node.args[0]

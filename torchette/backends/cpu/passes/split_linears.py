@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.cpu.passes.constants import Pack, Weights
-from torchette.exir.graph import call, calls, note, replace
+from torchette.exir.graph import call, calls, note, replace, same_shape
 
 aten = torch.ops.aten
 
@@ -48,8 +48,9 @@ def split_linears(program: ExportedProgram) -> ExportedProgram:
             val = val.new_empty([*val.shape[:-1], last - first])
             layer = call(node, aten.linear.default, tuple(args), val=val, like=node)
             shape = list(part.meta["val"].shape)
-            result = call(node, aten.view_copy.default, (layer, shape), val=part.meta["val"], like=part)
-            replace(program, part, result)
+            if not same_shape(shape, val.shape):
+                layer = call(node, aten.view_copy.default, (layer, shape), val=part.meta["val"], like=part)
+            replace(program, part, layer)
         count += 1
     if count:
         note(program, f"{count} linear layers became one for each part that is read")
@@ -80,6 +81,20 @@ def _parts(node: Node) -> list[_Part]:
     parts = []
     for user in source.users:
         given = [*user.args[1:], *[None] * 4]
+        if user.target is aten.split_with_sizes_copy.default:
+            if (given[1] or 0) % source.meta["val"].dim() != dim or user.kwargs:  # type: ignore[operator]
+                return []
+            ends_of = list(itertools.accumulate(given[0], initial=0))  # type: ignore[arg-type]
+            for result in user.users:
+                place = result.args[1]
+                parts.append(_Part(ends_of[place] * step, ends_of[place + 1] * step, result))  # type: ignore[index, operator]
+            continue
+        if user.target is aten.select_copy.int:
+            if given[0] % source.meta["val"].dim() != dim:  # type: ignore[operator]
+                return []
+            first = given[1] % length  # type: ignore[operator]
+            parts.append(_Part(first * step, (first + 1) * step, user))
+            continue
         if user.target is not aten.slice_copy.Tensor or (given[0] or 0) % source.meta["val"].dim() != dim:  # type: ignore[operator]
             return []
         first, last = given[1] or 0, given[2] if given[2] is not None else length
