@@ -230,7 +230,8 @@ def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[st
         parts += compiler if name in OURS else [importlib.metadata.version("executorch")] * side.native
         folder = FOLDER / model / f"{name}-{_hash(*parts)}"
         file, failed = folder / side.file, folder / "failed"
-        if not file.exists() and not failed.exists():
+        # What ours fails at may lie in a build that is not finished; another engine takes minutes to fail again.
+        if not file.exists() and (name in OURS or not failed.exists()):
             _progress(f"{model}: converting for {name}")
             folder.mkdir(parents=True, exist_ok=True)
             command = [_python(name), *worker, "convert", name, model, file]
