@@ -144,6 +144,7 @@ def test_types_and_nodes_that_a_graph_cannot_have() -> None:
     assert "77" in _refused(changed(unknown_value))
 
 
+@of_the_library
 def test_threads_that_cannot_be() -> None:
     registry = Runtime.get().backend_registry
     if not registry.is_available("XnnpackBackend"):

@@ -113,7 +113,7 @@ def _by_hand(weights: Weights, root: Node) -> _Norm | None:
         source, shape = _mean_of(spread)
         if source is None or _squared(weights, source) is not x:
             return None
-        if centre is not None and _mean_of(x.args[1]) != (centre, shape):
+        if centre is not None and (x is None or _mean_of(x.args[1]) != (centre, shape)):
             centre = None
     x = centre if centre is not None else x
     val = x.meta["val"]
