@@ -17,7 +17,7 @@ from torchette.exir.graph import call, graph_modules, is_dense, note, replace, s
 
 aten = torch.ops.aten
 
-# What a program has at most: torchette/kernels/cpu/chain.h.
+# What a program has at most: torchette/kernels/cpu/chain_program.h.
 _INPUTS, _NUMBERS, _INSTRUCTIONS = 16, 16, 48
 
 # Calls whose operands are tensors or numbers, all of them, and what they are called in a program.
