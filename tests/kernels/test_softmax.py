@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.kernel_call import check
+from tests.kernels.kernel_call import check, run
 
 FUNCTIONS = {
     "aten::_softmax.out": torch.ops.aten._softmax,
@@ -32,6 +32,15 @@ def test_rows(name: str, n: int) -> None:
 def test_every_dimension(name: str, shape: tuple[int, ...]) -> None:
     for dim in range(-len(shape), len(shape)):
         softmax(name, torch.randn(shape) * 3, dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_bits_are_those_of_one_thread(name: str, dim: int, dtype: torch.dtype) -> None:
+    x = torch.randn(5, 7, 37, dtype=dtype)
+    (alone,) = run(name, x, dim, False, like=[x])
+    for threads in (2, 3):
+        assert torch.equal(run(name, x, dim, False, like=[x], threads=threads)[0], alone)
 
 
 def test_zero_dimensions_and_no_elements(name: str) -> None:

@@ -12,6 +12,8 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 constexpr float kLowest = -__builtin_inff();
+// Elements that are worth a thread: some 20 microseconds.
+constexpr size_t kLeastWork = size_t{1} << 14;
 
 /// One contiguous row of n > 0.
 template <bool kLog>
@@ -113,19 +115,23 @@ static Error softmax(Context& context, const Tensor& self, int64_t dim, bool hal
     TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
     const T* x = from.data<T>();
     T* y = to.data<T>();
-    for (size_t o = 0; o < outer; ++o, x += n * inner, y += n * inner) {
-      if constexpr (kScalarType<T> == ScalarType::Float) {
-        if (inner == 1) {
-          softmax_row<kLog>(x, y, n);
-          continue;
+    // Rows, or vectors of neighbouring columns, or single columns: each by itself.
+    const size_t width = kScalarType<T> == ScalarType::Float && inner > 1 ? size_t{kLanes} : size_t{1};
+    const size_t lines = (inner + width - 1) / width;
+    context.parallel_for(outer * lines, kLeastWork / (n * width) + 1, [&](size_t begin, size_t end, size_t) {
+      for (size_t i = begin; i < end; ++i) {
+        const size_t column = i % lines * width, at = i / lines * n * inner + column;
+        if constexpr (kScalarType<T> == ScalarType::Float) {
+          if (inner == 1)
+            softmax_row<kLog>(x + at, y + at, n);
+          else
+            softmax_columns<kLog>(x + at, y + at, n, static_cast<ptrdiff_t>(inner),
+                                  inner - column < width ? inner - column : width);
+        } else {
+          softmax_line<kLog>(x + at, y + at, n, inner);
         }
-        for (size_t j = 0; j < inner; j += kLanes)
-          softmax_columns<kLog>(x + j, y + j, n, static_cast<ptrdiff_t>(inner),
-                                inner - j < kLanes ? inner - j : kLanes);
-      } else {
-        for (size_t j = 0; j < inner; ++j) softmax_line<kLog>(x + j, y + j, n, inner);
       }
-    }
+    });
     return to.finish();
   });
 }
