@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,17 @@ PINNED_TORCH = "2.13.0"
 os.environ.setdefault("TORCHETTE_CACHE", str(Path(__file__).resolve().parents[1] / ".torchette" / "cache"))
 # The cmake and ninja that `./dev setup` installed and built with, also where the system has none.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+@pytest.fixture(scope="module")
+def portable_plan() -> Iterator[None]:
+    """For tests that speak of torch's own operators, one instruction each: "auto" means "portable" while they run. What the
+    engine makes of a model is held by tests/backends/cpu."""
+    from torchette import _compile
+
+    before, _compile.AUTO = _compile.AUTO, "portable"
+    yield
+    _compile.AUTO = before
 
 
 def pytest_report_header() -> str:

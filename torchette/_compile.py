@@ -403,7 +403,8 @@ def partitioners_of(backend: Any) -> list[Any]:
     """What a name, or a partitioner, stands for: "portable" for none."""
     if not isinstance(backend, str):
         return [backend]
-    return [] if backend == "portable" else [partitioner_named(AUTO if backend == "auto" else backend)]
+    name = AUTO if backend == "auto" else backend
+    return [] if name == "portable" else [partitioner_named(name)]
 
 
 def _by_method(calibration: Any, methods: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.export import export
 
+from tests.backends.xnnpack_cases import of_the_library
 from tests.building import built, run
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner

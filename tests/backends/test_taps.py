@@ -13,17 +13,16 @@ import pytest
 import torch
 from torch.export import export
 
+from tests.backends.xnnpack_cases import of_the_library
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.exir import to_edge_transform_and_lower
 from torchette.exir.graph import constants
 from torchette.format import etdump
-from torchette.runtime import BackendRegistry, Runtime
+from torchette.runtime import Runtime
 from torchette.schema import DTYPES
 
-needs_xnnpack = pytest.mark.skipif(
-    "XnnpackBackend" not in BackendRegistry().registered_backend_names, reason="built without XNNPACK"
-)
+needs_xnnpack = of_the_library
 
 
 class Images(torch.nn.Module):

@@ -145,6 +145,6 @@ def test_webassembly_is_given_what_needs_no_threads():
                 left.append(toolchain.ROOT / name)
     assert {"module.cpp", "file_data_loader.h", "method.h"} <= {path.name for path in seen}
     host = [unit.source.name for unit in library.extension_units(targets.find("host"), ())]
-    assert {"method_threads.cpp", "parallel_method.cpp", "thread_pool.cpp"} == {*host} - {
-        path.name for path in seen
-    }
+    assert {"kernel_threads.cpp", "method_threads.cpp", "parallel_method.cpp", "thread_pool.cpp"} == {
+        *host
+    } - {path.name for path in seen}

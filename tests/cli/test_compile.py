@@ -14,6 +14,8 @@ import torch
 
 from torchette.cli import main
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 Capture = pytest.CaptureFixture[str]
 
 

@@ -11,6 +11,8 @@ import pytest
 from torchette.cli import main
 from torchette.format import pte
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 @pytest.fixture
 def model(folder: Path) -> str:

@@ -25,7 +25,10 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "dev"
 CC, CXX = os.environ.get("CC", "gcc"), os.environ.get("CXX", "g++")
 
-pytestmark = pytest.mark.skipif(shutil.which(CC) is None or shutil.which(CXX) is None, reason="no compiler")
+pytestmark = [
+    pytest.mark.skipif(shutil.which(CC) is None or shutil.which(CXX) is None, reason="no compiler"),
+    pytest.mark.usefixtures("portable_plan"),
+]
 
 MAIN = """\
 #include <cstdio>

@@ -10,6 +10,8 @@ import pytest
 
 from torchette.cli import main
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 @pytest.fixture
 def model(folder: Path) -> str:

@@ -25,7 +25,7 @@ from torchette.exir.config import DynamicMemoryPlanningMode, ExecutorchBackendCo
 from torchette.format import pte
 from torchette.runtime import operator_names
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.usefixtures("portable_plan")]
 
 
 def saved(model: Any, inputs: Any, folder: Path, **more: Any) -> Path:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402

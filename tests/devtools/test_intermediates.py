@@ -16,6 +16,8 @@ from torchette.devtools.intermediates import Value, chosen, intermediates
 from torchette.errors import ExecutionError, InputError
 from torchette.runtime import Intermediate, Method, Runtime
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 def _info() -> MethodInfo:
     lines = [[FrameInfo("net.py", line, "forward", "")] for line in (7, 8)]

@@ -20,6 +20,8 @@ from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.targets import PROCESSORS, processor
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 class Net(torch.nn.Module):
     def __init__(self) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402

@@ -115,7 +115,7 @@ def test_a_shape_that_the_file_does_not_fix_is_told_or_unknown() -> None:
     assert _of(method) == []
     sizes = {method.inputs[0].index: (5, 8), method.outputs[0].index: (5, 4)}
     ((_, found),) = _of(method, sizes)
-    assert found == Work(2 * 5 * 8 * 4, 4 * (8 * 16 + 4 + 5 * 8 + 5 * 4))
+    assert found == Work(2 * 5 * 8 * 4, 4 * (8 * 4 + 4 + 5 * 8 + 5 * 4))
 
 
 def test_the_table_names_operators_that_there_are() -> None:

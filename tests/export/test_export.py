@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.backends.xnnpack_cases import of_the_library
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XNNPACKRecipeProvider, XNNPackRecipeType
 from torchette.errors import ExportError, InputError, InputTypeError, TrainModeError
@@ -30,12 +31,8 @@ from torchette.export import (
 )
 from torchette.export.recipe_registry import RecipeRegistry
 from torchette.export.stages import PipelineArtifact
-from torchette.runtime import Runtime
 
-there = pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
-    reason="this build has no XNNPACK: ./dev xnnpack",
-)
+there = of_the_library
 
 
 class _Net(nn.Module):

@@ -11,6 +11,8 @@ import pytest
 
 from tests.building import built, run
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402

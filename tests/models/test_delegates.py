@@ -8,18 +8,15 @@ import statistics
 
 import pytest
 
+from tests.backends.xnnpack_cases import of_the_library
 from tests.models import architectures, delegates
-from torchette.runtime import Runtime
 
 # Two amplify rounding, in any order of additions, beyond the bar that the others keep: see docs/zoo.md.
 TOLERANCE = 3e-4
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
-    reason="this build has no XNNPACK: ./dev xnnpack",
-)
+@of_the_library
 @pytest.mark.parametrize("name", architectures.NAMES)
 def test_delegate_calls(name: str) -> None:
     if importlib.util.find_spec(name.partition("/")[0]) is None:

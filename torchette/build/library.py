@@ -131,7 +131,11 @@ def _selection_header(selection: Selection, source: Path | None) -> Path:
 
 def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
     """The conveniences above the core: files, malloc, Module, and threads, except in WebAssembly."""
-    left_out = ("method_threads", "parallel_method", "thread_pool") if target.kind == "wasm" else ()
+    left_out = (
+        ("kernel_threads", "method_threads", "parallel_method", "thread_pool")
+        if target.kind == "wasm"
+        else ()
+    )
     sources = sorted((PACKAGE / "extension").glob("*.cpp"))
     return [Unit(source, common) for source in sources if source.stem not in left_out]
 

@@ -105,9 +105,14 @@ def _window(call: _Call) -> int:
     return math.prod(call.result) * math.prod(kernel * rank if len(kernel) == 1 else kernel)
 
 
-def _filters(first: int, last: int | None) -> Callable[[_Call], int]:
-    """A multiply-add for each result and each place of a filter; which dimensions of the filters those are."""
-    return lambda call: 2 * math.prod(call.result) * math.prod(call.sizes(1)[first:last])
+def _filters(more: int) -> Callable[[_Call], int]:
+    """A multiply-add for each result and each place of a packed filter; a cut one has no dimension of panels."""
+
+    def count(call: _Call) -> int:
+        filters = call.sizes(1)
+        return 2 * math.prod(call.result) * math.prod(filters[len(filters) - len(call.sizes(0)) + more : -1])
+
+    return count
 
 
 def _convolution(call: _Call) -> int:
@@ -134,8 +139,8 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "aten::baddbmm": _product(1),
     "aten::convolution": _convolution,
     "cpu::linear": _product(0),
-    "cpu::convolution": _filters(2, -1),
-    "cpu::depthwise": _filters(1, -1),
+    "cpu::convolution": _filters(0),
+    "cpu::depthwise": _filters(1),
     "cpu::attention": _attention,
     "cpu::rotary": _each(3),
     # mean 1, variance 3, and the result with weight and bias 4

@@ -3,7 +3,6 @@
 // caller takes parts too and waits for no worker that has not taken one: who wakes too late finds the loop closed.
 #include "torchette/extension/kernel_threads.h"
 
-#ifndef __wasm__
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -20,16 +19,8 @@
 #include <set>
 #include <string>
 #endif
-#endif
 
 namespace torchette::extension {
-
-#ifdef __wasm__
-
-size_t physical_cores() { return 1; }
-Threads* kernel_threads(size_t) { return nullptr; }
-
-#else
 
 namespace {
 
@@ -188,8 +179,6 @@ size_t physical_cores() {
 #endif
   return std::max(1u, std::thread::hardware_concurrency());
 }
-
-#endif
 
 size_t default_num_threads() { return num_threads_is_set() ? num_threads() : physical_cores(); }
 

@@ -230,14 +230,18 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   }
   MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
   loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
+#ifdef __wasm__  // has no threads
+  const NumThreadsScope scope(num_threads_);
+#else
   const NumThreadsScope scope(num_threads_ != 0 ? num_threads_ : default_num_threads());
+#endif
   Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer, data_map_.get());
   if (!method.ok()) return method.error();
   loaded->method = std::make_unique<Method>(std::move(*method));
-#ifndef __wasm__  // WebAssembly has no threads
+#ifndef __wasm__
   loaded->threads = MethodThreads::make(*loaded->method, num_threads());
-#endif
   loaded->method->set_threads(kernel_threads(num_threads()));
+#endif
   for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {
     if (!loaded->method->output_needs_memory(i)) continue;
     const Result<TensorInfo> info = meta->output_tensor_meta(i);

@@ -17,6 +17,8 @@ from torchette.devtools.diff import compare
 from torchette.errors import FormatError, InputError
 from torchette.exir.passes import fuse_linear as pass_file
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 class Dynamic(nn.Module):
     def __init__(self) -> None:

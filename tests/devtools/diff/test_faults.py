@@ -9,6 +9,8 @@ import torch
 from tests.devtools.diff import faults
 from torchette.devtools.diff import compare
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 @pytest.mark.parametrize("kind", faults.CLASSES)
 def test_injected_faults_are_named(kind: str) -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import torchette
+from tests.backends.xnnpack_cases import of_the_library
 from torchette.backends.null import preprocess
 from torchette.devtools.diff import compare
 from torchette.devtools.diff.taps import first_departing, tappable, tapped
-from torchette.runtime import Runtime
 
 
 class Sums(nn.Module):
@@ -53,10 +53,7 @@ def test_the_operator_inside_that_departs_is_named(monkeypatch: pytest.MonkeyPat
     assert result.first.node == "mul"
 
 
-@pytest.mark.skipif(
-    not Runtime.get().backend_registry.is_available("XnnpackBackend"),
-    reason="this build has no XNNPACK: ./dev xnnpack",
-)
+@of_the_library
 def test_xnnpack() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 torch = pytest.importorskip("torch")
 
 from torch.export import export  # noqa: E402
@@ -27,6 +29,7 @@ from torchette.extension.pybindings.portable_lib import (  # noqa: E402
     _load_for_executorch_from_bundled_program,
 )
 
+from tests.backends.xnnpack_cases import of_the_library
 from torchette.devtools import BundledProgram, Inspector, generate_etrecord, parse_etrecord  # noqa: E402
 from torchette.devtools.inspector import Table  # noqa: E402
 from torchette.devtools.inspector.numerical_comparator import NumericalComparatorBase  # noqa: E402
@@ -273,11 +276,10 @@ def test_parts_of_a_backend_lead_to_the_model(tmp_path: Path) -> None:
         assert first.source.startswith("activation.py") or first.source.startswith("test_inspector.py:")
 
 
+@of_the_library
 def test_xnnpack_s_parts_lead_to_the_model(tmp_path: Path) -> None:
     from torchette.backends.xnnpack import XnnpackPartitioner
 
-    if not Runtime.get().backend_registry.is_available("XnnpackBackend"):
-        pytest.skip("the runtime is built without XNNPACK")
     edge = to_edge_transform_and_lower(
         export(Net().eval(), (X,)), partitioner=[XnnpackPartitioner()], generate_etrecord=True
     )

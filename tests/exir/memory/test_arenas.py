@@ -14,6 +14,8 @@ from torchette.errors import InputError, PlanError
 from torchette.exir import ExecutorchBackendConfig, to_edge
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 class Wide(torch.nn.Module):
     """A wide tensor that is used once, and narrow ones that are used often."""

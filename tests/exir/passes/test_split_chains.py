@@ -15,6 +15,8 @@ from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.format import pte
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 class Branches(nn.Module):
     def __init__(self, function: Callable[[Branches, Tensor], Tensor | tuple[Tensor, ...]]) -> None:

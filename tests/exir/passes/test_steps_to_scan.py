@@ -19,6 +19,8 @@ from torchette.exir.graph import calls
 from torchette.exir.passes.steps_to_scan import LONG
 from torchette.runtime import Runtime
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 FORMS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "lstm": (nn.LSTM, {}),
     "lstm of all": (nn.LSTM, {"num_layers": 3, "bidirectional": True, "batch_first": True, "proj_size": 3}),

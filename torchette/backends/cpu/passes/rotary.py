@@ -69,8 +69,10 @@ def _is_half_turned(node: Any, x: Node) -> bool:
     """cat(-x2, x1) of the two halves of the last dimension."""
     if not isinstance(node, Node) or node.target is not aten.cat.default:
         return False
-    last, size = x.meta["val"].dim() - 1, x.meta["val"].shape[-1]
-    parts = node.args[0]
+    last, parts = x.meta["val"].dim() - 1, node.args[0]
+    if last < 0:
+        return False
+    size = x.meta["val"].shape[-1]
     if len(parts) != 2 or len(node.args) < 2 or node.args[1] not in (-1, last) or not isinstance(size, int):  # type: ignore[arg-type]
         return False
     negated, first = parts  # type: ignore[misc]
