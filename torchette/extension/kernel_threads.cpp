@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Workers wait for the next loop in a short spin, since kernels follow each other in microseconds, and then sleep. The
-// caller takes parts too and waits for no worker that has not taken one: who wakes too late finds the loop closed.
+// Workers wait for the next loop in a short spin, since kernels follow each other in microseconds, and then
+// sleep. The caller takes parts too and waits for no worker that has not taken one: who wakes too late finds
+// the loop closed.
 #include "torchette/extension/kernel_threads.h"
 
 #include <algorithm>
@@ -165,7 +166,8 @@ size_t physical_cores() {
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
       if (!CPU_ISSET(cpu, &mask)) continue;
       // Processors of one core name the same siblings.
-      const std::string path = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
+      const std::string path =
+          "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
       std::string siblings = std::to_string(cpu);
       if (FILE* file = std::fopen(path.c_str(), "r"); file != nullptr) {
         char text[256];

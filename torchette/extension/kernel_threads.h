@@ -11,7 +11,8 @@ size_t physical_cores();
 /// What num_threads() says where somebody has, else the physical cores.
 size_t default_num_threads();
 
-/// Up to `count` threads of the pool, the caller's included, which lasts as long as the process; null for 0 and
+/// Up to `count` threads of the pool, the caller's included, which lasts as long as the process; null for 0
+/// and
 /// 1. One loop runs at a time: a loop inside of another, or of another thread at the same
 /// time, runs on its caller alone, so nobody waits for anybody and no core has two.
 Threads* kernel_threads(size_t count);

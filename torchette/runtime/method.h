@@ -137,8 +137,8 @@ class Method : private MethodParts {
   /// How often one execution may jump back, over all loops: it bounds what a file can make of an execution,
   /// since between two jumps back each instruction runs once. 2^32 - 1 where it is not set.
   void set_max_turns(uint32_t turns) { max_turns_ = turns; }
-  /// Gives kernels threads for their loops (Context::parallel_for); null, as at first, takes them away. They must
-  /// outlive the method. Results are the same, bit by bit.
+  /// Gives kernels threads for their loops (Context::parallel_for); null, as at first, takes them away. They
+  /// must outlive the method. Results are the same, bit by bit.
   void set_threads(Threads* threads) { threads_ = threads; }
   /// Forgets a started stepwise execution, and a cancel() that came too late for the last one.
   Error reset_execution();

@@ -14,7 +14,7 @@
 namespace torchette {
 namespace {
 
-size_t set_count = 0;  // nobody has said
+size_t set_count = 0;                             // nobody has said
 TORCHETTE_THREAD_LOCAL size_t loading_count = 0;  // 0: the one above
 
 }  // namespace

@@ -9,10 +9,9 @@
 
 namespace torchette {
 
-/// Of methods that are loaded from now on, by any thread; where nobody has said, 1, or what stands above the core
-/// takes: default_num_threads() of torchette/extension/kernel_threads.h. A backend uses
-/// as many, at most one for each processor, unless an option of its own says how many. Error: InvalidArgument
-/// (0).
+/// Of methods that are loaded from now on, by any thread; where nobody has said, 1, or what stands above the
+/// core takes: default_num_threads() of torchette/extension/kernel_threads.h. A backend uses as many, at most
+/// one for each processor, unless an option of its own says how many. Error: InvalidArgument (0).
 Error set_num_threads(size_t count);
 /// What the method that this thread is loading may use; asked when nothing is loaded, what was set.
 size_t num_threads();

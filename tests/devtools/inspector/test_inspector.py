@@ -29,7 +29,7 @@ from torchette.extension.pybindings.portable_lib import (  # noqa: E402
     _load_for_executorch_from_bundled_program,
 )
 
-from tests.backends.xnnpack_cases import of_the_library
+from tests.backends.xnnpack_cases import of_the_library  # noqa: E402
 from torchette.devtools import BundledProgram, Inspector, generate_etrecord, parse_etrecord  # noqa: E402
 from torchette.devtools.inspector import Table  # noqa: E402
 from torchette.devtools.inspector.numerical_comparator import NumericalComparatorBase  # noqa: E402

@@ -2,7 +2,6 @@
 // cpu::chain: torchette/backends/cpu/operators/chain.py. The program runs over one block of elements after
 // the other; what it computes in between stays in the L1 cache.
 #include "torchette/kernels/cpu/chain_program.h"
-
 #include "torchette/kernels/cpu/operands.h"
 #include "torchette/kernels/cpu/panels.h"
 

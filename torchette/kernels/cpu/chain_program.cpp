@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The operations of cpu::chain, and its programs as the file has them: any text may come.
 #include "torchette/kernels/cpu/chain_program.h"
+
 #include "torchette/kernels/cpu/epilogue.h"
 
 namespace torchette {
