@@ -239,9 +239,8 @@ def test_a_wrong_pass_is_named():
 def test_compile_is_a_thin_layer_over_to_edge():
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
     staged = to_edge(torch.export.export(module, (X,))).to_executorch()
-    one_call = torchette.compile(
-        module, (X,), config=ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
-    )
+    config = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+    one_call = torchette.compile(module, (X,), backend="portable", config=config)
     assert bytes(one_call) == staged.buffer
 
 

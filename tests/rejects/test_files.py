@@ -15,6 +15,8 @@ import torchette
 from torchette import cli
 from torchette.errors import FormatError, ModelNotFoundError, RuntimeLoadError
 
+pytestmark = pytest.mark.usefixtures("portable_plan")
+
 
 @pytest.fixture(scope="module")
 def file() -> bytes:

@@ -266,12 +266,17 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
   if (fold != Fold::none) {
     TORCHETTE_CHECK(rank > 0, InvalidArgument, "chain: numbers have no last dimension to fold");
     length = static_cast<size_t>(sizes[rank - 1]);
-    TORCHETTE_CHECK(length > 0, InvalidArgument, "chain: the last dimension is empty, nothing to fold");
+    TORCHETTE_CHECK(length > 0 || fold != Fold::max, InvalidArgument,
+                    "chain: the last dimension is empty and has no largest element");
     sizes[rank - 1] = 1;
     if (!keepdim) --rank;
   }
   TORCHETTE_TRY(check_result("chain", out, {sizes, rank}));
-  if (total == 0) return Error::Ok;
+  if (total == 0) {  // sums of nothing
+    float* const to = out.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < out.numel(); ++i) to[i] = fold == Fold::mean ? __builtin_nanf("") : 0.0f;
+    return Error::Ok;
+  }
 
   float vectors[kMaxNumbers * kLanes];
   for (size_t i = 0; i < numbers.size(); ++i)

@@ -66,6 +66,7 @@ class Weights:
 
     def add(self, name: str, tensor: torch.Tensor, like: Node) -> Node:
         """Stores a new tensor."""
+        tensor = tensor.contiguous()
         node = add_constant(self._program, name, tensor, like)
         self._stored[node] = tensor
         return node
