@@ -32,7 +32,14 @@ class Store:
         known = self._by_memory.get(memory)
         if known is not None:
             return known
-        data = tensor.detach().cpu().permute(tuple(dim_order)).contiguous().reshape(-1).view(torch.uint8)
+        data = (
+            tensor.detach()
+            .cpu()
+            .permute(tuple(dim_order))
+            .contiguous()
+            .as_strided((tensor.numel(),), (1,))
+            .view(torch.uint8)
+        )
         # Comparing everything with everything would read the weights many times, hashing them once: few have the
         # same length and the same bytes at both ends, and only those are compared.
         array = data.numpy()
