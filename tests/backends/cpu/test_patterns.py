@@ -281,6 +281,20 @@ def test_rows_that_another_mask_zeroes_stay_zero() -> None:
     check(forward, (*QKV, torch.ones(T, T, dtype=torch.bool), other), {"attention": 1})
 
 
+def test_a_mask_of_batch_and_heads_together_is_left_alone() -> None:
+    """As Bloom adds its positions, before it tells the heads apart."""
+
+    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        turned = k.transpose(-1, -2).reshape(B * H, D, T)
+        q, v = q.reshape(B * H, T, D), v.reshape(B * H, T, D)
+        scores = mask.baddbmm(q, turned, beta=1.0, alpha=D**-0.5).view(B, H, T, T)
+        return torch.bmm(scores.softmax(-1).view(B * H, T, T), v).view(B, H, T, D)
+
+    compiled = torchette.compile(Function(forward), args := (*QKV, torch.randn(B * H, 1, T)), backend="cpu")
+    torch.testing.assert_close(compiled(*args), forward(*args), rtol=1e-4, atol=1e-5)
+    assert "attention" not in engine_calls(compiled)
+
+
 # ---- queries, keys and values of one layer; gate and up; rotary positions ----
 
 
