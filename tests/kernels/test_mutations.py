@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import torchette
 from tests.building import built
 from tests.exir.graphs import Function
 from tests.extension.test_data_files import ours, theirs
@@ -105,6 +106,33 @@ def test_kernels_stay_inside_of_their_tensors(name: str, compiler: str, mutate: 
         program = torch.export.export(module.eval(), args)
         contents = exir.to_edge(program).to_executorch().buffer
     run_mutations(mutate, contents, tmp_path)
+
+
+def perception(convolution: nn.Module, depthwise: nn.Module, split: nn.Module, x: Tensor) -> Tensor:
+    y = F.max_pool2d(F.hardswish(convolution(x)), 2)
+    y = (y + depthwise(y)).flatten(2).transpose(1, 2)
+    q, k, v = split(F.layer_norm(y, (20,))).chunk(3, -1)
+    return y + F.scaled_dot_product_attention(q, k, v, is_causal=True) * F.gelu(q)
+
+
+def test_the_engine_stays_inside_of_its_panels(mutate: Path, tmp_path: Path) -> None:
+    layers = nn.ModuleList(
+        [nn.Conv2d(3, 20, 3), nn.Conv2d(20, 20, 3, padding=1, groups=20), nn.Linear(20, 60)]
+    )
+    module = Function(lambda x: perception(*layers, x))
+    module.layers = layers.requires_grad_(False)
+    program = torchette.compile(module.eval(), (torch.ones(1, 3, 8, 9),), backend="cpu")
+    found = {name.removeprefix("cpu::") for name in program.program.operators() if name.startswith("cpu::")}
+    wanted = {
+        "convolution.out",
+        "depthwise.out",
+        "linear.out",
+        "max_pool.out",
+        "attention.out",
+        "layer_norm.out",
+    }
+    assert wanted <= found
+    run_mutations(mutate, bytes(program), tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.pte")), ids=lambda path: path.stem)

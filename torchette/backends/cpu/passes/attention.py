@@ -68,6 +68,8 @@ class _Finder:
             )
         if isinstance(scores.mask, torch.Tensor) and softmax.graph is not self._program.graph:
             return _not(softmax, "its mask is a constant, for which a branch has no place")
+        if scores.mask is not None and not _broadcasts(scores.mask, value):
+            return _not(softmax, "its mask is one for batch and heads together")
         if value.dim() == 3 and self._as_4d(product.args[1], value) is None:
             return self._place_flat(softmax, product, scores, safe)
         query, turned = scores.product.args[:2]
@@ -415,6 +417,14 @@ def _leads_to_product(node: Node) -> bool:
             return False
         node = node.args[0]
     return False
+
+
+def _broadcasts(mask: Node | torch.Tensor, scores: torch.Tensor) -> bool:
+    shape = (mask if isinstance(mask, torch.Tensor) else mask.meta["val"]).shape
+    last = scores.shape[max(len(scores.shape) - len(shape), 0) :]
+    return len(last) == len(shape) and all(
+        same_size(size, 1) or same_size(size, wanted) for size, wanted in zip(shape, last, strict=True)
+    )
 
 
 def _shapes_fit(query: Node, key: Node, values: Node) -> bool:
