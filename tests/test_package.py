@@ -140,7 +140,7 @@ def test_the_installed_package_compiles_operators_and_models(wheel: Path, tmp_pa
         assert done.returncode == 0, done.stderr
         assert command[0] == "-m" or str(tmp_path / "site") in done.stdout
     sources = sorted((tmp_path / "generated").glob("*.cpp"))
-    assert {"net.cpp", "net_matmul.cpp"} <= {source.name for source in sources}
+    assert {"net.cpp", "net_linear.cpp"} <= {source.name for source in sources}
     flags = ("-std=c++17", "-O0", "-fwrapv", "-fsyntax-only")
     run(CXX, *flags, *sources)
 
