@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import torchette.backends.cpu.operators  # noqa: F401
 from tests.building import built
 from tests.kernels import samples
 from tests.kernels.test_table import NAMESPACES, OTHERS

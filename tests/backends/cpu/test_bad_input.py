@@ -54,7 +54,7 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("convolution", CONVOLUTION, 3, torch.ones(1, 3, 3, 19), "convolution: residual"),
     ("convolution", CONVOLUTION, 4, [-1, 1], "convolution: kernel 3, stride -1"),
     ("convolution", CONVOLUTION, 4, [0, 1], "convolution: kernel 3, stride 0"),
-    ("convolution", CONVOLUTION, 4, [1], "convolution: 1 strides"),
+    ("convolution", CONVOLUTION, 4, [1], "convolution: stride, padding and dilation have 1, 2 and 2"),
     ("convolution", CONVOLUTION, 5, [0, -1], "padding -1"),
     ("convolution", CONVOLUTION, 6, [2**40, 1], "dilation"),
     ("convolution", CONVOLUTION, 7, 21, "convolution: "),
@@ -65,14 +65,14 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("depthwise", DEPTHWISE, 3, torch.ones(1, 4, 3, 3), "depthwise: residual"),
     ("depthwise", DEPTHWISE, 4, [1, -2], "depthwise: kernel 3, stride -2"),
     ("depthwise", DEPTHWISE, 7, "none ", "no activation none "),
-    ("attention", ATTENTION, 1, torch.ones(1, 5, 2, 7), "attention: 2 heads of 8 for 2 heads of keys of 7"),
-    ("attention", ATTENTION, 1, torch.ones(1, 5, 0, 8), "attention: 2 heads"),
-    ("attention", ATTENTION, 2, torch.ones(1, 4, 2, 8), "attention: 2 heads"),
+    ("attention", ATTENTION, 1, torch.ones(1, 5, 2, 7), "attention: query has 2 heads of 8, key 2 heads of 7"),
+    ("attention", ATTENTION, 1, torch.ones(1, 5, 0, 8), "attention: query has 2 heads"),
+    ("attention", ATTENTION, 2, torch.ones(1, 4, 2, 8), "attention: query has 2 heads"),
     ("attention", ATTENTION, 3, torch.ones(4, 5), "attention: mask has 4 elements where 3"),
     ("attention", ATTENTION, 3, torch.ones(3, 5).int(), "attention: mask is of type"),
     ("layer_norm", NORM, 1, torch.ones(7), "layer_norm: weight"),
-    ("layer_norm", NORM, 3, [7], "layer_norm: dimension 1 has 8 elements, not 7"),
-    ("layer_norm", NORM, 3, [], "layer_norm: 0 dimensions"),
+    ("layer_norm", NORM, 3, [7], "layer_norm: dimension 1 of input has 8 elements, not 7"),
+    ("layer_norm", NORM, 3, [], "layer_norm: shape has 0 dimensions"),
 ]  # fmt: skip
 
 

@@ -270,7 +270,7 @@ Error describe(const Tensor& query, const Tensor& key, const Tensor& value, bool
           size(value, token) == a.keys && size(value, head) == a.groups &&
           (a.heads == 0 || (a.groups > 0 && a.heads % a.groups == 0)),
       InvalidArgument,
-      "attention: %d heads of %d for %d heads of keys of %d; keys and values have batch %d and %d, tokens "
+      "attention: query has %d heads of %d, key %d heads of %d; key and value have batch %d and %d, tokens "
       "%d and %d",
       static_cast<int>(a.heads), static_cast<int>(a.depth), static_cast<int>(a.groups),
       static_cast<int>(key.size(3)), static_cast<int>(key.size(0)), static_cast<int>(value.size(0)),

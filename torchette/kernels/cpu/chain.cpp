@@ -179,7 +179,7 @@ void fold_rows(const Chain& chain, Fold fold, size_t length, size_t first, size_
 Error broadcast_sizes(Span<const Tensor> inputs, SizesType* sizes, size_t& rank) {
   for (const Tensor& t : inputs) {
     const auto dim = static_cast<size_t>(t.dim());
-    TORCHETTE_CHECK(dim <= kMaxDim, InvalidArgument, "chain: an input has %d dimensions",
+    TORCHETTE_CHECK(dim <= kMaxDim, InvalidArgument, "chain: one of inputs has %d dimensions",
                     static_cast<int>(dim));
     for (; rank < dim; ++rank) {
       for (size_t d = rank; d > 0; --d) sizes[d] = sizes[d - 1];
@@ -189,7 +189,7 @@ Error broadcast_sizes(Span<const Tensor> inputs, SizesType* sizes, size_t& rank)
       SizesType& size = sizes[rank - dim + d];
       const auto own = static_cast<SizesType>(t.size(static_cast<ptrdiff_t>(d)));
       TORCHETTE_CHECK(own == size || own == 1 || size == 1, InvalidArgument,
-                      "chain: an input's dimension %d has %d elements, another's %d", static_cast<int>(d),
+                      "chain: one of inputs: dimension %d has %d elements, another's %d", static_cast<int>(d),
                       static_cast<int>(own), static_cast<int>(size));
       if (own != 1) size = own;
     }
@@ -233,9 +233,11 @@ Shape merge(Input* inputs, size_t count, const SizesType* sizes, size_t rank) {
 
 Error check_inputs(Span<const Tensor> inputs, ScalarType type) {
   for (const Tensor& t : inputs) {
-    TORCHETTE_CHECK(t.scalar_type() == type, InvalidType, "chain: an input is of type %d, not %d",
+    TORCHETTE_CHECK(t.scalar_type() == type, InvalidType,
+                    "chain: one of inputs or conditions is of type %d, not %d",
                     static_cast<int>(t.scalar_type()), static_cast<int>(type));
-    TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "chain: an input is not contiguous");
+    TORCHETTE_CHECK(is_contiguous(t), InvalidArgument,
+                    "chain: one of inputs or conditions is not contiguous");
   }
   return Error::Ok;
 }

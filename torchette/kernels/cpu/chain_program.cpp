@@ -109,7 +109,7 @@ Error Program::operand(Span<const char> word, uint8_t& value) const {
     }
     before += kind.count;
   }
-  TORCHETTE_CHECK(false, InvalidArgument, "chain: instruction %d has no such operand as '%.*s'",
+  TORCHETTE_CHECK(false, InvalidArgument, "chain: program: instruction %d has no such operand as '%.*s'",
                   static_cast<int>(length), static_cast<int>(word.size()), word.data());
 }
 
@@ -130,8 +130,8 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
     for (const Operation& operation : kOperations)
       if (is_word(name, operation.name)) found = &operation;
     TORCHETTE_CHECK(found != nullptr && length < kMaxInstructions, InvalidArgument,
-                    "chain: instruction %d, '%.*s', is unknown or one too many", static_cast<int>(length),
-                    static_cast<int>(name.size()), name.data());
+                    "chain: program: instruction %d, '%.*s', is unknown or one too many",
+                    static_cast<int>(length), static_cast<int>(name.size()), name.data());
     Instruction& instruction = instructions[length];
     instruction = {found, {}, 0};
     for (uint8_t i = 0; i < found->arity; ++i)

@@ -33,8 +33,9 @@ inline Error read_window(const char* op, const Tensor& input, const SizesType* k
   const int spatial = static_cast<int>(input.dim()) - 2;
   const size_t count = static_cast<size_t>(spatial);
   TORCHETTE_CHECK(stride.size() == count && padding.size() == count && dilation.size() == count,
-                  InvalidArgument, "%s: %d strides, %d paddings and %d dilations for %d spatial dimensions",
-                  op, static_cast<int>(stride.size()), static_cast<int>(padding.size()),
+                  InvalidArgument,
+                  "%s: stride, padding and dilation have %d, %d and %d elements for %d dimensions", op,
+                  static_cast<int>(stride.size()), static_cast<int>(padding.size()),
                   static_cast<int>(dilation.size()), spatial);
   window.spatial = spatial;
   window.batch = static_cast<size_t>(input.size(0));
@@ -69,7 +70,7 @@ inline Error describe_window(const char* op, const Tensor& input, const SizesTyp
     const int64_t step = window.stride[d], before = window.in[d] + window.padding[d];
     const int64_t reach = (window.kernel[d] - 1) * window.dilation[d] + 1;
     const int64_t room = before + window.padding[d] - reach;
-    TORCHETTE_CHECK(room >= 0, InvalidArgument, "%s: a window of %lld over %lld elements", op,
+    TORCHETTE_CHECK(room >= 0, InvalidArgument, "%s: a window of %lld over %lld elements of input", op,
                     static_cast<long long>(reach), static_cast<long long>(before + window.padding[d]));
     int64_t places = (ceil ? room + step - 1 : room) / step + 1;
     // A window that begins behind the image and the padding before it is none.

@@ -74,13 +74,13 @@ Error describe_pool(const char* op, const Tensor& input, Span<const int64_t> ker
                     Span<const int64_t> stride, Span<const int64_t> padding, Span<const int64_t> dilation,
                     bool ceil, Window& w, Tensor& out) {
   TORCHETTE_CHECK(kernel.size() <= 3 && static_cast<ptrdiff_t>(kernel.size()) == input.dim() - 2,
-                  InvalidArgument, "%s: a window of %d dimensions for an input of %d", op,
+                  InvalidArgument, "%s: kernel has %d dimensions for an input of %d", op,
                   static_cast<int>(kernel.size()), static_cast<int>(input.dim()));
   SizesType window[3];
   for (size_t d = 0; d < kernel.size(); ++d) {
     TORCHETTE_CHECK(
         kernel[d] >= 1 && kernel[d] <= INT32_MAX && d < padding.size() && 2 * padding[d] <= kernel[d],
-        InvalidArgument, "%s: a window of %lld with such a padding", op, static_cast<long long>(kernel[d]));
+        InvalidArgument, "%s: kernel of %lld with such a padding", op, static_cast<long long>(kernel[d]));
     window[d] = static_cast<SizesType>(kernel[d]);
   }
   TORCHETTE_TRY(describe_window(op, input, window, stride, padding, dilation, ceil, w));
@@ -143,7 +143,7 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& input, Span<c
   for (size_t d = 3 - spatial; d < 3; ++d) {
     const int64_t size = output_size[d - (3 - spatial)];
     TORCHETTE_CHECK(size > 0 && size <= INT32_MAX && w.in[d] > 0, InvalidArgument,
-                    "adaptive_avg_pool: from a size of %d to %lld", static_cast<int>(w.in[d]),
+                    "adaptive_avg_pool: input has a size of %d, output_size %lld", static_cast<int>(w.in[d]),
                     static_cast<long long>(size));
     w.out[d] = static_cast<ptrdiff_t>(size);
   }

@@ -51,12 +51,13 @@ Error norm(Context& context, const char* op, const Tensor& input, const Optional
   TORCHETTE_TRY(check_floats(op, input, "input"));
   const auto rank = static_cast<size_t>(input.dim());
   TORCHETTE_CHECK(shape.size() >= 1 && shape.size() <= rank, InvalidArgument,
-                  "%s: %d dimensions to normalize of %d", op, static_cast<int>(shape.size()),
+                  "%s: shape has %d dimensions, input %d", op, static_cast<int>(shape.size()),
                   static_cast<int>(rank));
   size_t n = 1;
   for (size_t d = 0; d < shape.size(); ++d) {
     const int64_t size = input.size(static_cast<ptrdiff_t>(rank - shape.size() + d));
-    TORCHETTE_CHECK(shape[d] == size, InvalidArgument, "%s: dimension %d has %lld elements, not %lld", op,
+    TORCHETTE_CHECK(shape[d] == size, InvalidArgument,
+                    "%s: dimension %d of input has %lld elements, not %lld", op,
                     static_cast<int>(rank - shape.size() + d), static_cast<long long>(size),
                     static_cast<long long>(shape[d]));
     n *= static_cast<size_t>(size);

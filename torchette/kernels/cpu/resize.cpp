@@ -71,7 +71,7 @@ static Error resize_out(Context& context, const Tensor& input,
                            : scaled >= 1 && scaled <= INT32_MAX ? static_cast<int64_t>(scaled)
                                                                 : 0;
     TORCHETTE_CHECK(wanted > 0 && wanted <= INT32_MAX && size > 0, InvalidArgument,
-                    "resize: from a size of %d to %lld", static_cast<int>(size),
+                    "resize: input has a size of %d, the result %lld", static_cast<int>(size),
                     static_cast<long long>(wanted));
     sizes[d + 1] = static_cast<SizesType>(wanted);
     in[front + d] = static_cast<size_t>(size);

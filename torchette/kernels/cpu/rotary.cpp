@@ -33,7 +33,8 @@ static Error rotary_out(Context& context, const Tensor& input, const Tensor& cos
   for (const Tensor* angles : {&cos, &sin})
     TORCHETTE_CHECK(angles->dim() == 3 && (angles->size(0) == 1 || angles->size(0) == input.size(0)) &&
                         angles->size(1) == input.size(1) && angles->size(2) == input.size(3),
-                    InvalidArgument, "rotary: angles of %d dimensions for %d tokens of %d",
+                    InvalidArgument,
+                    "rotary: cos or sin has %d dimensions, or other sizes than input with %d tokens of %d",
                     static_cast<int>(angles->dim()), static_cast<int>(input.size(1)),
                     static_cast<int>(input.size(3)));
   TORCHETTE_TRY(check_result("rotary", out, input.sizes()));
