@@ -165,11 +165,17 @@ def overwritable(node: Node) -> list[Node]:
     """The operands in whose bytes a call may write its result, if nothing else reads them then or later."""
     target = node.meta.get("functional", node.target)
     if target in OVERWRITABLE:
-        given = [argument(node, name) for name in OVERWRITABLE[target]]
-        return [one for one in torch.utils._pytree.tree_leaves(given) if isinstance(one, Node)]
+        given = _nodes_in([argument(node, name) for name in OVERWRITABLE[target]])
+        every = _nodes_in((node.args, node.kwargs))
+        # One that is another argument, too, is read by that in another order: x + convolution(x).
+        return [one for one in given if every.count(one) == given.count(one)]
     if target in PARTIAL_UPDATES:
         return [node.args[0]] if isinstance(node.args[0], Node) else []
     return node.all_input_nodes if is_pointwise(target) else []
+
+
+def _nodes_in(arguments: Any) -> list[Node]:
+    return [one for one in torch.utils._pytree.tree_leaves(arguments) if isinstance(one, Node)]
 
 
 @functools.cache

@@ -64,17 +64,28 @@ def test_a_residual_that_is_read_later_stays() -> None:
     check(Twice().eval(), torch.randn(5, 8))
 
 
-def test_a_residual_that_is_also_the_input_stays() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "shape"),
+    [
+        (nn.Linear(8, 40), nn.Linear(40, 40), (50, 8)),
+        (nn.Conv2d(3, 20, 3), nn.Conv2d(20, 20, 3, padding=1), (1, 3, 12, 12)),
+        (nn.Conv2d(3, 20, 3), nn.Conv2d(20, 20, 3, padding=1, groups=20), (1, 3, 12, 12)),
+    ],
+    ids=["linear", "convolution", "depthwise"],
+)
+def test_a_residual_that_is_also_the_input_stays(
+    first: nn.Module, second: nn.Module, shape: tuple[int, ...]
+) -> None:
     class Self(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second = nn.Linear(8, 40), nn.Linear(40, 40)
+            self.first, self.second = first, second
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.first(x)
-            return torch.sigmoid(self.second(x) + x)
+            return torch.softmax(self.second(x) + x, -1)  # the sum is planned, it is no output
 
-    check(Self().eval(), torch.randn(5, 8))
+    check(Self().eval(), torch.randn(shape))
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(37), nn.RMSNorm(37, eps=1e-6)])
