@@ -62,7 +62,6 @@ class MethodParts : protected Traced {
   size_t plan_;
   MemoryManager* memory_;
   const NamedDataMap* external_;  // null where there is none
-  Threads* threads_ = nullptr;    // null: the one that executes is alone
   Span<Value> values_;
   uint8_t* flags_ = nullptr;  // of each value
   Span<Instruction> instructions_;
@@ -74,7 +73,8 @@ class MethodParts : protected Traced {
   size_t next_ = 0;       // instruction
   bool any_unbacked_ = false;
   uint32_t max_turns_ = UINT32_MAX;
-  uint32_t turns_left_;  // of the execution that runs
+  uint32_t turns_left_;         // of the execution that runs
+  Threads* threads_ = nullptr;  // null: the one that executes is alone
 #if TORCHETTE_EVENT_TRACER
   Span<const Kernel*> kernels_;  // of each operator that the file names
 #endif
