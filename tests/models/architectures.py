@@ -289,8 +289,8 @@ def page(lines: list[str]) -> str:
     head = [
         "# The zoo",
         "",
-        f"{len(lines)} architectures with random weights and small images or configurations, compiled by Torchette and run by",
-        f"its runtime; of these equal eager: {equal}. The difference is the largest one of any element, in units of",
+        f"{len(lines)} architectures with random weights and small images or configurations, compiled by Torchette for its",
+        f"CPU engine and run; of these equal eager: {equal}. The difference is the largest one of any element, in units of",
         f"eager's largest value; the bar is {TOLERANCE:g}. Beyond it a model is equal only where its result is no further from",
         "that of the same model in float64 than eager's own, and both distances are given: some random weights amplify",
         "rounding errors so. Operators are the distinct ones in the file. Heads and branches that begin at zero have random",
