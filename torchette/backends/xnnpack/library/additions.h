@@ -53,5 +53,8 @@ void xnn_use_pictures(struct xnn_transpose_config* config);
 /// On x86: square roots, or their reciprocals, as IEEE 754 has them, of 0 and infinity too.
 void xnn_use_exact_root(struct xnn_unary_elementwise_config* config, bool reciprocal);
 
+/// On x86: logarithms of NaN, infinity and what is near to it, too.
+void xnn_use_exact_log(struct xnn_unary_elementwise_config* config);
+
 /// On x86: a maximum or a minimum is NaN where an operand is.
 void xnn_keep_nan(struct xnn_binary_elementwise_config* config, bool largest);

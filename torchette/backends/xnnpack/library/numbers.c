@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Kernels for x86 that give what IEEE 754 says where the library's do not. Its square roots are steps of
 // Newton's method: NaN for infinity and, in the reciprocal, for 0; half too large where a step overflows. Its
-// maximum and minimum give a number where one operand is NaN. Processors of other kinds have instructions
-// that are right.
+// maximum and minimum give a number where one operand is NaN, as its logarithms do without AVX-512, which
+// overflow near the greatest number. Processors of other kinds have instructions that are right.
 #include "additions.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
+#include <math.h>
+#include <string.h>
 #include <xnnpack/hardware-config.h>
 
 #define WIDE static __attribute__((target("avx512f")))
@@ -105,6 +107,27 @@ void xnn_use_exact_root(struct xnn_unary_elementwise_config* config, bool recipr
   }
 }
 
+static xnn_vunary_ukernel_fn library_log;
+
+static void exact_log(size_t bytes, const void* x, void* out, const void* params) {
+  enum { kPart = 64, kBeyond = 16 };  // a kernel may read a vector behind the last number
+  float part[kPart + kBeyond] = {0};
+  const float* const from = x;
+  float* const to = out;
+  for (size_t at = 0, count = bytes / sizeof(float); at < count; at += kPart) {
+    const size_t here = count - at < kPart ? count - at : kPart;
+    memcpy(part, from + at, here * sizeof(float));  // the result may be written over it
+    library_log(here * sizeof(float), part, to + at, params);
+    for (size_t i = 0; i < here; ++i)
+      if (!(part[i] <= 2e38f)) to[at + i] = logf(part[i]);
+  }
+}
+
+void xnn_use_exact_log(struct xnn_unary_elementwise_config* config) {
+  library_log = config->ukernel;
+  config->ukernel = exact_log;
+}
+
 void xnn_keep_nan(struct xnn_binary_elementwise_config* config, bool largest) {
   config->op_ukernel = (xnn_vbinary_ukernel_fn)(largest ? (CHOOSE(max)) : (CHOOSE(min)));
   config->opc_ukernel = config->ropc_ukernel =
@@ -114,5 +137,6 @@ void xnn_keep_nan(struct xnn_binary_elementwise_config* config, bool largest) {
 void xnn_use_exact_root(struct xnn_unary_elementwise_config* config, bool reciprocal) {
   (void)config, (void)reciprocal;
 }
+void xnn_use_exact_log(struct xnn_unary_elementwise_config* config) { (void)config; }
 void xnn_keep_nan(struct xnn_binary_elementwise_config* config, bool largest) { (void)config, (void)largest; }
 #endif

@@ -104,7 +104,7 @@ class Program {
         : node.kind === "delegate" ? backendName(node.name) : shortName(node.name);
       node.family = kindOf(node, node.name);
       node.time = +this.times[index] || 0;
-      [node.flops, node.rate] = record.rates?.[index] || [];
+      [node.flops, node.rate] = this.record.rates?.[index] || [];
       node.weights = 0;
       for (const it of node.in) {
         if (this.values[it].length > 4 && !seen.has(it)) { seen.add(it); node.weights += this.values[it][1]; }
