@@ -734,11 +734,22 @@ def test_methods_share_weights(name: str) -> None:
 
 _FORKED = """
 import os, sys
+import numpy as np
 from torchette.runtime import Runtime
 
 programs = [Runtime.get().load_program(sys.argv[1]) for _ in range(8)]
-methods = [program.load_method("forward") for program in programs]
+methods = [program.load_method("forward", threads=2) for program in programs]
+x = np.ones((2, 2048), np.float32)
+expected = np.array(methods[0].execute([x])[0])
 child = os.fork()
+if not child and os.cpu_count() > 1:
+    try:
+        methods[0].execute([x])
+        raise SystemExit("the threads of the parent do not run here")
+    except RuntimeError as error:
+        assert "XNNPACK's threads stayed there" in str(error), error
+    method = programs[0].load_method("forward", threads=2)
+    assert np.array_equal(method.execute([x])[0], expected)
 del methods, programs
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -173,6 +173,30 @@ print(len(os.listdir("/proc/self/task")) - before)
     assert run(sys.executable, "-W", "ignore", "-c", program, delegated).stdout == "0\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
+    """Its loops run on new threads, whatever those of its parent did when it was forked."""
+    path = tmp_path / "layer.pte"
+    model = torchette.compile(torch.nn.Linear(512, 512).eval(), (torch.ones(64, 512),))
+    path.write_bytes(model.program.buffer)
+    program = """
+import os, sys
+import numpy as np
+from torchette.runtime import Runtime
+method = Runtime.get().load_program(sys.argv[1]).load_method("forward", threads=3)
+x = np.random.default_rng(1).standard_normal((64, 512), dtype=np.float32)
+expected = np.array(method.execute([x])[0])
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        before = len(os.listdir("/proc/self/task"))
+        same = all(np.array_equal(method.execute([x])[0], expected) for _ in range(20))
+        os._exit(0 if same and (before, len(os.listdir("/proc/self/task"))) == (1, 3) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    run(sys.executable, "-W", "ignore", "-c", program, path)
+
+
 @pytest.mark.parametrize("count", [0, -1, 2**31, 1.5, True, "two"])
 def test_a_number_that_cannot_be_is_named(count: object, chains: Path) -> None:
     runtime = Runtime.get()

@@ -13,6 +13,9 @@
 #include <mutex>
 #include <thread>
 
+#if defined(__linux__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 #ifdef __linux__
 #include <sched.h>
 
@@ -41,8 +44,15 @@ inline void pause() {
 
 class Pool {
  public:
+  /// Never ends: its threads may outlive static destructors. A process that is forked from this one has none
+  /// of the threads, and locks as they were: it begins anew.
   static Pool& get() {
-    static Pool* const pool = new Pool;  // never ends: its threads may outlive static destructors
+    static Pool* pool = [] {
+#if defined(__linux__) || defined(__APPLE__)
+      pthread_atfork(nullptr, nullptr, [] { pool = new Pool; });
+#endif
+      return new Pool;
+    }();
     return *pool;
   }
 

@@ -2,6 +2,7 @@
 // The XNNPACK backend on the device: a payload becomes one of the library's runtimes at init, and runs on the
 // method's own tensors.
 #include <pthreadpool.h>
+#include <unistd.h>
 
 #include <memory>
 #include <mutex>
@@ -54,7 +55,23 @@ class Pool {
   std::map<const void*, std::weak_ptr<T>> known_;
 };
 
-using Threads = std::shared_ptr<pthreadpool>;
+/// The library's threads. In a process that is forked from theirs they do not run, and nobody waits for their
+/// end.
+struct ThreadPool {
+  explicit ThreadPool(int count) : it(pthreadpool_create(static_cast<size_t>(count))) {}
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+  ~ThreadPool() {
+    if (runs_here()) pthreadpool_destroy(it);
+  }
+  bool runs_here() const { return process_ == getpid(); }
+
+  const pthreadpool_t it;
+
+ private:
+  const pid_t process_ = getpid();
+};
+using Threads = std::shared_ptr<ThreadPool>;
 
 struct Handle {
   xnnpack::Graph graph;
@@ -125,6 +142,10 @@ class XnnpackBackend final : public BackendInterface {
   Error execute(BackendExecutionContext& context, DelegateHandle* pointer,
                 Span<Value*> arguments) const override {
     Handle& handle = *static_cast<Handle*>(pointer);
+    TORCHETTE_CHECK(handle.threads == nullptr || handle.threads->runs_here(), InvalidState,
+                    "a process was forked from the one that loaded this method, and XNNPACK's threads stayed "
+                    "there: load it "
+                    "in the process that runs it, or use one thread");
     const std::lock_guard<std::mutex> lock(handle.workspace->mutex);
     const auto& inputs = handle.graph.inputs;
     const auto& outputs = handle.graph.outputs;
@@ -278,10 +299,10 @@ class XnnpackBackend final : public BackendInterface {
       const xnn_weights_cache_t cache =
           packed.open(handle->graph.identities, handle->graph.constant_bytes,
                       [handle](const void* data) { handle->graph.packed(data); });
+      const pthreadpool_t threads = handle->threads == nullptr ? nullptr : handle->threads->it;
       packed.pack(handle->graph.matrices, [&] {
-        status =
-            xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it, handle->threads.get(),
-                                  traced ? XNN_FLAG_BASIC_PROFILING : 0, &handle->runtime);
+        status = xnn_create_runtime_v4(handle->graph.subgraph, cache, handle->workspace->it, threads,
+                                       traced ? XNN_FLAG_BASIC_PROFILING : 0, &handle->runtime);
       });
       packed.close();
     }
@@ -349,9 +370,10 @@ class XnnpackBackend final : public BackendInterface {
     out->reset();
     if (count == 1) return Error::Ok;
     *out = threads_[count].lock();
-    if (*out == nullptr) {
-      *out = Threads(pthreadpool_create(static_cast<size_t>(count)), pthreadpool_destroy);
-      TORCHETTE_CHECK(*out != nullptr, MemoryAllocationFailed, "XNNPACK cannot start %d threads", count);
+    if (*out == nullptr || !(*out)->runs_here()) {
+      *out = std::make_shared<ThreadPool>(count);
+      TORCHETTE_CHECK((*out)->it != nullptr, MemoryAllocationFailed, "XNNPACK cannot start %d threads",
+                      count);
       threads_[count] = *out;
     }
     return Error::Ok;
@@ -360,8 +382,8 @@ class XnnpackBackend final : public BackendInterface {
   mutable std::mutex mutex_;  // over all that follows
   mutable Pool<Weights> weights_;
   mutable Pool<Workspace> workspaces_;
-  mutable std::map<int, std::weak_ptr<pthreadpool>> threads_;  // by how many
-  int set_threads_ = 0;                                        // by the option; 0: by nobody
+  mutable std::map<int, std::weak_ptr<ThreadPool>> threads_;  // by how many
+  int set_threads_ = 0;                                       // by the option; 0: by nobody
   int sharing_ = 1;
   bool caches_ = true;
 };
