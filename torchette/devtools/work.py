@@ -140,6 +140,7 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "aten::convolution": _convolution,
     "cpu::linear": _product(0),
     "cpu::convolution": _filters(0),
+    "cpu::planar_convolution": _filters(-1),
     "cpu::depthwise": _filters(1),
     "cpu::attention": _attention,
     "cpu::rotary": _each(3),

@@ -118,12 +118,27 @@ def test_readers_of_one_image_permute_it_once() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+            self.a, self.b = nn.Conv2d(5, 4, 3), nn.Conv2d(5, 4, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.a(x) + self.b(x)
 
-    model = check(Two().eval(), torch.randn(1, 3, 9, 9))
+    model = check(Two().eval(), torch.randn(1, 5, 9, 9))
     graph = model.program.exported_program().graph
     permutes = [n for n in graph.nodes if "permute" in str(n.target) and "alias" not in n.meta]
     assert len(permutes) == 2  # into the engine's order and out of it
+
+
+def test_an_image_is_read_as_it_is_given() -> None:
+    class Normalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 1)
+            self.register_buffer("mean", torch.rand(3, 1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first((x - self.mean) / 0.5)).mean((2, 3))
+
+    model = check(Normalised().eval(), torch.randn(1, 3, 9, 9))
+    called = model.program.operators()
+    assert "cpu::planar_convolution.out" in called and "aten::permute_copy.out" not in called

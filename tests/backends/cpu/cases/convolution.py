@@ -33,13 +33,18 @@ WINDOWS: list[tuple[tuple[int, int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes
 ]  # fmt: skip
 
 
+def _places(image: Sizes, kernel: Sizes, where: list[Sizes]) -> list[int]:
+    """How often the window fits, for each dimension."""
+    return [
+        (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+        for size, taps, stride, padding, dilation in zip(image, kernel, *where, strict=True)
+    ]
+
+
 def convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
     def case(window: Any, bias: bool, residual: bool, activation: str) -> tuple[Any, ...]:
         (batch, channels, outputs, groups), image, kernel, *where = window
-        places = [
-            (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
-            for size, taps, stride, padding, dilation in zip(image, kernel, *where, strict=True)
-        ]
+        places = _places(image, kernel, where)
         return (
             draw(batch, *image, channels),
             pack_convolution(draw(outputs, channels // groups, *kernel), groups),
@@ -54,3 +59,29 @@ def convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for activation in ACTIVATIONS:
         yield case(WINDOWS[1], True, activation == "relu6", activation)
         yield case(WINDOWS[2], True, activation != "relu6", activation)
+
+
+# Channels, outputs; sizes of the image, the kernel, stride, padding, dilation.
+PLANAR: list[tuple[tuple[int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes]] = [
+    ((1, 3, 8), (9, 7), (3, 3), (2, 2), (1, 1), (1, 1)),
+    ((2, 3, 33), (12, 13), (7, 7), (2, 2), (3, 3), (1, 1)),
+    ((1, 4, 16), (16, 16), (4, 4), (4, 4), (0, 0), (1, 1)),
+    ((2, 1, 5), (6, 5), (1, 1), (1, 1), (0, 0), (1, 1)),
+    ((1, 3, 20), (30, 40), (3, 17), (1, 3), (2, 8), (2, 1)),
+    ((1, 2, 7), (9, 9), (3, 3), (1, 1), (2, 2), (2, 2)),
+    ((2, 1, 18), (50,), (10,), (4,), (0,), (1,)),
+    ((0, 3, 5), (5, 5), (3, 3), (1, 1), (0, 0), (1, 1)),
+]
+
+
+def planar_convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for (batch, channels, outputs), image, kernel, *where in PLANAR:
+        places = _places(image, kernel, where)
+        for extra in (False, True):
+            yield (
+                draw(batch, channels, *image),
+                pack_convolution(draw(outputs, 1, channels, *kernel), 1),
+                draw(outputs) if extra else None,
+                draw(batch, *places, outputs) if extra else None,
+                *map(list, where), outputs, "relu" if extra else "none",
+            )  # fmt: skip

@@ -15,7 +15,8 @@ import torchette
 from torchette.exir.graph import calls
 
 CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-IMAGES = {1: (2, 3, 15), 2: (2, 3, 9, 11), 3: (2, 3, 5, 6, 7)}
+# More channels than an image that is read as it is.
+IMAGES = {1: (2, 5, 15), 2: (2, 5, 9, 11), 3: (2, 5, 5, 6, 7)}
 
 
 class Apply(nn.Module):
@@ -69,7 +70,7 @@ BETWEEN: list[tuple[str, int, nn.Module]] = [
 )
 def test_between_convolutions(name: str, dims: int, between: nn.Module) -> None:
     convolution = CONVOLUTIONS[dims]
-    model = nn.Sequential(convolution(3, 8, 3, padding=1), between, convolution(8, 5, 3, padding=1)).eval()
+    model = nn.Sequential(convolution(5, 8, 3, padding=1), between, convolution(8, 5, 3, padding=1)).eval()
     compiled = torchette.compile(model, (torch.randn(IMAGES[dims]),), backend="cpu")
     called = [str(node.target) for node in calls(compiled.program.exported_program())]
     assert called.count(f"cpu.{name}.out") == 1

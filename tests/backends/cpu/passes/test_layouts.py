@@ -40,7 +40,7 @@ BEHIND: list[tuple[str, Callable[[Tensor], Tensor], int]] = [
 class Model(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor], behind: bool) -> None:
         super().__init__()
-        self.first = nn.Conv2d(3, 8, 3)
+        self.first = nn.Conv2d(5, 8, 3)
         self.function = function
         self.second = nn.LazyConv2d(6, 1) if not behind else nn.Identity()
 
@@ -55,7 +55,7 @@ class Model(nn.Module):
     + [pytest.param(*rest, True, id=name) for name, *rest in BEHIND],
 )
 def test_permutations_move(function: Callable[[Tensor], Tensor], left: int, behind: bool, batch: int) -> None:
-    x = torch.randn(batch, 3, 9, 7)
+    x = torch.randn(batch, 5, 9, 7)
     model = Model(function, behind).eval()
     model(x)
     compiled = torchette.compile(model, (x,), backend="cpu")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/cpu/convolution.cpp.
-"""`cpu::convolution`: an image and a constant filter, channels last, and what follows it."""
+"""`cpu::convolution`, `cpu::planar_convolution`: an image and a constant filter, and what follows it."""
 
 from __future__ import annotations
 
@@ -41,18 +41,57 @@ def convolution(
         stride, padding, dilation: one number for each spatial dimension.
         activation: a name of `ACTIVATIONS`.
     """
-    panels = torch.stack([whole_panels(group, len(stride) + 3) for group in weight])
-    filters, groups = unpack_convolution(panels, outputs), weight.shape[0]
-    zeros = [0] * len(stride)
-    result = ops.edge.aten.convolution.default(
-        channels_first(input),
-        filters,
-        bias,
-        list(stride),
-        list(padding),
-        list(dilation),
-        False,
-        zeros,
-        groups,
-    )
+    filters = _filters(weight, len(stride), outputs)
+    result = _convolve(channels_first(input), filters, bias, stride, padding, dilation, weight.shape[0])
     return finish(channels_last(result), residual, activation)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "planar_convolution(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, "
+    "int[] dilation, int outputs, str activation) -> Tensor",
+    overwrites=("residual",),
+)
+def planar_convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    outputs: int,
+    activation: str,
+) -> torch.Tensor:
+    """activation(convolution(input) + bias + residual) of an image of few channels, as a model is given it.
+
+    Args:
+        input: float32 [N, C, *spatial], one or two spatial dimensions.
+        weight: `pack_convolution` of [outputs, 1, C, *kernel]: [1, ceil(outputs / 16), C, *kernel, 1, 16]; or
+            `cut_last_panel` of it: [1, C, *kernel, 1, outputs].
+        bias: [outputs].
+        residual: of the result's shape, [N, *spatial, outputs].
+        stride, padding, dilation: one number for each spatial dimension.
+        activation: a name of `ACTIVATIONS`.
+    """
+    filters = _filters(weight, len(stride) + 1, outputs).squeeze(1)
+    result = _convolve(input, filters, bias, stride, padding, dilation, 1)
+    return finish(channels_last(result), residual, activation)
+
+
+def _filters(weight: torch.Tensor, spatial: int, outputs: int) -> torch.Tensor:
+    """[N, C / groups, *kernel] of a packed weight."""
+    return unpack_convolution(torch.stack([whole_panels(group, spatial + 3) for group in weight]), outputs)
+
+
+def _convolve(
+    image: torch.Tensor,
+    filters: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    where = (list(stride), list(padding), list(dilation))
+    return ops.edge.aten.convolution.default(image, filters, bias, *where, False, [0] * len(stride), groups)

@@ -108,21 +108,16 @@ def _placed(weights: Weights, node: Node) -> Node | None:
         return None
     if not transposed:
         x, where[1] = _without_zeros(x, where[1])
-    image = channels_last(x, before=node)
     val = permuted(node.meta["val"], [0, *range(2, spatial + 2), 1])
+    if not transposed and groups == 1 and spatial <= 2 and _is_planar(x):
+        packed = weights.packed(filters, "planar", lambda tensor: _pack_filters(tensor.unsqueeze(1), 1))
+        args: tuple[Any, ...] = (x, packed, bias, None, *where, outputs, "none")
+        return call(node, torch.ops.cpu.planar_convolution.default, args, val=val, like=node)
+    image = channels_last(x, before=node)
     if transposed:
         how = "transposed_convolution", groups
         packed = weights.packed(filters, how, lambda tensor: pack_transposed_convolution(tensor, groups))
-        args: tuple[Any, ...] = (
-            image,
-            packed,
-            bias,
-            None,
-            *where,
-            each(output_padding, spatial),
-            outputs,
-            "none",
-        )
+        args = (image, packed, bias, None, *where, each(output_padding, spatial), outputs, "none")
         return call(node, torch.ops.cpu.transposed_convolution.default, args, val=val, like=node)
     if groups > 1 and groups == outputs and filter_values.shape[1] == 1 and x.meta["val"].shape[1] == outputs:
         packed = weights.packed(
@@ -131,14 +126,37 @@ def _placed(weights: Weights, node: Node) -> Node | None:
         args = (image, packed, bias, None, *where, "none")
         return call(node, torch.ops.cpu.depthwise.default, args, val=val, like=node)
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.stack(
-            [cut_last_panel(group, outputs // groups) for group in pack_convolution(tensor, groups)]
-        )
-
-    packed = weights.packed(filters, ("convolution", groups), pack)
+    packed = weights.packed(filters, ("convolution", groups), lambda tensor: _pack_filters(tensor, groups))
     args = (image, packed, bias, None, *where, outputs, "none")
     return call(node, torch.ops.cpu.convolution.default, args, val=val, like=node)
+
+
+def _pack_filters(tensor: torch.Tensor, groups: int) -> torch.Tensor:
+    return torch.stack(
+        [cut_last_panel(group, tensor.shape[0] // groups) for group in pack_convolution(tensor, groups)]
+    )
+
+
+# More channels than an image has are read faster when they lie side by side.
+_FEW_CHANNELS = 4
+
+
+def _is_planar(image: Node) -> bool:
+    """Few channels, as the user gives them or moved about: not what another convolution makes."""
+    value = image.meta["val"]
+    if value.shape[1] > _FEW_CHANNELS:
+        return False
+    while image.op != "placeholder":
+        sources = [
+            source
+            for source in image.all_input_nodes
+            if isinstance(source.meta["val"], torch.Tensor) and source.meta["val"].dim() == value.dim()
+        ]
+        moves = image.target in (aten.slice_copy.Tensor, aten.constant_pad_nd.default)
+        if not (moves or ops.is_pointwise(image.target)) or len(sources) != 1:  # type: ignore[arg-type]
+            return False
+        (image,) = sources
+    return True
 
 
 def _without_zeros(x: Node, padding: list[int]) -> tuple[Node, list[int]]:

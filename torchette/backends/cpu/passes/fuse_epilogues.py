@@ -20,6 +20,7 @@ _RESIDUAL = 3
 _OPERATORS = (
     cpu.linear.default,
     cpu.convolution.default,
+    cpu.planar_convolution.default,
     cpu.depthwise.default,
     cpu.transposed_convolution.default,
 )

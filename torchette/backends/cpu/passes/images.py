@@ -20,7 +20,10 @@ from torchette.exir.graph import call, calls, note, replace, same_size
 aten = torch.ops.aten
 cpu = torch.ops.cpu
 
-_CONVOLUTIONS = (cpu.convolution.default, cpu.depthwise.default, cpu.transposed_convolution.default)
+_CONVOLUTIONS = (
+    cpu.convolution.default, cpu.planar_convolution.default, cpu.depthwise.default,
+    cpu.transposed_convolution.default,
+)  # fmt: skip
 
 
 def place_images(program: ExportedProgram) -> ExportedProgram:
