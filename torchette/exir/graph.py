@@ -137,13 +137,20 @@ def placeholders(program: ExportedProgram) -> list[Node]:
     return list(program.graph.find_nodes(op="placeholder"))
 
 
-def add_constant(program: ExportedProgram, name: str, tensor: torch.Tensor, like: Node | None = None) -> Node:
+def add_constant(
+    program: ExportedProgram,
+    name: str,
+    tensor: torch.Tensor,
+    like: Node | None = None,
+    stored_as: str | None = None,
+) -> Node:
     """Store a tensor in the program and return the placeholder that stands for it.
 
     Args:
         name: wanted name; a number is added where it is taken.
         tensor: stored as it is, never copied.
         like: a node that this constant comes from, for its place in the user's code.
+        stored_as: the name in the program's table of constants; where it is none or taken, the placeholder's.
     """
     graph, signature = program.graph, program.graph_signature
     first_input = next(
@@ -160,10 +167,12 @@ def add_constant(program: ExportedProgram, name: str, tensor: torch.Tensor, like
         node.meta.update(
             {key: like.meta[key] for key in ("stack_trace", "nn_module_stack") if key in like.meta}
         )
-    spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
+    taken = stored_as is None or stored_as in program.constants or stored_as in program.state_dict
+    key = node.name if stored_as is None or taken else stored_as
+    spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), key)
     signature.input_specs.insert(first_input, spec)
     # Torch takes a constant that is a Parameter for no constant.
-    program.constants[node.name] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor
+    program.constants[key] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor
     return node
 
 

@@ -14,8 +14,6 @@ from tests.models import zoo
 from torchette.devtools.memory import bills
 from torchette.errors import InputError, PlanError
 
-pytestmark = pytest.mark.usefixtures("portable_plan")
-
 
 @functools.cache
 def mobilenet() -> tuple[nn.Module, torch.Tensor]:

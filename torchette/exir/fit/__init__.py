@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from torchette.device import Device
 from torchette.devtools.memory import Bill, bills
 from torchette.errors import PlanError
 from torchette.exir.fit.propose import Proposal, propose
-from torchette.exir.graph import outputs, placeholders
+from torchette.exir.graph import outputs, placeholders, tensor_of
 from torchette.exir.program import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
 from torchette.format import pte
 
@@ -78,12 +79,16 @@ def _over(program: ExecutorchProgramManager, device: Device) -> tuple[str, list[
     ]
 
 
-def _constants(program: ExecutorchProgramManager) -> dict[str, Any]:
-    return {
-        name: tensor
-        for method in program.methods
-        for name, tensor in program.exported_program(method).state_dict.items()
-    }
+def _constants(program: ExecutorchProgramManager) -> dict[str, torch.Tensor]:
+    """What the methods store, by name."""
+    found: dict[str, torch.Tensor] = {}
+    for method in program.methods:
+        exported = program.exported_program(method)
+        for spec in exported.graph_signature.input_specs:
+            tensor = tensor_of(exported, spec)
+            if tensor is not None and spec.target is not None:
+                found[spec.target] = tensor
+    return found
 
 
 def _largest(program: ExecutorchProgramManager, device: Device) -> Bill | None:

@@ -22,6 +22,10 @@ class Weights:
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._stored = constants(program)
+        # Placeholder -> the name in the user's model.
+        self._names = {
+            spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target
+        }
         self._packed: dict[tuple[Node, Hashable], Node] = {}
 
     def get(self, value: Any) -> torch.Tensor | None:
@@ -56,7 +60,8 @@ class Weights:
         key = node, how
         if key not in self._packed:
             tensor = pack(self._stored[node].detach())
-            self._packed[key] = self.add(f"{node.name}_packed", tensor, node)
+            known_as = f"{self._names.get(node.name, node.name)}_packed"
+            self._packed[key] = self.add(f"{node.name}_packed", tensor, node, known_as)
         return self._packed[key]
 
     def packings(self) -> Iterator[tuple[Node, Hashable, Node]]:
@@ -64,9 +69,9 @@ class Weights:
         for (node, how), packed in self._packed.items():
             yield node, how, packed
 
-    def add(self, name: str, tensor: torch.Tensor, like: Node) -> Node:
+    def add(self, name: str, tensor: torch.Tensor, like: Node, stored_as: str | None = None) -> Node:
         """Stores a new tensor."""
         tensor = tensor.contiguous()
-        node = add_constant(self._program, name, tensor, like)
+        node = add_constant(self._program, name, tensor, like, stored_as)
         self._stored[node] = tensor
         return node

@@ -202,6 +202,16 @@ def _concatenate(mover: _Mover, node: Node) -> None:
     mover.inside(node, (inner, _along(node, 1, order)), order, shape)
 
 
+def _slice_scatter(mover: _Mover, node: Node) -> None:
+    """(input, part, dim, ...), both permuted alike."""
+    whole, part = mover.place(node.args[0]), mover.place(node.args[1])
+    if whole is None or part is None or whole.order != part.order:
+        return
+    order, val = whole.order, node.meta["val"]
+    args = (whole.inner, part.inner, _along(node, 2, order), *node.args[3:])
+    mover.inside(node, args, order, [val.shape[dim] for dim in _inverse(order)])
+
+
 def _reduce(mover: _Mover, node: Node) -> None:
     place = mover.place(node.args[0])
     dims = node.args[1] if len(node.args) > 1 else None
@@ -352,7 +362,7 @@ _RULES: dict[Any, Callable[[_Mover, Node], None]] = {
     aten.slice_copy.Tensor: _one_dim, aten._softmax.default: _one_dim, aten._log_softmax.default: _one_dim,
     aten.var.correction: _reduce, aten.select_copy.int: _select, aten.split_with_sizes_copy.default: _split,
     aten.split_copy.Tensor: _split, aten.argmax.default: _arg_reduce, aten.argmin.default: _arg_reduce,
-    aten.constant_pad_nd.default: _pad,
+    aten.constant_pad_nd.default: _pad, aten.slice_scatter.default: _slice_scatter,
     aten.view_copy.default: _reshape, aten.unsqueeze_copy.default: _reshape, aten.squeeze_copy.dims: _reshape,
     aten.squeeze_copy.dim: _reshape, aten.clone.default: _pointwise,
 }  # fmt: skip
