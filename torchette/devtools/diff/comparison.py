@@ -24,7 +24,7 @@ from torchette.devtools.diff.model import ModelSide, module_path
 from torchette.devtools.diff.result import DiffResult, Fault, StageRow
 from torchette.devtools.diff.taps import first_departing
 from torchette.devtools.diff.walk import Walk, checked_inputs
-from torchette.devtools.inspect import describe
+from torchette.devtools.inspect import MethodInfo, describe
 from torchette.errors import InputError, PassError, TorchetteError
 from torchette.exir import EdgeCompileConfig, pipeline
 from torchette.exir.check import evaluate, user_results
@@ -86,9 +86,8 @@ class Comparison:
             side = ModelSide(self._reference.program, method, walk)
             self._captured = self._model
         elif self._model is not None:
-            backends = list(dict.fromkeys(each.backend for each in info.delegates))
             if compiled is None:
-                compiled = self.compiled(args, kwargs, backends)
+                compiled = self.compiled(args, kwargs, info)
             side = ModelSide(compiled.program, "forward", walk)
             self._captured = compiled._captured["forward"]
         device = self._device or self._loaded(file, method)
@@ -120,18 +119,10 @@ class Comparison:
             raise InputError("a model needs inputs", hints=["compare(model, file, (x,))"])
         return None
 
-    def compiled(self, args: Any, kwargs: Any, backends: Sequence[str] = ()) -> _compile.CompiledModel:
-        """What this compiler makes of the model, lowered to the backends that a file names."""
-        backend = self._backend
-        if backend is None:
-            unknown = [name for name in backends if name not in _FOLDERS]
-            if unknown:
-                raise InputError(
-                    f"the file calls {', '.join(unknown)}, and it is not known how to lower to it",
-                    hints=["compare(..., backend=MyPartitioner())"],
-                )
-            backend = [_FOLDERS[name] for name in backends] or "portable"
-        return self._compile(args, kwargs, backend)
+    def compiled(self, args: Any, kwargs: Any, file: MethodInfo | None = None) -> _compile.CompiledModel:
+        """What this compiler makes of the model, lowered to what a method of a file runs on; without, to the default."""
+        default = _compile.AUTO if file is None else _lowered_to(file)
+        return self._compile(args, kwargs, self._backend or default)
 
     def _compile(self, args: Any, kwargs: Any, backend: Any, **edge: Any) -> _compile.CompiledModel:
         self._lowered_to = backend
@@ -272,7 +263,7 @@ class Comparison:
         they are close: then many operators round a little differently."""
         args, kwargs = pytree.tree_unflatten(list(flat), side.program.call_spec.in_spec)
         if self._reference is not None:
-            self._lowered_to = self._backend or "portable"
+            self._lowered_to = self._backend or _lowered_to(side.info)
         fault = Fault("pass", "", None, "", verdict.reason, "the given inputs", verdict.numbers)
         try:
             self._compile(args, kwargs, self._lowered_to, check_passes=True)
@@ -320,6 +311,23 @@ class Comparison:
                 module=module_path(found.node),
                 node=found.node.name,
             )
+
+
+def _lowered_to(file: MethodInfo) -> list[str] | str:
+    """The backends that a method runs on, by their folders.
+
+    Raises:
+        InputError: it calls one that has none.
+    """
+    names = list(dict.fromkeys(each.backend for each in file.delegates))
+    unknown = [name for name in names if name not in _FOLDERS]
+    if unknown:
+        raise InputError(
+            f"the file calls {', '.join(unknown)}, and it is not known how to lower to it",
+            hints=["compare(..., backend=MyPartitioner())"],
+        )
+    engine = any(each.op.startswith("cpu::") for each in file.instructions)
+    return [*(_FOLDERS[name] for name in names), *(["cpu"] if engine else [])] or "portable"
 
 
 def _flat_results(program: ExportedProgram, flat: Sequence[Any]) -> list[Any]:

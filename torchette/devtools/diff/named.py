@@ -30,8 +30,7 @@ class Named:
 
     def __init__(self, model: Any, inputs: Sequence[Any], file: str | Path, info: MethodInfo) -> None:
         comparison = Comparison(model, file, info.name, None, None, (), None)
-        backends = list(dict.fromkeys(each.backend for each in info.delegates))
-        self._program = comparison.compiled(inputs, {}, backends).program
+        self._program = comparison.compiled(inputs, {}, info).program
         theirs = next(each for each in describe(self._program.buffer).methods if each.name == "forward")
         nodes = self._program.nodes()
         pairs, _, _ = align(info, theirs)
