@@ -92,5 +92,7 @@ def test_a_family_has_the_name_of_its_source() -> None:
     assert set(kernels.library()) == set(OPERATORS)
     for source in kernels.families():
         text = (kernels.KERNELS / source).read_text(encoding="utf-8")
-        (registered,) = re.findall(r"^TORCHETTE_(?:KERNELS|KERNELS_ONCE|FAMILY)\(\s*(\w+)", text, re.M)
+        (registered,) = re.findall(
+            r"^TORCHETTE_(?:KERNELS|KERNELS_ONCE|KERNELS_NARROW|FAMILY)\(\s*(\w+)", text, re.M
+        )
         assert f"{registered}.cpp" == source.rpartition("/")[2]

@@ -40,7 +40,7 @@ def build(sources: Sequence[Path], output: Path | None = None, *, compiler: str 
     flags = (*library.flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
     include = library.compat_folder()
     core = [unit for unit in library.core_units("posix", flags) if unit.source.stem in _CORE]
-    own = (*flags, "-O3", *toolchain.KERNEL_FLAGS, f"-I{include}", "-Wall")
+    own = (*flags, *toolchain.FAST, *toolchain.KERNEL_FLAGS, f"-I{include}", "-Wall")
     units = [toolchain.Unit(source.resolve(), own) for source in sources]
     units += [*core, toolchain.Unit(Path(__file__).with_name("custom_library.cpp"), flags)]
     objects = toolchain.compile_units(found, units)

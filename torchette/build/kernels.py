@@ -22,12 +22,13 @@ class Family(NamedTuple):
     """A family of kernels: its name, which is its source's, and the operators that the source registers.
 
     Attributes:
-        once: wider vectors do not make it faster, so it is compiled for the lowest instruction set alone.
+        levels: for how many instruction sets it is compiled, from the lowest up, where a build has several: wider
+            vectors would not make it faster. None for all.
     """
 
     name: str
     operators: tuple[str, ...]
-    once: bool
+    levels: int | None
 
 
 class Function(NamedTuple):
@@ -76,9 +77,9 @@ def families() -> dict[str, Family]:
     found = {}
     for source in sources():
         text = (KERNELS / source).read_text(encoding="utf-8")
-        if registered := re.search(r"^TORCHETTE_(?:KERNELS(_ONCE)?|FAMILY)\(", text, re.M):
-            once = registered[1] is not None
-            found[source] = Family(Path(source).stem, tuple(operators.get(source, ())), once)
+        if registered := re.search(r"^TORCHETTE_(?:KERNELS(_ONCE|_NARROW)?|FAMILY)\(", text, re.M):
+            levels = {"_ONCE": 1, "_NARROW": 2}.get(registered[1])
+            found[source] = Family(Path(source).stem, tuple(operators.get(source, ())), levels)
     return found
 
 

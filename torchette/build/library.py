@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torchette.build import kernels
 from torchette.build.selection import Selection
-from torchette.build.toolchain import DEVICE_FLAGS, KERNEL_FLAGS, ROOT, Unit
+from torchette.build.toolchain import DEVICE_FLAGS, FAST, KERNEL_FLAGS, ROOT, Unit
 from torchette.cache import cache_folder
 from torchette.errors import TargetError
 from torchette.format import schema
@@ -91,7 +91,7 @@ def core_units(platform: str, common: tuple[str, ...]) -> list[Unit]:
 
 def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], *, small: bool) -> list[Unit]:
     """The kernel library, cut to the selection. Each source is told only of its own operators."""
-    common = (*common, *KERNEL_FLAGS, *(() if small else ("-O3",)))
+    common = (*common, *KERNEL_FLAGS, *(() if small else FAST))
     levels = _LEVELS if target.levels and not small else {"baseline": ()}
     units = []
     for name in kernels.sources():
@@ -103,10 +103,8 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
             units.append(Unit(source, (*own, *(("-DTORCHETTE_ISA_LEVELS=1",) if len(levels) > 1 else ()))))
         else:
             family = kernels.family_of(source)
-            for level, more in levels.items():
+            for level, more in list(levels.items())[: family.levels if family is not None else None]:
                 units.append(Unit(source, (*own, f"-DTORCHETTE_ISA={level}", *more)))
-                if family is not None and family.once:
-                    break  # the first is the lowest
     return units
 
 

@@ -60,11 +60,16 @@ class Selection:
             lines.append(f"#define TORCHETTE_SELECTED_OPERATORS {names}")
         if source is None or source.name == "table.cpp":
             used = [
-                f"{'ONCE' if family.once else 'X'}({family.name})"
+                family
                 for family in kernels.families().values()
                 if self.operators is None or self.operators.intersection(family.operators)
             ]
-            lines.append("#define TORCHETTE_FAMILIES(X, ONCE) " + " ".join(used))
+            narrow = [f"X({family.name})" for family in used if family.levels == 2]
+            others = [
+                f"{'ONCE' if family.levels else 'X'}({family.name})" for family in used if family.levels != 2
+            ]
+            lines.append("#define TORCHETTE_FAMILIES(X, ONCE) " + " ".join(others))
+            lines.append("#define TORCHETTE_NARROW_FAMILIES(X) " + " ".join(narrow))
         return "\n".join(["// What a selective build keeps; written by torchette build.", *lines, ""])
 
 

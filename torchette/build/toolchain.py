@@ -34,6 +34,8 @@ DEVICE_FLAGS = (
     *("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
     *("-ffunction-sections", "-fdata-sections", "-w"),
 )
+# As in CMakeLists.txt, and what every compiler knows.
+FAST = ("-O2", "-ftree-vectorize")
 KERNEL_FLAGS = ("-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 
 Report = Callable[[int, int, str], None]  # objects made, objects to make, name of the last one

@@ -48,10 +48,12 @@ _CONFIG = """\
 #undef TORCHETTE_KERNEL
 #undef TORCHETTE_KERNELS
 #undef TORCHETTE_KERNELS_ONCE
+#undef TORCHETTE_KERNELS_NARROW
 #undef TORCHETTE_FAMILY
 #define TORCHETTE_KERNEL(name, function) ::torchette::Kernel{{name, nullptr, nullptr}}
 #define TORCHETTE_KERNELS(family, ...)
 #define TORCHETTE_KERNELS_ONCE(family, ...)
+#define TORCHETTE_KERNELS_NARROW(family, ...)
 #define TORCHETTE_FAMILY(family)
 
 #pragma GCC diagnostic ignored "-Wunused-function"

@@ -58,7 +58,7 @@ class Pool {
 
   /// False where another loop runs.
   bool run(size_t threads, size_t items, size_t part_size, Threads::Part part, const void* argument) {
-    if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    if (busy_.exchange(1, std::memory_order_acquire)) return false;
     grow(threads - 1);
     part_ = part;
     argument_ = argument;
@@ -80,7 +80,7 @@ class Pool {
         pause();
       else
         std::this_thread::yield();
-    busy_.store(false, std::memory_order_release);
+    busy_.store(0, std::memory_order_release);
     return true;
   }
 
@@ -127,7 +127,7 @@ class Pool {
     }
   }
 
-  std::atomic<bool> busy_{false};
+  std::atomic<uint32_t> busy_{0};  // not bool: RISC-V exchanges no single byte without a library
   // the loop that runs
   Threads::Part part_;
   const void* argument_;

@@ -180,6 +180,7 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
         const size_t rows = m - i0 < kRows ? m - i0 : kRows;
         Wide sum[kRows][2] = {};
         const double* left[kRows];
+#pragma GCC unroll 8
         for (size_t i = 0; i < kRows; ++i) left[i] = at(a, i0 + (i < rows ? i : 0), k0);
         for (size_t p = 0; p < depth; ++p) {
           const Wide first = *reinterpret_cast<const Wide*>(panel + p * kWidth);
@@ -191,12 +192,13 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
             sum[i][1] += x * second;
           }
         }
+        double stored[kRows][kWidth];
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kRows; ++i) memcpy(stored[i], sum[i], sizeof(stored[i]));
         for (size_t i = 0; i < rows; ++i) {
-          double row[kWidth];
-          memcpy(row, sum[i], sizeof(row));
           for (size_t j = 0; j < width; ++j) {
             double* to = at(c, i0 + i, n0 + j);
-            double value = row[j] + (k0 > 0 ? *to : 0);
+            double value = stored[i][j] + (k0 > 0 ? *to : 0);
             if (last && alpha != 1) value *= alpha;
             if (last && beta != 0) value += beta * *at(extra.self, i0 + i, n0 + j);
             *to = value;

@@ -419,7 +419,7 @@ Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, in
 
 }  // namespace
 
-TORCHETTE_KERNELS(
+TORCHETTE_KERNELS_NARROW(
     resample,                                                                                               //
     TORCHETTE_KERNEL("aten::upsample_nearest1d.out", upsample1d_out<Filter::Nearest>),                      //
     TORCHETTE_KERNEL("aten::upsample_nearest2d.out", upsample2d_out<Filter::Nearest>),                      //

@@ -7,9 +7,13 @@
 #include "torchette/runtime/kernel.h"
 
 // X(conv) ONCE(sort) ...: the build writes it from the sources that it compiles, and includes it first. X is
-// a family of each level, ONCE one of the lowest level alone.
+// a family of each level, ONCE one of the lowest level alone. A build for several levels names in X(fft) ... of
+// TORCHETTE_NARROW_FAMILIES, too, what the highest level has from the one below it.
 #ifndef TORCHETTE_FAMILIES
 #error "TORCHETTE_FAMILIES is not defined: include the header that names the families, as CMakeLists.txt does"
+#endif
+#ifndef TORCHETTE_NARROW_FAMILIES
+#define TORCHETTE_NARROW_FAMILIES(X)
 #endif
 
 namespace torchette {
@@ -17,7 +21,8 @@ namespace torchette {
 #define TORCHETTE_DECLARE(family) extern const Kernels family##_family;
 #define TORCHETTE_COUNT(family) +1
 #define TORCHETTE_NOTHING(family)
-constexpr size_t kFamilies = 0 TORCHETTE_FAMILIES(TORCHETTE_COUNT, TORCHETTE_COUNT);
+constexpr size_t kFamilies =
+    0 TORCHETTE_FAMILIES(TORCHETTE_COUNT, TORCHETTE_COUNT) TORCHETTE_NARROW_FAMILIES(TORCHETTE_COUNT);
 
 namespace {
 Kernels table[kFamilies];
@@ -28,12 +33,15 @@ std::atomic<bool> table_is_ready{false};
 // static constructor. Threads that race write the same values.
 #define TORCHETTE_PUT(family) to[i++] = family##_family;
 #define TORCHETTE_PUT_ONCE(family) to[i++] = TORCHETTE_LOWEST::family##_family;
-#define TORCHETTE_LEVEL(level)                             \
+#define TORCHETTE_PUT_V3(family) to[i++] = v3::family##_family;
+#define TORCHETTE_LEVEL(level, DECLARE_NARROW, PUT_NARROW) \
   namespace level {                                        \
   TORCHETTE_FAMILIES(TORCHETTE_DECLARE, TORCHETTE_NOTHING) \
+  TORCHETTE_NARROW_FAMILIES(DECLARE_NARROW)                \
   static void fill(Kernels* to) {                          \
     size_t i = 0;                                          \
     TORCHETTE_FAMILIES(TORCHETTE_PUT, TORCHETTE_PUT_ONCE)  \
+    TORCHETTE_NARROW_FAMILIES(PUT_NARROW)                  \
   }                                                        \
   }
 
@@ -47,9 +55,9 @@ TORCHETTE_FAMILIES(TORCHETTE_NOTHING, TORCHETTE_DECLARE)
 }
 
 #ifdef TORCHETTE_ISA_LEVELS
-TORCHETTE_LEVEL(v1)
-TORCHETTE_LEVEL(v3)
-TORCHETTE_LEVEL(v4)
+TORCHETTE_LEVEL(v1, TORCHETTE_DECLARE, TORCHETTE_PUT)
+TORCHETTE_LEVEL(v3, TORCHETTE_DECLARE, TORCHETTE_PUT)
+TORCHETTE_LEVEL(v4, TORCHETTE_NOTHING, TORCHETTE_PUT_V3)
 
 /// The level of this CPU, 1, 3 or 4. The environment variable TORCHETTE_ISA (v1, v3, v4) can lower it.
 static int cpu_level() {
@@ -89,7 +97,7 @@ Span<const Kernels> kernel_table_of(const char* isa, Span<Kernels> room) {
   return {room.data(), kFamilies};
 }
 #else
-TORCHETTE_LEVEL(baseline)
+TORCHETTE_LEVEL(baseline, TORCHETTE_DECLARE, TORCHETTE_PUT)
 static int cpu_level() { return 0; }
 static void fill(int, Kernels* to) { baseline::fill(to); }
 const char* kernel_isa() { return "baseline"; }

@@ -262,6 +262,9 @@ constexpr size_t count_kept(const Kernel (&all)[kAll]) {
 /// the file for the lowest one alone.
 #define TORCHETTE_KERNELS_ONCE(family, ...) TORCHETTE_KERNELS(family, __VA_ARGS__)
 
+/// The same for kernels that vectors of 256 bits make faster, and wider ones do not.
+#define TORCHETTE_KERNELS_NARROW(family, ...) TORCHETTE_KERNELS(family, __VA_ARGS__)
+
 /// Returns `error` from the kernel, with the message in the log, when `condition` does not hold. The place of
 /// the fault is logged once, here.
 #define TORCHETTE_CHECK(condition, error, ...) \

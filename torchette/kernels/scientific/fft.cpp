@@ -383,7 +383,7 @@ Error view_as_complex_copy_out(Context&, const Tensor& x, Tensor& out) {
 
 }  // namespace
 
-TORCHETTE_KERNELS(fft,                                                                     //
+TORCHETTE_KERNELS_NARROW(fft,                                                                     //
                   TORCHETTE_KERNEL("aten::_fft_c2c.out", fft_c2c_out),                     //
                   TORCHETTE_KERNEL("aten::_fft_r2c.out", fft_r2c_out),                     //
                   TORCHETTE_KERNEL("aten::_fft_c2r.out", fft_c2r_out),                     //

@@ -488,7 +488,7 @@ Error linalg_matrix_exp_out(Context& context, const Tensor& self, Tensor& out) {
 
 }  // namespace
 
-TORCHETTE_KERNELS(linalg,                                                                              //
+TORCHETTE_KERNELS_NARROW(linalg,                                                                              //
                   TORCHETTE_KERNEL("aten::linalg_cholesky_ex.L", linalg_cholesky_ex_out),              //
                   TORCHETTE_KERNEL("aten::linalg_solve_triangular.out", linalg_solve_triangular_out),  //
                   TORCHETTE_KERNEL("aten::linalg_lu_factor_ex.out", linalg_lu_factor_ex_out),          //

@@ -81,7 +81,7 @@ Error ormqr_out(Context& context, const Tensor& self, const Tensor& tau, const T
 
 }  // namespace
 
-TORCHETTE_KERNELS(qr, TORCHETTE_KERNEL("aten::geqrf.a", geqrf_out),
+TORCHETTE_KERNELS_NARROW(qr, TORCHETTE_KERNEL("aten::geqrf.a", geqrf_out),
                   TORCHETTE_KERNEL("aten::ormqr.out", ormqr_out))
 
 }  // namespace TORCHETTE_ISA

@@ -123,7 +123,7 @@ Error linalg_svd_out(Context& context, const Tensor& self, bool full_matrices, b
 
 }  // namespace
 
-TORCHETTE_KERNELS(svd, TORCHETTE_KERNEL("aten::_linalg_svd.U", linalg_svd_out))
+TORCHETTE_KERNELS_NARROW(svd, TORCHETTE_KERNEL("aten::_linalg_svd.U", linalg_svd_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
