@@ -7,8 +7,8 @@
 #include "torchette/runtime/kernel.h"
 
 // X(conv) ONCE(sort) ...: the build writes it from the sources that it compiles, and includes it first. X is
-// a family of each level, ONCE one of the lowest level alone. A build for several levels names in X(fft) ... of
-// TORCHETTE_NARROW_FAMILIES, too, what the highest level has from the one below it.
+// a family of each level, ONCE one of the lowest level alone. A build for several levels names in X(fft) ...
+// of TORCHETTE_NARROW_FAMILIES, too, what the highest level has from the one below it.
 #ifndef TORCHETTE_FAMILIES
 #error "TORCHETTE_FAMILIES is not defined: include the header that names the families, as CMakeLists.txt does"
 #endif

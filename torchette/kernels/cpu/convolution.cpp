@@ -66,9 +66,9 @@ void gather_windows(const Window& w, const float* image, size_t group, size_t ch
   }
 }
 
-// What `gather_windows` gives for an image of one channel and windows of short rows: those are copied in whole
-// vectors, whose ends the next rows write over, so `to` has room for kShort more floats. An image has so many
-// elements.
+// What `gather_windows` gives for an image of one channel and windows of short rows: those are copied in
+// whole vectors, whose ends the next rows write over, so `to` has room for kShort more floats. An image has
+// so many elements.
 constexpr ptrdiff_t kShort = 8;
 constexpr ptrdiff_t kMostRows = 64;
 static bool has_short_rows(const Window& w) {
@@ -262,9 +262,15 @@ static Error planar_convolution_out(Context& context, const Tensor& input, const
     taps[d + 1] = dilation[d];
   }
   TensorImpl* const given = input.unsafe_impl();
-  TensorImpl impl = {given->data,  sizes,       strides,
-                     kOrder,       given->capacity, given->numel,
-                     static_cast<uint8_t>(dims + 1), given->type, given->dynamism};
+  TensorImpl impl = {given->data,
+                     sizes,
+                     strides,
+                     kOrder,
+                     given->capacity,
+                     given->numel,
+                     static_cast<uint8_t>(dims + 1),
+                     given->type,
+                     given->dynamism};
   const Tensor image(&impl);
   Window w;
   bool cut;

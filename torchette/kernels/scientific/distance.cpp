@@ -124,8 +124,8 @@ Error pdist_forward_out(Context& context, const Tensor& x, double order, Tensor&
 }  // namespace
 
 TORCHETTE_KERNELS_NARROW(distance,                                                         //
-                  TORCHETTE_KERNEL("aten::_cdist_forward.out", cdist_forward_out),  //
-                  TORCHETTE_KERNEL("aten::_pdist_forward.out", pdist_forward_out))
+                         TORCHETTE_KERNEL("aten::_cdist_forward.out", cdist_forward_out),  //
+                         TORCHETTE_KERNEL("aten::_pdist_forward.out", pdist_forward_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

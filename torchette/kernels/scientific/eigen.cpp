@@ -322,7 +322,7 @@ Error eig_out(Context& context, const Tensor& self, Tensor& values, Tensor& vect
 }  // namespace
 
 TORCHETTE_KERNELS_NARROW(eigen, TORCHETTE_KERNEL("aten::_linalg_eigh.eigenvalues", linalg_eigh_out),
-                  TORCHETTE_KERNEL("torchette::eig.out", eig_out))
+                         TORCHETTE_KERNEL("torchette::eig.out", eig_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

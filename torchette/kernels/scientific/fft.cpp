@@ -384,12 +384,12 @@ Error view_as_complex_copy_out(Context&, const Tensor& x, Tensor& out) {
 }  // namespace
 
 TORCHETTE_KERNELS_NARROW(fft,                                                                     //
-                  TORCHETTE_KERNEL("aten::_fft_c2c.out", fft_c2c_out),                     //
-                  TORCHETTE_KERNEL("aten::_fft_r2c.out", fft_r2c_out),                     //
-                  TORCHETTE_KERNEL("aten::_fft_c2r.out", fft_c2r_out),                     //
-                  TORCHETTE_KERNEL("aten::_conj_physical.out", conj_physical_out),         //
-                  TORCHETTE_KERNEL("aten::view_as_real_copy.out", view_as_real_copy_out),  //
-                  TORCHETTE_KERNEL("aten::view_as_complex_copy.out", view_as_complex_copy_out))
+                         TORCHETTE_KERNEL("aten::_fft_c2c.out", fft_c2c_out),                     //
+                         TORCHETTE_KERNEL("aten::_fft_r2c.out", fft_r2c_out),                     //
+                         TORCHETTE_KERNEL("aten::_fft_c2r.out", fft_c2r_out),                     //
+                         TORCHETTE_KERNEL("aten::_conj_physical.out", conj_physical_out),         //
+                         TORCHETTE_KERNEL("aten::view_as_real_copy.out", view_as_real_copy_out),  //
+                         TORCHETTE_KERNEL("aten::view_as_complex_copy.out", view_as_complex_copy_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -488,15 +488,16 @@ Error linalg_matrix_exp_out(Context& context, const Tensor& self, Tensor& out) {
 
 }  // namespace
 
-TORCHETTE_KERNELS_NARROW(linalg,                                                                              //
-                  TORCHETTE_KERNEL("aten::linalg_cholesky_ex.L", linalg_cholesky_ex_out),              //
-                  TORCHETTE_KERNEL("aten::linalg_solve_triangular.out", linalg_solve_triangular_out),  //
-                  TORCHETTE_KERNEL("aten::linalg_lu_factor_ex.out", linalg_lu_factor_ex_out),          //
-                  TORCHETTE_KERNEL("aten::linalg_lu_solve.out", linalg_lu_solve_out),                  //
-                  TORCHETTE_KERNEL("aten::lu_unpack.out", lu_unpack_out),                              //
-                  TORCHETTE_KERNEL("aten::linalg_ldl_factor_ex.out", linalg_ldl_factor_ex_out),        //
-                  TORCHETTE_KERNEL("aten::linalg_ldl_solve.out", linalg_ldl_solve_out),                //
-                  TORCHETTE_KERNEL("aten::linalg_matrix_exp.out", linalg_matrix_exp_out))
+TORCHETTE_KERNELS_NARROW(linalg,                                                                  //
+                         TORCHETTE_KERNEL("aten::linalg_cholesky_ex.L", linalg_cholesky_ex_out),  //
+                         TORCHETTE_KERNEL("aten::linalg_solve_triangular.out",
+                                          linalg_solve_triangular_out),                                 //
+                         TORCHETTE_KERNEL("aten::linalg_lu_factor_ex.out", linalg_lu_factor_ex_out),    //
+                         TORCHETTE_KERNEL("aten::linalg_lu_solve.out", linalg_lu_solve_out),            //
+                         TORCHETTE_KERNEL("aten::lu_unpack.out", lu_unpack_out),                        //
+                         TORCHETTE_KERNEL("aten::linalg_ldl_factor_ex.out", linalg_ldl_factor_ex_out),  //
+                         TORCHETTE_KERNEL("aten::linalg_ldl_solve.out", linalg_ldl_solve_out),          //
+                         TORCHETTE_KERNEL("aten::linalg_matrix_exp.out", linalg_matrix_exp_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -82,7 +82,7 @@ Error ormqr_out(Context& context, const Tensor& self, const Tensor& tau, const T
 }  // namespace
 
 TORCHETTE_KERNELS_NARROW(qr, TORCHETTE_KERNEL("aten::geqrf.a", geqrf_out),
-                  TORCHETTE_KERNEL("aten::ormqr.out", ormqr_out))
+                         TORCHETTE_KERNEL("aten::ormqr.out", ormqr_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
