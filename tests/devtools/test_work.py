@@ -18,7 +18,7 @@ from torchette.devtools.work import FORMULAS, Work, work
 torch.manual_seed(0)
 
 # What torch does not count.
-CHEAP = ("layer_norm", "rms_norm", "group_norm", "pool", "rotary")
+CHEAP = ("layer_norm", "rms_norm", "group_norm", "pool", "rotary", "chain", "softmax", "add", "mul")
 
 
 class Image(torch.nn.Module):
@@ -47,7 +47,6 @@ class Tokens(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(*parts)
 
 
-# Only the portable kernels' formula: a target's operator has one of its own.
 UP = torch.nn.ConvTranspose2d(6, 4, 3, stride=2, groups=2)
 
 
@@ -68,7 +67,7 @@ def _of(method: MethodInfo, sizes: Mapping[int, Any] | None = None) -> list[tupl
     [
         *((Image(), (1, 3, 16, 16), backend) for backend in ("portable", "cpu")),
         *((Tokens(), (1, 12, 32), backend) for backend in ("portable", "cpu")),
-        (UP, (1, 6, 5, 5), "portable"),
+        *((UP, (1, 6, 5, 5), backend) for backend in ("portable", "cpu")),
     ],
 )
 def test_the_operations_are_those_that_torch_counts(
@@ -103,6 +102,44 @@ def test_a_causal_attention_computes_what_is_seen() -> None:
 
     found = dict(_works(Causal(), torch.randn(1, 12, 32), "cpu"))
     assert found["cpu::attention.out"].operations == 2 * 4 * (12 * 13 // 2) * 16
+
+
+@pytest.mark.parametrize(("kind", "gates"), [(torch.nn.LSTM, 4), (torch.nn.GRU, 3)])
+def test_a_recurrent_layer_computes_two_products_in_each_step(kind: type, gates: int) -> None:
+    class Steps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = kind(6, 20, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)[0]
+
+    found = dict(_works(Steps(), torch.randn(2, 7, 6), "cpu"))
+    assert found[f"cpu::{kind.__name__.lower()}.out"].operations == 2 * gates * 20 * (6 + 20) * 2 * 7
+
+
+def test_a_chain_computes_each_instruction_on_each_element() -> None:
+    class Chain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.randn(4, 1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (torch.exp(x) + 1) * self.scale - x
+
+    found = _works(Chain(), torch.randn(5, 3), "cpu")
+    # what has fewer elements is a chain of its own
+    assert [(op, it.operations) for op, it in found] == [
+        ("cpu::chain.out", 2 * 15),
+        ("cpu::chain.out", 2 * 60),
+    ]
+
+
+def test_a_resize_reads_what_lies_around_a_result() -> None:
+    up = torch.nn.Upsample(scale_factor=2.0, mode="bilinear")
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), up, torch.nn.Conv2d(8, 8, 1))
+    found = dict(_works(model, torch.randn(1, 3, 4, 4), "cpu"))
+    assert found["cpu::resize.out"].operations == 2 * 4 * (8 * 8 * 8)
 
 
 def test_a_shape_that_the_file_does_not_fix_is_told_or_unknown() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ class _Call:
     def sizes(self, position: int) -> tuple[int, ...]:
         """Of a tensor among the arguments."""
         return self._sizes(self._item.inputs[position])
+
+    def sizes_of_list(self, position: int) -> list[tuple[int, ...]]:
+        """Of each tensor in a list among the arguments."""
+        return [self._sizes(index) for index in self._tensors([self._item.inputs[position]])]
 
     @property
     def result(self) -> tuple[int, ...]:
@@ -120,6 +125,40 @@ def _convolution(call: _Call) -> int:
     return 2 * math.prod(call.sizes(0) if transposed else call.result) * math.prod(call.sizes(1)[1:])
 
 
+def _transposed(call: _Call) -> int:
+    """A multiply-add for each element of the image, each place of the filter and each output of its group."""
+    groups, *kernel = call.sizes(1)[:-3]
+    return 2 * math.prod(call.sizes(0)) * math.prod(kernel) * call.argument(8) // groups
+
+
+def _recurrent(gates: int) -> Callable[[_Call], int]:
+    """The products of both weights, in each step; what the gates do with them is little."""
+
+    def count(call: _Call) -> int:
+        return 2 * gates * math.prod(call.result) * (call.sizes(0)[-1] + call.result[-1])
+
+    return count
+
+
+def _chain(call: _Call) -> int:
+    """One for each instruction of the program and each element of the shape in which it is computed."""
+    words = re.findall(r"\b(?![icnv]\d+\b)\w+", call.argument(3))
+    shapes = [*call.sizes_of_list(0), *call.sizes_of_list(1)]
+    return len(words) * math.prod(_broadcast(shapes))
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
+    rank = max(map(len, shapes))
+    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
+    return [max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True)]
+
+
+def _resize(call: _Call) -> int:
+    """A multiply-add for each pixel under a result, which lies between 2 or 4 in each direction."""
+    near = {"linear": 2, "cubic": 4}.get(call.argument(3), 0)
+    return 2 * math.prod(call.result) * near ** (len(call.result) - 2)
+
+
 def _attention(call: _Call) -> int:
     """Two products; of a causal one, the half that is seen."""
     batch, rows, heads, depth = call.sizes(0)
@@ -142,17 +181,27 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "cpu::convolution": _filters(0),
     "cpu::planar_convolution": _filters(-1),
     "cpu::depthwise": _filters(1),
+    "cpu::transposed_convolution": _transposed,
+    "cpu::lstm": _recurrent(4),
+    "cpu::gru": _recurrent(3),
+    "cpu::chain": _chain,
+    "cpu::resize": _resize,
     "cpu::attention": _attention,
     "cpu::rotary": _each(3),
     # mean 1, variance 3, and the result with weight and bias 4
     "aten::native_layer_norm": _each(8),
     "aten::native_group_norm": _each(8),
+    "cpu::group_norm": _each(8),
     "cpu::layer_norm": _each(8),
     "cpu::rms_norm": _each(4),
     "aten::max_pool2d_with_indices": _window,
     "aten::avg_pool2d": _window,
     "cpu::max_pool": _window,
     "cpu::avg_pool": _window,
+    "cpu::adaptive_avg_pool": lambda call: math.prod(call.sizes(0)),
+    # the largest, differences, exponentials, their sum, and the share of each
+    "aten::_softmax": _each(5),
+    **{f"aten::{name}": _each(1) for name in ("add", "sub", "mul", "div")},
 }
 
 # What reads no more of an input than it writes.
