@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 
 import torchette
 from tests.models import zoo
+from torchette.devtools.inspect import describe
+from torchette.format import pte
 
 PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
 
@@ -128,16 +131,17 @@ class Row:
 
     name: str
     status: str
-    operators: int | None = None
+    calls: str = ""
     file_bytes: int | None = None
     arena_bytes: int | None = None
     difference: float | None = None
 
     def line(self) -> str:
         """Of the page's table."""
-        numbers = ["" if n is None else f"{n:,}" for n in (self.operators, self.file_bytes, self.arena_bytes)]
+        numbers = ["" if n is None else f"{n:,}" for n in (self.file_bytes, self.arena_bytes)]
         difference = "" if self.difference is None else f"{self.difference:.1e}"
-        return f"| `{self.name}` | {' | '.join(numbers)} | {difference} | {self.status.replace('|', ' ')} |"
+        status = self.status.replace("|", " ")
+        return f"| `{self.name}` | {' | '.join(numbers)} | {difference} | {status} | {self.calls} |"
 
 
 class First(nn.Module):
@@ -264,11 +268,26 @@ def measure(name: str) -> Row:
     return Row(
         name,
         status,
-        len(model.program.operators()),
+        _calls(model),
         model.nbytes,
         model.planned_bytes,
         difference,
     )
+
+
+def _calls(model: torchette.CompiledModel) -> str:
+    """How often each operator is called: the engine's, then the portable ones."""
+    (method,) = describe(pte.read(model.program.buffer)).methods
+    counts = Counter(each.op for each in method.instructions if each.kind == "kernel")
+    kinds = []
+    for namespace in ("cpu", "aten"):
+        own = {op.split("::")[1].split(".")[0]: 0 for op in counts if op.startswith(f"{namespace}::")}
+        for op, count in counts.items():
+            if op.startswith(f"{namespace}::"):
+                own[op.split("::")[1].split(".")[0]] += count
+        ranked = sorted(own.items(), key=lambda item: (-item[1], item[0]))
+        kinds.append(", ".join(f"{name} {count}" for name, count in ranked) or "none")
+    return "; portable: ".join(kinds)
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:
@@ -293,15 +312,15 @@ def page(lines: list[str]) -> str:
         f"CPU engine and run; of these equal eager: {equal}. The difference is the largest one of any element, in units of",
         f"eager's largest value; the bar is {TOLERANCE:g}. Beyond it a model is equal only where its result is no further from",
         "that of the same model in float64 than eager's own, and both distances are given: some random weights amplify",
-        "rounding errors so. Operators are the distinct ones in the file. Heads and branches that begin at zero have random",
-        "weights, and a reference whose result has no spread is refused. `alexnet` and `vgg11_bn` have 64 units instead of 4096",
-        "between their last layers.",
+        "rounding errors so. Calls are counted in the file, the engine's operators first; a test holds them. Heads and branches",
+        "that begin at zero have random weights, and a reference whose result has no spread is refused. `alexnet` and",
+        "`vgg11_bn` have 64 units instead of 4096 between their last layers.",
         "",
         "This page is printed by `python -m tests.models.architectures`, or only the rows that are named behind it;",
         "`./dev test --full` runs the same as tests.",
         "",
-        "| architecture | operators | file bytes | arena bytes | difference | status |",
-        "|---|---:|---:|---:|---:|---|",
+        "| architecture | file bytes | arena bytes | difference | status | calls |",
+        "|---|---:|---:|---:|---|---|",
     ]
     return "\n".join([*head, *lines]) + "\n"
 
