@@ -116,14 +116,14 @@ def perception(convolution: nn.Module, depthwise: nn.Module, split: nn.Module, x
 
 
 def test_the_engine_stays_inside_of_its_panels(mutate: Path, tmp_path: Path) -> None:
-    layers = nn.ModuleList(
-        [nn.Conv2d(3, 20, 3), nn.Conv2d(20, 20, 3, padding=1, groups=20), nn.Linear(20, 60)]
-    )
+    first = nn.Sequential(nn.Conv2d(3, 20, 3), nn.Conv2d(20, 20, 1))
+    layers = nn.ModuleList([first, nn.Conv2d(20, 20, 3, padding=1, groups=20), nn.Linear(20, 60)])
     module = Function(lambda x: perception(*layers, x))
     module.layers = layers.requires_grad_(False)
     program = torchette.compile(module.eval(), (torch.ones(1, 3, 8, 9),), backend="cpu")
     found = {name.removeprefix("cpu::") for name in program.program.operators() if name.startswith("cpu::")}
     wanted = {
+        "planar_convolution.out",
         "convolution.out",
         "depthwise.out",
         "linear.out",
