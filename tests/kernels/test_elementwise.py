@@ -455,3 +455,38 @@ def test_outputs_are_resized_to_the_broadcast_sizes() -> None:
         _native.call_kernel(
             "aten::add.out", torch.ones(3), torch.ones(3), 1, torch.empty(3, dtype=torch.int32)
         )
+
+
+# Of what several threads are worth: some chunks take another way than their neighbours, rows are long or short.
+IMAGE = torch.linspace(-3000, 3000, 188160).view(1, 28, 28, 240)
+DIVIDED: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
+    "same geometry": ("add.out", torch.add, (IMAGE, IMAGE.flip(1), 1)),
+    "a row for all": ("mul.out", torch.mul, (IMAGE, IMAGE[:, :1, :1])),
+    "a column for all": ("mul.out", torch.mul, (IMAGE, IMAGE[..., :1])),
+    "channels first": ("mul.out", torch.mul, (IMAGE.view(1, 240, 28, 28), IMAGE[0, 0, 0].view(1, 240, 1, 1))),
+    "far angles in some chunks": ("sin.out", torch.sin, (IMAGE,)),
+    "angles, permuted": ("sin.out", torch.sin, (IMAGE.permute(0, 3, 1, 2),)),
+    "far remainders": ("remainder.Tensor_out", torch.remainder, (IMAGE * 1e9, IMAGE.flip(2))),
+    "comparison": ("gt.Tensor_out", torch.gt, (IMAGE, IMAGE.flip(2))),
+    "whole numbers": ("mul.out", torch.mul, (IMAGE.long(), IMAGE.long().flip(1))),
+    "half": ("mul.out", torch.mul, (IMAGE.half(), IMAGE[..., :1].half())),
+    "two types": ("sub.out", torch.sub, (IMAGE.int(), IMAGE, 1)),
+}
+
+
+@pytest.mark.parametrize("case", DIVIDED)
+def test_threads_give_the_same_bits(case: str) -> None:
+    name, eager, arguments = DIVIDED[case]
+    expected = eager(*arguments[:2])
+    (alone,) = run(f"aten::{name}", *arguments, like=[expected])
+    for threads in (2, 3):
+        (shared,) = run(f"aten::{name}", *arguments, like=[expected], threads=threads)
+        assert torch.equal(shared, alone)
+    torch.testing.assert_close(alone, expected, equal_nan=True)
+
+
+def test_a_division_by_zero_on_any_thread_is_an_error() -> None:
+    dividend, divisor = torch.ones(200_000, dtype=torch.int64), torch.ones(200_000, dtype=torch.int64)
+    divisor[-1] = 0
+    with pytest.raises(RuntimeError, match="divided by zero"):
+        run("aten::div.out_mode", dividend, divisor, "floor", like=[dividend], threads=2)

@@ -583,20 +583,62 @@ static void gather(const Stream& s, const Loops& loops, size_t compute_bytes, si
   }
 }
 
-/// `out` has the broadcast sizes. The operands are read in compute type `compute`.
-static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Operand* in, const Tensor& out) {
-  if (out.numel() == 0) return Error::Ok;
-  alignas(64) char buffers[kMaxOperands + 2][kChunk * 8];
-  Stream streams[kMaxOperands];
+/// What is worth a thread of its own: some 10 microseconds of an addition.
+constexpr size_t kLeastElements = size_t{1} << 16;
+
+/// Calls `body(begin, end)` for parts of [0, total) that begin at multiples of `unit`: some operators choose
+/// their way chunk by chunk, and the chunks are then the same on any number of threads.
+template <typename Body>
+static void in_parts(Context& context, size_t total, size_t unit, const Body& body) {
+  context.parallel_for(
+      (total + unit - 1) / unit, (kLeastElements + unit - 1) / unit,
+      [&](size_t begin, size_t end, size_t) { body(begin * unit, end * unit < total ? end * unit : total); });
+}
+
+/// The loops over elements of `out`, as walk() has prepared them.
+struct ElementLoops {
+  const Elementwise& op;
+  Chunk chunk;
+  Compute compute;
+  const Operand* in;
   Loops loops;
+  Stream streams[kMaxOperands];  // all but their buffers
+  size_t total;
+  bool chunked, by_rows, long_rows;
+  const Convert* store;  // where out is of another type than the results
+  char* to;
+  size_t element;  // bytes of one of `out`
+
+  /// Computes elements [begin, end). False where a whole number is divided by zero.
+  bool part(size_t begin, size_t end) const;
+};
+
+/// `out` has the broadcast sizes. The operands are read in compute type `compute`. Without a context on the
+/// thread that calls.
+static Error walk(Context* context, const Elementwise& op, Chunk chunk, Compute compute, const Operand* in,
+                  const Tensor& out) {
+  if (out.numel() == 0) return Error::Ok;
+  ElementLoops w = {op,
+                    chunk,
+                    compute,
+                    in,
+                    {},
+                    {},
+                    static_cast<size_t>(out.numel()),
+                    false,
+                    false,
+                    false,
+                    nullptr,
+                    static_cast<char*>(out.mutable_data_ptr()),
+                    element_size(out.scalar_type())};
+  Loops& loops = w.loops;
+  Stream* const streams = w.streams;
   loops.dim = 0;
   // from the outermost dimension of `out` to the innermost, so that `out` is written as one run
   const auto rank = static_cast<size_t>(out.dim());
-  const size_t bytes = compute_size(compute);
-  const Convert* store = nullptr;
   const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : scalar_type_of(compute);
   const bool converts_out = out.scalar_type() != result;
-  if (converts_out) store = kStore[row_of(out.scalar_type())];
+  if (converts_out) w.store = kStore[row_of(out.scalar_type())];
   TORCHETTE_CHECK(is_one_run(out), NotSupported, "out has gaps between its elements");
 
   for (size_t i = 0; i < rank; ++i) {
@@ -627,13 +669,9 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
     for (size_t k = 0; k < op.arity; ++k) streams[k].stride[0] = 0;
   }
 
-  const auto total = static_cast<size_t>(out.numel());
-  const size_t spread = total < kChunk ? total : kChunk;  // of an operand that is one number
-  bool chunked = converts_out, by_rows = false;
+  w.chunked = converts_out;
   for (size_t k = 0; k < op.arity; ++k) {
     Stream& s = streams[k];
-    s.buffer = buffers[k];
-    s.spread = nullptr;
     s.constant = true;
     s.linear = true;
     ptrdiff_t dense = 1;
@@ -648,6 +686,35 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
       s.element = element_size(type);
       s.load = kLoad[row_of(type)][compute];
       s.same_type = type == scalar_type_of(compute);
+    }
+    if (s.constant || !s.same_type) w.chunked = true;
+    if (!s.constant && !s.linear) w.by_rows = true;
+  }
+  w.long_rows = loops.size[loops.dim - 1] >= kChunk / 4;
+
+  bool divided = true;
+  if (context == nullptr || w.total < 2 * kLeastElements)
+    divided = w.part(0, w.total);
+  else
+    in_parts(*context, w.total, w.by_rows && w.long_rows ? loops.size[loops.dim - 1] : kChunk,
+             [&](size_t begin, size_t end) {
+               if (!w.part(begin, end)) __atomic_store_n(&divided, false, __ATOMIC_RELAXED);
+             });
+  TORCHETTE_CHECK(divided, InvalidArgument, "other: a whole number is divided by zero");
+  return Error::Ok;
+}
+
+bool ElementLoops::part(size_t begin, size_t end) const {
+  alignas(64) char buffers[kMaxOperands + 2][kChunk * 8];
+  Stream own[kMaxOperands];
+  const size_t bytes = compute_size(compute);
+  const size_t spread = end - begin < kChunk ? end - begin : kChunk;  // of an operand that is one number
+  for (size_t k = 0; k < op.arity; ++k) {
+    Stream& s = own[k];
+    s = streams[k];
+    s.buffer = buffers[k];
+    s.spread = nullptr;
+    if (in[k].is_tensor) {
       if (s.constant) s.load(s.data, 0, s.buffer, spread);
     } else {
       const double wide = in[k].scalar.to_double();
@@ -657,16 +724,11 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
       else
         kLoad[row_of(ScalarType::Double)][compute](&wide, 0, s.buffer, spread);
     }
-    if (s.constant || !s.same_type) chunked = true;
-    if (!s.constant && !s.linear) by_rows = true;
   }
 
   const size_t row = loops.size[loops.dim - 1];
-  const bool long_rows = row >= kChunk / 4;
-  char* const to = static_cast<char*>(out.mutable_data_ptr());
-  const size_t out_element = element_size(out.scalar_type());
-  for (size_t i = 0, n; i < total; i += n) {
-    n = total - i;
+  for (size_t i = begin, n; i < end; i += n) {
+    n = end - i;
     if (by_rows) {
       if (long_rows) {
         const size_t left = row - i % row;
@@ -675,14 +737,13 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
       if (!chunked) {
         // a row that is not one run in some operand needs that operand's buffer
         for (size_t k = 0; k < op.arity; ++k)
-          if (!streams[k].linear && (!long_rows || streams[k].stride[loops.dim - 1] != 1) && n > kChunk)
-            n = kChunk;
+          if (!own[k].linear && (!long_rows || own[k].stride[loops.dim - 1] != 1) && n > kChunk) n = kChunk;
       }
     }
     if (chunked && n > kChunk) n = kChunk;
     const void* from[kMaxOperands];
     for (size_t k = 0; k < op.arity; ++k) {
-      Stream& s = streams[k];
+      Stream& s = own[k];
       from[k] = s.buffer;
       if (s.constant) continue;
       if (s.linear) {
@@ -712,10 +773,10 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
       const int64_t* divisor = static_cast<const int64_t*>(from[1]);
       bool zero = false;
       for (size_t j = 0; j < n; ++j) zero = zero || divisor[j] == 0;
-      TORCHETTE_CHECK(!zero, InvalidArgument, "other: a whole number is divided by zero");
+      if (zero) return false;
     }
-    if (!converts_out) {
-      chunk(from, to + i * out_element, n);
+    if (store == nullptr) {
+      chunk(from, to + i * element, n);
     } else {
       chunk(from, buffers[kMaxOperands], n);
       Compute stored = compute;
@@ -725,13 +786,13 @@ static Error walk(const Elementwise& op, Chunk chunk, Compute compute, const Ope
         convert_run<Truth, int64_t>(results, 1, buffers[kMaxOperands + 1], n);
         results = buffers[kMaxOperands + 1];
       }
-      store[stored](results, 1, to + i * out_element, n);
+      store[stored](results, 1, to + i * element, n);
     }
   }
-  return Error::Ok;
+  return true;
 }
 
-Error run_elementwise(const Elementwise& op, const Operand* in, const Tensor& out) {
+Error run_elementwise(Context& context, const Elementwise& op, const Operand* in, const Tensor& out) {
   for (size_t k = 0; k < op.arity; ++k)
     TORCHETTE_CHECK(!in[k].is_tensor || is_real(in[k].tensor.scalar_type()), InvalidType,
                     "argument %zu is of type %d, which is not supported", argument_of(in, k),
@@ -754,7 +815,7 @@ Error run_elementwise(const Elementwise& op, const Operand* in, const Tensor& ou
   size_t dim;
   TORCHETTE_TRY(broadcast_sizes(in, op.arity, sizes, dim));
   TORCHETTE_TRY(resize_result(out, {sizes, dim}));
-  return walk(op, chunk, compute, in, out);
+  return walk(&context, op, chunk, compute, in, out);
 }
 
 Error assign(const Tensor& in, const Tensor& out) {
@@ -781,7 +842,7 @@ Error assign(const Tensor& in, const Tensor& out) {
   }
   const Operand operands[] = {in, out};
   const Compute compute = compute_type(in.scalar_type());
-  return walk(copy_parts,
+  return walk(nullptr, copy_parts,
               compute == kF32   ? &chunk<copy_op, float, float>
               : compute == kF64 ? &chunk<copy_op, double, double>
                                 : &chunk<copy_op, int64_t, int64_t>,
@@ -803,55 +864,71 @@ Error fill(const Tensor& out, const Scalar& value) {
 
 // --- Kernels
 
-#define FLOAT(name, expression) \
-  static Error name##_out(Context&, const Tensor& x, Tensor& out) { return run(name##_parts, out, x); }
+#define FLOAT(name, expression)                                             \
+  static Error name##_out(Context& context, const Tensor& x, Tensor& out) { \
+    return run(context, name##_parts, out, x);                              \
+  }
 #define ANGLE FLOAT
 #define SAME FLOAT
 #define TEST FLOAT
-#define BINARY(name, expression)                                                     \
-  static Error name##_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) { \
-    return run(name##_parts, out, a, b);                                             \
+#define BINARY(name, expression)                                                             \
+  static Error name##_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) { \
+    return run(context, name##_parts, out, a, b);                                            \
   }
 #define REAL BINARY
 #define WHOLE BINARY
 #define LOGICAL BINARY
-#define COMPARE(name, expression)                                                           \
-  BINARY(name, expression)                                                                  \
-  static Error name##_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) { \
-    return run(name##_parts, out, a, b);                                                    \
+#define COMPARE(name, expression)                                                                   \
+  BINARY(name, expression)                                                                          \
+  static Error name##_scalar_out(Context& context, const Tensor& a, const Scalar& b, Tensor& out) { \
+    return run(context, name##_parts, out, a, b);                                                   \
   }
 #define BITWISE COMPARE
 #define DIVIDE COMPARE
 #define PART(name, arity, result, expression)
 
 template <typename... In>
-static TORCHETTE_INLINE Error run(const Elementwise& op, const Tensor& out, const In&... in) {
+static TORCHETTE_INLINE Error run(Context& context, const Elementwise& op, const Tensor& out,
+                                  const In&... in) {
   const Operand operands[] = {in...};
-  return run_elementwise(op, operands, out);
+  return run_elementwise(context, op, operands, out);
 }
 /// The general way of two tensors, apart so that its stack is not that of the short way.
-[[gnu::noinline]] static Error run_any(const Elementwise& op, Tensor out, Tensor a, Tensor b) {
+[[gnu::noinline]] static Error run_any(Context& context, const Elementwise& op, Tensor out, Tensor a,
+                                       Tensor b) {
   const Operand operands[] = {a, b};
-  return run_elementwise(op, operands, out);
+  return run_elementwise(context, op, operands, out);
 }
 /// What most calls are takes the short way: floats, or bools, of the same sizes with every element in the
 /// same place. For tiny tensors these checks are what the call costs, so that sizes and strides of single
 /// elements are not even fetched.
-[[gnu::noinline]] static Error run(const Elementwise& op, Tensor out, Tensor a, Tensor b) {
+[[gnu::noinline]] static Error run(Context& context, const Elementwise& op, Tensor out, Tensor a, Tensor b) {
   const ScalarType type = a.scalar_type();
   const Chunk direct = type == ScalarType::Float ? op.f32 : type == ScalarType::Bool ? op.bools : nullptr;
   if (direct == nullptr || b.scalar_type() != type ||
       out.scalar_type() != (op.result == Result::Bool ? ScalarType::Bool : type) || a.dim() != out.dim() ||
       b.dim() != out.dim())
-    return run_any(op, out, a, b);
+    return run_any(context, op, out, a, b);
   const bool single = out.numel() == 1 && a.numel() == 1 && b.numel() == 1;
   if (!single && !(same_geometry(a, out) && same_geometry(b, out) && is_one_run(out)))
-    return run_any(op, out, a, b);
+    return run_any(context, op, out, a, b);
+  const auto total = static_cast<size_t>(out.numel());
+  if (total >= 2 * kLeastElements) {
+    const size_t bytes = element_size(type), bytes_out = element_size(out.scalar_type());
+    in_parts(context, total, kChunk, [&](size_t begin, size_t end) {
+      const void* const from[] = {static_cast<const char*>(a.const_data_ptr()) + begin * bytes,
+                                  static_cast<const char*>(b.const_data_ptr()) + begin * bytes};
+      direct(from, static_cast<char*>(out.mutable_data_ptr()) + begin * bytes_out, end - begin);
+    });
+    return Error::Ok;
+  }
   const void* const from[] = {a.const_data_ptr(), b.const_data_ptr()};
-  direct(from, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+  direct(from, out.mutable_data_ptr(), total);
   return Error::Ok;
 }
-static Error run(const Elementwise& op, Tensor out, Tensor x) { return run(op, out, x, x); }
+static Error run(Context& context, const Elementwise& op, Tensor out, Tensor x) {
+  return run(context, op, out, x, x);
+}
 #include "torchette/kernels/elementwise.def"
 #undef FLOAT
 #undef ANGLE
@@ -873,184 +950,193 @@ static Error check_alpha(const Operand* in, const Scalar& alpha) {
                   "alpha is a fraction where the operands are whole numbers");
   return Error::Ok;
 }
-static Error add_operands(const Operand& a, const Operand& b, const Scalar& alpha, const Tensor& out) {
+static Error add_operands(Context& context, const Operand& a, const Operand& b, const Scalar& alpha,
+                          const Tensor& out) {
   if (is_one(alpha)) {
     const Operand in[] = {a, b};
-    return run_elementwise(add_parts, in, out);
+    return run_elementwise(context, add_parts, in, out);
   }
   const Operand in[] = {a, b, alpha};
   TORCHETTE_TRY(check_alpha(in, alpha));
-  return run_elementwise(add_scaled_parts, in, out);
+  return run_elementwise(context, add_scaled_parts, in, out);
 }
-static Error sub_operands(const Operand& a, const Operand& b, const Scalar& alpha, const Tensor& out) {
+static Error sub_operands(Context& context, const Operand& a, const Operand& b, const Scalar& alpha,
+                          const Tensor& out) {
   const Operand in[] = {a, b};
-  if (is_one(alpha)) return run_elementwise(sub_parts, in, out);
+  if (is_one(alpha)) return run_elementwise(context, sub_parts, in, out);
   TORCHETTE_TRY(check_alpha(in, alpha));
-  return add_operands(a, b, alpha.is_floating() ? Scalar(-alpha.to_double()) : Scalar(-alpha.to_int()), out);
+  return add_operands(context, a, b,
+                      alpha.is_floating() ? Scalar(-alpha.to_double()) : Scalar(-alpha.to_int()), out);
 }
-static Error add_out(Context&, const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
-  return is_one(alpha) ? run(add_parts, out, a, b) : add_operands(a, b, alpha, out);
+static Error add_out(Context& context, const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
+  return is_one(alpha) ? run(context, add_parts, out, a, b) : add_operands(context, a, b, alpha, out);
 }
-static Error add_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
-  return add_operands(a, b, alpha, out);
+static Error add_scalar_out(Context& context, const Tensor& a, const Scalar& b, const Scalar& alpha,
+                            Tensor& out) {
+  return add_operands(context, a, b, alpha, out);
 }
-static Error sub_out(Context&, const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
-  return is_one(alpha) ? run(sub_parts, out, a, b) : sub_operands(a, b, alpha, out);
+static Error sub_out(Context& context, const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
+  return is_one(alpha) ? run(context, sub_parts, out, a, b) : sub_operands(context, a, b, alpha, out);
 }
-static Error sub_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
-  return sub_operands(a, b, alpha, out);
+static Error sub_scalar_out(Context& context, const Tensor& a, const Scalar& b, const Scalar& alpha,
+                            Tensor& out) {
+  return sub_operands(context, a, b, alpha, out);
 }
-static Error rsub_scalar_out(Context&, const Tensor& a, const Scalar& b, const Scalar& alpha, Tensor& out) {
-  return sub_operands(b, {a, 0}, alpha, out);
+static Error rsub_scalar_out(Context& context, const Tensor& a, const Scalar& b, const Scalar& alpha,
+                             Tensor& out) {
+  return sub_operands(context, b, {a, 0}, alpha, out);
 }
-static Error mul_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
-  return run(mul_parts, out, a, b);
+static Error mul_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(context, mul_parts, out, a, b);
 }
-static Error mul_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
-  return run(mul_parts, out, a, b);
+static Error mul_scalar_out(Context& context, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(context, mul_parts, out, a, b);
 }
 
-static Error div_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
-  return run(div_parts, out, a, b);
+static Error div_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(context, div_parts, out, a, b);
 }
-static Error div_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
-  return run(div_parts, out, a, b);
+static Error div_scalar_out(Context& context, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(context, div_parts, out, a, b);
 }
 static bool equal(Span<const char> s, const char* text) {
   size_t i = 0;
   while (i < s.size() && text[i] != 0 && s[i] == text[i]) ++i;
   return i == s.size() && text[i] == 0;
 }
-static Error div_operands(const Operand& a, const Operand& b, const Optional<Span<const char>>& mode,
-                          const Tensor& out) {
-  if (!mode.has_value()) return run(div_parts, out, a, b);
-  if (equal(*mode, "floor")) return run(div_floor_parts, out, a, b);
+static Error div_operands(Context& context, const Operand& a, const Operand& b,
+                          const Optional<Span<const char>>& mode, const Tensor& out) {
+  if (!mode.has_value()) return run(context, div_parts, out, a, b);
+  if (equal(*mode, "floor")) return run(context, div_floor_parts, out, a, b);
   TORCHETTE_CHECK(equal(*mode, "trunc"), InvalidArgument, "div: rounding_mode is neither floor nor trunc");
-  return run(div_trunc_parts, out, a, b);
+  return run(context, div_trunc_parts, out, a, b);
 }
-static Error div_mode_out(Context&, const Tensor& a, const Tensor& b, Optional<Span<const char>> mode,
+static Error div_mode_out(Context& context, const Tensor& a, const Tensor& b, Optional<Span<const char>> mode,
                           Tensor& out) {
-  return div_operands(a, b, mode, out);
+  return div_operands(context, a, b, mode, out);
 }
-static Error div_scalar_mode_out(Context&, const Tensor& a, const Scalar& b, Optional<Span<const char>> mode,
-                                 Tensor& out) {
-  return div_operands(a, b, mode, out);
+static Error div_scalar_mode_out(Context& context, const Tensor& a, const Scalar& b,
+                                 Optional<Span<const char>> mode, Tensor& out) {
+  return div_operands(context, a, b, mode, out);
 }
-static Error floor_divide_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
-  return run(div_floor_parts, out, a, b);
+static Error floor_divide_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(context, div_floor_parts, out, a, b);
 }
 
-static Error pow_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
-  return run(pow_parts, out, a, b);
+static Error pow_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(context, pow_parts, out, a, b);
 }
-static Error pow_base_out(Context&, const Scalar& a, const Tensor& b, Tensor& out) {
-  return run(pow_parts, out, a, b);
+static Error pow_base_out(Context& context, const Scalar& a, const Tensor& b, Tensor& out) {
+  return run(context, pow_parts, out, a, b);
 }
-static Error pow_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
+static Error pow_scalar_out(Context& context, const Tensor& a, const Scalar& b, Tensor& out) {
   const double exponent = b.to_double();
   const Operand in[] = {a, b};
   const bool floating = is_floating(promote_operands(in, 2)) && is_floating(a.scalar_type());
-  if (exponent == 2 && (floating || !b.is_floating())) return run(square_parts, out, a);
-  if (exponent == 3 && (floating || !b.is_floating())) return run(cube_parts, out, a);
-  if (floating && exponent == 0.5) return run(sqrt_parts, out, a);
-  if (floating && exponent == -0.5) return run(rsqrt_parts, out, a);
-  if (floating && exponent == -1) return run(reciprocal_parts, out, a);
+  if (exponent == 2 && (floating || !b.is_floating())) return run(context, square_parts, out, a);
+  if (exponent == 3 && (floating || !b.is_floating())) return run(context, cube_parts, out, a);
+  if (floating && exponent == 0.5) return run(context, sqrt_parts, out, a);
+  if (floating && exponent == -0.5) return run(context, rsqrt_parts, out, a);
+  if (floating && exponent == -1) return run(context, reciprocal_parts, out, a);
   TORCHETTE_CHECK(is_floating(promote_operands(in, 2)) || b.to_int() >= 0, InvalidArgument,
                   "exponent: whole numbers cannot be raised to a negative whole power");
-  return run(pow_parts, out, a, b);
+  return run(context, pow_parts, out, a, b);
 }
 
-static Error bitwise_not_out(Context&, const Tensor& x, Tensor& out) {
-  return run(x.scalar_type() == ScalarType::Bool ? logical_not_parts : bitwise_not_parts, out, x);
+static Error bitwise_not_out(Context& context, const Tensor& x, Tensor& out) {
+  return run(context, x.scalar_type() == ScalarType::Bool ? logical_not_parts : bitwise_not_parts, out, x);
 }
-static Error shift_left_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
-  return run(shift_left_parts, out, a, b);
+static Error shift_left_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(context, shift_left_parts, out, a, b);
 }
-static Error shift_left_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
-  return run(shift_left_parts, out, a, b);
+static Error shift_left_scalar_out(Context& context, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(context, shift_left_parts, out, a, b);
 }
-static Error shift_right_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
-  return run(shift_right_parts, out, a, b);
+static Error shift_right_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(context, shift_right_parts, out, a, b);
 }
-static Error shift_right_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
-  return run(shift_right_parts, out, a, b);
+static Error shift_right_scalar_out(Context& context, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(context, shift_right_parts, out, a, b);
 }
 
-static Error where_out(Context&, const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& out) {
+static Error where_out(Context& context, const Tensor& condition, const Tensor& a, const Tensor& b,
+                       Tensor& out) {
   TORCHETTE_CHECK(condition.scalar_type() == ScalarType::Bool || condition.scalar_type() == ScalarType::Byte,
                   InvalidType, "where: condition is not a tensor of bool");
-  return run(where_parts, out, condition, a, b);
+  return run(context, where_parts, out, condition, a, b);
 }
-static Error masked_fill_scalar_out(Context&, const Tensor& x, const Tensor& mask, const Scalar& value,
-                                    Tensor& out) {
+static Error masked_fill_scalar_out(Context& context, const Tensor& x, const Tensor& mask,
+                                    const Scalar& value, Tensor& out) {
   TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool, InvalidType,
                   "masked_fill: mask is not a tensor of bool");
-  return run(where_parts, out, Operand(mask, 1), value, Operand(x, 0));
+  return run(context, where_parts, out, Operand(mask, 1), value, Operand(x, 0));
 }
-static Error masked_fill_tensor_out(Context&, const Tensor& x, const Tensor& mask, const Tensor& value,
-                                    Tensor& out) {
+static Error masked_fill_tensor_out(Context& context, const Tensor& x, const Tensor& mask,
+                                    const Tensor& value, Tensor& out) {
   TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool && value.dim() == 0, InvalidType,
                   "masked_fill: mask is not a tensor of bool or value not a number");
-  return run(where_parts, out, Operand(mask, 1), Operand(value, 2), Operand(x, 0));
+  return run(context, where_parts, out, Operand(mask, 1), Operand(value, 2), Operand(x, 0));
 }
 
 template <typename Bound>
-static Error clamp_operands(const Tensor& x, const Optional<Bound>& low, const Optional<Bound>& high,
-                            const Tensor& out) {
-  if (low.has_value() && high.has_value()) return run(clamp_parts, out, x, *low, *high);
-  if (low.has_value()) return run(at_least_parts, out, x, *low);
+static Error clamp_operands(Context& context, const Tensor& x, const Optional<Bound>& low,
+                            const Optional<Bound>& high, const Tensor& out) {
+  if (low.has_value() && high.has_value()) return run(context, clamp_parts, out, x, *low, *high);
+  if (low.has_value()) return run(context, at_least_parts, out, x, *low);
   TORCHETTE_CHECK(high.has_value(), InvalidArgument, "clamp: neither min nor max is given");
-  return run(at_most_parts, out, x, *high);
+  return run(context, at_most_parts, out, x, *high);
 }
-static Error clamp_out(Context&, const Tensor& x, Optional<Scalar> low, Optional<Scalar> high, Tensor& out) {
-  return clamp_operands(x, low, high, out);
+static Error clamp_out(Context& context, const Tensor& x, Optional<Scalar> low, Optional<Scalar> high,
+                       Tensor& out) {
+  return clamp_operands(context, x, low, high, out);
 }
-static Error clamp_tensor_out(Context&, const Tensor& x, Optional<Tensor> low, Optional<Tensor> high,
+static Error clamp_tensor_out(Context& context, const Tensor& x, Optional<Tensor> low, Optional<Tensor> high,
                               Tensor& out) {
-  return clamp_operands(x, low, high, out);
+  return clamp_operands(context, x, low, high, out);
 }
-static Error clamp_min_out(Context&, const Tensor& x, const Scalar& low, Tensor& out) {
-  return run(at_least_parts, out, x, low);
+static Error clamp_min_out(Context& context, const Tensor& x, const Scalar& low, Tensor& out) {
+  return run(context, at_least_parts, out, x, low);
 }
-static Error clamp_max_out(Context&, const Tensor& x, const Scalar& high, Tensor& out) {
-  return run(at_most_parts, out, x, high);
+static Error clamp_max_out(Context& context, const Tensor& x, const Scalar& high, Tensor& out) {
+  return run(context, at_most_parts, out, x, high);
 }
 /// Operators of neural networks keep the type of their input, whatever the types of their numbers.
 static Scalar as_type_of(const Tensor& x, const Scalar& s) {
   return is_floating(x.scalar_type()) || !s.is_floating() ? s : Scalar(s.to_int());
 }
-static Error hardtanh_out(Context&, const Tensor& x, const Scalar& low, const Scalar& high, Tensor& out) {
-  return run(clamp_parts, out, x, as_type_of(x, low), as_type_of(x, high));
+static Error hardtanh_out(Context& context, const Tensor& x, const Scalar& low, const Scalar& high,
+                          Tensor& out) {
+  return run(context, clamp_parts, out, x, as_type_of(x, low), as_type_of(x, high));
 }
-static Error leaky_relu_out(Context&, const Tensor& x, const Scalar& slope, Tensor& out) {
-  return run(leaky_relu_parts, out, x, slope);
+static Error leaky_relu_out(Context& context, const Tensor& x, const Scalar& slope, Tensor& out) {
+  return run(context, leaky_relu_parts, out, x, slope);
 }
-static Error elu_out(Context&, const Tensor& x, const Scalar& alpha, const Scalar& scale,
+static Error elu_out(Context& context, const Tensor& x, const Scalar& alpha, const Scalar& scale,
                      const Scalar& input_scale, Tensor& out) {
-  return run(elu_parts, out, x, alpha, scale, input_scale);
+  return run(context, elu_parts, out, x, alpha, scale, input_scale);
 }
-static Error gelu_out(Context&, const Tensor& x, Span<const char> approximate, Tensor& out) {
-  if (equal(approximate, "none")) return run(gelu_parts, out, x);
+static Error gelu_out(Context& context, const Tensor& x, Span<const char> approximate, Tensor& out) {
+  if (equal(approximate, "none")) return run(context, gelu_parts, out, x);
   TORCHETTE_CHECK(equal(approximate, "tanh"), InvalidArgument, "gelu: approximate is neither none nor tanh");
-  return run(gelu_tanh_parts, out, x);
+  return run(context, gelu_tanh_parts, out, x);
 }
-static Error logit_out(Context&, const Tensor& x, Optional<double> eps, Tensor& out) {
-  if (!eps.has_value()) return run(logit_parts, out, x);
-  return run(logit_within_parts, out, x, Scalar(*eps), Scalar(1 - *eps));
+static Error logit_out(Context& context, const Tensor& x, Optional<double> eps, Tensor& out) {
+  if (!eps.has_value()) return run(context, logit_parts, out, x);
+  return run(context, logit_within_parts, out, x, Scalar(*eps), Scalar(1 - *eps));
 }
-static Error atan2_out(Context&, const Tensor& a, const Tensor& b, Tensor& out) {
-  return run(atan2_parts, out, a, b);
+static Error atan2_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) {
+  return run(context, atan2_parts, out, a, b);
 }
 
-static Error copysign_scalar_out(Context&, const Tensor& a, const Scalar& b, Tensor& out) {
-  return run(copysign_parts, out, a, b);
+static Error copysign_scalar_out(Context& context, const Tensor& a, const Scalar& b, Tensor& out) {
+  return run(context, copysign_parts, out, a, b);
 }
-static Error polygamma_out(Context&, int64_t n, const Tensor& x, Tensor& out) {
+static Error polygamma_out(Context& context, int64_t n, const Tensor& x, Tensor& out) {
   TORCHETTE_CHECK(n >= 0, InvalidArgument, "polygamma: n is %lld", static_cast<long long>(n));
-  return run(polygamma_parts, out, Scalar(static_cast<double>(n)), x);
+  return run(context, polygamma_parts, out, Scalar(static_cast<double>(n)), x);
 }
 /// The first half along a dimension, times the sigmoid of the second.
-static Error glu_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
+static Error glu_out(Context& context, const Tensor& x, int64_t dim, Tensor& out) {
   TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "glu: self has no dimensions");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   const auto d = static_cast<size_t>(dim);
@@ -1061,7 +1147,7 @@ static Error glu_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
   first.cut(d, x.sizes()[d] / 2);
   second.cut(d, x.sizes()[d] / 2);
   second.advance(d, x.sizes()[d] / 2);
-  return run(glu_parts, out, first.tensor(), second.tensor());
+  return run(context, glu_parts, out, first.tensor(), second.tensor());
 }
 
 #define FLOAT(name, expression) TORCHETTE_KERNEL("aten::" #name ".out", name##_out),

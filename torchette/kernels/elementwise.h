@@ -69,7 +69,7 @@ struct Elementwise {
 };
 
 /// out = op(in[0], ...), broadcast and resized as torch does.
-Error run_elementwise(const Elementwise& op, const Operand* in, const Tensor& out);
+Error run_elementwise(Context& context, const Elementwise& op, const Operand* in, const Tensor& out);
 
 /// out = in, broadcast and converted to out's type; `out` is not resized.
 Error assign(const Tensor& in, const Tensor& out);
