@@ -97,7 +97,7 @@ class _Columns:
         self.new_keys: list[Tensor] = []
         self.new_values: list[Tensor] = []
 
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, layer: int, **_: object) -> tuple[Tensor, Tensor]:
         self.new_keys.append(keys)
         self.new_values.append(values)
         return torch.cat((self._keys[layer], keys), 2), torch.cat((self._values[layer], values), 2)

@@ -44,8 +44,9 @@ constexpr size_t panels_of(size_t outputs) { return (outputs + kPanel - 1) / kPa
 /// Columns of the last panel, where it is cut behind the last output.
 constexpr size_t cut_columns(size_t outputs) { return outputs % kPanel == 0 ? kPanel : outputs % kPanel; }
 
-/// With fewer multiply-adds a part is not worth a thread: some 20 microseconds.
-constexpr size_t kLeastWork = size_t{1} << 18;
+/// With fewer multiply-adds a part is not worth a thread: 10 to 20 microseconds, since what one core has
+/// written another must fetch.
+constexpr size_t kLeastWork = size_t{1} << (kLanes >= 8 ? 19 : 18);
 
 /// How many of `count` items, of `work` multiply-adds each, a part has at least.
 TORCHETTE_INLINE size_t least_items(size_t work) {
