@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "torchette/extension/file_data_loader.h"
+#include "torchette/extension/huge_pages.h"
 #include "torchette/extension/kernel_threads.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
@@ -177,9 +178,10 @@ Error Module::plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* aren
     const Result<int64_t> wanted = meta.memory_planned_buffer_size(id);
     if (!wanted.ok()) return wanted.error();
     const auto size = static_cast<size_t>(*wanted);
-    auto* bytes = static_cast<uint8_t*>(memory.allocate(size, kAlignment));
+    auto* bytes = static_cast<uint8_t*>(memory.allocate(huge_size(size), huge_alignment(size, kAlignment)));
     TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for the %zu bytes of arena %zu",
                     size, id);
+    prefer_huge_pages(bytes, size);
     arenas->push_back({bytes, size});
   }
   return Error::Ok;
@@ -204,9 +206,10 @@ Error Module::share_arenas() {
     }
   }
   for (size_t size : sizes) {
-    auto* bytes = static_cast<uint8_t*>(memory->allocate(size, kAlignment));
+    auto* bytes = static_cast<uint8_t*>(memory->allocate(huge_size(size), huge_alignment(size, kAlignment)));
     TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for a shared arena of %zu bytes",
                     size);
+    prefer_huge_pages(bytes, size);
     shared_arenas_.push_back({bytes, size});
   }
   shared_memory_ = std::move(memory);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "torchette/extension/huge_pages.h"
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/runtime/memory.h"
 
@@ -21,7 +22,9 @@ using Memory = std::unique_ptr<void, FreeMemory>;
 /// Zeroed pages come from the system without being touched; others are as they come.
 inline Memory allocate_memory(size_t size) {
   void* p = nullptr;
-  if (posix_memalign(&p, kAlignment, size == 0 ? 1 : size) != 0) throw std::bad_alloc();
+  const size_t alignment = extension::huge_alignment(size, kAlignment);
+  if (posix_memalign(&p, alignment, size == 0 ? 1 : extension::huge_size(size)) != 0) throw std::bad_alloc();
+  extension::prefer_huge_pages(p, size);
   return Memory(p);
 }
 
