@@ -63,6 +63,11 @@ void compute(const Tile& t) {
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) panel[p] = t.w + static_cast<size_t>(p) * t.w_panel + at;
     for (size_t k = 0; k < t.depth; ++k) {
+      // One row reads each weight once, from streams too many for some processors to foresee.
+      if (kRows == 1 && kPanels > 1) {
+#pragma GCC unroll 8
+        for (int p = 0; p < kPanels; ++p) __builtin_prefetch(panel[p] + (k + 8) * row);
+      }
       Part w[kParts];
 #pragma GCC unroll 8
       for (int v = 0; v < kParts; ++v) w[v] = load_part(panel[v / kPass] + k * row + v % kPass * kPartLanes);
