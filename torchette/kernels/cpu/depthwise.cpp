@@ -101,7 +101,8 @@ constexpr int kSliding = kVectorRegisters == 8 ? 3 : 8;
 
 /// The same for windows of kTaps neighbouring pixels that move by one: each pixel is read once for all
 /// windows that it is in. Results x to x + kSliding of a part of the channels, `weight` being that part's.
-template <int kTaps>
+/// With kEnds, windows may reach over the ends of the row, and of the results only those in it are stored.
+template <int kTaps, bool kEnds>
 void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
   const Window& w = *row.window;
   const auto c = static_cast<ptrdiff_t>(w.channels);
@@ -116,15 +117,16 @@ void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
     for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky) {
       const ptrdiff_t y = row.y + ky * w.dilation[1];
       if (y < 0 || y >= w.in[1]) continue;
-      const float* in =
-          row.image + ((z * w.in[1] + y) * w.in[2] + x - w.padding[2]) * c + static_cast<ptrdiff_t>(channel);
+      const ptrdiff_t first = x - w.padding[2];
+      const float* const in = row.image + (z * w.in[1] + y) * w.in[2] * c + static_cast<ptrdiff_t>(channel);
       const float* const taps = weight + (kz * w.kernel[1] + ky) * kTaps * tap_row;
       Part filter[kTaps];
 #pragma GCC unroll 8
       for (int t = 0; t < kTaps; ++t) filter[t] = load_part(taps + t * tap_row);
 #pragma GCC unroll 16
-      for (int j = 0; j < kSliding + kTaps - 1; ++j, in += c) {
-        const Part pixel = load_part(in);
+      for (int j = 0; j < kSliding + kTaps - 1; ++j) {
+        if (kEnds && (first + j < 0 || first + j >= w.in[2])) continue;
+        const Part pixel = load_part(in + (first + j) * c);
 #pragma GCC unroll 8
         for (int t = 0; t < kTaps; ++t)
           if (j >= t && j - t < kSliding) acc[j - t] = fma(pixel, filter[t], acc[j - t]);
@@ -134,6 +136,7 @@ void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
   const Part low = part_of(row.low), high = part_of(row.high);
 #pragma GCC unroll 8
   for (int i = 0; i < kSliding; ++i) {
+    if (kEnds && x + i >= w.out[2]) break;
     const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
     if (row.residual != nullptr) acc[i] += load_part(row.residual + at);
     store_part(row.out + at, clamp(acc[i], low, high));
@@ -163,14 +166,19 @@ void pass_over_row(const Row& row, size_t channel, size_t channels, ptrdiff_t in
     neighbours<1, kWhole>(row, channel, channels, x, from < to ? from : to, to);
   };
   ptrdiff_t x = 0;
-  for (; x < inner_from; ++x) at_end(x);
   const bool slides = kWhole && w.stride[2] == 1 && w.dilation[2] == 1;
-  if (slides && (w.kernel[2] == 3 || w.kernel[2] == 5))
-    for (; x + kSliding <= inner_to; x += kSliding)
+  if (slides && (w.kernel[2] == 3 || w.kernel[2] == 5)) {
+    for (; x < w.out[2]; x += kSliding)
       for (size_t at = channel; at < channel + kPass; at += kPartLanes) {
         const float* const weight = row.weight + at / kPanel * w.taps() * kPanel + at % kPanel;
-        w.kernel[2] == 3 ? slide<3>(row, weight, at, x) : slide<5>(row, weight, at, x);
+        if (x >= inner_from && x + kSliding <= inner_to)
+          w.kernel[2] == 3 ? slide<3, false>(row, weight, at, x) : slide<5, false>(row, weight, at, x);
+        else
+          w.kernel[2] == 3 ? slide<3, true>(row, weight, at, x) : slide<5, true>(row, weight, at, x);
       }
+    return;
+  }
+  for (; x < inner_from; ++x) at_end(x);
   for (; x + kNeighbours <= inner_to; x += kNeighbours)
     neighbours<kNeighbours, kWhole>(row, channel, channels, x, 0, w.kernel[2]);
   for (; x < inner_to; ++x) neighbours<1, kWhole>(row, channel, channels, x, 0, w.kernel[2]);
