@@ -264,7 +264,8 @@ def vision(architecture: str) -> Built:
 
     args = (torch.randn(1, 3, 224, 224),)
     model = timm.create_model(architecture)
-    for module in model.modules():  # a factor of zero, as for training, leaves a branch out, and a compiler may, too
+    # A factor of zero, from which training begins, leaves a branch out, and a compiler may, too.
+    for module in model.modules():
         if isinstance(module, nn.BatchNorm2d) and not module.weight.any():
             nn.init.ones_(module.weight)
     return _settle_batch_norms(model, torch.randn(4, 3, 224, 224)), args
