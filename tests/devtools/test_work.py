@@ -135,6 +135,15 @@ def test_a_chain_computes_each_instruction_on_each_element() -> None:
     ]
 
 
+def test_whole_numbers_are_no_floating_point_operations() -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + x
+
+    for x, operations in ((torch.ones(3, 5), 15), (torch.ones(3, 5, dtype=torch.int64), 0)):
+        assert [it.operations for _, it in _works(Sum(), x, "portable")] == [operations]
+
+
 def test_a_resize_reads_what_lies_around_a_result() -> None:
     up = torch.nn.Upsample(scale_factor=2.0, mode="bilinear")
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), up, torch.nn.Conv2d(8, 8, 1))

@@ -278,14 +278,11 @@ def measure(name: str) -> Row:
 def _calls(model: torchette.CompiledModel) -> str:
     """How often each operator is called: the engine's, then the portable ones."""
     (method,) = describe(pte.read(model.program.buffer)).methods
-    counts = Counter(each.op for each in method.instructions if each.kind == "kernel")
+    called = [each.op.partition(".")[0].split("::") for each in method.instructions if each.kind == "kernel"]
     kinds = []
     for namespace in ("cpu", "aten"):
-        own = {op.split("::")[1].split(".")[0]: 0 for op in counts if op.startswith(f"{namespace}::")}
-        for op, count in counts.items():
-            if op.startswith(f"{namespace}::"):
-                own[op.split("::")[1].split(".")[0]] += count
-        ranked = sorted(own.items(), key=lambda item: (-item[1], item[0]))
+        counts = Counter(name for space, name in called if space == namespace)
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         kinds.append(", ".join(f"{name} {count}" for name, count in ranked) or "none")
     return "; portable: ".join(kinds)
 

@@ -45,6 +45,11 @@ class _Call:
         """The sizes of the first result."""
         return self._sizes(next(self._tensors(self._item.outputs)))
 
+    @property
+    def is_floating(self) -> bool:
+        """Whether the first result has floating-point numbers."""
+        return "float" in self._tensor(next(self._tensors(self._item.outputs))).dtype
+
     def argument(self, position: int) -> Any:
         """A number, a text, or a list of numbers."""
         value = self._values[self._item.inputs[position]]
@@ -91,6 +96,11 @@ class _UnknownShape(Exception):
 
 
 # ---- formulas ----
+
+
+def _arithmetic(call: _Call) -> int:
+    """One for each element, where these are no whole numbers."""
+    return math.prod(call.result) if call.is_floating else 0
 
 
 def _product(position: int) -> Callable[[_Call], int]:
@@ -201,7 +211,7 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "cpu::adaptive_avg_pool": lambda call: math.prod(call.sizes(0)),
     # the largest, differences, exponentials, their sum, and the share of each
     "aten::_softmax": _each(5),
-    **{f"aten::{name}": _each(1) for name in ("add", "sub", "mul", "div")},
+    **{f"aten::{name}": _arithmetic for name in ("add", "sub", "mul", "div")},
 }
 
 # What reads no more of an input than it writes.

@@ -38,8 +38,8 @@ class Context : public Traced {
   size_t workers() const { return threads_ == nullptr ? 1 : threads_->count(); }
   /// Calls `body(begin, end, worker)` for parts of [0, count), of `least` items or more each, on the threads
   /// of the execution; returns when all have returned. No two parts with one `worker` (less than workers())
-  /// run at the same time. A part must be worth some 20 microseconds, which is what starting a thread costs;
-  /// what a part computes must not depend on where it begins and ends.
+  /// run at the same time. A part must be worth 10 to 20 microseconds, since a core fetches what another
+  /// wrote; what a part computes must not depend on where it begins and ends.
   template <typename Body>
   void parallel_for(size_t count, size_t least, const Body& body) {
     if (count == 0) return;

@@ -47,6 +47,7 @@ def test_each_operator_names_the_calls_that_it_stands_for() -> None:
     assert all(it.backend == "cpu" and it.op.startswith("cpu.") and not it.reasons for it in taken.values())
     assert ("cpu.linear.default", ("aten.linear.default",)) in patterns
     activated, added = sorted((p for p in patterns if "convolution" in p[0]), key=lambda p: -len(p[1]))
+    assert (activated[0], added[0]) == ("cpu.planar_convolution.default", "cpu.convolution.default")
     assert activated[1][0] == added[1][0] == "aten.convolution.default"
     assert activated[1][-1] in ("aten.div.Tensor", "aten.hardswish.default")
     assert added[1][1:] == ("aten.add.Tensor",)
