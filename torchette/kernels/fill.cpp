@@ -146,7 +146,7 @@ static Error copy_out(Context&, const Tensor& to, const Tensor& from, bool, Tens
 }
 static Error copy_(Context&, Tensor& to, const Tensor& from, bool) { return assign(from, to); }
 
-TORCHETTE_KERNELS(fill,                                            //
+TORCHETTE_KERNELS_NARROW(fill,                                            //
                   TORCHETTE_KERNEL("aten::full.out", full_out),    //
                   TORCHETTE_KERNEL("aten::zeros.out", zeros_out),  //
                   TORCHETTE_KERNEL("aten::ones.out", ones_out),    //
