@@ -62,6 +62,19 @@ def test_special_values(name: str, special: float, n: int) -> None:
     softmax(name, torch.full((2, n), special), 1)
 
 
+@pytest.mark.parametrize("columns", [2, 4, 8])
+@pytest.mark.parametrize("n", [5, 9, 16, 37, 196])
+def test_few_columns(name: str, n: int, columns: int) -> None:
+    """Columns that share a vector: what stands in one, far values too, is nothing to the others."""
+    x = torch.randn(3, n, columns) * 5 + torch.arange(columns) * 100
+    softmax(name, x, 1)
+    for special in (float("nan"), float("inf"), float("-inf")):
+        x[1, n - 1, 0] = special
+        softmax(name, x, 1)
+    x[2, :, 1] = float("-inf")
+    softmax(name, x, 1)
+
+
 def test_large_differences(name: str) -> None:
     softmax(name, torch.tensor([[0.0, -50.0, -87.0, -95.0, -104.0, -200.0, 3.4e38, -3.4e38]]), 1)
     softmax(name, torch.linspace(-110, 0, 200), 0)

@@ -56,6 +56,46 @@ static void softmax_row(const float* x, float* y, size_t n) {
   }
 }
 
+/// All `columns` columns of n elements each where a row of them is a whole part of a vector: a vector holds
+/// the elements of several rows.
+template <bool kLog>
+static void softmax_narrow(const float* x, float* y, size_t n, size_t columns) {
+  const size_t count = n * columns, whole = count / kLanes * kLanes, left = count - whole;
+  // Gives each lane the fold of all lanes of its column, and of the elements behind the last whole vector.
+  const auto of_columns = [&](Vec v, Vec tail, auto fold) {
+    float lanes[kLanes], last[kLanes];
+    store(lanes, v);
+    store(last, tail);
+    for (size_t j = columns; j < kLanes; ++j) lanes[j % columns] = fold(lanes[j], lanes[j % columns]);
+    for (size_t j = 0; j < left; ++j) lanes[j % columns] = fold(last[j], lanes[j % columns]);
+    for (size_t j = columns; j < kLanes; ++j) lanes[j] = lanes[j - columns];
+    return load(lanes);
+  };
+  Vec greatest = broadcast(kLowest), sum = {};
+  for (size_t i = 0; i < whole; i += kLanes) greatest = maximum(load(x + i), greatest);
+  const Vec shift =
+      of_columns(greatest, load_partial(x + whole, left), [](float a, float b) { return a > b ? a : b; });
+  for (size_t i = 0; i < whole; i += kLanes) {
+    const Vec e = exp_f(load(x + i) - shift);
+    if (!kLog) store(y + i, e);
+    sum += e;
+  }
+  const Vec tail = exp_f(load_partial(x + whole, left) - shift);
+  sum = of_columns(sum, tail, [](float a, float b) { return a + b; });
+  if (kLog) {
+    float logs[kLanes];
+    store(logs, sum);
+    for (size_t j = 0; j < kLanes; ++j) logs[j] = std::log(logs[j]);
+    const Vec rest = load(logs);
+    for (size_t i = 0; i < whole; i += kLanes) store(y + i, load(x + i) - shift - rest);
+    store_partial(y + whole, load_partial(x + whole, left) - shift - rest, left);
+  } else {
+    const Vec factor = 1.0f / sum;
+    for (size_t i = 0; i < whole; i += kLanes) store(y + i, load(y + i) * factor);
+    store_partial(y + whole, tail * factor, left);
+  }
+}
+
 /// `lanes` neighbouring columns of n elements each, `step` apart.
 template <bool kLog>
 static void softmax_columns(const float* x, float* y, size_t n, ptrdiff_t step, size_t lanes) {
@@ -115,8 +155,9 @@ static Error softmax(Context& context, const Tensor& self, int64_t dim, bool hal
     TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
     const T* x = from.data<T>();
     T* y = to.data<T>();
-    // Rows, or vectors of neighbouring columns, or single columns: each by itself.
+    // Rows, or all of a few columns, or vectors of neighbouring columns, or single columns: each by itself.
     const size_t width = kScalarType<T> == ScalarType::Float && inner > 1 ? size_t{kLanes} : size_t{1};
+    const bool narrow = inner > 1 && inner < kLanes && kLanes % inner == 0 && n > kLanes / inner;
     const size_t lines = (inner + width - 1) / width;
     context.parallel_for(outer * lines, kLeastWork / (n * width) + 1, [&](size_t begin, size_t end, size_t) {
       for (size_t i = begin; i < end; ++i) {
@@ -124,6 +165,8 @@ static Error softmax(Context& context, const Tensor& self, int64_t dim, bool hal
         if constexpr (kScalarType<T> == ScalarType::Float) {
           if (inner == 1)
             softmax_row<kLog>(x + at, y + at, n);
+          else if (narrow)
+            softmax_narrow<kLog>(x + at, y + at, n, inner);
           else
             softmax_columns<kLog>(x + at, y + at, n, static_cast<ptrdiff_t>(inner),
                                   inner - column < width ? inner - column : width);

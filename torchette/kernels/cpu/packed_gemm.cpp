@@ -143,29 +143,54 @@ size_t next_part(size_t total, size_t most) {
   return (total + parts - 1) / parts;
 }
 
-/// A tile of a panel that is cut to so many columns, with `below` rows of it below the tile's. A row is read
-/// as if it were whole, with what follows it in the columns that are thrown away; the rows behind whose
-/// columns the panel ends are read from a copy.
-void compute_cut(Tile t, Compute tile, size_t columns, size_t below) {
-  const size_t last = (kPanel - 1) / columns;  // so many rows of the panel begin within kPanel of its end
-  const size_t copied = below >= last ? 0 : last - below < t.depth ? last - below : t.depth;
-  t.w_row = columns;
-  Tile rest = t;
-  t.depth -= copied;
-  if (copied > 0) t.low = -__builtin_inff(), t.high = __builtin_inff();
-  tile(t);
-  if (copied == 0) return;
-  float rows[kPanel * kPanel] = {};
-  for (size_t i = 0; i < copied; ++i)
-    memcpy(rows + i * kPanel, t.w + (t.depth + i) * columns, columns * sizeof(float));
-  rest.depth = copied;
-  rest.a += t.depth;
-  rest.w = rows;
-  rest.w_row = kPanel;
-  rest.bias = nullptr;
-  rest.residual = t.c;
-  rest.residual_row = t.c_row;
-  tile(rest);
+/// A panel that is cut to so many columns. A row of it is read as if it were whole, with what follows it in
+/// the columns that are thrown away; the rows behind whose columns the panel ends are read from a copy, and
+/// so is a panel of few rows.
+struct CutPanel {
+  size_t columns;
+  size_t copied = 0;  // rows, the last ones
+  float rows[kPanel * kPanel];
+
+  /// Of `depth` rows at `w`, with `below` rows of the panel below them.
+  void copy(const float* w, size_t depth, size_t below) {
+    const size_t last = (kPanel - 1) / columns;  // so many rows of the panel begin within kPanel of its end
+    const size_t needed = below >= last ? 0 : last - below;
+    copied = depth <= kPanel ? depth : needed;
+    memset(rows, 0, copied * kPanel * sizeof(float));
+    for (size_t i = 0; i < copied; ++i)
+      memcpy(rows + i * kPanel, w + (depth - copied + i) * columns, columns * sizeof(float));
+  }
+
+  void compute(Tile t, Compute tile) const {
+    t.w_row = columns;
+    if (copied == 0) return tile(t);
+    Tile rest = t;
+    if (copied < t.depth) {
+      t.depth -= copied;
+      t.low = -__builtin_inff();
+      t.high = __builtin_inff();
+      tile(t);
+      rest.depth = copied;
+      rest.a += t.depth;
+      rest.bias = nullptr;
+      rest.residual = t.c;
+      rest.residual_row = t.c_row;
+    }
+    rest.w = rows;
+    rest.w_row = kPanel;
+    tile(rest);
+  }
+};
+
+/// Copies fewer than kPanel columns of so many rows.
+void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to_row, size_t rows,
+                  size_t columns) {
+  for (size_t at = 0; at < columns; at += kLanes) {
+    const size_t count = columns - at < kLanes ? columns - at : kLanes;
+    for (size_t r = 0; r < rows; ++r)
+      store_partial(to + static_cast<ptrdiff_t>(r) * to_row + at,
+                    load_partial(from + static_cast<ptrdiff_t>(r) * from_row + at, count), count);
+  }
 }
 
 }  // namespace
@@ -191,6 +216,11 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
     const size_t block = fitting > 8 ? fitting / 8 * 8 : 8;
     for (size_t p0 = first; p0 < last; p0 += block) {
       const size_t p_end = p0 + block < last ? p0 + block : last;
+      CutPanel cut;
+      cut.columns = n % kPanel;
+      const bool has_cut = product.cut && cut.columns > 0 && p_end * kPanel > n;
+      const float* const cut_panel = product.w + (p_end - 1) * k * kPanel + k0 * cut.columns;
+      if (has_cut) cut.copy(cut_panel, depth, k - k0 - depth);
       for (size_t i = 0; i < m;) {
         const size_t rows = next_part(m - i, kTileRows), at_once = panels_at_once(rows);
         for (size_t p = p0; p < p_end;) {
@@ -219,12 +249,11 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     ends ? high : __builtin_inff()};
           // The panel that ends behind the last column is computed in a tile of its own.
           float bias[kPanel], result[kTileRows * kPanel];
-          if (columns < width && product.cut) t.w = product.w + p * k * kPanel + k0 * columns;
+          const bool is_cut = has_cut && columns < width;
+          if (is_cut) t.w = cut_panel;
           if (columns < width) {
             for (size_t j = 0; j < kPanel; ++j) bias[j] = t.bias != nullptr && j < columns ? t.bias[j] : 0.0f;
-            for (size_t r = 0; added != nullptr && r < rows; ++r)
-              memcpy(result + r * kPanel, added + static_cast<ptrdiff_t>(r) * added_row,
-                     columns * sizeof(float));
+            if (added != nullptr) copy_columns(added, added_row, result, kPanel, rows, columns);
             t.bias = bias;
             t.residual = added != nullptr ? result : nullptr;
             t.c = result;
@@ -232,14 +261,9 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           }
           const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
           const Compute tile = half ? of_half(rows) : tile_of(rows, panels);
-          if (columns < width && product.cut)
-            compute_cut(t, tile, columns, k - k0 - depth);
-          else
-            tile(t);
+          is_cut ? cut.compute(t, tile) : tile(t);
           if (ends) activate(left, t.c, t.c_row, rows, columns);
-          for (size_t r = 0; columns < width && r < rows; ++r)
-            memcpy(c + static_cast<ptrdiff_t>(r) * product.c_row, result + r * kPanel,
-                   columns * sizeof(float));
+          if (columns < width) copy_columns(result, kPanel, c, product.c_row, rows, columns);
           p += panels;
         }
         i += rows;
