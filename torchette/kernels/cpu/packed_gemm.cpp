@@ -221,6 +221,10 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
       const bool has_cut = product.cut && cut.columns > 0 && p_end * kPanel > n;
       const float* const cut_panel = product.w + (p_end - 1) * k * kPanel + k0 * cut.columns;
       if (has_cut) cut.copy(cut_panel, depth, k - k0 - depth);
+      // What a tile of the last panel reads is whole.
+      float last_bias[kPanel] = {};
+      if (product.bias != nullptr && p_end * kPanel > n)
+        memcpy(last_bias, product.bias + (p_end - 1) * kPanel, n % kPanel * sizeof(float));
       for (size_t i = 0; i < m;) {
         const size_t rows = next_part(m - i, kTileRows), at_once = panels_at_once(rows);
         for (size_t p = p0; p < p_end;) {
@@ -247,23 +251,27 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     added_row,
                     ends ? low : -__builtin_inff(),
                     ends ? high : __builtin_inff()};
-          // The panel that ends behind the last column is computed in a tile of its own.
-          float bias[kPanel], result[kTileRows * kPanel];
+          const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
+          // What a tile of one vector stores behind the last column may lie in the rows that follow.
+          const bool spills = columns < width && product.c_row == static_cast<ptrdiff_t>(n) &&
+                              (half ? kPanel / 2 : kPanel) == kPartLanes && added == nullptr &&
+                              left == Activation::none && n <= kPanel && (m - i - rows) * n >= kPanel;
+          const bool apart = columns < width && !spills;
+          // Else the panel that ends behind the last column is computed in a tile of its own.
+          float result[kTileRows * kPanel];
           const bool is_cut = has_cut && columns < width;
           if (is_cut) t.w = cut_panel;
-          if (columns < width) {
-            for (size_t j = 0; j < kPanel; ++j) bias[j] = t.bias != nullptr && j < columns ? t.bias[j] : 0.0f;
+          if (columns < width && t.bias != nullptr) t.bias = last_bias;
+          if (apart) {
             if (added != nullptr) copy_columns(added, added_row, result, kPanel, rows, columns);
-            t.bias = bias;
             t.residual = added != nullptr ? result : nullptr;
             t.c = result;
             t.residual_row = t.c_row = kPanel;
           }
-          const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
           const Compute tile = half ? of_half(rows) : tile_of(rows, panels);
           is_cut ? cut.compute(t, tile) : tile(t);
           if (ends) activate(left, t.c, t.c_row, rows, columns);
-          if (columns < width) copy_columns(result, kPanel, c, product.c_row, rows, columns);
+          if (apart) copy_columns(result, kPanel, c, product.c_row, rows, columns);
           p += panels;
         }
         i += rows;
