@@ -155,3 +155,46 @@ def _peer_method(contents: bytes) -> Any:
     program = Runtime.get().load_program(contents)
     _alive[:] = [contents, program]
     return program.load_method("forward")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_our_runtime_runs_the_peers_quantized_kernels() -> None:
+    """A network that PT2E quantized and no backend took: in the peer's file its integers go through portable kernels."""
+    import executorch.exir as peer
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.ReLU(),
+        Residual(8),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * 36, 10),
+    ).eval()
+    args = (torch.randn(1, 3, 8, 8),)
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    prepared = prepare_pt2e(torch.export.export(module, args).module(), quantizer)
+    prepared(*args)
+    converted = convert_pt2e(prepared)
+    edge = peer.to_edge(
+        torch.export.export(converted, args), compile_config=peer.EdgeCompileConfig(_check_ir_validity=False)
+    )
+    contents = edge.to_executorch().buffer
+    names = {op.name for op in pte.read(contents).program.execution_plan[0].operators}
+    assert {
+        "quantized_decomposed::quantize_per_tensor",
+        "quantized_decomposed::dequantize_per_channel",
+    } <= names
+    torch.testing.assert_close(_run_ours(contents, args), converted(*args), rtol=1e-5, atol=1e-5)
+
+
+class Residual(torch.nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.conv(x)

@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+import torchette.backends.cpu.operators  # noqa: F401  declares the engine's
 from torchette.build import kernels
 from torchette.cli.ops import coverage
 from torchette.exir import ops  # noqa: F401  declares the dim order operators
@@ -20,8 +21,24 @@ CODES = {
     "List[bool]": "B", "List[Tensor]": "L", "List[Optional[Tensor]]": "O",
 }  # fmt: skip
 NAMESPACES = {"dim_order_ops": "torchette_dim_order"}
-# What torch has no schema for.
+# What torch has no schema for: the quantized ones are those of ExecuTorch's kernels/quantized/quantized.yaml.
 OTHERS = {
+    "quantized_decomposed::add.out": "TdiiiTdiiidiiit",
+    "quantized_decomposed::quantize_per_tensor.out": "Tdiiiit",
+    "quantized_decomposed::quantize_per_tensor.Tensor_out": "TTTiiit",
+    "quantized_decomposed::dequantize_per_tensor.out": "Tdiiii?it",
+    "quantized_decomposed::dequantize_per_tensor.Tensor_out": "TTTiii?it",
+    "quantized_decomposed::quantize_per_channel.out": "TTTiiiit",
+    "quantized_decomposed::dequantize_per_channel.out": "TT?Tiiii?it",
+    "quantized_decomposed::quantize_per_token.out": "TTTiiit",
+    "quantized_decomposed::dequantize_per_token.out": "TTTiiiit",
+    "quantized_decomposed::choose_qparams.Tensor_out": "Tiiditt",
+    "quantized_decomposed::choose_qparams_per_token_asymmetric.out": "Titt",
+    **{
+        f"quantized_decomposed::embedding_{kind}.{overload}": f"TT?TiiT{more}t"
+        for kind in ("byte", "4bit", "2bit")
+        for overload, more in (("out", ""), ("dtype_out", "?i"))
+    },
     "dim_order_ops::_empty_dim_order.out": "I?It",
     "et_copy::_d2h_copy.out": "Tt",
     "et_copy::_h2d_copy.out": "Tt",

@@ -146,33 +146,33 @@ static Error copy_out(Context&, const Tensor& to, const Tensor& from, bool, Tens
 }
 static Error copy_(Context&, Tensor& to, const Tensor& from, bool) { return assign(from, to); }
 
-TORCHETTE_KERNELS_NARROW(fill,                                            //
-                         TORCHETTE_KERNEL("aten::full.out", full_out),    //
-                         TORCHETTE_KERNEL("aten::zeros.out", zeros_out),  //
-                         TORCHETTE_KERNEL("aten::ones.out", ones_out),    //
-                         TORCHETTE_KERNEL("aten::empty.out", empty_out),  //
-                         TORCHETTE_KERNEL("aten::empty_strided.out", empty_strided_out),
-                         TORCHETTE_KERNEL("dim_order_ops::_empty_dim_order.out", empty_dim_order_out),  //
-                         TORCHETTE_KERNEL("aten::full_like.out", full_like_out),                        //
-                         TORCHETTE_KERNEL("aten::zeros_like.out", zeros_like_out),                      //
-                         TORCHETTE_KERNEL("aten::ones_like.out", ones_like_out),                        //
-                         TORCHETTE_KERNEL("aten::fill.Scalar_out", fill_scalar_out),                    //
-                         TORCHETTE_KERNEL("aten::fill.Tensor_out", fill_tensor_out),                    //
-                         TORCHETTE_KERNEL("aten::scalar_tensor.out", scalar_tensor_out),                //
-                         TORCHETTE_KERNEL("aten::arange.out", arange_out),                              //
-                         TORCHETTE_KERNEL("aten::arange.start_out", arange_start_out),                  //
-                         TORCHETTE_KERNEL("aten::clone.out", clone_out),                                //
-                         TORCHETTE_KERNEL("aten::alias_copy.out", alias_copy_out),                      //
-                         TORCHETTE_KERNEL("aten::detach_copy.out", alias_copy_out),                     //
-                         TORCHETTE_KERNEL("aten::lift_fresh_copy.out", alias_copy_out),
-                         TORCHETTE_KERNEL("et_copy::_h2d_copy.out",
-                                          alias_copy_out),  // the device is the host
-                         TORCHETTE_KERNEL("et_copy::_d2h_copy.out", alias_copy_out),                        //
-                         TORCHETTE_KERNEL("aten::_to_copy.out", to_copy_out),                               //
-                         TORCHETTE_KERNEL("dim_order_ops::_to_dim_order_copy.out", to_dim_order_copy_out),  //
-                         TORCHETTE_KERNEL("dim_order_ops::_clone_dim_order.out", to_dim_order_copy_out),    //
-                         TORCHETTE_KERNEL("aten::copy.out", copy_out),                                      //
-                         TORCHETTE_KERNEL("aten::copy_", copy_))
+TORCHETTE_KERNELS_ONCE(fill,                                            //
+                       TORCHETTE_KERNEL("aten::full.out", full_out),    //
+                       TORCHETTE_KERNEL("aten::zeros.out", zeros_out),  //
+                       TORCHETTE_KERNEL("aten::ones.out", ones_out),    //
+                       TORCHETTE_KERNEL("aten::empty.out", empty_out),  //
+                       TORCHETTE_KERNEL("aten::empty_strided.out", empty_strided_out),
+                       TORCHETTE_KERNEL("dim_order_ops::_empty_dim_order.out", empty_dim_order_out),  //
+                       TORCHETTE_KERNEL("aten::full_like.out", full_like_out),                        //
+                       TORCHETTE_KERNEL("aten::zeros_like.out", zeros_like_out),                      //
+                       TORCHETTE_KERNEL("aten::ones_like.out", ones_like_out),                        //
+                       TORCHETTE_KERNEL("aten::fill.Scalar_out", fill_scalar_out),                    //
+                       TORCHETTE_KERNEL("aten::fill.Tensor_out", fill_tensor_out),                    //
+                       TORCHETTE_KERNEL("aten::scalar_tensor.out", scalar_tensor_out),                //
+                       TORCHETTE_KERNEL("aten::arange.out", arange_out),                              //
+                       TORCHETTE_KERNEL("aten::arange.start_out", arange_start_out),                  //
+                       TORCHETTE_KERNEL("aten::clone.out", clone_out),                                //
+                       TORCHETTE_KERNEL("aten::alias_copy.out", alias_copy_out),                      //
+                       TORCHETTE_KERNEL("aten::detach_copy.out", alias_copy_out),                     //
+                       TORCHETTE_KERNEL("aten::lift_fresh_copy.out", alias_copy_out),
+                       TORCHETTE_KERNEL("et_copy::_h2d_copy.out",
+                                        alias_copy_out),                            // the device is the host
+                       TORCHETTE_KERNEL("et_copy::_d2h_copy.out", alias_copy_out),  //
+                       TORCHETTE_KERNEL("aten::_to_copy.out", to_copy_out),         //
+                       TORCHETTE_KERNEL("dim_order_ops::_to_dim_order_copy.out", to_dim_order_copy_out),  //
+                       TORCHETTE_KERNEL("dim_order_ops::_clone_dim_order.out", to_dim_order_copy_out),    //
+                       TORCHETTE_KERNEL("aten::copy.out", copy_out),                                      //
+                       TORCHETTE_KERNEL("aten::copy_", copy_))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -281,10 +281,11 @@ static Error batch_norm_no_training_out(Context& context, const Tensor& input, O
 }
 
 /// The statistics are those of the input itself; the running ones, where there are any, follow them.
-static Error batch_norm_training(Context& context, const Tensor& input, const Optional<Tensor>& weight,
-                                 const Optional<Tensor>& bias, const Tensor* running_mean,
-                                 const Tensor* running_var, double momentum, double eps, const Tensor& out,
-                                 const Tensor& mean_out, const Tensor& rstd_out) {
+[[gnu::cold]] static Error batch_norm_training(Context& context, const Tensor& input,
+                                               const Optional<Tensor>& weight, const Optional<Tensor>& bias,
+                                               const Tensor* running_mean, const Tensor* running_var,
+                                               double momentum, double eps, const Tensor& out,
+                                               const Tensor& mean_out, const Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
   Channels shape;
   TORCHETTE_TRY(describe(input, weight, bias, shape));

@@ -502,8 +502,8 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& self, Span<co
 }
 
 /// Every element of a window gets its share of the gradient.
-static Error avg_pool_backward(Context& context, const Pool& pool, const Divisor& divisor, const Tensor& grad,
-                               const Tensor& self, const Tensor& out) {
+[[gnu::cold]] static Error avg_pool_backward(Context& context, const Pool& pool, const Divisor& divisor,
+                                             const Tensor& grad, const Tensor& self, const Tensor& out) {
   TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), grad, "grad_output"));
   TORCHETTE_CHECK(out.scalar_type() == self.scalar_type(), InvalidType,
                   "%s: grad_input or out is of type %d, self of another", pool.name,

@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// quantized_decomposed: quantize and dequantize by tensor, channel and token, choose_qparams, embeddings of
+// 8, 4 and 2 bits, add. Each step rounds as torch's reference does (torch/ao/quantization/fx/_decomposed.py):
+// in the type of the scales where they are a tensor with dimensions, else in that of the floats.
+#include <cmath>
+
+#include "torchette/kernels/dense.h"
+#include "torchette/kernels/dims.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+namespace {
+
+// Elements of a line that is cut for threads, and elements that are worth a thread.
+constexpr size_t kBlock = 4096;
+constexpr size_t kLeastWork = size_t{1} << 15;
+
+/// The type of a kernel's argument that names a ScalarType.
+Error check_type(const char* what, const Tensor& t, int64_t type) {
+  TORCHETTE_CHECK(static_cast<int64_t>(t.scalar_type()) == type, InvalidType,
+                  "%s: a tensor is of type %d, dtype says %d", what, static_cast<int>(t.scalar_type()),
+                  static_cast<int>(type));
+  return Error::Ok;
+}
+
+/// Whole numbers of 8, 16 or 32 bits that hold the range.
+Error check_range(const char* what, ScalarType type, int64_t low, int64_t high) {
+  int64_t least = 0, most = 0;
+  switch (type) {
+    case ScalarType::Byte:
+      most = UINT8_MAX;
+      break;
+    case ScalarType::Char:
+      least = INT8_MIN, most = INT8_MAX;
+      break;
+    case ScalarType::Short:
+      least = INT16_MIN, most = INT16_MAX;
+      break;
+    case ScalarType::Int:
+      least = INT32_MIN, most = INT32_MAX;
+      break;
+    default:
+      TORCHETTE_CHECK(false, InvalidType, "%s: no quantized numbers are of type %d", what,
+                      static_cast<int>(type));
+  }
+  TORCHETTE_CHECK(low >= least && high <= most && low <= high, InvalidArgument,
+                  "%s: quant_min %lld and quant_max %lld do not fit type %d", what,
+                  static_cast<long long>(low), static_cast<long long>(high), static_cast<int>(type));
+  return Error::Ok;
+}
+
+Error check_real(const char* what, const Tensor& t) {
+  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: a tensor of floats is of type %d", what,
+                  static_cast<int>(t.scalar_type()));
+  return Error::Ok;
+}
+
+/// A number of `t`, which is real.
+double number_at(const Tensor& t, ptrdiff_t place) {
+  double number;
+  load_as(t.scalar_type(), kF64)(static_cast<const char*>(t.const_data_ptr()) + place * t.element_size(), 1,
+                                 &number, 1);
+  return number;
+}
+
+/// The one number of a tensor of scales or zero points.
+Error one_number(const char* what, const Tensor& t, double& number) {
+  TORCHETTE_CHECK(t.numel() == 1 && is_real(t.scalar_type()), InvalidArgument,
+                  "%s: scale or zero_point has %d numbers of type %d", what, static_cast<int>(t.numel()),
+                  static_cast<int>(t.scalar_type()));
+  number = number_at(t, 0);
+  return Error::Ok;
+}
+
+/// A tensor cut into lines that have one scale each: line i is of scale i % count.
+struct Lines {
+  size_t lines, count, length;
+
+  static Lines of_axis(const Tensor& t, size_t axis) {
+    size_t outer = 1, inner = 1;
+    for (size_t d = 0; d < static_cast<size_t>(t.dim()); ++d)
+      (d < axis ? outer : inner) *= d == axis ? 1 : static_cast<size_t>(t.sizes()[d]);
+    const auto count = static_cast<size_t>(t.sizes()[axis]);
+    return {outer * count, count, inner};
+  }
+};
+
+/// Scale and zero point of each line: numbers, or those of tensors.
+struct Numbers {
+  double scale = 1, zero = 0;
+  const Tensor* scales = nullptr;
+  const Tensor* zeros = nullptr;
+};
+
+/// What is done to the numbers of a line.
+struct Step {
+  Convert load, store;
+  ptrdiff_t from_size, to_size;
+  Convert to_narrow = nullptr, from_narrow = nullptr;  // rounds to 16-bit floats after each operation
+  int64_t low = 0, high = 0;
+  bool zero_first = false;  // adds the zero point before it rounds
+};
+
+template <typename T>
+void quantize_line(const Step& step, const char* x, char* y, size_t n, T factor, T zero) {
+  const T low = static_cast<T>(step.low), high = static_cast<T>(step.high);
+  T v[kChunk];
+  for (size_t i = 0, c; i < n; i += c) {
+    c = n - i < kChunk ? n - i : kChunk;
+    step.load(x + static_cast<ptrdiff_t>(i) * step.from_size, 1, v, c);
+    // a product and a sum in one loop would be rounded once
+    for (size_t j = 0; j < c; ++j) v[j] *= factor;
+    if (step.zero_first)
+      for (size_t j = 0; j < c; ++j) v[j] += zero;
+    for (size_t j = 0; j < c; ++j) v[j] = std::rint(v[j]);
+    if (!step.zero_first)
+      for (size_t j = 0; j < c; ++j) v[j] += zero;
+    for (size_t j = 0; j < c; ++j) v[j] = v[j] < low ? low : v[j] > high ? high : v[j];
+    step.store(v, 1, y + static_cast<ptrdiff_t>(i) * step.to_size, c);
+  }
+}
+
+/// Rounds `n` numbers to a narrow type of floats.
+void narrow(const Step& step, float* v, size_t n) {
+  if (step.to_narrow == nullptr) return;
+  uint16_t narrow[kChunk];
+  step.to_narrow(v, 1, narrow, n);
+  step.from_narrow(narrow, 1, v, n);
+}
+void narrow(const Step&, double*, size_t) {}
+
+template <typename T>
+void dequantize_line(const Step& step, const char* x, char* y, size_t n, T scale, T zero) {
+  T v[kChunk];
+  for (size_t i = 0, c; i < n; i += c) {
+    c = n - i < kChunk ? n - i : kChunk;
+    step.load(x + static_cast<ptrdiff_t>(i) * step.from_size, 1, v, c);
+    narrow(step, v, c);
+    for (size_t j = 0; j < c; ++j) v[j] -= zero;
+    narrow(step, v, c);
+    for (size_t j = 0; j < c; ++j) v[j] *= scale;
+    step.store(v, 1, y + static_cast<ptrdiff_t>(i) * step.to_size, c);
+  }
+}
+
+template <bool kQuantize, typename T>
+void run_lines(Context& context, const Lines& of, const Step& step, const void* from, void* to,
+               const Numbers& numbers) {
+  const size_t blocks = (of.length + kBlock - 1) / kBlock, block = of.length < kBlock ? of.length : kBlock;
+  if (of.length == 0) return;
+  context.parallel_for(of.lines * blocks, kLeastWork / block + 1, [&](size_t begin, size_t end, size_t) {
+    for (size_t i = begin; i < end; ++i) {
+      const size_t line = i / blocks, first = i % blocks * kBlock;
+      const auto at = static_cast<ptrdiff_t>(line * of.length + first);
+      const size_t n = of.length - first < kBlock ? of.length - first : kBlock;
+      const auto number = static_cast<ptrdiff_t>(line % of.count);
+      const double zero = numbers.zeros != nullptr ? number_at(*numbers.zeros, number) : numbers.zero;
+      double scale = numbers.scales != nullptr ? number_at(*numbers.scales, number) : numbers.scale;
+      // A tensor of scales is inverted in its own type, a number as a double.
+      if (kQuantize)
+        scale = numbers.scales != nullptr && sizeof(T) == sizeof(float)
+                    ? static_cast<double>(1.0f / static_cast<float>(scale))
+                    : 1.0 / scale;
+      const char* x = static_cast<const char*>(from) + at * step.from_size;
+      char* y = static_cast<char*>(to) + at * step.to_size;
+      if constexpr (kQuantize)
+        quantize_line<T>(step, x, y, n, static_cast<T>(scale), static_cast<T>(zero));
+      else
+        dequantize_line<T>(step, x, y, n, static_cast<T>(scale), static_cast<T>(zero));
+    }
+  });
+}
+
+/// The steps of all these operators. `wide` says that doubles are computed with.
+template <bool kQuantize>
+Error run(Context& context, const Tensor& input, const Lines& lines, Step step, bool wide, bool rounds,
+          const Tensor& out, const Numbers& numbers) {
+  Dense from, to;
+  TORCHETTE_TRY(resize_result(out, input.sizes()));
+  TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
+  TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
+  const Compute compute = wide ? kF64 : kF32;
+  step.load = load_as(input.scalar_type(), compute);
+  step.store = store_as(compute, out.scalar_type());
+  step.from_size = input.element_size();
+  step.to_size = out.element_size();
+  if (rounds && out.element_size() == 2) {
+    step.to_narrow = step.store;
+    step.from_narrow = load_as(out.scalar_type(), compute);
+  }
+  if (wide)
+    run_lines<kQuantize, double>(context, lines, step, from.data<void>(), to.data<void>(), numbers);
+  else
+    run_lines<kQuantize, float>(context, lines, step, from.data<void>(), to.data<void>(), numbers);
+  return to.finish();
+}
+
+Error quantize_by_tensor(Context& context, const Tensor& input, double scale, double zero, int64_t low,
+                         int64_t high, int64_t type, const Tensor& out) {
+  constexpr const char* kName = "quantize_per_tensor";
+  TORCHETTE_TRY(check_real(kName, input));
+  TORCHETTE_TRY(check_type(kName, out, type));
+  TORCHETTE_TRY(check_range(kName, out.scalar_type(), low, high));
+  Step step = {};
+  step.low = low;
+  step.high = high;
+  const auto n = static_cast<size_t>(input.numel());
+  return run<true>(context, input, {1, 1, n}, step, false, false, out, {scale, zero});
+}
+
+Error dequantize_by_tensor(Context& context, const Tensor& input, double scale, double zero, int64_t low,
+                           int64_t high, int64_t type, const Tensor& out) {
+  constexpr const char* kName = "dequantize_per_tensor";
+  TORCHETTE_TRY(check_type(kName, input, type));
+  TORCHETTE_TRY(check_real(kName, out));
+  TORCHETTE_TRY(check_range(kName, input.scalar_type(), low, high));
+  const auto n = static_cast<size_t>(input.numel());
+  return run<false>(context, input, {1, 1, n}, {}, out.scalar_type() == ScalarType::Double, true, out,
+                    {scale, zero});
+}
+
+/// Scales and zero points of lines: as many as there are of them.
+Error check_scales(const char* what, const Lines& lines, const Tensor& scales,
+                   const Optional<Tensor>& zero_points) {
+  const auto fits = [&](const Tensor& t) {
+    return static_cast<size_t>(t.numel()) == lines.count && is_real(t.scalar_type());
+  };
+  TORCHETTE_TRY(check_real(what, scales));
+  TORCHETTE_CHECK(
+      fits(scales) && (!zero_points.has_value() || fits(*zero_points)), InvalidArgument,
+      "%s: %d scales and %d zero points where %d are needed", what, static_cast<int>(scales.numel()),
+      static_cast<int>(zero_points.has_value() ? zero_points->numel() : -1), static_cast<int>(lines.count));
+  return Error::Ok;
+}
+
+Error quantize_lines(Context& context, const char* what, const Lines& lines, const Tensor& input,
+                     const Tensor& scales, const Tensor& zero_points, Step step, int64_t type,
+                     const Tensor& out) {
+  TORCHETTE_TRY(check_real(what, input));
+  TORCHETTE_TRY(check_type(what, out, type));
+  TORCHETTE_TRY(check_range(what, out.scalar_type(), step.low, step.high));
+  TORCHETTE_TRY(check_scales(what, lines, scales, zero_points));
+  Dense scale, zero;
+  TORCHETTE_TRY(scale.read(context, scales, scales.scalar_type()));
+  TORCHETTE_TRY(zero.read(context, zero_points, zero_points.scalar_type()));
+  const bool wide = scales.scalar_type() == ScalarType::Double;
+  const Tensor s = scale.tensor(), z = zero.tensor();
+  return run<true>(context, input, lines, step, wide, false, out, {1, 0, &s, &z});
+}
+
+/// Differences are whole numbers that a double holds, so that a product is rounded once where it is made a
+/// float.
+Error dequantize_lines(Context& context, const char* what, const Lines& lines, const Tensor& input,
+                       const Tensor& scales, const Optional<Tensor>& zero_points, const Tensor& out) {
+  TORCHETTE_TRY(check_real(what, out));
+  TORCHETTE_TRY(check_scales(what, lines, scales, zero_points));
+  Dense scale, zero;
+  TORCHETTE_TRY(scale.read(context, scales, scales.scalar_type()));
+  if (zero_points.has_value()) TORCHETTE_TRY(zero.read(context, *zero_points, zero_points->scalar_type()));
+  const Tensor s = scale.tensor(), z = zero.tensor();
+  return run<false>(context, input, lines, {}, true, false, out,
+                    {1, 0, &s, zero_points.has_value() ? &z : nullptr});
+}
+
+// --- The operators
+// -----------------------------------------------------------------------------------------------
+
+Error quantize_per_tensor_out(Context& context, const Tensor& input, double scale, int64_t zero_point,
+                              int64_t low, int64_t high, int64_t type, Tensor& out) {
+  return quantize_by_tensor(context, input, scale, static_cast<double>(zero_point), low, high, type, out);
+}
+Error quantize_per_tensor_tensor_out(Context& context, const Tensor& input, const Tensor& scale,
+                                     const Tensor& zero_point, int64_t low, int64_t high, int64_t type,
+                                     Tensor& out) {
+  double s, z;
+  TORCHETTE_TRY(one_number("quantize_per_tensor", scale, s));
+  TORCHETTE_TRY(one_number("quantize_per_tensor", zero_point, z));
+  return quantize_by_tensor(context, input, s, z, low, high, type, out);
+}
+Error dequantize_per_tensor_out(Context& context, const Tensor& input, double scale, int64_t zero_point,
+                                int64_t low, int64_t high, int64_t type, Optional<int64_t>, Tensor& out) {
+  return dequantize_by_tensor(context, input, scale, static_cast<double>(zero_point), low, high, type, out);
+}
+Error dequantize_per_tensor_tensor_out(Context& context, const Tensor& input, const Tensor& scale,
+                                       const Tensor& zero_point, int64_t low, int64_t high, int64_t type,
+                                       Optional<int64_t>, Tensor& out) {
+  double s, z;
+  TORCHETTE_TRY(one_number("dequantize_per_tensor", scale, s));
+  TORCHETTE_TRY(one_number("dequantize_per_tensor", zero_point, z));
+  return dequantize_by_tensor(context, input, s, z, low, high, type, out);
+}
+
+Error axis_of(const char* what, const Tensor& input, int64_t axis, Lines& lines) {
+  TORCHETTE_CHECK(input.dim() > 0, InvalidArgument, "%s: input has no dimensions", what);
+  TORCHETTE_TRY(wrap_dim(axis, static_cast<size_t>(input.dim())));
+  lines = Lines::of_axis(input, static_cast<size_t>(axis));
+  return Error::Ok;
+}
+Error quantize_per_channel_out(Context& context, const Tensor& input, const Tensor& scales,
+                               const Tensor& zero_points, int64_t axis, int64_t low, int64_t high,
+                               int64_t type, Tensor& out) {
+  Lines lines;
+  TORCHETTE_TRY(axis_of("quantize_per_channel", input, axis, lines));
+  Step step = {};
+  step.low = low;
+  step.high = high;
+  return quantize_lines(context, "quantize_per_channel", lines, input, scales, zero_points, step, type, out);
+}
+Error dequantize_per_channel_out(Context& context, const Tensor& input, const Tensor& scales,
+                                 const Optional<Tensor>& zero_points, int64_t axis, int64_t low, int64_t high,
+                                 int64_t type, Optional<int64_t>, Tensor& out) {
+  Lines lines;
+  TORCHETTE_TRY(axis_of("dequantize_per_channel", input, axis, lines));
+  TORCHETTE_TRY(check_type("dequantize_per_channel", input, type));
+  TORCHETTE_TRY(check_range("dequantize_per_channel", input.scalar_type(), low, high));
+  return dequantize_lines(context, "dequantize_per_channel", lines, input, scales, zero_points, out);
+}
+
+/// Tokens are the rows along the last dimension.
+Error tokens_of(const char* what, const Tensor& input, Lines& lines) {
+  TORCHETTE_CHECK(input.dim() > 0, InvalidArgument, "%s: input has no dimensions", what);
+  size_t tokens = 1;
+  for (ptrdiff_t d = 0; d + 1 < input.dim(); ++d)
+    tokens *= static_cast<size_t>(input.sizes()[static_cast<size_t>(d)]);
+  lines = {tokens, tokens, static_cast<size_t>(input.size(input.dim() - 1))};
+  return Error::Ok;
+}
+Error quantize_per_token_out(Context& context, const Tensor& input, const Tensor& scales,
+                             const Tensor& zero_points, int64_t low, int64_t high, int64_t type,
+                             Tensor& out) {
+  Lines lines;
+  TORCHETTE_TRY(tokens_of("quantize_per_token", input, lines));
+  Step step = {};
+  step.low = low;
+  step.high = high;
+  step.zero_first = true;
+  return quantize_lines(context, "quantize_per_token", lines, input, scales, zero_points, step, type, out);
+}
+Error dequantize_per_token_out(Context& context, const Tensor& input, const Tensor& scales,
+                               const Tensor& zero_points, int64_t low, int64_t high, int64_t type,
+                               int64_t output_type, Tensor& out) {
+  Lines lines;
+  TORCHETTE_TRY(tokens_of("dequantize_per_token", input, lines));
+  TORCHETTE_TRY(check_type("dequantize_per_token", input, type));
+  TORCHETTE_TRY(check_type("dequantize_per_token", out, output_type));
+  TORCHETTE_TRY(check_range("dequantize_per_token", input.scalar_type(), low, high));
+  return dequantize_lines(context, "dequantize_per_token", lines, input, scales, zero_points, out);
+}
+
+/// As quantize(dequantize(a) + dequantize(b)).
+Error add_out(Context& context, const Tensor& a, double a_scale, int64_t a_zero, int64_t a_low,
+              int64_t a_high, const Tensor& b, double b_scale, int64_t b_zero, int64_t b_low, int64_t b_high,
+              double out_scale, int64_t out_zero, int64_t low, int64_t high, Tensor& out) {
+  constexpr const char* kName = "quantized add";
+  TORCHETTE_TRY(check_range(kName, a.scalar_type(), a_low, a_high));
+  TORCHETTE_TRY(check_range(kName, b.scalar_type(), b_low, b_high));
+  TORCHETTE_TRY(check_range(kName, out.scalar_type(), low, high));
+  bool same = a.dim() == b.dim();
+  for (size_t d = 0; same && d < a.sizes().size(); ++d) same = a.sizes()[d] == b.sizes()[d];
+  TORCHETTE_CHECK(same, InvalidArgument, "%s: a and b differ in their sizes", kName);
+  TORCHETTE_TRY(resize_result(out, a.sizes()));
+  Dense left, right, to;
+  TORCHETTE_TRY(left.read(context, a, a.scalar_type()));
+  TORCHETTE_TRY(right.read(context, b, b.scalar_type()));
+  TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
+  Step one = {}, two = {}, last = {};
+  one.load = load_as(a.scalar_type(), kF32);
+  two.load = load_as(b.scalar_type(), kF32);
+  last.load = one.store = two.store = load_as(ScalarType::Float, kF32);
+  last.store = store_as(kF32, out.scalar_type());
+  last.from_size = one.to_size = two.to_size = sizeof(float);
+  one.from_size = a.element_size();
+  two.from_size = b.element_size();
+  last.to_size = out.element_size();
+  last.low = low;
+  last.high = high;
+  context.parallel_for(
+      (static_cast<size_t>(a.numel()) + kChunk - 1) / kChunk, kLeastWork / kChunk,
+      [&](size_t begin, size_t end, size_t) {
+        for (size_t i = begin * kChunk, n; i < end * kChunk && i < static_cast<size_t>(a.numel()); i += n) {
+          n = static_cast<size_t>(a.numel()) - i < kChunk ? static_cast<size_t>(a.numel()) - i : kChunk;
+          const auto at = static_cast<ptrdiff_t>(i);
+          float x[kChunk], y[kChunk];
+          dequantize_line(one, left.data<char>() + at * one.from_size, reinterpret_cast<char*>(x), n,
+                          static_cast<float>(a_scale), static_cast<float>(a_zero));
+          dequantize_line(two, right.data<char>() + at * two.from_size, reinterpret_cast<char*>(y), n,
+                          static_cast<float>(b_scale), static_cast<float>(b_zero));
+          for (size_t j = 0; j < n; ++j) x[j] += y[j];
+          quantize_line(last, reinterpret_cast<const char*>(x), to.data<char>() + at * last.to_size, n,
+                        static_cast<float>(1.0 / out_scale), static_cast<float>(out_zero));
+        }
+      });
+  return to.finish();
+}
+
+/// Least and greatest of n floats and 0; not numbers go on.
+void range_of(const float* x, size_t n, float& least, float& most) {
+  least = most = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (x[i] < least || x[i] != x[i]) least = x[i];
+    if (x[i] > most || x[i] != x[i]) most = x[i];
+  }
+}
+float at_least(float scale, float least) { return scale < least ? least : scale; }
+double clamped(float x, float low, float high) {
+  return static_cast<double>(x < low ? low : x > high ? high : x);
+}
+
+Error store_number(const Tensor& t, ptrdiff_t place, double number) {
+  store_as(kF64, t.scalar_type())(&number, 1,
+                                  static_cast<char*>(t.mutable_data_ptr()) + place * t.element_size(), 1);
+  return Error::Ok;
+}
+
+Error choose_qparams_out(Context& context, const Tensor& input, int64_t low, int64_t high, double epsilon,
+                         int64_t type, Tensor& scale_out, Tensor& zero_point_out) {
+  constexpr const char* kName = "choose_qparams";
+  TORCHETTE_TRY(check_real(kName, input));
+  TORCHETTE_TRY(check_range(kName, static_cast<ScalarType>(type), low, high));
+  TORCHETTE_CHECK(low < high && input.numel() > 0, InvalidArgument,
+                  "%s: quant_min %d, quant_max %d, %d elements", kName, static_cast<int>(low),
+                  static_cast<int>(high), static_cast<int>(input.numel()));
+  const SizesType one[] = {1};
+  TORCHETTE_TRY(resize_result(scale_out, {one, 1}, "scale_out"));
+  TORCHETTE_TRY(resize_result(zero_point_out, {one, 1}, "zero_point_out"));
+  Dense from;
+  TORCHETTE_TRY(from.read(context, input, ScalarType::Float));
+  float least, most;
+  range_of(from.data<float>(), static_cast<size_t>(input.numel()), least, most);
+  const float scale = at_least((most - least) / static_cast<float>(high - low), static_cast<float>(epsilon));
+  const float steps = std::rint(least / scale);
+  TORCHETTE_TRY(store_number(scale_out, 0, static_cast<double>(scale)));
+  return store_number(
+      zero_point_out, 0,
+      clamped(static_cast<float>(low) - steps, static_cast<float>(low), static_cast<float>(high)));
+}
+
+Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& input, int64_t,
+                                              Tensor& scale_out, Tensor& zero_point_out) {
+  constexpr const char* kName = "choose_qparams_per_token_asymmetric";
+  TORCHETTE_TRY(check_real(kName, input));
+  Lines lines;
+  TORCHETTE_TRY(tokens_of(kName, input, lines));
+  TORCHETTE_CHECK(lines.length > 0, InvalidArgument, "%s: tokens of no elements", kName);
+  SizesType sizes[kMaxDim];
+  const auto rank = static_cast<size_t>(input.dim());
+  for (size_t d = 0; d < rank; ++d) sizes[d] = d + 1 < rank ? input.sizes()[d] : 1;
+  TORCHETTE_TRY(resize_result(scale_out, {sizes, rank}, "scale_out"));
+  TORCHETTE_TRY(resize_result(zero_point_out, {sizes, rank}, "zero_point_out"));
+  Dense from, scales, zeros;
+  TORCHETTE_TRY(from.read(context, input, ScalarType::Float));
+  TORCHETTE_TRY(scales.open(context, scale_out, ScalarType::Double));
+  TORCHETTE_TRY(zeros.open(context, zero_point_out, ScalarType::Long));
+  constexpr float kLow = -128, kHigh = 127;
+  for (size_t i = 0; i < lines.count; ++i) {
+    float least, most;
+    range_of(from.data<float>() + i * lines.length, lines.length, least, most);
+    const float scale = at_least((most - least) / (kHigh - kLow), 1.1920928955078125e-07f);
+    const float below = least / scale, above = most / scale;
+    const float from_least = kLow + below, from_most = kHigh + above;
+    const float zero = from_least + from_most > 0 ? kLow - below : kHigh - above;
+    scales.data<double>()[i] = static_cast<double>(scale);
+    zeros.data<int64_t>()[i] = static_cast<int64_t>(std::rint(clamped(zero, kLow, kHigh)));
+  }
+  TORCHETTE_TRY(scales.finish());
+  return zeros.finish();
+}
+
+// --- Embeddings
+// ---------------------------------------------------------------------------------------------------
+
+/// Rows of numbers of so many bits, one or several in a byte: the first of a byte in its highest bits for 4,
+/// in its lowest for 2. Groups of a row have a scale each.
+Error embedding(Context& context, unsigned bits, const Tensor& weight, const Tensor& scales,
+                const Optional<Tensor>& zero_points, const Tensor& indices, Tensor& out) {
+  constexpr const char* what = "embedding of integers";
+  const size_t per_byte = 8 / bits;
+  const bool is_signed = weight.scalar_type() == ScalarType::Char;
+  TORCHETTE_CHECK(weight.dim() == 2 && (weight.scalar_type() == ScalarType::Byte || (bits == 8 && is_signed)),
+                  InvalidType, "%s: weight has %d dimensions and is of type %d", what,
+                  static_cast<int>(weight.dim()), static_cast<int>(weight.scalar_type()));
+  const ScalarType index_type = indices.scalar_type();
+  TORCHETTE_CHECK((index_type == ScalarType::Long || index_type == ScalarType::Int) &&
+                      static_cast<size_t>(indices.dim()) < kMaxDim,
+                  InvalidType, "%s: indices are of type %d and have %d dimensions", what,
+                  static_cast<int>(index_type), static_cast<int>(indices.dim()));
+  TORCHETTE_TRY(check_real(what, scales));
+  TORCHETTE_TRY(check_real(what, out));
+  const auto rows = static_cast<size_t>(weight.sizes()[0]);
+  const size_t columns = static_cast<size_t>(weight.sizes()[1]) * per_byte;
+  const size_t groups = scales.dim() == 2 ? static_cast<size_t>(scales.sizes()[1]) : 1;
+  const auto fits = [&](const Tensor& t) {
+    return (t.dim() == 1 || t.dim() == 2) && static_cast<size_t>(t.sizes()[0]) == rows &&
+           static_cast<size_t>(t.numel()) == rows * groups;
+  };
+  TORCHETTE_CHECK(fits(scales) && groups > 0 && columns % groups == 0 &&
+                      (!zero_points.has_value() ||
+                       (fits(*zero_points) && zero_points->scalar_type() == scales.scalar_type())),
+                  InvalidArgument, "%s: %d scales and %d zero points for %d rows of %d numbers", what,
+                  static_cast<int>(scales.numel()),
+                  static_cast<int>(zero_points.has_value() ? zero_points->numel() : -1),
+                  static_cast<int>(rows), static_cast<int>(columns));
+  SizesType sizes[kMaxDim];
+  const auto rank = static_cast<size_t>(indices.dim());
+  for (size_t d = 0; d < rank; ++d) sizes[d] = indices.sizes()[d];
+  sizes[rank] = static_cast<SizesType>(columns);
+  TORCHETTE_TRY(resize_result(out, {sizes, rank + 1}));
+  Dense bytes, scale, zero, index, to;
+  TORCHETTE_TRY(bytes.read(context, weight, weight.scalar_type()));
+  TORCHETTE_TRY(scale.read(context, scales, scales.scalar_type()));
+  if (zero_points.has_value()) TORCHETTE_TRY(zero.read(context, *zero_points, scales.scalar_type()));
+  TORCHETTE_TRY(index.read(context, indices, ScalarType::Long));
+  TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
+  Step step = {};
+  step.store = store_as(kF32, out.scalar_type());
+  const Convert narrow_scale =
+      scales.scalar_type() == ScalarType::Double ? nullptr : store_as(kF32, scales.scalar_type());
+  TORCHETTE_CHECK(narrow_scale != nullptr, InvalidType, "%s: scales are of type %d", what,
+                  static_cast<int>(scales.scalar_type()));
+  if (scales.element_size() == 2) {
+    step.to_narrow = narrow_scale;
+    step.from_narrow = load_as(scales.scalar_type(), kF32);
+  }
+  const size_t length = columns / groups;
+  char* y = to.data<char>();
+  for (size_t i = 0; i < static_cast<size_t>(indices.numel()); ++i) {
+    const int64_t row = index.data<int64_t>()[i];
+    TORCHETTE_CHECK(row >= 0 && static_cast<size_t>(row) < rows, InvalidArgument,
+                    "%s: index %lld for %d rows", what, static_cast<long long>(row), static_cast<int>(rows));
+    const auto* packed = bytes.data<uint8_t>() + static_cast<size_t>(row) * (columns / per_byte);
+    for (size_t at = 0, n; at < columns; at += n) {
+      const size_t group = at / length, ends = (group + 1) * length;
+      n = ends - at < kChunk ? ends - at : kChunk;
+      const auto place = static_cast<ptrdiff_t>(static_cast<size_t>(row) * groups + group);
+      const auto s = static_cast<float>(number_at(scale.tensor(), place));
+      const float z = zero_points.has_value() ? static_cast<float>(number_at(zero.tensor(), place)) : 0.0f;
+      float v[kChunk];
+      for (size_t j = 0; j < n; ++j) {
+        const unsigned byte = packed[(at + j) / per_byte], part = (at + j) % per_byte;
+        const int value = bits == 8   ? (is_signed ? static_cast<int8_t>(byte) : static_cast<int>(byte))
+                          : bits == 4 ? static_cast<int>(byte >> (4 - 4 * part) & 15) - 8
+                                      : static_cast<int>(byte >> 2 * part & 3) - 2;
+        v[j] = static_cast<float>(value) - z;
+      }
+      narrow(step, v, n);
+      for (size_t j = 0; j < n; ++j) v[j] *= s;
+      narrow(step, v, n);
+      step.store(v, 1, y + static_cast<ptrdiff_t>(i * columns + at) * out.element_size(), n);
+    }
+  }
+  return to.finish();
+}
+
+template <int kBits>
+Error embedding_out(Context& context, const Tensor& weight, const Tensor& scales,
+                    const Optional<Tensor>& zero_points, int64_t, int64_t, const Tensor& indices,
+                    Tensor& out) {
+  return embedding(context, kBits, weight, scales, zero_points, indices, out);
+}
+template <int kBits>
+Error embedding_dtype_out(Context& context, const Tensor& weight, const Tensor& scales,
+                          const Optional<Tensor>& zero_points, int64_t, int64_t, const Tensor& indices,
+                          Optional<int64_t>, Tensor& out) {
+  return embedding(context, kBits, weight, scales, zero_points, indices, out);
+}
+
+}  // namespace
+
+TORCHETTE_KERNELS_ONCE(
+    quantized, TORCHETTE_KERNEL("quantized_decomposed::add.out", add_out),
+    TORCHETTE_KERNEL("quantized_decomposed::quantize_per_tensor.out", quantize_per_tensor_out),
+    TORCHETTE_KERNEL("quantized_decomposed::quantize_per_tensor.Tensor_out", quantize_per_tensor_tensor_out),
+    TORCHETTE_KERNEL("quantized_decomposed::dequantize_per_tensor.out", dequantize_per_tensor_out),
+    TORCHETTE_KERNEL("quantized_decomposed::dequantize_per_tensor.Tensor_out",
+                     dequantize_per_tensor_tensor_out),
+    TORCHETTE_KERNEL("quantized_decomposed::quantize_per_channel.out", quantize_per_channel_out),
+    TORCHETTE_KERNEL("quantized_decomposed::dequantize_per_channel.out", dequantize_per_channel_out),
+    TORCHETTE_KERNEL("quantized_decomposed::quantize_per_token.out", quantize_per_token_out),
+    TORCHETTE_KERNEL("quantized_decomposed::dequantize_per_token.out", dequantize_per_token_out),
+    TORCHETTE_KERNEL("quantized_decomposed::choose_qparams.Tensor_out", choose_qparams_out),
+    TORCHETTE_KERNEL("quantized_decomposed::choose_qparams_per_token_asymmetric.out",
+                     choose_qparams_per_token_asymmetric_out),
+    TORCHETTE_KERNEL("quantized_decomposed::embedding_byte.out", embedding_out<8>),
+    TORCHETTE_KERNEL("quantized_decomposed::embedding_byte.dtype_out", embedding_dtype_out<8>),
+    TORCHETTE_KERNEL("quantized_decomposed::embedding_4bit.out", embedding_out<4>),
+    TORCHETTE_KERNEL("quantized_decomposed::embedding_4bit.dtype_out", embedding_dtype_out<4>),
+    TORCHETTE_KERNEL("quantized_decomposed::embedding_2bit.out", embedding_out<2>),
+    TORCHETTE_KERNEL("quantized_decomposed::embedding_2bit.dtype_out", embedding_dtype_out<2>))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
