@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,44 +159,46 @@ def _peer_method(contents: bytes) -> Any:
     return program.load_method("forward")
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_our_runtime_runs_the_peers_quantized_kernels() -> None:
-    """A network that PT2E quantized and no backend took: in the peer's file its integers go through portable kernels."""
-    import executorch.exir as peer
-    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-        XNNPACKQuantizer,
-        get_symmetric_quantization_config,
-    )
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+# In a process of its own: the peer finds its out variants only where they are declared before it is imported elsewhere.
+_QUANTIZE = """
+import sys
+import torch
+import executorch.exir as peer
+import executorch.kernels.quantized
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    module = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3),
-        torch.nn.ReLU(),
-        Residual(8),
-        torch.nn.Flatten(),
-        torch.nn.Linear(8 * 36, 10),
-    ).eval()
-    args = (torch.randn(1, 3, 8, 8),)
-    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
-    prepared = prepare_pt2e(torch.export.export(module, args).module(), quantizer)
-    prepared(*args)
-    converted = convert_pt2e(prepared)
-    edge = peer.to_edge(
-        torch.export.export(converted, args), compile_config=peer.EdgeCompileConfig(_check_ir_validity=False)
-    )
-    contents = edge.to_executorch().buffer
+class Residual(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        return x + self.conv(x)
+
+torch.manual_seed(0)
+layers = torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), Residual(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10)
+module, args = torch.nn.Sequential(*layers).eval(), (torch.randn(1, 3, 8, 8),)
+quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+prepared = prepare_pt2e(torch.export.export(module, args).module(), quantizer)
+prepared(*args)
+converted = convert_pt2e(prepared)
+config = peer.EdgeCompileConfig(_check_ir_validity=False)
+edge = peer.to_edge(torch.export.export(converted, args), compile_config=config)
+open(sys.argv[1] + "/model.pte", "wb").write(edge.to_executorch().buffer)
+torch.save((args, converted(*args).detach()), sys.argv[1] + "/values.pt")
+"""
+
+
+def test_our_runtime_runs_the_peers_quantized_kernels(tmp_path: Path) -> None:
+    """A network that PT2E quantized and no backend took: in the peer's file its integers go through portable kernels."""
+    done = subprocess.run([sys.executable, "-c", _QUANTIZE, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    contents = (tmp_path / "model.pte").read_bytes()
+    args, expected = torch.load(tmp_path / "values.pt")
     names = {op.name for op in pte.read(contents).program.execution_plan[0].operators}
     assert {
         "quantized_decomposed::quantize_per_tensor",
         "quantized_decomposed::dequantize_per_channel",
     } <= names
-    torch.testing.assert_close(_run_ours(contents, args), converted(*args), rtol=1e-5, atol=1e-5)
-
-
-class Residual(torch.nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = torch.nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.conv(x)
+    torch.testing.assert_close(_run_ours(contents, args), expected, rtol=1e-5, atol=1e-5)
