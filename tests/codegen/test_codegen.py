@@ -200,7 +200,8 @@ def test_no_heap_and_nothing_before_main(tmp_path: Path) -> None:
 
 
 def test_every_kernel_has_its_function() -> None:
-    assert operator_names() == set(kernels.library())
+    ours = {name for name in operator_names() if not name.startswith("tests_")}  # other tests register theirs
+    assert ours == set(kernels.library())
 
 
 class Twice(torch.nn.Module):

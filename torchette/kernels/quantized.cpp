@@ -461,7 +461,8 @@ Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& in
     const float from_least = kLow + below, from_most = kHigh + above;
     const float zero = from_least + from_most > 0 ? kLow - below : kHigh - above;
     scales.data<double>()[i] = static_cast<double>(scale);
-    zeros.data<int64_t>()[i] = static_cast<int64_t>(std::rint(clamped(zero, kLow, kHigh)));
+    const double rounded = std::rint(clamped(zero, kLow, kHigh));  // or no number, which a cast must not see
+    store_as(kF64, ScalarType::Long)(&rounded, 1, zeros.data<int64_t>() + i, 1);
   }
   TORCHETTE_TRY(scales.finish());
   return zeros.finish();
