@@ -159,7 +159,7 @@ def _peer_method(contents: bytes) -> Any:
     return program.load_method("forward")
 
 
-# In a process of its own: the peer finds its out variants only where they are declared before it is imported elsewhere.
+# In a process of its own: behind other tests the peer misses its out variants.
 _QUANTIZE = """
 import sys
 import torch

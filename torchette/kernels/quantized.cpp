@@ -263,8 +263,7 @@ Error dequantize_lines(Context& context, const char* what, const Lines& lines, c
                     {1, 0, &s, zero_points.has_value() ? &z : nullptr});
 }
 
-// --- The operators
-// -----------------------------------------------------------------------------------------------
+// --- The operators ---
 
 Error quantize_per_tensor_out(Context& context, const Tensor& input, double scale, int64_t zero_point,
                               int64_t low, int64_t high, int64_t type, Tensor& out) {
@@ -407,10 +406,8 @@ double clamped(float x, float low, float high) {
   return static_cast<double>(x < low ? low : x > high ? high : x);
 }
 
-Error store_number(const Tensor& t, ptrdiff_t place, double number) {
-  store_as(kF64, t.scalar_type())(&number, 1,
-                                  static_cast<char*>(t.mutable_data_ptr()) + place * t.element_size(), 1);
-  return Error::Ok;
+void store_number(const Tensor& t, double number) {
+  store_as(kF64, t.scalar_type())(&number, 1, t.mutable_data_ptr(), 1);
 }
 
 Error choose_qparams_out(Context& context, const Tensor& input, int64_t low, int64_t high, double epsilon,
@@ -421,6 +418,9 @@ Error choose_qparams_out(Context& context, const Tensor& input, int64_t low, int
   TORCHETTE_CHECK(low < high && input.numel() > 0, InvalidArgument,
                   "%s: quant_min %d, quant_max %d, %d elements", kName, static_cast<int>(low),
                   static_cast<int>(high), static_cast<int>(input.numel()));
+  TORCHETTE_CHECK(is_real(scale_out.scalar_type()) && is_real(zero_point_out.scalar_type()), InvalidType,
+                  "%s: scale_out is of type %d, zero_point_out of type %d", kName,
+                  static_cast<int>(scale_out.scalar_type()), static_cast<int>(zero_point_out.scalar_type()));
   const SizesType one[] = {1};
   TORCHETTE_TRY(resize_result(scale_out, {one, 1}, "scale_out"));
   TORCHETTE_TRY(resize_result(zero_point_out, {one, 1}, "zero_point_out"));
@@ -430,10 +430,10 @@ Error choose_qparams_out(Context& context, const Tensor& input, int64_t low, int
   range_of(from.data<float>(), static_cast<size_t>(input.numel()), least, most);
   const float scale = at_least((most - least) / static_cast<float>(high - low), static_cast<float>(epsilon));
   const float steps = std::rint(least / scale);
-  TORCHETTE_TRY(store_number(scale_out, 0, static_cast<double>(scale)));
-  return store_number(
-      zero_point_out, 0,
-      clamped(static_cast<float>(low) - steps, static_cast<float>(low), static_cast<float>(high)));
+  store_number(scale_out, static_cast<double>(scale));
+  store_number(zero_point_out,
+               clamped(static_cast<float>(low) - steps, static_cast<float>(low), static_cast<float>(high)));
+  return Error::Ok;
 }
 
 Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& input, int64_t,
@@ -468,8 +468,7 @@ Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& in
   return zeros.finish();
 }
 
-// --- Embeddings
-// ---------------------------------------------------------------------------------------------------
+// --- Embeddings ---
 
 /// Rows of numbers of so many bits, one or several in a byte: the first of a byte in its highest bits for 4,
 /// in its lowest for 2. Groups of a row have a scale each.
@@ -515,12 +514,9 @@ Error embedding(Context& context, unsigned bits, const Tensor& weight, const Ten
   TORCHETTE_TRY(to.open(context, out, out.scalar_type()));
   Step step = {};
   step.store = store_as(kF32, out.scalar_type());
-  const Convert narrow_scale =
-      scales.scalar_type() == ScalarType::Double ? nullptr : store_as(kF32, scales.scalar_type());
-  TORCHETTE_CHECK(narrow_scale != nullptr, InvalidType, "%s: scales are of type %d", what,
-                  static_cast<int>(scales.scalar_type()));
+  TORCHETTE_CHECK(scales.scalar_type() != ScalarType::Double, InvalidType, "%s: scales are doubles", what);
   if (scales.element_size() == 2) {
-    step.to_narrow = narrow_scale;
+    step.to_narrow = store_as(kF32, scales.scalar_type());
     step.from_narrow = load_as(scales.scalar_type(), kF32);
   }
   const size_t length = columns / groups;

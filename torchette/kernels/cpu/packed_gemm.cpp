@@ -217,14 +217,14 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
     for (size_t p0 = first; p0 < last; p0 += block) {
       const size_t p_end = p0 + block < last ? p0 + block : last;
       CutPanel cut;
-      cut.columns = n % kPanel;
-      const bool has_cut = product.cut && cut.columns > 0 && p_end * kPanel > n;
+      cut.columns = cut_columns(n);
+      const bool has_cut = product.cut && p_end * kPanel > n;
       const float* const cut_panel = product.w + (p_end - 1) * k * kPanel + k0 * cut.columns;
       if (has_cut) cut.copy(cut_panel, depth, k - k0 - depth);
       // What a tile of the last panel reads is whole.
       float last_bias[kPanel] = {};
       if (product.bias != nullptr && p_end * kPanel > n)
-        memcpy(last_bias, product.bias + (p_end - 1) * kPanel, n % kPanel * sizeof(float));
+        memcpy(last_bias, product.bias + (p_end - 1) * kPanel, cut.columns * sizeof(float));
       for (size_t i = 0; i < m;) {
         const size_t rows = next_part(m - i, kTileRows), at_once = panels_at_once(rows);
         for (size_t p = p0; p < p_end;) {
@@ -256,8 +256,8 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           const bool spills = columns < width && product.c_row == static_cast<ptrdiff_t>(n) &&
                               (half ? kPanel / 2 : kPanel) == kPartLanes && added == nullptr &&
                               left == Activation::none && n <= kPanel && (m - i - rows) * n >= kPanel;
-          const bool apart = columns < width && !spills;
           // Else the panel that ends behind the last column is computed in a tile of its own.
+          const bool apart = columns < width && !spills;
           float result[kTileRows * kPanel];
           const bool is_cut = has_cut && columns < width;
           if (is_cut) t.w = cut_panel;
