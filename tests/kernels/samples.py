@@ -348,3 +348,33 @@ RANDOM = {
     "aten::native_dropout.out", "aten::rand.out", "aten::rand_like.out", "aten::randint.low_out",
     "aten::randint.out", "aten::randn.out", "aten::randn_like.out", "aten::randperm.out",
 }  # fmt: skip
+
+# Calls that are right, results included; test_quantized.py holds what they compute against torch's reference.
+BYTES, ONE, EACH = (X * 9).to(torch.int8), torch.tensor([0.25]).double(), torch.tensor([0.1, 0.2, 0.3])
+ZEROS, ROWS, RANGE = torch.tensor([1, 0, -1]), torch.tensor([[0, 2], [1, 1]]), (-128, 127)
+_CHAR, _FLOAT = 1, 6  # as files number them
+_SCALAR, _LINES = (0.25, 3), (EACH, ZEROS)
+QUANTIZED: dict[str, list[tuple]] = {
+    f"quantized_decomposed::{name}": calls
+    for name, calls in {
+        "add.out": [(BYTES, *_SCALAR, *RANGE, BYTES, *_SCALAR, *RANGE, *_SCALAR, *RANGE, BYTES)],
+        "quantize_per_tensor.out": [(X, *_SCALAR, *RANGE, _CHAR, BYTES)],
+        "quantize_per_tensor.Tensor_out": [(X, ONE, torch.tensor([3]), *RANGE, _CHAR, BYTES)],
+        "dequantize_per_tensor.out": [(BYTES, *_SCALAR, *RANGE, _CHAR, None, X)],
+        "dequantize_per_tensor.Tensor_out": [(BYTES, ONE, torch.tensor([3]), *RANGE, _CHAR, None, X)],
+        "quantize_per_channel.out": [(X, *_LINES, 0, *RANGE, _CHAR, BYTES)],
+        "dequantize_per_channel.out": [(BYTES, EACH, z, 0, *RANGE, _CHAR, None, X) for z in (None, ZEROS)],
+        "quantize_per_token.out": [(X, *_LINES, *RANGE, _CHAR, BYTES)],
+        "dequantize_per_token.out": [(BYTES, *_LINES, *RANGE, _CHAR, _FLOAT, X)],
+        "choose_qparams.Tensor_out": [(X, *RANGE, 1e-7, _CHAR, ONE, torch.tensor([0]))],
+        "choose_qparams_per_token_asymmetric.out": [(X, _CHAR, EACH.double()[:, None], ZEROS[:, None])],
+        **{
+            f"embedding_{width}.{kind}": [
+                (table, scales, zeros, -128, 127, ROWS, *dtype, torch.zeros(2, 2, 4 * numbers))
+                for scales, zeros in ((EACH, None), (torch.ones(3, 2), torch.ones(3, 2)))
+            ]
+            for width, numbers, table in (("byte", 1, BYTES), ("4bit", 2, BYTES.to(torch.uint8)), ("2bit", 4, BYTES.to(torch.uint8)))
+            for kind, dtype in (("out", ()), ("dtype_out", (_FLOAT,)))
+        },
+    }.items()
+}  # fmt: skip

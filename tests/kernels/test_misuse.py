@@ -62,6 +62,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
             results = samples.results(name, call)
             outs = [results] if isinstance(results, (list, torch.Tensor)) else list(results)
             lines.append(" ".join([name, *map(word, [*samples.arguments(name, call), *outs])]))
+    for name, right in samples.QUANTIZED.items():
+        lines += [" ".join([name, *map(word, call)]) for call in right]
     path = tmp_path_factory.mktemp("misuse") / "examples.txt"
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -3,11 +3,15 @@
 # numbers and as tensors of floats and doubles.
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # declares torch.ops.quantized_decomposed
 
+from tests.kernels import samples
 from tests.kernels.kernel_call import run
+from torchette.runtime import _native
 
 qd = torch.ops.quantized_decomposed
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32]
@@ -179,6 +183,12 @@ def test_bad_arguments_are_refused() -> None:
     for index in (3, -1):
         refused("embedding_4bit.out", f"index {index}", [torch.empty(1, 8)], *rows, torch.tensor([index]))
     refused("embedding_4bit.out", "3 scales", [torch.empty(1, 8)], rows[0], torch.ones(3, 1), torch.ones(2), 0, 15, torch.tensor([0]))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", samples.QUANTIZED)
+def test_examples_that_misuse_starts_from_are_right(name: str) -> None:
+    for call in samples.QUANTIZED[name]:
+        _native.call_kernel(name, *copy.deepcopy(call))
 
 
 def test_no_elements() -> None:
