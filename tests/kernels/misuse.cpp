@@ -8,6 +8,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cinttypes>
 #include <cmath>
@@ -76,8 +77,8 @@ class Scratch final : public MemoryAllocator {
 
 using Shape = std::vector<SizesType>;
 /// A call that is right, an argument a word: `-` none, `v` a place for a number, `i5` `d0.5` `b1` numbers,
-/// `Sfloor` text, `I1,2` `D0.5` `B1,0` lists, `T6:2,3:00..` a tensor (type, sizes, bytes in hexadecimal), `L`
-/// lists of those with `|`.
+/// `Sfloor` text (~ a space), `I1,2` `D0.5` `B1,0` lists, `T6:2,3:00..` a tensor (type, sizes, bytes in
+/// hexadecimal), `L` lists of those with `|`.
 using Example = std::vector<std::string>;
 
 std::vector<std::string> parts_of(const std::string& text, char at) {
@@ -419,6 +420,7 @@ class Call {
       case 'S': {
         List& list = lists_.emplace_back();
         list.text = rest;
+        std::replace(list.text.begin(), list.text.end(), '~', ' ');
         list.plain = {list.text.data(), static_cast<uint32_t>(rest.size())};
         return Value(Tag::String, &list.plain);
       }
@@ -426,7 +428,7 @@ class Call {
       case 'D':
       case 'B':
       case 'L':
-        return given_list(word[0], rest, code);
+        return given_list(!rest.empty() ? word[0] : code == 'O' ? 'L' : code, rest, code);
       default:  // nothing, or a place for a number
         return Value();
     }

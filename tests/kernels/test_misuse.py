@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import torchette.backends.cpu.operators  # noqa: F401
+from tests.backends.cpu import test_operators as engine
+from tests.backends.cpu.draw import Draw
 from tests.building import built
 from tests.kernels import samples
 from tests.kernels.test_table import NAMESPACES, OTHERS
@@ -40,7 +44,7 @@ def word(value: Any) -> str:
     if isinstance(value, (int, float)):
         return f"{'i' if isinstance(value, int) else 'd'}{value}"
     if isinstance(value, str):
-        return f"S{value}"
+        return f"S{value}".replace(" ", "~")
     if any(isinstance(item, torch.Tensor) for item in value):
         return "L" + "|".join(map(word, value))
     kind = (
@@ -51,6 +55,11 @@ def word(value: Any) -> str:
         else "I"
     )
     return kind + ",".join(f"{item:d}" if kind != "D" else str(item) for item in value)
+
+
+def size_of(case: Any) -> int:
+    """Bytes of its tensors."""
+    return sum(leaf.nbytes for leaf in pytree.tree_leaves(case) if isinstance(leaf, torch.Tensor))
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +73,12 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines.append(" ".join([name, *map(word, [*samples.arguments(name, call), *outs])]))
     for name, right in samples.QUANTIZED.items():
         lines += [" ".join([name, *map(word, call)]) for call in right]
+    for name in engine.OPERATORS:
+        cases = list(engine.cases_of(name)(Draw(zlib.crc32(name.encode()))))
+        for case in sorted(cases, key=size_of)[:6]:
+            call = f"cpu::{name}.out", (case, {})
+            outs = pytree.tree_leaves(engine.OPERATORS[name](*case))
+            lines.append(" ".join([call[0], *map(word, [*samples.arguments(*call), *outs])]))
     path = tmp_path_factory.mktemp("misuse") / "examples.txt"
     path.write_text("\n".join(lines) + "\n")
     return path

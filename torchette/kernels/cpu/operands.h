@@ -28,9 +28,10 @@ inline Error check_operand(const char* op, const Optional<Tensor>& t, Span<const
 }
 
 /// The result's sizes, and that it is what the kernels write.
-inline Error check_result(const char* op, const Tensor& out, Span<const SizesType> sizes) {
-  TORCHETTE_TRY(resize_result(out, sizes));
-  return check_floats(op, out, "out");
+inline Error check_result(const char* op, const Tensor& out, Span<const SizesType> sizes,
+                          const char* name = "out") {
+  TORCHETTE_TRY(resize_result(out, sizes, name));
+  return check_floats(op, out, name);
 }
 
 TORCHETTE_INLINE const float* floats_of(const Optional<Tensor>& t) {

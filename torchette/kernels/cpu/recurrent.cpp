@@ -214,8 +214,8 @@ Error prepare(const char* op, size_t gates, const Tensor& input, const Tensor& h
   TORCHETTE_TRY(check_operand(op, bias, {of_bias, 3}, "bias"));
   const SizesType of_out[] = {static_cast<SizesType>(input.size(0)), static_cast<SizesType>(input.size(1)),
                               static_cast<SizesType>(units)};
-  TORCHETTE_TRY(check_result(op, out, {of_out, 3}));
-  TORCHETTE_TRY(check_result(op, last, hidden.sizes()));
+  TORCHETTE_TRY(check_result(op, out, {of_out, 3}, "out0"));
+  TORCHETTE_TRY(check_result(op, last, hidden.sizes(), "out1"));
   layer.x = input.const_data_ptr<float>();
   layer.x_step = batch_first ? input.size(2) : batch * input.size(2);
   layer.x_row = batch_first ? steps * input.size(2) : input.size(2);
@@ -240,7 +240,7 @@ static Error lstm_out(Context& context, const Tensor& input, const Tensor& hidde
   TORCHETTE_TRY(
       prepare("lstm", 4, input, hidden, weight, state_weight, bias, reverse, batch_first, out, last, layer));
   TORCHETTE_TRY(check_operand("lstm", cell, hidden.sizes(), "cell"));
-  TORCHETTE_TRY(check_result("lstm", last_cell, hidden.sizes()));
+  TORCHETTE_TRY(check_result("lstm", last_cell, hidden.sizes(), "out2"));
   layer.cell = last_cell.mutable_data_ptr<float>();
   memcpy(layer.cell, cell.const_data_ptr<float>(), layer.batch * layer.units * sizeof(float));
   return run(context, "lstm", layer);

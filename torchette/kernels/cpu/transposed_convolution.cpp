@@ -90,7 +90,7 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
   TORCHETTE_TRY(read_window(kName, input, weight.sizes().data() + 1, stride, padding, dilation, w));
   const auto spatial = static_cast<size_t>(w.spatial);
   TORCHETTE_CHECK(output_padding.size() == spatial, InvalidArgument,
-                  "%s: %d output paddings for %d spatial dimensions", kName,
+                  "%s: output_padding has %d numbers for %d spatial dimensions", kName,
                   static_cast<int>(output_padding.size()), w.spatial);
   for (size_t d = 3 - spatial; d < 3; ++d) {
     const int64_t extra = output_padding[d - (3 - spatial)];
