@@ -49,6 +49,25 @@ struct Chain {
   size_t buffers;  // blocks of a worker: one for each input, and one for each place of the program
 };
 
+/// Copies `n` floats, or one float `n` times, by pieces of four that overlap at the end: rows are often of a
+/// few elements, for which a call of memcpy costs more than the row.
+template <bool kOne>
+TORCHETTE_INLINE void copy_row(float* to, const float* from, size_t n) {
+  struct Four {
+    float of[4];
+  };
+  Four piece = {{*from, *from, *from, *from}};
+  if (n < 4) {
+    for (size_t i = 0; i < n; ++i) to[i] = from[kOne ? 0 : i];
+    return;
+  }
+  for (size_t i = 0;; i = i + 4 < n - 4 ? i + 4 : n - 4) {
+    if (!kOne) memcpy(&piece, from + i, sizeof(piece));
+    memcpy(to + i, &piece, sizeof(piece));
+    if (i + 4 == n) return;
+  }
+}
+
 /// The elements [start, start + count) of an input: where they lie if they are floats in a row, else in
 /// `buffer`, zeros up to a whole vector.
 Source read(const Input& input, const Shape& shape, size_t start, size_t count, float* buffer) {
@@ -74,26 +93,39 @@ Source read(const Input& input, const Shape& shape, size_t start, size_t count, 
       return {buffer, 0};
     }
   }
+  const size_t length = shape.size[last], rows_of_plane = last > 0 ? shape.size[last - 1] : 1;
+  const ptrdiff_t row_step = last > 0 ? input.stride[last - 1] : 0;
+  size_t row = last > 0 ? at[last - 1] : 0;
   for (size_t done = 0; done < count;) {
-    const size_t left = shape.size[last] - at[last], here = left < count - done ? left : count - done;
-    float* const to = buffer + done;
-    if (step == 0) {
-      const float one = value(offset);
-      for (size_t i = 0; i < here; ++i) to[i] = one;
-    } else if (input.is_bool) {
-      const uint8_t* const from = static_cast<const uint8_t*>(input.data) + offset;
-      for (size_t i = 0; i < here; ++i) to[i] = from[i] != 0 ? 1.0f : 0.0f;
+    // a piece of a row, or the whole rows up to the end of the plane
+    const size_t left = length - at[last], wanted = count - done;
+    const size_t here = left < wanted ? left : wanted;
+    size_t rows = here == length ? wanted / length : 1;
+    if (rows > rows_of_plane - row) rows = rows_of_plane - row;
+    float* to = buffer + done;
+    if (input.is_bool) {
+      const auto* from = static_cast<const uint8_t*>(input.data) + offset;
+      for (size_t r = 0; r < rows; ++r, to += here, from += row_step)
+        for (size_t i = 0; i < here; ++i) to[i] = from[static_cast<ptrdiff_t>(i) * step] != 0 ? 1.0f : 0.0f;
     } else {
-      memcpy(to, static_cast<const float*>(input.data) + offset, here * sizeof(float));
+      const auto* from = static_cast<const float*>(input.data) + offset;
+      if (step == 0)
+        for (size_t r = 0; r < rows; ++r, to += here, from += row_step) copy_row<true>(to, from, here);
+      else
+        for (size_t r = 0; r < rows; ++r, to += here, from += row_step) copy_row<false>(to, from, here);
     }
-    done += here;
-    offset -= static_cast<ptrdiff_t>(at[last]) * step;
+    done += rows * here;
+    offset += static_cast<ptrdiff_t>(rows) * row_step - static_cast<ptrdiff_t>(at[last]) * step;
     at[last] = 0;
-    for (size_t d = last; d-- > 0;) {
-      offset += input.stride[d];
-      if (++at[d] < shape.size[d]) break;
-      offset -= static_cast<ptrdiff_t>(at[d]) * input.stride[d];
-      at[d] = 0;
+    row += rows;
+    if (row < rows_of_plane) continue;
+    offset -= static_cast<ptrdiff_t>(row) * row_step;
+    row = 0;
+    for (size_t d = last; d-- > 1;) {
+      offset += input.stride[d - 1];
+      if (++at[d - 1] < shape.size[d - 1]) break;
+      offset -= static_cast<ptrdiff_t>(at[d - 1]) * input.stride[d - 1];
+      at[d - 1] = 0;
     }
   }
   for (size_t i = count; i % kLanes != 0; ++i) buffer[i] = 0.0f;
