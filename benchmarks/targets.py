@@ -182,7 +182,7 @@ def milliseconds(name: str, program: str, folder: Path, rounds: int = 5) -> list
                 [*command, "--num_executions", "10", "--json"], check=True, capture_output=True, text=True
             )
             check(name, side, folder)
-            best[i] = min(best[i], json.loads(done.stdout)["milliseconds"]["min"])
+            best[i] = min(best[i], json.loads(done.stdout)["execute_ms"]["best"])
     return best
 
 

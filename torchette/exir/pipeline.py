@@ -143,8 +143,8 @@ def build(
             "optimize",
             dialects.EDGE,
             (
-                # What backends did not take: they are given it as it was captured.
-                spell_out_quantization,
+                # What backends did not take: they are given it as it was captured. A target has integers of its own.
+                *(() if target else (spell_out_quantization,)),
                 # Before constants are folded: a transposed weight that is put back needs no folding.
                 fuse_linear,
                 fold_batch_norm,
@@ -160,7 +160,13 @@ def build(
                 Stage(
                     "target",
                     dialects.EDGE,
-                    (*strips, mark_origins, *target, remove_dead_code, explain_target),
+                    (
+                        *strips,
+                        mark_origins,
+                        *target,
+                        remove_dead_code,
+                        explain_target,
+                    ),
                 )
             ]
             if target

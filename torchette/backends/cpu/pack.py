@@ -114,3 +114,44 @@ def pack_gate_bias(bias: torch.Tensor, gates: int) -> torch.Tensor:
 def unpack_gate_bias(packed: torch.Tensor, units: int) -> torch.Tensor:
     """[ceil(H / 16), gates, 16] -> [gates * H]."""
     return unpack_gates(packed.view(-1, 1, PANEL), packed.shape[1], units)[:, 0]
+
+
+# Inputs of a panel of whole numbers that stand together for each output. C++: kQuad in kernels/cpu/integer_gemm.h.
+QUAD = 4
+
+
+def pack_quads(weight: torch.Tensor) -> torch.Tensor:
+    """[N, K] -> [ceil(N / 16), ceil(K / 4), 16, 4]: as instructions that multiply four bytes at a time want them."""
+    outputs, inputs = weight.shape
+    padded = torch.nn.functional.pad(weight, (0, -inputs % QUAD, 0, -outputs % PANEL))
+    panels, quads = padded.shape[0] // PANEL, padded.shape[1] // QUAD
+    return padded.view(panels, PANEL, quads, QUAD).transpose(1, 2).contiguous()
+
+
+def unpack_quads(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """[ceil(N / 16), ceil(K / 4), 16, 4] -> [N, K]."""
+    return packed.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
+
+
+def requantization_terms(
+    weight: torch.Tensor, bias: torch.Tensor | None, scales: torch.Tensor, scale: float, groups: int
+) -> torch.Tensor:
+    """What makes quantized results of sums of products: [groups, 3, 16 ceil(N / groups / 16)].
+
+    Its rows are the sum of each output's weights, the bias in units of a sum, and what a unit is in units of the result.
+
+    Args:
+        weight: whole numbers [N, K].
+        bias: [N].
+        scales: float64 [N], what a unit of a sum stands for.
+        scale: what a unit of the result stands for.
+    """
+    rows = torch.stack(
+        [
+            weight.sum(1, dtype=torch.int64).double(),
+            torch.zeros_like(scales) if bias is None else bias.double() / scales,
+            scales / scale,
+        ]
+    )
+    of_group = rows.view(3, groups, -1).transpose(0, 1).float()
+    return torch.nn.functional.pad(of_group, (0, -of_group.shape[2] % PANEL))

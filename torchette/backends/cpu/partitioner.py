@@ -13,6 +13,7 @@ from torchette.backends.cpu.passes.chains import place_chains
 from torchette.backends.cpu.passes.convolutions import place_convolutions
 from torchette.backends.cpu.passes.fuse_epilogues import fuse_epilogues
 from torchette.backends.cpu.passes.images import place_images
+from torchette.backends.cpu.passes.integers import place_integers
 from torchette.backends.cpu.passes.layouts import move_permutes
 from torchette.backends.cpu.passes.linears import place_linears
 from torchette.backends.cpu.passes.norms import place_norms
@@ -20,8 +21,10 @@ from torchette.backends.cpu.passes.recurrent import place_recurrent
 from torchette.backends.cpu.passes.rotary import place_rotary
 from torchette.backends.cpu.passes.split_linears import split_linears
 from torchette.exir.delegation.delegate import Partitioner, PartitionResult
+from torchette.exir.passes.fold_constants import fold_constants
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.remove_dead_code import remove_dead_code
+from torchette.exir.passes.spell_out_quantization import spell_out_quantization
 
 
 class CpuPartitioner(Partitioner):
@@ -42,6 +45,9 @@ class CpuPartitioner(Partitioner):
     def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
         """The engine's passes, in order."""
         return (
+            place_integers,
+            spell_out_quantization,
+            fold_constants,
             place_attention,
             place_convolutions,
             place_images,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::convolution: torchette/backends/cpu/operators/convolution.py. Each pixel of the result is a row of
 // what lies under its window, times the packed filter; the rows of some pixels are gathered at a time.
-#include "torchette/kernels/cpu/image.h"
+#include "torchette/kernels/cpu/gather.h"
 #include "torchette/kernels/cpu/image_winograd.h"
 #include "torchette/kernels/cpu/packed_gemm.h"
 
@@ -11,60 +11,6 @@ namespace TORCHETTE_ISA {
 // Floats of gathered rows at a time: half of an L2 cache, little of a microcontroller's memory.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
 constexpr size_t kLeastRows = kLanes >= 8 ? 56 : 8;
-
-// The last vector overlaps the one before it, which is cheaper than a part of one.
-TORCHETTE_INLINE void copy_floats(float* to, const float* from, size_t count) {
-  if (count < kLanes) {
-    if (count > 0) store_partial(to, load_partial(from, count), count);
-    return;
-  }
-  for (size_t i = 0; i < count - kLanes; i += kLanes) store(to + i, load(from + i));
-  store(to + count - kLanes, load(from + count - kLanes));
-}
-TORCHETTE_INLINE void zero_floats(float* to, size_t count) {
-  if (count < kLanes) {
-    if (count > 0) store_partial(to, Vec{}, count);
-    return;
-  }
-  for (size_t i = 0; i < count - kLanes; i += kLanes) store(to + i, Vec{});
-  store(to + count - kLanes, Vec{});
-}
-
-void gather_windows(const Window& w, const float* image, size_t group, size_t channels, size_t first,
-                    size_t count, float* to) {
-  const ptrdiff_t c = static_cast<ptrdiff_t>(channels), all = static_cast<ptrdiff_t>(w.channels);
-  const ptrdiff_t plane = w.out[1] * w.out[2];
-  // Neighbours in a row of the image are neighbours in memory.
-  const bool joined = w.dilation[2] == 1 && channels == w.channels;
-  for (size_t i = first; i < first + count; ++i) {
-    const auto pixel = static_cast<ptrdiff_t>(i);
-    const ptrdiff_t z0 = pixel / plane * w.stride[0] - w.padding[0];
-    const ptrdiff_t y0 = pixel % plane / w.out[2] * w.stride[1] - w.padding[1];
-    const ptrdiff_t x0 = pixel % w.out[2] * w.stride[2] - w.padding[2];
-    for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
-      const ptrdiff_t z = z0 + kz * w.dilation[0];
-      for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, to += w.kernel[2] * c) {
-        const ptrdiff_t y = y0 + ky * w.dilation[1];
-        if (z < 0 || z >= w.in[0] || y < 0 || y >= w.in[1]) {
-          zero_floats(to, static_cast<size_t>(w.kernel[2] * c));
-          continue;
-        }
-        const float* row = image + ((z * w.in[1] + y) * w.in[2]) * all + static_cast<ptrdiff_t>(group) * c;
-        if (joined && x0 >= 0 && x0 + w.kernel[2] <= w.in[2]) {
-          copy_floats(to, row + x0 * all, static_cast<size_t>(w.kernel[2] * c));
-          continue;
-        }
-        for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx) {
-          const ptrdiff_t x = x0 + kx * w.dilation[2];
-          if (x < 0 || x >= w.in[2])
-            zero_floats(to + kx * c, channels);
-          else
-            copy_floats(to + kx * c, row + x * all, channels);
-        }
-      }
-    }
-  }
-}
 
 // What `gather_windows` gives for an image of one channel and windows of short rows: those are copied in
 // whole vectors, whose ends the next rows write over, so `to` has room for kShort more floats. An image has
@@ -115,6 +61,7 @@ static void gather_short_rows(const Window& w, const float* image, size_t elemen
 static Error describe_filter(const Tensor& input, const Tensor& weight, Span<const int64_t> stride,
                              Span<const int64_t> padding, Span<const int64_t> dilation, Window& w,
                              bool& cut) {
+  TORCHETTE_TRY(check_floats("convolution", input, "input"));
   TORCHETTE_TRY(check_floats("convolution", weight, "weight"));
   cut = weight.dim() == input.dim() + 1;
   TORCHETTE_CHECK(cut || weight.dim() == input.dim() + 2, InvalidArgument,
@@ -208,7 +155,7 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
                              if (short_rows)
                                gather_short_rows(w, from, image, of_image, part, to);
                              else
-                               gather_windows(w, from, group, channels, of_image, part, to);
+                               gather_windows(w, from, group, channels, of_image, part, 0.0f, to);
                              i += part;
                            }
                            PackedProduct part = of_group(group).rows(first, count);

@@ -191,6 +191,7 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
                            const Optional<Tensor>& bias, const Optional<Tensor>& residual,
                            Span<const int64_t> stride, Span<const int64_t> padding,
                            Span<const int64_t> dilation, Span<const char> activation, Tensor& out) {
+  TORCHETTE_TRY(check_floats("depthwise", input, "input"));
   TORCHETTE_TRY(check_floats("depthwise", weight, "weight"));
   const bool cut = weight.dim() == input.dim() - 1;
   TORCHETTE_CHECK(cut || weight.dim() == input.dim(), InvalidArgument,

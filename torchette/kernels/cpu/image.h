@@ -23,11 +23,10 @@ struct Window {
 };
 
 /// Reads [N, *spatial, C] and a window of `kernel`, all but the result's sizes. Errors: InvalidArgument, by
-/// `op`.
+/// `op`. What the elements are is the caller's to check.
 inline Error read_window(const char* op, const Tensor& input, const SizesType* kernel,
                          Span<const int64_t> stride, Span<const int64_t> padding,
                          Span<const int64_t> dilation, Window& window) {
-  TORCHETTE_TRY(check_floats(op, input, "input"));
   TORCHETTE_CHECK(input.dim() >= 3 && input.dim() <= 5, InvalidArgument, "%s: input has %d dimensions", op,
                   static_cast<int>(input.dim()));
   const int spatial = static_cast<int>(input.dim()) - 2;
@@ -79,11 +78,6 @@ inline Error describe_window(const char* op, const Tensor& input, const SizesTyp
   }
   return Error::Ok;
 }
-
-/// What lies under the windows of pixels [first, first + count) of the result: rows [kernel, channels of a
-/// group], zeros outside of the image. In convolution.cpp.
-void gather_windows(const Window& window, const float* image, size_t group, size_t channels, size_t first,
-                    size_t count, float* to);
 
 /// Sizes of the result with so many channels: the tensor's dimensions, at most five.
 inline Span<const SizesType> result_sizes(const Window& window, size_t channels, SizesType (&sizes)[5]) {

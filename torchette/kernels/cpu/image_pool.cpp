@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::max_pool, cpu::avg_pool and cpu::adaptive_avg_pool: torchette/backends/cpu/operators/image_pool.py.
+#include <limits>
+
 #include "torchette/kernels/cpu/image.h"
 #include "torchette/kernels/cpu/panels.h"
 #include "torchette/kernels/simd.h"
@@ -85,7 +87,38 @@ Error describe_pool(const char* op, const Tensor& input, Span<const int64_t> ker
   }
   TORCHETTE_TRY(describe_window(op, input, window, stride, padding, dilation, ceil, w));
   SizesType sizes[5];
-  return check_result(op, out, result_sizes(w, w.channels, sizes));
+  return resize_result(out, result_sizes(w, w.channels, sizes));
+}
+
+Error check_both(const char* op, const Tensor& input, const Tensor& out) {
+  TORCHETTE_TRY(check_floats(op, input, "input"));
+  return check_floats(op, out, "out");
+}
+
+/// The greatest bytes under a window.
+template <typename T>
+void fold_bytes(const Window& w, const T* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, T* out) {
+  const Inside z(z0, w.kernel[0], w.dilation[0], w.in[0]), y(y0, w.kernel[1], w.dilation[1], w.in[1]);
+  const Inside x(x0, w.kernel[2], w.dilation[2], w.in[2]);
+  const auto channels = static_cast<ptrdiff_t>(w.channels);
+  for (ptrdiff_t c = 0; c < channels; ++c) out[c] = std::numeric_limits<T>::min();
+  for (ptrdiff_t kz = z.from; kz < z.to; ++kz)
+    for (ptrdiff_t ky = y.from; ky < y.to; ++ky)
+      for (ptrdiff_t kx = x.from; kx < x.to; ++kx) {
+        const ptrdiff_t row = (z0 + kz * w.dilation[0]) * w.in[1] + y0 + ky * w.dilation[1];
+        const T* const in = image + (row * w.in[2] + x0 + kx * w.dilation[2]) * channels;
+        for (ptrdiff_t c = 0; c < channels; ++c) out[c] = in[c] > out[c] ? in[c] : out[c];
+      }
+}
+
+template <typename T>
+Error max_pool_of_bytes(Context& context, const Window& w, const Tensor& input, const Tensor& out) {
+  const T* const x = input.const_data_ptr<T>();
+  T* const to = out.mutable_data_ptr<T>();
+  for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
+    fold_bytes(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, to + at);
+  });
+  return Error::Ok;
 }
 
 }  // namespace
@@ -95,6 +128,12 @@ static Error max_pool_out(Context& context, const Tensor& input, Span<const int6
                           Span<const int64_t> dilation, bool ceil_mode, Tensor& out) {
   Window w;
   TORCHETTE_TRY(describe_pool("max_pool", input, kernel, stride, padding, dilation, ceil_mode, w, out));
+  const ScalarType type = input.scalar_type();
+  if (type == out.scalar_type() && is_contiguous(input) && is_contiguous(out)) {
+    if (type == ScalarType::Char) return max_pool_of_bytes<int8_t>(context, w, input, out);
+    if (type == ScalarType::Byte) return max_pool_of_bytes<uint8_t>(context, w, input, out);
+  }
+  TORCHETTE_TRY(check_both("max_pool", input, out));
   const float* const x = input.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
   const auto fold = [](Vec a, Vec b) __attribute__((always_inline)) {
@@ -113,6 +152,7 @@ static Error avg_pool_out(Context& context, const Tensor& input, Span<const int6
   constexpr int64_t kOnes[] = {1, 1, 1};
   TORCHETTE_TRY(describe_pool("avg_pool", input, kernel, stride, padding,
                               {kOnes, kernel.size() <= 3 ? kernel.size() : 0}, ceil_mode, w, out));
+  TORCHETTE_TRY(check_both("avg_pool", input, out));
   TORCHETTE_CHECK(!divisor.has_value() || *divisor != 0, InvalidArgument, "avg_pool: a divisor of 0");
   const float* const x = input.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
@@ -138,6 +178,7 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& input, Span<c
   constexpr int64_t kOnes[] = {1, 1, 1}, kZeros[] = {0, 0, 0};
   Window w;
   const size_t spatial = output_size.size();
+  TORCHETTE_TRY(check_floats("adaptive_avg_pool", input, "input"));
   TORCHETTE_TRY(read_window("adaptive_avg_pool", input, kKernel, {kOnes, spatial}, {kZeros, spatial},
                             {kOnes, spatial}, w));
   for (size_t d = 3 - spatial; d < 3; ++d) {

@@ -5,6 +5,8 @@
 // in the file it would take 16 / 9 of its bytes.
 #include "torchette/kernels/cpu/image_winograd.h"
 
+#include "torchette/kernels/cpu/gather.h"
+
 namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
@@ -169,7 +171,8 @@ void convolve_tiles(const Winograd& g, size_t first, size_t count, float* scratc
       }
       // By the definition; the transformed pixels are not needed any more.
       PackedProduct one = product.rows(pixel, 1);
-      gather_windows(w, g.images + image * w.in_pixels() * g.channels, 0, g.channels, of_image, 1, pixels);
+      gather_windows(w, g.images + image * w.in_pixels() * g.channels, 0, g.channels, of_image, 1, 0.0f,
+                     pixels);
       one.a = pixels;
       packed_gemm(one, 0, g.panels());
     }

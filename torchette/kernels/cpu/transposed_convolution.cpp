@@ -81,6 +81,7 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
                                         Span<const int64_t> dilation, Span<const int64_t> output_padding,
                                         int64_t outputs, Span<const char> activation, Tensor& out) {
   constexpr const char* kName = "transposed_convolution";
+  TORCHETTE_TRY(check_floats(kName, input, "input"));
   TORCHETTE_TRY(check_floats(kName, weight, "weight"));
   TORCHETTE_CHECK(weight.dim() == input.dim() + 2, InvalidArgument,
                   "%s: a packed weight of %d dimensions for an input of %d", kName,

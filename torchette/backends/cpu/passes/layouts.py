@@ -19,6 +19,7 @@ from torchette.exir import ops
 from torchette.exir.graph import call, note, outputs, replace, same_shape, same_size
 
 aten = torch.ops.aten
+cpu = torch.ops.cpu
 
 Order = tuple[int, ...]
 
@@ -182,6 +183,14 @@ def _pointwise(mover: _Mover, node: Node) -> None:
             taken[source] = mover.broadcast(source, order, node)
     args = torch.fx.node.map_arg(node.args, taken.__getitem__)
     mover.inside(node, args, order, [val.shape[dim] for dim in _inverse(order)])
+
+
+def _one_operand(mover: _Mover, node: Node) -> None:
+    """(input, ...), element by element; other tensors are no images."""
+    place = mover.place(node.args[0])
+    if place is not None:
+        shape = [node.meta["val"].shape[dim] for dim in _inverse(place.order)]
+        mover.inside(node, (place.inner, *node.args[1:]), place.order, shape)
 
 
 def _along(node: Node, position: int, order: Order) -> int:
@@ -363,6 +372,8 @@ _RULES: dict[Any, Callable[[_Mover, Node], None]] = {
     aten.var.correction: _reduce, aten.select_copy.int: _select, aten.split_with_sizes_copy.default: _split,
     aten.split_copy.Tensor: _split, aten.argmax.default: _arg_reduce, aten.argmin.default: _arg_reduce,
     aten.constant_pad_nd.default: _pad, aten.slice_scatter.default: _slice_scatter,
+    cpu.quantize.default: _one_operand, cpu.dequantize.default: _one_operand, cpu.lookup.default: _one_operand,
+    cpu.quantized_add.default: _pointwise,
     aten.view_copy.default: _reshape, aten.unsqueeze_copy.default: _reshape, aten.squeeze_copy.dims: _reshape,
     aten.squeeze_copy.dim: _reshape, aten.clone.default: _pointwise,
 }  # fmt: skip

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Register tiles of rows by panels of bytes. What differs from machine to machine is how it multiplies a
+// quad, four neighbours of a row, by the quads of some outputs; the sums are exact, so every machine gives
+// the same bytes.
+#include "torchette/kernels/cpu/integer_gemm.h"
+
+#include <cstdlib>
+
+#if defined(__wasm_simd128__)
+#include <wasm_simd128.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+// clang's assembler knows in a function only what its flags allow.
+#if defined(__AVX2__) && !defined(__clang__)
+#define TORCHETTE_MAY_HAVE_VNNI 1
+#else
+#define TORCHETTE_MAY_HAVE_VNNI 0
+#endif
+
+TORCHETTE_INLINE int32_t four_bytes(const uint8_t* p) {
+  int32_t quad;
+  memcpy(&quad, p, sizeof(quad));
+  return quad;
+}
+TORCHETTE_INLINE int64_t eight_bytes(const int16_t* p) {
+  int64_t quad;
+  memcpy(&quad, p, sizeof(quad));
+  return quad;
+}
+
+// A machine: Number is what its rows are made of, bytes, or 16 bits from which the zero point is taken
+// already; kFlip what a signed byte is XORed with, and 128 less than it stands for; kOutputs how many of a
+// panel a vector of sums is for, kParts in how many parts the sum of each is.
+
+#if TORCHETTE_MAY_HAVE_VNNI
+#if defined(__AVX512F__)
+/// One instruction multiplies unsigned by signed quads of 16 outputs.
+struct Vnni {
+  typedef __m512i Vector;
+  typedef uint8_t Number;
+  static constexpr size_t kOutputs = 16, kParts = 1;
+  static constexpr int kMostRows = 6, kMostPanels = 4;
+  static constexpr bool kUnsigned = true;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
+    return _mm512_set1_epi32(four_bytes(p) ^ flip);
+  }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return _mm512_loadu_si512(p); }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(x), "v"(w));
+    return sums;
+  }
+};
+static bool has_vnni() { return __builtin_cpu_supports("avx512vnni"); }
+#else
+struct Vnni {
+  typedef __m256i Vector;
+  typedef uint8_t Number;
+  static constexpr size_t kOutputs = 8, kParts = 1;
+  static constexpr int kMostRows = 6, kMostPanels = 1;
+  static constexpr bool kUnsigned = true;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
+    return _mm256_set1_epi32(four_bytes(p) ^ flip);
+  }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(x), "x"(w));
+    return sums;
+  }
+};
+static bool has_vnni() { return __builtin_cpu_supports("avxvnni"); }
+#endif
+/// The level that TORCHETTE_ISA names is that level, without what the processor has besides.
+static bool uses_vnni() {
+  static const bool uses = getenv("TORCHETTE_ISA") == nullptr && has_vnni();
+  return uses;
+}
+#endif
+
+#if defined(__AVX2__)
+struct Machine {
+  typedef __m256i Vector;
+  typedef int16_t Number;
+  static constexpr size_t kOutputs = 4, kParts = 2;
+  static constexpr int kMostRows = 2, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const int16_t* p, int32_t) {
+    return _mm256_set1_epi64x(eight_bytes(p));
+  }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(x, w));
+  }
+};
+#elif defined(__SSE2__)
+struct Machine {
+  typedef __m128i Vector;
+  typedef int16_t Number;
+  static constexpr size_t kOutputs = 2, kParts = 2;
+  static constexpr int kMostRows = 1, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const int16_t* p, int32_t) { return _mm_set1_epi64x(eight_bytes(p)); }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+  }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    return _mm_add_epi32(sums, _mm_madd_epi16(x, w));
+  }
+};
+#elif defined(__wasm_simd128__)
+struct Machine {
+  typedef v128_t Vector;
+  typedef int16_t Number;
+  static constexpr size_t kOutputs = 2, kParts = 2;
+  static constexpr int kMostRows = 1, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const int16_t* p, int32_t) { return wasm_i64x2_splat(eight_bytes(p)); }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return wasm_i16x8_load8x8(p); }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    return wasm_i32x4_add(sums, wasm_i32x4_dot_i16x8(x, w));
+  }
+};
+#elif defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)
+struct Machine {
+  typedef int32x4_t Vector;
+  typedef uint8_t Number;
+  static constexpr size_t kOutputs = 4, kParts = 1;
+  static constexpr int kMostRows = 4, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
+    return vdupq_n_s32(four_bytes(p) ^ flip);
+  }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return vreinterpretq_s32_s8(vld1q_s8(p)); }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    return vdotq_s32(sums, vreinterpretq_s8_s32(x), vreinterpretq_s8_s32(w));
+  }
+};
+#elif defined(__ARM_NEON)
+struct Machine {
+  typedef int32x4_t Vector;
+  typedef uint8_t Number;
+  static constexpr size_t kOutputs = 2, kParts = 2;
+  static constexpr int kMostRows = kVectorRegisters >= 32 ? 2 : 1, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
+    return vdupq_n_s32(four_bytes(p) ^ flip);
+  }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
+    return vcombine_s32(vreinterpret_s32_s8(vld1_s8(p)), vdup_n_s32(0));
+  }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {  // a product of two bytes has 16 bits
+    return vpadalq_s16(sums,
+                       vmull_s8(vreinterpret_s8_s32(vget_low_s32(x)), vreinterpret_s8_s32(vget_low_s32(w))));
+  }
+};
+#else
+struct Machine {  // numbers, one output at a time
+  typedef int32_t Vector;
+  typedef uint8_t Number;
+  static constexpr size_t kOutputs = 1, kParts = 1;
+  static constexpr int kMostRows = 1, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) { return four_bytes(p) ^ flip; }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
+    return four_bytes(reinterpret_cast<const uint8_t*>(p));
+  }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+#pragma GCC unroll 4
+    for (int t = 0; t < 32; t += 8) sums += static_cast<int8_t>(x >> t) * static_cast<int8_t>(w >> t);
+    return sums;
+  }
+};
+#endif
+
+struct Tile {
+  size_t quads, columns;  // columns: of all panels of the tile
+  const void* a;          // rows of Machine::Number
+  size_t a_row;           // numbers
+  const int8_t* w;
+  size_t w_panel;  // bytes from panel to panel
+  uint8_t* c;
+  ptrdiff_t c_row;
+  Requantization how;
+  int32_t flip;  // of four bytes
+  int32_t zero;  // what each input stands above, as multiplied
+};
+
+/// Vector v of the whole sums of a row.
+template <typename M>
+TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
+  VecInt whole;
+  if constexpr (sizeof(typename M::Vector) == sizeof(whole) && M::kParts == 1) {
+    memcpy(&whole, &sums[v], sizeof(whole));
+  } else {
+    int32_t parts[kLanes * M::kParts], added[kLanes];
+    constexpr size_t kVectors = kLanes / M::kOutputs;
+    memcpy(parts, sums + static_cast<size_t>(v) * kVectors, sizeof(parts));
+    for (size_t j = 0; j < kLanes; ++j)
+      added[j] = M::kParts == 2 ? parts[M::kParts * j] + parts[M::kParts * j + 1] : parts[j];
+    whole = load(added);
+  }
+  return whole;
+}
+
+template <typename M, int kRows, int kPanels>
+void compute(const Tile& t) {
+  constexpr int kOfPanel = static_cast<int>(kPanel / M::kOutputs), kVectors = kPanels * kOfPanel;
+  constexpr size_t kBytes = M::kOutputs * kQuad;
+  typename M::Vector sums[kRows][kVectors];
+  memset(sums, 0, sizeof(sums));
+  const auto* const a = static_cast<const typename M::Number*>(t.a);
+  for (size_t q = 0; q < t.quads; ++q) {
+    typename M::Vector x[kRows];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) x[i] = M::quad(a + static_cast<size_t>(i) * t.a_row + q * kQuad, t.flip);
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      const auto w = M::weights(t.w + static_cast<size_t>(v / kOfPanel) * t.w_panel + q * (kPanel * kQuad) +
+                                static_cast<size_t>(v % kOfPanel) * kBytes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) sums[i][v] = M::dot(sums[i][v], x[i], w);
+    }
+  }
+  // What the file says of the weights' sums may be anything.
+  const Vec least = broadcast(-16777216.0f), most = broadcast(16777216.0f);
+#pragma GCC unroll 8
+  for (int v = 0; v < kPanels * static_cast<int>(kPanelVectors); ++v) {
+    const size_t first = static_cast<size_t>(v) * kLanes;
+    if (first >= t.columns) break;
+    const size_t left = t.columns - first;
+    const RequantizedVector terms(t.how, first);
+    const Vec of_weights = minimum(maximum(load(t.how.sums + first), least), most);
+    const VecInt above = __builtin_convertvector(of_weights, VecInt) * t.zero;
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const VecInt whole = whole_sums<M>(sums[i], v);
+      terms.put(__builtin_convertvector(whole - above, Vec), left, t.c + i * t.c_row + first);
+    }
+  }
+}
+
+/// The largest tile of at most so many rows; gives how many it has.
+template <typename M, int kPanels, int kRows>
+int run(const Tile& t, size_t rows) {
+  if constexpr (kRows > 1)
+    if (rows < kRows) return run<M, kPanels, kRows == 6 ? 4 : kRows / 2>(t, rows);
+  compute<M, kRows, kPanels>(t);
+  return kRows;
+}
+
+template <typename M>
+void multiply(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
+  typedef typename M::Number Number;
+  constexpr bool kWide = sizeof(Number) == 2;
+  const size_t quads = quads_of(product.k), padded = quads * kQuad;
+  // What a byte of a row is XORed with, and what a zero then is.
+  const bool flips = !kWide && product.is_signed == M::kUnsigned;
+  const int32_t shift = !flips ? 0 : M::kUnsigned ? 128 : -128;
+  Tile t = {};
+  t.quads = quads;
+  t.w_panel = quads * kPanel * kQuad;
+  t.c_row = product.c_row;
+  t.flip = flips ? static_cast<int32_t>(0x80808080u) : 0;
+  t.zero = kWide ? 0 : product.input_zero + shift;
+  t.a_row = padded;
+  const auto* rows = static_cast<const Number*>(scratch);
+  if constexpr (kWide) {
+    auto* to = static_cast<Number*>(scratch);
+    const auto zero = static_cast<Number>(product.input_zero);
+    for (size_t i = 0; i < product.m; ++i, to += padded) {
+      const uint8_t* const from = product.a + static_cast<ptrdiff_t>(i) * product.a_row;
+      if (product.is_signed)
+        for (size_t j = 0; j < product.k; ++j)
+          to[j] = static_cast<Number>(static_cast<int8_t>(from[j]) - zero);
+      else
+        for (size_t j = 0; j < product.k; ++j) to[j] = static_cast<Number>(from[j] - zero);
+      for (size_t j = product.k; j < padded; ++j) to[j] = 0;
+    }
+  } else if (padded == product.k) {
+    rows = product.a;
+    t.a_row = static_cast<size_t>(product.a_row);
+  } else {
+    auto* to = static_cast<Number*>(scratch);
+    for (size_t i = 0; i < product.m; ++i, to += padded) {
+      memcpy(to, product.a + static_cast<ptrdiff_t>(i) * product.a_row, product.k);
+      memset(to + product.k, 0, padded - product.k);  // any would do: their weights are zero
+    }
+  }
+  for (size_t i = 0; i < product.m;) {
+    int done = 0;
+    for (size_t p = first; p < last;) {
+      const size_t column = p * kPanel, panels = last - p >= 4 ? 4 : 1;
+      t.a = rows + i * t.a_row;
+      t.w = product.w + p * t.w_panel;
+      t.c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
+      t.columns = product.n - column;
+      t.how = product.how.from(column);
+      if (M::kMostPanels == 4 && panels == 4) {
+        done = run<M, M::kMostPanels, M::kMostRows>(t, product.m - i);
+        p += 4;
+      } else {
+        done = run<M, 1, M::kMostRows>(t, product.m - i);
+        p += 1;
+      }
+    }
+    i += static_cast<size_t>(done > 0 ? done : M::kMostRows);
+  }
+}
+
+// Rows that are brought into another form at a time.
+constexpr size_t kRowsAtOnce = 48;
+
+}  // namespace
+
+IntegerProduct IntegerProduct::rows(size_t first, size_t count) const {
+  IntegerProduct part = *this;
+  part.m = count;
+  part.a += static_cast<ptrdiff_t>(first) * a_row;
+  part.c += static_cast<ptrdiff_t>(first) * c_row;
+  return part;
+}
+
+size_t integer_scratch(size_t rows, size_t k) { return rows * quads_of(k) * kQuad * sizeof(int16_t); }
+
+void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
+#if TORCHETTE_MAY_HAVE_VNNI
+  if (uses_vnni()) return multiply<Vnni>(product, first, last, scratch);
+#endif
+  multiply<Machine>(product, first, last, scratch);
+}
+
+Error integer_gemm(Context& context, const char* op, const IntegerProduct& product) {
+  const size_t panels = panels_of(product.n), rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
+  const size_t blocks = (product.m + kRowsAtOnce - 1) / kRowsAtOnce, work = product.k + 1;
+  const size_t each = integer_scratch(rows, product.k);
+  auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
+  TORCHETTE_CHECK(scratch != nullptr || each == 0, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d rows of %d", op, static_cast<int>(rows),
+                  static_cast<int>(product.k));
+  if (blocks >= 2 * context.workers() || blocks >= panels) {
+    context.parallel_for(blocks, least_items(rows * product.n * work),
+                         [&](size_t begin, size_t end, size_t worker) {
+                           for (size_t b = begin; b < end; ++b) {
+                             const size_t at = b * kRowsAtOnce, left = product.m - at;
+                             integer_gemm(product.rows(at, left < kRowsAtOnce ? left : kRowsAtOnce), 0,
+                                          panels, scratch + worker * each);
+                           }
+                         });
+    return Error::Ok;
+  }
+  context.parallel_for(panels, least_items(product.m * kPanel * work),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         for (size_t b = 0; b < blocks; ++b) {
+                           const size_t at = b * kRowsAtOnce, left = product.m - at;
+                           integer_gemm(product.rows(at, left < kRowsAtOnce ? left : kRowsAtOnce), begin, end,
+                                        scratch + worker * each);
+                         }
+                       });
+  return Error::Ok;
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

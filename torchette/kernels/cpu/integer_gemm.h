@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The product that the engine's quantized layers stand on: rows of bytes times packed panels of bytes, summed
+// up exactly, and what makes bytes of the sums.
+#pragma once
+
+#include "torchette/kernels/cpu/panels.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// Inputs of a panel that stand together for each output: torchette/backends/cpu/pack.py.
+constexpr size_t kQuad = 4;
+constexpr size_t quads_of(size_t inputs) { return (inputs + kQuad - 1) / kQuad; }
+
+/// Writes the first n lanes, at most kLanes, of clamp(round(x) + zero, zero + low, zero + high), ties to
+/// even.
+TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n, uint8_t* to) {
+  // Between this number and its double floats have no fractions: what is added to it is rounded. The clamp
+  // stands between that and the product which x is, so no machine makes one rounding of both.
+  constexpr float kRounds = 12582912.0f;
+  constexpr int32_t kRoundsBits = 0x4B400000;
+  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+  const Vec rounded = minimum(maximum(x, low), high) + kRounds;
+  VecInt whole;
+  memcpy(&whole, &rounded, sizeof(whole));
+  const Bytes bytes = __builtin_convertvector(whole + (zero - kRoundsBits), Bytes);
+  if (n >= kLanes)
+    memcpy(to, &bytes, sizeof(bytes));
+  else
+    memcpy(to, &bytes, n);
+}
+
+/// How the sums of some outputs become whole numbers of 8 bits:
+/// clamp(round((sum + bias) * multiplier) + zero, low, high).
+struct Requantization {
+  const float* sums;        // of each output's weights, whole numbers
+  const float* bias;        // in units of a sum
+  const float* multiplier;  // of each output
+  int32_t zero, low, high;
+
+  Requantization from(size_t output) const {
+    return {sums + output, bias + output, multiplier + output, zero, low, high};
+  }
+};
+
+/// The terms of one vector of outputs.
+struct RequantizedVector {
+  Vec bias, multiplier, low, high;
+  int32_t zero;
+
+  TORCHETTE_INLINE RequantizedVector(const Requantization& how, size_t output)
+      : bias(load(how.bias + output)),
+        multiplier(load(how.multiplier + output)),
+        low(broadcast(static_cast<float>(how.low - how.zero))),
+        high(broadcast(static_cast<float>(how.high - how.zero))),
+        zero(how.zero) {}
+  /// The first n outputs of these sums.
+  TORCHETTE_INLINE void put(Vec sums, size_t n, uint8_t* to) const {
+    put_bytes((sums + bias) * multiplier, low, high, zero, n, to);
+  }
+};
+
+/// C = requantize((A - input_zero) W).
+struct IntegerProduct {
+  size_t m, n, k;
+  const uint8_t* a;  // rows of k numbers of 8 bits
+  ptrdiff_t a_row;
+  const int8_t* w;  // panels [panels_of(n)][quads_of(k)][kPanel][kQuad]
+  uint8_t* c;       // rows of n numbers of 8 bits
+  ptrdiff_t c_row;
+  bool is_signed;  // what A's bytes are
+  int32_t input_zero;
+  Requantization how;
+
+  IntegerProduct rows(size_t first, size_t count) const;
+};
+
+/// Bytes of scratch memory for a product of so many rows: rows in the form that the machine multiplies.
+size_t integer_scratch(size_t rows, size_t k);
+/// Computes the columns of panels [first, last).
+void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch);
+/// All of it, on the context's threads. Errors: no scratch memory.
+Error integer_gemm(Context& context, const char* op, const IntegerProduct& product);
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

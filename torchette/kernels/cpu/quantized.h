@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the engine's quantized operators have in common: checks of numbers of 8 bits and of the terms that
+// follow a packed weight.
+#pragma once
+
+#include "torchette/kernels/cpu/integer_gemm.h"
+#include "torchette/kernels/cpu/operands.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+inline bool is_byte(ScalarType type) { return type == ScalarType::Char || type == ScalarType::Byte; }
+
+inline Error check_bytes(const char* op, const Tensor& t, const char* name) {
+  TORCHETTE_CHECK(is_byte(t.scalar_type()), InvalidType, "%s: %s is of type %d, not of 8 bits", op, name,
+                  static_cast<int>(t.scalar_type()));
+  TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
+  return Error::Ok;
+}
+
+/// Whether whole numbers lie in the range of a type of 8 bits.
+inline bool in_range(ScalarType type, int64_t low, int64_t high) {
+  return type == ScalarType::Char ? low >= INT8_MIN && high <= INT8_MAX : low >= 0 && high <= UINT8_MAX;
+}
+
+/// The result's sizes, its type, and the range that its numbers are clamped to.
+inline Error check_quantized(const char* op, const Tensor& out, Span<const SizesType> sizes, int64_t zero,
+                             int64_t low, int64_t high) {
+  TORCHETTE_TRY(resize_result(out, sizes));
+  TORCHETTE_TRY(check_bytes(op, out, "out"));
+  TORCHETTE_CHECK(
+      low <= high && in_range(out.scalar_type(), low, high) && in_range(out.scalar_type(), zero, zero),
+      InvalidArgument, "%s: zero %lld, low %lld and high %lld do not fit type %d", op,
+      static_cast<long long>(zero), static_cast<long long>(low), static_cast<long long>(high),
+      static_cast<int>(out.scalar_type()));
+  return Error::Ok;
+}
+
+/// The terms of `groups` times `outputs` results: float32 [groups, 3, whole panels], see pack.py.
+inline Error read_terms(const char* op, const Tensor& terms, size_t groups, size_t outputs, int64_t zero,
+                        int64_t low, int64_t high, Requantization& how) {
+  const size_t width = panels_of(outputs) * kPanel;
+  TORCHETTE_CHECK(terms.scalar_type() == ScalarType::Float && is_contiguous(terms) && terms.dim() == 3 &&
+                      static_cast<size_t>(terms.size(0)) == groups && terms.size(1) == 3 &&
+                      static_cast<size_t>(terms.size(2)) == width,
+                  InvalidArgument, "%s: terms of type %d with %d elements for %d groups of %d outputs", op,
+                  static_cast<int>(terms.scalar_type()), static_cast<int>(terms.numel()),
+                  static_cast<int>(groups), static_cast<int>(outputs));
+  const float* const first = terms.const_data_ptr<float>();
+  how = {first,
+         first + width,
+         first + 2 * width,
+         static_cast<int32_t>(zero),
+         static_cast<int32_t>(low),
+         static_cast<int32_t>(high)};
+  return Error::Ok;
+}
+
+inline Error check_input_zero(const char* op, const Tensor& input, int64_t zero) {
+  TORCHETTE_CHECK(in_range(input.scalar_type(), zero, zero), InvalidArgument,
+                  "%s: input_zero %lld is not of type %d", op, static_cast<long long>(zero),
+                  static_cast<int>(input.scalar_type()));
+  return Error::Ok;
+}
+
+/// Bytes as floats: signed ones, or with a flip of -128 unsigned ones, less 128.
+TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip) {
+  typedef int8_t Bytes __attribute__((vector_size(kLanes)));
+  Bytes bytes;
+  memcpy(&bytes, p, sizeof(bytes));
+  return __builtin_convertvector(__builtin_convertvector(bytes ^ flip, VecInt), Vec);
+}
+
+/// The first n of them, with nothing in memory behind.
+TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip, size_t n) {
+  if (n >= kLanes) return floats_of(p, flip);
+  uint8_t bytes[kLanes] = {};
+  memcpy(bytes, p, n);
+  return floats_of(bytes, flip);
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

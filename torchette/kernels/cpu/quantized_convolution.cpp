@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// cpu::quantized_convolution, cpu::quantized_depthwise: torchette/backends/cpu/operators/quantized.py. As the
+// convolutions of floats: rows of what lies under the windows, times the packed filter.
+#include "torchette/kernels/cpu/gather.h"
+#include "torchette/kernels/cpu/quantized.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+// Bytes of gathered rows at a time, and the fewest rows.
+constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
+constexpr size_t kLeastRows = kLanes >= 8 ? 24 : 8;
+
+Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int64_t input_zero,
+                  Span<const int64_t> kernel, Span<const int64_t> stride, Span<const int64_t> padding,
+                  Span<const int64_t> dilation, Window& w) {
+  TORCHETTE_TRY(check_bytes(op, input, "input"));
+  TORCHETTE_TRY(check_bytes(op, weight, "weight"));
+  TORCHETTE_CHECK(weight.scalar_type() == ScalarType::Char, InvalidType,
+                  "%s: weight is of type %d, not of int8", op, static_cast<int>(weight.scalar_type()));
+  TORCHETTE_TRY(check_input_zero(op, input, input_zero));
+  SizesType window[3];
+  TORCHETTE_CHECK(kernel.size() <= 3 && static_cast<ptrdiff_t>(kernel.size()) == input.dim() - 2,
+                  InvalidArgument, "%s: kernel has %d dimensions for an input of %d", op,
+                  static_cast<int>(kernel.size()), static_cast<int>(input.dim()));
+  for (size_t d = 0; d < kernel.size(); ++d) {
+    TORCHETTE_CHECK(kernel[d] >= 1 && kernel[d] <= INT32_MAX, InvalidArgument, "%s: kernel of %lld", op,
+                    static_cast<long long>(kernel[d]));
+    window[d] = static_cast<SizesType>(kernel[d]);
+  }
+  return describe_window(op, input, window, stride, padding, dilation, false, w);
+}
+
+}  // namespace
+
+static Error quantized_convolution_out(Context& context, const Tensor& input, const Tensor& weight,
+                                       const Tensor& terms, int64_t input_zero, Span<const int64_t> kernel,
+                                       Span<const int64_t> stride, Span<const int64_t> padding,
+                                       Span<const int64_t> dilation, int64_t outputs, int64_t zero,
+                                       int64_t low, int64_t high, Tensor& out) {
+  constexpr const char* kName = "quantized_convolution";
+  Window w;
+  TORCHETTE_TRY(read_filter(kName, input, weight, input_zero, kernel, stride, padding, dilation, w));
+  TORCHETTE_CHECK(weight.dim() == 5 && weight.size(0) > 0 && outputs >= 0 && outputs <= INT32_MAX,
+                  InvalidArgument, "%s: weight has %d dimensions, for %lld outputs", kName,
+                  static_cast<int>(weight.dim()), static_cast<long long>(outputs));
+  const auto groups = static_cast<size_t>(weight.size(0));
+  const size_t channels = w.channels / groups, k = w.taps() * channels, padded = quads_of(k) * kQuad;
+  IntegerProduct product = {};
+  product.n = static_cast<size_t>(outputs) / groups;
+  const size_t panels = panels_of(product.n);
+  TORCHETTE_CHECK(channels * groups == w.channels && product.n * groups == static_cast<size_t>(outputs) &&
+                      static_cast<size_t>(weight.size(1)) == panels &&
+                      static_cast<size_t>(weight.size(2)) * kQuad == padded &&
+                      weight.size(3) == ptrdiff_t{kPanel} && weight.size(4) == ptrdiff_t{kQuad},
+                  InvalidArgument,
+                  "%s: a weight of %d groups and %d elements for %d taps of %d channels and %d outputs",
+                  kName, static_cast<int>(groups), static_cast<int>(weight.numel()),
+                  static_cast<int>(w.taps()), static_cast<int>(w.channels), static_cast<int>(outputs));
+  SizesType sizes[5];
+  TORCHETTE_TRY(
+      check_quantized(kName, out, result_sizes(w, static_cast<size_t>(outputs), sizes), zero, low, high));
+  TORCHETTE_TRY(read_terms(kName, terms, groups, product.n, zero, low, high, product.how));
+  product.c_row = static_cast<ptrdiff_t>(outputs);
+  product.is_signed = input.scalar_type() == ScalarType::Char;
+  product.input_zero = static_cast<int32_t>(input_zero);
+  const auto of_group = [&](size_t group) {
+    IntegerProduct part = product;
+    part.w = weight.const_data_ptr<int8_t>() + group * panels * padded * kPanel;
+    part.c = static_cast<uint8_t*>(out.mutable_data_ptr()) + group * product.n;
+    const size_t terms_of_group = group * 3 * panels * kPanel;
+    part.how.sums += terms_of_group;
+    part.how.bias += terms_of_group;
+    part.how.multiplier += terms_of_group;
+    return part;
+  };
+  const size_t pixels = w.out_pixels(), all = w.batch * pixels;
+  const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
+  if (w.is_pointwise()) {
+    for (size_t group = 0; group < groups; ++group) {
+      IntegerProduct part = of_group(group);
+      part.m = all;
+      part.k = k;
+      part.a = images + group * channels;
+      part.a_row = static_cast<ptrdiff_t>(w.channels);
+      TORCHETTE_TRY(integer_gemm(context, kName, part));
+    }
+    return Error::Ok;
+  }
+  // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
+  size_t rows = kGathered / (padded + 1);
+  if (rows < kLeastRows) rows = kLeastRows;
+  if (rows > all) rows = all;
+  const size_t share = (all + context.workers() - 1) / context.workers();
+  if (rows > share && share > 0) rows = share;
+  const size_t blocks = rows == 0 ? 0 : (all + rows - 1) / rows;
+  const size_t gathered = rows * padded, each = gathered + integer_scratch(rows, padded);
+  auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
+  TORCHETTE_CHECK(scratch != nullptr || each == 0, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d rows of %d", kName, static_cast<int>(rows),
+                  static_cast<int>(padded));
+  const size_t image = w.in_pixels() * w.channels;
+  context.parallel_for(
+      blocks * groups, least_items(rows * padded * product.n), [&](size_t begin, size_t end, size_t worker) {
+        uint8_t* const own = scratch + worker * each;
+        for (size_t item = begin; item < end; ++item) {
+          const size_t group = item / blocks, first = item % blocks * rows;
+          const size_t count = all - first < rows ? all - first : rows;
+          for (size_t i = 0; i < count;) {  // a block may go over several images
+            const size_t of_image = (first + i) % pixels;
+            const size_t part = pixels - of_image < count - i ? pixels - of_image : count - i;
+            gather_windows(w, images + (first + i) / pixels * image, group, channels, of_image, part,
+                           static_cast<uint8_t>(input_zero), own + i * padded, padded - k);
+            i += part;
+          }
+          for (size_t i = 0; k < padded && i < count; ++i) memset(own + i * padded + k, 0, padded - k);
+          IntegerProduct part = of_group(group).rows(first, count);
+          part.k = padded;
+          part.a = own;
+          part.a_row = static_cast<ptrdiff_t>(padded);
+          integer_gemm(part, 0, panels, own + gathered);
+        }
+      });
+  return Error::Ok;
+}
+
+namespace {
+
+// Pixels of a row whose sums are in registers together.
+constexpr int kNeighbours = kVectorRegisters >= 32 ? 8 : kVectorRegisters >= 16 ? 4 : 2;
+
+struct DepthwiseRow {
+  const Window* window;
+  const uint8_t* image;
+  const float* filter;  // [taps][kPanel], of the panel
+  const Requantization* how;
+  uint8_t* out;
+  ptrdiff_t z, y;
+  int8_t flip;
+  size_t channel, channels;  // the panel's
+  const uint8_t* outside;    // a panel of zero points
+
+  /// Pixel x of a line of the image.
+  TORCHETTE_INLINE const uint8_t* pixel(const uint8_t* line, ptrdiff_t x) const {
+    return x >= 0 && x < window->in[2] ? line + x * static_cast<ptrdiff_t>(window->channels) : outside;
+  }
+  /// A line of the image under tap (kz, ky); null outside.
+  TORCHETTE_INLINE const uint8_t* line(ptrdiff_t kz, ptrdiff_t ky) const {
+    const Window& w = *window;
+    const ptrdiff_t in_z = z + kz * w.dilation[0], in_y = y + ky * w.dilation[1];
+    if (in_z < 0 || in_z >= w.in[0] || in_y < 0 || in_y >= w.in[1]) return nullptr;
+    return image + (in_z * w.in[1] + in_y) * w.in[2] * static_cast<ptrdiff_t>(w.channels) +
+           static_cast<ptrdiff_t>(channel);
+  }
+};
+
+/// Calls tap(line, filter) for the rows of a window: with the filter of the row's first tap, and null for a
+/// line that is outside, where all pixels are zero points.
+template <typename Tap>
+TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
+  const Window& w = *row.window;
+  const float* filter = row.filter;
+  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
+    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, filter += w.kernel[2] * static_cast<ptrdiff_t>(kPanel))
+      tap(row.line(kz, ky), filter);
+}
+
+// Sums are of (x - zero) w for the pixels x of a window: of x w, less what `Requantization::sums` says. They
+// are whole numbers below 2^24, which floats have exactly.
+
+template <bool kWhole>
+TORCHETTE_INLINE Vec get(const DepthwiseRow& row, const uint8_t* pixel, size_t v) {
+  return kWhole ? floats_of(pixel + v, row.flip) : floats_of(pixel + v, row.flip, row.channels - v);
+}
+
+/// Neighbouring pixels x to x + kCount of a vector of channels, one tap after the other.
+template <int kCount, bool kWhole>
+void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
+  const Window& w = *row.window;
+  for_lines(row, [&](const uint8_t* line, const float* filter) __attribute__((always_inline)) {
+    for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx) {
+      const Vec weight = load(filter + kx * static_cast<ptrdiff_t>(kPanel) + v);
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) {
+        const ptrdiff_t at = (x + i) * w.stride[2] - w.padding[2] + kx * w.dilation[2];
+        sums[i] =
+            fma(get<kWhole>(row, line != nullptr ? row.pixel(line, at) : row.outside, v), weight, sums[i]);
+      }
+    }
+  });
+}
+
+/// The same for windows that move by one pixel and are kTaps wide: each pixel is read once for all of them.
+template <int kTaps, int kCount, bool kWhole>
+void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
+  const Window& w = *row.window;
+  for_lines(row, [&](const uint8_t* line, const float* filter) __attribute__((always_inline)) {
+    Vec weights[kTaps];
+#pragma GCC unroll 8
+    for (int t = 0; t < kTaps; ++t) weights[t] = load(filter + static_cast<size_t>(t) * kPanel + v);
+#pragma GCC unroll 16
+    for (int j = 0; j < kCount + kTaps - 1; ++j) {
+      const Vec pixel =
+          get<kWhole>(row, line != nullptr ? row.pixel(line, x + j - w.padding[2]) : row.outside, v);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTaps; ++t)
+        if (j >= t && j - t < kCount) sums[j - t] = fma(pixel, weights[t], sums[j - t]);
+    }
+  });
+}
+
+template <int kCount, bool kWhole>
+void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
+  const Window& w = *row.window;
+  const bool slides = w.stride[2] == 1 && w.dilation[2] == 1;
+  for (size_t v = 0; v < row.channels; v += kLanes) {
+    Vec sums[kCount] = {};
+    if (kCount > 1 && slides && w.kernel[2] == 3)
+      depthwise_slide<3, kCount, kWhole>(row, x, v, sums);
+    else if (kCount > 1 && slides && w.kernel[2] == 5)
+      depthwise_slide<5, kCount, kWhole>(row, x, v, sums);
+    else
+      depthwise_taps<kCount, kWhole>(row, x, v, sums);
+    const RequantizedVector terms(*row.how, row.channel + v);
+    const Vec above = load(row.how->sums + row.channel + v) * zero;
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i)
+      terms.put(sums[i] - above, row.channels - v,
+                row.out + (x + i) * static_cast<ptrdiff_t>(w.channels) + v);
+  }
+}
+
+template <bool kWhole>
+void depthwise_row(const DepthwiseRow& row, float zero) {
+  ptrdiff_t x = 0;
+  for (; x + kNeighbours <= row.window->out[2]; x += kNeighbours)
+    depthwise_pixels<kNeighbours, kWhole>(row, x, zero);
+  for (; x < row.window->out[2]; ++x) depthwise_pixels<1, kWhole>(row, x, zero);
+}
+
+}  // namespace
+
+static Error quantized_depthwise_out(Context& context, const Tensor& input, const Tensor& weight,
+                                     const Tensor& terms, int64_t input_zero, Span<const int64_t> kernel,
+                                     Span<const int64_t> stride, Span<const int64_t> padding,
+                                     Span<const int64_t> dilation, int64_t zero, int64_t low, int64_t high,
+                                     Tensor& out) {
+  constexpr const char* kName = "quantized_depthwise";
+  constexpr size_t kMostTaps = 512;  // of 255 times 128 each: their sum is below 2^24
+  Window w;
+  TORCHETTE_TRY(read_filter(kName, input, weight, input_zero, kernel, stride, padding, dilation, w));
+  const size_t panels = panels_of(w.channels), taps = w.taps();
+  TORCHETTE_CHECK(taps <= kMostTaps && weight.dim() == 3 && static_cast<size_t>(weight.size(0)) == panels &&
+                      static_cast<size_t>(weight.size(1)) == taps && weight.size(2) == ptrdiff_t{kPanel},
+                  InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d taps of %d channels",
+                  kName, static_cast<int>(weight.dim()), static_cast<int>(weight.numel()),
+                  static_cast<int>(taps), static_cast<int>(w.channels));
+  SizesType sizes[5];
+  TORCHETTE_TRY(check_quantized(kName, out, result_sizes(w, w.channels, sizes), zero, low, high));
+  Requantization how;
+  TORCHETTE_TRY(read_terms(kName, terms, 1, w.channels, zero, low, high, how));
+  float* const filters = static_cast<float*>(context.allocate_temp(weight.numel() * sizeof(float)));
+  TORCHETTE_CHECK(filters != nullptr || weight.numel() == 0, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d weights", kName, static_cast<int>(weight.numel()));
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(weight.const_data_ptr<int8_t>());
+  for (size_t i = 0; i < panels * taps * kPanel; i += kLanes) store(filters + i, floats_of(bytes + i, 0));
+  uint8_t outside[kPanel];
+  memset(outside, static_cast<uint8_t>(input_zero), sizeof(outside));
+  const bool is_signed = input.scalar_type() == ScalarType::Char;
+  const auto flip = static_cast<int8_t>(is_signed ? 0 : INT8_MIN);
+  const auto above = static_cast<float>(is_signed ? input_zero : input_zero - 128);
+  const size_t row_bytes = static_cast<size_t>(w.out[2]) * w.channels;
+  const auto rows_of_image = static_cast<size_t>(w.out[0] * w.out[1]);
+  context.parallel_for(
+      w.batch * rows_of_image, least_items(row_bytes * taps), [&](size_t begin, size_t end, size_t) {
+        for (size_t r = begin; r < end; ++r) {
+          const auto y = static_cast<ptrdiff_t>(r % rows_of_image);
+          for (size_t p = 0; p < panels; ++p) {
+            const size_t channel = p * kPanel, left = w.channels - channel;
+            const DepthwiseRow row = {&w,
+                                      static_cast<const uint8_t*>(input.const_data_ptr()) +
+                                          r / rows_of_image * w.in_pixels() * w.channels,
+                                      filters + p * taps * kPanel,
+                                      &how,
+                                      static_cast<uint8_t*>(out.mutable_data_ptr()) + r * row_bytes + channel,
+                                      y / w.out[1] * w.stride[0] - w.padding[0],
+                                      y % w.out[1] * w.stride[1] - w.padding[1],
+                                      flip,
+                                      channel,
+                                      left < kPanel ? left : kPanel,
+                                      outside};
+            left >= kPanel ? depthwise_row<true>(row, above) : depthwise_row<false>(row, above);
+          }
+        }
+      });
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(quantized_convolution,
+                  TORCHETTE_KERNEL("cpu::quantized_convolution.out", quantized_convolution_out),
+                  TORCHETTE_KERNEL("cpu::quantized_depthwise.out", quantized_depthwise_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
