@@ -104,7 +104,10 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
         else:
             family = kernels.family_of(source)
             for level, more in list(levels.items())[: family.levels if family is not None else None]:
-                units.append(Unit(source, (*own, f"-DTORCHETTE_ISA={level}", *more)))
+                lowest, several = next(iter(levels)), len(levels) > 1
+                place = "-DTORCHETTE_IS_LOWEST=1" if level == lowest else f"-DTORCHETTE_LOWEST={lowest}"
+                flags = (*own, f"-DTORCHETTE_ISA={level}", *((place,) if several else ()), *more)
+                units.append(Unit(source, flags))
     return units
 
 

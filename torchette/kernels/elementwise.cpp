@@ -278,14 +278,37 @@ struct ChunkOf<Op, T, false> {
 /// Logic on bools needs no conversion: bytes that are 0 or 1 give such bytes.
 template <typename Op>
 static constexpr bool kIsLogic = Op::kIntegers && (Op::kResult == Result::Bool || !Op::kFloats);
+// A build for several levels names the lowest in TORCHETTE_LOWEST, and that is told by TORCHETTE_IS_LOWEST.
+#ifndef TORCHETTE_LOWEST
 template <typename Op>
-static constexpr Elementwise elementwise_of(bool selects = false, bool divides = false) {
-  return {ChunkOf < Op, float,       Op::kFloats && computes_in<float>() > ::value,
-          ChunkOf < Op, double,      Op::kFloats && computes_in<double>() > ::value,
-          ChunkOf < Op, int64_t,     Op::kIntegers && computes_in<int64_t>() > ::value,
-          ChunkOf < Op, uint8_t,     kIsLogic<Op> && has_dtype(ScalarType::Bool) > ::value,
-          Op::kArity,   Op::kResult, selects,
-          divides};
+static constexpr ScalarChunks scalar_chunks_of() {
+  return {ChunkOf < Op, double,  Op::kFloats && computes_in<double>() > ::value,
+          ChunkOf < Op, int64_t, Op::kIntegers && computes_in<int64_t>() > ::value,
+          ChunkOf < Op, uint8_t, kIsLogic<Op> && has_dtype(ScalarType::Bool) > ::value};
+}
+#ifdef TORCHETTE_IS_LOWEST
+#define TORCHETTE_SCALAR_CHUNKS(name)      \
+  extern const ScalarChunks name##_chunks; \
+  const ScalarChunks name##_chunks = scalar_chunks_of<name##_op>();
+#else
+#define TORCHETTE_SCALAR_CHUNKS(name) \
+  static constexpr ScalarChunks name##_chunks = scalar_chunks_of<name##_op>();
+#endif
+#else  // the level that has them
+#define TORCHETTE_SCALAR_CHUNKS(name)      \
+  }                                        \
+  namespace TORCHETTE_LOWEST {             \
+  extern const ScalarChunks name##_chunks; \
+  }                                        \
+  namespace TORCHETTE_ISA {                \
+  using TORCHETTE_LOWEST::name##_chunks;
+#endif
+template <typename Op>
+static constexpr Elementwise elementwise_of(const ScalarChunks& scalar, bool selects = false,
+                                            bool divides = false) {
+  return {ChunkOf < Op, float,      Op::kFloats && computes_in<float>() > ::value,
+          &scalar,      Op::kArity, Op::kResult,
+          selects,      divides};
 }
 
 #define TORCHETTE_ARITHMETIC(name, arity, result, floats, integers, expression) \
@@ -302,7 +325,8 @@ static constexpr Elementwise elementwise_of(bool selects = false, bool divides =
   };
 #define TORCHETTE_OP(name, arity, result, floats, integers, selects, divides, expression) \
   TORCHETTE_ARITHMETIC(name, arity, result, floats, integers, expression)                 \
-  static constexpr Elementwise name##_parts = elementwise_of<name##_op>(selects, divides);
+  TORCHETTE_SCALAR_CHUNKS(name)                                                           \
+  static constexpr Elementwise name##_parts = elementwise_of<name##_op>(name##_chunks, selects, divides);
 // A chunk with an angle that the fast reduction cannot do is left to the C library.
 #define ANGLE(name, expression)                                                           \
   TORCHETTE_ARITHMETIC(name, 1, Float, true, false, expression)                           \
@@ -316,7 +340,8 @@ static constexpr Elementwise elementwise_of(bool selects = false, bool divides =
           [](float x) __attribute__((always_inline)) { return __builtin_##name##f(x); }); \
     }                                                                                     \
   }                                                                                       \
-  static constexpr Elementwise name##_parts = elementwise_of<name##_op>();
+  TORCHETTE_SCALAR_CHUNKS(name)                                                           \
+  static constexpr Elementwise name##_parts = elementwise_of<name##_op>(name##_chunks);
 // Remainders of floats go in such chunks as `remainders` takes.
 #define DIVIDE(name, function)                                                             \
   TORCHETTE_ARITHMETIC(name, 2, Same, true, true, function(a, b))                          \
@@ -332,7 +357,8 @@ static constexpr Elementwise elementwise_of(bool selects = false, bool divides =
           [](float a, float b) __attribute__((always_inline)) { return function(a, b); }); \
     }                                                                                      \
   }                                                                                        \
-  static constexpr Elementwise name##_parts = elementwise_of<name##_op>(false, true);
+  TORCHETTE_SCALAR_CHUNKS(name)                                                            \
+  static constexpr Elementwise name##_parts = elementwise_of<name##_op>(name##_chunks, false, true);
 #define FLOAT(name, expression) TORCHETTE_OP(name, 1, Float, true, false, false, false, expression)
 #define SAME(name, expression) TORCHETTE_OP(name, 1, Same, true, true, false, false, expression)
 #define TEST(name, expression) TORCHETTE_OP(name, 1, Bool, true, true, false, false, expression)
@@ -803,7 +829,7 @@ Error run_elementwise(Context& context, const Elementwise& op, const Operand* in
   ScalarType type = promote_operands(in + skipped, op.arity - skipped);
   if (op.result == Result::Float && !is_floating(type)) type = ScalarType::Float;
   const Compute compute = compute_type(type);
-  const Chunk chunk = compute == kF32 ? op.f32 : compute == kF64 ? op.f64 : op.i64;
+  const Chunk chunk = compute == kF32 ? op.f32 : compute == kF64 ? op.scalar->f64 : op.scalar->i64;
   TORCHETTE_CHECK(chunk != nullptr, InvalidType, "argument %zu: the operator has no meaning for type %d",
                   argument_of(in, skipped), static_cast<int>(type));
   const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : type;
@@ -843,9 +869,9 @@ Error assign(const Tensor& in, const Tensor& out) {
   const Operand operands[] = {in, out};
   const Compute compute = compute_type(in.scalar_type());
   return walk(nullptr, copy_parts,
-              compute == kF32   ? &chunk<copy_op, float, float>
-              : compute == kF64 ? &chunk<copy_op, double, double>
-                                : &chunk<copy_op, int64_t, int64_t>,
+              compute == kF32   ? copy_parts.f32
+              : compute == kF64 ? copy_parts.scalar->f64
+                                : copy_parts.scalar->i64,
               compute, operands, out);
 }
 
@@ -904,7 +930,9 @@ static TORCHETTE_INLINE Error run(Context& context, const Elementwise& op, const
 /// elements are not even fetched.
 [[gnu::noinline]] static Error run(Context& context, const Elementwise& op, Tensor out, Tensor a, Tensor b) {
   const ScalarType type = a.scalar_type();
-  const Chunk direct = type == ScalarType::Float ? op.f32 : type == ScalarType::Bool ? op.bools : nullptr;
+  const Chunk direct = type == ScalarType::Float  ? op.f32
+                       : type == ScalarType::Bool ? op.scalar->bools
+                                                  : nullptr;
   if (direct == nullptr || b.scalar_type() != type ||
       out.scalar_type() != (op.result == Result::Bool ? ScalarType::Bool : type) || a.dim() != out.dim() ||
       b.dim() != out.dim())

@@ -8,6 +8,16 @@
 #include "torchette/runtime/kernel.h"
 
 namespace torchette {
+
+/// `n` results from `n` numbers of each operand. Inputs and output may be the same memory.
+using Chunk = void (*)(const void* const* in, void* out, size_t n);
+
+/// The chunks that wide vectors do not make faster: all levels have them from the lowest.
+struct ScalarChunks {
+  Chunk f64, i64;  // null where the operator has no meaning
+  Chunk bools;     // on unconverted bools, or null
+};
+
 namespace TORCHETTE_ISA {
 
 /// Elements per chunk where something must be converted or spread on the stack; else a chunk is the whole
@@ -50,8 +60,6 @@ struct Operand {
   int8_t argument = -1;  // its number among the operator's, where that is not its place among the operands
 };
 
-/// `n` results from `n` numbers of each operand. Inputs and output may be the same memory.
-using Chunk = void (*)(const void* const* in, void* out, size_t n);
 
 enum class Result : uint8_t {
   Same,   // the promoted type of the operands
@@ -60,8 +68,8 @@ enum class Result : uint8_t {
 };
 
 struct Elementwise {
-  Chunk f32, f64, i64;  // null where the operator has no meaning
-  Chunk bools;          // on unconverted bools, or null
+  Chunk f32;  // null where the operator has no meaning
+  const ScalarChunks* scalar;
   uint8_t arity;
   Result result;
   bool selects = false;  // the first operand is a condition and takes no part in the promotion

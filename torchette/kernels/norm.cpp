@@ -355,12 +355,13 @@ static Error batch_norm_out(Context& context, const Tensor& input, Optional<Tens
                              mean_out, rstd_out);
 }
 
-TORCHETTE_KERNELS(norm, TORCHETTE_KERNEL("aten::native_layer_norm.out", native_layer_norm_out),
-                  TORCHETTE_KERNEL("aten::native_group_norm.out", native_group_norm_out),
-                  TORCHETTE_KERNEL("aten::_native_batch_norm_legit_no_training.out",
-                                   batch_norm_no_training_out),
-                  TORCHETTE_KERNEL("aten::_native_batch_norm_legit.out", batch_norm_out),
-                  TORCHETTE_KERNEL("aten::_native_batch_norm_legit.no_stats_out", batch_norm_no_stats_out))
+TORCHETTE_KERNELS_NARROW(norm, TORCHETTE_KERNEL("aten::native_layer_norm.out", native_layer_norm_out),
+                         TORCHETTE_KERNEL("aten::native_group_norm.out", native_group_norm_out),
+                         TORCHETTE_KERNEL("aten::_native_batch_norm_legit_no_training.out",
+                                          batch_norm_no_training_out),
+                         TORCHETTE_KERNEL("aten::_native_batch_norm_legit.out", batch_norm_out),
+                         TORCHETTE_KERNEL("aten::_native_batch_norm_legit.no_stats_out",
+                                          batch_norm_no_stats_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

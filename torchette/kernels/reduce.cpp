@@ -662,31 +662,31 @@ static Error hash_tensor_out(Context&, const Tensor& x, Span<const int64_t> dims
   return Error::Ok;
 }
 
-TORCHETTE_KERNELS(reduce,                                                            //
-                  TORCHETTE_KERNEL("aten::sum.IntList_out", sum_out),                //
-                  TORCHETTE_KERNEL("aten::mean.out", mean_out),                      //
-                  TORCHETTE_KERNEL("aten::mean.dtype_out", mean_all_out),            //
-                  TORCHETTE_KERNEL("aten::prod.out", prod_out),                      //
-                  TORCHETTE_KERNEL("aten::prod.int_out", prod_dim_out),              //
-                  TORCHETTE_KERNEL("aten::amax.out", amax_out),                      //
-                  TORCHETTE_KERNEL("aten::amin.out", amin_out),                      //
-                  TORCHETTE_KERNEL("aten::max.unary_out", max_all_out),              //
-                  TORCHETTE_KERNEL("aten::min.unary_out", min_all_out),              //
-                  TORCHETTE_KERNEL("aten::max.dim_max", max_dim_out),                //
-                  TORCHETTE_KERNEL("aten::min.dim_min", min_dim_out),                //
-                  TORCHETTE_KERNEL("aten::argmax.out", argmax_out),                  //
-                  TORCHETTE_KERNEL("aten::argmin.out", argmin_out),                  //
-                  TORCHETTE_KERNEL("aten::any.out", any_dim_out),                    //
-                  TORCHETTE_KERNEL("aten::any.dims_out", any_dims_out),              //
-                  TORCHETTE_KERNEL("aten::any.all_out", any_all_out),                //
-                  TORCHETTE_KERNEL("aten::all.out", all_dim_out),                    //
-                  TORCHETTE_KERNEL("aten::all.dims_out", all_dims_out),              //
-                  TORCHETTE_KERNEL("aten::all.all_out", all_all_out),                //
-                  TORCHETTE_KERNEL("aten::var.out", var_out),                        //
-                  TORCHETTE_KERNEL("aten::var.correction_out", var_correction_out),  //
-                  TORCHETTE_KERNEL("aten::std.correction_out", std_correction_out),  //
-                  TORCHETTE_KERNEL("aten::var_mean.correction_out", var_mean_correction_out),
-                  TORCHETTE_KERNEL("aten::hash_tensor.out", hash_tensor_out))
+TORCHETTE_KERNELS_NARROW(reduce,                                                            //
+                         TORCHETTE_KERNEL("aten::sum.IntList_out", sum_out),                //
+                         TORCHETTE_KERNEL("aten::mean.out", mean_out),                      //
+                         TORCHETTE_KERNEL("aten::mean.dtype_out", mean_all_out),            //
+                         TORCHETTE_KERNEL("aten::prod.out", prod_out),                      //
+                         TORCHETTE_KERNEL("aten::prod.int_out", prod_dim_out),              //
+                         TORCHETTE_KERNEL("aten::amax.out", amax_out),                      //
+                         TORCHETTE_KERNEL("aten::amin.out", amin_out),                      //
+                         TORCHETTE_KERNEL("aten::max.unary_out", max_all_out),              //
+                         TORCHETTE_KERNEL("aten::min.unary_out", min_all_out),              //
+                         TORCHETTE_KERNEL("aten::max.dim_max", max_dim_out),                //
+                         TORCHETTE_KERNEL("aten::min.dim_min", min_dim_out),                //
+                         TORCHETTE_KERNEL("aten::argmax.out", argmax_out),                  //
+                         TORCHETTE_KERNEL("aten::argmin.out", argmin_out),                  //
+                         TORCHETTE_KERNEL("aten::any.out", any_dim_out),                    //
+                         TORCHETTE_KERNEL("aten::any.dims_out", any_dims_out),              //
+                         TORCHETTE_KERNEL("aten::any.all_out", any_all_out),                //
+                         TORCHETTE_KERNEL("aten::all.out", all_dim_out),                    //
+                         TORCHETTE_KERNEL("aten::all.dims_out", all_dims_out),              //
+                         TORCHETTE_KERNEL("aten::all.all_out", all_all_out),                //
+                         TORCHETTE_KERNEL("aten::var.out", var_out),                        //
+                         TORCHETTE_KERNEL("aten::var.correction_out", var_correction_out),  //
+                         TORCHETTE_KERNEL("aten::std.correction_out", std_correction_out),  //
+                         TORCHETTE_KERNEL("aten::var_mean.correction_out", var_mean_correction_out),
+                         TORCHETTE_KERNEL("aten::hash_tensor.out", hash_tensor_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

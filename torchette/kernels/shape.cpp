@@ -678,37 +678,37 @@ static Error pixel_unshuffle_out(Context&, const Tensor& x, int64_t factor, Tens
   return shuffle_pixels(x, factor, false, out);
 }
 
-TORCHETTE_KERNELS(shape,                                                                           //
-                  TORCHETTE_KERNEL("aten::permute_copy.out", permute_copy_out),                    //
-                  TORCHETTE_KERNEL("aten::transpose_copy.int_out", transpose_copy_out),            //
-                  TORCHETTE_KERNEL("aten::t_copy.out", t_copy_out),                                //
-                  TORCHETTE_KERNEL("aten::view_copy.out", view_copy_out),                          //
-                  TORCHETTE_KERNEL("aten::unsqueeze_copy.out", unsqueeze_copy_out),                //
-                  TORCHETTE_KERNEL("aten::squeeze_copy.out", squeeze_copy_out),                    //
-                  TORCHETTE_KERNEL("aten::squeeze_copy.dim_out", squeeze_copy_dim_out),            //
-                  TORCHETTE_KERNEL("aten::squeeze_copy.dims_out", squeeze_copy_dims_out),          //
-                  TORCHETTE_KERNEL("aten::expand_copy.out", expand_copy_out),                      //
-                  TORCHETTE_KERNEL("aten::slice_copy.Tensor_out", slice_copy_out),                 //
-                  TORCHETTE_KERNEL("aten::narrow_copy.out", narrow_copy_out),                      //
-                  TORCHETTE_KERNEL("aten::select_copy.int_out", select_copy_out),                  //
-                  TORCHETTE_KERNEL("aten::unbind_copy.int_out", unbind_copy_out),                  //
-                  TORCHETTE_KERNEL("aten::split_with_sizes_copy.out", split_with_sizes_copy_out),  //
-                  TORCHETTE_KERNEL("aten::split_copy.Tensor_out", split_copy_out),                 //
-                  TORCHETTE_KERNEL("aten::slice_scatter.out", slice_scatter_out),                  //
-                  TORCHETTE_KERNEL("aten::select_scatter.out", select_scatter_out),                //
-                  TORCHETTE_KERNEL("aten::cat.out", cat_out),                                      //
-                  TORCHETTE_KERNEL("aten::stack.out", stack_out),                                  //
-                  TORCHETTE_KERNEL("aten::repeat.out", repeat_out),                                //
-                  TORCHETTE_KERNEL("aten::constant_pad_nd.out", constant_pad_nd_out),              //
-                  TORCHETTE_KERNEL("aten::flip.out", flip_out),                                    //
-                  TORCHETTE_KERNEL("aten::roll.out", roll_out),                                    //
-                  TORCHETTE_KERNEL("aten::as_strided_copy.out", as_strided_copy_out),              //
-                  TORCHETTE_KERNEL("aten::diagonal_copy.out", diagonal_copy_out),                  //
-                  TORCHETTE_KERNEL("aten::unfold_copy.out", unfold_copy_out),                      //
-                  TORCHETTE_KERNEL("aten::tril.out", tril_out),                                    //
-                  TORCHETTE_KERNEL("aten::triu.out", triu_out),                                    //
-                  TORCHETTE_KERNEL("aten::pixel_shuffle.out", pixel_shuffle_out),                  //
-                  TORCHETTE_KERNEL("aten::pixel_unshuffle.out", pixel_unshuffle_out))
+TORCHETTE_KERNELS_NARROW(shape,                                                                           //
+                         TORCHETTE_KERNEL("aten::permute_copy.out", permute_copy_out),                    //
+                         TORCHETTE_KERNEL("aten::transpose_copy.int_out", transpose_copy_out),            //
+                         TORCHETTE_KERNEL("aten::t_copy.out", t_copy_out),                                //
+                         TORCHETTE_KERNEL("aten::view_copy.out", view_copy_out),                          //
+                         TORCHETTE_KERNEL("aten::unsqueeze_copy.out", unsqueeze_copy_out),                //
+                         TORCHETTE_KERNEL("aten::squeeze_copy.out", squeeze_copy_out),                    //
+                         TORCHETTE_KERNEL("aten::squeeze_copy.dim_out", squeeze_copy_dim_out),            //
+                         TORCHETTE_KERNEL("aten::squeeze_copy.dims_out", squeeze_copy_dims_out),          //
+                         TORCHETTE_KERNEL("aten::expand_copy.out", expand_copy_out),                      //
+                         TORCHETTE_KERNEL("aten::slice_copy.Tensor_out", slice_copy_out),                 //
+                         TORCHETTE_KERNEL("aten::narrow_copy.out", narrow_copy_out),                      //
+                         TORCHETTE_KERNEL("aten::select_copy.int_out", select_copy_out),                  //
+                         TORCHETTE_KERNEL("aten::unbind_copy.int_out", unbind_copy_out),                  //
+                         TORCHETTE_KERNEL("aten::split_with_sizes_copy.out", split_with_sizes_copy_out),  //
+                         TORCHETTE_KERNEL("aten::split_copy.Tensor_out", split_copy_out),                 //
+                         TORCHETTE_KERNEL("aten::slice_scatter.out", slice_scatter_out),                  //
+                         TORCHETTE_KERNEL("aten::select_scatter.out", select_scatter_out),                //
+                         TORCHETTE_KERNEL("aten::cat.out", cat_out),                                      //
+                         TORCHETTE_KERNEL("aten::stack.out", stack_out),                                  //
+                         TORCHETTE_KERNEL("aten::repeat.out", repeat_out),                                //
+                         TORCHETTE_KERNEL("aten::constant_pad_nd.out", constant_pad_nd_out),              //
+                         TORCHETTE_KERNEL("aten::flip.out", flip_out),                                    //
+                         TORCHETTE_KERNEL("aten::roll.out", roll_out),                                    //
+                         TORCHETTE_KERNEL("aten::as_strided_copy.out", as_strided_copy_out),              //
+                         TORCHETTE_KERNEL("aten::diagonal_copy.out", diagonal_copy_out),                  //
+                         TORCHETTE_KERNEL("aten::unfold_copy.out", unfold_copy_out),                      //
+                         TORCHETTE_KERNEL("aten::tril.out", tril_out),                                    //
+                         TORCHETTE_KERNEL("aten::triu.out", triu_out),                                    //
+                         TORCHETTE_KERNEL("aten::pixel_shuffle.out", pixel_shuffle_out),                  //
+                         TORCHETTE_KERNEL("aten::pixel_unshuffle.out", pixel_unshuffle_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
