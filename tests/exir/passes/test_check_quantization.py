@@ -104,10 +104,28 @@ def test_nothing_was_observed_on_the_other_ways_in(backend: str) -> None:
     _refused("not-calibrated", lambda: to_edge(unfolded))
 
 
+@pytest.mark.parametrize("wrapped", ["never observed", "never converted"])
+def test_a_part_of_a_larger_model(wrapped: str) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = _prepared(_Net(), IMAGE)
+            if wrapped == "never observed":
+                self.part = convert_pt2e(self.part)
+
+        def forward(self, x):
+            return self.part(x / 2).softmax(-1)
+
+    code = {"never observed": "not-calibrated", "never converted": "not-converted"}[wrapped]
+    error = _refused(code, lambda: torchette.compile(Whole(), IMAGE))
+    assert [place for place in error.where if "self.linear(x.mean((2, 3)))" in place], error
+
+
 def test_a_graph_without_weights_shows_it_too() -> None:
     class Sum(nn.Module):
         def forward(self, x, y):
-            return x.reshape(x.shape[0], -1) + y.reshape(y.shape[0], -1)
+            x = x.reshape(x.shape[0], -1)
+            return (x + x) * y.reshape(y.shape[0], -1)
 
     args, rows = (torch.randn(3, 2, 2), torch.randn(3, 2, 2)), Dim("rows", max=8)
     shapes = ({0: rows}, {0: rows})

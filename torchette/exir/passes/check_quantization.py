@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -37,23 +38,22 @@ def check_quantization(program: ExportedProgram) -> ExportedProgram:
     observers = _observers(spec.target or "" for spec in program.graph_signature.input_specs)
     if observers:
         raise _not_converted(observers, ())
-    stored = constants(program)
-    nodes = {node for node in calls(program) if _ROLE.fullmatch(str(node.target)) and _is_converted(node)}
-    endless = [node for node in nodes if not all(map(math.isfinite, _scales(node, stored)))]
-    if endless:
-        raise _not_finite(endless)
-    unseen = {node for node in nodes if _is_default(node, stored)}
-    # Scale 1 can be right; one that cannot shows that nothing was observed.
-    if any(_cannot_be_right(node, unseen, stored) for node in unseen):
-        raise _not_calibrated([node for node in calls(program) if node in unseen])
+    _check(list(calls(program)), constants(program))
     return program
 
 
-def refuse_observers(module: torch.nn.Module) -> None:
-    """Refuse a module that PT2E has prepared and not converted. Raises QuantizationError."""
+def refuse_unfinished(module: torch.nn.Module) -> None:
+    """The same for a module, before it is captured, and for what PT2E made of parts of it. Raises QuantizationError."""
     observers = _observers(name for name, _ in module.named_modules())
     if observers:
         raise _not_converted(observers, _places(_observed(module, lambda observer: True)))
+    for part in module.modules():
+        if isinstance(part, GraphModule):
+            values = {
+                node: attrgetter(str(node.target))(part) for node in part.graph.find_nodes(op="get_attr")
+            }
+            stored = {node: value for node, value in values.items() if isinstance(value, torch.Tensor)}
+            _check(list(part.graph.nodes), stored)
 
 
 def refuse_unobserved(module: torch.nn.Module) -> None:
@@ -110,6 +110,22 @@ def _is_finite(value: torch.Tensor) -> bool:
 # ---- what conversion leaves of them ----
 
 
+def _check(graph: Sequence[Node], stored: Mapping[Node, torch.Tensor]) -> None:
+    nodes = [node for node in graph if _ROLE.fullmatch(str(node.target))]
+    unseen = {node for node in nodes if _is_default(node, stored)}
+    if any(_is_one_for_many(node, stored) for node in unseen):
+        raise _not_calibrated([node for node in nodes if node in unseen])
+    # Who writes such calls by hand may have reasons for any scale.
+    nodes = [node for node in nodes if _is_converted(node)]
+    endless = [node for node in nodes if not all(map(math.isfinite, _scales(node, stored)))]
+    if endless:
+        raise _not_finite(endless)
+    unseen.intersection_update(nodes)
+    # Scale 1 can be right; one that cannot shows that nothing was observed.
+    if any(_cannot_be_right(node, unseen, stored) for node in unseen):
+        raise _not_calibrated([node for node in nodes if node in unseen])
+
+
 def _is_converted(node: Node) -> bool:
     """Whether a call stands where an observer stood: torch keeps its history."""
     history: Any = node.meta.get("from_node")
@@ -120,24 +136,29 @@ def _is_converted(node: Node) -> bool:
     return False
 
 
-def _scales(node: Node, stored: dict[Node, torch.Tensor]) -> list[float]:
+def _scales(node: Node, stored: Mapping[Node, torch.Tensor]) -> list[float]:
     scale = node.args[1]
     if not isinstance(scale, Node):
         return [float(scale)]  # type: ignore[arg-type]
     return stored[scale].double().flatten().tolist() if scale in stored else []  # type: ignore[no-any-return]
 
 
-def _is_default(node: Node, stored: dict[Node, torch.Tensor]) -> bool:
+def _is_default(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
     """Whether the numbers are those of an observer that has seen nothing."""
     zero = node.args[2]
     zeros = stored[zero].flatten().tolist() if isinstance(zero, Node) and zero in stored else [zero]
     return _scales(node, stored) == [1.0] and zeros == [0]
 
 
-def _cannot_be_right(node: Node, unseen: set[Node], stored: dict[Node, torch.Tensor]) -> bool:
+def _is_one_for_many(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
+    """Whether channels have no scale of their own."""
     source: Any = node.args[0]
-    if isinstance(node.args[1], Node) and source.meta["val"].shape[node.args[3]] != 1:  # type: ignore[index]
-        return True  # one scale for several channels
+    value = stored.get(source, source.meta.get("val"))
+    return isinstance(node.args[1], Node) and value is not None and value.shape[node.args[3]] != 1
+
+
+def _cannot_be_right(node: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
+    source: Any = node.args[0]
     low, high = node.args[-3:-1]
     if source in stored:  # what was observed reaches an end of the integers
         values = stored[source]
@@ -146,7 +167,7 @@ def _cannot_be_right(node: Node, unseen: set[Node], stored: dict[Node, torch.Ten
     return ".quantize" in str(node.target) and _is_computed(node, unseen, stored)
 
 
-def _is_computed(start: Node, unseen: set[Node], stored: dict[Node, torch.Tensor]) -> bool:
+def _is_computed(start: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
     """Whether a value, and all that has its range, comes from operators that compute, and none of it from an input."""
     computes, seen, waiting = False, {start}, [start]
     while waiting:
@@ -177,11 +198,11 @@ def _is_computed(start: Node, unseen: set[Node], stored: dict[Node, torch.Tensor
     return computes
 
 
-def _computes(node: Node, stored: dict[Node, torch.Tensor]) -> bool:
+def _computes(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
     schema = getattr(node.target, "_schema", None)
     name = "" if schema is None else schema.name.removeprefix("aten::").lstrip("_")
     if name in ("add", "sub", "mul"):  # a number moves or widens a range and leaves it whole
-        return len([source for source in node.all_input_nodes if source not in stored]) > 1
+        return sum(isinstance(arg, Node) and arg not in stored for arg in node.args[:2]) > 1
     return name in _COMPUTES
 
 
