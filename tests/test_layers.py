@@ -161,7 +161,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         *COMPILER,
         "torchette.format",
     ),
-    "torchette.quantization": ("torchette.errors",),
+    "torchette.quantization": ("torchette.errors", "torchette.exir.passes"),
     "torchette": (
         "torchette.compat",
         "torchette._compile",

@@ -7,6 +7,7 @@
     |- CompileError                                 compile-failed       ahead of time
     |  |- ExportError (RuntimeError)                export-failed        torch.export refused the model
     |  |  `- TrainModeError (ValueError)            train-mode           the model is not in eval mode
+    |  |- QuantizationError (ValueError)            bad-quantization     the model's quantization is not finished
     |  |- DialectError (ValueError)                 dialect-violation    a graph breaks its dialect's rules
     |  |- PassError (RuntimeError)                  pass-failed          a pass raised, or changed the result
     |  |- MissingOutVariantError (LookupError)      missing-out-variant  an operator has no out overload
@@ -95,6 +96,12 @@ class TrainModeError(ExportError, ValueError):
     """The model, or a part of it, is in training mode."""
 
     code = "train-mode"
+
+
+class QuantizationError(CompileError, ValueError):
+    """The model's quantization is not finished, or of a kind that the compiler has not."""
+
+    code = "bad-quantization"
 
 
 class DialectError(CompileError, ValueError):

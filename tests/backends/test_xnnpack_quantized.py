@@ -209,6 +209,31 @@ def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
     damage(_lower(program), args, times=300)
 
 
+@of_the_library
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> None:
+    """The library adds in 32 bits, and says nothing where they do not suffice."""
+    torch.manual_seed(0)
+    for size, whole in ((60_000, True), (100_000, False)):
+        model, args = nn.Sequential(nn.Linear(size, 2)), (torch.rand(3, size) * 0.1 + 0.9,)
+        nn.init.uniform_(model[0].weight, 0.9, 1.0)
+        edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=dynamic))
+        got = _run(edge.to_executorch().buffer, args)
+        torch.testing.assert_close(got, model(*args), rtol=0.02, atol=0)
+        assert not whole or "XNNFullyConnected" in _kinds(edge)
+
+
+@of_the_library
+def test_a_bias_beyond_32_bits_is_a_float() -> None:
+    torch.manual_seed(0)
+    model, args = nn.Sequential(nn.Linear(8, 2)), (torch.rand(3, 8) * 1e-2,)
+    nn.init.uniform_(model[0].weight, -1e-3, 1e-3)
+    nn.init.constant_(model[0].bias, 500.0)
+    edge = _lower(_quantized(model, args))
+    torch.testing.assert_close(_run(edge.to_executorch().buffer, args), model(*args), rtol=0.01, atol=0)
+
+
 def test_the_quantizer_keeps_to_its_settings() -> None:
     from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
 

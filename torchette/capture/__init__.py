@@ -23,6 +23,7 @@ from torchette.capture.checks import Checks
 from torchette.capture.recurrent import Recurrent
 from torchette.capture.rewrites import Rewrites
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
+from torchette.exir.passes.check_quantization import refuse_unfinished
 
 
 def capture(
@@ -44,6 +45,7 @@ def capture(
 
     Raises:
         InputTypeError: the arguments are not of the types that are asked for.
+        QuantizationError: it is prepared for quantization and not converted, or nothing was observed.
         TrainModeError: the module, or a part of it, is in training mode.
         ExportError: `torch.export` refuses it.
     """
@@ -59,6 +61,7 @@ def capture(
             where=_definition(module),
             hints=["torchette.compile(module, (x,))", "arguments by name are a dict: kwargs={'x': x}"],
         )
+    refuse_unfinished(module)
     if not train_mode:
         _refuse_train_mode(module)
     try:

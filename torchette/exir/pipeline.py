@@ -28,6 +28,7 @@ from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.own_sizes import own_sizes
 from torchette.exir.pass_manager import adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
+from torchette.exir.passes.check_quantization import check_quantization
 from torchette.exir.passes.copy_views import copy_views
 from torchette.exir.passes.decompose_to_core import decompose_to_core
 from torchette.exir.passes.drop_unused_tensors import drop_unused_tensors
@@ -124,7 +125,11 @@ def build(
     to_out = to_out_variants if backend.to_out_var_pass is None else adapt(backend.to_out_var_pass)
     stages = [
         # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
-        Stage("capture", dialects.AUTOGRAD_SAFE, (number_calls, drop_unused_tensors, fold_batch_norm)),
+        Stage(
+            "capture",
+            dialects.AUTOGRAD_SAFE,
+            (check_quantization, number_calls, drop_unused_tensors, fold_batch_norm),
+        ),
         Stage("core", dialects.CORE_ATEN, (_decomposing(kept, edge.train_mode),)),
         replace(to_edge, passes=(*((_folding_for_backends,) if partitioners else ()), *EDGE_PASSES)),
         # What follows users' passes makes the graph legal again: new views, numbers and casts are no faults.

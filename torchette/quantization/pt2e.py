@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from torchette.errors import InputError, InputTypeError, MissingPackageError
+from torchette.exir.passes.check_quantization import refuse_unobserved
 
 GraphPasses = Sequence[Callable[[GraphModule], GraphModule]] | None
 
@@ -51,6 +52,7 @@ def quantize(
         MissingPackageError: torchao is not installed.
         InputTypeError: a quantizer is none of torchao's; a pass returns no graph module.
         InputError: `calibration` is empty.
+        QuantizationError: code "not-calibrated": an observer has seen no value.
     """
     pt2e = torchao("torchao.quantization.pt2e")
     steps = torchao("torchao.quantization.pt2e.quantize_pt2e")
@@ -79,7 +81,9 @@ def quantize(
                 observed += 1
         if not observed:
             raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
-    return _through(steps.convert_pt2e(_through(graph, pre_convert)), post_convert)
+    graph = _through(graph, pre_convert)
+    refuse_unobserved(graph)
+    return _through(steps.convert_pt2e(graph), post_convert)
 
 
 def _through(graph: GraphModule, passes: GraphPasses) -> GraphModule:

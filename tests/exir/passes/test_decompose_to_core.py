@@ -80,6 +80,13 @@ OURS = {
         ),
         (FLOATS,),
     ),
+    "product of bytes": (
+        torch._int_mm,
+        (
+            torch.full((20, 40_000), 127, dtype=torch.int8),
+            torch.full((40_000, 8), 127, dtype=torch.int8),
+        ),
+    ),
     "round": (lambda x: x.round(decimals=2), (FLOATS,)),
     "norm": (torch.nn.functional.normalize, (FLOATS,)),
     "shifts": (lambda i: (i << 2, i >> 1), (INTS,)),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # declares the operators
 from torch import nn
@@ -44,3 +45,51 @@ def test_the_integers_are_torchs() -> None:
             torch.testing.assert_close(got, wanted, rtol=1e-5, atol=0.02 if wanted is expected[-1] else 1e-5)
     stored = [t for t in model.program.exported_program().state_dict.values() if t.dtype is torch.int8]
     assert [tuple(t.shape) for t in stored] == [(3, 40)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_parameters_of_a_symmetric_range(dtype: torch.dtype) -> None:
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+    class Symmetric(nn.Module):
+        def forward(self, x):
+            scale, zero = ops.choose_qparams_symmetric.tensor(x, low, high, 2**-12, dtype)
+            rows = ops.quantize_per_tensor.tensor(x, scale, zero, low, high, dtype)
+            return scale, zero, ops.dequantize_per_tensor.tensor(rows, scale, zero, low, high, dtype)
+
+    torch.manual_seed(0)
+    for x in (torch.randn(3, 40), -torch.rand(3, 40), torch.zeros(3, 40)):
+        for got, wanted in zip(torchette.compile(Symmetric(), (x,))(x), Symmetric()(x), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_halves_are_rounded_as_torch_rounds_them() -> None:
+    """It multiplies by what 1 / scale is in double precision."""
+
+    class Static(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scales", torch.tensor([0.1, 14 / 15, 0.3]))
+            self.register_buffer("zeros", torch.zeros(3, dtype=torch.int64))
+
+        def forward(self, x):
+            one = ops.quantize_per_tensor(x, 14 / 15, 0, -128, 127, torch.int8)
+            return one, ops.quantize_per_channel(x, self.scales, self.zeros, 0, -128, 127, torch.int8)
+
+    x = (torch.arange(3 * 200).reshape(3, 200) - 300) * 0.1
+    for got, wanted in zip(torchette.compile(Static().eval(), (x,))(x), Static()(x), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+def test_integers_in_a_loop() -> None:
+    class Loop(nn.Module):
+        def forward(self, x, turns):
+            def body(i, h):
+                h = ops.quantize_per_tensor(h * 1.5, 0.02, 5, -128, 127, torch.int8)
+                return i + 1, ops.dequantize_per_tensor(h, 0.02, 5, -128, 127, torch.int8)
+
+            start = torch.zeros((), dtype=torch.int64)
+            return torch._higher_order_ops.while_loop(lambda i, h: i < turns, body, (start, x))[1]
+
+    args = (torch.linspace(-2, 2, 60), torch.tensor(3))
+    torch.testing.assert_close(torchette.compile(Loop().eval(), args)(*args), Loop()(*args))

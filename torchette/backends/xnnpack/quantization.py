@@ -90,7 +90,7 @@ def rows_source(node: Any, constants: Mapping[Node, torch.Tensor]) -> Node | Non
             reader.target == torch.ops.aten.linear.default and role(reader.args[0]) == "dequantize rows"
         )
         weights = weights_of(reader.args[1], constants) if is_linear else None
-        if weights is None or not weights.fit_rows():
+        if weights is None or not weights.fit_rows() or not weights.sums_fit(0):
             return None
         if any(bias is not None and bias not in constants for bias in reader.args[2:3]):
             return None
@@ -141,6 +141,19 @@ class Weights:
         if self.scales.dim() == 1:
             return True
         return self.bits == 4 and self.data.shape[1] // self.scales.shape[1] % GROUP == 0
+
+    def sums_fit(self, axis: int, added: float = 0.0) -> bool:
+        """Whether no sum of products with 8-bit numbers leaves the 32 bits in which the library adds.
+
+        Args:
+            axis: where the outputs are.
+            added: the greatest magnitude of what is added to a sum, as a whole number.
+        """
+        limit = (2**31 - added) / 255  # an 8-bit number is that far from its zero point at most
+        if self.data.numel() // self.data.shape[axis] * 128 < limit:
+            return True
+        others = [dim for dim in range(self.data.dim()) if dim != axis]
+        return int(self.data.to(torch.int16).abs().sum(others, dtype=torch.int64).max()) < limit
 
 
 def weights_of(node: Any, constants: Mapping[Node, torch.Tensor]) -> Weights | None:

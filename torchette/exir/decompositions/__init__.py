@@ -407,6 +407,7 @@ TABLE: dict[Any, Callable] = {
     aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
     torch.ops.prims.convert_element_type.default: lambda x, dtype: x.to(dtype),
     aten.exp2.default: lambda x: torch.pow(2.0, x),
+    aten._int_mm.default: lambda a, b: a.to(torch.int32) @ b.to(torch.int32),
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.put.default: _put,

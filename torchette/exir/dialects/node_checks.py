@@ -142,6 +142,12 @@ def _dtype(node: Node) -> str | None:
     return None
 
 
+def _small_float(node: Node) -> str | None:
+    """As `_dtype`, for what would be folded away: what is captured has it still."""
+    small = any(tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1 for tensor in _tensors(node))
+    return _dtype(node) if small else None
+
+
 def _complex(node: Node) -> str | None:
     for tensor in _tensors(node):
         if tensor.dtype.is_complex:
@@ -365,6 +371,13 @@ OTHER_MEMORY = Check(
     "Tensors keep their memory: x.data = y is no operator.",
     "write to the tensor: x.copy_(y) for x.data = y",
     _other_memory,
+)
+SMALL_FLOATS = Check(
+    "unsupported-dtype",
+    "No tensor is of floats of 8 or 4 bits.",
+    "cast to a supported dtype before that line; to quantize, choose integers: quantize_(model, Int8WeightOnlyConfig()), or "
+    "torchette.compile(model, args, quantizer=XNNPACKQuantizer()...)",
+    _small_float,
 )
 TRAIN_MODE = Check(
     "train-mode",

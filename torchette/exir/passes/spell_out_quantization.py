@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
+from torchette.exir import control_flow
 from torchette.exir.graph import add_constant, call, calls, fake_mode, note, replace
 
 aten = torch.ops.aten
@@ -21,12 +23,12 @@ _NAMESPACE = "quantized_decomposed."
 
 def spell_out_quantization(program: ExportedProgram) -> ExportedProgram:
     """Replace quantize, dequantize and choose_qparams of PT2E by core operators."""
-    done = 0
+    done, callers = 0, control_flow.owners(program.graph_module)
     for node in list(calls(program)):
         name = str(node.target)
         rule = _RULES.get(name.removeprefix(_NAMESPACE)) if name.startswith(_NAMESPACE) else None
         if rule is not None:
-            rule(_Writer(program, node), node)
+            rule(_Writer(program, node, callers), node)
             done += 1
     if done:
         note(program, f"{done} nodes that quantize or dequantize run as core operators")
@@ -36,9 +38,10 @@ def spell_out_quantization(program: ExportedProgram) -> ExportedProgram:
 class _Writer:
     """Inserts calls before a node."""
 
-    def __init__(self, program: ExportedProgram, node: Node) -> None:
+    def __init__(self, program: ExportedProgram, node: Node, callers: dict[GraphModule, Node]) -> None:
         self.program = program
         self._node = node
+        self._callers = callers
         self._mode = fake_mode(program)
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
@@ -49,13 +52,20 @@ class _Writer:
 
     def number(self, value: float) -> Node:
         tensor = torch.tensor(float(value))
-        return add_constant(self.program, f"number_{self._node.name}", tensor, self._node)
+        stored = add_constant(self.program, f"number_{self._node.name}", tensor, self._node)
+        return control_flow.bring_in(stored, self._node.graph.owning_module, self._callers)  # type: ignore[arg-type]
 
     def real(self, value: Any) -> Node:
         """A number or tensor in float32."""
         if not isinstance(value, Node):
             return self.number(value)
         return value if value.meta["val"].dtype is torch.float32 else self.to(value, torch.float32)
+
+    def inverse(self, scale: Any) -> Node:
+        """What torch multiplies by where it quantizes."""
+        if isinstance(scale, Node):
+            return self.call(aten.reciprocal.default, self.real(scale))
+        return self.number(1.0 / scale if scale else math.inf)
 
     def to(self, value: Node, dtype: torch.dtype) -> Node:
         return self.call(aten._to_copy.default, value, dtype=dtype)
@@ -72,8 +82,8 @@ class _Writer:
         replace(self.program, old, value)
 
 
-def _quantize(write: _Writer, node: Node, scale: Node, zero: Node, low: Any, high: Any) -> None:
-    scaled = write.call(aten.div.Tensor, write.real(node.args[0]), scale)
+def _quantize(write: _Writer, node: Node, inverse: Node, zero: Node, low: Any, high: Any) -> None:
+    scaled = write.call(aten.mul.Tensor, write.real(node.args[0]), inverse)
     shifted = write.call(aten.add.Tensor, write.call(aten.round.default, scaled), zero)
     write.replace(node, write.call(aten.clamp.default, shifted, float(low), float(high)))
 
@@ -88,7 +98,7 @@ def _dequantize(write: _Writer, node: Node, scale: Node, zero: Node | None) -> N
 def _per_tensor(write: _Writer, node: Node) -> None:
     scale, zero, low, high = node.args[1:5]
     if ".quantize" in str(node.target):
-        _quantize(write, node, write.real(scale), write.real(zero), low, high)
+        _quantize(write, node, write.inverse(scale), write.real(zero), low, high)
     else:
         _dequantize(write, node, write.real(scale), None if zero == 0 else write.real(zero))
 
@@ -101,23 +111,32 @@ def _per_channel(write: _Writer, node: Node) -> None:
         return write.along(write.real(value), axis % rank, rank)  # type: ignore[operator]
 
     if ".quantize" in str(node.target):
-        _quantize(write, node, along(scales), along(zeros), low, high)
+        _quantize(write, node, along(write.inverse(scales)), along(zeros), low, high)
     else:
         _dequantize(write, node, along(scales), None if zeros is None else along(zeros))
 
 
 def _choose(write: _Writer, node: Node) -> None:
-    source, low, high, epsilon = node.args[:4]
+    """The range that all elements have, with 0 in it."""
+    source, low, high, epsilon, dtype = node.args[:5]
     dims = list(range(source.meta["val"].dim()))  # type: ignore[union-attr]
     none = write.number(0.0)
     least = write.call(aten.minimum.default, write.call(aten.amin.default, source, dims), none)
     most = write.call(aten.maximum.default, write.call(aten.amax.default, source, dims), none)
-    spread = write.call(aten.sub.Tensor, most, least)
-    scale = write.call(aten.div.Tensor, spread, write.number(high - low))  # type: ignore[operator]
+    steps: float = high - low  # type: ignore[operator]
+    symmetric = "symmetric" in str(node.target)
+    if symmetric:
+        spread, steps = write.call(aten.maximum.default, write.call(aten.neg.default, least), most), steps / 2
+    else:
+        spread = write.call(aten.sub.Tensor, most, least)
+    scale = write.call(aten.div.Tensor, spread, write.number(steps))
     scale = write.call(aten.clamp.default, scale, float(epsilon))  # type: ignore[arg-type]
-    zero = write.call(aten.round.default, write.call(aten.div.Tensor, least, scale))
-    zero = write.call(aten.sub.Tensor, write.number(low), zero)  # type: ignore[arg-type]
-    zero = write.call(aten.clamp.default, zero, float(low), float(high))  # type: ignore[arg-type]
+    if symmetric:
+        zero = write.number(128 if dtype is torch.uint8 else 0)
+    else:
+        zero = write.call(aten.round.default, write.call(aten.div.Tensor, least, scale))
+        zero = write.call(aten.sub.Tensor, write.number(low), zero)  # type: ignore[arg-type]
+        zero = write.call(aten.clamp.default, zero, float(low), float(high))  # type: ignore[arg-type]
     for user in [user for user in node.users if user.target is operator.getitem]:
         part = scale if user.args[1] == 0 else zero
         write.replace(user, write.call(aten.view_copy.default, part, list(user.meta["val"].shape)))
@@ -133,4 +152,5 @@ _RULES: dict[str, Callable[[_Writer, Node], None]] = {
     "quantize_per_channel.default": _per_channel,
     "dequantize_per_channel.default": _per_channel,
     "choose_qparams.tensor": _choose,
+    "choose_qparams_symmetric.tensor": _choose,
 }

@@ -78,10 +78,17 @@ def integer_form(
         weights = weights_of(option(node, 1), constants)
         if weights is None or weights.scales.dim() != 1:
             return None
-        transposed = node.target == aten.convolution.default and option(node, 6)
-        if weights.scales.numel() > 1 and weights.axis != int(bool(transposed)):
+        axis = int(
+            node.target == aten.convolution.default and bool(option(node, 6))
+        )  # 1 where it is transposed
+        if weights.scales.numel() > 1 and weights.axis != axis:
             return None
     elements = [element_of(source) for source in sources.values()]
+    if weighted and weights is not None:
+        bias = constants.get(option(node, 2))
+        steps = weights.scales.double() * elements[0].scale
+        if not weights.sums_fit(axis, 0.0 if bias is None else float((bias.double() / steps).abs().max())):
+            return None
     if node.target in SAME_SCALE and any(other != element for other in elements):
         return None
     if node.target == aten.mean.dim and (arg(node, 0).meta["val"].dim(), reduced_dims(node)) != (4, [2, 3]):

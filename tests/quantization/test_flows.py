@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Models quantized with PT2E, whole: the compiled one computes what the converted graph does, on the default backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+pytest.importorskip("torchao")
+
+import torchao.quantization.pt2e as torchao_pt2e
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+from torchao.quantization.pt2e.quantizer import ComposableQuantizer
+from torchao.quantization.pt2e.quantizer.embedding_quantizer import EmbeddingQuantizer
+
+import torchette
+from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+
+STATIC = ({}, {"is_per_channel": True})
+DYNAMIC = ({"is_dynamic": True}, {"is_dynamic": True, "is_per_channel": True})
+SHARE = (
+    0.001  # of the elements may be a step of the output's scale away: a sum in another order rounds otherwise
+)
+
+
+def _quantizer(**how) -> XNNPACKQuantizer:
+    return XNNPACKQuantizer().set_global(get_symmetric_quantization_config(**how))
+
+
+def _converted(model: nn.Module, args: tuple, quantizer) -> torch.fx.GraphModule:
+    prepared = prepare_pt2e(export(model.eval(), args).module(), quantizer)
+    for scale in (1.0, 0.5):
+        prepared(*(arg * scale if arg.is_floating_point() else arg for arg in args))
+    return convert_pt2e(prepared)
+
+
+def _steps(graph: torch.fx.GraphModule) -> list[float]:
+    """The scale of each output; 0 where it is not quantized."""
+    outputs = graph.graph.output_node().args[0]
+    given = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+    static = torch.ops.quantized_decomposed.dequantize_per_tensor.default
+    return [node.args[1] if node.target == static else 0.0 for node in given]
+
+
+def _agrees(graph: torch.fx.GraphModule, args: tuple, rounding: float = 1e-5) -> None:
+    """On the given inputs and on others of the same range; `rounding` is that of floats, relative to the largest."""
+    model = torchette.compile(graph, args)
+    torch.manual_seed(1)
+    others = tuple(arg[torch.randperm(len(arg))] for arg in args)
+    for inputs in (args, others):
+        expected, given = graph(*inputs), model(*inputs)
+        pairs = (
+            [(given, expected)] if isinstance(expected, torch.Tensor) else zip(given, expected, strict=True)
+        )
+        for (got, wanted), step in zip(pairs, _steps(graph), strict=True):
+            assert got.dtype == wanted.dtype and got.shape == wanted.shape
+            difference, noise = (
+                (got - wanted).detach().abs(),
+                rounding * float(wanted.detach().abs().max()) + 1e-7,
+            )
+            assert float(difference.max()) <= step + noise
+            assert float((difference > noise).float().mean()) <= SHARE
+
+
+# ---- layers ----
+
+
+class _Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.linear = nn.Embedding(20, 16, padding_idx=3), nn.Linear(16, 8)
+
+    def forward(self, tokens):
+        return self.linear(self.words(tokens)).relu()
+
+
+class _Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.a, self.layer, self.b = nn.Linear(8, 8), kind(8, 12, batch_first=True), nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.b(self.layer(self.a(x).relu())[0])
+
+
+class _Joined(nn.Module):
+    """Both sides of the cat have one scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 1), nn.Conv2d(19, 8, 1)
+
+    def forward(self, x):
+        return self.c(torch.cat([self.a(x).relu(), self.b(x) * 0.25, x], 1))
+
+
+class _Several(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 8), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.a(x), self.b(x).sigmoid(), x.relu()
+
+
+def _images() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(392, 10),
+    )  # fmt: skip
+
+
+def _with_zeros() -> nn.Module:
+    """A channel without weights, and so a range without width."""
+    model = _images()
+    nn.init.zeros_(model[2].weight[3])
+    nn.init.zeros_(model[2].bias)
+    return model
+
+
+def _image() -> torch.Tensor:
+    return torch.randn(4, 3, 16, 16)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+    "images": (_images, _image),
+    "layers": (lambda: nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16)), lambda: torch.randn(16, 32)),
+    "several outputs": (_Several, lambda: torch.randn(16, 16)),
+    "embedding": (_Embedded, lambda: torch.randint(0, 20, (4, 9))),
+    "gru": (lambda: _Recurrent(nn.GRU), lambda: torch.randn(3, 7, 8)),
+    "lstm": (lambda: _Recurrent(nn.LSTM), lambda: torch.randn(3, 7, 8)),
+    "padding same": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 4, padding="same"), nn.ReLU(), nn.Conv2d(8, 4, 3, padding="same")), _image,
+    ),
+    "cat": (_Joined, _image),
+    "a channel of zeros": (_with_zeros, _image),
+    "only zeros": (_images, lambda: torch.zeros(4, 3, 16, 16)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [*STATIC, *DYNAMIC], ids=lambda how: " ".join(how) or "per tensor")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model(name: str, how: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    build, draw = MODELS[name]
+    args = (draw(),)
+    _agrees(_converted(build(), args, _quantizer(**how)), args)
+
+
+def test_padding_is_where_it_was() -> None:
+    """The padded word of a quantized table is zero, and the words beside it are not."""
+    torch.manual_seed(0)
+    model, args = _Embedded(), (torch.arange(20).reshape(4, 5),)
+    quantizer = ComposableQuantizer([EmbeddingQuantizer(), _quantizer()])
+    graph = _converted(model, args, quantizer)
+    _agrees(graph, args)
+    words = nn.Sequential(model.words)
+    table = torchette.compile(_converted(words, args, EmbeddingQuantizer()), args)(*args).reshape(20, 16)
+    assert not table[3].any() and table[[2, 4]].any(1).all()
+
+
+@pytest.mark.parametrize("how", [*STATIC, *DYNAMIC], ids=lambda how: " ".join(how) or "per tensor")
+def test_torchette_quantizes(how: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    model, x = _Recurrent(nn.GRU).eval(), torch.randn(3, 7, 8)
+    compiled = torchette.compile(model, (x,), quantizer=_quantizer(**how), calibration=[x, x * 0.5])
+    torch.testing.assert_close(compiled(x), model(x), rtol=0.05, atol=0.02)
+
+
+# ---- sums that 32 bits do not hold ----
+
+
+@pytest.mark.parametrize("how", [*STATIC, *DYNAMIC], ids=lambda how: " ".join(how) or "per tensor")
+def test_a_sum_beyond_32_bits(how: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    size = 200_000
+    model, args = nn.Sequential(nn.Linear(size, 2, bias=False)), (torch.rand(3, size) * 0.1 + 0.9,)
+    with torch.no_grad():
+        model[0].weight.uniform_(0.9, 1.0)
+    assert size * 114 * 200 > 2**31, "least weight, least input, in integers"
+    graph = _converted(model, args, _quantizer(**how))
+    _agrees(graph, args, rounding=size**0.5 * 2**-22)  # as many additions, each rounded
+    torch.testing.assert_close(torchette.compile(graph, args)(*args), model(*args), rtol=0.05, atol=0.0)
+
+
+# ---- training ----
+
+
+class _Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16)
+        self.linear = nn.Linear(16 * 16, 5)
+
+    def forward(self, x):
+        return self.linear(self.norm(self.conv(x)).relu().flatten(1))
+
+
+def _figures(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pictures of one of five patterns, each with its own strength and noise."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = torch.randint(0, 5, (count,), generator=generator)
+    y, x = torch.meshgrid(torch.linspace(-1, 1, 8), torch.linspace(-1, 1, 8), indexing="ij")
+    patterns = torch.stack([x, y, x * y, (x * 6).sin(), 1 - x * x - y * y])
+    strength = torch.rand(count, 1, 1, generator=generator) + 0.5
+    noise = torch.randn(count, 8, 8, generator=generator) * 0.4
+    return (patterns[classes] * strength + noise)[:, None], classes
+
+
+def test_trained_with_quantization() -> None:
+    torch.manual_seed(0)
+    images, classes = _figures(64, seed=1)
+    many, truth = _figures(2000, seed=2)
+    shapes = ({0: torch.export.Dim("batch", min=2, max=2000)},)
+    graph = export(_Normed().train(), (images,), dynamic_shapes=shapes).module()
+    prepared = prepare_qat_pt2e(graph, _quantizer(is_per_channel=True, is_qat=True))
+    torchao_pt2e.allow_exported_model_train_eval(prepared)
+    optimizer = torch.optim.SGD([p for p in prepared.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+    for _ in range(12):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(prepared(images), classes).backward()
+        optimizer.step()
+    torchao_pt2e.move_exported_model_to_eval(prepared)
+    with torch.no_grad():
+        expected = prepared(many).argmax(1)
+        assert float((expected == truth).float().mean()) > 0.8, "it has learned"
+        converted = convert_pt2e(prepared)
+        found = torchette.compile(converted, (many,))(many).argmax(1)
+    assert float((found == expected).float().mean()) >= 0.995

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a graph that PT2E may have quantized. Out: the same, or an error where it would give wrong numbers: observers are
+# still there, or they have seen nothing. torchao converts those to scale 1, and the model then returns next to nothing.
+"""Quantization must be finished: the model was observed, then converted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from torchette.errors import QuantizationError
+from torchette.exir.graph import calls, constants, place, user_frame
+
+# What PT2E calls the modules that it adds, and what it notes at the calls that it puts in their place.
+_OBSERVER = re.compile(r"(?:^|\.)(activation_post_process_\d+)(?:\.|$)")
+_CONVERSION = "replace_observer_with_quantize_dequantize_node"
+_ROLE = re.compile(r"quantized_decomposed\.(de)?quantize_per_(tensor|channel)\.default")
+
+# Operators whose results fill a range of whole numbers, such as [-128, 127], by no accident.
+_COMPUTES = frozenset(
+    {
+        "linear", "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+        "matmul", "mm", "bmm", "addmm", "baddbmm", "sigmoid", "tanh", "softmax", "gelu", "silu", "elu", "hardswish",
+        "hardsigmoid", "layer_norm", "group_norm", "batch_norm", "native_layer_norm", "native_group_norm", "add", "sub", "mul",
+    }
+)  # fmt: skip
+
+
+def check_quantization(program: ExportedProgram) -> ExportedProgram:
+    """Refuse a graph that is prepared and not converted, or was converted before anything was observed."""
+    observers = _observers(spec.target or "" for spec in program.graph_signature.input_specs)
+    if observers:
+        raise _not_converted(observers, ())
+    _check(list(calls(program)), constants(program))
+    return program
+
+
+def refuse_unfinished(module: torch.nn.Module) -> None:
+    """The same for a module, before it is captured, and for what PT2E made of parts of it. Raises QuantizationError."""
+    observers = _observers(name for name, _ in module.named_modules())
+    if observers:
+        raise _not_converted(observers, _places(_observed(module, lambda observer: True)))
+    for part in module.modules():
+        if isinstance(part, GraphModule):
+            values = {
+                node: attrgetter(str(node.target))(part) for node in part.graph.find_nodes(op="get_attr")
+            }
+            stored = {node: value for node, value in values.items() if isinstance(value, torch.Tensor)}
+            _check(list(part.graph.nodes), stored)
+
+
+def refuse_unobserved(module: torch.nn.Module) -> None:
+    """Refuse a prepared graph with an observer that has seen nothing, or infinity. Raises QuantizationError."""
+    unseen = _observed(module, _has_seen_nothing)
+    if unseen:
+        raise _not_calibrated(unseen)
+    endless = _observed(module, lambda observer: not all(map(_is_finite, _range(observer))))
+    if endless:
+        raise _not_finite(endless)
+
+
+# ---- observers ----
+
+
+def _observers(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(found[1] for name in names if (found := _OBSERVER.search(name))))
+
+
+def _observed(module: torch.nn.Module, which: Callable[[torch.nn.Module], bool]) -> list[Node]:
+    """The calls of the observers of a prepared graph, and of the graphs within it."""
+    return [
+        node
+        for part in module.modules()
+        if isinstance(part, GraphModule)
+        for node in part.graph.find_nodes(op="call_module", sort=True)
+        if _OBSERVER.search(str(node.target)) and which(part.get_submodule(str(node.target)))
+    ]
+
+
+def _has_seen_nothing(observer: Any) -> bool:
+    if getattr(observer, "is_dynamic", False) or isinstance(
+        getattr(observer, "scale", None), torch.nn.Parameter
+    ):
+        return False  # ranges that are taken when the model runs, or learned
+    if not _range(observer):
+        return getattr(observer, "block_size", ()) is None  # an observer of blocks
+    least, most = _range(observer)
+    return bool((least > most).any()) if least.numel() else True
+
+
+def _range(observer: Any) -> tuple[torch.Tensor, ...]:
+    """(least, greatest value) that was observed; empty where that is not what an observer keeps, or not yet."""
+    observer = getattr(observer, "activation_post_process", observer)
+    found = (getattr(observer, "min_val", None), getattr(observer, "max_val", None))
+    taken_later = getattr(observer, "is_dynamic", False)
+    return found if not taken_later and all(isinstance(each, torch.Tensor) for each in found) else ()  # type: ignore[return-value]
+
+
+def _is_finite(value: torch.Tensor) -> bool:
+    return bool(value.isfinite().all())
+
+
+# ---- what conversion leaves of them ----
+
+
+def _check(graph: Sequence[Node], stored: Mapping[Node, torch.Tensor]) -> None:
+    nodes = [node for node in graph if _ROLE.fullmatch(str(node.target))]
+    unseen = {node for node in nodes if _is_default(node, stored)}
+    if any(_is_one_for_many(node, stored) for node in unseen):
+        raise _not_calibrated([node for node in nodes if node in unseen])
+    # Who writes such calls by hand may have reasons for any scale.
+    nodes = [node for node in nodes if _is_converted(node)]
+    endless = [node for node in nodes if not all(map(math.isfinite, _scales(node, stored)))]
+    if endless:
+        raise _not_finite(endless)
+    unseen.intersection_update(nodes)
+    # Scale 1 can be right; one that cannot shows that nothing was observed.
+    if any(_cannot_be_right(node, unseen, stored) for node in unseen):
+        raise _not_calibrated([node for node in nodes if node in unseen])
+
+
+def _is_converted(node: Node) -> bool:
+    """Whether a call stands where an observer stood: torch keeps its history."""
+    history: Any = node.meta.get("from_node")
+    while history:
+        if history[-1].pass_name == _CONVERSION:
+            return True
+        history = history[-1].from_node
+    return False
+
+
+def _scales(node: Node, stored: Mapping[Node, torch.Tensor]) -> list[float]:
+    scale = node.args[1]
+    if not isinstance(scale, Node):
+        return [float(scale)]  # type: ignore[arg-type]
+    return stored[scale].double().flatten().tolist() if scale in stored else []  # type: ignore[no-any-return]
+
+
+def _is_default(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
+    """Whether the numbers are those of an observer that has seen nothing."""
+    zero = node.args[2]
+    zeros = stored[zero].flatten().tolist() if isinstance(zero, Node) and zero in stored else [zero]
+    return _scales(node, stored) == [1.0] and zeros == [0]
+
+
+def _is_one_for_many(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
+    """Whether channels have no scale of their own."""
+    source: Any = node.args[0]
+    value = stored.get(source, source.meta.get("val"))
+    return isinstance(node.args[1], Node) and value is not None and value.shape[node.args[3]] != 1
+
+
+def _cannot_be_right(node: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
+    source: Any = node.args[0]
+    low, high = node.args[-3:-1]
+    if source in stored:  # what was observed reaches an end of the integers
+        values = stored[source]
+        reaches = (values >= high - 1) | ((values <= low + 1) if low < 0 else False)  # type: ignore[operator]
+        return values.numel() > 0 and not bool(reaches.any())
+    return ".quantize" in str(node.target) and _is_computed(node, unseen, stored)
+
+
+def _is_computed(start: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
+    """Whether a value, and all that has its range, comes from operators that compute, and none of it from an input."""
+    computes, seen, waiting = False, {start}, [start]
+    while waiting:
+        node = waiting.pop()
+        for source in node.all_input_nodes:
+            if (
+                source in stored
+                or source in seen
+                or isinstance(source.meta.get("val"), (torch.SymInt, torch.SymFloat))
+            ):
+                continue
+            if _computes(source, stored):
+                computes = True
+            elif source.op != "call_function" or (
+                _ROLE.fullmatch(str(source.target)) and source not in unseen
+            ):
+                return False
+            else:
+                seen.add(source)
+                waiting.append(source)
+        following = [
+            user for user in node.users
+            if user not in seen and user.op == "call_function" and not _computes(user, stored)
+            and (user in unseen or not _ROLE.fullmatch(str(user.target)))
+        ]  # fmt: skip
+        seen.update(following)
+        waiting += following
+    return computes
+
+
+def _computes(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    name = "" if schema is None else schema.name.removeprefix("aten::").lstrip("_")
+    if name in ("add", "sub", "mul"):  # a number moves or widens a range and leaves it whole
+        return sum(isinstance(arg, Node) and arg not in stored for arg in node.args[:2]) > 1
+    return name in _COMPUTES
+
+
+# ---- errors ----
+
+
+def _places(nodes: Sequence[Node]) -> list[str]:
+    """The lines that the values come from; of stored ones, the lines that use them."""
+    found: dict[str, None] = {}
+    for node in nodes:
+        source: Any = node.args[0]
+        near = [source] if source.op == "call_function" else []
+        near += [node, *node.users, *(user for part in node.users for user in part.users)]
+        found |= dict.fromkeys([place(each) for each in near if user_frame(each)][:1])
+    lines = list(found)
+    return [*lines[:5], *([f"{len(lines) - 5} more lines"] if len(lines) > 5 else [])]
+
+
+def _not_converted(observers: Sequence[str], where: Sequence[str]) -> QuantizationError:
+    return QuantizationError(
+        f"the model is prepared for quantization and not converted: {', '.join(observers[:3])}"
+        f"{' and others' if len(observers) > 3 else ''} still observe",
+        where=where,
+        hints=["run it on inputs like those of use, then: model = convert_pt2e(prepared)", _BOTH],
+        code="not-converted",
+    )
+
+
+def _not_calibrated(nodes: Sequence[Node]) -> QuantizationError:
+    return QuantizationError(
+        "the model was quantized without calibration: the observers of these lines have seen no value, and the scale "
+        "of what was not observed is 1",
+        where=_places(nodes),
+        hints=[
+            "run the prepared model on inputs like those of use before convert_pt2e: prepared(*args)",
+            "choose inputs that reach all of it; of an empty tensor nothing can be observed",
+            _BOTH,
+        ],
+        code="not-calibrated",
+    )
+
+
+def _not_finite(nodes: Sequence[Node]) -> QuantizationError:
+    return QuantizationError(
+        "the model cannot be quantized with infinite ranges: the observers of these lines have seen a value that is "
+        "not finite",
+        where=_places(nodes),
+        hints=["calibrate without infinite values and NaN, and look for them in the weights"],
+        code="infinite-range",
+    )
+
+
+_BOTH = "torchette.compile(model, args, quantizer=quantizer, calibration=[args, ...]) does all the steps"
