@@ -4,6 +4,7 @@
 import sys
 
 from benchmarks import (
+    accuracy,
     boards,
     codegen,
     families,
@@ -21,6 +22,7 @@ from benchmarks import (
 )
 
 PARTS = {
+    "accuracy": accuracy.main,
     "boards": boards.main,
     "codegen": codegen.main,
     "images": images.main,

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: networks with trained weights (tests/models/trained.py, crepe.py, MiniLM). Out: what each recipe for integers does to the
+# answers, on data that the networks have not seen, and what it saves: bytes, memory, time, for each backend.
+"""Integers on trained weights: accuracy, distance from float32, bytes, milliseconds; as a Markdown table."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.models import _interleave
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tests.models.trained import Trained
+
+COLUMNS = (
+    "model", "recipe", "backend", "score", "95 % interval", "agrees %", "SQNR dB", "file KB", "ratio", "arena KB",
+    "ms", "ratio",
+)  # fmt: skip
+_TURNS = 25
+_EVERY = 6  # the sentences of one pair in so many are observed, and not judged by
+
+
+def main(arguments: list[str] | None = None) -> int:
+    import torch
+
+    from benchmarks import crepe
+    from tests.models import trained
+    from torchette.devtools.limits import cpu_name
+    from torchette.runtime import Runtime, kernel_level
+
+    subjects: dict[str, Callable[[], Trained]] = {name: _trainer(name) for name in trained.names()}
+    subjects |= {"crepe": crepe.build, "minilm": _minilm}
+    parser = argparse.ArgumentParser(prog="./dev bench accuracy", description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(subjects), help=f"default: {' '.join(subjects)}")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    backends = ["auto"]
+    if Runtime.get().backend_registry.is_available("XnnpackBackend"):
+        backends.append("xnnpack")
+    else:
+        print("this build has no XNNPACK backend: ./dev xnnpack", file=sys.stderr)
+    print(f"{cpu_name()}, kernels for {kernel_level()}, one thread, {time.strftime('%Y-%m-%d')}\n")
+    _print_row(COLUMNS)
+    _print_row(["---"] * len(COLUMNS))
+    for name in options.models:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                subject = subjects[name]()
+            except ImportError as error:
+                _print_row([name, _first_line(error)])
+                continue
+            for row in _rows(subject, backends):
+                _print_row([name, *row])
+    return 0
+
+
+def _trainer(name: str) -> Callable[[], Trained]:
+    from tests.models import trained
+
+    return lambda: trained.train(name)
+
+
+def _print_row(cells: Any) -> None:
+    print(f"| {' | '.join([*cells, *[''] * (len(COLUMNS) - len(cells))])} |", flush=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _rows(subject: Trained, backends: list[str]) -> list[list[str]]:
+    """A row for each recipe and backend, but for the model's name."""
+    from tests.models import trained
+    from torchette.devtools.inspector.comparison import signal_to_noise
+    from torchette.runtime import Runtime
+
+    made: dict[tuple[str, str], Any] = {}  # a model, or why there is none
+    for recipe in trained.RECIPES:
+        made |= _compiled(subject, recipe, backends)
+    calls: dict[Any, Callable[[], Any]] = {}
+    for key, model in made.items():
+        if not isinstance(model, str):
+            method = Runtime.get().load_program(bytes(model)).load_method("forward")
+            calls[key] = functools.partial(method.execute, subject.held_back[0])
+    seconds = _interleave(calls, _TURNS, time.perf_counter)
+    expected = subject.outputs(subject.module)
+    rows = []
+    for key, model in made.items():
+        if isinstance(model, str):
+            rows.append([*key, model])
+            continue
+        plain = "float32", key[1]
+        outputs = subject.outputs(model)
+        agrees = (_choices(subject, outputs) == _choices(subject, expected)).double().mean().item()
+        rows.append(
+            [
+                *key,
+                *_score(subject, outputs, expected),
+                f"{100 * agrees:.1f}",
+                f"{signal_to_noise(expected.numpy(), outputs.numpy()):.1f}",
+                *_with_ratio(len(bytes(model)), len(bytes(made[plain])), 1024),
+                f"{model.planned_bytes / 1024:,.1f}",
+                *_with_ratio(seconds[key], seconds[plain], 1e-3),
+            ]
+        )
+    return rows
+
+
+def _compiled(subject: Trained, recipe: str, backends: list[str]) -> dict[tuple[str, str], Any]:
+    """By recipe and backend: the model, which has run once, or the first line of what it was refused with."""
+    import torchette
+    from tests.models import trained
+
+    def attempt(make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except Exception as error:  # of torch and torchao, too
+            return _first_line(error)
+
+    def compiled(backend: str) -> Any:
+        model = torchette.compile(**given, backend=backend)
+        model(*subject.held_back[0])
+        return model
+
+    given = attempt(lambda: trained.prepare(subject, recipe))
+    return {
+        (recipe, backend): given if isinstance(given, str) else attempt(functools.partial(compiled, backend))
+        for backend in backends
+    }
+
+
+def _with_ratio(value: float, float32: float, unit: float) -> tuple[str, str]:
+    return f"{value / unit:,.3g}" if value < 1000 * unit else f"{value / unit:,.0f}", f"{value / float32:.2f}"
+
+
+# ---- scores ----
+
+
+def _score(subject: Trained, outputs: Tensor, expected: Tensor) -> tuple[str, str]:
+    """Accuracy in percent with Wilson's interval; of a sentence encoder, Spearman's correlation with float32's similarities."""
+    if subject.labels is None:
+        r, n = _spearman(_similarities(outputs), _similarities(expected)), len(outputs) // 2
+        reach = 1.96 * math.sqrt(1.06 / (n - 3))  # Fieller, Hartley and Pearson, 1957
+        middle = math.atanh(min(r, 1 - 1e-9))
+        return f"ρ {r:.4f}", f"{math.tanh(middle - reach):.4f} – {math.tanh(middle + reach):.4f}"
+    right = (outputs.argmax(1) - subject.labels).abs() <= subject.tolerance
+    share, n = right.double().mean().item(), len(outputs)
+    middle = (share + 1.96**2 / (2 * n)) / (1 + 1.96**2 / n)
+    reach = 1.96 / (1 + 1.96**2 / n) * math.sqrt(share * (1 - share) / n + 1.96**2 / (4 * n * n))
+    return f"{100 * share:.1f} %", f"{100 * (middle - reach):.1f} – {100 * (middle + reach):.1f}"
+
+
+def _choices(subject: Trained, outputs: Tensor) -> Tensor:
+    """The class of each input; of a sentence, the most similar other one."""
+    if subject.labels is not None:
+        return outputs.argmax(1)
+    return (outputs @ outputs.T).fill_diagonal_(-1).argmax(1)
+
+
+def _similarities(vectors: Tensor) -> Tensor:
+    """Of each pair; its sentences follow one another."""
+    return (vectors[::2] * vectors[1::2]).sum(1)
+
+
+def _spearman(one: Tensor, other: Tensor) -> float:
+    import torch
+
+    ranks = torch.stack([it.argsort().argsort() for it in (one, other)])
+    return torch.corrcoef(ranks.double())[0, 1].item()
+
+
+def _minilm() -> Trained:
+    from benchmarks.sentence_pairs import PAIRS
+    from tests.models import trained, zoo
+
+    module, _ = zoo.build("minilm")
+    tokenize: Any = module.tokenize
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for place, pair in enumerate(PAIRS):
+        parts[place % _EVERY == 0].extend(map(tokenize, pair))
+    judged, observed = parts
+    return trained.Trained(module, observed, judged, last="encoder.encoder.layer.5.output.dense")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Pairs of sentences from those that say the same to those that have nothing in common: what a sentence encoder orders.
+"""`PAIRS`: the sentences are written for this."""
+
+PAIRS = [
+    # the same in other words
+    ("The train to Leeds leaves at nine.", "At nine o'clock the train departs for Leeds."),
+    ("She repaired the broken window herself.", "She fixed the window that was broken on her own."),
+    ("Prices of coffee have doubled since spring.", "Coffee costs twice as much as it did in spring."),
+    ("The doctor told him to rest for a week.", "He was advised by the doctor to take a week off."),
+    ("A small dog is chasing a red ball.", "A puppy runs after a ball that is red."),
+    ("The meeting was moved to Thursday.", "They postponed the meeting until Thursday."),
+    ("Nobody answered when I knocked.", "I knocked, but there was no reply."),
+    ("The river flooded the lower town.", "The lower part of the town was under water from the river."),
+    ("He learned to swim as an adult.", "He was grown up before he could swim."),
+    ("The bridge is closed to lorries.", "Trucks may not use the bridge."),
+    ("Our flight was cancelled because of fog.", "Fog grounded the plane we were booked on."),
+    ("The cake needs forty minutes in the oven.", "Bake the cake for forty minutes."),
+    # close, with a difference that matters
+    ("The ferry to Oslo sails at nine.", "The ferry to Oslo sails at midnight."),
+    ("A woman is playing the piano.", "A man is playing the guitar."),
+    ("The shop opens at eight on weekdays.", "The shop is closed on weekdays."),
+    ("He sold his car last month.", "He bought a car last month."),
+    ("The soup is too salty.", "The soup could do with more salt."),
+    ("Children are playing football in the park.", "Children are sitting in a classroom."),
+    ("The experiment confirmed the theory.", "The experiment contradicted the theory."),
+    ("It rained all day in Lisbon.", "It was sunny all day in Lisbon."),
+    ("The company hired two hundred people.", "The company dismissed two hundred people."),
+    ("The cat sleeps on the sofa.", "The cat hides under the bed."),
+    ("She teaches physics at a school.", "She studies physics at a university."),
+    ("The phone's battery lasts two days.", "The phone's screen cracked after two days."),
+    # one subject, another statement
+    ("Bread rises because of yeast.", "The bakery on the corner sells rolls."),
+    ("The orchestra is rehearsing Brahms.", "Tickets for the concert are sold out."),
+    ("Interest rates went up again.", "She opened a savings account."),
+    ("The striker scored in the last minute.", "The stadium holds sixty thousand people."),
+    ("Vaccines train the immune system.", "The nurse works night shifts at the hospital."),
+    ("The satellite orbits at five hundred kilometres.", "Astronomers found a planet around a distant star."),
+    ("The compiler reports a type error.", "Her laptop takes long to start."),
+    ("Tomatoes need plenty of sun.", "He mows the lawn every Saturday."),
+    ("The judge adjourned the trial.", "A new law on rents was passed."),
+    ("The ferry crosses the strait twice a day.", "Whales were seen off the coast."),
+    ("He tuned the strings of his violin.", "The festival begins with a jazz band."),
+    ("The glacier has lost a third of its ice.", "Skiers were warned of avalanches."),
+    # nothing in common
+    ("The lift is out of order again.", "Photosynthesis turns light into sugar."),
+    ("Grandmother knitted a blue scarf.", "The euro fell against the dollar."),
+    ("The antenna picks up three stations.", "The treaty was signed in 1648."),
+    ("The desert is cold at night.", "The goalkeeper was sent off."),
+    ("Two hikers lost their way.", "Pour the batter into a greased tin."),
+    ("Sugar dissolves faster in hot tea.", "Copper conducts electricity well."),
+    ("The mountain road is icy.", "Parliament debated the budget."),
+    ("My cousin plays the trumpet.", "Penguins cannot fly."),
+    ("The apples are ripe in September.", "Monks copied the manuscript by hand."),
+    ("The barber charges twelve euros.", "The proof goes by induction."),
+    ("The carpet needs cleaning.", "Diesel engines have no spark plugs."),
+    ("The museum lends its paintings.", "The password must have twelve characters."),
+]

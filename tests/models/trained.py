@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What quantization is measured on. In: a name. Out: a small network with weights that were trained, and data that it has
+# not seen; then, by the name of a recipe, what `torchette.compile` takes. Everything is seeded; nothing is downloaded.
+"""Networks trained here in seconds, and recipes for integers: ``train("digits_cnn") -> Trained``."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.models import zoo
+from torchette.errors import InputError, MissingPackageError
+
+BATCH = 64  # examples of a training step
+_STEPS, _RATE = 600, 3e-3
+_STEPS_IN_INTEGERS, _RATE_IN_INTEGERS = 66, 3e-4  # three epochs of the digits
+_OBSERVED = 64
+
+Data = tuple[Tensor, Tensor]  # inputs [n, ...] and labels int64 [n]
+Call = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network in eval mode.
+
+    Attributes:
+        observed: the arguments of calls, to calibrate with; from the data that it was trained on.
+        held_back: those of calls that it is judged by.
+        labels: int64 [n], of `held_back`; None where it is no classifier.
+        tolerance: how far from the label a class may be and still be right.
+        last: the name of its last layer.
+        seen: what it was trained on; None where that is not here.
+    """
+
+    module: nn.Module
+    observed: list[Call]
+    held_back: list[Call]
+    labels: Tensor | None = None
+    tolerance: int = 0
+    last: str = "last"
+    seen: Data | None = None
+
+    def outputs(self, model: Callable[..., Any]) -> Tensor:
+        """Of each call that was held back, one after the other."""
+        with torch.no_grad():
+            return torch.cat([torch.as_tensor(model(*call)) for call in self.held_back])
+
+
+class Cnn(nn.Module):
+    """Convolutions with batch norms, one depthwise, around a sum: [n, rows, columns] to logits [n, classes]."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+
+        def layer(inputs: int, outputs: int, size: int, groups: int = 1) -> nn.Module:
+            convolution = nn.Conv2d(inputs, outputs, size, padding=size // 2, groups=groups, bias=False)
+            return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+        self.stem = nn.Sequential(layer(1, 16, 3), layer(16, 32, 3), nn.MaxPool2d(2))
+        self.branch = nn.Sequential(layer(32, 32, 3, groups=32), layer(32, 32, 1))
+        self.last = nn.Linear(32, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x.unsqueeze(1))
+        return self.last((x + self.branch(x)).mean((2, 3)))
+
+
+class _Block(nn.Module):
+    """Attention of 4 heads and a perceptron, each behind a layer norm and added to what came in."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attend, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, rows, width = x.shape
+        heads = self.attend(self.norms[0](x)).view(n, rows, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
+        read = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2])
+        x = x + self.join(read.transpose(1, 2).reshape(n, rows, width))
+        return x + self.narrow(functional.gelu(self.widen(self.norms[1](x))))
+
+
+class Transformer(nn.Module):
+    """An encoder whose tokens are the rows: [n, rows, columns] to logits [n, classes]."""
+
+    def __init__(self, rows: int, columns: int, classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Linear(columns, width), nn.Parameter(torch.zeros(rows, width))
+        self.blocks = nn.Sequential(_Block(width), _Block(width))
+        self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(self.blocks(self.embed(x) + self.places).mean(1)))
+
+
+class Mlp(nn.Module):
+    """Nearly all of it the weights of large linear layers: [n, rows, columns] to logits [n, classes]."""
+
+    def __init__(self, inputs: int, classes: int, width: int = 512) -> None:
+        super().__init__()
+        self.first, self.middle = nn.Linear(inputs, width), nn.Linear(width, width)
+        self.last = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x.flatten(1)).relu()).relu())
+
+
+def digits() -> tuple[Data, Data]:
+    """scikit-learn's handwritten digits, images [n, 8, 8] in 0 to 1: 1,437 seen, 360 held back."""
+    parts = [zoo.digits_data(held_back) for held_back in (False, True)]
+    seen, held_back = ((images.view(-1, 8, 8), labels) for images, labels in parts)
+    return seen, held_back
+
+
+def vowels() -> tuple[Data, Data]:
+    """Japanese vowels of nine speakers (Kudo et al., 1999), 12 coefficients of linear prediction at up to 29 moments, zeros
+    behind: [n, 29, 12], and who speaks. 270 seen, 370 held back. The files are in the wheel of the package aeon."""
+    folder = folder_of("aeon") / "datasets" / "data" / "JapaneseVowels"
+    return _recordings(folder / "JapaneseVowels_TRAIN.ts"), _recordings(folder / "JapaneseVowels_TEST.ts")
+
+
+def folder_of(package: str) -> Path:
+    """Of a package whose files are read and that is not imported. MissingPackageError where it is not installed."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise MissingPackageError(
+            f"what this needs is in the package {package}, which is not installed: pip install --no-deps {package}"
+        )
+    return Path(found.origin).parent
+
+
+def _recordings(path: Path) -> Data:
+    """A line is an example: its series with colons between, then its label, which counts from 1."""
+    lines = [line.split(":") for line in path.read_text().partition("@data")[2].split()]
+    found = torch.zeros(len(lines), 29, 12)
+    for example, (*series, _) in zip(found, lines):
+        for place, numbers in enumerate(series):
+            values = torch.tensor([float(number) for number in numbers.split(",")])
+            example[: len(values), place] = values
+    return found, torch.tensor([int(line[-1]) - 1 for line in lines])
+
+
+# Name -> the data, and the network before training.
+_NETWORKS: dict[str, tuple[Callable[[], tuple[Data, Data]], Callable[[], nn.Module]]] = {
+    "digits_cnn": (digits, lambda: Cnn(10)),
+    "digits_transformer": (digits, lambda: Transformer(8, 8, 10)),
+    "digits_mlp": (digits, lambda: Mlp(64, 10)),
+    "vowels_cnn": (vowels, lambda: Cnn(9)),
+    "vowels_transformer": (vowels, lambda: Transformer(29, 12, 9)),
+}
+
+
+def names() -> list[str]:
+    """Of all networks."""
+    return list(_NETWORKS)
+
+
+@functools.cache
+def train(name: str) -> Trained:
+    """Trains a network, once in a process: the same weights each time. MissingPackageError where its data are not here."""
+    data, build = _NETWORKS[name]
+    seen, (inputs, labels) = data()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = build()
+    _learn(module, seen, _STEPS, _RATE)
+    module.eval().requires_grad_(False)
+    return Trained(module, _calls(seen[0][:_OBSERVED]), _calls(inputs), labels, seen=seen)
+
+
+def _calls(inputs: Tensor) -> list[Call]:
+    return [(one,) for one in inputs.split(1)]
+
+
+def _learn(module: nn.Module, seen: Data, steps: int, rate: float) -> None:
+    """Trains in place, on batches drawn at random, with a rate of learning that falls to nothing."""
+    inputs, labels = seen
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        chosen = torch.randint(len(inputs), (BATCH,), generator=draws)
+        optimizer.zero_grad()
+        functional.cross_entropy(module(inputs[chosen]), labels[chosen]).backward()
+        optimizer.step()
+        schedule.step()
+
+
+# ---- recipes ----
+
+
+def prepare(trained: Trained, recipe: str) -> dict[str, Any]:
+    """The arguments of `torchette.compile`, but for the backend, that quantize a network by one of `RECIPES`."""
+    return {"module": trained.module, "args": trained.held_back[0]} | RECIPES[recipe](trained)
+
+
+def _quantizer(**how: bool) -> Any:
+    from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+
+    return XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True, **how))
+
+
+def _static(trained: Trained) -> dict[str, Any]:
+    return {"quantizer": _quantizer(), "calibration": trained.observed}
+
+
+def _dynamic(trained: Trained) -> dict[str, Any]:
+    return {"quantizer": _quantizer(is_dynamic=True), "calibration": trained.observed[:1]}
+
+
+def _hybrid(trained: Trained) -> dict[str, Any]:
+    return _static(trained) | {"quantizer": _quantizer().set_module_name(trained.last, None)}
+
+
+def _four_bits(trained: Trained) -> dict[str, Any]:
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig
+    from torchao.quantization.granularity import PerGroup
+
+    config = Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(32))
+    return _by_torchao(trained, config, lambda layer: layer.in_features % 32 == 0)
+
+
+def _weights(trained: Trained) -> dict[str, Any]:
+    from torchao.quantization import IntxWeightOnlyConfig
+    from torchao.quantization.granularity import PerAxis
+
+    return _by_torchao(trained, IntxWeightOnlyConfig(torch.int8, PerAxis(0)), lambda layer: True)
+
+
+def _by_torchao(trained: Trained, config: Any, fits: Callable[[nn.Linear], bool]) -> dict[str, Any]:
+    """Torchao's `quantize_` of all linear layers that fit."""
+    from torchao.quantization import quantize_
+
+    module = copy.deepcopy(trained.module)
+    quantize_(module, config, lambda layer, name: isinstance(layer, nn.Linear) and fits(layer))
+    return {"module": module}
+
+
+def _trained_in_integers(trained: Trained) -> dict[str, Any]:
+    from torchette.quantization import pt2e
+
+    seen = trained.seen
+    if seen is None:
+        raise InputError("what it was trained on is not here")
+    module = copy.deepcopy(trained.module).train().requires_grad_(True)
+    batch = torch.export.Dim("batch", min=1)
+    program = torch.export.export(module, (seen[0][:BATCH],), dynamic_shapes=({0: batch},))
+
+    def learn(graph: nn.Module) -> None:
+        _learn(graph, seen, _STEPS_IN_INTEGERS, _RATE_IN_INTEGERS)
+
+    return {"module": pt2e.quantize(program.module(), [_quantizer(is_qat=True)], train=learn)}
+
+
+# Name -> what it changes of the arguments of `torchette.compile`.
+RECIPES: dict[str, Callable[[Trained], dict[str, Any]]] = {
+    "float32": lambda trained: {},
+    "static int8": _static,
+    "dynamic int8": _dynamic,
+    "8da4w": _four_bits,
+    "weight-only int8": _weights,
+    "hybrid": _hybrid,
+    "QAT": _trained_in_integers,
+}
