@@ -468,8 +468,14 @@ static constexpr Convert conversion() {
 }
 #define TORCHETTE_REAL_TYPES(X, Bool) \
   X(uint8_t) X(int8_t) X(int16_t) X(int32_t) X(int64_t) X(Half) X(float) X(double) X(Bool) X(BFloat16)
+// From a type to floats, doubles and int64, and back. Only floats gain from wide vectors.
+#ifndef TORCHETTE_LOWEST
 #define TORCHETTE_LOAD(T) {conversion<T, float>(), conversion<T, double>(), conversion<T, int64_t>()},
 #define TORCHETTE_STORE(T) {conversion<float, T>(), conversion<double, T>(), conversion<int64_t, T>()},
+#else
+#define TORCHETTE_LOAD(T) {conversion<T, float>()},
+#define TORCHETTE_STORE(T) {conversion<float, T>()},
+#endif
 static constexpr Convert kLoad[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_LOAD, Truth)};
 static constexpr Convert kStore[][3] = {TORCHETTE_REAL_TYPES(TORCHETTE_STORE, bool)};
 #undef TORCHETTE_LOAD
@@ -479,8 +485,23 @@ TORCHETTE_INLINE static size_t row_of(ScalarType t) {
   return t == ScalarType::Bool ? 8 : t == ScalarType::BFloat16 ? 9 : static_cast<size_t>(t);
 }
 
+#ifdef TORCHETTE_LOWEST
+}
+namespace TORCHETTE_LOWEST {
+Convert load_as(ScalarType from, Compute to);
+Convert store_as(Compute from, ScalarType to);
+}  // namespace TORCHETTE_LOWEST
+namespace TORCHETTE_ISA {
+Convert load_as(ScalarType from, Compute to) {
+  return to == kF32 ? kLoad[row_of(from)][kF32] : TORCHETTE_LOWEST::load_as(from, to);
+}
+Convert store_as(Compute from, ScalarType to) {
+  return from == kF32 ? kStore[row_of(to)][kF32] : TORCHETTE_LOWEST::store_as(from, to);
+}
+#else
 Convert load_as(ScalarType from, Compute to) { return kLoad[row_of(from)][to]; }
 Convert store_as(Compute from, ScalarType to) { return kStore[row_of(to)][from]; }
+#endif
 
 // --- Types
 
@@ -631,7 +652,7 @@ struct ElementLoops {
   Stream streams[kMaxOperands];  // all but their buffers
   size_t total;
   bool chunked, by_rows, long_rows;
-  const Convert* store;  // where out is of another type than the results
+  Convert store;  // where out is of another type than the results; of bools as int64
   char* to;
   size_t element;  // bytes of one of `out`
 
@@ -664,7 +685,7 @@ static Error walk(Context* context, const Elementwise& op, Chunk chunk, Compute 
   const auto rank = static_cast<size_t>(out.dim());
   const ScalarType result = op.result == Result::Bool ? ScalarType::Bool : scalar_type_of(compute);
   const bool converts_out = out.scalar_type() != result;
-  if (converts_out) w.store = kStore[row_of(out.scalar_type())];
+  if (converts_out) w.store = store_as(op.result == Result::Bool ? kI64 : compute, out.scalar_type());
   TORCHETTE_CHECK(is_one_run(out), NotSupported, "out has gaps between its elements");
 
   for (size_t i = 0; i < rank; ++i) {
@@ -710,7 +731,7 @@ static Error walk(Context* context, const Elementwise& op, Chunk chunk, Compute 
       const ScalarType type = in[k].tensor.scalar_type();
       s.data = static_cast<const char*>(in[k].tensor.const_data_ptr());
       s.element = element_size(type);
-      s.load = kLoad[row_of(type)][compute];
+      s.load = load_as(type, compute);
       s.same_type = type == scalar_type_of(compute);
     }
     if (s.constant || !s.same_type) w.chunked = true;
@@ -748,7 +769,7 @@ bool ElementLoops::part(size_t begin, size_t end) const {
       if (compute == kI64)
         convert_run<int64_t, int64_t>(&whole, 0, s.buffer, spread);
       else
-        kLoad[row_of(ScalarType::Double)][compute](&wide, 0, s.buffer, spread);
+        load_as(ScalarType::Double, compute)(&wide, 0, s.buffer, spread);
     }
   }
 
@@ -805,14 +826,12 @@ bool ElementLoops::part(size_t begin, size_t end) const {
       chunk(from, to + i * element, n);
     } else {
       chunk(from, buffers[kMaxOperands], n);
-      Compute stored = compute;
       const char* results = buffers[kMaxOperands];
       if (op.result == Result::Bool) {
-        stored = kI64;
         convert_run<Truth, int64_t>(results, 1, buffers[kMaxOperands + 1], n);
         results = buffers[kMaxOperands + 1];
       }
-      store[stored](results, 1, to + i * element, n);
+      store(results, 1, to + i * element, n);
     }
   }
   return true;
@@ -878,13 +897,12 @@ Error assign(const Tensor& in, const Tensor& out) {
 Error fill(const Tensor& out, const Scalar& value) {
   TORCHETTE_CHECK(is_real(out.scalar_type()) && is_one_run(out), InvalidType,
                   "out is of type %d or has gaps, it cannot be filled", static_cast<int>(out.scalar_type()));
-  const Convert* store = kStore[row_of(out.scalar_type())];
   const double wide = value.to_double();
   const int64_t whole = value.is_floating() ? 0 : value.to_int();
   if (value.is_floating())
-    store[kF64](&wide, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+    store_as(kF64, out.scalar_type())(&wide, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
   else
-    store[kI64](&whole, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+    store_as(kI64, out.scalar_type())(&whole, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
   return Error::Ok;
 }
 

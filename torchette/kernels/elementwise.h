@@ -18,6 +18,12 @@ struct ScalarChunks {
   Chunk bools;     // on unconverted bools, or null
 };
 
+/// The types that kernels compute in.
+enum Compute { kF32, kF64, kI64 };
+
+/// dst[i] = src[i * stride], converted.
+using Convert = void (*)(const void* src, ptrdiff_t stride, void* dst, size_t n);
+
 namespace TORCHETTE_ISA {
 
 /// Elements per chunk where something must be converted or spread on the stack; else a chunk is the whole
@@ -32,9 +38,6 @@ TORCHETTE_INLINE void vectorize_float_only() {
   if constexpr (!(std::is_same_v<T, float> || ...)) asm("");
 }
 
-/// The types that kernels compute in.
-enum Compute { kF32, kF64, kI64 };
-
 TORCHETTE_INLINE Compute compute_type(ScalarType t) {
   return t == ScalarType::Double ? kF64 : is_floating(t) ? kF32 : kI64;
 }
@@ -43,8 +46,6 @@ TORCHETTE_INLINE ScalarType scalar_type_of(Compute c) {
   return c == kF32 ? ScalarType::Float : c == kF64 ? ScalarType::Double : ScalarType::Long;
 }
 
-/// dst[i] = src[i * stride], converted.
-using Convert = void (*)(const void* src, ptrdiff_t stride, void* dst, size_t n);
 /// From a tensor's type (is_real) to a compute type, and back.
 Convert load_as(ScalarType from, Compute to);
 Convert store_as(Compute from, ScalarType to);
@@ -59,7 +60,6 @@ struct Operand {
   bool is_tensor;
   int8_t argument = -1;  // its number among the operator's, where that is not its place among the operands
 };
-
 
 enum class Result : uint8_t {
   Same,   // the promoted type of the operands

@@ -440,8 +440,11 @@ def _is_large(node: Node, model: GraphModule) -> bool:
 
 def _annotate_sharing(node: Node, start: QuantizationSpec | None) -> bool:
     """One scale for all sources and the result: that of the first source; without one, that of `start`, if given."""
-    first, *others = node.all_input_nodes
-    if not _is_float(first) or not _is_float(node):
+    sources = node.all_input_nodes
+    first = sources[0] if sources else None
+    # What is no tensor is a size, which nothing observes.
+    others = [source for source in sources[1:] if isinstance(source.meta.get("val"), torch.Tensor)]
+    if first is None or not _is_float(first) or not _is_float(node):
         return False
     known = getattr(first.meta.get(_KEY), "output_qspec", None) is not None
     if not known and start is None:
