@@ -135,9 +135,9 @@ static Error quantized_add_out(Context& context, const Tensor& a, const Tensor& 
 }
 
 TORCHETTE_KERNELS(quantized_pointwise, TORCHETTE_KERNEL("cpu::quantize.out", quantize_out),
-                         TORCHETTE_KERNEL("cpu::dequantize.out", dequantize_out),
-                         TORCHETTE_KERNEL("cpu::lookup.out", lookup_out),
-                         TORCHETTE_KERNEL("cpu::quantized_add.out", quantized_add_out))
+                  TORCHETTE_KERNEL("cpu::dequantize.out", dequantize_out),
+                  TORCHETTE_KERNEL("cpu::lookup.out", lookup_out),
+                  TORCHETTE_KERNEL("cpu::quantized_add.out", quantized_add_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
