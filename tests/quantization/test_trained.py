@@ -14,9 +14,6 @@ pytest.importorskip("sklearn")
 
 pytestmark = pytest.mark.xdist_group("trained")
 
-NO_INTEGERS = "all weights are dequantized into the arena before the first layer runs"
-NO_NIBBLES = "the default backend stores a weight of four bits in a byte"
-
 
 def _compiled(name: str, recipe: str) -> torchette.CompiledModel:
     return torchette.compile(**trained.prepare(trained.train(name), recipe))
@@ -51,7 +48,7 @@ def test_accuracy_is_within_a_point_of_float32(name: str, recipe: str) -> None:
         ("dynamic int8", 0.27),
         ("weight-only int8", 0.27),  # 0.26: a quarter, scales, and the program
         # an eighth, a scale of four bytes to each 32 weights, and the program; XNNPACK's file has 0.15
-        pytest.param("8da4w", 0.17, marks=pytest.mark.xfail(strict=True, reason=NO_NIBBLES)),
+        ("8da4w", 0.17),
     ],
 )
 def test_bytes_of_a_file_of_large_linear_layers(recipe: str, share: float) -> None:
@@ -59,16 +56,7 @@ def test_bytes_of_a_file_of_large_linear_layers(recipe: str, share: float) -> No
     assert quantized <= share * plain
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        "static int8",
-        *(
-            pytest.param(recipe, marks=pytest.mark.xfail(strict=True, reason=NO_INTEGERS))
-            for recipe in ("dynamic int8", "8da4w", "weight-only int8")
-        ),
-    ],
-)
+@pytest.mark.parametrize("recipe", ["static int8", "dynamic int8", "8da4w", "weight-only int8"])
 def test_integers_take_no_more_memory_than_floats(recipe: str) -> None:
     plain, quantized = (_compiled("digits_mlp", it).planned_bytes for it in ("float32", recipe))
     assert quantized <= plain

@@ -133,6 +133,26 @@ def unpack_quads(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tenso
     return packed.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
 
 
+# Of numbers of 4 bits, twice as many.
+OCTET = 2 * QUAD
+
+
+def pack_nibbles(weight: torch.Tensor) -> torch.Tensor:
+    """[N, K], from -8 to 7 -> uint8 [ceil(N / 16), ceil(K / 8), 16, 4]: input 2 i of eight in the low half of byte i."""
+    outputs, inputs = weight.shape
+    padded = torch.nn.functional.pad(weight, (0, -inputs % OCTET, 0, -outputs % PANEL))
+    panels, octets = padded.shape[0] // PANEL, padded.shape[1] // OCTET
+    halves = padded.view(panels, PANEL, octets, QUAD, 2).transpose(1, 2).to(torch.int16) & 15
+    return (halves[..., 0] | halves[..., 1] << 4).to(torch.uint8).contiguous()
+
+
+def unpack_nibbles(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """uint8 [ceil(N / 16), ceil(K / 8), 16, 4] -> int8 [N, K]."""
+    halves = torch.stack([packed & 15, packed >> 4], -1).to(torch.int8)
+    whole = torch.where(halves > 7, halves - 16, halves)
+    return whole.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
+
+
 def requantization_terms(
     weight: torch.Tensor, bias: torch.Tensor | None, scales: torch.Tensor, scale: float, groups: int
 ) -> torch.Tensor:

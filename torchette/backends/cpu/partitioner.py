@@ -20,6 +20,7 @@ from torchette.backends.cpu.passes.norms import place_norms
 from torchette.backends.cpu.passes.recurrent import place_recurrent
 from torchette.backends.cpu.passes.rotary import place_rotary
 from torchette.backends.cpu.passes.split_linears import split_linears
+from torchette.backends.cpu.passes.weight_only import place_weight_only
 from torchette.exir.delegation.delegate import Partitioner, PartitionResult
 from torchette.exir.passes.fold_constants import fold_constants
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
@@ -46,6 +47,7 @@ class CpuPartitioner(Partitioner):
         """The engine's passes, in order."""
         return (
             place_integers,
+            place_weight_only,
             spell_out_quantization,
             fold_constants,
             place_attention,

@@ -54,7 +54,7 @@ def fold_constants(program: ExportedProgram, small: int = SMALL) -> ExportedProg
         whole = added <= freed + small
         for node in group:
             if whole or _nbytes(node) <= small:
-                tensor = _evaluate(node, values)
+                tensor = evaluate(node, values)
                 constant = add_constant(program, f"folded_{node.name}", tensor, node)
                 values[constant] = tensor
                 replace(program, node, constant)
@@ -202,7 +202,8 @@ def _nbytes(node: Node) -> int:
     return math.prod(val.shape) * val.dtype.itemsize
 
 
-def _evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
+def evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
+    """What a node computes from `values`, to which it adds what it meets."""
     with torch.no_grad():
         stack = [node]
         while stack:

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: products with a matrix that is computed from stored whole numbers and their scales. Out: `cpu::weight_only_linear`
+# on the whole numbers, so that no matrix of floats is ever in memory.
+"""Linear layers with weights of 8 or 4 bits become `cpu::weight_only_linear`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.cpu.pack import OCTET, QUAD, pack_linear, pack_nibbles, pack_quads
+from torchette.backends.cpu.passes.constants import Weights
+from torchette.exir.delegation.delegate import reject
+from torchette.exir.graph import call, calls, constants, note, replace
+from torchette.exir.passes.fold_constants import evaluate
+from torchette.exir.passes.remove_dead_code import remove_dead_code
+
+aten = torch.ops.aten
+_WHOLE = (torch.int8, torch.uint8)
+
+
+class Scaled(NamedTuple):
+    """A matrix [N, K] as whole numbers and the scales of groups of inputs, [N, groups]."""
+
+    whole: torch.Tensor
+    scales: torch.Tensor
+
+
+def place_weight_only(program: ExportedProgram) -> ExportedProgram:
+    """Products with a matrix of stored integers keep the integers."""
+    weights, stored = Weights(program), dict(constants(program))
+    packed: dict[Node, tuple[Node, Node, int] | None] = {}
+    count = 0
+    for node in calls(program, aten.linear.default, aten.mm.default, aten.addmm.default):
+        bias, x, weight = (None, *node.args) if len(node.args) == 2 else node.args  # type: ignore[misc]
+        if node.target is aten.linear.default:
+            x, weight, bias = (*node.args, None)[:3]
+        if node.kwargs or not isinstance(weight, Node) or weight in stored or not isinstance(x, Node):
+            continue
+        if weight not in packed:
+            packed[weight] = _packed(weights, stored, node, weight)
+        found = packed[weight]
+        if found is None or x.meta["val"].dtype != torch.float32:
+            continue
+        if bias is not None and (weights.get(bias) is None or weights.get(bias).shape != (found[2],)):  # type: ignore[union-attr]
+            reject(node, weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
+            continue
+        args = (x, found[0], found[1], bias, found[2])
+        placed = call(node, torch.ops.cpu.weight_only_linear.default, args, val=node.meta["val"], like=node)
+        replace(program, node, placed)
+        count += 1
+    if count:
+        note(program, f"{count} linear layers keep weights of 8 or 4 bits")
+        remove_dead_code(program)
+    return program
+
+
+def _packed(
+    weights: Weights, stored: dict[Node, torch.Tensor], node: Node, weight: Node
+) -> tuple[Node, Node, int] | None:
+    """The packed whole numbers, their scales and how many outputs there are."""
+    found = _scaled(stored, weight, node.target is not aten.linear.default)
+    if found is None:
+        return None
+    whole, scales = found
+    outputs, inputs = whole.shape
+    size = inputs // scales.shape[1]
+    nibbles = whole.min() >= -8 and whole.max() <= 7 and (scales.shape[1] == 1 or size % OCTET == 0)
+    if not nibbles and scales.shape[1] > 1 and size % QUAD != 0:
+        reject(node, f"its weight has groups of {size} inputs, no multiple of {QUAD}")
+        return None
+    pack = pack_nibbles if nibbles else pack_quads
+    return (
+        weights.add(f"{weight.name}_whole", pack(whole), weight),
+        weights.add(f"{weight.name}_scales", pack_linear(scales), weight),
+        outputs,
+    )
+
+
+def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) -> Scaled | None:
+    """What a matrix is computed from, if it is (whole - zero) scale, bit for bit."""
+    roots = _roots(stored, weight)
+    if roots is None or weight.meta["val"].dim() != 2 or weight.meta["val"].dtype != torch.float32:
+        return None
+    elements = weight.meta["val"].numel()
+    tables = [t for t in roots if t.dtype in _WHOLE and t.numel() == elements > 0]
+    if len(tables) != 1:
+        return None
+    matrix = evaluate(weight, dict(stored))
+    matrix = matrix.t() if transposed else matrix
+    outputs, inputs = matrix.shape
+    others = [t for t in roots if t is not tables[0]]
+    table = tables[0].detach()
+    # As the matrix has it, or turned, as where a pass has stored it so.
+    layouts = [table.reshape(outputs, inputs), *([table.reshape(inputs, outputs).t()] if transposed else [])]
+    scales = [t.detach() for t in others if t.is_floating_point()] or [torch.ones(outputs)]
+    zeros = [t.detach() for t in others if not t.is_floating_point()]
+    for whole, scale in itertools.product(layouts, scales):
+        if scale.numel() == 1:
+            scale = scale.reshape(1).expand(outputs)
+        groups = scale.numel() // outputs
+        if groups * outputs != scale.numel() or groups == 0 or inputs % groups != 0:
+            continue
+        factors = scale.reshape(outputs, groups, 1).float()
+        for zero in [torch.zeros(outputs, groups), *(t for t in zeros if t.numel() == outputs * groups)]:
+            above = whole.reshape(outputs, groups, -1).to(torch.int32) - zero.view(outputs, groups, 1).to(
+                torch.int32
+            )
+            exact = (above.float() * factors).view(outputs, inputs)
+            if above.min() >= -128 and above.max() <= 127 and torch.equal(exact, matrix):
+                return Scaled(above.view(outputs, inputs).to(torch.int8), factors.squeeze(2))
+    return None
+
+
+def _roots(stored: dict[Node, torch.Tensor], node: Node) -> list[torch.Tensor] | None:
+    """The stored tensors that a value is computed from; None if it needs others."""
+    found: dict[Node, None] = {}
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if current in found:
+            continue
+        if current in stored:
+            found[current] = None
+        elif current.op != "call_function" or len(found) > 16:
+            return None
+        else:
+            waiting += current.all_input_nodes
+    return [stored[root] for root in found]
