@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What PT2E leaves in a graph becomes operators on integers, as few as there are layers, and gives what the graph gives.
+
+from __future__ import annotations
+
+from collections import Counter
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from torchette.backends.cpu import CpuPartitioner
+from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+from torchette.exir.program import to_edge_transform_and_lower
+from torchette.runtime import Runtime
+
+pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+
+
+def quantized(module: nn.Module, x: torch.Tensor, per_channel: bool = True) -> torch.fx.GraphModule:
+    """The module in int8, calibrated on four batches like `x`."""
+    graph = torch.export.export(module.eval(), (x,)).module()
+    config = get_symmetric_quantization_config(is_per_channel=per_channel)
+    prepared = pt2e.prepare_pt2e(graph, XNNPACKQuantizer().set_global(config))
+    with torch.no_grad():
+        for _ in range(4):
+            prepared(torch.randn_like(x))
+    return pt2e.convert_pt2e(prepared)
+
+
+def operators(graph: torch.fx.GraphModule, x: torch.Tensor) -> Counter[str]:
+    """How often the compiled program calls each operator."""
+    program = to_edge_transform_and_lower(torch.export.export(graph, (x,)), partitioner=[CpuPartitioner()])
+    lowered = program.to_executorch().exported_program()
+    calls = [node for node in lowered.graph.nodes if node.op == "call_function"]
+    return Counter(node.target._schema.name.rpartition("::")[2] for node in calls)
+
+
+def check(graph: torch.fx.GraphModule, x: torch.Tensor) -> None:
+    """Equal but for single steps where float32 rounds a sum the other way: at most one element in a hundred."""
+    model = torchette.compile(graph, (x,))
+    for _ in range(3):
+        data = torch.randn_like(x) * 1.3  # beyond what was calibrated: results saturate
+        expected, result = graph(data), model(data)
+        off = (result - expected).abs()
+        steps = off[off > 0]
+        assert steps.numel() <= 0.01 * off.numel(), steps.numel() / off.numel()
+        assert not steps.numel() or steps.max() <= 1.01 * steps.min()
+
+
+class Block(nn.Module):
+    """All kinds of convolution, a residual, functions, a pool, a concatenation, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 24, 3, stride=2, padding=1), nn.BatchNorm2d(24), nn.ReLU())
+        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24)
+        self.grouped = nn.Conv2d(24, 24, 3, padding=2, dilation=2, groups=3)
+        self.pointwise = nn.Conv2d(24, 24, 1)
+        self.last = nn.Linear(48, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        y = nn.functional.hardswish(self.depthwise(x))
+        y = torch.relu(self.pointwise(self.grouped(y)) + x)
+        y = nn.functional.max_pool2d(y, 3, 2, 1)
+        return self.last(torch.cat([y, y], 1).mean([2, 3]))
+
+
+def test_every_layer_is_one_operator() -> None:
+    x = torch.randn(1, 3, 20, 20)
+    found = operators(quantized(Block(), x), x)
+    assert found == {
+        "quantize": 2, "dequantize": 2, "permute_copy": 1, "quantized_convolution": 3, "quantized_depthwise": 1,
+        "lookup": 1, "quantized_add": 1, "max_pool": 1, "cat": 1, "mean": 1, "quantized_linear": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize(
+    "module, sizes",
+    [
+        (nn.Conv2d(5, 21, 3, padding=1), (2, 5, 9, 8)),
+        (nn.Sequential(nn.Conv2d(8, 8, 5, padding=2, groups=8), nn.ReLU6()), (1, 8, 7, 7)),
+        (nn.Sequential(nn.Linear(33, 50), nn.ReLU(), nn.Linear(50, 7)), (4, 33)),
+        (nn.Linear(16, 20, bias=False), (2, 3, 16)),
+        (nn.Sequential(nn.Conv1d(4, 6, 3), nn.ReLU()), (1, 4, 12)),
+    ],
+)
+def test_layers_give_what_the_graph_gives(
+    module: nn.Module, sizes: tuple[int, ...], per_channel: bool
+) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(sizes)
+    graph = quantized(module, x, per_channel)
+    found = operators(graph, x)
+    assert not {"convolution", "linear", "addmm", "mm", "weight_only_linear"} & set(found), found
+    check(graph, x)
+
+
+def test_a_network_gives_what_the_graph_gives() -> None:
+    torch.manual_seed(2)
+    x = torch.randn(1, 3, 20, 20)
+    graph = quantized(Block(), x)
+    model = torchette.compile(graph, (x,))
+    for _ in range(4):
+        data = torch.randn_like(x)
+        expected, result = graph(data), model(data)
+        # A rounding that goes the other way early is a few steps at the end.
+        assert (result - expected).abs().max() <= 0.02 * expected.abs().max()
+
+
+def test_bits_do_not_depend_on_threads() -> None:
+    x = torch.randn(1, 3, 160, 160)
+    program = Runtime.get().load_program(bytes(torchette.compile(quantized(Block(), x), (x,))))
+    results = [program.load_method("forward", threads=count).execute((x,))[0] for count in (1, 2, 3)]
+    assert all(torch.equal(torch.as_tensor(results[0]), torch.as_tensor(other)) for other in results[1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_sizes_may_be_dynamic(dtype: torch.dtype) -> None:
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = torch.randint(-127, 128, (12, 20), dtype=torch.int8)
+            self.register_buffer("weight", weight)
+            self.register_buffer("scales", torch.rand(12) * 0.01 + 1e-3)
+            self.register_buffer("zeros", torch.zeros(12, dtype=torch.int64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ops = torch.ops.quantized_decomposed
+            tensor = (low, high, dtype)
+            x = ops.quantize_per_tensor(x, 0.02, low + 120, *tensor)
+            x = ops.dequantize_per_tensor(x, 0.02, low + 120, *tensor)
+            weight = ops.dequantize_per_channel(
+                self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8
+            )
+            y = torch.relu(nn.functional.linear(x, weight))
+            y = ops.quantize_per_tensor(y, 0.03, low + 5, *tensor)
+            return ops.dequantize_per_tensor(y, 0.03, low + 5, *tensor)
+
+    layer = Layer().eval()
+    rows = torch.export.Dim("rows", min=1, max=64)
+    program = torch.export.export(layer, (torch.randn(4, 20),), dynamic_shapes=({0: rows},))
+    model = torchette.compile(program)
+    assert "quantized_linear" in str(model.report())
+    for count in (1, 5, 64):
+        x = torch.randn(count, 20)
+        off = model(x) != layer(x)
+        assert off.float().mean() <= 0.01
