@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+
 import pytest
 import torch
 from torch import nn
