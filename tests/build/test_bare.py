@@ -19,7 +19,7 @@ from torchette import cli, targets
 from torchette.build import library, selection, toolchain
 from torchette.build.bare import boards
 from torchette.build.bare.boards import Board
-from torchette.build.bare.image import Image, bare_flags, bare_units, build_image, link_image
+from torchette.build.bare.image import Image, bare_flags, bare_units, build_image, image_size, link_image
 from torchette.build.bare.project import Application
 from torchette.build.toolchain import Compiler, Unit
 from torchette.devtools.embed import embed
@@ -89,6 +89,8 @@ def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
     image = bench.image(
         HERE / "run_model.cpp", name, [*runtime, Unit(folder / "net.c", (*common, "-x", "c++"))]
     )
+    flash, _ = image_size(image, board)
+    assert flash <= board.flash.size, "what RAM begins with lies in flash, too"
     (argument,) = artifacts.args(name)
     (folder / "inputs").write_bytes(argument.numpy().tobytes())
 
