@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.models import ROOT
+from benchmarks.peers import integers
 from benchmarks.peers.sides import OURS, SIDES
 
 FOLDER = ROOT / ".torchette" / "peers"
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     from benchmarks.peers.report import print_tables
 
     parser = argparse.ArgumentParser(prog="./dev bench peers", description=__doc__)
-    parser.add_argument("--models", nargs="+", metavar="MODEL", help="all eleven by default")
+    parser.add_argument("--models", nargs="+", metavar="MODEL", help="all by default, in float32 and int8")
     parser.add_argument(
         "--peers", nargs="+", choices=set(SIDES) - set(OURS), metavar="PEER", help="all by default"
     )
@@ -70,8 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     from benchmarks.peers import models
 
-    if unknown := set(options.models or ()) - set(models.NAMES):
-        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(models.NAMES)}")
+    known = [*models.NAMES, *integers.NAMES]
+    if unknown := set(options.models or ()) - set(known):
+        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if options.cpu:
         options.threads = [1]
     sides = [name for name in SIDES if name in OURS or name in (options.peers or SIDES)]
@@ -79,8 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
     for name, why in absent.items():
         print(f"{name} is absent: {why}", file=sys.stderr)
     sides = [name for name in sides if name not in absent]
-    for model in options.models or models.NAMES:
-        files, errors = _convert_all(model, sides)
+    for model in options.models or known:
+        able = integers.CONVERTERS if model.endswith(integers.SUFFIX) else SIDES
+        files, errors = _convert_all(model, [name for name in sides if name in able])
         if options.convert:
             continue
         found = _measure(model, files, options)
@@ -89,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     if not options.convert:
-        print_tables({model: figures[model] for model in options.models or models.NAMES})
+        print_tables({model: figures[model] for model in options.models or known})
         print(f"Figures: {options.json}")
     return 0
 
@@ -209,6 +212,8 @@ def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[st
     side has none."""
     sources = [Path(__file__).with_name("models.py"), ROOT / "tests" / "models" / "zoo.py"]
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "timm", "transformers")]
+    if model.endswith(integers.SUFFIX):
+        sources.append(Path(integers.__file__))
     key = _hash(*sources, *versions)
     inputs = FOLDER / model / f"inputs-{key}"
     worker = ["-m", "benchmarks.peers.worker"]
@@ -332,10 +337,11 @@ def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) ->
     found: dict[str, Any] = {}
     workers: list[Worker] = []
     names = [name for name in SIDES if name in files]
+    tolerance = integers.TOLERANCE if model.endswith(integers.SUFFIX) else TOLERANCE
     _progress(f"{model}: loading")
     try:
         for name in names:
-            started, why = _start(name, files, options)
+            started, why = _start(name, files, options, tolerance)
             workers += started
             if why:
                 found[name] = {"error": why}
@@ -360,7 +366,9 @@ def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) ->
     return found
 
 
-def _start(name: str, files: dict[str, Path], options: argparse.Namespace) -> tuple[list[Worker], str]:
+def _start(
+    name: str, files: dict[str, Path], options: argparse.Namespace, tolerance: float
+) -> tuple[list[Worker], str]:
     """A worker for each number of threads, and ""; or none, and why."""
     workers: list[Worker] = []
     try:
@@ -368,7 +376,7 @@ def _start(name: str, files: dict[str, Path], options: argparse.Namespace) -> tu
             if _free_memory() < SPARE_MEMORY + 3 * _file_bytes(name, files[name]):
                 raise RuntimeError("not enough free memory to be loaded beside the others")
             workers.append(Worker(name, threads, files, options.isa))
-            if not workers[-1].ready["error"] < TOLERANCE:
+            if not workers[-1].ready["error"] < tolerance:
                 raise RuntimeError(f"differs from eager by {workers[-1].ready['error']:.1e}")
     except (RuntimeError, OSError) as error:
         for worker in workers:
