@@ -358,6 +358,8 @@ QUANTIZED: dict[str, list[tuple]] = {
     f"quantized_decomposed::{name}": calls
     for name, calls in {
         "add.out": [(BYTES, *_SCALAR, *RANGE, BYTES, *_SCALAR, *RANGE, *_SCALAR, *RANGE, BYTES)],
+        "mixed_mm.out": [(X.T.contiguous(), BYTES, EACH, None, torch.zeros(4, 4))],
+        "mixed_linear.out": [(X, BYTES, EACH, None, None, torch.zeros(3, 3)), (X, BYTES, X[:, :2].contiguous(), None, _FLOAT, torch.zeros(3, 3))],
         "quantize_per_tensor.out": [(X, *_SCALAR, *RANGE, _CHAR, BYTES)],
         "quantize_per_tensor.Tensor_out": [(X, ONE, torch.tensor([3]), *RANGE, _CHAR, BYTES)],
         "dequantize_per_tensor.out": [(BYTES, *_SCALAR, *RANGE, _CHAR, None, X)],

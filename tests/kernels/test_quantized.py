@@ -163,6 +163,27 @@ def test_add(dtype: torch.dtype) -> None:
         exactly("add.out", expected, a, *one, low, high, b, *two, low, high, scale, zero, low, high)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16])
+def test_mixed_products(kind: torch.dtype) -> None:
+    """As ExecuTorch's kernels compute them, which torch has no reference for."""
+    x, rows, columns = torch.randn(5, 12).to(kind), integers(torch.int8, 12, 7), integers(torch.int8, 7, 12)
+    scales = torch.rand(12).to(kind) * 0.1
+    tolerance = {"rtol": 1e-3, "atol": 2e-2} if kind is torch.float16 else {"rtol": 1e-5, "atol": 1e-4}
+    expected = (x.float() @ (rows.float() * scales.float()[:, None])).to(kind)
+    (given,) = run("quantized_decomposed::mixed_mm.out", x, rows, scales, None, like=[expected])
+    torch.testing.assert_close(given, expected, **tolerance)
+    for groups in (None, 3):
+        scales = (torch.rand(7) if groups is None else torch.rand(7, groups)).to(kind) * 0.1
+        matrix = (columns.float().view(7, groups or 1, -1) * scales.float().view(7, -1, 1)).view(7, 12)
+        expected = x.float() @ matrix.T
+        for threads in (1, 3):
+            arguments = x, columns, scales, None, CODES[torch.float32]
+            (given,) = run(
+                "quantized_decomposed::mixed_linear.out", *arguments, like=[expected], threads=threads
+            )
+            torch.testing.assert_close(given, expected, **tolerance)
+
+
 def refused(name: str, message: str, like: list[torch.Tensor], *arguments: object) -> None:
     with pytest.raises(RuntimeError, match=message):
         run(f"quantized_decomposed::{name}", *arguments, like=like)
@@ -182,6 +203,10 @@ def test_bad_arguments_are_refused() -> None:
     rows = torch.zeros(3, 4, dtype=torch.uint8), torch.ones(3), None, 0, 15
     for index in (3, -1):
         refused("embedding_4bit.out", f"index {index}", [torch.empty(1, 8)], *rows, torch.tensor([index]))
+    x, w = torch.randn(2, 4), torch.zeros(4, 3, dtype=torch.int8)
+    refused("mixed_mm.out", "weight_zero_points", [torch.empty(2, 3)], x, w, torch.ones(4), torch.ones(4))
+    refused("mixed_linear.out", "weight of type 1", [torch.empty(2, 4)], x, w, torch.ones(4), None, None)
+    refused("mixed_mm.out", "weight_scales", [torch.empty(2, 3)], x, w, torch.ones(3), None)
     refused("embedding_4bit.out", "3 scales", [torch.empty(1, 8)], rows[0], torch.ones(3, 1), torch.ones(2), 0, 15, torch.tensor([0]))  # fmt: skip
 
 

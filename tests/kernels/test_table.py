@@ -24,6 +24,8 @@ NAMESPACES = {"dim_order_ops": "torchette_dim_order"}
 # What torch has no schema for: the quantized ones are those of ExecuTorch's kernels/quantized/quantized.yaml.
 OTHERS = {
     "quantized_decomposed::add.out": "TdiiiTdiiidiiit",
+    "quantized_decomposed::mixed_mm.out": "TTT?Tt",
+    "quantized_decomposed::mixed_linear.out": "TTT?T?it",
     "quantized_decomposed::quantize_per_tensor.out": "Tdiiiit",
     "quantized_decomposed::quantize_per_tensor.Tensor_out": "TTTiiit",
     "quantized_decomposed::dequantize_per_tensor.out": "Tdiiii?it",

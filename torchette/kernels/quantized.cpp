@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // quantized_decomposed: quantize and dequantize by tensor, channel and token, choose_qparams, embeddings of
-// 8, 4 and 2 bits, add. Each step rounds as torch's reference does (torch/ao/quantization/fx/_decomposed.py):
-// in the type of the scales where they are a tensor with dimensions, else in that of the floats.
+// 8, 4 and 2 bits, add, products with whole numbers. Each step rounds as torch's reference does
+// (torch/ao/quantization/fx/_decomposed.py): in the type of the scales where they are a tensor with
+// dimensions, else in that of the floats.
 #include <cmath>
 
 #include "torchette/kernels/dense.h"
@@ -468,6 +469,68 @@ Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& in
   return zeros.finish();
 }
 
+// --- Products of floats with whole numbers ---
+
+/// input [m, k] times a weight of int8 and its scales: [k, n] with a scale for each row, or, `turned`, [n, k]
+/// with one or more for each row, which groups of neighbours share. Errors: zero points, which the reference
+/// does not know either.
+Error mixed(Context& context, const char* what, bool turned, const Tensor& input, const Tensor& weight,
+            const Tensor& scales, const Optional<Tensor>& zero_points, const Tensor& out) {
+  TORCHETTE_TRY(check_real(what, input));
+  TORCHETTE_TRY(check_real(what, scales));
+  TORCHETTE_TRY(check_real(what, out));
+  TORCHETTE_CHECK(!zero_points.has_value(), NotSupported, "%s: weight_zero_points are not supported", what);
+  TORCHETTE_CHECK(input.dim() == 2 && weight.dim() == 2 && weight.scalar_type() == ScalarType::Char &&
+                      weight.size(turned ? 1 : 0) == input.size(1),
+                  InvalidArgument, "%s: weight of type %d with %d elements for input with %d", what,
+                  static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()),
+                  static_cast<int>(input.numel()));
+  const auto m = static_cast<size_t>(input.size(0)), k = static_cast<size_t>(input.size(1));
+  const auto n = static_cast<size_t>(weight.size(turned ? 0 : 1));
+  const auto groups = scales.dim() == 2 ? static_cast<size_t>(scales.size(1)) : 1;
+  TORCHETTE_CHECK(
+      (scales.dim() == 1 || (turned && scales.dim() == 2)) && scales.size(0) == weight.size(0) &&
+          groups > 0 && k % groups == 0,
+      InvalidArgument, "%s: weight_scales of %d dimensions with %d elements for a weight of %d rows", what,
+      static_cast<int>(scales.dim()), static_cast<int>(scales.numel()), static_cast<int>(weight.size(0)));
+  const SizesType sizes[] = {static_cast<SizesType>(m), static_cast<SizesType>(n)};
+  TORCHETTE_TRY(resize_result(out, {sizes, 2}));
+  Dense x, w, scale, y;
+  TORCHETTE_TRY(x.read(context, input, ScalarType::Float));
+  TORCHETTE_TRY(w.read(context, weight, ScalarType::Char));
+  TORCHETTE_TRY(scale.read(context, scales, ScalarType::Float));
+  TORCHETTE_TRY(y.open(context, out, ScalarType::Float));
+  const float* const factors = scale.data<float>();
+  const size_t group = k / groups;
+  context.parallel_for(m, kLeastWork / (n * k + 1) + 1, [&](size_t begin, size_t end, size_t) {
+    for (size_t i = begin; i < end; ++i) {
+      const float* const row = x.data<float>() + i * k;
+      float* const to = y.data<float>() + i * n;
+      for (size_t j = 0; j < n; ++j) to[j] = 0;
+      for (size_t l = 0; !turned && l < k; ++l) {
+        const float factor = row[l] * factors[l];
+        for (size_t j = 0; j < n; ++j) to[j] += factor * static_cast<float>(w.data<int8_t>()[l * n + j]);
+      }
+      for (size_t j = 0; turned && j < n; ++j)
+        for (size_t g = 0; g < groups; ++g) {
+          float sum = 0;
+          for (size_t l = g * group; l < (g + 1) * group; ++l)
+            sum += row[l] * static_cast<float>(w.data<int8_t>()[j * k + l]);
+          to[j] += sum * factors[j * groups + g];
+        }
+    }
+  });
+  return y.finish();
+}
+Error mixed_mm_out(Context& context, const Tensor& input, const Tensor& weight, const Tensor& scales,
+                   const Optional<Tensor>& zero_points, Tensor& out) {
+  return mixed(context, "mixed_mm", false, input, weight, scales, zero_points, out);
+}
+Error mixed_linear_out(Context& context, const Tensor& input, const Tensor& weight, const Tensor& scales,
+                       const Optional<Tensor>& zero_points, Optional<int64_t>, Tensor& out) {
+  return mixed(context, "mixed_linear", true, input, weight, scales, zero_points, out);
+}
+
 // --- Embeddings ---
 
 /// Rows of numbers of so many bits, one or several in a byte: the first of a byte in its highest bits for 4,
@@ -566,6 +629,8 @@ Error embedding_dtype_out(Context& context, const Tensor& weight, const Tensor& 
 
 TORCHETTE_KERNELS_ONCE(
     quantized, TORCHETTE_KERNEL("quantized_decomposed::add.out", add_out),
+    TORCHETTE_KERNEL("quantized_decomposed::mixed_mm.out", mixed_mm_out),
+    TORCHETTE_KERNEL("quantized_decomposed::mixed_linear.out", mixed_linear_out),
     TORCHETTE_KERNEL("quantized_decomposed::quantize_per_tensor.out", quantize_per_tensor_out),
     TORCHETTE_KERNEL("quantized_decomposed::quantize_per_tensor.Tensor_out", quantize_per_tensor_tensor_out),
     TORCHETTE_KERNEL("quantized_decomposed::dequantize_per_tensor.out", dequantize_per_tensor_out),

@@ -192,17 +192,21 @@ void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
 }
 
 /// The same for windows that move by one pixel and are kTaps wide: each pixel is read once for all of them.
-template <int kTaps, int kCount, bool kWhole>
+/// With kInside none of their pixels is beside the line.
+template <int kTaps, int kCount, bool kWhole, bool kInside>
 void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
+  const ptrdiff_t first = x - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
   for_lines(row, [&](const uint8_t* line, const float* filter) __attribute__((always_inline)) {
     Vec weights[kTaps];
 #pragma GCC unroll 8
     for (int t = 0; t < kTaps; ++t) weights[t] = load(filter + static_cast<size_t>(t) * kPanel + v);
+    const uint8_t* const from = line != nullptr ? line + first * c : row.outside;
+    const ptrdiff_t step = line != nullptr ? c : 0;
 #pragma GCC unroll 16
     for (int j = 0; j < kCount + kTaps - 1; ++j) {
-      const Vec pixel =
-          get<kWhole>(row, line != nullptr ? row.pixel(line, x + j - w.padding[2]) : row.outside, v);
+      const bool inside = kInside || line == nullptr || (first + j >= 0 && first + j < w.in[2]);
+      const Vec pixel = get<kWhole>(row, inside ? from + j * step : row.outside, v);
 #pragma GCC unroll 8
       for (int t = 0; t < kTaps; ++t)
         if (j >= t && j - t < kCount) sums[j - t] = fma(pixel, weights[t], sums[j - t]);
@@ -210,15 +214,24 @@ void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) 
   });
 }
 
+template <int kTaps, int kCount, bool kWhole>
+TORCHETTE_INLINE void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
+  const ptrdiff_t first = x - row.window->padding[2];
+  if (first >= 0 && first + kCount + kTaps - 1 <= row.window->in[2])
+    depthwise_slide<kTaps, kCount, kWhole, true>(row, x, v, sums);
+  else
+    depthwise_slide<kTaps, kCount, kWhole, false>(row, x, v, sums);
+}
+
 template <int kCount, bool kWhole>
 void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
   const Window& w = *row.window;
-  const bool slides = w.stride[2] == 1 && w.dilation[2] == 1;
+  const bool slides = kCount > 1 && w.stride[2] == 1 && w.dilation[2] == 1;
   for (size_t v = 0; v < row.channels; v += kLanes) {
     Vec sums[kCount] = {};
-    if (kCount > 1 && slides && w.kernel[2] == 3)
+    if (slides && w.kernel[2] == 3)
       depthwise_slide<3, kCount, kWhole>(row, x, v, sums);
-    else if (kCount > 1 && slides && w.kernel[2] == 5)
+    else if (slides && w.kernel[2] == 5)
       depthwise_slide<5, kCount, kWhole>(row, x, v, sums);
     else
       depthwise_taps<kCount, kWhole>(row, x, v, sums);
@@ -231,12 +244,14 @@ void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
   }
 }
 
-template <bool kWhole>
+/// The last pixels of a row are computed with some before them once more, which costs less than one by one.
+template <int kCount, bool kWhole>
 void depthwise_row(const DepthwiseRow& row, float zero) {
-  ptrdiff_t x = 0;
-  for (; x + kNeighbours <= row.window->out[2]; x += kNeighbours)
-    depthwise_pixels<kNeighbours, kWhole>(row, x, zero);
-  for (; x < row.window->out[2]; ++x) depthwise_pixels<1, kWhole>(row, x, zero);
+  const ptrdiff_t pixels = row.window->out[2];
+  if constexpr (kCount > 1)
+    if (pixels < kCount) return depthwise_row<kCount == 8 ? 4 : 1, kWhole>(row, zero);
+  for (ptrdiff_t x = 0; x < pixels; x += kCount)
+    depthwise_pixels<kCount, kWhole>(row, x + kCount <= pixels ? x : pixels - kCount, zero);
 }
 
 }  // namespace
@@ -290,7 +305,8 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
                                       channel,
                                       left < kPanel ? left : kPanel,
                                       outside};
-            left >= kPanel ? depthwise_row<true>(row, above) : depthwise_row<false>(row, above);
+            left >= kPanel ? depthwise_row<kNeighbours, true>(row, above)
+                           : depthwise_row<1, false>(row, above);
           }
         }
       });
