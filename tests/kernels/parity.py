@@ -622,19 +622,22 @@ def merged(kept: Result, new: Result) -> Result:
 
 
 def store(result: Result, path: Path = RESULT) -> None:
-    """One operator or kernel a line, so that differences are readable; see torchette/cli/ops.py."""
+    """A line for all operators or kernels with the same row, which are named in order; see torchette/cli/ops.py."""
 
-    def line(name: str, row: dict[str, Any]) -> str:
+    def words_of(row: dict[str, Any]) -> str:
         found = [row.get(dtype, "-") for dtype in COLUMNS]
         words = [
             word if not isinstance(word, list) else word[0] if word[0] == word[1] else f"{word[0]}/{word[1]}"
             for word in found
         ]
-        return f"{json.dumps(name)}: {json.dumps(' '.join(map(str, words)))}"
+        return " ".join(map(str, words))
 
     parts = []
     for title, rows in (("operators", result.operators), ("kernels", result.kernels)):
-        lines = [line(name, rows[name]) for name in sorted(rows)]
+        alike: dict[str, list[str]] = {}
+        for name in sorted(rows):
+            alike.setdefault(words_of(rows[name]), []).append(name)
+        lines = [f"{json.dumps(words)}: {json.dumps(' '.join(names))}" for words, names in alike.items()]
         parts.append(f'"{title}": {{\n' + ",\n".join(lines) + "\n}")
     groups = {group["reason"]: group["names"] for group in json.loads(EXCLUSIONS.read_text())}
     parts.append(

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 def stored(path: Path = PARITY) -> dict[str, Any]:
     """The stored result of the parity tests: by operator and dtype, samples [passed, tried]; by kernel and dtype, calls;
-    and what is left out, by reason. A row of the file is a line with a word for each of `DTYPES`."""
+    and what is left out, by reason. A row of the file has a word for each of `DTYPES`, and the names that it is of."""
     held = json.loads(path.read_text())
 
     def counted(word: str) -> list[int]:
@@ -97,7 +97,8 @@ def stored(path: Path = PARITY) -> dict[str, Any]:
             name: {
                 dtype: counted(word) for dtype, word in zip(DTYPES, row.split(), strict=True) if word != "-"
             }
-            for name, row in held[title].items()
+            for row, names in held[title].items()
+            for name in names.split()
         }
         for title in ("operators", "kernels")
     }
