@@ -130,10 +130,16 @@ namespace {
 // Pixels of a row whose sums are in registers together.
 constexpr int kNeighbours = kVectorRegisters >= 32 ? 8 : kVectorRegisters >= 16 ? 4 : 2;
 
+#if TORCHETTE_HAS_VECTORS
+typedef float TapWeight;
+#else
+typedef int16_t TapWeight;
+#endif
+
 struct DepthwiseRow {
   const Window* window;
   const uint8_t* image;
-  const float* filter;  // [taps][kPanel], of the panel
+  const TapWeight* filter;  // [taps][kPanel], of the panel
   const Requantization* how;
   uint8_t* out;
   ptrdiff_t z, y;
@@ -160,12 +166,13 @@ struct DepthwiseRow {
 template <typename Tap>
 TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
   const Window& w = *row.window;
-  const float* filter = row.filter;
+  const TapWeight* filter = row.filter;
   for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
     for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, filter += w.kernel[2] * static_cast<ptrdiff_t>(kPanel))
       tap(row.line(kz, ky), filter);
 }
 
+#if TORCHETTE_HAS_VECTORS
 // Sums are of (x - zero) w for the pixels x of a window: of x w, less what `Requantization::sums` says. They
 // are whole numbers below 2^24, which floats have exactly.
 
@@ -239,6 +246,94 @@ void depthwise_row(const DepthwiseRow& row, float zero) {
   for (; x < row.window->out[2]; ++x) depthwise_pixels<1, kWhole>(row, x, zero);
 }
 
+void widen(const int8_t* bytes, size_t count, float* to) {
+  for (size_t i = 0; i < count; i += kLanes)
+    store(to + i, floats_of(reinterpret_cast<const uint8_t*>(bytes) + i, 0));
+}
+#else
+// A machine without vectors has no use for floats: it multiplies the bytes of four channels at a time. Of
+// four weights the even ones are before the odd ones, as SXTB16 leaves the pixel.
+
+/// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
+template <bool kWhole>
+__attribute__((noinline)) void add_taps(const uint8_t* pixels, ptrdiff_t step, const int16_t* filter,
+                                        size_t count, int32_t flip, size_t channels, int32_t* sums) {
+  for (size_t v = 0; v < channels; v += 4, sums += 4) {
+    const uint8_t* pixel = pixels + v;
+    const int16_t* weights = filter + v;
+    int32_t a = sums[0], b = sums[1], c = sums[2], d = sums[3];
+    size_t left = count;
+    do {
+      int32_t bytes = 0;
+      if (kWhole || channels - v >= 4)
+        memcpy(&bytes, pixel, sizeof(bytes));
+      else
+        memcpy(&bytes, pixel, channels - v);
+      bytes ^= flip;
+      pixel += step;
+#if defined(__ARM_FEATURE_DSP)
+      int32_t odd, pair;
+      asm("sxtb16 %[odd], %[bytes], ror #8\n\t"
+          "sxtb16 %[bytes], %[bytes]\n\t"
+          "ldr %[pair], [%[weights]], #4\n\t"
+          "smlabb %[a], %[bytes], %[pair], %[a]\n\t"
+          "smlatt %[c], %[bytes], %[pair], %[c]\n\t"
+          "ldr %[pair], [%[weights]], #28\n\t"
+          "smlabb %[b], %[odd], %[pair], %[b]\n\t"
+          "smlatt %[d], %[odd], %[pair], %[d]"
+          : [a] "+r"(a), [b] "+r"(b), [c] "+r"(c), [d] "+r"(d), [bytes] "+r"(bytes), [odd] "=&r"(odd),
+            [pair] "=&r"(pair), [weights] "+r"(weights)
+          :
+          : "memory");
+      static_assert(kPanel * sizeof(int16_t) == 4 + 28);
+#else
+      a += static_cast<int8_t>(bytes) * weights[0];
+      b += static_cast<int8_t>(bytes >> 8) * weights[2];
+      c += static_cast<int8_t>(bytes >> 16) * weights[1];
+      d += static_cast<int8_t>(bytes >> 24) * weights[3];
+      weights += kPanel;
+#endif
+    } while (--left > 0);
+    sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+  }
+}
+
+template <bool kWhole>
+void depthwise_row(const DepthwiseRow& row, float zero) {
+  const Window& w = *row.window;
+  const int32_t flip = row.flip != 0 ? static_cast<int32_t>(0x80808080u) : 0;
+  int32_t above[kPanel], sums[kPanel];
+  for (size_t c = 0; c < kPanel; ++c)
+    above[c] = -whole_weights(row.how->sums + row.channel + c) * static_cast<int32_t>(zero);
+  const auto add = [&](const uint8_t* pixel, ptrdiff_t step, const int16_t* weights, ptrdiff_t count) {
+    if (count > 0)
+      add_taps<kWhole>(pixel, step, weights, static_cast<size_t>(count), flip, row.channels, sums);
+  };
+  const ptrdiff_t taps = w.kernel[2], step = w.dilation[2] * static_cast<ptrdiff_t>(w.channels);
+  uint8_t* to = row.out;
+  for (ptrdiff_t x = 0, at = -w.padding[2]; x < w.out[2]; ++x, at += w.stride[2], to += w.channels) {
+    memcpy(sums, above, sizeof(sums));
+    // Taps [first, end) are inside.
+    ptrdiff_t first = 0, end = taps;
+    while (first < taps && at + first * w.dilation[2] < 0) ++first;
+    while (end > first && at + (end - 1) * w.dilation[2] >= w.in[2]) --end;
+    for_lines(row, [&](const uint8_t* line, const int16_t* weights) __attribute__((always_inline)) {
+      const ptrdiff_t begin = line != nullptr ? first : taps, after = line != nullptr ? end : taps;
+      constexpr auto kRow = static_cast<ptrdiff_t>(kPanel);
+      add(row.outside, 0, weights, begin);
+      if (begin < after)
+        add(row.pixel(line, at + begin * w.dilation[2]), step, weights + begin * kRow, after - begin);
+      add(row.outside, 0, weights + after * kRow, taps - after);
+    });
+    requantize(row.how->from(row.channel), 0, sums, row.channels, to);
+  }
+}
+
+void widen(const int8_t* bytes, size_t count, int16_t* to) {
+  for (size_t i = 0; i < count; ++i) to[(i & ~size_t{3}) + i % 2 * 2 + i % 4 / 2] = bytes[i];
+}
+#endif
+
 }  // namespace
 
 static Error quantized_depthwise_out(Context& context, const Tensor& input, const Tensor& weight,
@@ -260,11 +355,10 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
   TORCHETTE_TRY(check_quantized(kName, out, result_sizes(w, w.channels, sizes), zero, low, high));
   Requantization how;
   TORCHETTE_TRY(read_terms(kName, terms, 1, w.channels, zero, low, high, how));
-  float* const filters = static_cast<float*>(context.allocate_temp(weight.numel() * sizeof(float)));
+  auto* const filters = static_cast<TapWeight*>(context.allocate_temp(weight.numel() * sizeof(float)));
   TORCHETTE_CHECK(filters != nullptr || weight.numel() == 0, MemoryAllocationFailed,
                   "%s: no scratch memory for %d weights", kName, static_cast<int>(weight.numel()));
-  const auto* const bytes = reinterpret_cast<const uint8_t*>(weight.const_data_ptr<int8_t>());
-  for (size_t i = 0; i < panels * taps * kPanel; i += kLanes) store(filters + i, floats_of(bytes + i, 0));
+  widen(weight.const_data_ptr<int8_t>(), panels * taps * kPanel, filters);
   uint8_t outside[kPanel];
   memset(outside, static_cast<uint8_t>(input_zero), sizeof(outside));
   const bool is_signed = input.scalar_type() == ScalarType::Char;
