@@ -13,7 +13,7 @@
 #endif
 
 // Whether one output is summed up at a time, in numbers.
-#define TORCHETTE_BY_COLUMNS (!TORCHETTE_HAS_VECTORS || defined(__ARM_FEATURE_MVE))
+#define TORCHETTE_BY_COLUMNS (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM)
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -167,7 +167,7 @@ struct Machine {
                        vmull_s8(vreinterpret_s8_s32(vget_low_s32(x)), vreinterpret_s8_s32(vget_low_s32(w))));
   }
 };
-#elif defined(__ARM_FEATURE_MVE)
+#elif TORCHETTE_HAS_HELIUM
 /// Sixteen products of bytes are added up in one number; a gather takes an output's weights together.
 struct Machine {
   typedef int8_t Number;
@@ -276,12 +276,18 @@ TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
   if constexpr (sizeof(typename M::Vector) == sizeof(whole) && M::kParts == 1) {
     memcpy(&whole, &sums[v], sizeof(whole));
   } else {
+#if defined(__ARM_NEON)
+    const auto low = sums[2 * v], high = sums[2 * v + 1];
+    whole = vcombine_s32(vpadd_s32(vget_low_s32(low), vget_high_s32(low)),
+                         vpadd_s32(vget_low_s32(high), vget_high_s32(high)));
+#else
     int32_t parts[kLanes * M::kParts], added[kLanes];
     constexpr size_t kVectors = kLanes / M::kOutputs;
     memcpy(parts, sums + static_cast<size_t>(v) * kVectors, sizeof(parts));
     for (size_t j = 0; j < kLanes; ++j)
       added[j] = M::kParts == 2 ? parts[M::kParts * j] + parts[M::kParts * j + 1] : parts[j];
     whole = load(added);
+#endif
   }
   return whole;
 }

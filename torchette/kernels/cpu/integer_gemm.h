@@ -24,10 +24,17 @@ TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n
   VecInt whole;
   memcpy(&whole, &rounded, sizeof(whole));
   whole += zero - kRoundsBits;
-#if defined(__ARM_FEATURE_MVE)
+#if TORCHETTE_HAS_HELIUM
   return vstrbq_p_s32(reinterpret_cast<int8_t*>(to), reinterpret_cast<int32x4_t>(whole), vctp32q(n));
 #endif
+#if defined(__ARM_NEON)
+  const int16x4_t halves = vmovn_s32(whole);
+  const int8x8_t both = vmovn_s16(vcombine_s16(halves, halves));
+  Bytes bytes;
+  memcpy(&bytes, &both, sizeof(bytes));
+#else
   const Bytes bytes = __builtin_convertvector(whole, Bytes);
+#endif
   if (n >= kLanes)
     memcpy(to, &bytes, sizeof(bytes));
   else
@@ -73,7 +80,11 @@ struct RequantizedVector {
         zero(how.zero) {}
   /// The first n outputs of these sums.
   TORCHETTE_INLINE void put(Vec sums, size_t n, uint8_t* to) const {
+#if defined(__ARM_NEON)  // as for fma()
+    put_bytes(vmulq_f32(vaddq_f32(sums, bias), multiplier), low, high, zero, n, to);
+#else
     put_bytes((sums + bias) * multiplier, low, high, zero, n, to);
+#endif
   }
 };
 
