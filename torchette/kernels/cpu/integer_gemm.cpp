@@ -10,6 +10,8 @@
 #include <wasm_simd128.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 // Whether one output is summed up at a time, in numbers.
@@ -19,11 +21,14 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// clang's assembler knows in a function only what its flags allow.
-#if defined(__AVX2__) && !defined(__clang__)
-#define TORCHETTE_MAY_HAVE_VNNI 1
+// Whether the processor may have an instruction that the compiler was not told of: it multiplies and adds up
+// the quads of a whole vector. clang's assembler knows in a function only what its flags allow; of ARM it
+// lets itself be told.
+#if (defined(__AVX2__) && !defined(__clang__)) || \
+    (defined(__aarch64__) && defined(__linux__) && !defined(__ARM_FEATURE_DOTPROD))
+#define TORCHETTE_MAY_HAVE_DOTS 1
 #else
-#define TORCHETTE_MAY_HAVE_VNNI 0
+#define TORCHETTE_MAY_HAVE_DOTS 0
 #endif
 
 TORCHETTE_INLINE int32_t four_bytes(const uint8_t* p) {
@@ -42,10 +47,34 @@ TORCHETTE_INLINE int64_t eight_bytes(const int16_t* p) {
 // One without vectors of sums has column(), the sums of one output and kRows rows; kUnit numbers of these
 // rows are side by side, as put() writes them, and the sums are kPanel apart.
 
-#if TORCHETTE_MAY_HAVE_VNNI
-#if defined(__AVX512F__)
+#if defined(__ARM_NEON) && (TORCHETTE_MAY_HAVE_DOTS || defined(__ARM_FEATURE_DOTPROD))
+struct Dots {
+  typedef int32x4_t Vector;
+  typedef uint8_t Number;
+  static constexpr size_t kOutputs = 4, kParts = 1;
+  static constexpr int kMostRows = kVectorRegisters >= 32 ? 6 : 2, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
+    return vdupq_n_s32(four_bytes(p)) ^ vdupq_n_s32(flip);
+  }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return vreinterpretq_s32_s8(vld1q_s8(p)); }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+#if TORCHETTE_MAY_HAVE_DOTS
+    asm(".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(x), "w"(w));
+    return sums;
+#else
+    return vdotq_s32(sums, vreinterpretq_s8_s32(x), vreinterpretq_s8_s32(w));
+#endif
+  }
+};
+#endif
+
+#if TORCHETTE_MAY_HAVE_DOTS
+#if defined(__aarch64__)
+static bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+#elif defined(__AVX512F__)
 /// One instruction multiplies unsigned by signed quads of 16 outputs.
-struct Vnni {
+struct Dots {
   typedef __m512i Vector;
   typedef uint8_t Number;
   static constexpr size_t kOutputs = 16, kParts = 1;
@@ -60,9 +89,9 @@ struct Vnni {
     return sums;
   }
 };
-static bool has_vnni() { return __builtin_cpu_supports("avx512vnni"); }
+static bool has_dots() { return __builtin_cpu_supports("avx512vnni"); }
 #else
-struct Vnni {
+struct Dots {
   typedef __m256i Vector;
   typedef uint8_t Number;
   static constexpr size_t kOutputs = 8, kParts = 1;
@@ -79,11 +108,11 @@ struct Vnni {
     return sums;
   }
 };
-static bool has_vnni() { return __builtin_cpu_supports("avxvnni"); }
+static bool has_dots() { return __builtin_cpu_supports("avxvnni"); }
 #endif
 /// The level that TORCHETTE_ISA names is that level, without what the processor has besides.
-static bool uses_vnni() {
-  static const bool uses = getenv("TORCHETTE_ISA") == nullptr && has_vnni();
+static bool uses_dots() {
+  static const bool uses = getenv("TORCHETTE_ISA") == nullptr && has_dots();
   return uses;
 }
 #endif
@@ -135,20 +164,7 @@ struct Machine {
   }
 };
 #elif defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)
-struct Machine {
-  typedef int32x4_t Vector;
-  typedef uint8_t Number;
-  static constexpr size_t kOutputs = 4, kParts = 1;
-  static constexpr int kMostRows = 4, kMostPanels = 1;
-  static constexpr bool kUnsigned = false;
-  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
-    return vdupq_n_s32(four_bytes(p) ^ flip);
-  }
-  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return vreinterpretq_s32_s8(vld1q_s8(p)); }
-  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
-    return vdotq_s32(sums, vreinterpretq_s8_s32(x), vreinterpretq_s8_s32(w));
-  }
-};
+typedef Dots Machine;
 #elif defined(__ARM_NEON)
 struct Machine {
   typedef int32x4_t Vector;
@@ -447,8 +463,8 @@ size_t integer_scratch(size_t rows, size_t k) {  // in whole vectors
 }
 
 void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
-#if TORCHETTE_MAY_HAVE_VNNI
-  if (uses_vnni()) return multiply<Vnni>(product, first, last, scratch);
+#if TORCHETTE_MAY_HAVE_DOTS
+  if (uses_dots()) return multiply<Dots>(product, first, last, scratch);
 #endif
   multiply<Machine>(product, first, last, scratch);
 }
