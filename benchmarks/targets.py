@@ -33,8 +33,18 @@ TARGETS = (
     "mps2-an500",
     "mps3-an547",
 )
-MODELS = ("digits", "keyword_spotting", "mobilenet_v3_small", "vit", "decoder", "lstm")
-ON_BOARDS = ("digits", "keyword_spotting")
+MODELS = (
+    "digits",
+    "keyword_spotting",
+    "keyword_spotting_int8",
+    "mobilenet_v3_small",
+    "mobilenet_v3_small_int8",
+    "vit",
+    "decoder",
+    "lstm",
+)
+ON_BOARDS = ("digits", "keyword_spotting", "keyword_spotting_int8")
+INTEGERS = "_int8"  # ends the name of a network in static int8
 
 
 def network(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -57,7 +67,7 @@ def network(name: str) -> tuple[Any, tuple[Any, ...]]:
             num_key_value_heads=2, max_position_embeddings=64, use_cache=False,
         )  # fmt: skip
         return logits_of(LlamaForCausalLM(config).eval()), (torch.randint(0, 256, (1, 16)),)
-    module, args = zoo.build(name)
+    module, args = zoo.build(name.removesuffix(INTEGERS))
     return module, (torch.randn(1, 3, 64, 64),) if args[0].shape[-1] == 224 else args
 
 
@@ -90,16 +100,22 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             save(name, Path(folder))
-        print(f"{'':16}{'':20}{'':14}" + "".join(f"{side:>16}" for side in BACKENDS) + f"{'ratio':>8}")
+        print(
+            f"{'':16}{'':24}{'':14}"
+            + "".join(f"{side:>16}" for side in BACKENDS)
+            + f"{'ratio':>8}{'of float32':>12}"
+        )
         for where in options.targets:
             board = where not in targets.TARGETS
             chosen = [name for name in names if not board or name in ON_BOARDS]
             costs = (of_board if board else of_target)(where, chosen, Path(folder), options.gcc)
+            engines = {name: engine for name, (_, engine, _) in zip(chosen, costs, strict=True)}
             for name, (what, engine, portable) in zip(chosen, costs, strict=True):
+                digits = ",.6g" if what == "milliseconds" else ",.0f"
+                floats = engines.get(name.removesuffix(INTEGERS)) if name.endswith(INTEGERS) else None
                 print(
-                    f"{where:16}{name:20}{what:14}{engine:16,.6g}{portable:16,.6g}{engine / portable:8.2f}"
-                    if what == "milliseconds"
-                    else f"{where:16}{name:20}{what:14}{engine:16,.0f}{portable:16,.0f}{engine / portable:8.2f}",
+                    f"{where:16}{name:24}{what:14}{engine:16{digits}}{portable:16{digits}}{engine / portable:8.2f}"
+                    + (f"{engine / floats:12.2f}" if floats else ""),
                     flush=True,
                 )
     return 0
@@ -110,14 +126,24 @@ def save(name: str, folder: Path) -> None:
     import torchette
 
     module, args = network(name)
+    how: dict[str, Any] = {}
+    if name.endswith(INTEGERS):
+        from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+
+        quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+        how = {"quantizer": quantizer, "calibration": [args]}
+    answers: dict[str, np.ndarray] = {}
     for i, tensor in enumerate(args):
         tensor.numpy().tofile(folder / f"{name}-in{i}.bin")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for backend in BACKENDS:
-            model = torchette.compile(module, args, backend=backend)
+            model = torchette.compile(module, args, backend=backend, **how)
             model.save(folder / f"{name}-{backend}.pte")
-    np.asarray(model(*args)).tofile(folder / f"{name}-expected.bin")
+            answers[backend] = np.asarray(model(*args))
+    for backend in BACKENDS:  # integers: a sum that is rounded the other way may move the answer by steps
+        expected = answers[backend if how else "portable"]
+        expected.tofile(folder / f"{name}-{backend}-expected.bin")
 
 
 def of_target(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list[tuple[str, float, float]]:
@@ -154,7 +180,7 @@ def words_of(name: str, side: str, folder: Path, at: str) -> list[str]:
 def check(name: str, side: str, folder: Path) -> None:
     """The program's answer is that of this machine."""
     found = np.fromfile(folder / "out-0.bin", np.float32)
-    expected = np.fromfile(folder / f"{name}-expected.bin", np.float32)
+    expected = np.fromfile(folder / f"{name}-{side}-expected.bin", np.float32)
     if not np.allclose(found, expected, rtol=1e-3, atol=1e-4):
         raise SystemExit(f"{name}, {side}: differs by {np.abs(found - expected).max()}")
 
@@ -212,7 +238,7 @@ def of_board(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list[
             sizes.append((made.flash, made.ram))
         costs.append(("instructions", *pair))
         print(
-            f"{where:16}{name:20}"
+            f"{where:16}{name:24}"
             + ", ".join(
                 f"{side}: {flash:,} flash, {ram:,} RAM" for side, (flash, ram) in zip(BACKENDS, sizes)
             )

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
+import torchette
 from tests.build.images import compiler, each_board, emulate, needs_emulator
 from tests.models import artifacts
 from torchette import cli, targets
@@ -25,6 +27,8 @@ from torchette.build.toolchain import Compiler, Unit
 from torchette.devtools.embed import embed
 from torchette.devtools.memory import bills
 from torchette.errors import BuildError
+from torchette.exir import ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.runtime import Runtime
 
 pytestmark = needs_emulator
@@ -111,6 +115,34 @@ def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
         if needed > 0:
             code, text = emulate(board, image, "image", pool, str(1 + (spare if pool == "temp" else 0)))
             assert code == MEMORY_ALLOCATION_FAILED and f" {needed}\n" in text, (pool, code, text)
+
+
+@pytest.mark.parametrize("part", ["image", "scores"])
+@pytest.mark.parametrize(("board", "kind"), each_board)
+def test_integers_give_the_desks_bits(part: str, bench: Bench) -> None:
+    """Keyword spotting in static int8: what stands before the pool, and the last layer."""
+    pytest.importorskip("torchao")
+    from tests.backends.cpu.passes.test_integers import quantized
+
+    module, (mfcc,) = artifacts.fresh_module("keyword_spotting").layers, artifacts.args("keyword_spotting")
+    torch.manual_seed(0)
+    planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+    graph = quantized(module[:-4] if part == "image" else module, mfcc)
+    compiled = torchette.compile(graph, (mfcc,), config=planned)
+    expected, folder = compiled(mfcc).numpy().ravel(), bench.folder
+    assert len(np.unique(expected)) > (50 if part == "image" else 5)
+    compiled.save(folder / "net.pte")
+    chosen, common = selection.of_file(folder / "net.pte"), bare_flags()
+    runtime = library.units(targets.find(bench.board.target), chosen, "minimal", common, small=True)
+    embed(folder / "net.pte", folder, name="net", target=bench.board.target)
+    image = bench.image(
+        HERE / "run_model.cpp", part, [*runtime, Unit(folder / "net.c", (*common, "-x", "c++"))]
+    )
+    (folder / "inputs").write_bytes(mfcc.numpy().tobytes())
+    code, text = emulate(bench.board, image)
+    assert code == 0, text
+    given = np.array([int(word, 16) for word in text.split()], np.uint32).view(np.float32)
+    np.testing.assert_array_equal(given, expected)
 
 
 def test_build_makes_an_image_of_each_model(

@@ -59,7 +59,9 @@ class Case:
 def compiled(module: torch.nn.Module, args: tuple[torch.Tensor, ...], path: Path, **how: str) -> Case:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = torchette.compile(module.eval(), args, **how)
+        # torchao's graphs are of inference already, and refuse eval()
+        module = module if isinstance(module, torch.fx.GraphModule) else module.eval()
+        model = torchette.compile(module, args, **how)
     model.save(path)
     outputs = model(*map(torch.clone, args))
     return Case(path, args, list(torch.utils._pytree.tree_leaves(outputs)))
@@ -115,6 +117,43 @@ def delegated(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return compiled(Delegated(), (torch.rand(1, 3, 16, 16),), path, backend="xnnpack")
 
 
+class Stored(nn.Module):
+    """Layers whose weights stay of 8 and 4 bits, on one row and on many. All numbers are such that floats have each sum
+    exactly, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for bits in (8, 4):
+            most = 2 ** (bits - 1)
+            self.register_buffer(f"whole{bits}", torch.randint(-most, most, (40, 64), dtype=torch.int8))
+        self.register_buffer("scales", 2.0 ** -torch.randint(1, 5, (40, 8, 1)))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weights = [
+            (whole.view(40, 8, -1).float() * self.scales).view(40, 64) for whole in (self.whole8, self.whole4)
+        ]
+        return tuple(nn.functional.linear(rows, weight) for weight in weights for rows in (x, x[:1]))
+
+
+@pytest.fixture(scope="session")
+def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+    """Networks that give the same bits everywhere."""
+    pytest.importorskip("torchao")
+    from tests.backends.cpu.passes.test_integers import Block, quantized
+
+    class Image(Block):
+        forward = Block.image
+
+    torch.manual_seed(0)
+    folder, image = tmp_path_factory.mktemp("integers"), torch.randn(2, 3, 21, 20)
+    cases = [
+        compiled(quantized(kind(), image), (image,), folder / f"{kind.__name__}.pte")
+        for kind in (Block, Image)
+    ]
+    rows = torch.randint(-8, 9, (9, 64)).float()
+    return [*cases, compiled(Stored(), (rows,), folder / "stored.pte")]
+
+
 def order_of(tensor: torch.Tensor) -> list[int]:
     """Its dimensions from the outermost to the innermost in memory."""
     return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
@@ -166,6 +205,24 @@ def test_other_targets_run_models_as_the_host_does(
         if (problem := parity.difference(sample, [next(flat) for _ in sample.eager()])) is not None
     }
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *with_gcc("aarch64-linux", "armv7-linux", "riscv64-linux"),
+        *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux"),
+    ],
+)
+def test_integers_give_the_same_bits_everywhere(
+    name: str, kind: str, tmp_path: Path, integers: list[Case]
+) -> None:
+    target, chosen = targets.find(name), selection.of_files([case.path for case in integers])
+    assert {"cpu::quantized_convolution.out", "cpu::weight_only_linear.out"} < (chosen.operators or set())
+    emulated(target)
+    made = make(target, chosen, tmp_path / "build", compiler=named(target, kind), small=False)
+    for case in integers:
+        assert all(map(torch.equal, outputs_of(made, target, case, tmp_path), case.expected)), case.path
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,18 @@
 
 #include "torchette/runtime/span.h"
 
+// Vectors of floats and integers of Cortex-M.
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#define TORCHETTE_HAS_HELIUM 1
+#else
+#define TORCHETTE_HAS_HELIUM 0
+#endif
+
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
-#elif defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#elif TORCHETTE_HAS_HELIUM
 #include <arm_mve.h>
 #endif
 
@@ -47,7 +54,7 @@ constexpr int kVectorRegisters = 16;
 // Whether the machine has vectors of floats. Elsewhere compilers make them of numbers, and keep arrays of
 // them in memory: what should stay in registers is written with numbers there.
 #if defined(__SSE__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__riscv_vector) || \
-    (defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2))
+    TORCHETTE_HAS_HELIUM
 #define TORCHETTE_HAS_VECTORS 1
 #else
 #define TORCHETTE_HAS_VECTORS 0
@@ -68,8 +75,24 @@ TORCHETTE_INLINE VecInt broadcast(int32_t x) { return x - VecInt{}; }
 TORCHETTE_INLINE Vec select(VecInt mask, Vec a, Vec b) { return mask ? a : b; }
 TORCHETTE_INLINE VecInt select(VecInt mask, VecInt a, VecInt b) { return mask ? a : b; }
 /// The greater lane; `b` where either is NaN (as the machine instruction does).
-TORCHETTE_INLINE Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
-TORCHETTE_INLINE Vec minimum(Vec a, Vec b) { return a < b ? a : b; }
+TORCHETTE_INLINE Vec maximum(Vec a, Vec b) {
+#if defined(__ARM_NEON) && !defined(__aarch64__)  // GCC would compare lane by lane here and with MVE
+  return vbslq_f32(vcgtq_f32(a, b), a, b);
+#elif TORCHETTE_HAS_HELIUM
+  return vpselq_f32(a, b, vcmpgtq_f32(a, b));
+#else
+  return a > b ? a : b;
+#endif
+}
+TORCHETTE_INLINE Vec minimum(Vec a, Vec b) {
+#if defined(__ARM_NEON) && !defined(__aarch64__)
+  return vbslq_f32(vcgtq_f32(b, a), a, b);
+#elif TORCHETTE_HAS_HELIUM
+  return vpselq_f32(a, b, vcmpgtq_f32(b, a));
+#else
+  return a < b ? a : b;
+#endif
+}
 
 /// a * b + c, in one rounding where the machine can.
 TORCHETTE_INLINE Vec fma(Vec a, Vec b, Vec c) {
@@ -81,7 +104,7 @@ TORCHETTE_INLINE Vec fma(Vec a, Vec b, Vec c) {
   return vfmaq_f32(c, a, b);
 #elif defined(__ARM_NEON)  // on 32 bits GCC makes numbers of a * b + c, for the sake of subnormal ones
   return vmlaq_f32(c, a, b);
-#elif defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#elif TORCHETTE_HAS_HELIUM
   return vfmaq_f32(c, a, b);
 #else
   return a * b + c;

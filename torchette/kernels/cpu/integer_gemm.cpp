@@ -10,17 +10,25 @@
 #include <wasm_simd128.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
+
+// Whether one output is summed up at a time, in numbers.
+#define TORCHETTE_BY_COLUMNS (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM)
 
 namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// clang's assembler knows in a function only what its flags allow.
-#if defined(__AVX2__) && !defined(__clang__)
-#define TORCHETTE_MAY_HAVE_VNNI 1
+// Whether the processor may have an instruction that the compiler was not told of: it multiplies and adds up
+// the quads of a whole vector. clang's assembler knows in a function only what its flags allow; of ARM it
+// lets itself be told.
+#if (defined(__AVX2__) && !defined(__clang__)) || \
+    (defined(__aarch64__) && defined(__linux__) && !defined(__ARM_FEATURE_DOTPROD))
+#define TORCHETTE_MAY_HAVE_DOTS 1
 #else
-#define TORCHETTE_MAY_HAVE_VNNI 0
+#define TORCHETTE_MAY_HAVE_DOTS 0
 #endif
 
 TORCHETTE_INLINE int32_t four_bytes(const uint8_t* p) {
@@ -35,13 +43,38 @@ TORCHETTE_INLINE int64_t eight_bytes(const int16_t* p) {
 }
 
 // A machine: Number is what its rows are made of, bytes, or 16 bits from which the zero point is taken
-// already; kFlip what a signed byte is XORed with, and 128 less than it stands for; kOutputs how many of a
-// panel a vector of sums is for, kParts in how many parts the sum of each is.
+// already; kOutputs how many of a panel a vector of sums is for, kParts in how many parts the sum of each is.
+// One without vectors of sums has column(), the sums of one output and kRows rows; kUnit numbers of these
+// rows are side by side, as put() writes them, and the sums are kPanel apart.
 
-#if TORCHETTE_MAY_HAVE_VNNI
-#if defined(__AVX512F__)
+#if defined(__ARM_NEON) && (TORCHETTE_MAY_HAVE_DOTS || defined(__ARM_FEATURE_DOTPROD))
+struct Dots {
+  typedef int32x4_t Vector;
+  typedef uint8_t Number;
+  static constexpr size_t kOutputs = 4, kParts = 1;
+  static constexpr int kMostRows = kVectorRegisters >= 32 ? 6 : 2, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
+    return vdupq_n_s32(four_bytes(p)) ^ vdupq_n_s32(flip);
+  }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return vreinterpretq_s32_s8(vld1q_s8(p)); }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+#if TORCHETTE_MAY_HAVE_DOTS
+    asm(".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(x), "w"(w));
+    return sums;
+#else
+    return vdotq_s32(sums, vreinterpretq_s8_s32(x), vreinterpretq_s8_s32(w));
+#endif
+  }
+};
+#endif
+
+#if TORCHETTE_MAY_HAVE_DOTS
+#if defined(__aarch64__)
+static bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+#elif defined(__AVX512F__)
 /// One instruction multiplies unsigned by signed quads of 16 outputs.
-struct Vnni {
+struct Dots {
   typedef __m512i Vector;
   typedef uint8_t Number;
   static constexpr size_t kOutputs = 16, kParts = 1;
@@ -56,9 +89,9 @@ struct Vnni {
     return sums;
   }
 };
-static bool has_vnni() { return __builtin_cpu_supports("avx512vnni"); }
+static bool has_dots() { return __builtin_cpu_supports("avx512vnni"); }
 #else
-struct Vnni {
+struct Dots {
   typedef __m256i Vector;
   typedef uint8_t Number;
   static constexpr size_t kOutputs = 8, kParts = 1;
@@ -75,11 +108,11 @@ struct Vnni {
     return sums;
   }
 };
-static bool has_vnni() { return __builtin_cpu_supports("avxvnni"); }
+static bool has_dots() { return __builtin_cpu_supports("avxvnni"); }
 #endif
 /// The level that TORCHETTE_ISA names is that level, without what the processor has besides.
-static bool uses_vnni() {
-  static const bool uses = getenv("TORCHETTE_ISA") == nullptr && has_vnni();
+static bool uses_dots() {
+  static const bool uses = getenv("TORCHETTE_ISA") == nullptr && has_dots();
   return uses;
 }
 #endif
@@ -131,20 +164,7 @@ struct Machine {
   }
 };
 #elif defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)
-struct Machine {
-  typedef int32x4_t Vector;
-  typedef uint8_t Number;
-  static constexpr size_t kOutputs = 4, kParts = 1;
-  static constexpr int kMostRows = 4, kMostPanels = 1;
-  static constexpr bool kUnsigned = false;
-  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
-    return vdupq_n_s32(four_bytes(p) ^ flip);
-  }
-  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return vreinterpretq_s32_s8(vld1q_s8(p)); }
-  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
-    return vdotq_s32(sums, vreinterpretq_s8_s32(x), vreinterpretq_s8_s32(w));
-  }
-};
+typedef Dots Machine;
 #elif defined(__ARM_NEON)
 struct Machine {
   typedef int32x4_t Vector;
@@ -163,24 +183,93 @@ struct Machine {
                        vmull_s8(vreinterpret_s8_s32(vget_low_s32(x)), vreinterpret_s8_s32(vget_low_s32(w))));
   }
 };
-#else
-struct Machine {  // numbers, one output at a time
-  typedef int32_t Vector;
-  typedef uint8_t Number;
-  static constexpr size_t kOutputs = 1, kParts = 1;
-  static constexpr int kMostRows = 1, kMostPanels = 1;
+#elif TORCHETTE_HAS_HELIUM
+/// Sixteen products of bytes are added up in one number; a gather takes an output's weights together.
+struct Machine {
+  typedef int8_t Number;
+  static constexpr size_t kUnit = 16;
+  static constexpr int kMostRows = 4, kMostPanels = 1;
   static constexpr bool kUnsigned = false;
-  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) { return four_bytes(p) ^ flip; }
-  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
-    return four_bytes(reinterpret_cast<const uint8_t*>(p));
+  TORCHETTE_INLINE static void put(const uint8_t* from, int32_t flip, int32_t, size_t count, int8_t* to) {
+    const uint8x16_t bytes = vldrbq_z_u8(from, vctp8q(count));
+    vst1q_s8(to, vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(static_cast<uint8_t>(flip)))));
   }
-  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+  template <int kRows>
+  __attribute__((noinline)) static void column(const int8_t* x, const int8_t* w, size_t quads,
+                                               int32_t* sums) {
+    constexpr uint32_t kStep = kPanel * kQuad;
+    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0, 1), kStep);
+    int32_t sum[kRows] = {};
+    const auto add = [&](int32x4_t weights) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int t = 0; t < 32; t += 8) sums += static_cast<int8_t>(x >> t) * static_cast<int8_t>(w >> t);
-    return sums;
+      for (size_t i = 0; i < kRows; ++i)
+        sum[i] = vmladavaq_s8(sum[i], vldrbq_s8(x + i * kUnit), vreinterpretq_s8_s32(weights));
+    };
+    for (; quads >= 4; quads -= 4, x += kRows * kUnit, w += 4 * kStep)
+      add(vldrwq_gather_offset_s32(reinterpret_cast<const int32_t*>(w), places));
+    if (quads > 0)
+      add(vldrwq_gather_offset_z_s32(reinterpret_cast<const int32_t*>(w), places, vctp32q(quads)));
+#pragma GCC unroll 4
+    for (size_t i = 0; i < kRows; ++i) sums[i * kPanel] = sum[i];
+  }
+};
+#else
+/// Numbers of 16 bits less the zero point; of a quad the even ones before the odd ones, as SXTB16 leaves
+/// them.
+struct Machine {
+  typedef int16_t Number;
+  static constexpr size_t kUnit = kQuad;
+  static constexpr int kMostRows = 6, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static void put(const uint8_t* from, int32_t flip, int32_t zero, size_t count,
+                                   int16_t* to) {
+    int32_t bytes = 0;
+    if (count == kUnit)
+      bytes = four_bytes(from);
+    else
+      for (size_t t = count; t > 0; --t)
+        bytes = static_cast<int32_t>(static_cast<uint32_t>(bytes) << 8 | from[t - 1]);
+    bytes ^= flip;
+#pragma GCC unroll 4
+    for (int t = 0; t < 4; ++t)
+      to[t % 2 * 2 + t / 2] = static_cast<int16_t>(static_cast<int8_t>(bytes >> 8 * t) - zero);
+  }
+  template <int kRows>
+  __attribute__((noinline)) static void column(const int16_t* x, const int8_t* w, size_t quads,
+                                               int32_t* sums) {
+    int32_t sum[kRows];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kRows; ++i) sum[i] = 0;
+    if (quads > 0) do {
+#if defined(__ARM_FEATURE_DSP)
+        const int32_t bytes = four_bytes(reinterpret_cast<const uint8_t*>(w));
+        int32_t even, odd, first, second;
+        asm("sxtb16 %0, %1" : "=r"(even) : "r"(bytes));
+        asm("sxtb16 %0, %1, ror #8" : "=r"(odd) : "r"(bytes));
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kRows; ++i)
+          asm("ldrd %[first], %[second], [%[x]], #8\n\t"
+              "smlad %[sum], %[first], %[even], %[sum]\n\t"
+              "smlad %[sum], %[second], %[odd], %[sum]"
+              : [sum] "+r"(sum[i]), [x] "+r"(x), [first] "=&r"(first), [second] "=&r"(second)
+              : [even] "r"(even), [odd] "r"(odd)
+              : "memory");
+#else
+        const int32_t w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kRows; ++i, x += kUnit)
+          sum[i] += x[0] * w0 + x[1] * w2 + (x[2] * w1 + x[3] * w3);
+#endif
+        w += kPanel * kQuad;
+      } while (--quads > 0);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kRows; ++i) sums[i * kPanel] = sum[i];
   }
 };
 #endif
+
+/// The tile that follows one of so many rows where fewer are left.
+constexpr size_t fewer_rows(size_t rows) { return rows == 6 ? 4 : rows / 2; }
 
 struct Tile {
   size_t quads, columns;  // columns: of all panels of the tile
@@ -195,6 +284,7 @@ struct Tile {
   int32_t zero;  // what each input stands above, as multiplied
 };
 
+#if !TORCHETTE_BY_COLUMNS
 /// Vector v of the whole sums of a row.
 template <typename M>
 TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
@@ -202,12 +292,18 @@ TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
   if constexpr (sizeof(typename M::Vector) == sizeof(whole) && M::kParts == 1) {
     memcpy(&whole, &sums[v], sizeof(whole));
   } else {
+#if defined(__ARM_NEON)
+    const auto low = sums[2 * v], high = sums[2 * v + 1];
+    whole = vcombine_s32(vpadd_s32(vget_low_s32(low), vget_high_s32(low)),
+                         vpadd_s32(vget_low_s32(high), vget_high_s32(high)));
+#else
     int32_t parts[kLanes * M::kParts], added[kLanes];
     constexpr size_t kVectors = kLanes / M::kOutputs;
     memcpy(parts, sums + static_cast<size_t>(v) * kVectors, sizeof(parts));
     for (size_t j = 0; j < kLanes; ++j)
       added[j] = M::kParts == 2 ? parts[M::kParts * j] + parts[M::kParts * j + 1] : parts[j];
     whole = load(added);
+#endif
   }
   return whole;
 }
@@ -231,16 +327,13 @@ void compute(const Tile& t) {
       for (int i = 0; i < kRows; ++i) sums[i][v] = M::dot(sums[i][v], x[i], w);
     }
   }
-  // What the file says of the weights' sums may be anything.
-  const Vec least = broadcast(-16777216.0f), most = broadcast(16777216.0f);
 #pragma GCC unroll 8
   for (int v = 0; v < kPanels * static_cast<int>(kPanelVectors); ++v) {
     const size_t first = static_cast<size_t>(v) * kLanes;
     if (first >= t.columns) break;
     const size_t left = t.columns - first;
     const RequantizedVector terms(t.how, first);
-    const Vec of_weights = minimum(maximum(load(t.how.sums + first), least), most);
-    const VecInt above = __builtin_convertvector(of_weights, VecInt) * t.zero;
+    const VecInt above = whole_weights(t.how.sums + first) * t.zero;
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
       const VecInt whole = whole_sums<M>(sums[i], v);
@@ -249,41 +342,75 @@ void compute(const Tile& t) {
   }
 }
 
+#else
+/// One column of the panel after the other.
+template <typename M, int kRows, int kPanels>
+void compute(const Tile& t) {
+  const auto* const a = static_cast<const typename M::Number*>(t.a);
+  const size_t columns = t.columns < kPanel ? t.columns : kPanel;
+  int32_t sums[kRows * kPanel];
+  for (size_t j = 0; j < columns; ++j) M::template column<kRows>(a, t.w + j * kQuad, t.quads, sums + j);
+  for (int i = 0; i < kRows; ++i)
+    requantize(t.how, t.zero, sums + static_cast<size_t>(i) * kPanel, columns, t.c + i * t.c_row);
+}
+#endif
+
 /// The largest tile of at most so many rows; gives how many it has.
 template <typename M, int kPanels, int kRows>
 int run(const Tile& t, size_t rows) {
   if constexpr (kRows > 1)
-    if (rows < kRows) return run<M, kPanels, kRows == 6 ? 4 : kRows / 2>(t, rows);
+    if (rows < kRows) return run<M, kPanels, static_cast<int>(fewer_rows(kRows))>(t, rows);
   compute<M, kRows, kPanels>(t);
   return kRows;
 }
+
+#if TORCHETTE_BY_COLUMNS
+/// The rows as column() reads them: of each tile [quads][rows][kUnit].
+template <typename M>
+void arrange(const IntegerProduct& product, int32_t flip, int32_t zero, size_t padded,
+             typename M::Number* to) {
+  for (size_t i = 0, rows; i < product.m; i += rows, to += rows * padded) {
+    for (rows = M::kMostRows; rows > product.m - i;) rows = fewer_rows(rows);
+    for (size_t r = 0; r < rows; ++r) {
+      const uint8_t* const from = product.a + static_cast<ptrdiff_t>(i + r) * product.a_row;
+      typename M::Number* at = to + r * M::kUnit;
+      for (size_t j = 0; j < product.k; j += M::kUnit, at += rows * M::kUnit)
+        M::put(from + j, flip, zero, product.k - j < M::kUnit ? product.k - j : M::kUnit, at);
+    }
+  }
+}
+#endif
 
 template <typename M>
 void multiply(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
   typedef typename M::Number Number;
   constexpr bool kWide = sizeof(Number) == 2;
-  const size_t quads = quads_of(product.k), padded = quads * kQuad;
+  const size_t quads = quads_of(product.k);
   // What a byte of a row is XORed with, and what a zero then is.
-  const bool flips = !kWide && product.is_signed == M::kUnsigned;
+  const bool flips = product.is_signed == M::kUnsigned;
   const int32_t shift = !flips ? 0 : M::kUnsigned ? 128 : -128;
   Tile t = {};
   t.quads = quads;
   t.w_panel = quads * kPanel * kQuad;
   t.c_row = product.c_row;
   t.flip = flips ? static_cast<int32_t>(0x80808080u) : 0;
-  t.zero = kWide ? 0 : product.input_zero + shift;
+  const int32_t zero = product.input_zero + shift;
+  t.zero = kWide ? 0 : zero;
+#if TORCHETTE_BY_COLUMNS
+  const size_t padded = (quads * kQuad + M::kUnit - 1) / M::kUnit * M::kUnit;
+  arrange<M>(product, t.flip, zero, padded, static_cast<Number*>(scratch));
+#else
+  const size_t padded = quads * kQuad;
+#endif
   t.a_row = padded;
   const auto* rows = static_cast<const Number*>(scratch);
+#if !TORCHETTE_BY_COLUMNS
   if constexpr (kWide) {
     auto* to = static_cast<Number*>(scratch);
-    const auto zero = static_cast<Number>(product.input_zero);
     for (size_t i = 0; i < product.m; ++i, to += padded) {
       const uint8_t* const from = product.a + static_cast<ptrdiff_t>(i) * product.a_row;
-      if (product.is_signed)
-        for (size_t j = 0; j < product.k; ++j)
-          to[j] = static_cast<Number>(static_cast<int8_t>(from[j]) - zero);
-      else
-        for (size_t j = 0; j < product.k; ++j) to[j] = static_cast<Number>(from[j] - zero);
+      for (size_t j = 0; j < product.k; ++j)
+        to[j] = static_cast<Number>(static_cast<int8_t>(from[j] ^ t.flip) - zero);
       for (size_t j = product.k; j < padded; ++j) to[j] = 0;
     }
   } else if (padded == product.k) {
@@ -296,6 +423,7 @@ void multiply(const IntegerProduct& product, size_t first, size_t last, void* sc
       memset(to + product.k, 0, padded - product.k);  // any would do: their weights are zero
     }
   }
+#endif
   for (size_t i = 0; i < product.m;) {
     int done = 0;
     for (size_t p = first; p < last;) {
@@ -330,11 +458,13 @@ IntegerProduct IntegerProduct::rows(size_t first, size_t count) const {
   return part;
 }
 
-size_t integer_scratch(size_t rows, size_t k) { return rows * quads_of(k) * kQuad * sizeof(int16_t); }
+size_t integer_scratch(size_t rows, size_t k) {  // in whole vectors
+  return rows * ((quads_of(k) * kQuad * sizeof(int16_t) + 15) / 16 * 16);
+}
 
 void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
-#if TORCHETTE_MAY_HAVE_VNNI
-  if (uses_vnni()) return multiply<Vnni>(product, first, last, scratch);
+#if TORCHETTE_MAY_HAVE_DOTS
+  if (uses_dots()) return multiply<Dots>(product, first, last, scratch);
 #endif
   multiply<Machine>(product, first, last, scratch);
 }

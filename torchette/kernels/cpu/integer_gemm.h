@@ -23,12 +23,36 @@ TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n
   const Vec rounded = minimum(maximum(x, low), high) + kRounds;
   VecInt whole;
   memcpy(&whole, &rounded, sizeof(whole));
-  const Bytes bytes = __builtin_convertvector(whole + (zero - kRoundsBits), Bytes);
+  whole += zero - kRoundsBits;
+#if TORCHETTE_HAS_HELIUM
+  return vstrbq_p_s32(reinterpret_cast<int8_t*>(to), reinterpret_cast<int32x4_t>(whole), vctp32q(n));
+#endif
+#if defined(__ARM_NEON)
+  const int16x4_t halves = vmovn_s32(whole);
+  const int8x8_t both = vmovn_s16(vcombine_s16(halves, halves));
+  Bytes bytes;
+  memcpy(&bytes, &both, sizeof(bytes));
+#else
+  const Bytes bytes = __builtin_convertvector(whole, Bytes);
+#endif
   if (n >= kLanes)
     memcpy(to, &bytes, sizeof(bytes));
   else
     memcpy(to, &bytes, n);
 }
+
+#if !TORCHETTE_HAS_VECTORS
+/// The nearest whole number, ties to even; beyond 32 bits the last one of them, or any.
+TORCHETTE_INLINE int32_t round_even(float x) {
+#if defined(__ARM_FP) && (__ARM_FP & 4)
+  int32_t whole;
+  asm("vcvtr.s32.f32 %1, %1\n\tvmov %0, %1" : "=r"(whole), "+t"(x));
+  return whole;
+#else
+  return static_cast<int32_t>(__builtin_lrintf(x));
+#endif
+}
+#endif
 
 /// How the sums of some outputs become whole numbers of 8 bits:
 /// clamp(round((sum + bias) * multiplier) + zero, low, high).
@@ -56,9 +80,47 @@ struct RequantizedVector {
         zero(how.zero) {}
   /// The first n outputs of these sums.
   TORCHETTE_INLINE void put(Vec sums, size_t n, uint8_t* to) const {
+#if defined(__ARM_NEON)  // as for fma()
+    put_bytes(vmulq_f32(vaddq_f32(sums, bias), multiplier), low, high, zero, n, to);
+#else
     put_bytes((sums + bias) * multiplier, low, high, zero, n, to);
+#endif
   }
 };
+
+// What the file says of the weights' sums may be anything.
+constexpr float kMostOfWeights = 16777216.0f;
+
+#if TORCHETTE_HAS_VECTORS
+/// The sums of outputs' weights.
+TORCHETTE_INLINE VecInt whole_weights(const float* sums) {
+  const Vec most = broadcast(kMostOfWeights);
+  return __builtin_convertvector(minimum(maximum(load(sums), -most), most), VecInt);
+}
+#else
+TORCHETTE_INLINE int32_t whole_weights(const float* sums) {
+  const float x = *sums > kMostOfWeights ? kMostOfWeights : *sums;
+  return static_cast<int32_t>(x > -kMostOfWeights ? x : -kMostOfWeights);
+}
+#endif
+
+/// n sums of whole numbers, less those of their weights times `zero`.
+TORCHETTE_INLINE void requantize(const Requantization& how, int32_t zero, const int32_t* sums, size_t n,
+                                 uint8_t* to) {
+#if TORCHETTE_HAS_VECTORS
+  for (size_t v = 0; v < n; v += kLanes) {
+    const VecInt whole = load(sums + v) - whole_weights(how.sums + v) * zero;
+    RequantizedVector(how, v).put(__builtin_convertvector(whole, Vec), n - v, to + v);
+  }
+#else
+  const int32_t low = how.low - how.zero, high = how.high - how.zero;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t whole = zero == 0 ? sums[i] : sums[i] - whole_weights(how.sums + i) * zero;
+    const int32_t rounded = round_even((static_cast<float>(whole) + how.bias[i]) * how.multiplier[i]);
+    to[i] = static_cast<uint8_t>((rounded < low ? low : rounded > high ? high : rounded) + how.zero);
+  }
+#endif
+}
 
 /// C = requantize((A - input_zero) W).
 struct IntegerProduct {

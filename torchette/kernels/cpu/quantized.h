@@ -65,10 +65,19 @@ inline Error check_input_zero(const char* op, const Tensor& input, int64_t zero)
 
 /// Bytes as floats: signed ones, or with a flip of -128 unsigned ones, less 128.
 TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip) {
+#if TORCHETTE_HAS_HELIUM
+  return vcvtq_f32_s32(veorq_s32(vldrbq_s32(reinterpret_cast<const int8_t*>(p)), vdupq_n_s32(flip)));
+#elif defined(__ARM_NEON)
+  int32_t bytes;
+  memcpy(&bytes, p, sizeof(bytes));
+  const int8x8_t four = veor_s8(vreinterpret_s8_s32(vdup_n_s32(bytes)), vdup_n_s8(flip));
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))));
+#else
   typedef int8_t Bytes __attribute__((vector_size(kLanes)));
   Bytes bytes;
   memcpy(&bytes, p, sizeof(bytes));
   return __builtin_convertvector(__builtin_convertvector(bytes ^ flip, VecInt), Vec);
+#endif
 }
 
 /// The first n of them, with nothing in memory behind.

@@ -127,13 +127,21 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
 
 namespace {
 
-// Pixels of a row whose sums are in registers together.
-constexpr int kNeighbours = kVectorRegisters >= 32 ? 8 : kVectorRegisters >= 16 ? 4 : 2;
+// Whether sums are whole numbers: ARM's vectors multiply bytes, and a machine without vectors has no use for
+// floats.
+#define TORCHETTE_WHOLE_SUMS (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON))
+#if !TORCHETTE_WHOLE_SUMS
+typedef float TapWeight;
+#elif TORCHETTE_HAS_VECTORS
+typedef int8_t TapWeight;
+#else
+typedef int16_t TapWeight;
+#endif
 
 struct DepthwiseRow {
   const Window* window;
   const uint8_t* image;
-  const float* filter;  // [taps][kPanel], of the panel
+  const TapWeight* filter;  // [taps][kPanel], of the panel
   const Requantization* how;
   uint8_t* out;
   ptrdiff_t z, y;
@@ -160,11 +168,15 @@ struct DepthwiseRow {
 template <typename Tap>
 TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
   const Window& w = *row.window;
-  const float* filter = row.filter;
+  const TapWeight* filter = row.filter;
   for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
     for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, filter += w.kernel[2] * static_cast<ptrdiff_t>(kPanel))
       tap(row.line(kz, ky), filter);
 }
+
+#if !TORCHETTE_WHOLE_SUMS
+// Pixels of a row whose sums are in registers together.
+constexpr int kNeighbours = kVectorRegisters >= 32 ? 8 : kVectorRegisters >= 16 ? 4 : 2;
 
 // Sums are of (x - zero) w for the pixels x of a window: of x w, less what `Requantization::sums` says. They
 // are whole numbers below 2^24, which floats have exactly.
@@ -236,10 +248,10 @@ void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
     else
       depthwise_taps<kCount, kWhole>(row, x, v, sums);
     const RequantizedVector terms(*row.how, row.channel + v);
-    const Vec above = load(row.how->sums + row.channel + v) * zero;
+    const Vec of_weights = load(row.how->sums + row.channel + v);
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i)
-      terms.put(sums[i] - above, row.channels - v,
+      terms.put(fma(of_weights, broadcast(-zero), sums[i]), row.channels - v,
                 row.out + (x + i) * static_cast<ptrdiff_t>(w.channels) + v);
   }
 }
@@ -253,6 +265,149 @@ void depthwise_row(const DepthwiseRow& row, float zero) {
   for (ptrdiff_t x = 0; x < pixels; x += kCount)
     depthwise_pixels<kCount, kWhole>(row, x + kCount <= pixels ? x : pixels - kCount, zero);
 }
+
+void widen(const int8_t* bytes, size_t count, float* to) {
+  for (size_t i = 0; i < count; i += kLanes)
+    store(to + i, floats_of(reinterpret_cast<const uint8_t*>(bytes) + i, 0));
+}
+#else
+#if TORCHETTE_HAS_VECTORS
+/// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
+template <bool kWhole>
+__attribute__((noinline)) void add_taps(const uint8_t* pixel, ptrdiff_t step, const int8_t* weights,
+                                        size_t count, int32_t flip, size_t channels, int32_t* sums) {
+#if TORCHETTE_HAS_HELIUM
+  // Channels 4 i, 4 i + 1 and so on: products are of even and odd bytes, and are widened in the same way.
+  int32x4x4_t four = vld4q_s32(sums);
+  const mve_pred16_t there = vctp8q(channels);
+  do {
+    const uint8x16_t bytes = kWhole ? vld1q_u8(pixel) : vldrbq_z_u8(pixel, there);
+    const int8x16_t x = veorq_s8(vreinterpretq_s8_u8(bytes), vdupq_n_s8(static_cast<int8_t>(flip)));
+    const int8x16_t w = vld1q_s8(weights);
+    const int16x8_t even = vmullbq_int_s8(x, w), odd = vmulltq_int_s8(x, w);
+    four.val[0] = vaddq_s32(four.val[0], vmovlbq_s16(even));
+    four.val[1] = vaddq_s32(four.val[1], vmovlbq_s16(odd));
+    four.val[2] = vaddq_s32(four.val[2], vmovltq_s16(even));
+    four.val[3] = vaddq_s32(four.val[3], vmovltq_s16(odd));
+    pixel += step;
+    weights += kPanel;
+  } while (--count > 0);
+  vst4q_s32(sums, four);
+#else
+  int32x4_t a = vld1q_s32(sums), b = vld1q_s32(sums + 4), c = vld1q_s32(sums + 8), d = vld1q_s32(sums + 12);
+  do {
+    uint8_t some[kPanel] = {};
+    if (!kWhole) copy_run(some, pixel, channels);
+    const uint8x16_t bytes = vld1q_u8(kWhole ? pixel : some);
+    const int8x16_t x = veorq_s8(vreinterpretq_s8_u8(bytes), vdupq_n_s8(static_cast<int8_t>(flip)));
+    const int8x16_t w = vld1q_s8(weights);
+    const int16x8_t low = vmull_s8(vget_low_s8(x), vget_low_s8(w));
+    const int16x8_t high = vmull_s8(vget_high_s8(x), vget_high_s8(w));
+    a = vaddw_s16(a, vget_low_s16(low));
+    b = vaddw_s16(b, vget_high_s16(low));
+    c = vaddw_s16(c, vget_low_s16(high));
+    d = vaddw_s16(d, vget_high_s16(high));
+    pixel += step;
+    weights += kPanel;
+  } while (--count > 0);
+  vst1q_s32(sums, a);
+  vst1q_s32(sums + 4, b);
+  vst1q_s32(sums + 8, c);
+  vst1q_s32(sums + 12, d);
+#endif
+}
+
+void widen(const int8_t* bytes, size_t count, int8_t* to) { memcpy(to, bytes, count); }
+#else
+// The bytes of four channels at a time. Of four weights the even ones are before the odd ones, as SXTB16
+// leaves the pixel.
+
+/// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
+template <bool kWhole>
+__attribute__((noinline)) void add_taps(const uint8_t* pixels, ptrdiff_t step, const int16_t* filter,
+                                        size_t count, int32_t flip, size_t channels, int32_t* sums) {
+  for (size_t v = 0; v < channels; v += 4, sums += 4) {
+    const uint8_t* pixel = pixels + v;
+    const int16_t* weights = filter + v;
+    int32_t a = sums[0], b = sums[1], c = sums[2], d = sums[3];
+    size_t left = count;
+    do {
+      int32_t bytes = 0;
+      if (kWhole || channels - v >= 4)
+        memcpy(&bytes, pixel, sizeof(bytes));
+      else
+        memcpy(&bytes, pixel, channels - v);
+      bytes ^= flip;
+      pixel += step;
+#if defined(__ARM_FEATURE_DSP)
+      int32_t odd, pair;
+      asm("sxtb16 %[odd], %[bytes], ror #8\n\t"
+          "sxtb16 %[bytes], %[bytes]\n\t"
+          "ldr %[pair], [%[weights]], #4\n\t"
+          "smlabb %[a], %[bytes], %[pair], %[a]\n\t"
+          "smlatt %[c], %[bytes], %[pair], %[c]\n\t"
+          "ldr %[pair], [%[weights]], #28\n\t"
+          "smlabb %[b], %[odd], %[pair], %[b]\n\t"
+          "smlatt %[d], %[odd], %[pair], %[d]"
+          : [a] "+r"(a), [b] "+r"(b), [c] "+r"(c), [d] "+r"(d), [bytes] "+r"(bytes), [odd] "=&r"(odd),
+            [pair] "=&r"(pair), [weights] "+r"(weights)
+          :
+          : "memory");
+      static_assert(kPanel * sizeof(int16_t) == 4 + 28);
+#else
+      a += static_cast<int8_t>(bytes) * weights[0];
+      b += static_cast<int8_t>(bytes >> 8) * weights[2];
+      c += static_cast<int8_t>(bytes >> 16) * weights[1];
+      d += static_cast<int8_t>(bytes >> 24) * weights[3];
+      weights += kPanel;
+#endif
+    } while (--left > 0);
+    sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+  }
+}
+
+void widen(const int8_t* bytes, size_t count, int16_t* to) {
+  for (size_t i = 0; i < count; ++i) to[(i & ~size_t{3}) + i % 2 * 2 + i % 4 / 2] = bytes[i];
+}
+#endif
+
+template <bool kWhole>
+void depthwise_row(const DepthwiseRow& row, float zero) {
+  const Window& w = *row.window;
+  const int32_t flip = row.flip != 0 ? static_cast<int32_t>(0x80808080u) : 0;
+  int32_t above[kPanel], sums[kPanel];
+#if TORCHETTE_HAS_VECTORS
+  for (size_t c = 0; c < kPanel; c += kLanes)
+    store(above + c, whole_weights(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero));
+#else
+  for (size_t c = 0; c < kPanel; ++c)
+    above[c] = whole_weights(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero);
+#endif
+  const auto add = [&](const uint8_t* pixel, ptrdiff_t step, const TapWeight* weights, ptrdiff_t count) {
+    if (count > 0)
+      add_taps<kWhole>(pixel, step, weights, static_cast<size_t>(count), flip, row.channels, sums);
+  };
+  const ptrdiff_t taps = w.kernel[2], step = w.dilation[2] * static_cast<ptrdiff_t>(w.channels);
+  uint8_t* to = row.out;
+  for (ptrdiff_t x = 0, at = -w.padding[2]; x < w.out[2]; ++x, at += w.stride[2], to += w.channels) {
+    memcpy(sums, above, sizeof(sums));
+    // Taps [first, end) are inside.
+    ptrdiff_t first = 0, end = taps;
+    while (first < taps && at + first * w.dilation[2] < 0) ++first;
+    while (end > first && at + (end - 1) * w.dilation[2] >= w.in[2]) --end;
+    for_lines(row, [&](const uint8_t* line, const TapWeight* weights) __attribute__((always_inline)) {
+      const ptrdiff_t begin = line != nullptr ? first : taps, after = line != nullptr ? end : taps;
+      constexpr auto kRow = static_cast<ptrdiff_t>(kPanel);
+      add(row.outside, 0, weights, begin);
+      if (begin < after)
+        add(row.pixel(line, at + begin * w.dilation[2]), step, weights + begin * kRow, after - begin);
+      add(row.outside, 0, weights + after * kRow, taps - after);
+    });
+    requantize(row.how->from(row.channel), 0, sums, row.channels, to);
+  }
+}
+
+#endif
 
 }  // namespace
 
@@ -275,11 +430,10 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
   TORCHETTE_TRY(check_quantized(kName, out, result_sizes(w, w.channels, sizes), zero, low, high));
   Requantization how;
   TORCHETTE_TRY(read_terms(kName, terms, 1, w.channels, zero, low, high, how));
-  float* const filters = static_cast<float*>(context.allocate_temp(weight.numel() * sizeof(float)));
+  auto* const filters = static_cast<TapWeight*>(context.allocate_temp(weight.numel() * sizeof(float)));
   TORCHETTE_CHECK(filters != nullptr || weight.numel() == 0, MemoryAllocationFailed,
                   "%s: no scratch memory for %d weights", kName, static_cast<int>(weight.numel()));
-  const auto* const bytes = reinterpret_cast<const uint8_t*>(weight.const_data_ptr<int8_t>());
-  for (size_t i = 0; i < panels * taps * kPanel; i += kLanes) store(filters + i, floats_of(bytes + i, 0));
+  widen(weight.const_data_ptr<int8_t>(), panels * taps * kPanel, filters);
   uint8_t outside[kPanel];
   memset(outside, static_cast<uint8_t>(input_zero), sizeof(outside));
   const bool is_signed = input.scalar_type() == ScalarType::Char;

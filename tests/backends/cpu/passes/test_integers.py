@@ -60,11 +60,14 @@ class Block(nn.Module):
         self.pointwise = nn.Conv2d(24, 24, 1)
         self.last = nn.Linear(48, 10)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def image(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
         y = nn.functional.hardswish(self.depthwise(x))
         y = torch.relu(self.pointwise(self.grouped(y)) + x)
-        y = nn.functional.max_pool2d(y, 3, 2, 1)
+        return nn.functional.max_pool2d(y, 3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.image(x)
         return self.last(torch.cat([y, y], 1).mean([2, 3]))
 
 
