@@ -59,14 +59,18 @@ template <typename T>
 void gather_windows(const Window& w, const T* image, size_t group, size_t channels, size_t first,
                     size_t count, T outside, T* to, size_t skipped = 0) {
   const ptrdiff_t c = static_cast<ptrdiff_t>(channels), all = static_cast<ptrdiff_t>(w.channels);
-  const ptrdiff_t plane = w.out[1] * w.out[2];
+  const auto place = static_cast<ptrdiff_t>(first);
+  ptrdiff_t out_z = place / (w.out[1] * w.out[2]), out_y = place / w.out[2] % w.out[1],
+            out_x = place % w.out[2];
   // Neighbours in a row of the image are neighbours in memory.
   const bool joined = w.dilation[2] == 1 && channels == w.channels;
-  for (size_t i = first; i < first + count; ++i, to += skipped) {
-    const auto pixel = static_cast<ptrdiff_t>(i);
-    const ptrdiff_t z0 = pixel / plane * w.stride[0] - w.padding[0];
-    const ptrdiff_t y0 = pixel % plane / w.out[2] * w.stride[1] - w.padding[1];
-    const ptrdiff_t x0 = pixel % w.out[2] * w.stride[2] - w.padding[2];
+  for (size_t i = 0; i < count; ++i, to += skipped) {
+    const ptrdiff_t z0 = out_z * w.stride[0] - w.padding[0], y0 = out_y * w.stride[1] - w.padding[1];
+    const ptrdiff_t x0 = out_x * w.stride[2] - w.padding[2];
+    if (++out_x == w.out[2]) {
+      out_x = 0;
+      if (++out_y == w.out[1]) out_y = 0, ++out_z;
+    }
     for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
       const ptrdiff_t z = z0 + kz * w.dilation[0];
       for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, to += w.kernel[2] * c) {

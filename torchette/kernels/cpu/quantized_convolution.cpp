@@ -129,7 +129,11 @@ namespace {
 
 // Whether sums are whole numbers: ARM's vectors multiply bytes, and a machine without vectors has no use for
 // floats.
-#define TORCHETTE_WHOLE_SUMS (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON))
+#if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON)
+#define TORCHETTE_WHOLE_SUMS 1
+#else
+#define TORCHETTE_WHOLE_SUMS 0
+#endif
 #if !TORCHETTE_WHOLE_SUMS
 typedef float TapWeight;
 #elif TORCHETTE_HAS_VECTORS
@@ -186,21 +190,36 @@ TORCHETTE_INLINE Vec get(const DepthwiseRow& row, const uint8_t* pixel, size_t v
   return kWhole ? floats_of(pixel + v, row.flip) : floats_of(pixel + v, row.flip, row.channels - v);
 }
 
-/// Neighbouring pixels x to x + kCount of a vector of channels, one tap after the other.
-template <int kCount, bool kWhole>
+/// Neighbouring pixels x to x + kCount of a vector of channels, one tap after the other. With kInside none of
+/// the taps' pixels is beside the line.
+template <int kCount, bool kWhole, bool kInside>
 void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
+  const ptrdiff_t first = x * w.stride[2] - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
   for_lines(row, [&](const uint8_t* line, const float* filter) __attribute__((always_inline)) {
     for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx) {
       const Vec weight = load(filter + kx * static_cast<ptrdiff_t>(kPanel) + v);
+      const ptrdiff_t tap = first + kx * w.dilation[2];
+      const uint8_t* const from = line != nullptr ? line + tap * c : row.outside;
+      const ptrdiff_t step = line != nullptr ? w.stride[2] * c : 0;
 #pragma GCC unroll 8
       for (int i = 0; i < kCount; ++i) {
-        const ptrdiff_t at = (x + i) * w.stride[2] - w.padding[2] + kx * w.dilation[2];
-        sums[i] =
-            fma(get<kWhole>(row, line != nullptr ? row.pixel(line, at) : row.outside, v), weight, sums[i]);
+        const ptrdiff_t at = tap + i * w.stride[2];
+        const bool inside = kInside || line == nullptr || (at >= 0 && at < w.in[2]);
+        sums[i] = fma(get<kWhole>(row, inside ? from + i * step : row.outside, v), weight, sums[i]);
       }
     }
   });
+}
+template <int kCount, bool kWhole>
+TORCHETTE_INLINE void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
+  const Window& w = *row.window;
+  const ptrdiff_t first = x * w.stride[2] - w.padding[2];
+  const ptrdiff_t last = first + (kCount - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
+  if (kCount > 1 && first >= 0 && last < w.in[2])
+    depthwise_taps<kCount, kWhole, true>(row, x, v, sums);
+  else
+    depthwise_taps<kCount, kWhole, false>(row, x, v, sums);
 }
 
 /// The same for windows that move by one pixel and are kTaps wide: each pixel is read once for all of them.
@@ -459,8 +478,16 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
                                       channel,
                                       left < kPanel ? left : kPanel,
                                       outside};
-            left >= kPanel ? depthwise_row<kNeighbours, true>(row, above)
-                           : depthwise_row<1, false>(row, above);
+            // A panel that is not whole is read as one where what follows its channels is the image, too.
+            const auto reaches = [&](ptrdiff_t at, int d) {
+              const ptrdiff_t to = at + (w.kernel[d] - 1) * w.dilation[d];
+              return to < w.in[d] ? to : w.in[d] - 1;
+            };
+            const ptrdiff_t line = reaches(row.z, 0) * w.in[1] + reaches(row.y, 1);
+            const bool is_last = r / rows_of_image + 1 == w.batch && line + 1 >= w.in[0] * w.in[1];
+            const bool whole =
+                left >= kPanel || (!is_last && static_cast<size_t>(w.in[2]) * w.channels >= kPanel);
+            whole ? depthwise_row<kNeighbours, true>(row, above) : depthwise_row<1, false>(row, above);
           }
         }
       });

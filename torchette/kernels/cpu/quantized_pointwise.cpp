@@ -36,6 +36,63 @@ struct Bytes {
         zero(static_cast<float>(t.scalar_type() == ScalarType::Char ? zero_point : zero_point - 128)) {}
 };
 
+// Bytes of a table by the bytes of a tensor.
+#if defined(__AVX512F__) && !defined(__clang__)
+#define TORCHETTE_TWO_LOOKUPS 1
+/// Two instructions look in a half of the table each.
+__attribute__((target("avx512vbmi"))) size_t look_up_wide(const uint8_t* from, const uint8_t* table,
+                                                          uint8_t* to, size_t n) {
+  const __m512i a = _mm512_loadu_si512(table), b = _mm512_loadu_si512(table + 64);
+  const __m512i c = _mm512_loadu_si512(table + 128), d = _mm512_loadu_si512(table + 192);
+  size_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const __m512i x = _mm512_loadu_si512(from + i);
+    const __m512i low = _mm512_permutex2var_epi8(a, x, b), high = _mm512_permutex2var_epi8(c, x, d);
+    _mm512_storeu_si512(to + i, _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), low, high));
+  }
+  return i;
+}
+#endif
+#if defined(__AVX2__)
+/// A sixteenth of the table at a time: of indices beyond it the shuffle makes zeros.
+size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n) {
+#ifdef TORCHETTE_TWO_LOOKUPS
+  if (__builtin_cpu_supports("avx512vbmi")) return look_up_wide(from, table, to, n);
+#endif
+  size_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    __m256i found = _mm256_setzero_si256();
+    for (int part = 0; part < 16; ++part) {
+      const __m256i values =
+          _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table + 16 * part)));
+      const __m256i above = _mm256_xor_si256(x, _mm256_set1_epi8(static_cast<char>(16 * part)));
+      const __m256i place = _mm256_adds_epu8(above, _mm256_set1_epi8(0x70));
+      found = _mm256_or_si256(found, _mm256_shuffle_epi8(values, place));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), found);
+  }
+  return i;
+}
+#elif defined(__aarch64__)
+/// A quarter of the table at a time: indices beyond it leave what was found.
+size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n) {
+  uint8x16x4_t parts[4];
+  for (int part = 0; part < 4; ++part) parts[part] = vld1q_u8_x4(table + 64 * part);
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const uint8x16_t x = vld1q_u8(from + i);
+    uint8x16_t found = vqtbl4q_u8(parts[0], x);
+    for (int part = 1; part < 4; ++part)
+      found = vqtbx4q_u8(found, parts[part], vsubq_u8(x, vdupq_n_u8(static_cast<uint8_t>(64 * part))));
+    vst1q_u8(to + i, found);
+  }
+  return i;
+}
+#else
+size_t look_up(const uint8_t*, const uint8_t*, uint8_t*, size_t) { return 0; }
+#endif
+
 }  // namespace
 
 static Error quantize_out(Context& context, const Tensor& input, double scale, int64_t zero, int64_t low,
@@ -96,7 +153,8 @@ static Error lookup_out(Context& context, const Tensor& input, const Tensor& tab
   const auto* const values = static_cast<const uint8_t*>(table.const_data_ptr());
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   for_blocks(context, static_cast<size_t>(input.numel()), [&](size_t first, size_t count) {
-    for (size_t i = first; i < first + count; ++i) to[i] = values[from[i]];
+    size_t i = first + look_up(from + first, values, to + first, count);
+    for (; i < first + count; ++i) to[i] = values[from[i]];
   });
   return Error::Ok;
 }
