@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::quantize, cpu::dequantize, cpu::lookup, cpu::quantized_add:
+// cpu::quantize, cpu::dequantize, cpu::lookup, cpu::quantized_add, cpu::quantized_mul:
 // torchette/backends/cpu/operators/quantized.py.
 #include "torchette/kernels/cpu/quantized.h"
 
@@ -192,10 +192,60 @@ static Error quantized_add_out(Context& context, const Tensor& a, const Tensor& 
   return Error::Ok;
 }
 
+static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& b, double a_scale,
+                               int64_t a_zero, double b_scale, int64_t b_zero, double scale, int64_t zero,
+                               int64_t low, int64_t high, Tensor& out) {
+  constexpr const char* kName = "quantized_mul";
+  TORCHETTE_TRY(check_bytes(kName, a, "a"));
+  TORCHETTE_TRY(check_bytes(kName, b, "b"));
+  const auto rank = static_cast<size_t>(a.dim());
+  bool fits = a.dim() == b.dim() && rank > 0 && a.scalar_type() == b.scalar_type();
+  for (size_t d = 0; fits && d < rank; ++d) fits = b.sizes()[d] == a.sizes()[d] || b.sizes()[d] == 1;
+  TORCHETTE_CHECK(fits, InvalidArgument, "%s: b of %d dimensions is not broadcast to a of %d", kName,
+                  static_cast<int>(b.dim()), static_cast<int>(a.dim()));
+  TORCHETTE_CHECK(
+      in_range(a.scalar_type(), a_zero, a_zero) && in_range(a.scalar_type(), b_zero, b_zero) && scale > 0,
+      InvalidArgument, "%s: a_zero %lld, b_zero %lld, scale %g", kName, static_cast<long long>(a_zero),
+      static_cast<long long>(b_zero), scale);
+  TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
+  const Bytes left(a, a_zero), right(b, b_zero);
+  const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
+  const Vec lowest = broadcast(static_cast<float>(low - zero)),
+            most = broadcast(static_cast<float>(high - zero));
+  const auto inverse = static_cast<float>(1.0 / scale);
+  auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
+  const auto length = static_cast<size_t>(a.sizes()[rank - 1]);
+  const bool one = b.sizes()[rank - 1] == 1;  // for the whole row
+  const size_t rows = length == 0 ? 0 : static_cast<size_t>(a.numel()) / length;
+  context.parallel_for(rows, least_items(length * kWork), [&](size_t begin, size_t end, size_t) {
+    for (size_t r = begin; r < end; ++r) {
+      size_t rest = r, offset = 0, step = static_cast<size_t>(b.sizes()[rank - 1]);
+      for (size_t d = rank - 1; d-- > 0;) {
+        const auto size = static_cast<size_t>(a.sizes()[d]), own = static_cast<size_t>(b.sizes()[d]);
+        offset += own == 1 ? 0 : rest % size * step;
+        rest /= size;
+        step *= own;
+      }
+      const uint8_t* const x = left.data + r * length;
+      const uint8_t* const y = right.data + offset;
+      const Vec all = broadcast(
+          one ? (static_cast<float>(static_cast<int8_t>(*y ^ right.flip)) - right.zero) * right_scale : 0.0f);
+      for (size_t i = 0; i < length; i += kLanes) {
+        const size_t n = length - i < kLanes ? length - i : kLanes;
+        const Vec p = (floats_of(x + i, left.flip, n) - left.zero) * left_scale;
+        const Vec q = one ? all : (floats_of(y + i, right.flip, n) - right.zero) * right_scale;
+        put_bytes(p * q * inverse, lowest, most, static_cast<int32_t>(zero), n, to + r * length + i);
+      }
+    }
+  });
+  return Error::Ok;
+}
+
 TORCHETTE_KERNELS(quantized_pointwise, TORCHETTE_KERNEL("cpu::quantize.out", quantize_out),
                   TORCHETTE_KERNEL("cpu::dequantize.out", dequantize_out),
                   TORCHETTE_KERNEL("cpu::lookup.out", lookup_out),
-                  TORCHETTE_KERNEL("cpu::quantized_add.out", quantized_add_out))
+                  TORCHETTE_KERNEL("cpu::quantized_add.out", quantized_add_out),
+                  TORCHETTE_KERNEL("cpu::quantized_mul.out", quantized_mul_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

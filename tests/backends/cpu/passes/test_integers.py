@@ -114,6 +114,29 @@ def test_a_network_gives_what_the_graph_gives() -> None:
         assert (result - expected).abs().max() <= 0.02 * expected.abs().max()
 
 
+def test_squeeze_and_excitation() -> None:
+    class Excite(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.squeeze, self.excite = (
+                nn.Conv2d(3, 20, 3),
+                nn.Conv2d(20, 8, 1),
+                nn.Conv2d(8, 20, 1),
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.before(x)
+            y = torch.relu(self.squeeze(x.mean([2, 3], keepdim=True)))
+            return x * nn.functional.hardsigmoid(self.excite(y))
+
+    torch.manual_seed(3)
+    x = torch.randn(1, 3, 12, 12)
+    graph = quantized(Excite(), x)
+    found = operators(graph, x)
+    assert found["quantized_mul"] == 1 and "mul" not in found and "chain" not in found, found
+    check(graph, x)
+
+
 def test_bits_do_not_depend_on_threads() -> None:
     x = torch.randn(1, 3, 160, 160)
     program = Runtime.get().load_program(bytes(torchette.compile(quantized(Block(), x), (x,))))

@@ -219,3 +219,25 @@ def quantized_add(
     """quantize(dequantize(a) + dequantize(b)), of int8 or uint8 of the same sizes and type."""
     total = _aten.add.Tensor(dequantize(a, a_scale, a_zero), dequantize(b, b_scale, b_zero))
     return quantize(total, scale, zero, low, high, a.dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_mul(Tensor a, Tensor b, float a_scale, int a_zero, float b_scale, int b_zero, float scale, int zero, "
+    "int low, int high) -> Tensor",
+)
+def quantized_mul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: float,
+    a_zero: int,
+    b_scale: float,
+    b_zero: int,
+    scale: float,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """quantize(dequantize(a) dequantize(b)), of int8 or uint8 of the same type; `b` has a's sizes, or 1 where it is broadcast."""
+    product = _aten.mul.Tensor(dequantize(a, a_scale, a_zero), dequantize(b, b_scale, b_zero))
+    return quantize(product, scale, zero, low, high, a.dtype)

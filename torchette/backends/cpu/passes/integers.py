@@ -20,7 +20,7 @@ from torchette.backends.cpu.passes.convolutions import each, only_result
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
 from torchette.exir import ops
 from torchette.exir.delegation.delegate import reject
-from torchette.exir.graph import TURNS, call, calls, fake_mode, note, replace, same_shape
+from torchette.exir.graph import TURNS, call, calls, fake_mode, note, replace, same_shape, same_size
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 
 aten = torch.ops.aten
@@ -367,11 +367,25 @@ class _Placer:
             return None
         if not same_shape(a.node.meta["val"].shape, b.node.meta["val"].shape):
             return None
+        return self._of_two(node, cpu.quantized_add.default, a, b, scheme)
+
+    def multiply(self, node: Node, scheme: Scheme) -> Node | None:
+        """The product of two dequantized tensors, of which one may be broadcast."""
+        found = [self.source(x) for x in node.args[:2]]
+        shape = node.meta["val"].shape
+        for a, b in (found, found[::-1]):
+            if a is None or b is None or not same_shape(a.node.meta["val"].shape, shape):
+                continue
+            sizes = b.node.meta["val"].shape
+            if len(sizes) == len(shape) > 0 and all(same_size(size, 1) or same_size(size, whole) for size, whole in zip(sizes, shape, strict=True)):  # fmt: skip
+                return self._of_two(node, cpu.quantized_mul.default, a, b, scheme)
+        return None
+
+    def _of_two(self, node: Node, target: Any, a: Quantized, b: Quantized, scheme: Scheme) -> Node | None:
         if not a.scheme.dtype == b.scheme.dtype == scheme.dtype:
             return None
         args = (a.node, b.node, *a.scheme[:2], *b.scheme[:2], *scheme[:4])
-        val = node.meta["val"].to(scheme.dtype)
-        return call(node, cpu.quantized_add.default, args, val=val, like=node)
+        return call(node, target, args, val=node.meta["val"].to(scheme.dtype), like=node)
 
 
 _RULES: dict[Any, Callable[[_Placer, Node, Scheme], Node | None]] = {
@@ -380,6 +394,7 @@ _RULES: dict[Any, Callable[[_Placer, Node, Scheme], Node | None]] = {
     aten.addmm.default: _Placer.linear,
     aten.convolution.default: _Placer.convolution,
     aten.add.Tensor: _Placer.add,
+    aten.mul.Tensor: _Placer.multiply,
 }
 
 

@@ -373,7 +373,7 @@ _RULES: dict[Any, Callable[[_Mover, Node], None]] = {
     aten.split_copy.Tensor: _split, aten.argmax.default: _arg_reduce, aten.argmin.default: _arg_reduce,
     aten.constant_pad_nd.default: _pad, aten.slice_scatter.default: _slice_scatter,
     cpu.quantize.default: _one_operand, cpu.dequantize.default: _one_operand, cpu.lookup.default: _one_operand,
-    cpu.quantized_add.default: _pointwise,
+    cpu.quantized_add.default: _pointwise, cpu.quantized_mul.default: _pointwise,
     aten.view_copy.default: _reshape, aten.unsqueeze_copy.default: _reshape, aten.squeeze_copy.dims: _reshape,
     aten.squeeze_copy.dim: _reshape, aten.clone.default: _pointwise,
 }  # fmt: skip
