@@ -10,6 +10,7 @@ import html
 import json
 import os
 import re
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from torchette.devtools.profile import Operation
 from torchette.devtools.report.contents import contents
 from torchette.format import pte
 
-_PAGE = Path(__file__).parent / "page"
+_HERE = Path(__file__).parent
+# A folder in a checkout, packed where it is installed.
+_PAGE = _HERE / "page" if (_HERE / "page").is_dir() else zipfile.Path(_HERE / "page.zip")
 _SCRIPTS = ("program.js", "layout.js", "graph.js", "views.js", "app.js")
 
 
