@@ -465,12 +465,12 @@ def _quantized(
     graph = pt2e.quantize(
         program.module(),
         list(quantizer) if isinstance(quantizer, (list, tuple)) else [quantizer],
-        [(args, kwargs)] if calibration is None else map(_as_arguments, calibration),
+        [(args, kwargs)] if calibration is None else map(as_arguments, calibration),
     )
     return capture(graph, args, kwargs, given[3], name)
 
 
-def _as_arguments(given: Any) -> tuple[tuple, dict[str, Any]]:
+def as_arguments(given: Any) -> tuple[tuple, dict[str, Any]]:
     """(args, kwargs) of a tuple of arguments, a dict of named ones, or a single one."""
     if isinstance(given, Mapping):
         return (), dict(given)
