@@ -14,6 +14,7 @@ class Progress:
         return self
 
     def __call__(self, stage: str, name: str) -> None:
+        """Shows a step in place of the one before."""
         if sys.stderr.isatty():
             print(f"\r\033[K  …  {stage}: {name}", end="", file=sys.stderr, flush=True)
 

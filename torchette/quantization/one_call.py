@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -226,49 +226,62 @@ def _kept(point: Point, limits: _Limits) -> str:
 # ---- the choice ----
 
 
-def _order(layers: Sequence[Layer], by_time: bool) -> list[str]:
-    """The names, those that gain most for their noise first, then those that gain nothing; what is between layers comes
-    before the first one that is noisier."""
+class _Order(NamedTuple):
+    """Layers in the order in which they get integers, and how many of the first ones gain by it."""
+
+    names: list[str]
+    gaining: int
+
+
+def _order(layers: Sequence[Layer], by_time: bool) -> _Order:
+    """Those that gain most for their noise first, then those that gain nothing; what is between layers comes before the
+    first one that is noisier."""
 
     def key(layer: Layer) -> tuple[bool, float]:
-        before, after = (
-            (layer.float_us, layer.integer_us) if by_time else (layer.float_bytes, layer.integer_bytes)
-        )
-        gain = 0.0 if before is None or after is None else before - after
+        gain = _gain(layer, by_time)
         return gain <= 0, _noise(layer) / gain if gain > 0 else _noise(layer)
 
     ordered = sorted((layer for layer in layers if layer.name != BETWEEN), key=key)
     for between in (layer for layer in layers if layer.name == BETWEEN):
         noisier = (i for i, layer in enumerate(ordered) if _noise(layer) > _noise(between))
         ordered.insert(next(noisier, len(ordered)), between)
-    return [layer.name for layer in ordered]
+    gaining = (i + 1 for i, layer in enumerate(ordered) if _gain(layer, by_time) > 0)
+    return _Order([layer.name for layer in ordered], max(gaining, default=len(ordered)))
+
+
+def _gain(layer: Layer, by_time: bool) -> float:
+    """Microseconds or bytes that integers save; 0 where that is not known."""
+    before = layer.float_us if by_time else layer.float_bytes
+    after = layer.integer_us if by_time else layer.integer_bytes
+    return 0.0 if before is None or after is None else before - after
 
 
 def _noise(layer: Layer) -> float:
     return math.inf if math.isnan(layer.sqnr) else 10 ** (-layer.sqnr / 10)
 
 
-def _search(work: _Work, order: Sequence[str], limits: _Limits) -> int | None:
+def _search(work: _Work, order: _Order, limits: _Limits) -> int | None:
     """How many of the first layers get integers; None where no number of them keeps the limits."""
 
     def keeps(count: int, only: _Limits = limits) -> bool:
-        return only.keeps(work.point(order, count), plain)
+        return only.keeps(work.point(order.names, count), plain)
 
-    plain = work.point(order, 0).score
-    last = len(order)
-    work.point(order, last)
+    plain = work.point(order.names, 0).score
+    last = len(order.names)
+    work.point(order.names, last)
     if limits.are_none:
         return last
     if limits.drop is not None:
+        of_drop = replace(limits, ms=None, mb=None)
+        if limits.ms is not None:
+            work.point(order.names, order.gaining)
         least, most = 0, last  # the longest beginning whose drop is allowed
-        of_drop = _Limits(limits.drop, limits.is_relative, None, None)
         while least < most:
             middle = (least + most + 1) // 2
             least, most = (middle, most) if keeps(middle, of_drop) else (least, middle - 1)
-        good = [count for count in work.points if count and keeps(count)]
-        return max(good, default=None)
-    least, most = 0, last  # the shortest beginning that is fast and small enough
-    while least < most:
+        return max((count for count in work.points if count and keeps(count)), default=None)
+    least, most = 0, order.gaining if keeps(order.gaining) else last
+    while least < most:  # the shortest beginning that is fast and small enough
         middle = (least + most) // 2
         least, most = (least, middle) if keeps(middle) else (middle + 1, most)
     return min((count for count in work.points if keeps(count)), default=None)
@@ -282,7 +295,7 @@ class _Work:
     """A model while it is quantized, and what was measured of it."""
 
     model: nn.Module
-    calls: list[Call]
+    calls: Sequence[Call]
     recipe: recipes.Recipe
     program: Any
     layers: Mapping[str, str]
