@@ -52,6 +52,28 @@ class _Uneven(nn.Module):
         return self.last(self.first(x)) + self.even(x)
 
 
+class _Sign(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 2)
+
+    def forward(self, x):
+        return self.linear(x) > 0
+
+
+class _Running(nn.Module):
+    """Adds up what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 2)
+        self.register_buffer("sum", torch.zeros(1, 64))
+
+    def forward(self, x):
+        self.sum.add_(x)
+        return self.linear(self.sum)
+
+
 def _images(count: int = 8) -> list[torch.Tensor]:
     return list(torch.randn(count, 1, 1, 8, 8, generator=torch.Generator().manual_seed(1)))
 
@@ -104,6 +126,16 @@ def test_sizes_that_vary() -> None:
     quantized, _ = torchette.quantize(model, rows, dynamic_shapes=shapes)
     compiled = torchette.compile(quantized, (rows[0],), dynamic_shapes=shapes)
     assert [compiled(x).shape for x in rows] == [(4, 4), (9, 4)]
+
+
+def test_buffers_of_the_given_model_stay() -> None:
+    model = _Running().eval()
+    quantized, _ = torchette.quantize(model, _rows(4), "int8-weight-only")
+    assert not model.sum.any()
+    compiled = torchette.compile(quantized, (_rows()[0],))
+    first, second = (compiled(_rows()[0]) for _ in range(2))
+    bias = model.linear.bias.detach()
+    torch.testing.assert_close(second - bias, 2 * (first - bias))
 
 
 def test_layers_that_lose_too_much_stay_in_float32() -> None:
@@ -167,6 +199,7 @@ def test_limits_that_cannot_be_kept() -> None:
         ({"max_mb": float("nan")}, InputError, "max_mb is nan"),
         ({"model": torch.relu}, InputTypeError, "expected a torch.nn.Module"),
         ({"model": nn.Sequential(nn.Linear(64, 2), nn.Dropout()).train()}, TrainModeError, "training mode"),
+        ({"model": _Sign().eval()}, InputError, "no tensor of floats"),
         ({"model": nn.ReLU().eval()}, QuantizationError, "fits no layer of ReLU"),
     ],
 )
@@ -194,3 +227,5 @@ def test_the_table_says_what_is_not_better() -> None:
         assert text in str(table) and text in page
     bits = [layer.bits for layer in table.choosing(worse, 4).layers]
     assert bits == [4, 32]
+    points = table.to_dict()["points"]
+    assert [point["sqnr"] for point in points] == [None, 30.0, 31.0]

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import dataclasses
 import re
 import time
 from pathlib import Path
@@ -226,7 +225,7 @@ def _compile(options: argparse.Namespace) -> int:
         "seconds": round(time.perf_counter() - start, 3),
     }
     if table is not None:
-        facts["quantization"] = dataclasses.asdict(table)
+        facts["quantization"] = table.to_dict()
     equal = True
     if options.check:
         equal, facts["largest_difference"] = _compare(model, found.model, example)

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from torchette import notebook
 from torchette.devtools.inspect import Table
@@ -100,9 +102,9 @@ class QuantizationTable:
         )
 
     @property
-    def chosen(self) -> Point:
-        """The model that was returned."""
-        return next(point for point in self.points if point.chosen)
+    def chosen(self) -> Point | None:
+        """The model that was returned; None in the table of an error."""
+        return next((point for point in self.points if point.chosen), None)
 
     def choosing(self, chosen: Point, bits: int) -> QuantizationTable:
         """The same table, with the point that was chosen."""
@@ -124,6 +126,14 @@ class QuantizationTable:
             text = ", ".join(f"{it.name} ({it.integer_us:.3g} µs, float32 {it.float_us:.3g})" for it in slow)
             found.append(f"layers that are not faster alone, with what turns floats into integers: {text}")
         return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values; None for numbers that are not finite."""
+
+        def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in pairs}
+
+        return asdict(self, dict_factory=plain)
 
     def tables(self) -> Iterator[Table]:
         """Layers; then models."""
