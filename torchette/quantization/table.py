@@ -12,6 +12,8 @@ from typing import Any
 from torchette import notebook
 from torchette.devtools.inspect import Table
 
+_NAMED = 5  # layers, in a remark
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -48,7 +50,8 @@ class Point:
     Attributes:
         layers: the names of those with integers.
         sqnr: decibels of its output against the float32 model's.
-        milliseconds: of a call, the median.
+        milliseconds: of a call: float32's, times the ratio of both when they take turns, so that what else the machine does
+            counts for neither.
         megabytes: of the file, 10^6 bytes.
         score: what the metric gave; None where there is none.
         drop: how much less that is than float32's.
@@ -123,8 +126,14 @@ class QuantizationTable:
                 f"integers are not faster here: {last.milliseconds:.3g} ms, float32 {first.milliseconds:.3g} ms"
             )
         if slow:
-            text = ", ".join(f"{it.name} ({it.integer_us:.3g} µs, float32 {it.float_us:.3g})" for it in slow)
-            found.append(f"layers that are not faster alone, with what turns floats into integers: {text}")
+            slow.sort(key=lambda it: it.float_us - it.integer_us)  # type: ignore[operator]
+            text = ", ".join(
+                f"{it.name} ({it.integer_us:.0f} µs, float32 {it.float_us:.0f})" for it in slow[:_NAMED]
+            )
+            more = f", and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
+            found.append(
+                f"layers that are not faster alone, with what turns floats into integers: {text}{more}"
+            )
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,7 +152,7 @@ class QuantizationTable:
                 it.kind,
                 it.bits,
                 f"{it.sqnr:.1f}",
-                *("-" if us is None else f"{us:.3g}" for us in (it.float_us, it.integer_us)),
+                *("-" if us is None else f"{us:.1f}" for us in (it.float_us, it.integer_us)),
                 *("-" if count is None else count for count in (it.float_bytes, it.integer_bytes)),
             )
             for it in self.layers
