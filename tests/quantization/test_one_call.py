@@ -61,6 +61,17 @@ class _Sign(nn.Module):
         return self.linear(x) > 0
 
 
+class _Two(nn.Module):
+    """Two outputs of different size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.small = nn.Linear(64, 16), nn.Linear(64, 2)
+
+    def forward(self, x):
+        return {"large": 1e6 * self.large(x), "small": self.small(x)}
+
+
 class _Running(nn.Module):
     """Adds up what it was given."""
 
@@ -126,6 +137,11 @@ def test_sizes_that_vary() -> None:
     quantized, _ = torchette.quantize(model, rows, dynamic_shapes=shapes)
     compiled = torchette.compile(quantized, (rows[0],), dynamic_shapes=shapes)
     assert [compiled(x).shape for x in rows] == [(4, 4), (9, 4)]
+
+
+def test_the_worst_output_counts() -> None:
+    _, table = torchette.quantize(_Two().eval(), _rows(), "int8-weight-only")
+    assert all(20 < layer.sqnr < 80 for layer in table.layers)
 
 
 def test_buffers_of_the_given_model_stay() -> None:

@@ -52,8 +52,8 @@ def quantize(
 
     Without a limit, all layers that the recipe fits get integers. With one, each layer gets them or stays in float32:
 
-    1. Each layer is quantized alone. The signal-to-noise ratio of the network's output, on the first 32 inputs, says what
-       it costs. The layer is also compiled alone, in floats and in integers, and both are timed in turns.
+    1. Each layer is quantized alone. The signal-to-noise ratio of the network's output, the worst one of several, on the
+       first 32 inputs, says what it costs. The layer is also compiled alone, in floats and in integers, and both are timed in turns.
     2. Layers are put in order of noise for each byte that is saved, or for each microsecond where `max_ms` is given. The
        choices are the beginnings of this list.
     3. Choices are compiled as a whole and measured, about as many as the logarithm of their number. With `max_drop` the
@@ -311,7 +311,7 @@ class _Work:
         self._alone: dict[Any, tuple[float, float, int, int]] = {}
         eager = copy.deepcopy(self.model)  # a call may change buffers
         self._inputs = self._inputs_of_layers(eager)
-        self._expected = [_first(eager(*args, **kwargs)) for args, kwargs in self.calls]
+        self._expected = [_floats(eager(*args, **kwargs)) for args, kwargs in self.calls]
         self._plain: tuple[CompiledModel, Tensor | None] | None = None
         self._float_ms = 0.0
 
@@ -339,8 +339,8 @@ class _Work:
     def agreement(self, model: Callable[..., Any]) -> Tensor:
         """The metric that there is without one: for each row, or each input, how well it gives what float32 gives."""
         found = []
-        for (args, kwargs), expected in zip(self.calls, self._expected, strict=True):
-            given = _first(model(*args, **kwargs))
+        for (args, kwargs), (expected, *_) in zip(self.calls, self._expected, strict=True):
+            given = _floats(model(*args, **kwargs))[0]
             if expected.dim() == 2 and expected.shape[1] >= 2:
                 found.append((given.argmax(1) == expected.argmax(1)).double())
             else:
@@ -368,13 +368,14 @@ class _Work:
         return replace(point, score=score, drop=drop, interval=interval)
 
     def _sqnr(self, model: Callable[..., Any]) -> float:
-        pairs = [
-            (expected, _first(model(*args, **kwargs)))
-            for (args, kwargs), expected in zip(self.calls[:_LOOKED_AT], self._expected, strict=False)
-        ]
-        expected, given = (torch.cat([it.double().flatten() for it in side]).numpy() for side in zip(*pairs))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(signal_to_noise(expected, given))
+        """Of the output that has the lowest."""
+        given = [_floats(model(*args, **kwargs)) for args, kwargs in self.calls[:_LOOKED_AT]]
+        ratios = []
+        for sides in zip(zip(*self._expected[:_LOOKED_AT]), zip(*given)):
+            left, right = (torch.cat([it.double().flatten() for it in side]).numpy() for side in sides)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratios.append(math.inf if (left == right).all() else float(signal_to_noise(left, right)))
+        return min(ratios)
 
     def _inputs_of_layers(self, model: nn.Module) -> dict[str, Tensor]:
         """What each layer is given when the model runs on the first input."""
@@ -422,12 +423,13 @@ def _module(model: nn.Module, name: str) -> nn.Module | None:
     return part if isinstance(part, (nn.Linear, nn.modules.conv._ConvNd)) else None
 
 
-def _first(outputs: Any) -> Tensor:
-    """The first tensor of floats that a model gives."""
-    for it in pytree.tree_leaves(outputs):
-        if isinstance(it, Tensor) and it.is_floating_point():
-            return it.detach()
-    raise InputError("the model gives no tensor of floats to compare", hints=["return its logits, too"])
+def _floats(outputs: Any) -> list[Tensor]:
+    """The tensors of floats that a model gives."""
+    leaves = pytree.tree_leaves(outputs)
+    found = [it.detach() for it in leaves if isinstance(it, Tensor) and it.is_floating_point()]
+    if not found:
+        raise InputError("the model gives no tensor of floats to compare", hints=["return its logits, too"])
+    return found
 
 
 def _in_turns(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:

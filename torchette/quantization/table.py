@@ -38,6 +38,11 @@ class Layer:
     integer_bytes: int | None = None
 
     @property
+    def title(self) -> str:
+        """Its name, for people."""
+        return self.name or "(no layer)"
+
+    @property
     def is_slower(self) -> bool:
         """Whether integers take as long as floats here, or longer."""
         return None not in (self.float_us, self.integer_us) and self.integer_us >= self.float_us  # type: ignore[operator]
@@ -128,7 +133,7 @@ class QuantizationTable:
         if slow:
             slow.sort(key=lambda it: it.float_us - it.integer_us)  # type: ignore[operator]
             text = ", ".join(
-                f"{it.name} ({it.integer_us:.0f} µs, float32 {it.float_us:.0f})" for it in slow[:_NAMED]
+                f"{it.title} ({it.integer_us:.0f} µs, float32 {it.float_us:.0f})" for it in slow[:_NAMED]
             )
             more = f", and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
             found.append(
@@ -148,7 +153,7 @@ class QuantizationTable:
         """Layers; then models."""
         rows: list[tuple] = [
             (
-                it.name or "(no layer)",
+                it.title,
                 it.kind,
                 it.bits,
                 f"{it.sqnr:.1f}",
