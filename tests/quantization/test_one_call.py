@@ -14,7 +14,7 @@ from torch import nn
 
 import torchette
 from torchette.errors import InputError, InputTypeError, QuantizationError, TrainModeError
-from torchette.quantization import RECIPES
+from torchette.quantization import RECIPES, one_call
 from torchette.quantization.table import Layer, Point, QuantizationTable
 
 pytest.importorskip("torchao")
@@ -225,6 +225,56 @@ def test_mistakes_are_named(change: dict[str, Any], kind: type[Exception], messa
         torchette.quantize(**given)
     assert message in caught.value.message  # type: ignore[attr-defined]
     assert kind is TrainModeError or kind is InputTypeError or caught.value.hints  # type: ignore[attr-defined]
+
+
+# ---- the choice, on figures that are given ----
+
+MS, DROPS = (10.0, 6.0, 4.0, 5.0, 9.0), (0.0, 0.1, 0.2, 0.3, 0.4)  # by how many layers have integers
+
+
+class _Given:
+    """Points that need no measuring."""
+
+    def __init__(self) -> None:
+        self.points: dict[int, Point] = {}
+
+    def point(self, names: list[str], count: int) -> Point:
+        score, mb = 1 - DROPS[count], 1.0 - count / 5
+        self.points[count] = Point(tuple(names[:count]), 90.0 - count, MS[count], mb, score, DROPS[count])
+        return self.points[count]
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        ({}, 4),
+        ({"max_drop": 0.35}, 3),
+        ({"max_drop": "35%"}, 3),
+        ({"max_drop": 0.05}, None),
+        ({"ms": 4.5}, 2),
+        ({"ms": 9.5}, 1),
+        ({"ms": 3.0}, None),
+        ({"mb": 0.45}, 3),
+        ({"ms": 5.5, "mb": 0.45}, 3),
+        ({"max_drop": 0.35, "ms": 4.5}, 2),
+        ({"max_drop": 0.15, "ms": 4.5}, None),
+    ],
+)
+def test_how_many_layers_get_integers(limits: dict[str, Any], count: int | None) -> None:
+    given = one_call._Limits.of(**({"max_drop": None, "ms": None, "mb": None} | limits))
+    order = one_call._Order(["a", "b", "c", "d"], gaining=2)
+    assert one_call._search(_Given(), order, given) == count  # type: ignore[arg-type]
+
+
+def test_what_gains_most_for_its_noise_comes_first() -> None:
+    layers = [
+        Layer("slow", "Linear", 32, 60.0, 1.0, 2.0, 100, 90),
+        Layer("loud", "Linear", 32, 20.0, 9.0, 8.0, 900, 500),
+        Layer("quiet", "Linear", 32, 50.0, 9.0, 8.0, 900, 500),
+        Layer("", "add", 32, 40.0),
+    ]
+    assert one_call._order(layers, by_time=True) == (["quiet", "", "loud", "slow"], 3)
+    assert one_call._order(layers, by_time=False) == (["quiet", "slow", "", "loud"], 4)
 
 
 def test_the_table_says_what_is_not_better() -> None:
