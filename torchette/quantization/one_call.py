@@ -10,6 +10,7 @@ import gc
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from torch.utils import _pytree as pytree
 from torchette._compile import CompiledModel, as_arguments, compile
 from torchette.capture import capture
 from torchette.devtools.inspector.comparison import signal_to_noise
-from torchette.errors import InputError, InputTypeError, QuantizationError
+from torchette.errors import DelegationWarning, InputError, InputTypeError, QuantizationError
 from torchette.progress import Progress
 from torchette.quantization import recipes
 from torchette.quantization.recipes import BETWEEN, Call
@@ -351,7 +352,7 @@ class _Work:
     def _measured(self, chosen: tuple[str, ...]) -> Point:
         args, kwargs = self.calls[0]
         source = self.quantized(chosen) if chosen else self.model
-        model = compile(source, args, kwargs, self.dynamic_shapes, backend=self.backend)
+        model = self._compiled(source, args, kwargs, self.dynamic_shapes)
         scores = None if self.metric is None else _scores(self.metric, model)
         if self._plain is None:
             self._plain = model, scores
@@ -366,6 +367,12 @@ class _Work:
         score, drop = scores.mean().item(), (plain_scores.mean() - scores.mean()).item()
         interval = _interval(plain_scores - scores) if 1 < len(scores) == len(plain_scores) else None
         return replace(point, score=score, drop=drop, interval=interval)
+
+    def _compiled(self, model: nn.Module, *given: Any) -> CompiledModel:
+        with warnings.catch_warnings():
+            # who compiles what was chosen is told then
+            warnings.simplefilter("ignore", DelegationWarning)
+            return compile(model, *given, backend=self.backend)
 
     def _sqnr(self, model: Callable[..., Any]) -> float:
         """Of the output that has the lowest."""
@@ -405,9 +412,7 @@ class _Work:
             program = capture(part, (x,), {}, None, "forward")
             layers = recipes.layers_of(self.recipe, part, program)
             changed = recipes.apply(self.recipe, part, program, layers, set(layers), [((x,), {})])
-            models = {
-                kind: compile(it, (x,), backend=self.backend) for kind, it in (("f", part), ("i", changed))
-            }
+            models = {kind: self._compiled(it, (x,)) for kind, it in (("f", part), ("i", changed))}
             methods = {kind: model.methods["forward"].load() for kind, model in models.items()}
             runs = {kind: (lambda method=method: method.execute([x])) for kind, method in methods.items()}
             seconds = _in_turns(runs)
