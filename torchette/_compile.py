@@ -237,8 +237,8 @@ def compile(
             of `torchette.backends`; a `Partitioner`; a list of them, asked in order; or method name -> those. What a
             backend does not take, the kernels run.
         quantizer: of torchao's (`torchao.quantization.pt2e.quantizer.Quantizer`), or a list of them. The model is observed
-            on `calibration` and converted. Without a backend for it a quantized model runs correctly, but no faster: integers
-            are computed in floats.
+            on `calibration` and converted; `torchette.quantize` chooses both the quantizer and the layers.
+            Without a backend for it a quantized model runs correctly, but no faster: integers are computed in floats.
         calibration: the inputs to observe: tuples of arguments, dicts of named ones or single tensors; or, for several
             methods, method name -> those. By default the example inputs.
         constant_methods: method name -> value that the method returns.
@@ -465,12 +465,12 @@ def _quantized(
     graph = pt2e.quantize(
         program.module(),
         list(quantizer) if isinstance(quantizer, (list, tuple)) else [quantizer],
-        [(args, kwargs)] if calibration is None else map(_as_arguments, calibration),
+        [(args, kwargs)] if calibration is None else map(as_arguments, calibration),
     )
     return capture(graph, args, kwargs, given[3], name)
 
 
-def _as_arguments(given: Any) -> tuple[tuple, dict[str, Any]]:
+def as_arguments(given: Any) -> tuple[tuple, dict[str, Any]]:
     """(args, kwargs) of a tuple of arguments, a dict of named ones, or a single one."""
     if isinstance(given, Mapping):
         return (), dict(given)

@@ -99,9 +99,11 @@ class TrainModeError(ExportError, ValueError):
 
 
 class QuantizationError(CompileError, ValueError):
-    """The model's quantization is not finished, or of a kind that the compiler has not."""
+    """The model's quantization is not finished, of a kind that the compiler has not, or not within the limits; then
+    ``.table`` has what `torchette.quantize` measured."""
 
     code = "bad-quantization"
+    table: object = None
 
 
 class DialectError(CompileError, ValueError):

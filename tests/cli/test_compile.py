@@ -112,6 +112,20 @@ def test_a_quantized_model_observes_the_files(folder: Path, capsys: Capture) -> 
     assert "round" in capsys.readouterr().out  # integers are computed in floats here
 
 
+def test_layers_stay_in_float32_where_integers_lose_more(folder: Path, capsys: Capture) -> None:
+    pytest.importorskip("torchao")
+    np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))
+    given = ["compile", "model.py:Net", "--calibration", "day.npz"]
+    assert main([*given, "--quantize", "int8", "--max-drop", "0.5%"]) == 0
+    output = capsys.readouterr().out
+    assert "int8: layers" in output and "chosen" in output
+    assert main([*given, "--quantize", "int8-weight-only", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)["quantization"]
+    assert [layer["bits"] for layer in table["layers"]] == [8]
+    assert main([*given, "--quantize", "8da4w"]) == 1
+    assert "fits no layer" in capsys.readouterr().err
+
+
 def test_check_fails_where_the_results_differ(folder: Path, capsys: Capture) -> None:
     (folder / "chance.py").write_text(
         "import torch\n"
@@ -152,6 +166,8 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
             ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "none.npz"],
             "no such file: none.npz",
         ),
+        (["compile", "model.py:Net", "--max-drop", "1%"], "--max-drop goes with --quantize"),
+        (["compile", "model.py:Net", "--quantize", "int8", "--max-drop", "some"], "max_drop is 'some'"),
         (["compile", "model.py:Net", "--budget", "rom=1K"], "it has ram, flash and target"),
         (["run", "none.pte"], "none.pte"),
         (["run", "model.py"], "pte"),

@@ -196,7 +196,7 @@ def test_delegates_of_xnnpack_open(tmp_path: Path) -> None:
     """Their nodes, tensors and scales are found in the backend's own bytes; modules and lines in the call's."""
     torch = pytest.importorskip("torch")
     import torchette
-    from torchette.cli.compile import _quantizer
+    from torchette.quantization.recipes import quantizer_of
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -208,7 +208,7 @@ def test_delegates_of_xnnpack_open(tmp_path: Path) -> None:
             return self.head(self.features(x).flatten(1)).cumsum(1)
 
     model = torchette.compile(
-        Net().eval(), (torch.randn(1, 3, 8, 8),), backend="xnnpack", quantizer=_quantizer("int8")
+        Net().eval(), (torch.randn(1, 3, 8, 8),), backend="xnnpack", quantizer=quantizer_of("int8")
     )
     data = bytes(model)
     found = known(data, placements=model.delegations)
@@ -236,11 +236,11 @@ def delegated() -> bytes:
     """A file with a quantized delegate of XNNPACK."""
     torch = pytest.importorskip("torch")
     import torchette
-    from torchette.cli.compile import _quantizer
+    from torchette.quantization.recipes import quantizer_of
 
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
     return bytes(
-        torchette.compile(net, (torch.randn(2, 8),), backend="xnnpack", quantizer=_quantizer("int8"))
+        torchette.compile(net, (torch.randn(2, 8),), backend="xnnpack", quantizer=quantizer_of("int8"))
     )
 
 

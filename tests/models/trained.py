@@ -224,28 +224,17 @@ def _hybrid(trained: Trained) -> dict[str, Any]:
     return _static(trained) | {"quantizer": _quantizer().set_module_name(trained.last, None)}
 
 
-def _four_bits(trained: Trained) -> dict[str, Any]:
-    from torchao.quantization import Int8DynamicActivationIntxWeightConfig
-    from torchao.quantization.granularity import PerGroup
+def _by_torchao(name: str) -> Callable[[Trained], dict[str, Any]]:
+    """A recipe of `torchette.quantize` that needs no graph, on all linear layers that it fits."""
 
-    config = Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(32))
-    return _by_torchao(trained, config, lambda layer: layer.in_features % 32 == 0)
+    def prepared(trained: Trained) -> dict[str, Any]:
+        from torchette.quantization import recipes
 
+        recipe = recipes.recipe_named(name)
+        layers = recipes.layers_of(recipe, trained.module, None)
+        return {"module": recipes.apply(recipe, trained.module, None, layers, layers, ())}
 
-def _weights(trained: Trained) -> dict[str, Any]:
-    from torchao.quantization import IntxWeightOnlyConfig
-    from torchao.quantization.granularity import PerAxis
-
-    return _by_torchao(trained, IntxWeightOnlyConfig(torch.int8, PerAxis(0)), lambda layer: True)
-
-
-def _by_torchao(trained: Trained, config: Any, fits: Callable[[nn.Linear], bool]) -> dict[str, Any]:
-    """Torchao's `quantize_` of all linear layers that fit."""
-    from torchao.quantization import quantize_
-
-    module = copy.deepcopy(trained.module)
-    quantize_(module, config, lambda layer, name: isinstance(layer, nn.Linear) and fits(layer))
-    return {"module": module}
+    return prepared
 
 
 def _trained_in_integers(trained: Trained) -> dict[str, Any]:
@@ -269,8 +258,8 @@ RECIPES: dict[str, Callable[[Trained], dict[str, Any]]] = {
     "float32": lambda trained: {},
     "static int8": _static,
     "dynamic int8": _dynamic,
-    "8da4w": _four_bits,
-    "weight-only int8": _weights,
+    "8da4w": _by_torchao("8da4w"),
+    "weight-only int8": _by_torchao("int8-weight-only"),
     "hybrid": _hybrid,
     "QAT": _trained_in_integers,
 }

@@ -17,6 +17,7 @@ examples:
   torchette compile model.py:Net --backend xnnpack --fallback    by XNNPACK, or by our kernels if it is missing
   torchette compile model.py:Net --dynamic 0:0=batch:1..32   dimension 0 of input 0 is from 1 to 32
   torchette compile model.py:Net --backend xnnpack --quantize int8 --calibration day.npz --calibration night.npz
+  torchette compile model.py:Net --quantize int8 --calibration day.npz --max-drop 0.5%   floats where integers lose more
   torchette compile model.py:Net --data-file weights.ptd     the weights in a separate file
   torchette compile model.py:Net --strip                     without the lines of the model that are stored by default
   torchette compile model.py:Net --arena SRAM=64K --arena DRAM      hot tensors in 64 KB, the others elsewhere
@@ -28,7 +29,6 @@ from __future__ import annotations
 import argparse
 import copy
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,14 @@ from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
 from torchette.cli._console import bytes_text, note, print_json, print_values
+from torchette.progress import Progress
+from torchette.quantization import RECIPES
 
 # What equal to eager means, for float32.
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 
-# What --quantize takes.
-QUANTIZERS = ("int8", "int8-dynamic")
+# Recipes that `torchette.compile` applies itself where nothing is to be chosen; it also takes a .pt2.
+_WHOLE = ("int8", "int8-dynamic")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +79,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a dimension whose size varies, by the input's position; dimensions of one name have one size",
     )
     parser.add_argument(
-        "--quantize", choices=QUANTIZERS, help="integers for floats: 8 bits, activations static or dynamic"
+        "--quantize",
+        choices=RECIPES,
+        help="integers for floats: 8 bits, activations static (int8) or dynamic; or linear layers alone: weights of 4 bits with "
+        "dynamic activations (8da4w), or weights alone",
     )
     parser.add_argument(
         "--calibration",
@@ -85,6 +90,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         default=[],
         help="inputs to observe, .npz with one array per input (or .npy for one input); repeat for several",
+    )
+    parser.add_argument(
+        "--max-drop",
+        metavar="DROP",
+        help="leave layers in float32 so that no more is lost than this: 0.01 (absolute) or 0.5%% (of float32's score). The score "
+        "is the share of calibration inputs with float32's class, where the first output has 2 or more, else 1 - noise / signal",
     )
     parser.add_argument(
         "--data-file", metavar="FILE.ptd", type=Path, help="write the weights to this file, beside the .pte"
@@ -185,14 +196,16 @@ def _compile(options: argparse.Namespace) -> int:
     if not path.parent.is_dir():
         raise UsageError(f"no such folder: {path.parent}")
     start = time.perf_counter()
-    with _Progress() as progress:
+    quantizing, module, table = _quantization(options), found.model, None
+    if options.quantize and not quantizing:
+        module, table = _quantized(options, found.model, example)
+    with Progress() as progress:
         model = torchette.compile(
-            found.model,
+            module,
             example,
             dynamic_shapes=_dynamic_shapes(options.dynamic, found.model, example),
             backend=options.backend or "auto",
-            quantizer=_quantizer(options.quantize),
-            calibration=_calibration(options.calibration),
+            **quantizing,
             edge=_edge(options, progress),
             config=_config(options, path),
             device=_device(options),
@@ -211,12 +224,16 @@ def _compile(options: argparse.Namespace) -> int:
         "arenas": {name: model.arenas(name) for name in model.program.methods} if options.arena else {},
         "seconds": round(time.perf_counter() - start, 3),
     }
+    if table is not None:
+        facts["quantization"] = table.to_dict()
     equal = True
     if options.check:
         equal, facts["largest_difference"] = _compare(model, found.model, example)
     if options.json:
         print_json(facts)
     else:
+        if table is not None:
+            print(table, end="\n\n")
         _print(facts, model.report() if options.report else None)
     if not equal:
         note(
@@ -298,16 +315,35 @@ def _device(options: argparse.Namespace) -> Any:
     return torchette.Device(**budget, arenas=arenas, fit=options.fit)
 
 
-def _quantizer(name: str | None) -> Any:
-    """A quantizer of torchao's for XNNPACK's integers, which the portable kernels compute in floats."""
-    if name is None:
-        return None
-    from torchette.backends.xnnpack import pt2e_quantizer
+def _quantization(options: argparse.Namespace) -> dict[str, Any]:
+    """What `torchette.compile` takes to quantize all of a model; nothing where layers are chosen, or nothing is quantized."""
+    if options.max_drop is not None and not options.quantize:
+        raise UsageError("--max-drop goes with --quantize")
+    if options.max_drop is not None or options.quantize not in _WHOLE:
+        return {} if options.quantize else {"calibration": _calibration(options.calibration)}
+    from torchette.quantization.recipes import quantizer_of
 
-    config = pt2e_quantizer.get_symmetric_quantization_config(
-        is_per_channel=True, is_dynamic=name == "int8-dynamic"
+    return {"quantizer": quantizer_of(options.quantize), "calibration": _calibration(options.calibration)}
+
+
+def _quantized(options: argparse.Namespace, model: Any, example: tuple) -> tuple[Any, Any]:
+    """The model with integers in layers, and `torchette.quantize`'s table."""
+    import torch
+
+    import torchette
+
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(
+            f"--max-drop and --quantize {options.quantize} take a model in a .py file, not {options.model}"
+        )
+    return torchette.quantize(
+        model,
+        _calibration(options.calibration) or [example],
+        options.quantize,
+        max_drop=options.max_drop,
+        dynamic_shapes=_dynamic_shapes(options.dynamic, model, example),
+        backend=options.backend or "auto",
     )
-    return pt2e_quantizer.XNNPACKQuantizer().set_global(config)
 
 
 def _calibration(files: list[str]) -> Any:
@@ -354,18 +390,3 @@ def _stem(model: str) -> str:
     if model.endswith(".pt2"):
         return Path(model).stem
     return model.rpartition(":")[2].rpartition(".")[2].lower()
-
-
-class _Progress:
-    """Called with (stage, pass): shows the current one on a terminal, and nothing anywhere else."""
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __call__(self, stage: str, name: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\033[K  …  {stage}: {name}", end="", file=sys.stderr, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)

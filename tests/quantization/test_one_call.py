@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`torchette.quantize`: each recipe, limits that are kept or refused by name, and the table of what was measured."""
+
+from __future__ import annotations
+
+import copy
+import html
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchette
+from torchette.errors import InputError, InputTypeError, QuantizationError, TrainModeError
+from torchette.quantization import RECIPES, one_call
+from torchette.quantization.table import Layer, Point, QuantizationTable
+
+pytest.importorskip("torchao")
+
+CLASSES = 8
+
+
+class _Net(nn.Module):
+    """A convolution, a sum, and linear layers; `narrow` has no multiple of 32 inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(1, 4, 3, padding=1)
+        self.wide, self.narrow = nn.Linear(256, 40), nn.Linear(40, CLASSES)
+
+    def forward(self, image):
+        x = self.convolution(image).relu()
+        return self.narrow(self.wide((x + image).flatten(1)).relu())
+
+
+class _Uneven(nn.Module):
+    """Between `first` and `last` one number in 64 is huge and does not count: one scale for all loses the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, CLASSES)
+        self.even = nn.Linear(64, CLASSES)
+        with torch.no_grad():
+            self.first.weight[0] *= 1e5
+            self.last.weight[:, 0] = 0
+
+    def forward(self, x):
+        return self.last(self.first(x)) + self.even(x)
+
+
+class _Sign(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 2)
+
+    def forward(self, x):
+        return self.linear(x) > 0
+
+
+class _Two(nn.Module):
+    """Two outputs of different size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.small = nn.Linear(64, 16), nn.Linear(64, 2)
+
+    def forward(self, x):
+        return {"large": 1e6 * self.large(x), "small": self.small(x)}
+
+
+class _Running(nn.Module):
+    """Adds up what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 2)
+        self.register_buffer("sum", torch.zeros(1, 64))
+
+    def forward(self, x):
+        self.sum.add_(x)
+        return self.linear(self.sum)
+
+
+def _images(count: int = 8) -> list[torch.Tensor]:
+    return list(torch.randn(count, 1, 1, 8, 8, generator=torch.Generator().manual_seed(1)))
+
+
+def _rows(count: int = 16) -> list[torch.Tensor]:
+    return list(torch.randn(count, 1, 64, generator=torch.Generator().manual_seed(1)))
+
+
+def _close(reference: nn.Module) -> Callable[[Any], list[float]]:
+    """A metric, for each example: minus the largest difference from a model."""
+    rows = _rows()
+    return lambda model: [-(model(x) - reference(x)).abs().max().item() for x in rows]
+
+
+FITTING = {
+    "int8": ["convolution", "wide", "narrow", ""],
+    "int8-dynamic": ["wide", "narrow"],
+    "8da4w": ["wide"],
+    "int8-weight-only": ["wide", "narrow"],
+    "int4-weight-only": ["wide"],
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_all_layers_that_a_recipe_fits(recipe: str) -> None:
+    model, images = _Net().eval(), _images()
+    before = copy.deepcopy(model.state_dict())
+    quantized, table = torchette.quantize(model, images, recipe)
+    assert [layer.name for layer in table.layers] == FITTING[recipe]
+    assert all(layer.bits == (4 if "4" in recipe else 8) and 10 < layer.sqnr < 90 for layer in table.layers)
+    compiled, plain = (torchette.compile(it, (images[0],)) for it in (quantized, model))
+    assert compiled.nbytes < 0.7 * plain.nbytes and table.chosen.megabytes == compiled.nbytes / 1e6
+    assert table.chosen.layers == table.points[-1].layers and set(table.chosen.layers) == set(FITTING[recipe])
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(images[1]), model(images[1]), rtol=0, atol=0.3)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_calibration_comes_as_everywhere() -> None:
+    model, images = _Net().eval(), _images(2)
+    for calibration in (iter(images), [(it,) for it in images], [{"image": it} for it in images]):
+        _, table = torchette.quantize(model, calibration, "int8-weight-only")
+        assert len(table.chosen.layers) == 2
+
+
+def test_sizes_that_vary() -> None:
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
+    shapes = ({0: torch.export.Dim("rows", min=1, max=9)},)
+    rows = [torch.randn(4, 64), torch.randn(9, 64)]
+    quantized, _ = torchette.quantize(model, rows, dynamic_shapes=shapes)
+    compiled = torchette.compile(quantized, (rows[0],), dynamic_shapes=shapes)
+    assert [compiled(x).shape for x in rows] == [(4, 4), (9, 4)]
+
+
+def test_the_worst_output_counts() -> None:
+    _, table = torchette.quantize(_Two().eval(), _rows(), "int8-weight-only")
+    assert all(20 < layer.sqnr < 80 for layer in table.layers)
+
+
+def test_buffers_of_the_given_model_stay() -> None:
+    model = _Running().eval()
+    quantized, _ = torchette.quantize(model, _rows(4), "int8-weight-only")
+    assert not model.sum.any()
+    compiled = torchette.compile(quantized, (_rows()[0],))
+    first, second = (compiled(_rows()[0]) for _ in range(2))
+    bias = model.linear.bias.detach()
+    torch.testing.assert_close(second - bias, 2 * (first - bias))
+
+
+def test_layers_that_lose_too_much_stay_in_float32() -> None:
+    model = _Uneven().eval()
+    quantized, table = torchette.quantize(model, _rows(), "int8", _close(model), max_drop=0.1)
+    bits = {layer.name: layer.bits for layer in table.layers}
+    assert bits["first"] == bits["last"] == 32 and bits["even"] == 8
+    compiled = torchette.compile(quantized, (_rows()[0],))
+    chosen = table.chosen
+    assert chosen.score == pytest.approx(sum(_close(model)(compiled)) / 16, rel=1e-3)
+    low, high = chosen.interval or (1.0, 0.0)
+    assert low <= (chosen.drop or 0.0) <= high <= 0.1
+    assert table.points[0].layers == () and not table.points[0].drop
+    assert (table.points[-1].drop or 0.0) > 0.1
+
+
+def test_without_a_metric_the_class_counts_and_a_percentage_is_relative() -> None:
+    _, table = torchette.quantize(_Uneven().eval(), _rows(), "int8", max_drop="10%")
+    assert table.points[0].score == 1 and 0 <= (table.chosen.drop or 0.0) <= 0.1
+    assert "first" not in table.chosen.layers
+
+
+def test_without_classes_the_noise_counts() -> None:
+    model = nn.Conv2d(1, 4, 3).eval()
+    _, table = torchette.quantize(model, _images(), "int8", max_drop="1%")
+    assert 0.99 < (table.chosen.score or 0.0) < 1
+
+
+def test_no_more_layers_than_a_size_needs() -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
+    plain = torchette.compile(model, (_rows()[0],)).nbytes / 1e6
+    quantized, table = torchette.quantize(model, _rows(), "int8-weight-only", max_mb=0.7 * plain)
+    assert 0 < len(table.chosen.layers) < 4 and table.chosen.megabytes <= 0.7 * plain
+    assert torchette.compile(quantized, (_rows()[0],)).nbytes / 1e6 == table.chosen.megabytes
+    same, table = torchette.quantize(model, _rows(), "int8-weight-only", max_mb=2 * plain, max_ms=1e6)
+    assert same is model and not table.chosen.layers
+
+
+def test_limits_that_cannot_be_kept() -> None:
+    model = _Uneven().eval()
+    with pytest.raises(QuantizationError) as caught:
+        torchette.quantize(model, _rows(), "int8", _close(model), max_drop=1e-9, max_ms=1e3, max_mb=1e-3)
+    error = caught.value
+    assert error.code == "budget-not-met" and "a drop of 1e-09, 1000.0 ms, 0.001 MB" in error.message
+    assert "layers in integers: a drop of" in error.message and "max_mb=" in str(error)
+    assert isinstance(error.table, QuantizationTable)
+    assert any(str(point) in error.message for point in error.table.pareto)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"recipe": "int3"}, InputError, "no recipe 'int3'"),
+        ({"calibration": []}, InputError, "no input to observe"),
+        ({"metric": lambda model: None}, InputError, "the metric gave None"),
+        ({"metric": lambda model: float("nan")}, InputError, "the metric gave nan"),
+        ({"metric": lambda model: []}, InputError, "the metric gave []"),
+        ({"max_drop": -0.1}, InputError, "max_drop is"),
+        ({"max_drop": "a little"}, InputError, "max_drop is 'a little'"),
+        ({"max_ms": 0}, InputError, "max_ms is 0"),
+        ({"max_mb": float("nan")}, InputError, "max_mb is nan"),
+        ({"model": torch.relu}, InputTypeError, "expected a torch.nn.Module"),
+        ({"model": nn.Sequential(nn.Linear(64, 2), nn.Dropout()).train()}, TrainModeError, "training mode"),
+        ({"model": _Sign().eval()}, InputError, "no tensor of floats"),
+        ({"model": nn.ReLU().eval()}, QuantizationError, "fits no layer of ReLU"),
+    ],
+)
+def test_mistakes_are_named(change: dict[str, Any], kind: type[Exception], message: str) -> None:
+    given = {"model": nn.Linear(64, 2).eval(), "calibration": _rows(1), "recipe": "int8-weight-only"} | change
+    with pytest.raises(kind) as caught:
+        torchette.quantize(**given)
+    assert message in caught.value.message  # type: ignore[attr-defined]
+    assert kind is TrainModeError or kind is InputTypeError or caught.value.hints  # type: ignore[attr-defined]
+
+
+# ---- the choice, on figures that are given ----
+
+MS, DROPS = (10.0, 6.0, 4.0, 5.0, 9.0), (0.0, 0.1, 0.2, 0.3, 0.4)  # by how many layers have integers
+
+
+class _Given:
+    """Points that need no measuring."""
+
+    def __init__(self) -> None:
+        self.points: dict[int, Point] = {}
+
+    def point(self, names: list[str], count: int) -> Point:
+        score, mb = 1 - DROPS[count], 1.0 - count / 5
+        self.points[count] = Point(tuple(names[:count]), 90.0 - count, MS[count], mb, score, DROPS[count])
+        return self.points[count]
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        ({}, 4),
+        ({"max_drop": 0.35}, 3),
+        ({"max_drop": "35%"}, 3),
+        ({"max_drop": 0.05}, None),
+        ({"ms": 4.5}, 2),
+        ({"ms": 9.5}, 1),
+        ({"ms": 3.0}, None),
+        ({"mb": 0.45}, 3),
+        ({"ms": 5.5, "mb": 0.45}, 3),
+        ({"max_drop": 0.35, "ms": 4.5}, 2),
+        ({"max_drop": 0.15, "ms": 4.5}, None),
+    ],
+)
+def test_how_many_layers_get_integers(limits: dict[str, Any], count: int | None) -> None:
+    given = one_call._Limits.of(**({"max_drop": None, "ms": None, "mb": None} | limits))
+    order = one_call._Order(["a", "b", "c", "d"], gaining=2)
+    assert one_call._search(_Given(), order, given) == count  # type: ignore[arg-type]
+
+
+def test_what_gains_most_for_its_noise_comes_first() -> None:
+    layers = [
+        Layer("slow", "Linear", 32, 60.0, 1.0, 2.0, 100, 90),
+        Layer("loud", "Linear", 32, 20.0, 9.0, 8.0, 900, 500),
+        Layer("quiet", "Linear", 32, 50.0, 9.0, 8.0, 900, 500),
+        Layer("", "add", 32, 40.0),
+    ]
+    assert one_call._order(layers, by_time=True) == (["quiet", "", "loud", "slow"], 3)
+    assert one_call._order(layers, by_time=False) == (["quiet", "slow", "", "loud"], 4)
+
+
+def test_the_table_says_what_is_not_better() -> None:
+    slow = Layer("head", "Linear", 8, 31.4, 5.0, 9.0, 4000, 2000)
+    quick = Layer("body", "Conv2d", 8, 40.2, 9.0, 5.0, 8000, 3000)
+    plain = Point((), float("inf"), 2.0, 0.012)
+    worse = Point(("body",), 30.0, 3.0, 0.011)
+    whole = Point(("body", "head"), 31.0, 2.5, 0.005, chosen=True)
+    table = QuantizationTable("int8", (quick, slow), (plain, worse, whole))
+    assert table.pareto == (plain, whole) and table.chosen is whole
+    first, second = table.remarks
+    assert "not faster here: 2.5 ms, float32 2 ms" in first
+    assert "head (9 µs, float32 5)" in second and "body" not in second
+    page = html.unescape(table._repr_html_())
+    for text in ("2 of 2", "31.4", "not better", "head (9 µs"):
+        assert text in str(table) and text in page
+    bits = [layer.bits for layer in table.choosing(worse, 4).layers]
+    assert bits == [4, 32]
+    points = table.to_dict()["points"]
+    assert [point["sqnr"] for point in points] == [None, 30.0, 31.0]

@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A model, inputs and a recipe come in, perhaps with limits; a model with integers goes out, and a table of what they cost
+# and save. Which layers get them is decided by measuring: first each layer alone, then whole models.
+"""`torchette.quantize`: one call from floats to integers."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from torchette._compile import CompiledModel, as_arguments, compile
+from torchette.capture import capture
+from torchette.devtools.inspector.comparison import signal_to_noise
+from torchette.errors import DelegationWarning, InputError, InputTypeError, QuantizationError
+from torchette.progress import Progress
+from torchette.quantization import recipes
+from torchette.quantization.recipes import BETWEEN, Call
+from torchette.quantization.table import Layer, Point, QuantizationTable
+
+_ROUNDS = 9  # of measured turns; the median counts
+_TURN_SECONDS = 0.003  # a turn repeats what is quicker
+_LOOKED_AT = 32  # inputs that the error of a layer is taken from
+_RESAMPLES = 1000  # of the bootstrap
+
+Metric = Callable[[Callable[..., Any]], Any]
+
+
+def quantize(
+    model: nn.Module,
+    calibration: Iterable[Any],
+    recipe: str = "int8",
+    metric: Metric | None = None,
+    max_drop: float | str | None = None,
+    max_ms: float | None = None,
+    max_mb: float | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    backend: Any = "auto",
+) -> tuple[nn.Module, QuantizationTable]:
+    """Quantize a model for `torchette.compile`.
+
+    Without a limit, all layers that the recipe fits get integers. With one, each layer gets them or stays in float32:
+
+    1. Each layer is quantized alone. The signal-to-noise ratio of the network's output, the worst one of several, on the
+       first 32 inputs, says what it costs. The layer is also compiled alone, in floats and in integers, and both are timed in turns.
+    2. Layers are put in order of noise for each byte that is saved, or for each microsecond where `max_ms` is given. The
+       choices are the beginnings of this list.
+    3. Choices are compiled as a whole and measured, about as many as the logarithm of their number. With `max_drop` the
+       longest one that keeps all limits is taken, so a drop that is allowed is used; without it the shortest one.
+
+    Args:
+        model: in eval mode; it stays as it is.
+        calibration: inputs like those of use: tuples of arguments, dicts of named ones or single tensors. All of them are
+            observed. The first is the example that the model is captured with.
+        recipe: "int8", weights and activations of layers and of what is between them; "int8-dynamic", linear layers, the
+            activations' scales taken from each input; "8da4w", the same with weights of 4 bits in groups of 32;
+            "int8-weight-only" and "int4-weight-only", linear layers that compute in floats.
+        metric: called with a model, compiled, that is called as the given one; gives a number, or one for each example,
+            whose mean counts. Higher is better. With numbers for each example the table has 95 % intervals of drops:
+            percentiles of 1,000 means of examples drawn with replacement, the same ones for both models; where no example
+            differs it is a point, and says little below 3 in as many as there are. By default, where
+            `max_drop` is given and the first output is [n, classes], the share of calibration inputs whose largest output is
+            float32's; for other outputs, 1 - noise / signal.
+        max_drop: how much less than float32's the metric may be: a number, absolute; or a text such as "0.5%", relative to
+            float32's. The drop itself counts, not the end of its interval.
+        max_ms: milliseconds of a call with the first calibration input, on this machine.
+        max_mb: of the compiled file, in 10^6 bytes.
+        dynamic_shapes, backend: as for `torchette.compile`, to which you give the same.
+
+    Returns:
+        The quantized model, and the table with all that was measured. Where float32 keeps `max_ms` and `max_mb`, and there
+        is no `max_drop`, the model is the given one.
+
+    Raises:
+        InputError: unknown recipe, no calibration, a metric that gives no number, a limit that is none.
+        QuantizationError: code "nothing-to-quantize": the recipe fits no layer. Code "budget-not-met": no choice keeps the
+            limits; the text has the nearest one.
+        MissingPackageError: torchao is not installed.
+        TrainModeError, ExportError: as for `torchette.compile`.
+    """
+    chosen_recipe = recipes.recipe_named(recipe)
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"expected a torch.nn.Module, not {type(model).__name__}")
+    limits = _Limits.of(max_drop, max_ms, max_mb)
+    calls = [as_arguments(given) for given in calibration]
+    if not calls:
+        raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
+    recipes.pt2e.torchao("torchao.quantization")
+    with Progress() as progress, torch.no_grad():
+        progress("quantize", "capture")
+        args, kwargs = calls[0]
+        program = capture(model, args, kwargs, dynamic_shapes, "forward")
+        layers = recipes.layers_of(chosen_recipe, model, program)
+        if not layers:
+            raise QuantizationError(
+                f"the recipe {recipe!r} fits no layer of {type(model).__name__}",
+                hints=[
+                    "int8 takes convolutions, too; recipes of 4 bits take linear layers of a multiple of 32 inputs"
+                ],
+                code="nothing-to-quantize",
+            )
+        work = _Work(model, calls, chosen_recipe, program, layers, dynamic_shapes, backend, progress)
+        if metric is None and limits.drop is not None:
+            metric = work.agreement
+        work.metric = metric
+        measured = [work.layer(name) for name in layers]
+        order = _order(measured, by_time=limits.ms is not None)
+        chosen = _search(work, order, limits)
+        points = tuple(work.points[count] for count in sorted(work.points))
+    table = QuantizationTable(recipe, tuple(measured), points)
+    if chosen is None:
+        raise _not_met(table, limits)
+    point = work.points[chosen]
+    made = work.quantized(point.layers) if point.layers else model
+    return made, table.choosing(point, chosen_recipe.bits)
+
+
+# ---- limits ----
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What may not be exceeded; None where there is no limit."""
+
+    drop: float | None
+    is_relative: bool
+    ms: float | None
+    mb: float | None
+
+    @classmethod
+    def of(cls, max_drop: float | str | None, ms: float | None, mb: float | None) -> _Limits:
+        is_relative = isinstance(max_drop, str) and max_drop.strip().endswith("%")
+        drop = None if max_drop is None else _number("max_drop", str(max_drop).strip().removesuffix("%"))
+        for name, value in (("max_ms", ms), ("max_mb", mb)):
+            if value is not None and _number(name, value) <= 0:
+                raise InputError(f"{name} is {value}: nothing takes so little", hints=[f"{name}=10.0"])
+        return cls(drop / 100 if is_relative and drop is not None else drop, is_relative, ms, mb)
+
+    def keeps(self, point: Point, plain: float | None) -> bool:
+        """Whether a point is within the limits; `plain` is float32's score."""
+        limit = self.allowed(plain)
+        return (
+            (limit is None or (point.drop is not None and point.drop <= limit))
+            and (self.ms is None or point.milliseconds <= self.ms)
+            and (self.mb is None or point.megabytes <= self.mb)
+        )
+
+    def allowed(self, plain: float | None) -> float | None:
+        """The largest drop, in the metric's units."""
+        if self.drop is None or plain is None:
+            return self.drop
+        return self.drop * abs(plain) if self.is_relative else self.drop
+
+    def excess(self, point: Point, plain: float | None) -> float:
+        """How far beyond the limits a point is, in parts of them."""
+        pairs = (
+            (point.drop, self.allowed(plain)), (point.milliseconds, self.ms), (point.megabytes, self.mb),
+        )  # fmt: skip
+        return sum(
+            max(0.0, value / max(limit, 1e-9) - 1)
+            for value, limit in pairs
+            if value is not None and limit is not None
+        )
+
+    def __str__(self) -> str:
+        drop = (
+            None if self.drop is None else f"{100 * self.drop:g} %" if self.is_relative else f"{self.drop:g}"
+        )
+        named = (("a drop of", drop, ""), ("", self.ms, " ms"), ("", self.mb, " MB"))
+        return ", ".join(f"{lead} {value}{unit}".strip() for lead, value, unit in named if value is not None)
+
+    @property
+    def are_none(self) -> bool:
+        return (self.drop, self.ms, self.mb) == (None, None, None)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise InputError(
+            f"{name} is {value!r}, no number that is 0 or more",
+            hints=['max_drop=0.01 (absolute) or max_drop="0.5%" (relative)', "max_ms=2.5", "max_mb=1.0"],
+        )
+    return number
+
+
+def _not_met(table: QuantizationTable, limits: _Limits) -> QuantizationError:
+    plain = table.points[0].score
+    quantized = [point for point in table.pareto if point.layers] or list(table.points[1:])
+    nearest = min(quantized, key=lambda point: limits.excess(point, plain))
+    error = QuantizationError(
+        f"no choice of layers keeps {limits} with {table.recipe}; the nearest: {nearest}",
+        where=[f"float32: {table.points[0]}"],
+        hints=[
+            f"limits that it keeps: {_kept(nearest, limits)}",
+            "another recipe; torchette.quantize lists them",
+            *table.remarks,
+        ],
+        code="budget-not-met",
+    )
+    error.table = table
+    return error
+
+
+def _kept(point: Point, limits: _Limits) -> str:
+    pairs = (("max_drop", limits.drop, point.drop), ("max_ms", limits.ms, point.milliseconds), ("max_mb", limits.mb, point.megabytes))  # fmt: skip
+    return ", ".join(
+        f"{name}={max(value, 0) * 1.01:.3g}"
+        for name, limit, value in pairs
+        if limit is not None and value is not None
+    )
+
+
+# ---- the choice ----
+
+
+class _Order(NamedTuple):
+    """Layers in the order in which they get integers, and how many of the first ones gain by it."""
+
+    names: list[str]
+    gaining: int
+
+
+def _order(layers: Sequence[Layer], by_time: bool) -> _Order:
+    """Those that gain most for their noise first, then those that gain nothing; what is between layers comes before the
+    first one that is noisier."""
+
+    def key(layer: Layer) -> tuple[bool, float]:
+        gain = _gain(layer, by_time)
+        return gain <= 0, _noise(layer) / gain if gain > 0 else _noise(layer)
+
+    ordered = sorted((layer for layer in layers if layer.name != BETWEEN), key=key)
+    for between in (layer for layer in layers if layer.name == BETWEEN):
+        noisier = (i for i, layer in enumerate(ordered) if _noise(layer) > _noise(between))
+        ordered.insert(next(noisier, len(ordered)), between)
+    gaining = (i + 1 for i, layer in enumerate(ordered) if _gain(layer, by_time) > 0)
+    return _Order([layer.name for layer in ordered], max(gaining, default=len(ordered)))
+
+
+def _gain(layer: Layer, by_time: bool) -> float:
+    """Microseconds or bytes that integers save; 0 where that is not known."""
+    before = layer.float_us if by_time else layer.float_bytes
+    after = layer.integer_us if by_time else layer.integer_bytes
+    return 0.0 if before is None or after is None else before - after
+
+
+def _noise(layer: Layer) -> float:
+    return math.inf if math.isnan(layer.sqnr) else 10 ** (-layer.sqnr / 10)
+
+
+def _search(work: _Work, order: _Order, limits: _Limits) -> int | None:
+    """How many of the first layers get integers; None where no number of them keeps the limits."""
+
+    def keeps(count: int, only: _Limits = limits) -> bool:
+        return only.keeps(work.point(order.names, count), plain)
+
+    plain = work.point(order.names, 0).score
+    last = len(order.names)
+    work.point(order.names, last)
+    if limits.are_none:
+        return last
+    if limits.drop is not None:
+        of_drop = replace(limits, ms=None, mb=None)
+        if limits.ms is not None:
+            work.point(order.names, order.gaining)
+        least, most = 0, last  # the longest beginning whose drop is allowed
+        while least < most:
+            middle = (least + most + 1) // 2
+            least, most = (middle, most) if keeps(middle, of_drop) else (least, middle - 1)
+        return max((count for count in work.points if count and keeps(count)), default=None)
+    least, most = 0, order.gaining if keeps(order.gaining) else last
+    while least < most:  # the shortest beginning that is fast and small enough
+        middle = (least + most) // 2
+        least, most = (least, middle) if keeps(middle) else (middle + 1, most)
+    return min((count for count in work.points if keeps(count)), default=None)
+
+
+# ---- measuring ----
+
+
+@dataclass
+class _Work:
+    """A model while it is quantized, and what was measured of it."""
+
+    model: nn.Module
+    calls: Sequence[Call]
+    recipe: recipes.Recipe
+    program: Any
+    layers: Mapping[str, str]
+    dynamic_shapes: Any
+    backend: Any
+    progress: Progress
+    metric: Metric | None = None
+    points: dict[int, Point] = field(default_factory=dict)  # by how many layers have integers
+
+    def __post_init__(self) -> None:
+        self._alone: dict[Any, tuple[float, float, int, int]] = {}
+        eager = copy.deepcopy(self.model)  # a call may change buffers
+        self._inputs = self._inputs_of_layers(eager)
+        self._expected = [_floats(eager(*args, **kwargs)) for args, kwargs in self.calls]
+        self._plain: tuple[CompiledModel, Tensor | None] | None = None
+        self._float_ms = 0.0
+
+    def quantized(self, chosen: Iterable[str]) -> nn.Module:
+        """The model with these layers in integers."""
+        return recipes.apply(self.recipe, self.model, self.program, self.layers, set(chosen), self.calls)
+
+    def layer(self, name: str) -> Layer:
+        """What integers in this layer alone do."""
+        kind = self.layers[name]
+        self.progress("quantize", f"layer {name or kind}")
+        sqnr = self._sqnr(self.quantized([name]))
+        part = _module(self.model, name)
+        if part is None or name not in self._inputs:
+            return Layer(name, kind, 32, sqnr)
+        return Layer(name, kind, 32, sqnr, *self._measured_alone(part, self._inputs[name]))
+
+    def point(self, order: Sequence[str], count: int) -> Point:
+        """The model with the first `count` layers in integers, compiled and measured once."""
+        if count not in self.points:
+            self.progress("quantize", f"compile with {count} of {len(order)} layers in integers")
+            self.points[count] = self._measured(tuple(order[:count]))
+        return self.points[count]
+
+    def agreement(self, model: Callable[..., Any]) -> Tensor:
+        """The metric that there is without one: for each row, or each input, how well it gives what float32 gives."""
+        found = []
+        for (args, kwargs), (expected, *_) in zip(self.calls, self._expected, strict=True):
+            given = _floats(model(*args, **kwargs))[0]
+            if expected.dim() == 2 and expected.shape[1] >= 2:
+                found.append((given.argmax(1) == expected.argmax(1)).double())
+            else:
+                power = expected.double().square().sum().clamp(min=1e-30)
+                found.append(1 - (given.double() - expected.double()).square().sum().reshape(1) / power)
+        return torch.cat(found)
+
+    def _measured(self, chosen: tuple[str, ...]) -> Point:
+        args, kwargs = self.calls[0]
+        source = self.quantized(chosen) if chosen else self.model
+        model = self._compiled(source, args, kwargs, self.dynamic_shapes)
+        scores = None if self.metric is None else _scores(self.metric, model)
+        if self._plain is None:
+            self._plain = model, scores
+        plain, plain_scores = self._plain
+        seconds = _in_turns({"f": lambda: plain(*args, **kwargs), "i": lambda: model(*args, **kwargs)})
+        if not self._float_ms:
+            self._float_ms = 1e3 * seconds["f"]
+        ms = self._float_ms * (seconds["i"] / seconds["f"] if chosen else 1)
+        point = Point(chosen, self._sqnr(model), ms, model.nbytes / 1e6)
+        if scores is None or plain_scores is None:
+            return point
+        score, drop = scores.mean().item(), (plain_scores.mean() - scores.mean()).item()
+        interval = _interval(plain_scores - scores) if 1 < len(scores) == len(plain_scores) else None
+        return replace(point, score=score, drop=drop, interval=interval)
+
+    def _compiled(self, model: nn.Module, *given: Any) -> CompiledModel:
+        with warnings.catch_warnings():
+            # who compiles what was chosen is told then
+            warnings.simplefilter("ignore", DelegationWarning)
+            return compile(model, *given, backend=self.backend)
+
+    def _sqnr(self, model: Callable[..., Any]) -> float:
+        """Of the output that has the lowest."""
+        given = [_floats(model(*args, **kwargs)) for args, kwargs in self.calls[:_LOOKED_AT]]
+        ratios = []
+        for sides in zip(zip(*self._expected[:_LOOKED_AT]), zip(*given)):
+            left, right = (torch.cat([it.double().flatten() for it in side]).numpy() for side in sides)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratios.append(math.inf if (left == right).all() else float(signal_to_noise(left, right)))
+        return min(ratios)
+
+    def _inputs_of_layers(self, model: nn.Module) -> dict[str, Tensor]:
+        """What each layer is given when the model runs on the first input."""
+        found: dict[str, Tensor] = {}
+
+        def keep(name: str) -> Callable[..., None]:
+            def hook(_: nn.Module, args: tuple) -> None:
+                if len(args) == 1 and isinstance(args[0], Tensor):
+                    found.setdefault(name, args[0].detach().clone())
+
+            return hook
+
+        parts = {name: _module(model, name) for name in self.layers}
+        hooks = [
+            part.register_forward_pre_hook(keep(name)) for name, part in parts.items() if part is not None
+        ]
+        args, kwargs = self.calls[0]
+        model(*args, **kwargs)
+        for hook in hooks:
+            hook.remove()
+        return found
+
+    def _measured_alone(self, part: nn.Module, x: Tensor) -> tuple[float, float, int, int]:
+        """Microseconds and bytes of a layer's file, in floats and in integers."""
+        key = repr(part), tuple(x.shape), x.dtype
+        if key not in self._alone:
+            program = capture(part, (x,), {}, None, "forward")
+            layers = recipes.layers_of(self.recipe, part, program)
+            changed = recipes.apply(self.recipe, part, program, layers, set(layers), [((x,), {})])
+            models = {kind: self._compiled(it, (x,)) for kind, it in (("f", part), ("i", changed))}
+            methods = {kind: model.methods["forward"].load() for kind, model in models.items()}
+            runs = {kind: (lambda method=method: method.execute([x])) for kind, method in methods.items()}
+            seconds = _in_turns(runs)
+            self._alone[key] = (
+                1e6 * seconds["f"], 1e6 * seconds["i"], models["f"].nbytes, models["i"].nbytes,
+            )  # fmt: skip
+        return self._alone[key]
+
+
+def _module(model: nn.Module, name: str) -> nn.Module | None:
+    """The module of a layer, if it computes nothing else."""
+    part = model.get_submodule(name.partition("@")[0])
+    return part if isinstance(part, (nn.Linear, nn.modules.conv._ConvNd)) else None
+
+
+def _floats(outputs: Any) -> list[Tensor]:
+    """The tensors of floats that a model gives."""
+    leaves = pytree.tree_leaves(outputs)
+    found = [it.detach() for it in leaves if isinstance(it, Tensor) and it.is_floating_point()]
+    if not found:
+        raise InputError("the model gives no tensor of floats to compare", hints=["return its logits, too"])
+    return found
+
+
+def _in_turns(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median seconds of each; they take turns, so that what else the machine does meets all of them."""
+    repeats = {}
+    for name, run in runs.items():
+        run()
+        repeats[name] = max(1, round(_TURN_SECONDS / max(_seconds(run, 1), 1e-7)))
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(_ROUNDS):
+            for name, run in runs.items():
+                times[name].append(_seconds(run, repeats[name]))
+    finally:
+        if collects:
+            gc.enable()
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _seconds(run: Callable[[], Any], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats
+
+
+def _scores(metric: Metric, model: CompiledModel) -> Tensor:
+    """What a metric gives, as [n]."""
+    given = metric(model)
+    try:
+        scores = torch.as_tensor(given, dtype=torch.float64).flatten()
+    except (TypeError, ValueError, RuntimeError):
+        scores = torch.tensor([])
+    if not len(scores) or not bool(scores.isfinite().all()):
+        raise InputError(
+            f"the metric gave {given!r}, which is no number",
+            hints=["return a float, or a list of floats, one for each example; higher is better"],
+        )
+    return scores
+
+
+def _interval(drops: Tensor) -> tuple[float, float]:
+    """Where 95 % of the means of drawn examples are."""
+    draws = torch.Generator().manual_seed(0)
+    chosen = torch.randint(len(drops), (_RESAMPLES, len(drops)), generator=draws)
+    low, high = torch.quantile(
+        drops[chosen].mean(1), torch.tensor([0.025, 0.975], dtype=torch.float64)
+    ).tolist()
+    return low, high

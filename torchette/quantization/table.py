@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What `torchette.quantize` measured comes in, by layer and by whole model; tables for people go out.
+"""`QuantizationTable`: layers with their errors, times and bytes, and what whole models cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torchette import notebook
+from torchette.devtools.inspect import Table
+
+_NAMED = 5  # layers, in a remark
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer that the recipe fits.
+
+    Attributes:
+        name: the module's; "" for operators that stand in no layer, such as sums.
+        kind: its class, or the operators.
+        bits: of its weights in the model that was returned; 32 for floats.
+        sqnr: decibels of the network's output when only this layer has integers; infinite where nothing differs.
+        float_us, integer_us: microseconds of the layer alone, compiled for this machine; None where that was not measured.
+        float_bytes, integer_bytes: of a file with this layer alone; None as above.
+    """
+
+    name: str
+    kind: str
+    bits: int
+    sqnr: float
+    float_us: float | None = None
+    integer_us: float | None = None
+    float_bytes: int | None = None
+    integer_bytes: int | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name, for people."""
+        return self.name or "(no layer)"
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether integers take as long as floats here, or longer."""
+        return None not in (self.float_us, self.integer_us) and self.integer_us >= self.float_us  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model that was compiled and run.
+
+    Attributes:
+        layers: the names of those with integers.
+        sqnr: decibels of its output against the float32 model's.
+        milliseconds: of a call: float32's, times the ratio of both when they take turns, so that what else the machine does
+            counts for neither.
+        megabytes: of the file, 10^6 bytes.
+        score: what the metric gave; None where there is none.
+        drop: how much less that is than float32's.
+        interval: of the drop, 95 %; None where the metric gives no score for each example.
+        chosen: whether this is the model that was returned.
+    """
+
+    layers: tuple[str, ...]
+    sqnr: float
+    milliseconds: float
+    megabytes: float
+    score: float | None = None
+    drop: float | None = None
+    interval: tuple[float, float] | None = None
+    chosen: bool = False
+
+    @property
+    def costs(self) -> tuple[float, float, float]:
+        """Error, milliseconds, megabytes: less is better."""
+        return (-self.sqnr if self.drop is None else self.drop, self.milliseconds, self.megabytes)
+
+    def __str__(self) -> str:
+        error = f"{self.sqnr:.1f} dB" if self.drop is None else f"a drop of {self.drop:.4g}"
+        return f"{len(self.layers)} layers in integers: {error}, {self.milliseconds:.3g} ms, {self.megabytes:.3g} MB"
+
+
+@dataclass(frozen=True)
+class QuantizationTable:
+    """What `torchette.quantize` measured; prints as tables, in a notebook too.
+
+    Attributes:
+        recipe: its name.
+        layers: in the order of the model.
+        points: all models that were compiled and measured, from float32 to the recipe everywhere.
+    """
+
+    recipe: str
+    layers: tuple[Layer, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def pareto(self) -> tuple[Point, ...]:
+        """The points that no other one matches or beats in error, time and size alike."""
+        costs = [point.costs for point in self.points]
+        return tuple(
+            point
+            for point in self.points
+            if not any(
+                all(a <= b for a, b in zip(other, point.costs)) and other != point.costs for other in costs
+            )
+        )
+
+    @property
+    def chosen(self) -> Point | None:
+        """The model that was returned; None in the table of an error."""
+        return next((point for point in self.points if point.chosen), None)
+
+    def choosing(self, chosen: Point, bits: int) -> QuantizationTable:
+        """The same table, with the point that was chosen."""
+        layers = tuple(replace(it, bits=bits if it.name in chosen.layers else 32) for it in self.layers)
+        points = tuple(replace(point, chosen=point is chosen) for point in self.points)
+        return replace(self, layers=layers, points=points)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Where integers are not faster on this machine, and which layers are why."""
+        found = []
+        first, last = self.points[0], self.points[-1]
+        slow = [layer for layer in self.layers if layer.is_slower]
+        if last.milliseconds >= first.milliseconds and last.layers:
+            found.append(
+                f"integers are not faster here: {last.milliseconds:.3g} ms, float32 {first.milliseconds:.3g} ms"
+            )
+        if slow:
+            slow.sort(key=lambda it: it.float_us - it.integer_us)  # type: ignore[operator]
+            text = ", ".join(
+                f"{it.title} ({it.integer_us:.0f} µs, float32 {it.float_us:.0f})" for it in slow[:_NAMED]
+            )
+            more = f", and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
+            found.append(
+                f"layers that are not faster alone, with what turns floats into integers: {text}{more}"
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values; None for numbers that are not finite."""
+
+        def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in pairs}
+
+        return asdict(self, dict_factory=plain)
+
+    def tables(self) -> Iterator[Table]:
+        """Layers; then models."""
+        rows: list[tuple] = [
+            (
+                it.title,
+                it.kind,
+                it.bits,
+                f"{it.sqnr:.1f}",
+                *("-" if us is None else f"{us:.1f}" for us in (it.float_us, it.integer_us)),
+                *("-" if count is None else count for count in (it.float_bytes, it.integer_bytes)),
+            )
+            for it in self.layers
+        ]
+        columns = ("layer", "kind", "bits", "SQNR dB", "µs float32", "µs integers", "bytes", "in integers")
+        yield Table(f"{self.recipe}: layers", columns, rows)
+        best = self.pareto
+        rows = [
+            (
+                f"{len(it.layers)} of {len(self.layers)}",
+                f"{it.sqnr:.1f}",
+                "-" if it.score is None else f"{it.score:.5g}",
+                "-" if it.drop is None else f"{it.drop:.4g}",
+                "-" if it.interval is None else f"{it.interval[0]:.4g} to {it.interval[1]:.4g}",
+                f"{it.milliseconds:.3g}",
+                f"{it.megabytes:.3g}",
+                "chosen" if it.chosen else "" if it in best else "not better",
+            )
+            for it in self.points
+        ]
+        columns = ("in integers", "SQNR dB", "score", "drop", "95 % interval", "ms", "MB", "")
+        yield Table("models, compiled and measured here", columns, rows)
+
+    def __str__(self) -> str:
+        return "\n\n".join([*map(str, self.tables()), *self.remarks])
+
+    def _repr_html_(self) -> str:
+        remarks = [("", (), [(text,) for text in self.remarks])] if self.remarks else []
+        return notebook.tables([*self.tables(), *remarks], f"quantized: {self.recipe}")
