@@ -238,7 +238,7 @@ def compile(
             backend does not take, the kernels run.
         quantizer: of torchao's (`torchao.quantization.pt2e.quantizer.Quantizer`), or a list of them. The model is observed
             on `calibration` and converted; `torchette.quantize` chooses both the quantizer and the layers.
-            Without a backend for it a quantized model runs correctly, but no faster: integers are computed in floats.
+            With `backend="portable"` a quantized model runs correctly, but no faster: integers are computed in floats.
         calibration: the inputs to observe: tuples of arguments, dicts of named ones or single tensors; or, for several
             methods, method name -> those. By default the example inputs.
         constant_methods: method name -> value that the method returns.
