@@ -219,7 +219,11 @@ struct Machine {
 struct Machine {
   typedef int16_t Number;
   static constexpr size_t kUnit = kQuad;
+#if defined(__ARM_FEATURE_DSP)
   static constexpr int kMostRows = 6, kMostPanels = 1;
+#else
+  static constexpr int kMostRows = 4, kMostPanels = 1;
+#endif
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static void put(const uint8_t* from, int32_t flip, int32_t zero, size_t count,
                                    int16_t* to) {
