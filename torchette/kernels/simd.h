@@ -101,6 +101,22 @@ TORCHETTE_INLINE Vec minimum(Vec a, Vec b) {
 #endif
 }
 
+/// Each lane in the other type; floats are cut to whole numbers.
+TORCHETTE_INLINE Vec to_floats(VecInt x) {
+#if TORCHETTE_HAS_HELIUM  // of the general form GCC makes numbers
+  return vcvtq_f32_s32(reinterpret_cast<int32x4_t>(x));
+#else
+  return __builtin_convertvector(x, Vec);
+#endif
+}
+TORCHETTE_INLINE VecInt to_whole(Vec x) {
+#if TORCHETTE_HAS_HELIUM
+  return reinterpret_cast<VecInt>(vcvtq_s32_f32(x));
+#else
+  return __builtin_convertvector(x, VecInt);
+#endif
+}
+
 /// a * b + c, in one rounding where the machine can.
 TORCHETTE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)

@@ -356,7 +356,7 @@ void compute(const Tile& t) {
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
       const VecInt whole = whole_sums<M>(stored[i], v);
-      terms.put(__builtin_convertvector(whole - above, Vec), left, t.c + i * t.c_row + first);
+      terms.put(to_floats(whole - above), left, t.c + i * t.c_row + first);
     }
   }
 }
