@@ -74,10 +74,17 @@ TORCHETTE_INLINE Vec broadcast(float x) { return x - Vec{}; }
 TORCHETTE_INLINE VecInt broadcast(int32_t x) { return x - VecInt{}; }
 TORCHETTE_INLINE Vec select(VecInt mask, Vec a, Vec b) { return mask ? a : b; }
 TORCHETTE_INLINE VecInt select(VecInt mask, VecInt a, VecInt b) { return mask ? a : b; }
+#if defined(__ARM_NEON) && !defined(__aarch64__)
+TORCHETTE_INLINE uint32x4_t is_greater(Vec a, Vec b) {  // GCC would compare lane by lane
+  uint32x4_t mask;
+  asm("vcgt.f32 %q0, %q1, %q2" : "=w"(mask) : "w"(a), "w"(b));
+  return mask;
+}
+#endif
 /// The greater lane; `b` where either is NaN (as the machine instruction does).
 TORCHETTE_INLINE Vec maximum(Vec a, Vec b) {
-#if defined(__ARM_NEON) && !defined(__aarch64__)  // GCC would compare lane by lane here and with MVE
-  return vbslq_f32(vcgtq_f32(a, b), a, b);
+#if defined(__ARM_NEON) && !defined(__aarch64__)
+  return vbslq_f32(is_greater(a, b), a, b);
 #elif TORCHETTE_HAS_HELIUM
   return vpselq_f32(a, b, vcmpgtq_f32(a, b));
 #else
@@ -86,11 +93,27 @@ TORCHETTE_INLINE Vec maximum(Vec a, Vec b) {
 }
 TORCHETTE_INLINE Vec minimum(Vec a, Vec b) {
 #if defined(__ARM_NEON) && !defined(__aarch64__)
-  return vbslq_f32(vcgtq_f32(b, a), a, b);
+  return vbslq_f32(is_greater(b, a), a, b);
 #elif TORCHETTE_HAS_HELIUM
   return vpselq_f32(a, b, vcmpgtq_f32(b, a));
 #else
   return a < b ? a : b;
+#endif
+}
+
+/// Each lane in the other type; floats are cut to whole numbers.
+TORCHETTE_INLINE Vec to_floats(VecInt x) {
+#if TORCHETTE_HAS_HELIUM  // of the general form GCC makes numbers
+  return vcvtq_f32_s32(reinterpret_cast<int32x4_t>(x));
+#else
+  return __builtin_convertvector(x, Vec);
+#endif
+}
+TORCHETTE_INLINE VecInt to_whole(Vec x) {
+#if TORCHETTE_HAS_HELIUM
+  return reinterpret_cast<VecInt>(vcvtq_s32_f32(x));
+#else
+  return __builtin_convertvector(x, VecInt);
 #endif
 }
 

@@ -219,7 +219,11 @@ struct Machine {
 struct Machine {
   typedef int16_t Number;
   static constexpr size_t kUnit = kQuad;
+#if defined(__ARM_FEATURE_DSP)
   static constexpr int kMostRows = 6, kMostPanels = 1;
+#else
+  static constexpr int kMostRows = 4, kMostPanels = 1;
+#endif
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static void put(const uint8_t* from, int32_t flip, int32_t zero, size_t count,
                                    int16_t* to) {
@@ -313,7 +317,16 @@ void compute(const Tile& t) {
   constexpr int kOfPanel = static_cast<int>(kPanel / M::kOutputs), kVectors = kPanels * kOfPanel;
   constexpr size_t kBytes = M::kOutputs * kQuad;
   typename M::Vector sums[kRows][kVectors];
+#if defined(__arm__)  // what is read in a loop below would be written to memory in each round of this one
+  typename M::Vector stored[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) sums[i][v] = typename M::Vector{};
+#else
+  auto& stored = sums;
   memset(sums, 0, sizeof(sums));
+#endif
   const auto* const a = static_cast<const typename M::Number*>(t.a);
   for (size_t q = 0; q < t.quads; ++q) {
     typename M::Vector x[kRows];
@@ -327,6 +340,12 @@ void compute(const Tile& t) {
       for (int i = 0; i < kRows; ++i) sums[i][v] = M::dot(sums[i][v], x[i], w);
     }
   }
+#if defined(__arm__)
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) stored[i][v] = sums[i][v];
+#endif
 #pragma GCC unroll 8
   for (int v = 0; v < kPanels * static_cast<int>(kPanelVectors); ++v) {
     const size_t first = static_cast<size_t>(v) * kLanes;
@@ -336,8 +355,8 @@ void compute(const Tile& t) {
     const VecInt above = whole_weights(t.how.sums + first) * t.zero;
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const VecInt whole = whole_sums<M>(sums[i], v);
-      terms.put(__builtin_convertvector(whole - above, Vec), left, t.c + i * t.c_row + first);
+      const VecInt whole = whole_sums<M>(stored[i], v);
+      terms.put(to_floats(whole - above), left, t.c + i * t.c_row + first);
     }
   }
 }

@@ -95,7 +95,7 @@ constexpr float kMostOfWeights = 16777216.0f;
 /// The sums of outputs' weights.
 TORCHETTE_INLINE VecInt whole_weights(const float* sums) {
   const Vec most = broadcast(kMostOfWeights);
-  return __builtin_convertvector(minimum(maximum(load(sums), -most), most), VecInt);
+  return to_whole(minimum(maximum(load(sums), -most), most));
 }
 #else
 TORCHETTE_INLINE int32_t whole_weights(const float* sums) {
@@ -110,7 +110,7 @@ TORCHETTE_INLINE void requantize(const Requantization& how, int32_t zero, const 
 #if TORCHETTE_HAS_VECTORS
   for (size_t v = 0; v < n; v += kLanes) {
     const VecInt whole = load(sums + v) - whole_weights(how.sums + v) * zero;
-    RequantizedVector(how, v).put(__builtin_convertvector(whole, Vec), n - v, to + v);
+    RequantizedVector(how, v).put(to_floats(whole), n - v, to + v);
   }
 #else
   const int32_t low = how.low - how.zero, high = how.high - how.zero;
