@@ -318,6 +318,10 @@ TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
     const auto low = sums[2 * v], high = sums[2 * v + 1];
     whole = vcombine_s32(vpadd_s32(vget_low_s32(low), vget_high_s32(low)),
                          vpadd_s32(vget_low_s32(high), vget_high_s32(high)));
+#elif defined(__wasm_simd128__)
+    const v128_t low = sums[2 * v], high = sums[2 * v + 1];
+    whole =
+        wasm_i32x4_add(wasm_i32x4_shuffle(low, high, 0, 2, 4, 6), wasm_i32x4_shuffle(low, high, 1, 3, 5, 7));
 #else
     int32_t parts[kLanes * M::kParts], added[kLanes];
     constexpr size_t kVectors = kLanes / M::kOutputs;
