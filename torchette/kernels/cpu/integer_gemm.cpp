@@ -44,8 +44,8 @@ TORCHETTE_INLINE int64_t eight_bytes(const int16_t* p) {
 
 // A machine: Number is what its rows are made of, bytes, or 16 bits from which the zero point is taken
 // already; kOutputs how many of a panel a vector of sums is for, kParts in how many parts the sum of each is.
-// One without vectors of sums has column(), the sums of one output and kRows rows; kUnit numbers of these
-// rows are side by side, as put() writes them, and the sums are kPanel apart.
+// One without vectors of sums has column(), the sums of kColumns outputs and kRows rows; kUnit numbers of
+// these rows are side by side, as put() writes them, and the sums are kPanel apart.
 
 #if defined(__ARM_NEON) && (TORCHETTE_MAY_HAVE_DOTS || defined(__ARM_FEATURE_DOTPROD))
 struct Dots {
@@ -187,7 +187,7 @@ struct Machine {
 /// Sixteen products of bytes are added up in one number; a gather takes an output's weights together.
 struct Machine {
   typedef int8_t Number;
-  static constexpr size_t kUnit = 16;
+  static constexpr size_t kUnit = 16, kColumns = 1;
   static constexpr int kMostRows = 4, kMostPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static void put(const uint8_t* from, int32_t flip, int32_t, size_t count, int8_t* to) {
@@ -219,11 +219,7 @@ struct Machine {
 struct Machine {
   typedef int16_t Number;
   static constexpr size_t kUnit = kQuad;
-#if defined(__ARM_FEATURE_DSP)
   static constexpr int kMostRows = 6, kMostPanels = 1;
-#else
-  static constexpr int kMostRows = 4, kMostPanels = 1;
-#endif
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static void put(const uint8_t* from, int32_t flip, int32_t zero, size_t count,
                                    int16_t* to) {
@@ -238,6 +234,8 @@ struct Machine {
     for (int t = 0; t < 4; ++t)
       to[t % 2 * 2 + t / 2] = static_cast<int16_t>(static_cast<int8_t>(bytes >> 8 * t) - zero);
   }
+#if defined(__ARM_FEATURE_DSP)
+  static constexpr size_t kColumns = 1;
   template <int kRows>
   __attribute__((noinline)) static void column(const int16_t* x, const int8_t* w, size_t quads,
                                                int32_t* sums) {
@@ -245,7 +243,6 @@ struct Machine {
 #pragma GCC unroll 8
     for (size_t i = 0; i < kRows; ++i) sum[i] = 0;
     if (quads > 0) do {
-#if defined(__ARM_FEATURE_DSP)
         const int32_t bytes = four_bytes(reinterpret_cast<const uint8_t*>(w));
         int32_t even, odd, first, second;
         asm("sxtb16 %0, %1" : "=r"(even) : "r"(bytes));
@@ -258,17 +255,38 @@ struct Machine {
               : [sum] "+r"(sum[i]), [x] "+r"(x), [first] "=&r"(first), [second] "=&r"(second)
               : [even] "r"(even), [odd] "r"(odd)
               : "memory");
-#else
-        const int32_t w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
-#pragma GCC unroll 8
-        for (size_t i = 0; i < kRows; ++i, x += kUnit)
-          sum[i] += x[0] * w0 + x[1] * w2 + (x[2] * w1 + x[3] * w3);
-#endif
         w += kPanel * kQuad;
       } while (--quads > 0);
 #pragma GCC unroll 8
     for (size_t i = 0; i < kRows; ++i) sums[i * kPanel] = sum[i];
   }
+#else
+  // A product of 64 bits is of two outputs: their sums are in its halves, the upper one too small by one
+  // where the lower one is negative.
+  typedef ptrdiff_t Sum;
+  static constexpr size_t kColumns = sizeof(Sum) / sizeof(int32_t), kHalf = 4 * sizeof(Sum);
+  template <int kRows>
+  __attribute__((noinline)) static void column(const int16_t* x, const int8_t* w, size_t quads,
+                                               int32_t* sums) {
+    Sum sum[kRows];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kRows; ++i) sum[i] = 0;
+    for (; quads > 0; --quads, w += kPanel * kQuad, x += kRows * kUnit) {
+#pragma GCC unroll 4
+      for (size_t t = 0; t < kQuad; ++t) {
+        const Sum weights = kColumns == 1 ? w[t] : w[t] + (static_cast<Sum>(w[kQuad + t]) << kHalf);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kRows; ++i) sum[i] += x[i * kUnit + t % 2 * 2 + t / 2] * weights;
+      }
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kRows; ++i) {
+      const auto low = static_cast<int32_t>(sum[i]);
+      sums[i * kPanel] = low;
+      if (kColumns == 2) sums[i * kPanel + 1] = static_cast<int32_t>((sum[i] - low) >> kHalf);
+    }
+  }
+#endif
 };
 #endif
 
@@ -300,6 +318,10 @@ TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
     const auto low = sums[2 * v], high = sums[2 * v + 1];
     whole = vcombine_s32(vpadd_s32(vget_low_s32(low), vget_high_s32(low)),
                          vpadd_s32(vget_low_s32(high), vget_high_s32(high)));
+#elif defined(__wasm_simd128__)
+    const v128_t low = sums[2 * v], high = sums[2 * v + 1];
+    whole =
+        wasm_i32x4_add(wasm_i32x4_shuffle(low, high, 0, 2, 4, 6), wasm_i32x4_shuffle(low, high, 1, 3, 5, 7));
 #else
     int32_t parts[kLanes * M::kParts], added[kLanes];
     constexpr size_t kVectors = kLanes / M::kOutputs;
@@ -368,7 +390,8 @@ void compute(const Tile& t) {
   const auto* const a = static_cast<const typename M::Number*>(t.a);
   const size_t columns = t.columns < kPanel ? t.columns : kPanel;
   int32_t sums[kRows * kPanel];
-  for (size_t j = 0; j < columns; ++j) M::template column<kRows>(a, t.w + j * kQuad, t.quads, sums + j);
+  for (size_t j = 0; j < columns; j += M::kColumns)
+    M::template column<kRows>(a, t.w + j * kQuad, t.quads, sums + j);
   for (int i = 0; i < kRows; ++i)
     requantize(t.how, t.zero, sums + static_cast<size_t>(i) * kPanel, columns, t.c + i * t.c_row);
 }

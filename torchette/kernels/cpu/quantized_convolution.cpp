@@ -4,6 +4,10 @@
 #include "torchette/kernels/cpu/gather.h"
 #include "torchette/kernels/cpu/quantized.h"
 
+#if defined(__wasm_simd128__)
+#include <wasm_simd128.h>
+#endif
+
 namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
@@ -127,6 +131,7 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
 
 namespace {
 
+<<<<<<< HEAD
 // Whether sums are whole numbers: ARM's vectors multiply bytes, and a machine without vectors has no use for
 // floats.
 #if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON)
@@ -134,6 +139,12 @@ namespace {
 #else
 #define TORCHETTE_WHOLE_SUMS 0
 #endif
+=======
+// Whether sums are whole numbers: vectors of ARM and WebAssembly multiply bytes, and a machine without
+// vectors has no use for floats.
+#define TORCHETTE_WHOLE_SUMS \
+  (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON) || defined(__wasm_simd128__))
+>>>>>>> arm
 #if !TORCHETTE_WHOLE_SUMS
 typedef float TapWeight;
 #elif TORCHETTE_HAS_VECTORS
@@ -312,6 +323,23 @@ __attribute__((noinline)) void add_taps(const uint8_t* pixel, ptrdiff_t step, co
     weights += kPanel;
   } while (--count > 0);
   vst4q_s32(sums, four);
+#elif defined(__wasm_simd128__)
+  v128_t four[4];
+  memcpy(four, sums, sizeof(four));
+  do {
+    uint8_t some[kPanel] = {};
+    if (!kWhole) copy_run(some, pixel, channels);
+    const v128_t x = wasm_v128_xor(wasm_v128_load(kWhole ? pixel : some), wasm_i32x4_splat(flip));
+    const v128_t w = wasm_v128_load(weights);
+    const v128_t low = wasm_i16x8_extmul_low_i8x16(x, w), high = wasm_i16x8_extmul_high_i8x16(x, w);
+    four[0] = wasm_i32x4_add(four[0], wasm_i32x4_extend_low_i16x8(low));
+    four[1] = wasm_i32x4_add(four[1], wasm_i32x4_extend_high_i16x8(low));
+    four[2] = wasm_i32x4_add(four[2], wasm_i32x4_extend_low_i16x8(high));
+    four[3] = wasm_i32x4_add(four[3], wasm_i32x4_extend_high_i16x8(high));
+    pixel += step;
+    weights += kPanel;
+  } while (--count > 0);
+  memcpy(sums, four, sizeof(four));
 #else
   int32x4_t a = vld1q_s32(sums), b = vld1q_s32(sums + 4), c = vld1q_s32(sums + 8), d = vld1q_s32(sums + 12);
   do {
