@@ -131,20 +131,13 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
 
 namespace {
 
-<<<<<<< HEAD
-// Whether sums are whole numbers: ARM's vectors multiply bytes, and a machine without vectors has no use for
-// floats.
-#if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON)
+// Whether sums are whole numbers: vectors of ARM and WebAssembly multiply bytes, and a machine without
+// vectors has no use for floats.
+#if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON) || defined(__wasm_simd128__)
 #define TORCHETTE_WHOLE_SUMS 1
 #else
 #define TORCHETTE_WHOLE_SUMS 0
 #endif
-=======
-// Whether sums are whole numbers: vectors of ARM and WebAssembly multiply bytes, and a machine without
-// vectors has no use for floats.
-#define TORCHETTE_WHOLE_SUMS \
-  (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON) || defined(__wasm_simd128__))
->>>>>>> arm
 #if !TORCHETTE_WHOLE_SUMS
 typedef float TapWeight;
 #elif TORCHETTE_HAS_VECTORS
