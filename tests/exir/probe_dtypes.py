@@ -32,7 +32,7 @@ TABLE = Path(dtypes.__file__).with_name("dtypes.txt")
 COMMAND = ".venv/bin/python tests/exir/probe_dtypes.py"
 HEADER = f"""\
 # Measured, not written: `{COMMAND}`.
-# operator = the dtypes of its tensors and results that a kernel takes / those that only eager takes
+# operators = the dtypes of their tensors and results that a kernel takes / those that only eager takes
 # {" ".join(f"{letter} {str(dtype).removeprefix('torch.')}" for letter, dtype in dtypes.DTYPES.items())}, - not given
 """
 PER_SHAPE = 2
@@ -383,20 +383,28 @@ def _given(argument: Any, position: int, args: tuple, kwargs: dict[str, Any]) ->
 def table() -> str:
     """The text of dtypes.txt for this build."""
     calls = recorded()
-    lines = []
+    alike: dict[str, list[str]] = {}
     for op in edge_operators():
         runs, legal = probe(op, calls.get(op) or generic(op))
         # A kernel that no call reaches has an empty line: nothing is known of it, and nothing is refused.
         if legal or kernel_of(op):
-            lines.append(" ".join((f"{name_of(op)} =", *sorted(runs), "/", *sorted(legal - runs))))
+            row = " ".join(("=", *sorted(runs), "/", *sorted(legal - runs)))
+            alike.setdefault(row, []).append(name_of(op))
+    lines = [f"{' '.join(sorted(names))} {row}" for row, names in alike.items()]
     return HEADER + "\n".join(sorted(lines)) + "\n"
+
+
+def rows_of(text: str) -> set[tuple[str, str]]:
+    """(operator, its row) of a table."""
+    lines = [line.partition(" = ") for line in text.splitlines() if not line.startswith("#")]
+    return {(name, row) for names, _, row in lines for name in names.split()}
 
 
 def main() -> int:
     """Write the table, or with --check name the operators that are not as it says and what it refuses wrongly."""
     old, new = TABLE.read_text(), table()
-    changed = sorted({line.split(" = ")[0] for line in set(old.splitlines()) ^ set(new.splitlines())})
-    print(f"{new.count(' = ')} operators, changed: {changed}")
+    changed = sorted({name for name, _ in rows_of(old) ^ rows_of(new)})
+    print(f"{len(rows_of(new))} operators, changed: {changed}")
     if "--check" not in sys.argv:
         TABLE.write_text(new)
         return 0

@@ -281,12 +281,16 @@ void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
 
 /// The last pixels of a row are computed with some before them once more, which costs less than one by one.
 template <int kCount, bool kWhole>
-void depthwise_row(const DepthwiseRow& row, float zero) {
+void depthwise_blocks(const DepthwiseRow& row, float zero) {
   const ptrdiff_t pixels = row.window->out[2];
   if constexpr (kCount > 1)
-    if (pixels < kCount) return depthwise_row<kCount == 8 ? 4 : 1, kWhole>(row, zero);
+    if (pixels < kCount) return depthwise_blocks<kCount == 8 ? 4 : 1, kWhole>(row, zero);
   for (ptrdiff_t x = 0; x < pixels; x += kCount)
     depthwise_pixels<kCount, kWhole>(row, x + kCount <= pixels ? x : pixels - kCount, zero);
+}
+template <bool kWhole>
+void depthwise_row(const DepthwiseRow& row, float zero) {
+  depthwise_blocks<kWhole ? kNeighbours : 1, kWhole>(row, zero);
 }
 
 void widen(const int8_t* bytes, size_t count, float* to) {
@@ -508,7 +512,7 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
             const bool is_last = r / rows_of_image + 1 == w.batch && line + 1 >= w.in[0] * w.in[1];
             const bool whole =
                 left >= kPanel || (!is_last && static_cast<size_t>(w.in[2]) * w.channels >= kPanel);
-            whole ? depthwise_row<kNeighbours, true>(row, above) : depthwise_row<1, false>(row, above);
+            whole ? depthwise_row<true>(row, above) : depthwise_row<false>(row, above);
           }
         }
       });

@@ -140,9 +140,9 @@ def _table() -> dict[str, tuple[list[str], list[str]]]:
     found = {}
     for line in Path(__file__).with_name("dtypes.txt").read_text().splitlines():
         if line and not line.startswith("#"):
-            name, _, rest = line.partition(" = ")
+            names, _, rest = line.partition(" = ")
             kernels, _, eager = rest.partition("/")
-            found[name] = (kernels.split(), eager.split())
+            found.update(dict.fromkeys(names.split(), (kernels.split(), eager.split())))
     return found
 
 
