@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import re
@@ -73,7 +74,15 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert "torchette/lib/libtorchette.so" in names
     assert "torchette/lib/libtorchette.a" not in names  # torchette build compiles it
     known = r"\.(py|fbs|h|c|cpp|ld|in|js|ts|html|css|def|so|a|md|txt|json|sh|patch)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
-    assert [name for name in names if not re.search(known, name)] == ["torchette/bin/executor_runner"]
+    page = "torchette/devtools/report/page.zip"
+    assert sorted(name for name in names if not re.search(known, name)) == [
+        "torchette/bin/executor_runner",
+        page,
+    ]
+    packed = zipfile.ZipFile(io.BytesIO(zipfile.ZipFile(wheel).read(page))).namelist()
+    folder = ROOT / "torchette" / "devtools" / "report" / "page"
+    assert sorted(packed) == sorted(path.name for path in folder.iterdir())
+    assert not any(name.startswith("torchette/devtools/report/page/") for name in names)
 
 
 def test_projects_find_the_installed_package(
