@@ -229,7 +229,7 @@ static TORCHETTE_INLINE int64_t shifted_right(int64_t a, int64_t b) {
 #endif
 
 template <typename Op, typename T, typename R>
-static void chunk(const void* const* in, void* out, size_t n) {
+static TORCHETTE_INLINE void each(const void* const* in, void* out, size_t n) {
   const T* a = static_cast<const T*>(in[0]);
   const T* b = static_cast<const T*>(Op::kArity > 1 ? in[1] : in[0]);
   const T* c = static_cast<const T*>(Op::kArity > 2 ? in[2] : in[0]);
@@ -237,6 +237,18 @@ static void chunk(const void* const* in, void* out, size_t n) {
   R* y = static_cast<R*>(out);
   TORCHETTE_IVDEP
   for (size_t i = 0; i < n; ++i) y[i] = static_cast<R>(Op::of(a[i], b[i], c[i], d[i]));
+}
+template <typename Op, typename T, typename R>
+static void chunk(const void* const* in, void* out, size_t n) {
+  each<Op, T, R>(in, out, n);
+}
+// All levels have these from the lowest, which is built for size.
+template <typename Op, typename T, typename R>
+#if defined(__GNUC__) && !defined(__clang__)
+__attribute__((optimize("O2", "tree-vectorize")))
+#endif
+static void scalar_chunk(const void* const* in, void* out, size_t n) {
+  each<Op, T, R>(in, out, n);
 }
 
 template <typename Fast, typename Exact>
@@ -269,7 +281,7 @@ static TORCHETTE_INLINE void remainders(const float* a, const float* b, float* y
 template <typename Op, typename T, bool exists>
 struct ChunkOf {
   using R = std::conditional_t<Op::kResult == Result::Bool || std::is_same_v<T, uint8_t>, bool, T>;
-  static constexpr Chunk value = &chunk<Op, T, R>;
+  static constexpr Chunk value = std::is_same_v<T, float> ? &chunk<Op, T, R> : &scalar_chunk<Op, T, R>;
 };
 template <typename Op, typename T>
 struct ChunkOf<Op, T, false> {
