@@ -165,13 +165,7 @@ def build(
                 Stage(
                     "target",
                     dialects.EDGE,
-                    (
-                        *strips,
-                        mark_origins,
-                        *target,
-                        remove_dead_code,
-                        explain_target,
-                    ),
+                    (*strips, mark_origins, *target, remove_dead_code, explain_target),
                 )
             ]
             if target

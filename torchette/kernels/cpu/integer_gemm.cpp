@@ -4,6 +4,7 @@
 // the same bytes.
 #include "torchette/kernels/cpu/integer_gemm.h"
 
+#include <atomic>
 #include <cstdlib>
 
 #if defined(__wasm_simd128__)
@@ -112,8 +113,13 @@ static bool has_dots() { return __builtin_cpu_supports("avxvnni"); }
 #endif
 /// The level that TORCHETTE_ISA names is that level, without what the processor has besides.
 static bool uses_dots() {
-  static const bool uses = getenv("TORCHETTE_ISA") == nullptr && has_dots();
-  return uses;
+  static std::atomic<int8_t> known{-1};  // threads that race find the same
+  int8_t uses = known.load(std::memory_order_relaxed);
+  if (uses < 0) {
+    uses = getenv("TORCHETTE_ISA") == nullptr && has_dots() ? 1 : 0;
+    known.store(uses, std::memory_order_relaxed);
+  }
+  return uses != 0;
 }
 #endif
 

@@ -18,9 +18,11 @@ from torchette.backends.cpu.pack import pack_linear, pack_quads, requantization_
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.convolutions import each, only_result
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
+from torchette.backends.cpu.passes.linears import operands
 from torchette.exir import ops
 from torchette.exir.delegation.delegate import reject
-from torchette.exir.graph import TURNS, call, calls, fake_mode, note, replace, same_shape, same_size
+from torchette.exir.graph import TURNS, call, calls, constants, note, replace, same_shape, same_size
+from torchette.exir.passes.fold_constants import evaluate
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 
 aten = torch.ops.aten
@@ -77,7 +79,6 @@ class _Placer:
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._weights = Weights(program)
-        self._mode = fake_mode(program)
 
     # ---- quantize and dequantize go to where the arithmetic is ----
 
@@ -199,8 +200,7 @@ class _Placer:
     def _looked_up(self, node: Node, scheme: Scheme) -> Node | None:
         """Any function of one tensor of 8 bits, element by element, is a table."""
         leaves: set[Node] = set()
-        order: list[Node] = []
-        if not self._function(node.args[0], leaves, order, set()) or len(order) > 50:
+        if not self._function(node.args[0], leaves, set()):
             return None
         sources = {self.source(leaf) for leaf in leaves}
         if len(sources) != 1:
@@ -210,25 +210,14 @@ class _Placer:
             return None
         codes = torch.arange(256, dtype=torch.uint8).view(found.scheme.dtype)
         exact = (codes.to(torch.float32) - found.scheme.zero) * torch.tensor(found.scheme.scale)
-        values: dict[Node, Any] = dict.fromkeys(leaves, exact)
-        for step in order:
-            args, kwargs = torch.fx.node.map_arg((step.args, step.kwargs), lambda n: self._value(n, values))
-            values[step] = step.target(*args, **kwargs)  # type: ignore[operator]
-        result = values[node.args[0]]  # type: ignore[index]
+        result = evaluate(node.args[0], {**constants(self._program), **dict.fromkeys(leaves, exact)})  # type: ignore[arg-type]
         whole = torch.round(result * (1.0 / scheme.scale)) + scheme.zero
         table = whole.clamp(scheme.low, scheme.high).nan_to_num(scheme.low).to(scheme.dtype)
         stored = self._weights.add(f"{node.name}_table", table, node)
         return call(node, cpu.lookup.default, (found.node, stored), val=node.meta["val"], like=node)
 
-    def _value(self, node: Node, values: dict[Node, Any]) -> torch.Tensor:
-        if node in values:
-            return values[node]
-        stored = self._weights.any(node)
-        assert stored is not None
-        return stored.detach()
-
-    def _function(self, node: Any, leaves: set[Node], order: list[Node], seen: set[Node]) -> bool:
-        """Collects the calls, in order, and the dequantized tensors that a value is computed from element by element."""
+    def _function(self, node: Any, leaves: set[Node], seen: set[Node]) -> bool:
+        """Collects the dequantized tensors that a value is computed from; whether it is, element by element."""
         if node in seen:
             return True
         seen.add(node)
@@ -244,10 +233,7 @@ class _Placer:
             or node.meta["val"].dtype != torch.float32
         ):
             return False
-        if not all(self._function(source, leaves, order, seen) for source in node.all_input_nodes):
-            return False
-        order.append(node)
-        return True
+        return all(self._function(source, leaves, seen) for source in node.all_input_nodes)
 
     # ---- layers ----
 
@@ -285,17 +271,12 @@ class _Placer:
 
     def linear(self, node: Node, scheme: Scheme) -> Node | None:
         """A product with a dequantized matrix."""
-        bias, x, weight = (None, *node.args) if len(node.args) == 2 else node.args  # type: ignore[misc]
-        if node.target is aten.linear.default:
-            x, weight, bias = (*node.args, None)[:3]
-        elif (
-            isinstance(weight, Node)
-            and weight.target is aten.permute_copy.default
-            and list(weight.args[1]) == [1, 0]
-        ):  # type: ignore[arg-type]
+        x, weight, bias = operands(node)
+        if node.target is not aten.linear.default:
+            turned = isinstance(weight, Node) and weight.target is aten.permute_copy.default
+            if not turned or list(weight.args[1]) != [1, 0]:
+                return None
             weight = weight.args[0]
-        else:
-            return None
         found, given = self.source(x), self.weight(weight)
         if node.kwargs or found is None or given is None or found.scheme.dtype != scheme.dtype:
             reject(node, "its input and its weight are not both dequantized from 8 bits")

@@ -57,15 +57,20 @@ def _memory(tensor: torch.Tensor | None) -> tuple:
 _AS_GIVEN = ("linear", False)
 
 
+def operands(node: Node) -> tuple[Any, Any, Any]:
+    """The input, the weight and the bias or None of a linear, mm or addmm."""
+    if node.target is aten.addmm.default:
+        bias, x, weight = node.args
+        return x, weight, bias
+    return (*node.args, None)[:3]  # type: ignore[return-value]
+
+
 def _placed(weights: Weights, node: Node) -> Node | None:
     if node.kwargs:
         reject(node, "the product is scaled")
         return None
     transposed = node.target is not aten.linear.default
-    if node.target is aten.addmm.default:
-        bias, x, weight = node.args
-    else:
-        x, weight, bias = (*node.args, None)[:3]
+    x, weight, bias = operands(node)
     values = weights.get(weight)
     if values is None or values.dim() != 2 or not isinstance(x, Node) or x.meta["val"].dtype != torch.float32:
         reject(node, weights.why_not(weight) or "its input is not float32")

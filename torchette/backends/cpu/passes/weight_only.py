@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from torchette.backends.cpu.pack import OCTET, QUAD, pack_linear, pack_nibbles, pack_quads
 from torchette.backends.cpu.passes.constants import Weights
+from torchette.backends.cpu.passes.linears import operands
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, constants, note, replace
 from torchette.exir.passes.fold_constants import evaluate
@@ -36,9 +37,7 @@ def place_weight_only(program: ExportedProgram) -> ExportedProgram:
     packed: dict[Node, tuple[Node, Node, int] | None] = {}
     count = 0
     for node in calls(program, aten.linear.default, aten.mm.default, aten.addmm.default):
-        bias, x, weight = (None, *node.args) if len(node.args) == 2 else node.args  # type: ignore[misc]
-        if node.target is aten.linear.default:
-            x, weight, bias = (*node.args, None)[:3]
+        x, weight, bias = operands(node)
         if node.kwargs or not isinstance(weight, Node) or weight in stored or not isinstance(x, Node):
             continue
         if weight not in packed:
