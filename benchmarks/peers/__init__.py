@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: eleven float32 models. Out: latency, loading, first call, memory and error of the CPU engine, of the portable plan
+# In: eleven models in float32 and four of them in int8. Out: latency, loading, first call, memory and error of the CPU engine, of the portable plan
 # and of other inference engines on this machine, as ratios in a table and as figures in a JSON file. Each side has a
 # process of its own, stopped while others have their turn, and an engine that has a package a virtual environment.
 """Ours beside ExecuTorch with XNNPACK, ONNX Runtime, OpenVINO and LiteRT, one thread and two, all in turns."""

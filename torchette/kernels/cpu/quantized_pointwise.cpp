@@ -159,15 +159,28 @@ static Error lookup_out(Context& context, const Tensor& input, const Tensor& tab
   return Error::Ok;
 }
 
+/// Two tensors of one type, and the numbers that they and their result stand for.
+static Error check_two(const char* op, const Tensor& a, const Tensor& b, int64_t a_zero, int64_t b_zero,
+                       double scale) {
+  TORCHETTE_TRY(check_bytes(op, a, "a"));
+  TORCHETTE_TRY(check_bytes(op, b, "b"));
+  const ScalarType type = a.scalar_type();
+  TORCHETTE_CHECK(type == b.scalar_type(), InvalidType, "%s: a is of type %d, b of type %d", op,
+                  static_cast<int>(type), static_cast<int>(b.scalar_type()));
+  TORCHETTE_CHECK(in_range(type, a_zero, a_zero) && in_range(type, b_zero, b_zero) && scale > 0,
+                  InvalidArgument, "%s: a_zero %lld, b_zero %lld, scale %g", op,
+                  static_cast<long long>(a_zero), static_cast<long long>(b_zero), scale);
+  return Error::Ok;
+}
+
 static Error quantized_add_out(Context& context, const Tensor& a, const Tensor& b, double a_scale,
                                int64_t a_zero, double b_scale, int64_t b_zero, double scale, int64_t zero,
                                int64_t low, int64_t high, Tensor& out) {
   constexpr const char* kName = "quantized_add";
-  TORCHETTE_TRY(check_bytes(kName, a, "a"));
-  TORCHETTE_TRY(check_bytes(kName, b, "b"));
-  bool same = a.dim() == b.dim() && a.scalar_type() == b.scalar_type();
+  TORCHETTE_TRY(check_two(kName, a, b, a_zero, b_zero, scale));
+  bool same = a.dim() == b.dim();
   for (size_t d = 0; same && d < a.sizes().size(); ++d) same = a.sizes()[d] == b.sizes()[d];
-  TORCHETTE_CHECK(same, InvalidArgument, "%s: a and b differ in type or sizes", kName);
+  TORCHETTE_CHECK(same, InvalidArgument, "%s: a and b differ in sizes", kName);
   TORCHETTE_CHECK(
       in_range(a.scalar_type(), a_zero, a_zero) && in_range(a.scalar_type(), b_zero, b_zero) && scale > 0,
       InvalidArgument, "%s: a_zero %lld, b_zero %lld, scale %g", kName, static_cast<long long>(a_zero),
@@ -196,10 +209,9 @@ static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& 
                                int64_t a_zero, double b_scale, int64_t b_zero, double scale, int64_t zero,
                                int64_t low, int64_t high, Tensor& out) {
   constexpr const char* kName = "quantized_mul";
-  TORCHETTE_TRY(check_bytes(kName, a, "a"));
-  TORCHETTE_TRY(check_bytes(kName, b, "b"));
+  TORCHETTE_TRY(check_two(kName, a, b, a_zero, b_zero, scale));
   const auto rank = static_cast<size_t>(a.dim());
-  bool fits = a.dim() == b.dim() && rank > 0 && a.scalar_type() == b.scalar_type();
+  bool fits = a.dim() == b.dim() && rank > 0;
   for (size_t d = 0; fits && d < rank; ++d) fits = b.sizes()[d] == a.sizes()[d] || b.sizes()[d] == 1;
   TORCHETTE_CHECK(fits, InvalidArgument, "%s: b of %d dimensions is not broadcast to a of %d", kName,
                   static_cast<int>(b.dim()), static_cast<int>(a.dim()));
