@@ -181,10 +181,6 @@ static Error quantized_add_out(Context& context, const Tensor& a, const Tensor& 
   bool same = a.dim() == b.dim();
   for (size_t d = 0; same && d < a.sizes().size(); ++d) same = a.sizes()[d] == b.sizes()[d];
   TORCHETTE_CHECK(same, InvalidArgument, "%s: a and b differ in sizes", kName);
-  TORCHETTE_CHECK(
-      in_range(a.scalar_type(), a_zero, a_zero) && in_range(a.scalar_type(), b_zero, b_zero) && scale > 0,
-      InvalidArgument, "%s: a_zero %lld, b_zero %lld, scale %g", kName, static_cast<long long>(a_zero),
-      static_cast<long long>(b_zero), scale);
   TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
   const Bytes left(a, a_zero), right(b, b_zero);
   const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
@@ -215,10 +211,6 @@ static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& 
   for (size_t d = 0; fits && d < rank; ++d) fits = b.sizes()[d] == a.sizes()[d] || b.sizes()[d] == 1;
   TORCHETTE_CHECK(fits, InvalidArgument, "%s: b of %d dimensions is not broadcast to a of %d", kName,
                   static_cast<int>(b.dim()), static_cast<int>(a.dim()));
-  TORCHETTE_CHECK(
-      in_range(a.scalar_type(), a_zero, a_zero) && in_range(a.scalar_type(), b_zero, b_zero) && scale > 0,
-      InvalidArgument, "%s: a_zero %lld, b_zero %lld, scale %g", kName, static_cast<long long>(a_zero),
-      static_cast<long long>(b_zero), scale);
   TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
   const Bytes left(a, a_zero), right(b, b_zero);
   const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
