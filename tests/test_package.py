@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -78,11 +79,21 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert sorted(name for name in names if not re.search(known, name)) == [
         "torchette/bin/executor_runner",
         page,
+        "torchette/sources.tar.xz",
     ]
     packed = zipfile.ZipFile(io.BytesIO(zipfile.ZipFile(wheel).read(page))).namelist()
     folder = ROOT / "torchette" / "devtools" / "report" / "page"
     assert sorted(packed) == sorted(path.name for path in folder.iterdir())
     assert not any(name.startswith("torchette/devtools/report/page/") for name in names)
+    sources = io.BytesIO(zipfile.ZipFile(wheel).read("torchette/sources.tar.xz"))
+    with tarfile.open(fileobj=sources) as archive:
+        packed = archive.getnames()
+    assert not {name for name in names if name.endswith(".cpp")}
+    kernels = (ROOT / "torchette" / "kernels").rglob("*.[ch]*")
+    assert {path.relative_to(ROOT).as_posix() for path in kernels if path.suffix in (".cpp", ".h")} <= {
+        *packed
+    }
+    assert not [name for name in packed if not (ROOT / name).is_file()]
 
 
 def test_projects_find_the_installed_package(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchette import cli, targets
-from torchette.build import library, selection, toolchain
+from torchette.build import library, selection, sources, toolchain
 from torchette.build.selection import Selection
 from torchette.cli import build
 from torchette.errors import BuildError, MissingCompilerError, TargetError
@@ -141,8 +141,8 @@ def test_webassembly_is_given_what_needs_no_threads():
         seen.add(path)
         for name in re.findall(r"#include [<\"](.*)[>\"]", path.read_text(encoding="utf-8")):
             assert name not in ("mutex", "thread", "condition_variable", "future"), path.name
-            if (toolchain.ROOT / name).is_file() and toolchain.ROOT / name not in seen:
-                left.append(toolchain.ROOT / name)
+            if (sources.ROOT / name).is_file() and sources.ROOT / name not in seen:
+                left.append(sources.ROOT / name)
     assert {"module.cpp", "file_data_loader.h", "method.h"} <= {path.name for path in seen}
     host = [unit.source.name for unit in library.extension_units(targets.find("host"), ())]
     assert {"kernel_threads.cpp", "method_threads.cpp", "parallel_method.cpp", "thread_pool.cpp"} == {

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchette.build import library, toolchain
+from torchette.build.sources import PACKAGE
 from torchette.errors import ModelNotFoundError
 from torchette.targets import find
 
@@ -42,7 +43,7 @@ def build(sources: Sequence[Path], output: Path | None = None, *, compiler: str 
     core = [unit for unit in library.core_units("posix", flags) if unit.source.stem in _CORE]
     own = (*flags, *toolchain.FAST, *toolchain.KERNEL_FLAGS, f"-I{include}", "-Wall")
     units = [toolchain.Unit(source.resolve(), own) for source in sources]
-    units += [*core, toolchain.Unit(Path(__file__).with_name("custom_library.cpp"), flags)]
+    units += [*core, toolchain.Unit(PACKAGE / "build" / "custom_library.cpp", flags)]
     objects = toolchain.compile_units(found, units)
     output.parent.mkdir(parents=True, exist_ok=True)
     toolchain.link(found, objects, output, ["-shared", "-fPIC", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-s"])

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 
-from torchette.build.toolchain import ROOT
+from torchette.build.sources import PACKAGE
 from torchette.errors import FormatError
 from torchette.format import flatbuffer
 from torchette.format.schema import load
 
-_XNNPACK = ROOT / "torchette" / "backends" / "xnnpack" / "kernels" / "nodes.def"
+_XNNPACK = PACKAGE / "backends" / "xnnpack" / "kernels" / "nodes.def"
 _LIMITS = "aten::clamp.out"  # of results, as nodes.def says
 
 
@@ -22,7 +22,7 @@ def operators(backend: str, payload: memoryview) -> frozenset[str]:
         return frozenset()
     rows = re.findall(r"^NODE\((\w+), \w+, (.*)\)$", _XNNPACK.read_text(encoding="utf-8"), re.M)
     named = {kind: re.findall(r'"([^"]+)"', kernels) for kind, kernels in rows}
-    schema = load(ROOT / "torchette" / "schema" / "xnnpack.fbs")
+    schema = load(PACKAGE / "schema" / "xnnpack.fbs")
     # behind a header, where there is one: torchette/backends/xnnpack/payload.py
     start = int.from_bytes(payload[10:14], "little") if bytes(payload[4:8]) == b"XH00" else 0
     try:

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-KERNELS = ROOT / "torchette" / "kernels"
+from torchette.build.sources import PACKAGE, ROOT
+
+KERNELS = PACKAGE / "kernels"
 
 # What every kernel is linked with.
 RUNTIME = ("torchette/runtime/kernel.cpp", "torchette/runtime/memory.cpp", "torchette/runtime/tensor.cpp")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from torchette.build import kernels
 from torchette.build.selection import Selection
-from torchette.build.toolchain import DEVICE_FLAGS, FAST, KERNEL_FLAGS, ROOT, Unit
+from torchette.build.sources import PACKAGE, ROOT
+from torchette.build.toolchain import DEVICE_FLAGS, FAST, KERNEL_FLAGS, Unit
 from torchette.cache import cache_folder
 from torchette.errors import TargetError
 from torchette.format import schema
 from torchette.targets import Target
 
-PACKAGE = ROOT / "torchette"
 _LEVELS = {
     "v1": (),
     "v3": ("-march=x86-64-v3",),
@@ -38,7 +38,7 @@ def generated_folder() -> Path:
 
 def compat_folder() -> Path:
     """The include folder with ExecuTorch's paths: the package's, or, in a checkout, one made from the same list."""
-    installed = PACKAGE / "extension" / "compat"
+    installed = Path(__file__).resolve().parents[1] / "extension" / "compat"
     if (installed / "executorch").is_dir():
         return installed
     recipe = (installed / "executorch.cmake").read_text(encoding="utf-8")

@@ -21,13 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchette.build.sources import ROOT
 from torchette.cache import cache_folder
 from torchette.errors import BuildError, MissingCompilerError
 from torchette.targets import Target
-
-ROOT = (
-    Path(__file__).resolve().parents[2]
-)  # include paths begin here, in a checkout and where pip has installed
 
 # The flags of all code that may go into firmware; CMakeLists.txt has the same list.
 DEVICE_FLAGS = (

@@ -13,6 +13,7 @@ from typing import Any
 
 from torchette import runtime
 from torchette.build import kernels
+from torchette.build.sources import ROOT
 from torchette.codegen.loops import SOURCE, definitions
 from torchette.codegen.methods import C_TYPES, Method, Pool, Port, codes_of, parameter, symbol
 from torchette.devtools.embed import distinct_names
@@ -136,7 +137,7 @@ def unit(file: pte.PteFile, name: str, temp: int | None, selected: str) -> dict[
         used.append(SOURCE.rpartition("/")[2])
     roots = [*kernels.RUNTIME, "torchette/codegen/unit.h", *(f"torchette/kernels/{file}" for file in used)]
     for path in kernels.closure(roots):
-        texts[path.replace("torchette", name, 1)] = _relative((kernels.ROOT / path).read_text("utf-8"), path)
+        texts[path.replace("torchette", name, 1)] = _relative((ROOT / path).read_text("utf-8"), path)
         stem = path.rpartition("/")[2].removesuffix(".cpp")
         if path.endswith(".cpp"):
             texts[f"{name}_{stem}.cpp"] = about + _source(name, path, pool, signatures)

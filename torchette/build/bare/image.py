@@ -14,10 +14,11 @@ from torchette.build import library, toolchain
 from torchette.build.bare.boards import Board
 from torchette.build.bare.project import Application, write_application
 from torchette.build.selection import Selection
+from torchette.build.sources import PACKAGE
 from torchette.build.toolchain import Compiler, Report, Unit
 from torchette.errors import BuildError
 
-BARE = Path(__file__).parent
+BARE = PACKAGE / "build" / "bare"
 # The linkers of an image, for objects of any compiler.
 LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,-e,reset")
 

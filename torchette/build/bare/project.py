@@ -19,6 +19,7 @@ from torchette import targets
 from torchette.build import kernels, selection
 from torchette.build.bare import boards
 from torchette.build.bare.boards import STACK, Board
+from torchette.build.sources import PACKAGE, ROOT
 from torchette.devtools.embed import distinct_names, embed
 from torchette.devtools.inspect import MethodInfo, TensorInfo, describe
 from torchette.devtools.memory import Bill, bills
@@ -26,7 +27,6 @@ from torchette.errors import BuildError, TorchetteError
 from torchette.format import pte, schema
 from torchette.schema import DTYPES
 
-PACKAGE = Path(__file__).resolve().parents[2]
 TEMPLATES = Path(__file__).with_name("project")
 # The number of values of an output that the image compares; more would fill the flash of a small board.
 COMPARED = 256
@@ -312,5 +312,5 @@ def _copy_runtime(chosen: selection.Selection, folder: Path) -> list[Path]:
             source = PACKAGE / "schema" / f"{to.stem}.fbs"
             to.write_text(schema.cpp_header(schema.load(source), source.name), encoding="utf-8")
         else:
-            shutil.copyfile(PACKAGE.parent / name, to)
+            shutil.copyfile(ROOT / name, to)
     return [folder / name for name in names]

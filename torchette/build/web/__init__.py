@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torchette.build import library, selection, toolchain
 from torchette.build.selection import Selection
+from torchette.build.sources import PACKAGE
 from torchette.targets import find
 
 HERE = Path(__file__).parent
@@ -53,7 +54,7 @@ def build(
         *library.core_units("", library.core_flags(chosen, own)),
         *library.kernel_units(target, chosen, common, small=small),
         *library.backend_units(chosen, target, own),
-        toolchain.Unit(HERE / "module.cpp", own),
+        toolchain.Unit(PACKAGE / "build" / "web" / "module.cpp", own),
     ]
     objects = toolchain.compile_units(compiler, units, report)
     folder.mkdir(parents=True, exist_ok=True)
