@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <type_traits>
 
 #if defined(__wasm_simd128__)
 #include <wasm_simd128.h>
@@ -70,6 +71,18 @@ struct Dots {
 };
 #endif
 
+#if TORCHETTE_MAY_HAVE_DOTS && defined(__aarch64__)
+/// One instruction more multiplies eight numbers of two rows by those of two outputs.
+struct Pairs : Dots {
+  /// Adds to the sums [two rows][two outputs].
+  TORCHETTE_INLINE static Vector product(Vector sums, Vector x, Vector w) {
+    asm(".arch armv8.2-a+i8mm\n\tsmmla %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(x), "w"(w));
+    return sums;
+  }
+};
+static bool has_pairs() { return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
+#endif
+
 #if TORCHETTE_MAY_HAVE_DOTS
 #if defined(__aarch64__)
 static bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
@@ -111,15 +124,17 @@ struct Dots {
 };
 static bool has_dots() { return __builtin_cpu_supports("avxvnni"); }
 #endif
-/// The level that TORCHETTE_ISA names is that level, without what the processor has besides.
-static bool uses_dots() {
+/// Whether the processor has something, found out once. The level that TORCHETTE_ISA names is that level,
+/// without what the processor has besides.
+template <bool (*kHas)()>
+static bool uses() {
   static std::atomic<int8_t> known{-1};  // threads that race find the same
-  int8_t uses = known.load(std::memory_order_relaxed);
-  if (uses < 0) {
-    uses = getenv("TORCHETTE_ISA") == nullptr && has_dots() ? 1 : 0;
-    known.store(uses, std::memory_order_relaxed);
+  int8_t found = known.load(std::memory_order_relaxed);
+  if (found < 0) {
+    found = getenv("TORCHETTE_ISA") == nullptr && kHas() ? 1 : 0;
+    known.store(found, std::memory_order_relaxed);
   }
-  return uses != 0;
+  return found != 0;
 }
 #endif
 
@@ -340,8 +355,69 @@ TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
   return whole;
 }
 
+/// Makes bytes of the sums of so many rows and vectors; whole(i, v) gives those of a row.
+template <int kRows, int kVectors, typename Whole>
+TORCHETTE_INLINE void put_sums(const Tile& t, const Whole& whole) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const size_t first = static_cast<size_t>(v) * kLanes;
+    if (first >= t.columns) break;
+    const RequantizedVector terms(t.how, first);
+    const VecInt above = whole_weights(t.how.sums + first) * t.zero;
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+      terms.put(to_floats(whole(i, v) - above), t.columns - first, t.c + i * t.c_row + first);
+  }
+}
+
+#if TORCHETTE_MAY_HAVE_DOTS && defined(__aarch64__)
+template <int kRows>
+void compute_pairs(const Tile& t) {
+  constexpr size_t kOutputs = Dots::kOutputs, kVectors = kPanel / kOutputs;
+  int32x4_t sums[kRows / 2][2 * kVectors] = {};
+  const auto* const a = static_cast<const uint8_t*>(t.a);
+  const int32x4_t flip = vdupq_n_s32(t.flip);
+  const auto add = [&](size_t q, const auto& numbers, const auto& second) __attribute__((always_inline)) {
+    int32x4_t x[kRows / 2];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < kRows / 2; ++i) {
+      const uint8_t* const from = a + 2 * i * t.a_row + q * kQuad;
+      x[i] = vcombine_s32(numbers(from), numbers(from + t.a_row)) ^ flip;
+    }
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      const int8_t* const w = t.w + (q * kPanel + v * kOutputs) * kQuad;
+      const int32x4_t low = Dots::weights(w), high = second(w + kPanel * kQuad);
+      const int32x4_t first = vzip1q_s32(low, high), last = vzip2q_s32(low, high);
+#pragma GCC unroll 4
+      for (size_t i = 0; i < kRows / 2; ++i) {
+        sums[i][2 * v] = Pairs::product(sums[i][2 * v], x[i], first);
+        sums[i][2 * v + 1] = Pairs::product(sums[i][2 * v + 1], x[i], last);
+      }
+    }
+  };
+  size_t q = 0;
+  for (; q + 2 <= t.quads; q += 2)
+    add(
+        q, [](const uint8_t* from) { return vreinterpret_s32_u8(vld1_u8(from)); },
+        [](const int8_t* w) { return Dots::weights(w); });
+  if (q < t.quads)
+    add(
+        q, [](const uint8_t* from) { return vset_lane_s32(four_bytes(from), vdup_n_s32(0), 0); },
+        [](const int8_t*) { return vdupq_n_s32(0); });
+  put_sums<kRows, kPanelVectors>(t, [&](int i, int v) __attribute__((always_inline)) {
+    const int32x4_t low = sums[i / 2][2 * v], high = sums[i / 2][2 * v + 1];
+    return i % 2 == 0 ? vcombine_s32(vget_low_s32(low), vget_low_s32(high))
+                      : vcombine_s32(vget_high_s32(low), vget_high_s32(high));
+  });
+}
+#endif
+
 template <typename M, int kRows, int kPanels>
 void compute(const Tile& t) {
+#if TORCHETTE_MAY_HAVE_DOTS && defined(__aarch64__)
+  if constexpr (std::is_same_v<M, Pairs> && kRows % 2 == 0) return compute_pairs<kRows>(t);
+#endif
   constexpr int kOfPanel = static_cast<int>(kPanel / M::kOutputs), kVectors = kPanels * kOfPanel;
   constexpr size_t kBytes = M::kOutputs * kQuad;
   typename M::Vector sums[kRows][kVectors];
@@ -374,19 +450,8 @@ void compute(const Tile& t) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) stored[i][v] = sums[i][v];
 #endif
-#pragma GCC unroll 8
-  for (int v = 0; v < kPanels * static_cast<int>(kPanelVectors); ++v) {
-    const size_t first = static_cast<size_t>(v) * kLanes;
-    if (first >= t.columns) break;
-    const size_t left = t.columns - first;
-    const RequantizedVector terms(t.how, first);
-    const VecInt above = whole_weights(t.how.sums + first) * t.zero;
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      const VecInt whole = whole_sums<M>(stored[i], v);
-      terms.put(to_floats(whole - above), left, t.c + i * t.c_row + first);
-    }
-  }
+  put_sums<kRows, kPanels* static_cast<int>(kPanelVectors)>(
+      t, [&](int i, int v) __attribute__((always_inline)) { return whole_sums<M>(stored[i], v); });
 }
 
 #else
@@ -512,7 +577,10 @@ size_t integer_scratch(size_t rows, size_t k) {  // in whole vectors
 
 void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
 #if TORCHETTE_MAY_HAVE_DOTS
-  if (uses_dots()) return multiply<Dots>(product, first, last, scratch);
+#if defined(__aarch64__)
+  if (uses<has_pairs>()) return multiply<Pairs>(product, first, last, scratch);
+#endif
+  if (uses<has_dots>()) return multiply<Dots>(product, first, last, scratch);
 #endif
   multiply<Machine>(product, first, last, scratch);
 }
