@@ -12,6 +12,11 @@
 #include <wasm_simd128.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
+#if defined(__AVX512F__) && defined(__linux__) && !defined(__clang__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -31,6 +36,12 @@ namespace {
 #define TORCHETTE_MAY_HAVE_DOTS 1
 #else
 #define TORCHETTE_MAY_HAVE_DOTS 0
+#endif
+// And whether it may have AMX: registers of 16 rows of 64 bytes.
+#if defined(__AVX512F__) && defined(__linux__) && !defined(__clang__)
+#define TORCHETTE_MAY_HAVE_TILES 1
+#else
+#define TORCHETTE_MAY_HAVE_TILES 0
 #endif
 
 TORCHETTE_INLINE int32_t four_bytes(const uint8_t* p) {
@@ -558,8 +569,144 @@ void multiply(const IntegerProduct& product, size_t first, size_t last, void* sc
   }
 }
 
+#if TORCHETTE_MAY_HAVE_TILES
+// Tiles, by number: sums of [rows][panels]; rows of A and quads of a panel, whole ones of 64 numbers and
+// those behind the last whole one.
+constexpr size_t kTileRows = 16, kTileBytes = 64;
+#define TORCHETTE_TILE_LOAD(tile, from, stride) \
+  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(stride) : "memory")
+#define TORCHETTE_TILE_PRODUCT(sums, rows, quads, is_signed)           \
+  if (is_signed)                                                       \
+    asm volatile("tdpbssd %tmm" #quads ", %tmm" #rows ", %tmm" #sums); \
+  else                                                                 \
+    asm volatile("tdpbusd %tmm" #quads ", %tmm" #rows ", %tmm" #sums)
+
+/// Whether there are tiles, and the system lets this process use them.
+static bool has_tiles() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+  constexpr long kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, of arch_prctl(2)
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTile) != 0 && (edx & kInt8) != 0 &&
+         syscall(SYS_arch_prctl, kAskFor, kTileData) == 0;
+}
+
+struct TileProduct {
+  size_t whole, tail;  // tiles of 64 numbers, numbers that are left
+  const uint8_t* a;
+  size_t a_row;
+  const int8_t* w;
+  size_t w_panel;
+};
+
+/// Sums of kTiles times 16 rows and kPanels panels, each [16][16].
+template <int kTiles, int kPanels, bool kSigned>
+TORCHETTE_INLINE void tile_sums(const TileProduct& t, int32_t* sums) {
+  asm volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3");
+  constexpr size_t kRow = kPanel * kQuad;
+  const uint8_t *a = t.a, *below = t.a + kTileRows * t.a_row;
+  const int8_t *w = t.w, *beside = t.w + t.w_panel;
+#define TORCHETTE_TILE_STEP(rows, quads)               \
+  TORCHETTE_TILE_LOAD(rows, a, t.a_row);               \
+  TORCHETTE_TILE_LOAD(quads, w, kRow);                 \
+  TORCHETTE_TILE_PRODUCT(0, rows, quads, kSigned);     \
+  if (kTiles == 2) {                                   \
+    TORCHETTE_TILE_LOAD(rows, below, t.a_row);         \
+    TORCHETTE_TILE_PRODUCT(2, rows, quads, kSigned);   \
+  }                                                    \
+  if (kPanels == 2) {                                  \
+    TORCHETTE_TILE_LOAD(quads, beside, kRow);          \
+    if (kTiles == 2) {                                 \
+      TORCHETTE_TILE_PRODUCT(3, rows, quads, kSigned); \
+      TORCHETTE_TILE_LOAD(rows, a, t.a_row);           \
+    }                                                  \
+    TORCHETTE_TILE_PRODUCT(1, rows, quads, kSigned);   \
+  }
+  for (size_t i = 0; i < t.whole; ++i) {
+    TORCHETTE_TILE_STEP(4, 5)
+    a += kTileBytes, below += kTileBytes, w += kTileBytes / kQuad * kRow, beside += kTileBytes / kQuad * kRow;
+  }
+  if (t.tail > 0) {
+    TORCHETTE_TILE_STEP(6, 7)
+  }
+#undef TORCHETTE_TILE_STEP
+#define TORCHETTE_TILE_STORE(tile)                                                      \
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)"                                   \
+               :                                                                        \
+               : "r"(sums + (tile) * (kTileRows * kPanel)), "r"(kPanel * sizeof(*sums)) \
+               : "memory")
+  TORCHETTE_TILE_STORE(0);
+  if (kPanels == 2) TORCHETTE_TILE_STORE(1);
+  if (kTiles == 2) TORCHETTE_TILE_STORE(2);
+  if (kTiles == 2 && kPanels == 2) TORCHETTE_TILE_STORE(3);
+#undef TORCHETTE_TILE_STORE
+}
+
+template <int kTiles, int kPanels>
+void tile_block(const IntegerProduct& product, const TileProduct& t, size_t row, size_t panel) {
+  alignas(64) int32_t sums[4 * kTileRows * kPanel];
+  product.is_signed ? tile_sums<kTiles, kPanels, true>(t, sums) : tile_sums<kTiles, kPanels, false>(t, sums);
+  for (size_t p = 0; p < kPanels; ++p) {
+    const size_t column = (panel + p) * kPanel;
+    const RequantizedVector terms(product.how, column);
+    const VecInt above = whole_weights(product.how.sums + column) * product.input_zero;
+    uint8_t* to = product.c + static_cast<ptrdiff_t>(row) * product.c_row + column;
+    for (size_t i = 0; i < kTiles * kTileRows; ++i, to += product.c_row) {
+      const VecInt whole =
+          load(sums + (i / kTileRows * 2 + p) * (kTileRows * kPanel) + i % kTileRows * kPanel);
+      terms.put(to_floats(whole - above), product.n - column, to);
+    }
+  }
+}
+
+/// As multiply(), for at least kTileRows rows: the last tiles compute some rows once more.
+void multiply_tiles(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
+  const size_t padded = quads_of(product.k) * kQuad;
+  TileProduct t = {padded / kTileBytes, padded % kTileBytes, nullptr, padded, nullptr, padded * kPanel};
+  struct {
+    uint8_t palette = 1, reserved[15] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+  } config;
+  for (int i = 0; i < 8; ++i) {
+    const size_t bytes = i < 6 ? kTileBytes : t.tail;
+    config.bytes[i] = static_cast<uint16_t>(i == 7 ? kTileBytes : bytes);
+    config.rows[i] = static_cast<uint8_t>(i == 7 ? t.tail / kQuad : kTileRows);
+  }
+  if (t.tail == 0) config.bytes[6] = config.bytes[7] = config.rows[6] = config.rows[7] = 0;
+  asm volatile("ldtilecfg %0" : : "m"(config));
+  const uint8_t* rows = product.a;
+  if (padded == product.k) {
+    t.a_row = static_cast<size_t>(product.a_row);
+  } else {
+    auto* to = static_cast<uint8_t*>(scratch);
+    rows = to;
+    for (size_t i = 0; i < product.m; ++i, to += padded) {
+      memcpy(to, product.a + static_cast<ptrdiff_t>(i) * product.a_row, product.k);
+      memset(to + product.k, 0, padded - product.k);
+    }
+  }
+  for (size_t p = first; p < last;) {
+    const size_t panels = last - p >= 2 ? 2 : 1;
+    t.w = product.w + p * t.w_panel;
+    for (size_t i = 0; i < product.m;) {
+      const size_t left = product.m - i;
+      const size_t tiles = left > kTileRows && product.m >= 2 * kTileRows ? 2 : 1, count = tiles * kTileRows;
+      const size_t row = left >= count ? i : product.m - count;
+      t.a = rows + row * t.a_row;
+      if (panels == 2)
+        tiles == 2 ? tile_block<2, 2>(product, t, row, p) : tile_block<1, 2>(product, t, row, p);
+      else
+        tiles == 2 ? tile_block<2, 1>(product, t, row, p) : tile_block<1, 1>(product, t, row, p);
+      i = row + count;
+    }
+    p += panels;
+  }
+  asm volatile("tilerelease");
+}
+#endif
+
 // Rows that are brought into another form at a time.
-constexpr size_t kRowsAtOnce = 48;
+constexpr size_t kRowsAtOnce = 64;
 
 }  // namespace
 
@@ -576,6 +723,9 @@ size_t integer_scratch(size_t rows, size_t k) {  // in whole vectors
 }
 
 void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
+#if TORCHETTE_MAY_HAVE_TILES
+  if (product.m >= kTileRows && uses<has_tiles>()) return multiply_tiles(product, first, last, scratch);
+#endif
 #if TORCHETTE_MAY_HAVE_DOTS
 #if defined(__aarch64__)
   if (uses<has_pairs>()) return multiply<Pairs>(product, first, last, scratch);

@@ -13,8 +13,8 @@ namespace TORCHETTE_ISA {
 namespace {
 
 // Bytes of gathered rows at a time, and the fewest rows.
-constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
-constexpr size_t kLeastRows = kLanes >= 8 ? 24 : 8;
+constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 18 : size_t{1} << 13;
+constexpr size_t kLeastRows = kLanes >= 8 ? 64 : 8;
 
 Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int64_t input_zero,
                   Span<const int64_t> kernel, Span<const int64_t> stride, Span<const int64_t> padding,
