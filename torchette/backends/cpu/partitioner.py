@@ -17,6 +17,7 @@ from torchette.backends.cpu.passes.integers import place_integers
 from torchette.backends.cpu.passes.layouts import move_permutes
 from torchette.backends.cpu.passes.linears import place_linears
 from torchette.backends.cpu.passes.norms import place_norms
+from torchette.backends.cpu.passes.quantize_points import settle_quantize
 from torchette.backends.cpu.passes.recurrent import place_recurrent
 from torchette.backends.cpu.passes.rotary import place_rotary
 from torchette.backends.cpu.passes.split_linears import split_linears
@@ -54,6 +55,7 @@ class CpuPartitioner(Partitioner):
             place_convolutions,
             place_images,
             move_permutes,
+            settle_quantize,
             merge_common_subexpressions,
             remove_dead_code,
             place_norms,

@@ -209,7 +209,7 @@ def evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
         while stack:
             current = stack[-1]
             missing = [source for source in current.all_input_nodes if source not in values]
-            if missing:
+            if missing and current not in values:
                 stack += missing
                 continue
             stack.pop()

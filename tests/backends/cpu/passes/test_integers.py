@@ -177,3 +177,29 @@ def test_sizes_may_be_dynamic(dtype: torch.dtype) -> None:
         x = torch.randn(count, 20)
         off = model(x) != layer(x)
         assert off.float().mean() <= 0.01
+
+
+class Heads(nn.Module):
+    """Attention as timm writes it: queries, keys and values are slices of one quantized layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).reshape(batch, tokens, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = (q * 8**-0.5) @ k.transpose(-2, -1)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, tokens, width))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_attention_between_quantized_layers_is_one_operator(batch: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(batch, 10, 32)
+    graph = quantized(Heads(), x)
+    called = operators(graph, x)
+    assert (called["attention"], called["_softmax"], called["bmm"]) == (1, 0, 0)
+    assert called["quantized_linear"] == 2
+    assert called["permute_copy"] == 0, "whole numbers or floats are moved around it"
+    check(graph, x)

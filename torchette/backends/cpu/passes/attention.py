@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.layouts import permute, permuted
+from torchette.backends.cpu.passes.quantize_points import lift_dequantize, lower_quantize
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_shape, same_size
 
@@ -66,6 +67,9 @@ class _Finder:
             return _not(
                 softmax, "no product before and behind it, with nothing but a scale and a mask between"
             )
+        for operand in (*scores.product.args[:2], product.args[1]):
+            lift_dequantize(self._program, operand)
+        lower_quantize(self._program, product)
         if isinstance(scores.mask, torch.Tensor) and softmax.graph is not self._program.graph:
             return _not(softmax, "its mask is a constant, for which a branch has no place")
         if scores.mask is not None and not _broadcasts(scores.mask, value):

@@ -19,9 +19,10 @@ from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.convolutions import each, only_result
 from torchette.backends.cpu.passes.layouts import channels_first, channels_last, permuted
 from torchette.backends.cpu.passes.linears import operands
+from torchette.backends.cpu.passes.quantize_points import moves
 from torchette.exir import ops
 from torchette.exir.delegation.delegate import reject
-from torchette.exir.graph import TURNS, call, calls, constants, note, replace, same_shape, same_size
+from torchette.exir.graph import call, calls, constants, note, replace, same_shape, same_size
 from torchette.exir.passes.fold_constants import evaluate
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 
@@ -33,8 +34,6 @@ _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 _DEQUANTIZE_CHANNELS = "quantized_decomposed.dequantize_per_channel.default"
 
-# Operators that move elements and compute nothing, of one tensor each.
-_MOVES = TURNS - {operator.getitem} | {aten.slice_copy.Tensor, aten.select_copy.int}
 # Sums of more products may not fit into 32 bits: 255 * 128 each.
 _MOST_INPUTS = (2**31 - 1) // (255 * 128)
 _MOST_TAPS = 512  # of a depthwise filter: C++ in kernels/cpu/quantized_convolution.cpp
@@ -385,9 +384,7 @@ def _moved(node: Node) -> list[Node]:
         return []
     if node.target is aten.cat.default:
         return list(node.args[0])  # type: ignore[arg-type]
-    if node.target not in _MOVES or not isinstance(node.args[0], Node):
-        return []
-    return [node.args[0]] if isinstance(node.meta["val"], torch.Tensor) else []
+    return [node.args[0]] if moves(node) else []  # type: ignore[list-item]
 
 
 def _before_clamps(node: Node, scheme: Scheme) -> tuple[Node, Scheme | None]:

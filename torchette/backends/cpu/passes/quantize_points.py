@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: `cpu::quantize` and `cpu::dequantize` beside calls that only move elements. Out: the same on the other side of the
+# moves: of floats for patterns of floats, of whole numbers for the machine.
+"""Where values are quantized and dequantized."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir.graph import TURNS, call, calls, replace
+
+aten = torch.ops.aten
+cpu = torch.ops.cpu
+
+# Operators that move elements and compute nothing, of one tensor each.
+MOVES = TURNS - {operator.getitem} | {aten.slice_copy.Tensor, aten.select_copy.int}
+
+
+def moves(node: Any) -> bool:
+    """Whether a value is another one with its elements moved."""
+    return (
+        isinstance(node, Node)
+        and node.op == "call_function"
+        and node.target in MOVES
+        and isinstance(node.args[0], Node)
+        and isinstance(node.meta["val"], torch.Tensor)
+    )
+
+
+def lift_dequantize(program: ExportedProgram, node: Any) -> None:
+    """What leads to a value, but for moves and factors, is dequantized before its elements are moved."""
+    while moves(node) or (isinstance(node, Node) and node.target in (aten.mul.Tensor, aten.div.Tensor)):
+        node = node.args[0]
+    while isinstance(node, Node) and node.target is cpu.dequantize.default and moves(node.args[0]):
+        node = _before_move(program, node)
+
+
+def lower_quantize(program: ExportedProgram, node: Node) -> None:
+    """What a value becomes, but for moves, is quantized after its elements are moved."""
+    while len(node.users) == 1 and (quantize := next(iter(node.users))).target is cpu.quantize.default:
+        if len(quantize.users) != 1 or not moves(move := next(iter(quantize.users))):
+            return
+        node = _moved(move, node)
+        replace(program, move, _again(quantize, node, move))
+        quantize.graph.erase_node(quantize)
+
+
+def settle_quantize(program: ExportedProgram) -> ExportedProgram:
+    """Whole numbers are moved, where nothing but moves stands before a quantize or behind a dequantize."""
+    for node in list(calls(program, cpu.dequantize.default)):
+        _sink(program, node)
+    for node in reversed(list(calls(program, cpu.quantize.default))):
+        while moves(move := node.args[0]) and len(move.users) == 1:  # type: ignore[union-attr]
+            node = _before_move(program, node)
+    return program
+
+
+def _sink(program: ExportedProgram, node: Node) -> None:
+    users = list(node.users)
+    if not all(moves(user) for user in users):
+        return
+    for user in users:
+        again = _again(node, _moved(user, node.args[0]), user)  # type: ignore[arg-type]
+        replace(program, user, again)
+        _sink(program, again)
+
+
+def _before_move(program: ExportedProgram, node: Node) -> Node:
+    """Quantize or dequantize what the operand is moved from; gives that call."""
+    move: Node = node.args[0]  # type: ignore[assignment]
+    again = _again(node, move.args[0], node)  # type: ignore[arg-type]
+    replace(program, node, _moved(move, again, before=node))
+    return again
+
+
+def _again(node: Node, x: Node, before: Node) -> Node:
+    val = x.meta["val"].to(node.meta["val"].dtype)
+    return call(before, node.target, (x, *node.args[1:]), dict(node.kwargs), val=val, like=node)
+
+
+def _moved(move: Node, x: Node, before: Node | None = None) -> Node:
+    val = move.meta["val"].to(x.meta["val"].dtype)
+    return call(before or move, move.target, (x, *move.args[1:]), dict(move.kwargs), val=val, like=move)
