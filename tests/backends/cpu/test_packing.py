@@ -180,6 +180,32 @@ def test_packed_weights_in_a_data_file(branches: nn.Module, tmp_path: Path) -> N
     torch.testing.assert_close(torch.as_tensor(ours[0]), branches.linear(x), rtol=1e-4, atol=1e-5)
 
 
+def test_quantized_weights_are_shared_as_floats_are(tmp_path: Path) -> None:
+    """8 bits, and 4 bits in groups: once for two methods, and in a data file that another program reads."""
+    configs = pytest.importorskip("torchao.quantization")
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).eval()
+    types = (torch.int8, configs.PerAxis(0)), (torch.int4, configs.PerGroup(32))
+    for layer, (dtype, granularity) in zip((module[0], module[2]), types, strict=True):
+        config = configs.IntxWeightOnlyConfig(weight_dtype=dtype, granularity=granularity)
+        configs.quantize_(layer, config)
+    x = {"prefill": torch.randn(7, 64), "decode": torch.randn(1, 64)}
+    methods = {name: (module, (rows,)) for name, rows in x.items()}
+    one, both = torchette.compile(module, (x["decode"],)), torchette.compile(methods)
+    assert constants(bytes(both)) == constants(bytes(one))
+    assert sum(constants(bytes(one))) < 64 * 96 + 96 * 32 // 2 + 4 * (96 + 96 + 32 * 3 + 32) + 512
+    config = ExecutorchBackendConfig(external_constants=True)
+    torchette.compile(methods, config=config).save(tmp_path / "both.pte")
+    (data,) = tmp_path.glob("*.ptd")
+    before = data.read_bytes()
+    torchette.compile(module, (x["decode"],), config=config).save(tmp_path / "one.pte")
+    assert data.read_bytes() == before, "another program of the same model stores other bytes"
+    loaded = torchette.load(tmp_path / "one.pte", data_files=[data])
+    torch.testing.assert_close(
+        torch.as_tensor(loaded(x["decode"])), module(x["decode"]), rtol=1e-4, atol=1e-5
+    )
+
+
 LARGE = 2048
 
 MEASURE = """
