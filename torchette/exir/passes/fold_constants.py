@@ -205,7 +205,7 @@ def _nbytes(node: Node) -> int:
 def evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
     """What a node computes from `values`, to which it adds what it meets."""
     with torch.no_grad():
-        stack = [node]
+        stack = [node] if node not in values else []
         while stack:
             current = stack[-1]
             missing = [source for source in current.all_input_nodes if source not in values]
