@@ -142,7 +142,7 @@ def _widens(node: Node) -> bool:
     sources = node.all_input_nodes
     if node.target != torch.ops.aten._to_copy.default or node.meta["val"].dtype is not torch.float32:
         return False
-    return sources[0].meta["val"].dtype is torch.int8
+    return sources[0].meta["val"].dtype in (torch.int8, torch.uint8)
 
 
 def _is_static(node: Node) -> bool:
