@@ -45,6 +45,7 @@ from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.ops import is_operator, kernel_name
+from torchette.exir.passes.quantize_io import quantize_io
 from torchette.exir.pipeline import Report
 from torchette.exir.program import ExecutorchProgramManager, to_edge_transform_and_lower
 from torchette.model import Model
@@ -217,6 +218,7 @@ def compile(
     backend: Any = "auto",
     quantizer: Any = None,
     calibration: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+    io: str | None = None,
     constant_methods: Mapping[str, Any] | None = None,
     edge: EdgeCompileConfig | None = None,
     config: ExecutorchBackendConfig | None = None,
@@ -241,6 +243,9 @@ def compile(
             With `backend="portable"` a quantized model runs correctly, but no faster: integers are computed in floats.
         calibration: the inputs to observe: tuples of arguments, dicts of named ones or single tensors; or, for several
             methods, method name -> those. By default the example inputs.
+        io: "int8" or "uint8": floats are taken and returned as whole numbers, by a model that is quantized with fixed scales.
+            What they stand for is in `MethodMeta`'s tensors (`quant`), and in the file as constant methods such as
+            ``forward_input0_scale``.
         constant_methods: method name -> value that the method returns.
         edge: how to reach the Edge dialect: operators to keep, optimisations to leave out, checks, training mode, progress;
             see `EdgeCompileConfig`.
@@ -263,7 +268,9 @@ def compile(
         PlanError: the tensors do not fit into the arenas, or the model not into the device; names how many bytes are
             missing and what would help.
         CompileError: code "results-differ": `verify` has found an output that differs.
-        InputError: `calibration` without `quantizer`, or of another method; arenas beside a memory planning pass.
+        InputError: `calibration` without `quantizer`, or of another method; arenas beside a memory planning pass; `io` of
+            another dtype.
+        QuantizationError: code "not-quantized": `io` is given, and an input is used, or an output computed, in floats.
     """
     for name in moved:
         if name not in _MOVED:
@@ -286,6 +293,10 @@ def compile(
         }
     elif calibration is not None:
         raise InputError("calibration is given, but no quantizer", hints=["quantizer=XNNPACKQuantizer()..."])
+    if io is not None:
+        for name, program in programs.items():
+            programs[name], scales = quantize_io(program, io, name)
+            constant_methods = {**scales, **(constant_methods or {})}
     try:
         lowered = to_edge_transform_and_lower(
             programs,

@@ -59,6 +59,7 @@ TABLE: dict[str, dict[str, str] | str] = {
     "extension.pybindings.portable_lib": dict.fromkeys(("BundledModule", "_load_bundled_program_from_buffer", "_load_for_executorch", "_load_for_executorch_from_buffer", "_load_for_executorch_from_bundled_program"), _BUNDLE),
     "exir.lowered_backend_module": {"LoweredBackendModule": _DELEGATE},
     "exir.graph_module": dict.fromkeys(("get_cond_while_submodules", "get_control_flow_submodules"), "torchette.exir.control_flow"),
+    "exir.passes.quantize_io_pass": dict.fromkeys(("QuantizeInputs", "QuantizeOutputs", "extract_io_quant_params", "get_config_method_name", "quantize_input", "quantize_output"), "torchette.exir.passes.quantize_io"),
     "exir.program._program": dict.fromkeys(("EdgeProgramManager", "ExecutorchProgramManager", "to_edge", "to_edge_transform_and_lower"), "torchette.exir.program"),
     "exir._serialize._named_data_store": {
         "NamedDataStore": _DELEGATE,

@@ -167,6 +167,7 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
             "no such file: none.npz",
         ),
         (["compile", "model.py:Net", "--max-drop", "1%"], "--max-drop goes with --quantize"),
+        (["compile", "model.py:Net", "--quantize", "int8", "--io", "int8", "--check"], "--verify compares"),
         (["compile", "model.py:Net", "--quantize", "int8", "--max-drop", "some"], "max_drop is 'some'"),
         (["compile", "model.py:Net", "--budget", "rom=1K"], "it has ram, flash and target"),
         (["run", "none.pte"], "none.pte"),

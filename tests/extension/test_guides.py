@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The guides of docs/cpp.md and docs/c.md, done as they say: an installed package, a project of five lines, a program in C.
+# The guides of docs/cpp.md, docs/c.md and docs/quantize.md, done as they say: an installed package, a project of five lines, a program in C.
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.building import BUILD, CC, ROOT, configure, locked, run
+from tests.building import BUILD, CC, CXX, ROOT, configure, locked, run
 from torchette import cli
 
 
@@ -84,6 +85,37 @@ def test_the_c_guide(installed: Path, two_methods: Path, tmp_path: Path) -> None
     assert run(tmp_path / "run", two_methods).stdout.split() == ["3"] * 8
     assert "AccessFailed" in run(tmp_path / "run", "none", status=1).stderr
     assert "InvalidProgram" in run(tmp_path / "run", __file__, status=1).stderr
+
+
+def test_bytes_of_a_sensor(installed: Path, tmp_path: Path) -> None:
+    """The program of docs/quantize.md gives the floats that the model with floats outside gives."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchao")
+    import torchette
+    from torchette.quantization.recipes import quantizer_of
+
+    (tmp_path / "run.cpp").write_text(block("quantize.md", "cpp"))
+    flags = (
+        "-std=c++17",
+        "-I",
+        installed / "include",
+        f"-L{installed / 'lib'}",
+        f"-Wl,-rpath,{installed / 'lib'}",
+    )
+    run(CXX, tmp_path / "run.cpp", "-o", tmp_path / "run", *flags, "-ltorchette")
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(64, 10).eval(), torch.randn(1, 64)
+    floats, whole = (
+        torchette.compile(model, (x,), quantizer=quantizer_of("int8"), io=io) for io in (None, "int8")
+    )
+    whole.save(tmp_path / "bytes.pte")
+    scale, zero, _ = whole.methods["forward"].meta.input_tensor_meta(0).quant
+    q = (x / scale + zero).round().clamp(-128, 127).to(torch.int8)
+    done = subprocess.run(
+        [tmp_path / "run", tmp_path / "bytes.pte"], input=q.numpy().tobytes(), capture_output=True
+    )
+    printed = torch.tensor([float(word) for word in done.stdout.split()])
+    torch.testing.assert_close(printed, floats(x)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,31 @@ def test_all_layers_that_a_recipe_fits(recipe: str) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+class _Words(nn.Module):
+    """Two tables, of which one is a layer's weight, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.words, self.head = nn.Embedding(200, 64), nn.Embedding(300, 64), nn.Linear(64, 300)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens):
+        return self.head((self.words(tokens) + self.places(tokens)).mean(1))
+
+
+@pytest.mark.parametrize("recipe", ["int8-weight-only", "int4-weight-only"])
+def test_tables_of_embeddings(recipe: str) -> None:
+    tokens = [
+        torch.randint(0, 200, (1, 9), generator=torch.Generator().manual_seed(seed)) for seed in range(3)
+    ]
+    model = _Words().eval()
+    quantized, table = torchette.quantize(model, tokens, recipe)
+    assert [layer.name for layer in table.layers] == ["places", "head"]
+    assert table.layers[0].integer_bytes < 0.4 * table.layers[0].float_bytes
+    operators = torchette.compile(quantized, (tokens[0],)).program.operators()
+    assert "cpu::weight_only_embedding.out" in operators
+
+
 def test_calibration_comes_as_everywhere() -> None:
     model, images = _Net().eval(), _images(2)
     for calibration in (iter(images), [(it,) for it in images], [{"image": it} for it in images]):

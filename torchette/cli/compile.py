@@ -98,6 +98,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "is the share of calibration inputs with float32's class, where the first output has 2 or more, else 1 - noise / signal",
     )
     parser.add_argument(
+        "--io",
+        choices=("int8", "uint8"),
+        help="take and return floats as whole numbers; goes with --quantize int8",
+    )
+    parser.add_argument(
         "--data-file", metavar="FILE.ptd", type=Path, help="write the weights to this file, beside the .pte"
     )
     parser.add_argument(
@@ -190,6 +195,10 @@ def _print_until(options: argparse.Namespace) -> int:
 def _compile(options: argparse.Namespace) -> int:
     import torchette
 
+    if options.io and options.check:
+        raise UsageError(
+            "--check compares floats, and --io takes and gives none; --verify compares with the quantized model"
+        )
     found = source.load(options.model)
     example = source.tensors(found, options.inputs, seed=options.seed)
     path = options.output or Path(f"{_stem(options.model)}.pte")
@@ -206,6 +215,7 @@ def _compile(options: argparse.Namespace) -> int:
             dynamic_shapes=_dynamic_shapes(options.dynamic, found.model, example),
             backend=options.backend or "auto",
             **quantizing,
+            io=options.io,
             edge=_edge(options, progress),
             config=_config(options, path),
             device=_device(options),

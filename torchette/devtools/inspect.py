@@ -74,12 +74,32 @@ class ValueInfo:
 
 
 @dataclass
+class QuantInfo:
+    """What whole numbers q stand for: (q - zero_point) scale, of quant_min <= q <= quant_max."""
+
+    scale: float
+    zero_point: int
+    quant_min: int
+    quant_max: int
+
+
+@dataclass
 class PortInfo:
     """An input or output: the value at `index`, and its name (an argument's, or its path in the structure)."""
 
     name: str
     index: int
     text: str  # dtype and sizes, or the kind of a value that is no tensor
+    quant: QuantInfo | None = None  # what its whole numbers stand for, if the file says so
+
+    @property
+    def type_text(self) -> str:
+        """The text, and what its numbers stand for."""
+        return (
+            f"{self.text} of {self.quant.scale:.6g} (q - {self.quant.zero_point})"
+            if self.quant
+            else self.text
+        )
 
 
 @dataclass
@@ -152,6 +172,11 @@ class MethodInfo:
     values: list[ValueInfo]
     input_tree: str | None
     output_tree: str | None
+
+    @property
+    def returns_constant(self) -> bool:
+        """Whether it takes nothing, computes nothing and gives one value."""
+        return not self.inputs and not self.instructions and len(self.outputs) == 1
 
 
 @dataclass
@@ -248,7 +273,11 @@ class Description:
         uses = [(use, size, f"{size / self.nbytes:.1%}") for use, size in self.bytes_by_use.items() if size]
         yield Table(f"{self.nbytes:,} bytes", ("of these", "bytes", "share"), uses)
         for method in self.methods:
-            yield from _method_tables(method, brief)
+            if not method.returns_constant:
+                yield from _method_tables(method, brief)
+        if fixed := [method for method in self.methods if method.returns_constant]:
+            given = [(m.name, port.text, _place(m.values[port.index])) for m in fixed for port in m.outputs]
+            yield Table("methods that return a constant", ("method", "type", "value"), given)
         if self.constants and not brief:
             stored: list[tuple[Any, ...]] = [
                 (f"{c.kind} {c.index}", f"{c.dtype}{c.sizes}", c.nbytes, c.uses, ", ".join(c.names))
@@ -334,6 +363,7 @@ def describe(source: str | Path | bytes | pte.PteFile) -> Description:
     else:
         file = source if isinstance(source, pte.PteFile) else pte.read(source)
     methods = [_method(file, plan) for plan in file.program.execution_plan]
+    _find_scales(methods)
     segments = _segments(file)
     return Description(
         nbytes=len(file.buffer),
@@ -395,6 +425,22 @@ def _method(file: pte.PteFile, plan: Any) -> MethodInfo:
         input_tree=input_tree,
         output_tree=output_tree,
     )
+
+
+def _find_scales(methods: list[MethodInfo]) -> None:
+    """What whole numbers of inputs and outputs stand for is told by methods that return a constant."""
+    constants = {m.name: m.values[m.outputs[0].index].value for m in methods if m.returns_constant}
+    for method in methods:
+        prefixes = [f"{method.name}_", *([""] if method.name == "forward" else [])]
+        for what, ports in (("input", method.inputs), ("output", method.outputs)):
+            for number, port in enumerate(ports):
+                for prefix in prefixes:
+                    keys = (
+                        f"{prefix}{what}{number}_{key}" for key in ("scale", "zp", "quant_min", "quant_max")
+                    )
+                    found = [constants.get(key) for key in keys]
+                    if port.quant is None and all(isinstance(number, (int, float)) for number in found):
+                        port.quant = QuantInfo(*found)  # type: ignore[arg-type]
 
 
 def _value(index: int, record: Any) -> ValueInfo:
@@ -622,7 +668,7 @@ def _bytes_by_use(file: pte.PteFile, segments: list[SegmentInfo]) -> dict[str, i
 
 def _method_tables(method: MethodInfo, brief: bool) -> Iterator[Table]:
     rows: list[tuple[Any, ...]] = [
-        (direction, port.name, port.text, _place(method.values[port.index]))
+        (direction, port.name, port.type_text, _place(method.values[port.index]))
         for direction, ports in (("input", method.inputs), ("output", method.outputs))
         for port in ports
     ]
@@ -719,4 +765,4 @@ def _json_type(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
                 "additionalProperties": False,
             }
         return {"$ref": f"#/$defs/{kind.__name__}"}
-    return {"type": {str: "string", int: "integer", type(None): "null"}[kind]}
+    return {"type": {str: "string", int: "integer", float: "number", type(None): "null"}[kind]}

@@ -258,11 +258,12 @@ class EdgeProgramManager:
 
         Args:
             passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
-                takes a graph module and returns a `PassResult` or None, or takes and returns an ExportedProgram.
+                takes a graph module and returns a `PassResult` or None, or takes and returns an ExportedProgram. What a
+                pass has in `constant_methods` afterwards, name -> value, the new manager has, too.
             compile_config: as for `to_edge`.
         """
         config = compile_config or self.compile_config
-        programs, reports, portable = {}, {}, {}
+        programs, reports, portable, constants = {}, {}, {}, dict(self._constant_methods)
         for name, program in self._programs.items():
             given = passes.get(name) if isinstance(passes, Mapping) else passes
             pipeline = build(config, transforms=given)
@@ -271,9 +272,11 @@ class EdgeProgramManager:
             programs[name] = pipeline.run(program, reports[name])
             if name in self._portable:
                 portable[name] = pipeline.run(self._portable[name])
+            for one in flatten(given):
+                constants |= getattr(one, "constant_methods", {})
         return EdgeProgramManager(
             programs,
-            self._constant_methods,
+            constants,
             config,
             reports=reports,
             portable=portable,

@@ -533,8 +533,24 @@ Error mixed_linear_out(Context& context, const Tensor& input, const Tensor& weig
 
 // --- Embeddings ---
 
-/// Rows of numbers of so many bits, one or several in a byte: the first of a byte in its highest bits for 4,
-/// in its lowest for 2. Groups of a row have a scale each.
+/// `n` numbers of a row from number `at` on, one or several in a byte: the first of a byte in its highest
+/// bits for 4, in its lowest for 2.
+template <int kBits>
+void numbers_of(const uint8_t* row, size_t at, size_t n, float* v) {
+  constexpr size_t kPerByte = 8 / kBits;
+  constexpr int kMiddle = kBits == 8 ? 0 : 1 << (kBits - 1), kMask = (1 << kBits) - 1;
+  const auto number = [](int byte, size_t part) {
+    const size_t place = kBits == 4 ? 4 - 4 * part : kBits * part;
+    return static_cast<float>((byte >> place & kMask) - kMiddle);
+  };
+  size_t j = 0;
+  if (at % kPerByte == 0)
+    for (; j + kPerByte <= n; j += kPerByte)
+      for (size_t part = 0; part < kPerByte; ++part) v[j + part] = number(row[(at + j) / kPerByte], part);
+  for (; j < n; ++j) v[j] = number(row[(at + j) / kPerByte], (at + j) % kPerByte);
+}
+
+/// Rows of numbers of so many bits. Groups of a row have a scale each.
 Error embedding(Context& context, unsigned bits, const Tensor& weight, const Tensor& scales,
                 const Optional<Tensor>& zero_points, const Tensor& indices, Tensor& out) {
   constexpr const char* what = "embedding of integers";
@@ -596,13 +612,11 @@ Error embedding(Context& context, unsigned bits, const Tensor& weight, const Ten
       const auto s = static_cast<float>(number_at(scale.tensor(), place));
       const float z = zero_points.has_value() ? static_cast<float>(number_at(zero.tensor(), place)) : 0.0f;
       float v[kChunk];
-      for (size_t j = 0; j < n; ++j) {
-        const unsigned byte = packed[(at + j) / per_byte], part = (at + j) % per_byte;
-        const int value = bits == 8   ? (is_signed ? static_cast<int8_t>(byte) : static_cast<int>(byte))
-                          : bits == 4 ? static_cast<int>(byte >> (4 - 4 * part) & 15) - 8
-                                      : static_cast<int>(byte >> 2 * part & 3) - 2;
-        v[j] = static_cast<float>(value) - z;
-      }
+      if (bits == 8 && is_signed)
+        for (size_t j = 0; j < n; ++j) v[j] = static_cast<int8_t>(packed[at + j]);
+      else
+        (bits == 8 ? numbers_of<8> : bits == 4 ? numbers_of<4> : numbers_of<2>)(packed, at, n, v);
+      for (size_t j = 0; j < n; ++j) v[j] -= z;
       narrow(step, v, n);
       for (size_t j = 0; j < n; ++j) v[j] *= s;
       narrow(step, v, n);
@@ -625,10 +639,20 @@ Error embedding_dtype_out(Context& context, const Tensor& weight, const Tensor& 
   return embedding(context, kBits, weight, scales, zero_points, indices, out);
 }
 
+/// torchette/backends/cpu/operators/weight_only_embedding.py
+Error weight_only_embedding_out(Context& context, const Tensor& weight, const Tensor& scales,
+                                const Optional<Tensor>& zeros, int64_t bits, const Tensor& indices,
+                                Tensor& out) {
+  TORCHETTE_CHECK(bits == 8 || bits == 4 || bits == 2, InvalidArgument, "weight_only_embedding: %lld bits",
+                  static_cast<long long>(bits));
+  return embedding(context, static_cast<unsigned>(bits), weight, scales, zeros, indices, out);
+}
+
 }  // namespace
 
 TORCHETTE_KERNELS_ONCE(
-    quantized, TORCHETTE_KERNEL("quantized_decomposed::add.out", add_out),
+    quantized, TORCHETTE_KERNEL("cpu::weight_only_embedding.out", weight_only_embedding_out),
+    TORCHETTE_KERNEL("quantized_decomposed::add.out", add_out),
     TORCHETTE_KERNEL("quantized_decomposed::mixed_mm.out", mixed_mm_out),
     TORCHETTE_KERNEL("quantized_decomposed::mixed_linear.out", mixed_linear_out),
     TORCHETTE_KERNEL("quantized_decomposed::quantize_per_tensor.out", quantize_per_tensor_out),

@@ -66,7 +66,7 @@ def quantize(
             observed. The first is the example that the model is captured with.
         recipe: "int8", weights and activations of layers and of what is between them; "int8-dynamic", linear layers, the
             activations' scales taken from each input; "8da4w", the same with weights of 4 bits in groups of 32;
-            "int8-weight-only" and "int4-weight-only", linear layers that compute in floats.
+            "int8-weight-only" and "int4-weight-only", linear layers that compute in floats and tables of embeddings.
         metric: called with a model, compiled, that is called as the given one; gives a number, or one for each example,
             whose mean counts. Higher is better. With numbers for each example the table has 95 % intervals of drops:
             percentiles of 1,000 means of examples drawn with replacement, the same ones for both models; where no example
@@ -425,7 +425,7 @@ class _Work:
 def _module(model: nn.Module, name: str) -> nn.Module | None:
     """The module of a layer, if it computes nothing else."""
     part = model.get_submodule(name.partition("@")[0])
-    return part if isinstance(part, (nn.Linear, nn.modules.conv._ConvNd)) else None
+    return part if isinstance(part, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)) else None
 
 
 def _floats(outputs: Any) -> list[Tensor]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,12 +36,14 @@ class Recipe:
         make: a quantizer for PT2E, or a configuration for `quantize_`.
         in_graph: whether PT2E does it.
         group: the number of a layer's inputs must be a multiple of it.
+        tables: whether it takes tables of embeddings, too.
     """
 
     bits: int
     make: Callable[[], Any]
     in_graph: bool = False
     group: int = 1
+    tables: bool = False
 
 
 def recipe_named(name: str) -> Recipe:
@@ -66,13 +69,21 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
     `program` is the captured model, which recipes of PT2E need.
     """
     if not recipe.in_graph:
-        return {
-            name: type(part).__name__
-            for name, part in model.named_modules()
-            if isinstance(part, nn.Linear)
-            and not isinstance(part, NonDynamicallyQuantizableLinear)
-            and part.in_features % recipe.group == 0
-        }
+        named = model.named_parameters(remove_duplicate=False)
+        uses = Counter(id(parameter) for _, parameter in named)
+
+        def fits(part: nn.Module) -> bool:
+            if isinstance(part, nn.Linear):
+                return (
+                    not isinstance(part, NonDynamicallyQuantizableLinear)
+                    and part.in_features % recipe.group == 0
+                )
+            if not recipe.tables or not isinstance(part, nn.Embedding) or part.max_norm is not None:
+                return False
+            # A table that is a layer's weight, too, would be stored twice.
+            return part.embedding_dim % recipe.group == 0 and uses[id(part.weight)] == 1
+
+        return {name: type(part).__name__ for name, part in model.named_modules() if fits(part)}
     assert program is not None
     quantizer = recipe.make()
     layers, others = _operators(quantizer)
@@ -158,6 +169,6 @@ _RECIPES = {
     "int8": Recipe(8, lambda: quantizer_of("int8"), in_graph=True),
     "int8-dynamic": Recipe(8, lambda: quantizer_of("int8-dynamic"), in_graph=True),
     "8da4w": Recipe(4, _four_bits, group=_GROUP),
-    "int8-weight-only": Recipe(8, lambda: _weights(8)),
-    "int4-weight-only": Recipe(4, lambda: _weights(4), group=_GROUP),
+    "int8-weight-only": Recipe(8, lambda: _weights(8), tables=True),
+    "int4-weight-only": Recipe(4, lambda: _weights(4), group=_GROUP, tables=True),
 }

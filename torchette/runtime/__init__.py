@@ -50,6 +50,7 @@ __all__ = [
     "MethodMeta",
     "OperatorRegistry",
     "Program",
+    "Quantization",
     "Runtime",
     "TensorInfo",
     "Verification",
@@ -126,10 +127,20 @@ def _integrity_error(fault: Exception, name: str, data_files: Sequence[str | os.
     return RuntimeLoadError(f"{name}: {text}")
 
 
+class Quantization(NamedTuple):
+    """What whole numbers q stand for: (q - zero_point) scale."""
+
+    scale: float
+    zero_point: int
+    axis: int | None = None
+    """None: all elements have one scale."""
+
+
 class TensorInfo:
     """A tensor of a method's signature."""
 
-    def __init__(self, record: tuple) -> None:
+    def __init__(self, record: tuple, constant: Callable[[str], Any] = lambda key: None) -> None:
+        self._constant = constant  # what the file says of an input's or output's whole numbers, by key
         sizes, dim_order, dtype, self.is_dynamic, self._planned, self._nbytes, self.name, ranges = record
         self._sizes: tuple[int, ...] = sizes
         self._dtype: int = dtype
@@ -151,6 +162,19 @@ class TensorInfo:
         """The element type as torch and numpy name it, such as ``float32``."""
         return _DTYPES[self._dtype] if self._dtype < len(_DTYPES) else f"dtype {self._dtype}"
 
+    @property
+    def quant(self) -> Quantization | None:
+        """What the whole numbers of an input or output stand for, (scale, zero point, axis); None where they stand for
+        themselves, and for floats."""
+        scale, zero_point = self._constant("scale"), self._constant("zp")
+        return None if scale is None or zero_point is None else Quantization(scale, zero_point)
+
+    @property
+    def quant_range(self) -> tuple[int, int] | None:
+        """The least and the greatest whole number that is in use; None where `quant` is."""
+        least, most = self._constant("quant_min"), self._constant("quant_max")
+        return None if least is None or most is None else (least, most)
+
     def is_memory_planned(self) -> bool:
         """Whether it has a place in the method's planned memory; else it stays in the caller's."""
         return self._planned
@@ -167,11 +191,28 @@ class TensorInfo:
 class MethodMeta:
     """What a method takes, gives and needs. Indices out of range raise IndexError."""
 
-    def __init__(self, record: dict[str, Any]) -> None:
+    def __init__(self, record: dict[str, Any], constant: Callable[[str], Any] = lambda name: None) -> None:
         self._record = record
+        self._constant = constant  # what a method of the file returns that returns a constant
         self._attributes = [TensorInfo(tensor) for tensor in record["attributes"]]
-        self._inputs = [(kind, tensor and TensorInfo(tensor)) for kind, tensor in record["inputs"]]
-        self._outputs = [(kind, tensor and TensorInfo(tensor)) for kind, tensor in record["outputs"]]
+        self._inputs, self._outputs = self._ports("input"), self._ports("output")
+
+    def _ports(self, what: str) -> list[tuple[int, TensorInfo | None]]:
+        def info(index: int, tensor: tuple) -> TensorInfo:
+            ports = [f"{self.name()}_{what}{index}"]
+            ports += (
+                [f"{what}{index}"] if self.name() == "forward" else []
+            )  # ExecuTorch's, without a method's name
+
+            def constant(key: str) -> Any:
+                return next((v for port in ports if (v := self._constant(f"{port}_{key}")) is not None), None)
+
+            return TensorInfo(tensor, constant)
+
+        return [
+            (kind, tensor and info(index, tensor))
+            for index, (kind, tensor) in enumerate(self._record[f"{what}s"])
+        ]
 
     def name(self) -> str:
         """The method's name, such as ``forward``."""
@@ -652,9 +693,18 @@ class Program:
             names = ", ".join(sorted(map(repr, self.method_names)))
             raise RuntimeLoadError(f"{self._name} has no method {method_name!r}; it has {names or 'none'}")
         try:
-            return MethodMeta(self._program.describe(method_name))
+            return MethodMeta(self._program.describe(method_name), self._constant)
         except _module().Fault as fault:
             raise self._error(fault, f"method {method_name!r} cannot be read") from None
+
+    def _constant(self, name: str) -> Any:
+        """What a method returns that takes nothing, computes nothing and gives one value; None of any other, or if there is none."""
+        if name not in self.method_names:
+            return None
+        meta = self.metadata(name)
+        if (meta.num_instructions, meta.num_inputs(), meta.num_outputs()) != (0, 0, 1):
+            return None
+        return self.load_method(name).execute([])[0]
 
     def _error(self, fault: Exception, what: str) -> TorchetteError:
         _, number, text, _ = fault.args

@@ -22,9 +22,11 @@ DEPTHWISE = [
 ]  # fmt: skip
 ATTENTION = [torch.ones(1, 3, 2, 8), torch.ones(1, 5, 2, 8), torch.ones(1, 5, 2, 8), None, 1.0, False, False]
 NORM = [X, torch.ones(8), torch.ones(8), [8], 1e-5]
+EMBEDDING = [torch.ones(5, 4).byte(), torch.ones(5, 2), None, 4, torch.tensor([0, 4])]
 OUT = {
     "linear": torch.empty(3, 20), "convolution": torch.empty(1, 3, 3, 20), "depthwise": torch.empty(1, 3, 3, 4),
     "attention": torch.empty(1, 3, 2, 8), "layer_norm": torch.empty(3, 8),
+    "weight_only_embedding": torch.empty(2, 8),
 }  # fmt: skip
 
 # Operator, right arguments, the place of one and what stands there instead, the message.
@@ -73,6 +75,10 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("layer_norm", NORM, 1, torch.ones(7), "layer_norm: weight"),
     ("layer_norm", NORM, 3, [7], "layer_norm: dimension 1 of input has 8 elements, not 7"),
     ("layer_norm", NORM, 3, [], "layer_norm: shape has 0 dimensions"),
+    ("weight_only_embedding", EMBEDDING, 3, 3, "weight_only_embedding: 3 bits"),
+    ("weight_only_embedding", EMBEDDING, 4, torch.tensor([0, 5]), "index 5 for 5 rows"),
+    ("weight_only_embedding", EMBEDDING, 1, torch.ones(5, 3), "15 scales"),
+    ("weight_only_embedding", EMBEDDING, 0, torch.ones(5, 4).char(), "weight has 2 dimensions and is of type 1"),
 ]  # fmt: skip
 
 

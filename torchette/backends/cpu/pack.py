@@ -153,6 +153,26 @@ def unpack_nibbles(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Ten
     return whole.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
 
 
+# Where the numbers of a byte are, the first one first, for numbers of so many bits. C++: kernels/quantized.cpp.
+_PLACES = {4: (4, 0), 2: (0, 2, 4, 6)}
+
+
+def pack_rows(whole: torch.Tensor, bits: int) -> torch.Tensor:
+    """[N, K], from -(2 ** (bits - 1)) on -> uint8 [N, K bits / 8]; as it is for 8 bits. As ExecuTorch packs tables of embeddings."""
+    if bits == 8:
+        return whole
+    above = (whole.to(torch.int16) + (1 << bits - 1)).unflatten(1, (-1, 8 // bits))
+    return sum(above[..., i] << place for i, place in enumerate(_PLACES[bits])).to(torch.uint8)  # type: ignore[union-attr]
+
+
+def unpack_rows(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """The reverse: int8 [..., K], of the given rows."""
+    if bits == 8:
+        return packed
+    parts = [packed >> place & (1 << bits) - 1 for place in _PLACES[bits]]
+    return torch.stack(parts, -1).flatten(-2).to(torch.int8) - (1 << bits - 1)
+
+
 def requantization_terms(
     weight: torch.Tensor, bias: torch.Tensor | None, scales: torch.Tensor, scale: float, groups: int
 ) -> torch.Tensor:

@@ -251,8 +251,8 @@ class _Method:
         living = tenants(method)
         return {
             "name": method.name,
-            "inputs": [[port.name, port.text, port.index] for port in method.inputs],
-            "outputs": [[port.name, port.text, port.index] for port in method.outputs],
+            "inputs": [[port.name, port.type_text, port.index] for port in method.inputs],
+            "outputs": [[port.name, port.type_text, port.index] for port in method.outputs],
             "buffers": [[buffer.id, buffer.nbytes, buffer.device] for buffer in method.planned_buffers],
             "delegates": [[it.backend, it.nbytes] for it in method.delegates],
             "instructions": len(method.instructions),

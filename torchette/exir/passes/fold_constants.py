@@ -142,7 +142,7 @@ def _widens(node: Node) -> bool:
     sources = node.all_input_nodes
     if node.target != torch.ops.aten._to_copy.default or node.meta["val"].dtype is not torch.float32:
         return False
-    return sources[0].meta["val"].dtype is torch.int8
+    return sources[0].meta["val"].dtype in (torch.int8, torch.uint8)
 
 
 def _is_static(node: Node) -> bool:
@@ -205,11 +205,11 @@ def _nbytes(node: Node) -> int:
 def evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
     """What a node computes from `values`, to which it adds what it meets."""
     with torch.no_grad():
-        stack = [node]
+        stack = [node] if node not in values else []
         while stack:
             current = stack[-1]
             missing = [source for source in current.all_input_nodes if source not in values]
-            if missing and current not in values:
+            if missing:
                 stack += missing
                 continue
             stack.pop()

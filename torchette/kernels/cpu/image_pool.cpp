@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::max_pool, cpu::avg_pool and cpu::adaptive_avg_pool: torchette/backends/cpu/operators/image_pool.py.
+// cpu::max_pool, cpu::avg_pool and cpu::adaptive_avg_pool: torchette/backends/cpu/operators/image_pool.py;
+// cpu::quantized_avg_pool: quantized.py there.
 #include <limits>
 
 #include "torchette/kernels/cpu/image.h"
 #include "torchette/kernels/cpu/panels.h"
+#include "torchette/kernels/cpu/quantized.h"
 #include "torchette/kernels/simd.h"
 
 namespace torchette {
@@ -21,10 +23,10 @@ struct Inside {
   }
 };
 
-/// Folds the elements under a window, channel by channel: out = finish(fold(... fold(start, x0) ...)).
-template <typename Fold>
-void fold_window(const Window& w, const float* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, float start,
-                 float factor, const Fold& fold, float* out) {
+/// Folds the elements under a window, n channels at once: put(fold(... fold(start, x0, n) ..., n), place, n).
+template <typename T, typename Fold, typename Put>
+TORCHETTE_INLINE void fold_window(const Window& w, const T* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0,
+                                  float start, const Fold& fold, const Put& put, T* out) {
   const Inside z(z0, w.kernel[0], w.dilation[0], w.in[0]), y(y0, w.kernel[1], w.dilation[1], w.in[1]);
   const Inside x(x0, w.kernel[2], w.dilation[2], w.in[2]);
   const auto channels = static_cast<ptrdiff_t>(w.channels);
@@ -33,21 +35,31 @@ void fold_window(const Window& w, const float* image, ptrdiff_t z0, ptrdiff_t y0
     Vec value = broadcast(start);
     for (ptrdiff_t kz = z.from; kz < z.to; ++kz)
       for (ptrdiff_t ky = y.from; ky < y.to; ++ky) {
-        const float* in =
+        const T* in =
             image +
             (((z0 + kz * w.dilation[0]) * w.in[1] + y0 + ky * w.dilation[1]) * w.in[2] + x0) * channels +
             static_cast<ptrdiff_t>(c);
-        for (ptrdiff_t kx = x.from; kx < x.to; ++kx) {
-          const float* p = in + kx * w.dilation[2] * channels;
-          value = fold(value, here == kLanes ? load(p) : load_partial(p, here));
-        }
+        for (ptrdiff_t kx = x.from; kx < x.to; ++kx)
+          value = fold(value, in + kx * w.dilation[2] * channels, here);
       }
-    value *= factor;
-    if (here == kLanes)
-      store(out + c, value);
-    else
-      store_partial(out + c, value, here);
+    put(value, out + c, here);
   }
+}
+
+/// The same for floats, times a factor.
+template <typename Fold>
+void fold_floats(const Window& w, const float* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, float start,
+                 float factor, const Fold& fold, float* out) {
+  const auto element = [&](Vec value, const float* p, size_t n) __attribute__((always_inline)) {
+    return fold(value, n == kLanes ? load(p) : load_partial(p, n));
+  };
+  const auto put = [&](Vec value, float* to, size_t n) __attribute__((always_inline)) {
+    if (n == kLanes)
+      store(to, value * factor);
+    else
+      store_partial(to, value * factor, n);
+  };
+  fold_window(w, image, z0, y0, x0, start, element, put, out);
 }
 
 /// Elements of a window that count in its mean: inside, or inside of the padded image.
@@ -140,7 +152,7 @@ static Error max_pool_out(Context& context, const Tensor& input, Span<const int6
     return select(b != b, b, maximum(b, a));  // NaN wins, and stays: maximum gives its second operand then
   };
   for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
-    fold_window(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, -__builtin_inff(), 1.0f, fold, to + at);
+    fold_floats(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, -__builtin_inff(), 1.0f, fold, to + at);
   });
   return Error::Ok;
 }
@@ -163,7 +175,7 @@ static Error avg_pool_out(Context& context, const Tensor& input, Span<const int6
     for (int d = 0; d < 3; ++d)
       count *= static_cast<double>(counted(begin[d], w.kernel[d], w.in[d], w.padding[d], count_include_pad));
     if (divisor.has_value()) count = static_cast<double>(*divisor);
-    fold_window(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, 0.0f, static_cast<float>(1.0 / count),
+    fold_floats(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, 0.0f, static_cast<float>(1.0 / count),
                 fold, to + at);
   });
   return Error::Ok;
@@ -201,15 +213,53 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& input, Span<c
       begin[d] = place[d] * w.in[d] / w.out[d];
       own.kernel[d] = ((place[d] + 1) * w.in[d] + w.out[d] - 1) / w.out[d] - begin[d];
     }
-    fold_window(own, x + b * w.in_pixels() * w.channels, begin[0], begin[1], begin[2], 0.0f,
+    fold_floats(own, x + b * w.in_pixels() * w.channels, begin[0], begin[1], begin[2], 0.0f,
                 static_cast<float>(1.0 / static_cast<double>(own.taps())), fold, to + at);
+  });
+  return Error::Ok;
+}
+
+static Error quantized_avg_pool_out(Context& context, const Tensor& input, Span<const int64_t> kernel,
+                                    Span<const int64_t> stride, Span<const int64_t> padding,
+                                    double multiplier, int64_t input_zero, int64_t zero, int64_t low,
+                                    int64_t high, Tensor& out) {
+  constexpr const char* kName = "quantized_avg_pool";
+  constexpr int64_t kOnes[] = {1, 1, 1};
+  // 255 in each of so many: sums that a float has exactly, as it has all on the way there.
+  constexpr size_t kMostTaps = size_t{1} << 16;
+  Window w;
+  TORCHETTE_TRY(check_bytes(kName, input, "input"));
+  TORCHETTE_TRY(check_input_zero(kName, input, input_zero));
+  TORCHETTE_TRY(describe_pool(kName, input, kernel, stride, padding,
+                              {kOnes, kernel.size() <= 3 ? kernel.size() : 0}, false, w, out));
+  TORCHETTE_TRY(check_quantized(kName, out, out.sizes(), zero, low, high));
+  TORCHETTE_CHECK(input.scalar_type() == out.scalar_type(), InvalidType, "%s: out is of another type", kName);
+  for (int d = 0; d < 3; ++d)
+    TORCHETTE_CHECK(static_cast<size_t>(w.kernel[d]) <= kMostTaps, InvalidArgument, "%s: a window of %lld",
+                    kName, static_cast<long long>(w.kernel[d]));
+  TORCHETTE_CHECK(w.taps() <= kMostTaps, InvalidArgument, "%s: a window of %lld elements", kName,
+                  static_cast<long long>(w.taps()));
+  const int8_t flip = static_cast<int8_t>(input.scalar_type() == ScalarType::Char ? 0 : INT8_MIN);
+  const auto above = static_cast<float>(input_zero + flip), factor = static_cast<float>(multiplier);
+  const Vec least = broadcast(static_cast<float>(low - zero)),
+            most = broadcast(static_cast<float>(high - zero));
+  const auto* const from = static_cast<const uint8_t*>(input.const_data_ptr());
+  auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
+  const auto fold = [&](Vec sum, const uint8_t* p, size_t n)
+                        __attribute__((always_inline)) { return sum + (floats_of(p, flip, n) - above); };
+  const auto put = [&](Vec sum, uint8_t* place, size_t n) __attribute__((always_inline)) {
+    put_bytes(sum * factor, least, most, static_cast<int32_t>(zero), n, place);
+  };
+  for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
+    fold_window(w, from + b * w.in_pixels() * w.channels, z0, y0, x0, 0.0f, fold, put, to + at);
   });
   return Error::Ok;
 }
 
 TORCHETTE_KERNELS(image_pool, TORCHETTE_KERNEL("cpu::max_pool.out", max_pool_out),
                   TORCHETTE_KERNEL("cpu::avg_pool.out", avg_pool_out),
-                  TORCHETTE_KERNEL("cpu::adaptive_avg_pool.out", adaptive_avg_pool_out))
+                  TORCHETTE_KERNEL("cpu::adaptive_avg_pool.out", adaptive_avg_pool_out),
+                  TORCHETTE_KERNEL("cpu::quantized_avg_pool.out", quantized_avg_pool_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

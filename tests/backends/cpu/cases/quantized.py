@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tests.backends.cpu.cases.convolution import WINDOWS
+from tests.backends.cpu.cases.image_pool import WINDOWS as POOLS
 from tests.backends.cpu.cases.linear import SHAPES
 from tests.backends.cpu.draw import Draw
 from torchette.backends.cpu.pack import pack_linear, pack_quads, requantization_terms
@@ -141,3 +142,22 @@ def quantized_mul(draw: Draw) -> Iterator[tuple[Any, ...]]:
                     _bytes(draw, dtype, *whole), _bytes(draw, dtype, *part), a, _zero(dtype, 7), b, _zero(dtype, 250),
                     out, _zero(dtype, 99), _zero(dtype, 1), _zero(dtype, 251),
                 )  # fmt: skip
+
+
+def quantized_avg_pool(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for dtype in TYPES:
+        zeros = _zero(dtype, 131), _zero(dtype, 100)
+        for sizes, kernel, stride, padding in POOLS:
+            for ties in (False, True):
+                multiplier = 0.5 if ties else 1.3 / math.prod(kernel)
+                low, high = (
+                    (_zero(dtype, 0), _zero(dtype, 255)) if ties else (_zero(dtype, 40), _zero(dtype, 180))
+                )
+                where = list(kernel), list(stride), list(padding)
+                yield _bytes(draw, dtype, *sizes), *where, multiplier, *zeros, low, high
+        # the largest sums that there are
+        x = torch.full([1, 256, 256, 3], _zero(dtype, 255)).to(dtype)
+        where = [256, 256], [256, 256], [0, 0]
+        yield x, *where, 0.7 / 65536, _zero(dtype, 0), _zero(dtype, 9), _zero(dtype, 0), _zero(dtype, 255)
+    yield _bytes(draw, torch.int8, 2, 9, 20), [9], [9], [0], 0.1, 3, -4, -128, 127
+    yield _bytes(draw, torch.int8, 1, 4, 5, 6, 18), [2, 3, 2], [1, 2, 2], [1, 0, 1], -0.1, 3, -4, -128, 127

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 import torchette
+from tests.exir.graphs import Function
 from torchette.backends.cpu import CpuPartitioner
 from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
 from torchette.exir.program import to_edge_transform_and_lower
@@ -75,8 +77,9 @@ def test_every_layer_is_one_operator() -> None:
     x = torch.randn(1, 3, 20, 20)
     found = operators(quantized(Block(), x), x)
     assert found == {
-        "quantize": 2, "dequantize": 2, "permute_copy": 1, "quantized_convolution": 3, "quantized_depthwise": 1,
-        "lookup": 1, "quantized_add": 1, "max_pool": 1, "cat": 1, "mean": 1, "quantized_linear": 1,
+        "quantize": 1, "dequantize": 1, "permute_copy": 1, "quantized_convolution": 3, "quantized_depthwise": 1,
+        "lookup": 1, "quantized_add": 1, "max_pool": 1, "cat": 1, "quantized_avg_pool": 1, "quantized_linear": 1,
+        "view_copy": 1,
     }  # fmt: skip
 
 
@@ -135,6 +138,97 @@ def test_squeeze_and_excitation() -> None:
     found = operators(graph, x)
     assert found["quantized_mul"] == 1 and "mul" not in found and "chain" not in found, found
     check(graph, x)
+
+
+class Averaged(nn.Module):
+    """Something that averages between two layers."""
+
+    def __init__(self, between: Callable, before: nn.Module, after: nn.Module) -> None:
+        super().__init__()
+        self.before, self.after, self.between = before, after, between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.between(self.before(x)))
+
+
+F = nn.functional
+AVERAGES: dict[str, tuple[Callable, nn.Module, nn.Module, tuple[int, ...]]] = {
+    name: (between, nn.Conv2d(3, 18, 3), nn.Conv2d(18, 5, 1), (2, 3, 14, 14))
+    for name, between in {
+        "mean": lambda x: x.mean([2, 3], keepdim=True),
+        "mean of the last": lambda x: x.mean((-1, -2), True),
+        "pool": lambda x: F.avg_pool2d(x, 3, 2, 1),
+        "pool of pairs": lambda x: F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False),
+        "divisor": lambda x: F.avg_pool2d(x, (3, 2), (1, 2), divisor_override=7),
+        "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+        "one": lambda x: F.adaptive_avg_pool2d(x, 1),
+        "relu": lambda x: F.avg_pool2d(x, 2).relu(),
+    }.items()
+} | {
+    "flat": (lambda x: x.mean([2, 3]), nn.Conv2d(3, 18, 3), nn.Linear(18, 4), (2, 3, 9, 9)),
+    "tokens": (lambda x: x.mean(1), nn.Linear(8, 20), nn.Linear(20, 4), (2, 7, 8)),
+    "tokens kept": (lambda x: x.mean(1, keepdim=True), nn.Linear(8, 20), nn.Linear(20, 4), (2, 7, 8)),
+    "signal": (lambda x: x.mean(2), nn.Conv1d(3, 18, 3), nn.Linear(18, 4), (2, 3, 21)),
+    "pool of a signal": (lambda x: F.avg_pool1d(x, 2), nn.Conv1d(3, 18, 3), nn.Conv1d(18, 4, 1), (2, 3, 21)),
+}  # fmt: skip
+
+
+def with_averages_in_integers(module: nn.Module, x: torch.Tensor, uint8: bool) -> torch.fx.GraphModule:
+    """Each value is quantized, what averages too, which XNNPACK's quantizer does not look for everywhere."""
+    low, high, dtype = (0, 255, torch.uint8) if uint8 else (-128, 127, torch.int8)
+
+    class Between(nn.Module):
+        def __init__(self, one: nn.Module, scale: float, zero: int) -> None:
+            super().__init__()
+            self.one, self.how = one, (scale, zero, low, high, dtype)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ops = torch.ops.quantized_decomposed
+            return ops.dequantize_per_tensor(ops.quantize_per_tensor(self.one(x), *self.how), *self.how)
+
+    middle = low + 120
+    between = Between(Function(module.between), 0.01973, middle + 9)  # no ties: floats round them either way
+    return nn.Sequential(Between(module.before, 0.03121, middle), between, module.after).eval()
+
+
+@pytest.mark.parametrize("uint8", [False, True])
+@pytest.mark.parametrize("name", AVERAGES)
+def test_averages_of_integers(name: str, uint8: bool) -> None:
+    torch.manual_seed(4)
+    between, before, after, sizes = AVERAGES[name]
+    x = torch.randn(sizes)
+    network = with_averages_in_integers(Averaged(between, before, after), x, uint8)
+    program = torch.export.export(network, (x,))
+    model = torchette.compile(program)
+    found = {name.removeprefix("cpu::").removesuffix(".out") for name in model.program.operators()}
+    assert "quantized_avg_pool" in found and not found & {"avg_pool", "adaptive_avg_pool", "aten::mean"}, (
+        found
+    )
+    pooled = nn.Sequential(*network[:2])
+    alone, expected = torchette.compile(pooled, (x,))(x), pooled(x)
+    off = (alone - expected).abs()
+    # where float32 rounds the other way: the layer before, and the sum of floats
+    assert off.max() <= 0.0201 and (off > 1e-6).float().mean() <= 0.01
+    torch.testing.assert_close(model(x), network(x), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        lambda x: F.avg_pool2d(x, 5, 2, ceil_mode=True),
+        lambda x: F.adaptive_avg_pool2d(x, 5),
+        lambda x: x.mean(3),
+    ],
+)
+def test_averages_of_windows_that_differ_stay_in_floats(between: Callable) -> None:
+    torch.manual_seed(5)
+    x = torch.randn(1, 3, 14, 14)
+    module = Averaged(between, nn.Conv2d(3, 18, 3), nn.Identity())
+    network = with_averages_in_integers(module, x, False)
+    model = torchette.compile(network, (x,))
+    assert "cpu::quantized_avg_pool.out" not in model.program.operators()
+    torch.testing.assert_close(model(x), network(x), rtol=0, atol=0.0201)
 
 
 def test_bits_do_not_depend_on_threads() -> None:

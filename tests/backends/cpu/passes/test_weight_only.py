@@ -65,3 +65,63 @@ def test_what_is_computed_otherwise_stays() -> None:
     model = torchette.compile(layer, (x,))
     assert "weight_only_linear" not in str(model.report())
     torch.testing.assert_close(model(x), layer(x), rtol=1e-4, atol=1e-4)
+
+
+class Table(nn.Module):
+    """Rows of a table of whole numbers; groups of a row have a scale and a zero point."""
+
+    def __init__(self, whole: torch.Tensor, groups: int, zero: float = 0.0) -> None:
+        super().__init__()
+        self.register_buffer("whole", whole)
+        self.register_buffer("scales", torch.rand(len(whole), groups) * 0.02 + 1e-3)
+        self.register_buffer("zeros", torch.full((len(whole), groups), zero))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        above = self.whole.view(*self.scales.shape, -1).float() - self.zeros.unsqueeze(2)
+        table = (above * self.scales.unsqueeze(2)).view(self.whole.shape)
+        return nn.functional.embedding(tokens, table, padding_idx=3)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize(
+    "low, high, zero, columns, bits",
+    [
+        (-128, 127, 0.0, 64, 8), (-8, 7, 0.0, 64, 4), (-2, 1, 0.0, 64, 2), (0, 15, 8.0, 64, 4), (0, 255, 7.25, 64, 8),
+        (-8, 7, 0.5, 64, 4), (-2, 1, 0.0, 36, 2), (-8, 7, 0.0, 132, 4),
+    ],
+)  # fmt: skip
+def test_rows_of_a_table_become_floats_as_they_are_asked_for(
+    groups: int, low: int, high: int, zero: float, columns: int, bits: int
+) -> None:
+    torch.manual_seed(groups + high)
+    whole = torch.randint(low, high + 1, (500, columns)).to(torch.uint8 if low == 0 else torch.int8)
+    table, tokens = Table(whole, groups, zero).eval(), torch.tensor([[3, 0, 499], [7, 3, 250]])
+    model = torchette.compile(table, (tokens,))
+    assert list(model.program.operators()) == ["cpu::weight_only_embedding.out"]
+    torch.testing.assert_close(model(tokens), table(tokens), rtol=0, atol=0)
+    scales = 500 * groups * 4 * (1 if zero in (0.0, 8.0) else 2)
+    assert len(bytes(model)) < 500 * columns * bits // 8 + scales + 2000
+    assert model.planned_bytes == 0, "no row of floats is planned"
+
+
+def test_a_row_that_fills_no_bytes_has_eight_bits_a_number() -> None:
+    table, tokens = Table(torch.randint(-8, 8, (9, 7), dtype=torch.int8), 1).eval(), torch.arange(9)
+    model = torchette.compile(table, (tokens,))
+    assert list(model.program.operators()) == ["cpu::weight_only_embedding.out"]
+    torch.testing.assert_close(model(tokens), table(tokens), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bits, share", [(8, 0.27), (4, 0.16), (2, 0.1)])
+def test_torchaos_tables(bits: int, share: float) -> None:
+    torchao = pytest.importorskip("torchao.quantization")
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
+    torch.manual_seed(0)
+    model, tokens = nn.Embedding(1000, 256, padding_idx=3), torch.tensor([[1, 3, 999]])
+    plain = torchette.compile(model, (tokens,)).nbytes
+    of = PerAxis(0) if bits == 8 else PerGroup(32)
+    config = torchao.IntxWeightOnlyConfig(getattr(torch, f"int{bits}"), of)
+    torchao.quantize_(model, config, lambda part, name: isinstance(part, nn.Embedding))
+    compiled = torchette.compile(model, (tokens,))
+    torch.testing.assert_close(compiled(tokens), model(tokens), rtol=0, atol=0)
+    assert compiled.nbytes <= share * plain and compiled.planned_bytes == 0

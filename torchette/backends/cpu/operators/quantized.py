@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Kernels: torchette/kernels/cpu/quantized_linear.cpp, quantized_convolution.cpp, quantized_pointwise.cpp.
+# Kernels: torchette/kernels/cpu/quantized_linear.cpp, quantized_convolution.cpp, quantized_pointwise.cpp, image_pool.cpp.
 """Operators on whole numbers of 8 bits, each with the scale and zero point of its operands and its result.
 
 A quantized number q stands for (q - zero) scale. Sums of products are exact, so what a kernel computes is, on every machine and
@@ -157,6 +157,43 @@ def _convolved(
     given = [list(each) for each in where]
     sums = _aten.convolution.default(image, filters, None, *given, False, [0] * len(given[0]), groups)
     return _requantized(channels_last(sums), terms, filters.shape[0], zero, low, high, input.dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_avg_pool(Tensor input, int[] kernel, int[] stride, int[] padding, float multiplier, int input_zero, "
+    "int zero, int low, int high) -> Tensor",
+)
+def quantized_avg_pool(
+    input: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    multiplier: float,
+    input_zero: int,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """clamp(round(sum(input - input_zero) multiplier) + zero, low, high) under each window; padding adds nothing.
+
+    Args:
+        input: int8 or uint8 [N, *spatial, C], one to three spatial dimensions.
+        kernel, stride, padding: one number for each spatial dimension; at most 65,536 elements under a window.
+        zero, low, high: of the result, which has the type of the input.
+    """
+    image, spatial = channels_first(_above(input, input_zero)), len(kernel)
+    where = [list(each) for each in (kernel, stride, padding)]
+    if spatial == 1:
+        image, where = _aten.unsqueeze_copy.default(image, 2), [[1, *kernel], [1, *stride], [0, *padding]]
+    pool = _aten.avg_pool3d if spatial == 3 else _aten.avg_pool2d
+    sums = pool.default(image, *where, False, True, 1)
+    if spatial == 1:
+        sums = _aten.squeeze_copy.dim(sums, 2)
+    x = _aten.mul.Tensor(
+        _to(channels_last(sums), torch.float32), torch.tensor(multiplier, dtype=torch.float32)
+    )
+    return _rounded(x, zero, low, high, input.dtype)
 
 
 @bind_pattern_to_op(

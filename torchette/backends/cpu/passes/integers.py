@@ -37,6 +37,7 @@ _DEQUANTIZE_CHANNELS = "quantized_decomposed.dequantize_per_channel.default"
 # Sums of more products may not fit into 32 bits: 255 * 128 each.
 _MOST_INPUTS = (2**31 - 1) // (255 * 128)
 _MOST_TAPS = 512  # of a depthwise filter: C++ in kernels/cpu/quantized_convolution.cpp
+_MOST_AVERAGED = 1 << 16  # elements under a window: C++ in kernels/cpu/image_pool.cpp
 
 
 class Scheme(NamedTuple):
@@ -340,6 +341,85 @@ class _Placer:
             self._weights.add(f"{node.name}_terms", terms, node),
         )
 
+    def mean(self, node: Node, scheme: Scheme) -> Node | None:
+        """The mean over all dimensions but the first two, or but the first and the last."""
+        x, dims, keeps = node.args[0], ops.argument(node, "dim"), ops.argument(node, "keepdim", False)
+        rank = x.meta["val"].dim()  # type: ignore[union-attr]
+        dims = sorted(d % rank for d in dims or ())
+        found, last = self.source(x), dims == list(range(1, rank - 1))
+        if found is None or not 3 <= rank <= 5 or not (last or dims == list(range(2, rank))):
+            reject(node, "it is no mean over an image that is dequantized from 8 bits")
+            return None
+        kernel = [found.node.meta["val"].shape[d] for d in dims]
+        image = found.node if last else channels_last(found.node, before=node)
+        val = image.meta["val"].float().mean(list(range(1, rank - 1)), keepdim=True)
+        where = kernel, kernel, [0] * len(kernel)
+        placed = self._averaged(node, image, where, math.prod(kernel), found, scheme, val)
+        if placed is None or (keeps and last):
+            return placed
+        if keeps:
+            return channels_first(placed, before=node)
+        val = node.meta["val"].to(scheme.dtype)
+        flat = list(range(1, rank - 1))
+        return call(node, aten.squeeze_copy.dims, (placed, flat), val=val, like=node)
+
+    def avg_pool(self, node: Node, scheme: Scheme) -> Node | None:
+        """The means under windows that all have as many elements."""
+        kernel, stride, padding, ceil, padded, divisor = (
+            ops.argument(node, name, default)
+            for name, default in (("kernel_size", None), ("stride", ()), ("padding", 0), ("ceil_mode", False), ("count_include_pad", True), ("divisor_override", None))
+        )  # fmt: skip
+        size = node.args[0].meta["val"].shape[2:]  # type: ignore[union-attr]
+        kernel, stride, padding = (each(given, len(size)) for given in (kernel, stride or kernel, padding))
+        ragged = ceil and any(
+            (n + 2 * p - k) % s for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
+        )
+        if ragged or (any(padding) and not padded and divisor is None):
+            reject(node, "its windows at the edge have fewer elements")
+            return None
+        return self._pooled_mean(node, kernel, stride, padding, divisor or math.prod(kernel), scheme)
+
+    def adaptive_avg_pool(self, node: Node, scheme: Scheme) -> Node | None:
+        """The same of windows that fill an image."""
+        given, wanted = node.args[0].meta["val"].shape[2:], node.args[1]  # type: ignore[union-attr]
+        if any(not isinstance(n, int) or n % m for n, m in zip(given, wanted, strict=True)):  # type: ignore[arg-type]
+            reject(node, "its windows have different sizes")
+            return None
+        kernel = [n // m for n, m in zip(given, wanted, strict=True)]  # type: ignore[arg-type]
+        return self._pooled_mean(node, kernel, kernel, [0] * len(kernel), math.prod(kernel), scheme)
+
+    def _pooled_mean(
+        self, node: Node, kernel: list[int], stride: list[int], padding: list[int], count: int, scheme: Scheme
+    ) -> Node | None:
+        found = self.source(node.args[0])
+        if found is None or found.node.meta["val"].dim() != len(kernel) + 2:
+            reject(node, "its image is not dequantized from 8 bits, or has no batch")
+            return None
+        image = channels_last(found.node, before=node)
+        val = permuted(node.meta["val"], [0, *range(2, len(kernel) + 2), 1])
+        placed = self._averaged(node, image, (kernel, stride, padding), count, found, scheme, val)
+        return None if placed is None else channels_first(placed, before=node)
+
+    def _averaged(
+        self,
+        node: Node,
+        image: Node,
+        where: tuple[list[int], list[int], list[int]],
+        count: int,
+        found: Quantized,
+        scheme: Scheme,
+        val: torch.Tensor,
+    ) -> Node | None:
+        """Sums under windows of an image, channels last, divided by `count`; `where`: kernel, stride, padding."""
+        fits = all(isinstance(n, int) for n in where[0]) and 0 < math.prod(where[0]) <= _MOST_AVERAGED
+        if found.scheme.dtype != scheme.dtype or not fits:
+            reject(node, "its windows are of varying size, or larger than 65,536 elements")
+            return None
+        multiplier = found.scheme.scale / (count * scheme.scale)
+        args = (image, *where, multiplier, found.scheme.zero, scheme.zero, scheme.low, scheme.high)
+        target = cpu.quantized_avg_pool.default
+        return call(node, target, args, val=val.to(scheme.dtype), like=node)
+
     def add(self, node: Node, scheme: Scheme) -> Node | None:
         """The sum of two dequantized tensors."""
         a, b = (self.source(x) for x in node.args[:2])
@@ -373,6 +453,11 @@ _RULES: dict[Any, Callable[[_Placer, Node, Scheme], Node | None]] = {
     aten.mm.default: _Placer.linear,
     aten.addmm.default: _Placer.linear,
     aten.convolution.default: _Placer.convolution,
+    aten.mean.dim: _Placer.mean,
+    aten.avg_pool2d.default: _Placer.avg_pool,
+    aten.avg_pool3d.default: _Placer.avg_pool,
+    aten._adaptive_avg_pool2d.default: _Placer.adaptive_avg_pool,
+    aten._adaptive_avg_pool3d.default: _Placer.adaptive_avg_pool,
     aten.add.Tensor: _Placer.add,
     aten.mul.Tensor: _Placer.multiply,
 }

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: products with a matrix that is computed from stored whole numbers and their scales. Out: `cpu::weight_only_linear`
-# on the whole numbers, so that no matrix of floats is ever in memory.
-"""Linear layers with weights of 8 or 4 bits become `cpu::weight_only_linear`."""
+# In: products with a matrix that is computed from stored whole numbers and their scales, and rows of such a table. Out:
+# `cpu::weight_only_linear` and `cpu::weight_only_embedding` on the whole numbers, so that no matrix of floats is ever in
+# memory.
+"""Layers with weights of 8, 4 or 2 bits become `cpu::weight_only_linear` and `cpu::weight_only_embedding`."""
 
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.backends.cpu.pack import OCTET, QUAD, pack_linear, pack_nibbles, pack_quads
+from torchette.backends.cpu.pack import OCTET, QUAD, pack_linear, pack_nibbles, pack_quads, pack_rows
 from torchette.backends.cpu.passes.constants import Weights
 from torchette.backends.cpu.passes.linears import operands
 from torchette.exir.delegation.delegate import reject
@@ -25,14 +26,15 @@ _WHOLE = (torch.int8, torch.uint8)
 
 
 class Scaled(NamedTuple):
-    """A matrix [N, K] as whole numbers and the scales of groups of inputs, [N, groups]."""
+    """A matrix [N, K] as whole numbers, and the scales and zero points of groups of inputs, float32 [N, groups]."""
 
     whole: torch.Tensor
     scales: torch.Tensor
+    zeros: torch.Tensor | None = None
 
 
 def place_weight_only(program: ExportedProgram) -> ExportedProgram:
-    """Products with a matrix of stored integers keep the integers."""
+    """Products with a matrix of stored integers, and tables of them, keep the integers."""
     weights, stored = Weights(program), dict(constants(program))
     packed: dict[Node, tuple[Node, Node, int] | None] = {}
     count = 0
@@ -54,8 +56,52 @@ def place_weight_only(program: ExportedProgram) -> ExportedProgram:
         count += 1
     if count:
         note(program, f"{count} linear layers keep weights of 8 or 4 bits")
+    tables = _place_tables(program, weights, stored)
+    if count or tables:
         remove_dead_code(program)
     return program
+
+
+def _place_tables(program: ExportedProgram, weights: Weights, stored: dict[Node, torch.Tensor]) -> int:
+    """Rows of a table are made floats as they are looked up."""
+    packed: dict[Node, tuple[Any, ...] | None] = {}
+    count = 0
+    for node in calls(program, aten.embedding.default):
+        table, indices = node.args[:2]
+        if not isinstance(table, Node) or table in stored:
+            continue
+        if table not in packed:
+            packed[table] = _packed_table(weights, _scaled(stored, table, False), table)
+        found = packed[table]
+        if found is None:
+            reject(node, "its table is not computed from integers of 8 bits and their scales")
+            continue
+        target = torch.ops.cpu.weight_only_embedding.default
+        placed = call(node, target, (*found, indices), val=node.meta["val"], like=node)
+        replace(program, node, placed)
+        count += 1
+    if count:
+        note(program, f"{count} tables of embeddings stay integers of 8, 4 or 2 bits")
+    return count
+
+
+def _packed_table(weights: Weights, found: Scaled | None, table: Node) -> tuple[Any, ...] | None:
+    """The table in as few bits as hold its numbers, scales, zero points or None, and the bits."""
+    if found is None:
+        return None
+    whole, scales, zeros = found
+    fits = (
+        b
+        for b in (2, 4)
+        if whole.min() >= -(1 << b - 1) and whole.max() < 1 << b - 1 and whole.shape[1] % (8 // b) == 0
+    )
+    bits = next(fits, 8)
+    return (
+        weights.add(f"{table.name}_whole", pack_rows(whole, bits), table),
+        weights.add(f"{table.name}_scales", scales, table),
+        None if zeros is None else weights.add(f"{table.name}_zeros", zeros, table),
+        bits,
+    )
 
 
 def _packed(
@@ -63,9 +109,9 @@ def _packed(
 ) -> tuple[Node, Node, int] | None:
     """The packed whole numbers, their scales and how many outputs there are."""
     found = _scaled(stored, weight, node.target is not aten.linear.default)
-    if found is None:
+    if found is None or found.zeros is not None:
         return None
-    whole, scales = found
+    whole, scales, _ = found
     outputs, inputs = whole.shape
     size = inputs // scales.shape[1]
     nibbles = whole.min() >= -8 and whole.max() <= 7 and (scales.shape[1] == 1 or size % OCTET == 0)
@@ -96,22 +142,23 @@ def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) ->
     table = tables[0].detach()
     # As the matrix has it, or turned, as where a pass has stored it so.
     layouts = [table.reshape(outputs, inputs), *([table.reshape(inputs, outputs).t()] if transposed else [])]
-    scales = [t.detach() for t in others if t.is_floating_point()] or [torch.ones(outputs)]
-    zeros = [t.detach() for t in others if not t.is_floating_point()]
-    for whole, scale in itertools.product(layouts, scales):
+    floats = [t.detach() for t in others if t.is_floating_point()]
+    for whole, scale in itertools.product(layouts, floats or [torch.ones(outputs)]):
         if scale.numel() == 1:
             scale = scale.reshape(1).expand(outputs)
         groups = scale.numel() // outputs
         if groups * outputs != scale.numel() or groups == 0 or inputs % groups != 0:
             continue
-        factors = scale.reshape(outputs, groups, 1).float()
-        for zero in [torch.zeros(outputs, groups), *(t for t in zeros if t.numel() == outputs * groups)]:
-            above = whole.reshape(outputs, groups, -1).to(torch.int32) - zero.view(outputs, groups, 1).to(
-                torch.int32
-            )
-            exact = (above.float() * factors).view(outputs, inputs)
-            if above.min() >= -128 and above.max() <= 127 and torch.equal(exact, matrix):
-                return Scaled(above.view(outputs, inputs).to(torch.int8), factors.squeeze(2))
+        factors, grouped = scale.reshape(outputs, groups).float(), whole.reshape(outputs, groups, -1)
+        zeros = [t.detach() for t in others if t.numel() == outputs * groups and t is not scale]
+        for zero in [torch.zeros(outputs, groups), *(t.reshape(outputs, groups).float() for t in zeros)]:
+            above = grouped.float() - zero.unsqueeze(2)
+            if not torch.equal((above * factors.unsqueeze(2)).view(outputs, inputs), matrix):
+                continue
+            # A zero point that leaves 8 bits is part of the whole numbers.
+            if above.min() >= -128 and above.max() <= 127 and torch.equal(above, above.round()):
+                return Scaled(above.view(outputs, inputs).to(torch.int8), factors)
+            return Scaled(whole, factors, zero)
     return None
 
 
