@@ -15,7 +15,7 @@ import torch.ao.quantization.fx._decomposed  # declares torch.ops.quantized_deco
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from tests.backends.xnnpack_cases import CASES, Case, N, of_the_library
+from tests.backends.xnnpack_cases import CASES, HAS_LIBRARY, Case, N, of_the_library
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.operators import OPERATORS
 from torchette.errors import DelegationWarning
@@ -252,6 +252,7 @@ def _all(spelling: str, dtype: torch.dtype = torch.float32) -> list[tuple[Any, C
         and (case.quantized or not quantized)
         and (case.halves or dtype is not torch.float16)
         and (target == torch.ops.aten.linear.default or not layers)
+        and (HAS_LIBRARY or "half" not in case.text)
     ]
 
 
@@ -284,7 +285,6 @@ def test_floats_of_every_batch_equal_eager(part: int) -> None:
     hold(_parts("float", torch.float32, True)[part], "float", torch.float32, BATCHES)
 
 
-@of_the_library
 @pytest.mark.parametrize(
     "spelling", ["per tensor", "weights per channel", "weights of four bits", "per token"]
 )
@@ -293,16 +293,20 @@ def test_quantized_layers_equal_the_graph_that_they_come_from(spelling: str) -> 
     hold([it for it in _all(spelling) if it[0] in layers], spelling, torch.float32, None)
 
 
-@of_the_library
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("spelling", "dtype", "dynamic", "part"),
     [
         *_programs(FULL, torch.float32, False),
         *_programs(FULL[1:], torch.float32, True),
-        *_programs(["float"], torch.float16, False),
-        *_programs(["float"], torch.float16, True),
+        *(
+            pytest.param(*program, marks=of_the_library)
+            for dynamic in (False, True)
+            for program in _programs(["float"], torch.float16, dynamic)
+        ),
     ],
 )
 def test_every_spelling_equals_eager(spelling: str, dtype: torch.dtype, dynamic: bool, part: int) -> None:
-    hold(_parts(spelling, dtype, dynamic)[part], spelling, dtype, BATCHES if dynamic else None)
+    # torch refuses the least of no numbers
+    batches = [batch for batch in BATCHES if batch > 0 or spelling != "dynamic"]
+    hold(_parts(spelling, dtype, dynamic)[part], spelling, dtype, batches if dynamic else None)

@@ -84,7 +84,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-@of_the_library
+
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_channel: bool) -> None:
@@ -105,7 +105,7 @@ def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_chann
     torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], _run(data, args))
 
 
-@of_the_library
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
@@ -125,7 +125,7 @@ def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
     torch.testing.assert_close(_run(bytes(data), args), expected, rtol=0, atol=0)
 
 
-@of_the_library
+
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
@@ -138,7 +138,7 @@ def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
     torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], _run(data, args))
 
 
-@of_the_library
+
 @pytest.mark.parametrize("group", [32, None])
 def test_four_bit_weights_here_and_there(group: int | None) -> None:
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
@@ -165,7 +165,7 @@ def test_four_bit_weights_here_and_there(group: int | None) -> None:
     torch.testing.assert_close(_run(theirs, args), expected, rtol=0, atol=0)
 
 
-@of_the_library
+
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (4, None), (4, 32)])
 def test_any_number_of_rows_is_quantized_when_the_graph_runs(bits: int, group: int | None) -> None:
     """The last tile of a kernel has 1 to 16 rows."""
@@ -186,7 +186,7 @@ def test_any_number_of_rows_is_quantized_when_the_graph_runs(bits: int, group: i
         torch.testing.assert_close(got, model(x[:rows]), rtol=0.05, atol=0.02)
 
 
-@of_the_library
+
 @pytest.mark.parametrize("kind", ["static", "dynamic", "four bits"])
 def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
@@ -209,7 +209,7 @@ def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
     damage(_lower(program), args, times=300)
 
 
-@of_the_library
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> None:
@@ -224,7 +224,7 @@ def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> Non
         assert not whole or "XNNFullyConnected" in _kinds(edge)
 
 
-@of_the_library
+
 def test_a_bias_beyond_32_bits_is_a_float() -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(8, 2)), (torch.rand(3, 8) * 1e-2,)
@@ -271,7 +271,7 @@ class _Normed(nn.Module):
         return self.b(self.norm(self.a(x)).relu().mean((2, 3)))
 
 
-@of_the_library
+
 def test_training_with_quantization() -> None:
     """prepare_qat_pt2e, a few steps, convert_pt2e: the result is one call on integers, and close to what was trained."""
     import torchao.quantization.pt2e as pt2e
@@ -416,7 +416,7 @@ def test_the_names_are_where_executorch_has_them() -> None:
     assert XnnpackDynamicallyQuantizedPartitioner is xnnpack.XnnpackDynamicallyQuantizedPartitioner
 
 
-@of_the_library
+
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_a_portable_plan_reads_the_weights_of_the_delegate(per_channel: bool) -> None:
     torch.manual_seed(0)

@@ -316,15 +316,15 @@ CASES: dict[Any, list[Case]] = {
     **{
         getattr(aten, name).default: _unary(getattr(torch, name))
         for name in (
-            "abs", "ceil", "floor", "exp", "neg", "rsqrt", "sigmoid", "sqrt", "tanh", "sin", "cos", "reciprocal",
+            "abs", "ceil", "floor", "exp", "neg", "sigmoid", "tanh", "sin", "cos", "reciprocal",
         )
     },
+    **{getattr(aten, name).default: _unquantized(_unary(getattr(torch, name))) for name in ("log", "rsqrt", "sqrt")},
     **{
         getattr(aten, name).default: _unary(getattr(F, name))
         for name in ("relu", "selu", "mish", "silu", "hardsigmoid")
     },
     aten.hardswish.default: _moderate(_unary(F.hardswish)),
-    aten.log.default: _unquantized(_unary(torch.log)),
     aten.gelu.default: _moderate(_each({"exact": F.gelu, "tanh": lambda x: F.gelu(x, approximate="tanh")})),
     aten.clamp.default: [
         *_each({

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.backends.xnnpack_cases import of_the_library
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack import XNNPACKRecipeProvider, XNNPackRecipeType
 from torchette.errors import ExportError, InputError, InputTypeError, TrainModeError
@@ -31,8 +30,6 @@ from torchette.export import (
 )
 from torchette.export.recipe_registry import RecipeRegistry
 from torchette.export.stages import PipelineArtifact
-
-there = of_the_library
 
 
 class _Net(nn.Module):
@@ -53,7 +50,6 @@ X = torch.linspace(-1, 1, 64).reshape(2, 32)
 PAIR = (torch.ones(2, 3), torch.full((2, 3), 2.0))
 
 
-@there
 @pytest.mark.parametrize("recipe", XNNPackRecipeType)
 def test_each_recipe_of_xnnpack(recipe: RecipeType) -> None:
     pytest.importorskip("torchao")
@@ -248,7 +244,6 @@ def test_what_a_session_cannot_start_with() -> None:
         export(_Sum(), [PAIR], ExportRecipe(quantization_recipe=QuantizationRecipe([object()], is_qat=True)))
 
 
-@there
 def test_training_and_passes_of_a_recipe() -> None:
     pytest.importorskip("torchao")
     from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.backends.xnnpack_cases import of_the_library
 from torchette.runtime import Runtime
 
 pytest.importorskip("torchao")
@@ -105,7 +104,6 @@ def test_lowered_for_xnnpack(tmp_path: Path) -> None:
     _agree(_run_file(tmp_path / "ours", portable=True), expected, step)
 
 
-@of_the_library
 def test_as_executorch_gives_it(tmp_path: Path) -> None:
     pytest.importorskip("executorch.exir")
     _, expected, got, step = _run("torchette", tmp_path / "ours", "lowered")

@@ -36,6 +36,37 @@ struct Matrices {
   }
 };
 
+// Elements that are worth a thread.
+constexpr size_t kLeastElements = 1 << 14;
+
+/// The nearest whole number, ties to even, of one between -2^22 and 2^22.
+float nearest(float x) {
+  constexpr float kRounds = 12582912.0f;  // floats between it and its double have no fractions
+  return (x + kRounds) - kRounds;
+}
+
+/// As the library quantizes a row: whole numbers from -128 to 127, one of which stands for 0. What is not
+/// finite makes a row of NaN.
+void round_row(const float* from, size_t length, float* to) {
+  float low = 0.0f, high = 0.0f;
+  bool finite = true;
+  for (size_t i = 0; i < length; ++i) {
+    low = from[i] < low ? from[i] : low;
+    high = from[i] > high ? from[i] : high;
+    finite &= from[i] - from[i] == 0.0f;
+  }
+  const float steps = low == high ? 1.0f : 255.0f / (high - low), step = 1.0f / steps;
+  const float first = low * steps, last = high * steps;
+  const float zero_point = (first - 128.0f) + (last + 127.0f) > 0.0f ? -128.0f - first : 127.0f - last;
+  const float zero = nearest(zero_point < -128.0f ? -128.0f : zero_point > 127.0f ? 127.0f : zero_point);
+  const float least = -128.0f - zero, most = 127.0f - zero;
+  const float bad = finite ? 0.0f : __builtin_nanf("");
+  for (size_t i = 0; i < length; ++i) {
+    const float x = from[i] * steps;
+    to[i] = nearest(x < least ? least : x > most ? most : x) * step + bad;
+  }
+}
+
 }  // namespace
 
 Error show_reshaped(Context&, const Call& call) {
@@ -134,6 +165,22 @@ Error multiply(Context& context, const Call& call) {
         product(1, x + i * rows * depth, rows, y + j * depth * columns, z + batch * rows * columns));
     context.reset_temp();
   }
+  return Error::Ok;
+}
+
+Error round_rows(Context& context, const Call& call) {
+  const TensorImpl &in = impl_of(call, 0), &out = impl_of(call, 2);
+  TORCHETTE_TRY(resize_tensor(Tensor(call.arguments[2].to_tensor()), {in.sizes, in.dim}));
+  const auto inner = static_cast<size_t>(call.arguments[1].to_int());  // at most as many as `out` has
+  size_t length = 1;
+  for (size_t d = in.dim - inner; d < in.dim; ++d) length *= static_cast<size_t>(in.sizes[d]);
+  const auto count = static_cast<size_t>(in.numel);
+  context.parallel_for(length == 0 ? 0 : count / length, kLeastElements / (length + 1) + 1,
+                       [&](size_t begin, size_t end, size_t) {
+                         for (size_t row = begin; row < end; ++row)
+                           round_row(static_cast<const float*>(in.data) + row * length, length,
+                                     static_cast<float*>(out.data) + row * length);
+                       });
   return Error::Ok;
 }
 

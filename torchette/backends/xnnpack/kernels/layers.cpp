@@ -8,13 +8,26 @@ namespace {
 
 constexpr float kInfinity = __builtin_inff();
 constexpr uint32_t kTransposed = 1;  // flag of a layer whose weights are [inputs, outputs]
-constexpr size_t kPanel = 16;        // as in torchette/kernels/cpu/panels.h
+constexpr uint32_t kPanel = 16;      // as in torchette/kernels/cpu/panels.h
+constexpr uint32_t kQuad = 4;        // as in torchette/kernels/cpu/integer_gemm.h
+constexpr uint32_t kOctet = 8;       // numbers of 4 bits that stand together
+constexpr size_t kMostTaps = 512;    // of cpu::quantized_depthwise
 
 /// The activation that a kernel of the engine applies itself; the limits that are left go into `rest`.
 const char* activation_of(const Definition& d, Definition* rest) {
   if (d.limits.low != 0.0f || (d.limits.high != kInfinity && d.limits.high != 6.0f)) return "none";
   rest->limits = {-kInfinity, kInfinity};
   return d.limits.high == 6.0f ? "relu6" : "relu";
+}
+
+/// Whether weights are whole numbers of 8 or 4 bits with a scale for each output, or groups that the kernel
+/// has.
+bool weights_are_whole(const Slot& weights, uint32_t outputs_dim) {
+  const bool in_halves = weights.impl.type == ScalarType::Bits4x2;
+  return weights.is_constant && weights.how.zero == 0 &&
+         (in_halves || weights.impl.type == ScalarType::Char) &&
+         (weights.how.scales == nullptr || weights.how.channel_dim == outputs_dim) &&
+         weights.how.group % kOctet == 0;
 }
 
 /// The sizes of a filter, all of which are checked against what is stored.
@@ -80,7 +93,7 @@ Error Builder::with_border(const char* kernel, Slot* image, const uint32_t (&bef
     sizes[d + 1] = static_cast<uint32_t>(wide);
     padding[d] = 0;
   }
-  *out = temporary(sizes);
+  *out = temporary(sizes, image->impl.type);
   return call(kernel, {value_of(image), integers(around), value, value_of(*out)});
 }
 
@@ -89,10 +102,10 @@ Error Builder::convolution(const Definition& d) {
   const Table& n = d.n;
   const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
   Slot *in, *filter, *bias, *out;
-  TORCHETTE_TRY(find(n, C::kInput1Id, &in));
-  TORCHETTE_TRY(find(n, C::kFilterId, &filter));
-  TORCHETTE_TRY(find(n, C::kBiasId, &bias, true));
-  TORCHETTE_TRY(make(n, C::kOutputId, &out));
+  TORCHETTE_TRY(look(n, C::kInput1Id, &in));
+  TORCHETTE_TRY(look(n, C::kFilterId, &filter));
+  TORCHETTE_TRY(look(n, C::kBiasId, &bias, true));
+  TORCHETTE_TRY(claim(n, C::kOutputId, &out));
   const uint64_t groups = u(C::kGroups), gic = u(C::kGroupInputChannels), goc = u(C::kGroupOutputChannels);
   const uint32_t kh = u(C::kKernelHeight), kw = u(C::kKernelWidth);
   // filters are [outputs, kh, kw, inputs of a group], those of single channels [1, kh, kw, outputs]
@@ -101,10 +114,19 @@ Error Builder::convolution(const Definition& d) {
                   "a depthwise convolution of %llu channels a group", static_cast<unsigned long long>(gic));
   const uint64_t outputs = groups * goc;
   TORCHETTE_TRY(check_filter(filter, {last ? 1 : outputs, kh, kw, last ? outputs : gic}));
+  const bool is_whole = sums_are_whole(*in, *filter, bias, *out, last ? 3 : 0, uint64_t{kh} * kw * gic);
+  if (!is_whole) {
+    TORCHETTE_TRY(floats(&in));
+    TORCHETTE_TRY(floats(&filter));
+    TORCHETTE_TRY(floats(&bias));
+    TORCHETTE_TRY(result(&out));
+  }
   TORCHETTE_TRY(vector(bias, outputs, &bias));
+  const Slot* const numbers = in;
   int64_t padding[2];
   TORCHETTE_TRY(with_border(d.kernels[2], in, {u(C::kPaddingTop), u(C::kPaddingLeft)},
-                            {u(C::kPaddingBottom), u(C::kPaddingRight)}, true, 0.0, padding, &in));
+                            {u(C::kPaddingBottom), u(C::kPaddingRight)}, true,
+                            is_whole ? static_cast<double>(in->how.zero) : 0.0, padding, &in));
   const Value stride = integers({{u(C::kSubsamplingHeight), u(C::kSubsamplingWidth)}});
   const Value dilation = integers({{u(C::kDilationHeight), u(C::kDilationWidth)}});
   Definition rest = d;
@@ -112,16 +134,38 @@ Error Builder::convolution(const Definition& d) {
   const size_t taps = size_t{kh} * kw, depth = taps * static_cast<size_t>(gic),
                rows = static_cast<size_t>(goc), all = static_cast<size_t>(outputs);
   const auto panels = [](size_t count) { return static_cast<uint32_t>((count + kPanel - 1) / kPanel); };
-  if (gic == 1 && goc == 1) {
+  const bool is_depthwise = gic == 1 && goc == 1;
+  if (is_whole) {
+    const int64_t zero = numbers->how.zero, to_zero = out->how.zero;
+    const int64_t low = low_of(*out, d.limits), high = high_of(*out, d.limits);
+    const Value kernel = integers({{kh, kw}});
+    Slot *weights, *terms;
+    if (is_depthwise && taps <= kMostTaps) {
+      const size_t steps[] = {0, last ? 1 : taps, last ? all : 1};
+      TORCHETTE_TRY(integer_weights(numbers, filter, bias, out, 1, all, taps, steps, 1,
+                                    {{panels(all), static_cast<uint32_t>(taps), kPanel}}, &weights, &terms));
+      return call(d.integers[1], {value_of(in), value_of(weights), value_of(terms), zero, kernel, stride,
+                                  integers(padding), dilation, to_zero, low, high, value_of(out)});
+    }
+    const size_t steps[] = {last ? rows : rows * depth, last ? 1 : depth, last ? all : 1};
+    const auto quads = static_cast<uint32_t>((depth + kQuad - 1) / kQuad);
+    TORCHETTE_TRY(integer_weights(
+        numbers, filter, bias, out, static_cast<size_t>(groups), rows, depth, steps, kQuad,
+        {{static_cast<uint32_t>(groups), panels(rows), quads, kPanel, kQuad}}, &weights, &terms));
+    return call(d.integers[0],
+                {value_of(in), value_of(weights), value_of(terms), zero, kernel, stride, integers(padding),
+                 dilation, static_cast<int64_t>(outputs), to_zero, low, high, value_of(out)});
+  }
+  if (is_depthwise) {
     const size_t steps[] = {0, last ? 1 : taps, last ? all : 1};
     Slot* const weights = packed(filter, 1, all, taps, steps, {{panels(all), kh, kw, kPanel}});
     TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(weights), value_of(bias), Value(), stride,
                                       integers(padding), dilation, activation, value_of(out)}));
   } else {
     const size_t steps[] = {last ? rows : rows * depth, last ? 1 : depth, last ? all : 1};
-    Slot* const weights = packed(filter, static_cast<size_t>(groups), rows, depth, steps,
-                                 {{static_cast<uint32_t>(groups), panels(rows), kh, kw,
-                                   static_cast<uint32_t>(gic), uint32_t{kPanel}}});
+    Slot* const weights =
+        packed(filter, static_cast<size_t>(groups), rows, depth, steps,
+               {{static_cast<uint32_t>(groups), panels(rows), kh, kw, static_cast<uint32_t>(gic), kPanel}});
     TORCHETTE_TRY(call(d.kernels[0],
                        {value_of(in), value_of(weights), value_of(bias), Value(), stride, integers(padding),
                         dilation, static_cast<int64_t>(outputs), activation, value_of(out)}));
@@ -185,15 +229,15 @@ Error Builder::max_pool(const Definition& d) {
   using P = fb::XNNMaxPooling2d;
   const auto u = [&](uint16_t slot) { return d.n.get<uint32_t>(slot); };
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, P::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, P::kOutputId, &out));
+  TORCHETTE_TRY(moved(d.n, P::kInputId, P::kOutputId, &in, &out));
   const uint32_t window[] = {u(P::kPoolingHeight), u(P::kPoolingWidth)};
   const uint32_t before[] = {u(P::kPaddingTop), u(P::kPaddingLeft)};
   // the kernel takes a border of half of the window, as torch does
   const bool is_own = before[0] <= window[0] / 2 && before[1] <= window[1] / 2;
   int64_t padding[2];
-  TORCHETTE_TRY(with_border(d.kernels[1], in, before, {u(P::kPaddingBottom), u(P::kPaddingRight)}, is_own,
-                            -kInfinity, padding, &in));
+  TORCHETTE_TRY(with_border(
+      d.kernels[1], in, before, {u(P::kPaddingBottom), u(P::kPaddingRight)}, is_own,
+      in->is_float() ? double{-kInfinity} : static_cast<double>(whole_of(*in, -kInfinity)), padding, &in));
   const Value dilation = integers({{u(P::kDilationHeight), u(P::kDilationWidth)}});
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({{window[0], window[1]}}),
                                     integers({{u(P::kStrideHeight), u(P::kStrideWidth)}}), integers(padding),
@@ -221,15 +265,49 @@ Error Builder::avg_pool(const Definition& d) {
 Error Builder::fully_connected(const Definition& d) {
   using F = fb::XNNFullyConnected;
   Slot *in, *filter, *bias, *out;
-  TORCHETTE_TRY(find(d.n, F::kInput1Id, &in));
-  TORCHETTE_TRY(find(d.n, F::kFilterId, &filter));
-  TORCHETTE_TRY(find(d.n, F::kBiasId, &bias, true));
-  TORCHETTE_TRY(make(d.n, F::kOutputId, &out));
+  TORCHETTE_TRY(look(d.n, F::kInput1Id, &in));
+  TORCHETTE_TRY(look(d.n, F::kFilterId, &filter));
+  TORCHETTE_TRY(look(d.n, F::kBiasId, &bias, true));
+  TORCHETTE_TRY(claim(d.n, F::kOutputId, &out));
   const size_t transposed = d.n.get<uint32_t>(F::kFlags) & kTransposed;
   TORCHETTE_CHECK(filter->impl.dim == 2, DelegateInvalidCompatibility,
                   "a linear layer's weights have %u dimensions", filter->impl.dim);
   const uint32_t outputs = size(filter, transposed), inputs = size(filter, 1 - transposed);
+  const size_t steps[] = {0, transposed != 0 ? 1 : inputs, transposed != 0 ? outputs : 1};
+  const auto panels = static_cast<uint32_t>((size_t{outputs} + kPanel - 1) / kPanel);
+  if (sums_are_whole(*in, *filter, bias, *out, static_cast<uint32_t>(transposed), inputs)) {
+    TORCHETTE_TRY(vector(bias, outputs, &bias));
+    Slot *weights, *terms;
+    TORCHETTE_TRY(integer_weights(in, filter, bias, out, 1, outputs, inputs, steps, kQuad,
+                                  {{panels, (inputs + kQuad - 1) / kQuad, kPanel, kQuad}}, &weights, &terms));
+    return call(d.integers[0],
+                {value_of(in), value_of(weights), value_of(terms), int64_t{in->how.zero}, int64_t{outputs},
+                 int64_t{out->how.zero}, low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
+  }
+  const bool of_whole = weights_are_whole(*filter, static_cast<uint32_t>(transposed));
+  TORCHETTE_TRY(floats(&in));
+  TORCHETTE_TRY(floats(&bias));
+  TORCHETTE_TRY(result(&out));
   TORCHETTE_TRY(vector(bias, outputs, &bias));
+  if (of_whole) {
+    const bool in_halves = filter->impl.type == ScalarType::Bits4x2;
+    const uint32_t unit = in_halves ? kOctet : kQuad;
+    const uint32_t groups = filter->how.group == 0 ? 1 : inputs / filter->how.group;
+    Slot* const weights = packed_integers(filter, 1, outputs, inputs, steps, unit,
+                                          {{panels, (inputs + unit - 1) / unit, kPanel, kQuad}}, nullptr, 0);
+    Slot* const scales = stored({{panels, groups, kPanel}});
+    TORCHETTE_CHECK(weights != nullptr && scales != nullptr, MemoryAllocationFailed,
+                    "no memory for a layer of XNNPACK's graph");
+    for (size_t i = 0; i < scales->bound; ++i) {
+      const size_t output = i / kPanel / groups * kPanel + i % kPanel;
+      static_cast<float*>(scales->impl.data)[i] =
+          output < outputs ? scale_at(*filter, output, i / kPanel % groups) : 0.0f;
+    }
+    TORCHETTE_TRY(call(d.integers[1], {value_of(in), value_of(weights), value_of(scales), value_of(bias),
+                                       int64_t{outputs}, value_of(out)}));
+    return finish(d, out);
+  }
+  TORCHETTE_TRY(floats(&filter));
   if (!filter->is_constant) {
     // what lies the other way around is read the other way around
     static constexpr DimOrderType kColumns[] = {1, 0};
@@ -241,10 +319,7 @@ Error Builder::fully_connected(const Definition& d) {
     TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(rows), value_of(bias), value_of(out)}));
     return finish(d, out);
   }
-  const size_t steps[] = {0, transposed != 0 ? 1 : inputs, transposed != 0 ? outputs : 1};
-  Slot* const weights =
-      packed(filter, 1, outputs, inputs, steps,
-             {{static_cast<uint32_t>((size_t{outputs} + kPanel - 1) / kPanel), inputs, uint32_t{kPanel}}});
+  Slot* const weights = packed(filter, 1, outputs, inputs, steps, {{panels, inputs, kPanel}});
   Definition rest = d;
   const Value activation = text(activation_of(d, &rest));
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(weights), value_of(bias), Value(),

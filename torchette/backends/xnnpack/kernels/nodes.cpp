@@ -20,11 +20,23 @@ Error Builder::node(const Table& entry) {
 #define NODE(kind, make, ...) {Node::kind, &Builder::make, {__VA_ARGS__}},
 #include "torchette/backends/xnnpack/kernels/nodes.def"
   };
+  struct Integers {
+    Node kind;
+    const char* kernels[2];
+  };
+  static constexpr Integers kIntegers[] = {
+#define INTEGERS(kind, ...) {Node::kind, {__VA_ARGS__}},
+#include "torchette/backends/xnnpack/kernels/nodes.def"
+  };
   const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
   debug_handle_ = entry.get<uint32_t>(fb::XNode::kDebugHandle);
+  const char* const* integers = nullptr;
+  for (const Integers& row : kIntegers)
+    if (row.kind == kind) integers = row.kernels;
   for (const Row& row : kRows)
     if (row.kind == kind)
-      return (this->*row.make)({entry.table(fb::XNode::kXnodeUnion), limits_of(entry), row.kernels, kind});
+      return (this->*row.make)(
+          {entry.table(fb::XNode::kXnodeUnion), limits_of(entry), row.kernels, integers, kind});
   TORCHETTE_LOG(Error, "a node of kind %u, which this backend does not have", static_cast<unsigned>(kind));
   return Error::NotSupported;
 }
@@ -32,6 +44,9 @@ Error Builder::node(const Table& entry) {
 Error Builder::finish(const Definition& d, Slot* out) {
   const auto [low, high] = d.limits;
   if (low == -kInfinity && high == kInfinity) return Error::Ok;
+  if (!out->is_float())
+    return call("aten::clamp.out",
+                {value_of(out), low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
   return call("aten::clamp.out", {value_of(out), low == -kInfinity ? Value() : Value(double{low}),
                                   high == kInfinity ? Value() : Value(double{high}), value_of(out)});
 }
@@ -39,68 +54,104 @@ Error Builder::finish(const Definition& d, Slot* out) {
 Error Builder::unary(const Definition& d) {
   using S = fb::XNNSigmoid;  // all of one operand have these slots
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, S::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, S::kOutputId, &out));
+  TORCHETTE_TRY(one(d.n, S::kInputId, S::kOutputId, &in, &out));
+  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(out)}));
+  return finish(d, out);
+}
+
+Error Builder::convert(const Definition& d) {
+  Slot *in, *out;
+  TORCHETTE_TRY(look(d.n, fb::XNNConvert::kInputId, &in));
+  TORCHETTE_TRY(claim(d.n, fb::XNNConvert::kOutputId, &out));
+  if (out->how.type == fb::XNNDatatype::xnn_datatype_qdint8) {
+    TORCHETTE_TRY(floats(&in));
+    return call(nullptr, {value_of(in), int64_t{out->how.zero}, value_of(out)}, round_rows);
+  }
+  if (in->is_float() && out->is_bytes()) {
+    whole_ = out;
+    rounded_ = in;
+    return Error::Ok;
+  }
+  if (in->is_bytes() && out->is_float() && !in->is_constant)
+    return call("cpu::dequantize.out",
+                {value_of(in), double{in->how.scale}, int64_t{in->how.zero}, value_of(out)});
+  TORCHETTE_TRY(tabulated(&in, &out));
+  return call(d.kernels[0], {value_of(in), value_of(out)});
+}
+
+Error Builder::copy(const Definition& d) {
+  Slot *in, *out;
+  TORCHETTE_TRY(moved(d.n, fb::XNNCopy::kInputId, fb::XNNCopy::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(out)}));
   return finish(d, out);
 }
 
 Error Builder::square(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNSquare::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, fb::XNNSquare::kOutputId, &out));
+  TORCHETTE_TRY(one(d.n, fb::XNNSquare::kInputId, fb::XNNSquare::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(in), value_of(out)}));
   return finish(d, out);
 }
 
 Error Builder::gelu(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNGelu::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, fb::XNNGelu::kOutputId, &out));
+  TORCHETTE_TRY(one(d.n, fb::XNNGelu::kInputId, fb::XNNGelu::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), text("none"), value_of(out)}));
   return finish(d, out);
 }
 
 Error Builder::clamp(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNClamp::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, fb::XNNClamp::kOutputId, &out));
+  TORCHETTE_TRY(one(d.n, fb::XNNClamp::kInputId, fb::XNNClamp::kOutputId, &in, &out));
   return call(d.kernels[0], {value_of(in), double{d.limits.low}, double{d.limits.high}, value_of(out)});
 }
 
 Error Builder::leaky_relu(const Definition& d) {
   using L = fb::XNNLeakyReLU;
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, L::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, L::kOutputId, &out));
+  TORCHETTE_TRY(one(d.n, L::kInputId, L::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), double{d.n.get<float>(L::kNegativeSlope)}, value_of(out)}));
   return finish(d, out);
 }
 
 Error Builder::elu(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNELU::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, fb::XNNELU::kOutputId, &out));
+  TORCHETTE_TRY(one(d.n, fb::XNNELU::kInputId, fb::XNNELU::kOutputId, &in, &out));
   const double alpha = d.n.get<float>(fb::XNNELU::kAlpha);
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), alpha, 1.0, 1.0, value_of(out)}));
   return finish(d, out);
 }
 
-Error Builder::binary(const Definition& d) {
-  Slot *a, *b, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNAdd::kInput1Id, &a));
-  TORCHETTE_TRY(find(d.n, fb::XNNAdd::kInput2Id, &b));
-  TORCHETTE_TRY(make(d.n, fb::XNNAdd::kOutputId, &out));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(a), value_of(b), value_of(out)}));
-  return finish(d, out);
+/// Of the same sizes, or whole numbers of which the second's are broadcast, the engine has a kernel.
+Error Builder::integer_binary(const Definition& d, Slot* a, Slot* b, Slot* out, bool* is_done) {
+  *is_done = d.integers != nullptr && a->is_bytes() && out->is_bytes() && a->how.type == b->how.type &&
+             a->impl.dim == b->impl.dim && a->impl.dim > 0;
+  const bool is_product = d.kind == Node::XNNMultiply;
+  for (size_t i = 0; *is_done && i < a->impl.dim; ++i)
+    *is_done = a->sizes[i] == b->sizes[i] || (is_product && b->sizes[i] == 1);
+  if (!*is_done) return Error::Ok;
+  const double sign = d.kind == Node::XNNSubtract ? -1.0 : 1.0;
+  return call(d.integers[0],
+              {value_of(a), value_of(b), double{a->how.scale}, int64_t{a->how.zero},
+               sign * double{b->how.scale}, int64_t{b->how.zero}, double{out->how.scale},
+               int64_t{out->how.zero}, low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
 }
 
-Error Builder::sum(const Definition& d) {
+Error Builder::binary(const Definition& d) {
   Slot *a, *b, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNAdd::kInput1Id, &a));
-  TORCHETTE_TRY(find(d.n, fb::XNNAdd::kInput2Id, &b));
-  TORCHETTE_TRY(make(d.n, fb::XNNAdd::kOutputId, &out));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(a), value_of(b), int64_t{1}, value_of(out)}));
+  TORCHETTE_TRY(look(d.n, fb::XNNAdd::kInput1Id, &a));
+  TORCHETTE_TRY(look(d.n, fb::XNNAdd::kInput2Id, &b));
+  TORCHETTE_TRY(claim(d.n, fb::XNNAdd::kOutputId, &out));
+  bool is_done;
+  TORCHETTE_TRY(integer_binary(d, a, b, out, &is_done));
+  if (!is_done && d.kind == Node::XNNMultiply) TORCHETTE_TRY(integer_binary(d, b, a, out, &is_done));
+  if (is_done) return Error::Ok;
+  TORCHETTE_TRY(floats(&a));
+  TORCHETTE_TRY(floats(&b));
+  TORCHETTE_TRY(result(&out));
+  const bool is_sum = d.kind == Node::XNNAdd || d.kind == Node::XNNSubtract;
+  TORCHETTE_TRY(is_sum ? call(d.kernels[0], {value_of(a), value_of(b), int64_t{1}, value_of(out)})
+                       : call(d.kernels[0], {value_of(a), value_of(b), value_of(out)}));
   return finish(d, out);
 }
 
@@ -144,8 +195,14 @@ Error Builder::concatenate(const Definition& d) {
                        : d.kind == Node::XNNConcatenate4 ? 4
                                                          : 5;
   Slot *in[5], *out;
-  for (size_t i = 0; i < count; ++i) TORCHETTE_TRY(find(d.n, kInputs[i], &in[i]));
-  TORCHETTE_TRY(make(d.n, C::kOutputId, &out));
+  TORCHETTE_TRY(claim(d.n, C::kOutputId, &out));
+  bool is_same = true;
+  for (size_t i = 0; i < count; ++i) {
+    TORCHETTE_TRY(look(d.n, kInputs[i], &in[i]));
+    is_same &= stand_for_the_same(*in[i], *out);
+  }
+  for (size_t i = 0; i < count && !is_same; ++i) TORCHETTE_TRY(floats(&in[i]));
+  if (!is_same) TORCHETTE_TRY(result(&out));
   const auto axis = static_cast<int32_t>(d.n.get<uint32_t>(C::kAxis));
   TORCHETTE_TRY(call(d.kernels[0], {tensors(in, count), int64_t{axis}, value_of(out)}));
   return finish(d, out);
@@ -166,8 +223,7 @@ Error Builder::numbers(const Table& n, uint16_t slot, size_t expected, int64_t (
 Error Builder::transpose(const Definition& d) {
   Slot *in, *out;
   int64_t order[kMostDims];
-  TORCHETTE_TRY(find(d.n, fb::XNNStaticTranspose::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, fb::XNNStaticTranspose::kOutputId, &out));
+  TORCHETTE_TRY(moved(d.n, fb::XNNStaticTranspose::kInputId, fb::XNNStaticTranspose::kOutputId, &in, &out));
   TORCHETTE_TRY(numbers(d.n, fb::XNNStaticTranspose::kPerm, in->impl.dim, order));
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({order, in->impl.dim}), value_of(out)}));
   return finish(d, out);
@@ -177,8 +233,7 @@ Error Builder::transpose(const Definition& d) {
 Error Builder::reshape(const Definition& d) {
   Slot *in, *out;
   int64_t sizes[kMostDims];
-  TORCHETTE_TRY(find(d.n, fb::XNNStaticReshape::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, fb::XNNStaticReshape::kOutputId, &out));
+  TORCHETTE_TRY(moved(d.n, fb::XNNStaticReshape::kInputId, fb::XNNStaticReshape::kOutputId, &in, &out));
   TORCHETTE_TRY(numbers(d.n, fb::XNNStaticReshape::kNewShape, out->impl.dim, sizes));
   const bool is_free = !out->is_result && d.limits.low == -kInfinity && d.limits.high == kInfinity;
   Slot* const view = is_free ? out : shown(in, sizes_of(out));
@@ -194,8 +249,7 @@ Error Builder::slice(const Definition& d) {
   using S = fb::XNNStaticSlice;
   Slot *in, *out;
   int64_t offsets[kMostDims], lengths[kMostDims];
-  TORCHETTE_TRY(find(d.n, S::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, S::kOutputId, &out));
+  TORCHETTE_TRY(moved(d.n, S::kInputId, S::kOutputId, &in, &out));
   const size_t rank = in->impl.dim;
   TORCHETTE_TRY(numbers(d.n, S::kOffsets, rank, offsets));
   TORCHETTE_TRY(numbers(d.n, S::kSizes, rank, lengths));
@@ -210,7 +264,7 @@ Error Builder::slice(const Definition& d) {
     uint32_t sizes[kMostDims];
     for (size_t j = 0; j < rank; ++j) sizes[j] = size(in, j);
     if (lengths[i] < in->sizes[i]) sizes[i] = static_cast<uint32_t>(lengths[i]);
-    Slot* const part = --cuts == 0 ? out : temporary({sizes, rank});
+    Slot* const part = --cuts == 0 ? out : temporary({sizes, rank}, in->impl.type);
     TORCHETTE_TRY(
         call(d.kernels[0], {value_of(in), static_cast<int64_t>(i), offsets[i], lengths[i], value_of(part)}));
     in = part;
@@ -222,8 +276,7 @@ Error Builder::pad(const Definition& d) {
   using P = fb::XNNStaticConstantPad;
   Slot *in, *out;
   int64_t before[kMostDims], behind[kMostDims], around[2 * kMostDims];
-  TORCHETTE_TRY(find(d.n, P::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, P::kOutputId, &out));
+  TORCHETTE_TRY(moved(d.n, P::kInputId, P::kOutputId, &in, &out));
   const size_t rank = in->impl.dim;
   TORCHETTE_TRY(numbers(d.n, P::kPrePaddings, rank, before));
   TORCHETTE_TRY(numbers(d.n, P::kPostPaddings, rank, behind));
@@ -231,7 +284,8 @@ Error Builder::pad(const Definition& d) {
     around[2 * i] = before[rank - 1 - i];
     around[2 * i + 1] = behind[rank - 1 - i];
   }
-  const double value = d.n.get<float>(P::kPaddingValue);
+  const double given = d.n.get<float>(P::kPaddingValue);
+  const double value = in->is_float() ? given : static_cast<double>(whole_of(*in, given));
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({around, 2 * rank}), value, value_of(out)}));
   return finish(d, out);
 }

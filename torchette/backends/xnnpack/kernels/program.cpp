@@ -15,7 +15,7 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kMostIntegers = 2 * kMostDims;
 
 Error run_kernel(Context& context, const Call& call) {
-  static constexpr int32_t kIndices[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  static constexpr int32_t kIndices[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   return call.kernel->function(context, {call.arguments, kIndices});
 }
 
@@ -43,7 +43,8 @@ Error Builder::build(const FreeableBuffer& processed) {
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     time_ = static_cast<uint32_t>(i + 1);
-    const Error error = node(nodes[i]);
+    Error error = node(nodes[i]);
+    if (error == Error::Ok) error = round();
     if (error != Error::Ok || !payload_.ok()) {
       TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
       return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
@@ -58,6 +59,7 @@ Error Builder::build(const FreeableBuffer& processed) {
   }
   for (size_t i = 0; i < out_.slot_count; ++i) {
     Slot& slot = out_.slots[i];
+    slot.scale_bytes.Free();
     if (slot.last == 0)
       slot.bytes.Free();  // nobody reads it, or it has been packed
     else if (slot.in_blob)
@@ -76,16 +78,32 @@ Error Builder::value(const Table& entry) {
                   NotSupported,
                   "value %u of XNNPACK's graph has type number %d, which this build does not have", record.id,
                   type);
-  static constexpr const char* kTypes[] = {"",       "fp32",   "fp16",    "qint8",  "quint8",
-                                           "qint32", "qcint8", "qcint32", "qcint4", "qdint8",
-                                           "qbint4", "qpint8", "int32",   "pfp32",  "bf16"};
-  TORCHETTE_CHECK(!record.quantized && record.type == fb::XNNDatatype::xnn_datatype_fp32, NotSupported,
+  struct Type {
+    const char* name;
+    ScalarType held;  // Undefined: not by our kernels
+    bool is_quantized;
+  };
+  static constexpr Type kTypes[] = {
+      {"", ScalarType::Undefined, false},      {"fp32", ScalarType::Float, false},
+      {"fp16", ScalarType::Undefined, false},  {"qint8", ScalarType::Char, true},
+      {"quint8", ScalarType::Byte, true},      {"qint32", ScalarType::Int, true},
+      {"qcint8", ScalarType::Char, true},      {"qcint32", ScalarType::Int, true},
+      {"qcint4", ScalarType::Bits4x2, true},   {"qdint8", ScalarType::Float, true},
+      {"qbint4", ScalarType::Bits4x2, true},   {"qpint8", ScalarType::Undefined, true},
+      {"int32", ScalarType::Undefined, false}, {"pfp32", ScalarType::Undefined, false},
+      {"bf16", ScalarType::Undefined, false}};
+  const Type& held = kTypes[type];
+  TORCHETTE_CHECK(held.held != ScalarType::Undefined, NotSupported,
                   "value %u of XNNPACK's graph is of type %s, which needs XNNPACK's library; our kernels run "
-                  "fp32",
-                  record.id, kTypes[type]);
+                  "fp32 and quantized numbers of 8 and 4 bits",
+                  record.id, held.name);
+  TORCHETTE_CHECK(record.quantized == held.is_quantized, DelegateInvalidCompatibility,
+                  "value %u of type %s has scales or lacks them", record.id, held.name);
   Slot& slot = out_.slots[record.id];
   TORCHETTE_CHECK(!slot.is_present, DelegateInvalidCompatibility, "value %u is defined twice", record.id);
-  TORCHETTE_TRY(set(&slot, record.dims));
+  TORCHETTE_TRY(set(&slot, record.dims, held.held));
+  slot.how.type = record.type;
+  if (record.quantized) TORCHETTE_TRY(quantization(record, &slot));
   slot.is_present = true;
   slot.argument = record.argument;
   if (record.is_argument()) {
@@ -98,10 +116,15 @@ Error Builder::value(const Table& entry) {
   if (record.constant == 0) return Error::Ok;
   const void* data = nullptr;
   Span<const char> key;
-  TORCHETTE_CHECK(slot.bound <= SIZE_MAX / sizeof(float), DelegateInvalidCompatibility,
-                  "value %u is too large", record.id);
-  TORCHETTE_TRY(payload_.constant(record.constant, slot.bound * sizeof(float), &data, &slot.bytes, &key));
-  TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(data) % sizeof(float) == 0, DelegateInvalidCompatibility,
+  const size_t item = element_size(held.held);
+  size_t items = slot.bound;
+  if (held.held == ScalarType::Bits4x2) {  // a row ends with a whole byte
+    const size_t last = record.dims.empty() ? 1 : record.dims[record.dims.size() - 1];
+    items = last == 0 ? 0 : items / last * ((last + 1) / 2);
+  }
+  TORCHETTE_CHECK(items <= SIZE_MAX / item, DelegateInvalidCompatibility, "value %u is too large", record.id);
+  TORCHETTE_TRY(payload_.constant(record.constant, items * item, &data, &slot.bytes, &key));
+  TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(data) % item == 0, DelegateInvalidCompatibility,
                   "the elements of value %u lie across each other", record.id);
   slot.impl.data = const_cast<void*>(data);
   slot.in_blob = slot.bytes.data() == nullptr;
@@ -109,7 +132,7 @@ Error Builder::value(const Table& entry) {
   return Error::Ok;
 }
 
-Error Builder::find(const Table& n, uint16_t slot, Slot** out, bool optional) {
+Error Builder::look(const Table& n, uint16_t slot, Slot** out, bool optional) {
   const auto name = n.get<uint32_t>(slot);
   *out = nullptr;
   if (optional && name == kNothing) return Error::Ok;
@@ -119,7 +142,7 @@ Error Builder::find(const Table& n, uint16_t slot, Slot** out, bool optional) {
   return Error::Ok;
 }
 
-Error Builder::make(const Table& n, uint16_t slot, Slot** out) {
+Error Builder::claim(const Table& n, uint16_t slot, Slot** out) {
   const auto name = n.get<uint32_t>(slot);
   TORCHETTE_CHECK(name < out_.slot_count && out_.slots[name].is_present && !out_.slots[name].is_ready,
                   DelegateInvalidCompatibility, "a node writes value %u, which it cannot", name);
@@ -131,7 +154,7 @@ Error Builder::make(const Table& n, uint16_t slot, Slot** out) {
   return Error::Ok;
 }
 
-Error Builder::set(Slot* slot, Span<const uint32_t> sizes) {
+Error Builder::set(Slot* slot, Span<const uint32_t> sizes, ScalarType type) {
   const Tensor tensor(&slot->impl);
   for (size_t d = 0; d < sizes.size(); ++d) {
     TORCHETTE_CHECK(sizes[d] <= INT32_MAX, DelegateInvalidCompatibility, "a value has %u elements in a row",
@@ -145,7 +168,7 @@ Error Builder::set(Slot* slot, Span<const uint32_t> sizes) {
                 0,
                 0,
                 static_cast<uint8_t>(sizes.size()),
-                ScalarType::Float,
+                type,
                 TensorShapeDynamism::DYNAMIC_BOUND};
   const Result<int32_t> count = dense_strides(tensor.sizes(), slot->impl.dim_order, slot->strides);
   TORCHETTE_CHECK(count.ok(), DelegateInvalidCompatibility, "a value of XNNPACK's graph is too large");
@@ -154,8 +177,8 @@ Error Builder::set(Slot* slot, Span<const uint32_t> sizes) {
   return Error::Ok;
 }
 
-Slot* Builder::temporary(Span<const uint32_t> sizes) {
-  Slot* const slot = constant(sizes, nullptr);
+Slot* Builder::temporary(Span<const uint32_t> sizes, ScalarType type) {
+  Slot* const slot = constant(sizes, nullptr, type);
   if (slot == nullptr) return nullptr;
   slot->is_constant = false;
   slot->first = slot->last = time_;
@@ -163,14 +186,14 @@ Slot* Builder::temporary(Span<const uint32_t> sizes) {
   return slot;
 }
 
-Slot* Builder::constant(Span<const uint32_t> sizes, const void* data) {
+Slot* Builder::constant(Span<const uint32_t> sizes, const void* data, ScalarType type) {
   void* const room = memory_->allocate(sizeof(Slot), alignof(Slot));
   if (room == nullptr) {
     full_ = true;
     return nullptr;
   }
   Slot* const slot = new (room) Slot();  // without bytes to free
-  if (set(slot, sizes) != Error::Ok) {
+  if (set(slot, sizes, type) != Error::Ok) {
     full_ = true;
     return nullptr;
   }
@@ -180,9 +203,20 @@ Slot* Builder::constant(Span<const uint32_t> sizes, const void* data) {
   return slot;
 }
 
-Slot* Builder::shown(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order) {
-  Slot* const slot = constant(sizes, other->impl.data);
+Slot* Builder::stored(Span<const uint32_t> sizes, ScalarType type) {
+  Slot* const slot = constant(sizes, nullptr, type);
   if (slot == nullptr) return nullptr;
+  const size_t item = element_size(type);
+  slot->impl.data =
+      slot->bound <= SIZE_MAX / item ? memory_->allocate(slot->bound * item, kAlignment) : nullptr;
+  full_ |= slot->impl.data == nullptr;
+  return full_ ? nullptr : slot;
+}
+
+Slot* Builder::shown(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order) {
+  Slot* const slot = constant(sizes, other->impl.data, other->impl.type);
+  if (slot == nullptr) return nullptr;
+  slot->how = other->how;
   if (order != nullptr) slot->impl.dim_order = order;  // its strides come with its sizes
   slot->shows = other;
   return slot;
@@ -263,7 +297,8 @@ Error Builder::place() {
   uint64_t size = 0;
   for (Slot* slot = first_; slot != nullptr; slot = slot->next) {
     if (slot->shows != nullptr) continue;
-    slot->size = (uint64_t{slot->bound} * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+    slot->size =
+        (uint64_t{slot->bound} * element_size(slot->impl.type) + kAlignment - 1) / kAlignment * kAlignment;
     Slot** link = &living;
     while (*link != nullptr) {
       const Slot& other = **link;

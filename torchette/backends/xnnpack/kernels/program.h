@@ -9,6 +9,16 @@
 namespace torchette {
 namespace xnnpack {
 
+/// What the whole numbers q of a value stand for: (q - zero) scale. Constants may have a scale for each index
+/// of a dimension, weights of 4 bits also one for each group of so many numbers along the other.
+struct Quantization {
+  fb::XNNDatatype type;  // fp32 for floats; also qdint8, rows of floats that whole numbers stand for
+  float scale;
+  int32_t zero;
+  const void* scales;  // float32, of groups bfloat16; null where there is one
+  uint32_t channel_dim, group;
+};
+
 /// A value: what kernels get of it, and where it is. `impl` is first, so that an argument leads here.
 struct Slot {
   TensorImpl impl;
@@ -21,9 +31,18 @@ struct Slot {
   uint64_t offset, size;  // in the memory of values
   uint32_t first, last;   // the nodes that use it: numbers from 1, 0 for none
   uint32_t argument;      // its place among the delegate's, or kNothing
+  Quantization how;
   bool is_constant, is_result, is_ready, is_present;
   bool in_blob;          // a constant whose bytes stand in the delegate's own
   FreeableBuffer bytes;  // of a constant that is named data
+  FreeableBuffer scale_bytes;
+
+  bool is_float() const { return impl.type == ScalarType::Float; }
+  /// Whether kernels take it: numbers of 8 bits with one scale.
+  bool is_bytes() const {
+    return how.type == fb::XNNDatatype::xnn_datatype_qint8 ||
+           how.type == fb::XNNDatatype::xnn_datatype_quint8;
+  }
 };
 
 struct Call;
@@ -84,7 +103,8 @@ Error read_program(const FreeableBuffer& processed, BackendInitContext& context,
 struct Definition {
   Table n;
   Limits limits;
-  const char* const* kernels;  // of its row
+  const char* const* kernels;   // of its row
+  const char* const* integers;  // of its row of those on whole numbers
   Node kind;
 };
 
@@ -100,22 +120,40 @@ class Builder {
 
  private:
   Error value(const Table& entry);
+  Error quantization(const ValueRecord& record, Slot* slot);
   Error node(const Table& entry);
   Error place();
   Error find_taps();
 
-  /// The value that a node reads, which must be there; null where the node may go without it.
+  /// The value that a node reads, which must be there; null where the node may go without it. Whole numbers
+  /// as floats.
   Error find(const Table& n, uint16_t slot, Slot** out, bool optional = false);
-  /// The value that a node writes: one that nobody wrote before.
+  /// The value that a node writes: one that nobody wrote before. Floats, which become whole numbers behind
+  /// the node where it is to write those.
   Error make(const Table& n, uint16_t slot, Slot** out);
+  // The same in two steps, for a node that takes some whole numbers as they are.
+  Error look(const Table& n, uint16_t slot, Slot** out, bool optional = false);
+  Error claim(const Table& n, uint16_t slot, Slot** out);
+  Error floats(Slot** slot);
+  Error result(Slot** slot);
+  /// Both values of a node with one operand: a function of numbers. Of bytes to bytes it is a table, and what
+  /// the node computes are the results for all bytes.
+  Error one(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out);
+  Error tabulated(Slot** in, Slot** out);
+  /// The same where numbers only change places: whole ones stay so if they stand for the same on both sides.
+  Error moved(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out);
+  /// Makes whole numbers of a node's floats, if they are to be that.
+  Error round();
 
   /// A value of ours, of these sizes or less; null where there is no memory. In `order`: dimensions from
   /// outermost to innermost in memory.
-  Slot* temporary(Span<const uint32_t> sizes);
+  Slot* temporary(Span<const uint32_t> sizes, ScalarType type = ScalarType::Float);
   Slot* shown(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order = nullptr);
   /// A constant of ours, or of other sizes: `data` stays.
-  Slot* constant(Span<const uint32_t> sizes, const void* data);
-  Error set(Slot* slot, Span<const uint32_t> sizes);
+  Slot* constant(Span<const uint32_t> sizes, const void* data, ScalarType type = ScalarType::Float);
+  /// One whose elements the caller writes.
+  Slot* stored(Span<const uint32_t> sizes, ScalarType type = ScalarType::Float);
+  Error set(Slot* slot, Span<const uint32_t> sizes, ScalarType type);
   static Span<const uint32_t> sizes_of(const Slot* slot) {
     return {reinterpret_cast<const uint32_t*>(slot->sizes), slot->impl.dim};  // none is negative
   }
@@ -134,8 +172,10 @@ class Builder {
 
   // What the table of nodes names.
   Error unary(const Definition& d);
+  Error convert(const Definition& d);
+  Error copy(const Definition& d);
   Error binary(const Definition& d);
-  Error sum(const Definition& d);
+  Error integer_binary(const Definition& d, Slot* a, Slot* b, Slot* out, bool* is_done);
   Error square(const Definition& d);
   Error prelu(const Definition& d);
   Error clamp(const Definition& d);
@@ -166,6 +206,17 @@ class Builder {
   /// from one group, row and number to the next. Null where there is no memory.
   Slot* packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
                Span<const uint32_t> sizes);
+  /// Whole numbers of a constant, `unit` inputs of an output side by side: panels
+  /// [groups][outputs / 16][inputs / unit][16][unit], of a unit of 8 two numbers in a byte (pack.py:
+  /// pack_quads, pack_nibbles). `sums`: of each output's, in lines of whole panels; or null.
+  Slot* packed_integers(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
+                        const size_t (&steps)[3], size_t unit, Span<const uint32_t> sizes, float* sums,
+                        size_t line);
+  /// A layer on whole numbers: packed weights, and the terms that make bytes of sums (pack.py:
+  /// requantization_terms).
+  Error integer_weights(const Slot* in, const Slot* weights, const Slot* bias, const Slot* out, size_t groups,
+                        size_t outputs, size_t inputs, const size_t (&steps)[3], size_t unit,
+                        Span<const uint32_t> sizes, Slot** packed, Slot** terms);
   /// A bias, if there is one, in one dimension of that many elements.
   Error vector(Slot* bias, uint64_t count, Slot** out);
   Error numbers(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMostDims]);
@@ -182,7 +233,26 @@ class Builder {
   uint32_t debug_handle_ = 0;
   Slot *first_ = nullptr, **last_ = nullptr;  // those that need memory
   bool full_ = false;
+  Slot* whole_ = nullptr;      // what the node writes, where that is whole numbers
+  Slot* rounded_ = nullptr;    // the floats that become these,
+  Slot* looked_up_ = nullptr;  // for all bytes, of which this value has some
 };
+
+/// Whether equal elements of both mean the same to our kernels.
+bool stand_for_the_same(const Slot& a, const Slot& b);
+/// The whole number that a real one becomes, within the range of its type; NaN becomes the lowest.
+int64_t whole_of(const Slot& slot, double real);
+/// The range that a node's results are clamped to, in whole numbers.
+int64_t low_of(const Slot& slot, const Limits& limits);
+int64_t high_of(const Slot& slot, const Limits& limits);
+/// Element i of a constant.
+int32_t whole_at(const Slot& slot, size_t i);
+/// The scale of a constant's elements in place i of its channels, and in that group of them.
+float scale_at(const Slot& slot, size_t channel, size_t group);
+/// Whether sums of products of these are whole numbers of 32 bits, with a scale for each index of
+/// `outputs_dim` of the weights: what the engine's integer kernels compute.
+bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
+                    uint32_t outputs_dim, uint64_t inputs);
 
 extern const DimOrderType kNatural[kMostDims];
 
@@ -196,6 +266,9 @@ Error take_sizes(Context& context, const Call& call);
 /// [a [*, M, K], b [*, K, N] or [*, N, K], whether b is the latter, out [*, M, N]]: leading sizes are
 /// broadcast.
 Error multiply(Context& context, const Call& call);
+/// [floats, how many of the last dimensions are a row, out]: each row's numbers become the nearest of 256
+/// that the row has evenly between its least and its greatest, and 0.
+Error round_rows(Context& context, const Call& call);
 
 }  // namespace xnnpack
 }  // namespace torchette

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The XNNPACK backend where the library is absent: a payload in float32 becomes calls of our own kernels at
-// init, which run on the method's own tensors, its threads, and memory of the method.
+// The XNNPACK backend where the library is absent: a payload becomes calls of our own kernels at init, which
+// run on the method's own tensors, its threads, and memory of the method.
 #include <new>
 
 #include "torchette/backends/xnnpack/kernels/program.h"
@@ -98,7 +98,7 @@ class XnnpackBackend final : public BackendInterface {
                     slot.impl.dim);
     TensorImpl& given = *tensor.unsafe_impl();
     if (slot.is_result) reserve_tensor(given, static_cast<int32_t>(slot.bound));
-    TORCHETTE_CHECK(tensor.scalar_type() == ScalarType::Float && is_contiguous(tensor) &&
+    TORCHETTE_CHECK(tensor.scalar_type() == slot.impl.type && is_contiguous(tensor) &&
                         (given.data != nullptr || tensor.numel() == 0),
                     InvalidArgument, "argument %zu of XNNPACK has another type or layout than its graph", i);
     const size_t room = given.data == nullptr ? 0 : given.capacity;
