@@ -13,6 +13,11 @@ from torchette.format.schema import load
 
 _XNNPACK = PACKAGE / "backends" / "xnnpack" / "kernels" / "nodes.def"
 _LIMITS = "aten::clamp.out"  # of results, as nodes.def says
+_BETWEEN = [
+    "cpu::quantize.out",
+    "cpu::dequantize.out",
+    "cpu::lookup.out",
+]  # floats and whole numbers, likewise
 
 
 def operators(backend: str, payload: memoryview) -> frozenset[str]:
@@ -20,8 +25,6 @@ def operators(backend: str, payload: memoryview) -> frozenset[str]:
     refuses the bytes."""
     if backend != "XnnpackBackend":
         return frozenset()
-    rows = re.findall(r"^NODE\((\w+), \w+, (.*)\)$", _XNNPACK.read_text(encoding="utf-8"), re.M)
-    named = {kind: re.findall(r'"([^"]+)"', kernels) for kind, kernels in rows}
     schema = load(PACKAGE / "schema" / "xnnpack.fbs")
     # behind a header, where there is one: torchette/backends/xnnpack/payload.py
     start = int.from_bytes(payload[10:14], "little") if bytes(payload[4:8]) == b"XH00" else 0
@@ -30,4 +33,12 @@ def operators(backend: str, payload: memoryview) -> frozenset[str]:
     except FormatError:
         return frozenset()
     kinds = {type(node.xnode_union).__name__ for node in graph.xnodes}
-    return frozenset(sum((named.get(kind, []) for kind in kinds), [_LIMITS]))
+    text, called = _XNNPACK.read_text(encoding="utf-8"), [_LIMITS]
+    rows = re.findall(r"^NODE\((\w+), \w+, (.*)\)$", text, re.M)
+    if any(hasattr(value.xvalue_union, "quant_params") for value in graph.xvalues):
+        called += _BETWEEN
+        rows += re.findall(r"^INTEGERS\((\w+), (.*)\)$", text, re.M)
+    for kind, kernels in rows:
+        if kind in kinds:
+            called += re.findall(r'"([^"]+)"', kernels)
+    return frozenset(called)
