@@ -18,7 +18,8 @@ from torch.nn import functional as F
 import torchette
 from tests.backends.xnnpack_cases import HAS_LIBRARY
 from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
-from torchette.backends.xnnpack.payload import FP32, NONE, Payload
+from torchette.backends.xnnpack.payload import DYNAMIC, FP32, NONE, Element, Payload
+from torchette.backends.xnnpack.payload import T as RECORDS
 from torchette.build import delegates, kernels, selection
 from torchette.errors import DelegationWarning, InputError, RuntimeLoadError, TorchetteError
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
@@ -191,6 +192,313 @@ def test_a_missing_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     _same(method, [x], F.relu6(x @ weight))
 
 
+def _real(whole: torch.Tensor, element: Element) -> torch.Tensor:
+    return (whole.float() - element.zero_point) * element.scale
+
+
+def _whole(x: torch.Tensor, element: Element) -> torch.Tensor:
+    """As a payload's int8 or uint8."""
+    least = 0 if element.type == "quint8" else -128
+    return (torch.round(x / element.scale) + element.zero_point).clamp(least, least + 255)
+
+
+def _convert(
+    payload: Payload, source: int, shape: tuple[int, ...], element: Element, to: int | None = None
+) -> int:
+    to = payload.value(shape, element) if to is None else to
+    payload.node("XNNConvert", 0, input_id=source, output_id=to, flags=0)
+    return to
+
+
+A, B, C = Element("qint8", 0.05, -3), Element("qint8", 0.04, 5), Element("qint8", 0.1, 7)
+UNSIGNED = Element("quint8", 0.03, 128)
+SHAPE = (3, 5, 7, 20)
+
+
+@pytest.mark.parametrize("limits", [None, (-0.5, 1.0)])
+@pytest.mark.parametrize(
+    ("kind", "function", "elements"),
+    [
+        ("XNNAdd", torch.add, (A, B, C)),
+        ("XNNSubtract", torch.sub, (A, B, C)),
+        ("XNNMultiply", torch.mul, (A, B, C)),
+        ("XNNAdd", torch.add, (UNSIGNED, UNSIGNED, UNSIGNED)),
+    ],
+)
+def test_two_whole_numbers(kind: str, function: Callable, elements: tuple, limits, monkeypatch) -> None:
+    args = [torch.randn(SHAPE), torch.randn(SHAPE)]
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        a, b = (_convert(payload, at, SHAPE, element) for at, element in zip(given, elements, strict=False))
+        out = payload.value(SHAPE, elements[2])
+        payload.node(kind, 0, limits, input1_id=a, input2_id=b, output_id=out, flags=0)
+        _convert(payload, out, SHAPE, FP32, made[0])
+
+    held = [_real(_whole(x, element), element) for x, element in zip(args, elements, strict=False)]
+    expected = function(*held).clamp(*(limits or (-1e9, 1e9)))
+    _near(_method(monkeypatch, graph, [SHAPE, SHAPE], [SHAPE]), args, expected, elements[2])
+
+
+def _near(method: Method, args: list[torch.Tensor], expected: torch.Tensor, element: Element) -> None:
+    """To a step, since the library rounds sums in steps of its own."""
+    got = torch.as_tensor(method.execute(args)[0])
+    rounded = _real(_whole(expected, element), element)
+    torch.testing.assert_close(got, rounded, rtol=0, atol=element.scale * 1.01)
+    assert HAS_LIBRARY or (got - rounded).abs().lt(element.scale / 2).float().mean() > 0.99
+
+
+@ours
+@pytest.mark.parametrize("rank", [4, 1])
+def test_factors_that_are_broadcast(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (20,) if rank == 1 else (3, 1, 1, 20)
+    args = [torch.randn(shape), torch.randn(SHAPE)]
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        a, b = _convert(payload, given[0], shape, A), _convert(payload, given[1], SHAPE, B)
+        out = payload.value(SHAPE, C)
+        payload.node("XNNMultiply", 0, input1_id=a, input2_id=b, output_id=out, flags=0)
+        _convert(payload, out, SHAPE, FP32, made[0])
+
+    expected = _real(_whole(args[0], A), A) * _real(_whole(args[1], B), B)
+    _near(_method(monkeypatch, graph, [shape, SHAPE], [SHAPE]), args, expected, C)
+
+
+@ours
+@pytest.mark.parametrize(("source", "target"), [(A, C), (UNSIGNED, B), (A, FP32), (FP32, C)])
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [("XNNSigmoid", torch.sigmoid), ("XNNTanh", torch.tanh), ("XNNConvert", lambda x: x)],
+)
+def test_a_function_of_whole_numbers(
+    kind: str, function: Callable, source: Element, target: Element, monkeypatch
+) -> None:
+    x = torch.randn(SHAPE)
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        held = given[0] if source is FP32 else _convert(payload, given[0], SHAPE, source)
+        out = made[0] if target is FP32 else payload.value(SHAPE, target)
+        payload.node(kind, 0, input_id=held, output_id=out, flags=0)
+        if target is not FP32:
+            _convert(payload, out, SHAPE, FP32, made[0])
+
+    expected = function(x if source is FP32 else _real(_whole(x, source), source))
+    method = _method(monkeypatch, graph, [SHAPE], [SHAPE])
+    if target is FP32:
+        _same(method, [x], expected)
+    else:
+        _near(method, [x], expected, target)
+
+
+@ours
+def test_whole_numbers_of_other_scales_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = [torch.randn(SHAPE), torch.randn(SHAPE)]
+    shape = (3, 5, 14, 20)
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        a, b = _convert(payload, given[0], SHAPE, A), _convert(payload, given[1], SHAPE, B)
+        out = payload.value(shape, C)
+        payload.node("XNNConcatenate2", 0, axis=2, input1_id=a, input2_id=b, output_id=out, flags=0)
+        _convert(payload, out, shape, FP32, made[0])
+
+    expected = torch.cat([_real(_whole(args[0], A), A), _real(_whole(args[1], B), B)], 2)
+    _near(_method(monkeypatch, graph, [SHAPE, SHAPE], [shape]), args, expected, C)
+
+
+@ours
+def test_moved_whole_numbers_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A border, a part, another order and other sizes, and the greatest under a window."""
+    x = torch.randn(2, 6, 6, 4)
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        def moved(kind: str, source: int, shape: tuple[int, ...], **fields) -> int:
+            to = payload.value(shape, A)
+            payload.node(kind, 0, input_id=source, output_id=to, flags=0, **fields)
+            return to
+
+        at = _convert(payload, given[0], (2, 6, 6, 4), A)
+        at = moved(
+            "XNNStaticConstantPad",
+            at,
+            (2, 7, 8, 4),
+            pre_paddings=[0, 0, 1, 0],
+            post_paddings=[0, 1, 1, 0],
+            padding_value=0.5,
+        )
+        window = {"padding_top": 1, "padding_right": 0, "padding_bottom": 0, "padding_left": 1}
+        names = (
+            "pooling_height",
+            "pooling_width",
+            "stride_height",
+            "stride_width",
+            "dilation_height",
+            "dilation_width",
+        )
+        at = moved(
+            "XNNMaxPooling2d", at, (2, 4, 4, 4), **window, **dict(zip(names, (2, 2, 2, 2, 1, 1), strict=True))
+        )
+        at = moved("XNNStaticSlice", at, (2, 3, 2, 4), num_dims=4, offsets=[0, 1, 2, 0], sizes=[0, 3, 2, 0])
+        at = moved("XNNStaticTranspose", at, (2, 4, 3, 2), num_dims=4, perm=[0, 3, 1, 2])
+        at = moved("XNNStaticReshape", at, (8, 6), num_dims=2, new_shape=[8, 6])
+        at = moved("XNNCopy", at, (8, 6))
+        _convert(payload, at, (8, 6), FP32, made[0])
+
+    held = F.pad(_real(_whole(x, A), A), (0, 0, 1, 1, 0, 1), value=0.5)
+    pooled = F.max_pool2d(F.pad(held.permute(0, 3, 1, 2), (1, 0, 1, 0), value=-torch.inf), 2, 2)
+    expected = pooled[:, :, 1:, 2:].reshape(8, 6)
+    method = _method(monkeypatch, graph, [x.shape], [(8, 6)])
+    _same(method, [x], expected)
+
+
+@ours
+@pytest.mark.parametrize(
+    ("groups", "inputs", "outputs", "unsigned"),
+    [(1, 5, 19, False), (3, 2, 4, False), (6, 1, 2, False), (1, 5, 19, True)],
+)
+def test_a_convolution_of_whole_numbers(
+    groups: int, inputs: int, outputs: int, unsigned: bool, monkeypatch
+) -> None:
+    """With another border on each side; what is unsigned has floats for weights that are not."""
+    dice = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 9, 8, groups * inputs, generator=dice)
+    weight = torch.randint(-127, 128, (groups * outputs, 3, 2, inputs), generator=dice, dtype=torch.int8)
+    scales = torch.rand(groups * outputs, generator=dice) * 1e-2 + 1e-3
+    bias = torch.randint(-3000, 3000, (groups * outputs,), generator=dice, dtype=torch.int32)
+    source = UNSIGNED if unsigned else A
+    shape = (2, 5, 8, groups * outputs)
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        at, out = _convert(payload, given[0], tuple(x.shape), source), payload.value(shape, C)
+        window = _window(padding_top=2, padding_left=1, subsampling_height=2, padding_bottom=1, groups=groups)
+        window |= {
+            "kernel_height": 3,
+            "kernel_width": 2,
+            "group_input_channels": inputs,
+            "group_output_channels": outputs,
+        }
+        filters, offsets = (
+            payload.channelwise(weight, scales, 0),
+            payload.channelwise(bias, scales * source.scale, 0),
+        )
+        payload.node(
+            "XNNConv2d",
+            0,
+            (-2.0, 3.0),
+            **window,
+            input1_id=at,
+            filter_id=filters,
+            bias_id=offsets,
+            output_id=out,
+            flags=0,
+        )
+        _convert(payload, out, shape, FP32, made[0])
+
+    image = F.pad(_real(_whole(x, source), source).permute(0, 3, 1, 2), (1, 0, 2, 1))
+    filters = (weight.float() * scales[:, None, None, None]).permute(0, 3, 1, 2)
+    expected = F.conv2d(image, filters, bias * scales * source.scale, (2, 1), groups=groups).clamp(-2, 3)
+    _near(_method(monkeypatch, graph, [x.shape], [shape]), [x], expected.permute(0, 2, 3, 1), C)
+
+
+@ours
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("source", [DYNAMIC, FP32, A])
+def test_weights_of_few_bits(bits: int, source: Element, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An odd number of them to a row; rows of floats, of whole numbers that are found when they come, and of such that are known."""
+    dice = torch.Generator().manual_seed(0)
+    x, scales = torch.randn(5, 33, generator=dice), torch.rand(21, generator=dice) * 1e-2 + 1e-3
+    weight = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (21, 33), generator=dice, dtype=torch.int8)
+    bias = torch.randn(21, generator=dice)
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        at = given[0] if source is FP32 else _convert(payload, given[0], (5, 33), source)
+        filters = payload.channelwise(weight, scales, 0) if bits == 8 else payload.four_bits(weight, scales)
+        payload.node(
+            "XNNFullyConnected",
+            0,
+            (-1.0, 2.0),
+            input1_id=at,
+            filter_id=filters,
+            bias_id=payload.constant(bias),
+            output_id=made[0],
+            flags=0,
+        )
+
+    held = x
+    if source is DYNAMIC:  # torch's rule is XNNPACK's
+        least, most = x.amin(1, keepdim=True).clamp(max=0), x.amax(1, keepdim=True).clamp(min=0)
+        scale = (most - least) / 255
+        zero = torch.where(
+            -128 + least / scale + 127 + most / scale > 0, -128 - least / scale, 127 - most / scale
+        ).round()
+        held = ((x / scale).round() + zero).clamp(-128, 127).sub(zero) * scale
+    elif source is A:
+        held = _real(_whole(x, A), A)
+    expected = F.linear(held, weight.float() * scales[:, None], bias).clamp(-1, 2)
+    _same(_method(monkeypatch, graph, [(5, 33)], [(5, 21)]), [x], expected)
+
+
+@ours
+def test_a_row_that_is_not_finite_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 8)
+    x[1, 2], x[3, 0] = torch.inf, torch.nan
+    weight = torch.ones(2, 8, dtype=torch.int8)
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        at, filters = (
+            _convert(payload, given[0], (4, 8), DYNAMIC),
+            payload.channelwise(weight, torch.ones(2), 0),
+        )
+        payload.node(
+            "XNNFullyConnected", 0, input1_id=at, filter_id=filters, bias_id=NONE, output_id=made[0], flags=0
+        )
+
+    got = torch.as_tensor(_method(monkeypatch, graph, [(4, 8)], [(4, 2)]).execute([x])[0])
+    assert got.isnan().all(1).tolist() == [False, True, False, True]
+
+
+WRONG = {
+    "a scale of 0": (lambda q: setattr(q, "scale", 0.0), "scale 0 "),
+    "an infinite scale": (lambda q: setattr(q, "scale", float("inf")), "scale inf"),
+    "a scale that is no number": (lambda q: setattr(q, "scale", float("nan")), "scale -?nan"),
+    "a negative scale": (lambda q: setattr(q, "scale", -1.0), "scale -1"),
+    "a zero point beyond 8 bits": (lambda q: setattr(q, "zero_point", 128), "zero point 128"),
+}
+WRONG_WEIGHTS = {
+    "channels of no dimension": (lambda q: setattr(q, "channel_dim", 2), "channels in dimension 2"),
+    "groups that are no part": (lambda q: setattr(q, "group_size", 24), "groups of 24"),
+    "groups of nothing": (lambda q: setattr(q, "group_size", 0), "groups of 0"),
+    "scales that are elsewhere": (lambda q: setattr(q, "scale_buffer_idx", 0), "constant 0 is not inside"),
+}
+
+
+@ours
+@pytest.mark.parametrize("name", [*WRONG, *WRONG_WEIGHTS, "a scale of weights", "computed weights"])
+def test_what_whole_numbers_cannot_stand_for_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, scales = torch.ones(3, 64, dtype=torch.int8), torch.ones(3, 2)
+    words = {**WRONG, **WRONG_WEIGHTS}.get(
+        name, (None, "scale 0" if name == "a scale of weights" else "for constants")
+    )[1]
+    if name == "a scale of weights":
+        scales[1, 1] = 0.0
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        at = _convert(payload, given[0], (2, 64), A)
+        filters = payload.four_bits(weight, scales)
+        values = payload._graph.xvalues
+        if name in WRONG:
+            WRONG[name][0](values[at].xvalue_union.quant_params)
+        if name in WRONG_WEIGHTS:
+            WRONG_WEIGHTS[name][0](values[filters].xvalue_union.quant_params)
+        if name == "computed weights":
+            values[at].xvalue_union.tensor_value.datatype = RECORDS["XNNDatatype"]["xnn_datatype_qint32"]
+            values[at].xvalue_union.quant_params.zero_point = 0
+        payload.node(
+            "XNNFullyConnected", 0, input1_id=at, filter_id=filters, bias_id=NONE, output_id=made[0], flags=0
+        )
+
+    with pytest.raises(RuntimeLoadError, match=words):
+        _method(monkeypatch, graph, [(2, 64)], [(2, 3)])
+
+
 def _lowered(model: nn.Module, x: torch.Tensor, **config: bool):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)
@@ -231,13 +539,14 @@ def test_parts_of_a_call_are_told_under_their_kernels_names() -> None:
 
 def test_every_kind_of_node_has_kernels_that_exist() -> None:
     folder = ROOT / "torchette" / "backends" / "xnnpack"
-    rows = dict(
-        re.findall(r"^NODE\((\w+), \w+, (.*)\)$", (folder / "kernels" / "nodes.def").read_text(), re.M)
-    )
+    text = (folder / "kernels" / "nodes.def").read_text()
+    rows = dict(re.findall(r"^NODE\((\w+), \w+, (.*)\)$", text, re.M))
+    integers = dict(re.findall(r"^INTEGERS\((\w+), (.*)\)$", text, re.M))
+    assert integers.keys() < rows.keys()
     of_the_library = re.findall(r"\{Node::(\w+), &Builder", (folder / "nodes.cpp").read_text())
     assert sorted(rows) == sorted(of_the_library)
     assert {
-        name for row in rows.values() for name in re.findall(r'"([^"]+)"', row)
+        name for row in [*rows.values(), *integers.values()] for name in re.findall(r'"([^"]+)"', row)
     } <= kernels.library().keys()
 
 
@@ -248,7 +557,7 @@ def test_a_build_for_a_file_takes_what_its_nodes_call(tmp_path: Path) -> None:
     chosen = selection.of_file(tmp_path / "model.pte")
     assert chosen.backends == {"XnnpackBackend"}
     assert chosen.operators >= {"cpu::convolution.out", "aten::tanh.out", "aten::permute_copy.out"}
-    assert not chosen.operators & {"aten::bmm.out", "cpu::linear.out"}
+    assert not chosen.operators & {"aten::bmm.out", "cpu::linear.out", "cpu::quantized_convolution.out"}
     assert delegates.operators("XnnpackBackend", memoryview(b"no payload")) == frozenset()
 
 
