@@ -67,6 +67,19 @@ def _linear() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4))
 
 
+class _Others(nn.Module):
+    """What has no kernel on integers, or is a table of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread, self.mix = nn.ConvTranspose2d(2, 4, 3, 2), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        y = self.spread(x).relu()
+        y = torch.cat([y * torch.sigmoid(self.mix(y)), nn.functional.hardtanh(y - self.mix(y))], 1)
+        return nn.functional.pad(y, (1, 0, 2, 0)).mean((2, 3), keepdim=True) + y[:, :, :3]
+
+
 def _pt2e(model: nn.Module, args: tuple, **how) -> torch.export.ExportedProgram:
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
@@ -91,6 +104,7 @@ PROGRAMS: dict[str, Callable[[], torch.export.ExportedProgram]] = {
     "attention": lambda: export(_Attention().eval(), (torch.ones(1, 5, 8),)),
     "half": lambda: export(_convolutions().eval().half(), (IMAGE[0].half(),)),
     "static int8": lambda: _pt2e(_convolutions(), IMAGE),
+    "other nodes in static int8": lambda: _pt2e(_Others(), IMAGE),
     "dynamic int8": lambda: _pt2e(_linear(), ROWS, is_dynamic=True),
     "4 bits": lambda: _four_bits(group=False),
     "4 bits in groups": lambda: _four_bits(group=True),

@@ -268,7 +268,7 @@ def test_a_transformer_whose_rows_are_quantized_when_it_runs(lowered_there: bool
     data = _their_file(program, dynamic=True) if lowered_there else _lower(program).to_executorch().buffer
     got = _run(data, args)
     # a number between two whole ones may become either of them
-    torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0 if HAS_LIBRARY else 0.01)
+    torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0.01)
     torch.testing.assert_close(got, program.module()(*args), rtol=0, atol=0.05)
 
 
@@ -294,7 +294,7 @@ def test_a_llama_with_weights_of_four_bits(group: int | None, lowered_there: boo
     program = _four_bits(model, args, group)
     data = _their_file(program, dynamic=True) if lowered_there else _lower(program).to_executorch().buffer
     got = _run(data, args)
-    torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0 if HAS_LIBRARY else 0.01)
+    torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0.01)  # as above
     torch.testing.assert_close(got, model(*args), rtol=0, atol=0.05)
 
 
