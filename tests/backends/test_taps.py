@@ -152,7 +152,6 @@ def test_each_instruction_of_the_null_backend(tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, expected[handles[number][-1]])
 
 
-@needs_xnnpack
 def test_integers_of_a_quantized_graph(tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e

@@ -45,13 +45,14 @@ void tell(const Program& program, const Slot* slot, BackendExecutionContext& con
       // readers of values take them for contiguous: channels go before rows and columns
       const auto images = static_cast<size_t>(slot->sizes[0]), channels = static_cast<size_t>(slot->sizes[3]),
                  pixels = static_cast<size_t>(slot->sizes[1]) * static_cast<size_t>(slot->sizes[2]);
-      auto* const moved =
-          static_cast<float*>(context.allocate(images * pixels * channels * sizeof(float), 64));
+      const size_t item = element_size(impl.type);
+      auto* const moved = static_cast<uint8_t*>(context.allocate(images * pixels * channels * item, 64));
       if (moved == nullptr) return;
-      const auto* from = static_cast<const float*>(impl.data);
+      const auto* from = static_cast<const uint8_t*>(impl.data);
       for (size_t n = 0; n < images; ++n)
         for (size_t p = 0; p < pixels; ++p)
-          for (size_t c = 0; c < channels; ++c) moved[(n * channels + c) * pixels + p] = *from++;
+          for (size_t c = 0; c < channels; ++c, from += item)
+            memcpy(moved + ((n * channels + c) * pixels + p) * item, from, item);
       size_t rank = 0;
       for (const size_t d : {0, 3, 1, 2})
         if (d != 1 || tap.layout == 4) sizes[rank++] = slot->sizes[d];
