@@ -117,20 +117,25 @@ def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
             assert code == MEMORY_ALLOCATION_FAILED and f" {needed}\n" in text, (pool, code, text)
 
 
-@pytest.mark.parametrize("part", ["image", "scores"])
+@pytest.mark.parametrize("part", ["image", "scores", "dynamic"])
 @pytest.mark.parametrize(("board", "kind"), each_board)
 def test_integers_give_the_desks_bits(part: str, bench: Bench) -> None:
-    """Keyword spotting in static int8: what stands before the pool, and the last layer."""
+    """Keyword spotting in static int8: what stands before the pool, and the last layer; layers in 8da4w."""
     pytest.importorskip("torchao")
+    from tests.backends.cpu.passes.test_dynamic_linears import FORMS, Layers
     from tests.backends.cpu.passes.test_integers import quantized
 
-    module, (mfcc,) = artifacts.fresh_module("keyword_spotting").layers, artifacts.args("keyword_spotting")
     torch.manual_seed(0)
+    if part == "dynamic":
+        x = torch.randn(5, 64)
+        graph = FORMS["8da4w"](Layers().eval(), x)
+    else:
+        module, (x,) = artifacts.fresh_module("keyword_spotting").layers, artifacts.args("keyword_spotting")
+        graph = quantized(module[:-4] if part == "image" else module, x)
     planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
-    graph = quantized(module[:-4] if part == "image" else module, mfcc)
-    compiled = torchette.compile(graph, (mfcc,), config=planned)
-    expected, folder = compiled(mfcc).numpy().ravel(), bench.folder
-    assert len(np.unique(expected)) > (50 if part == "image" else 5)
+    compiled = torchette.compile(graph, (x,), config=planned)
+    expected, folder = compiled(x).numpy().ravel(), bench.folder
+    assert len(np.unique(expected)) > (5 if part == "scores" else 50)
     compiled.save(folder / "net.pte")
     chosen, common = selection.of_file(folder / "net.pte"), bare_flags()
     runtime = library.units(targets.find(bench.board.target), chosen, "minimal", common, small=True)
@@ -138,7 +143,7 @@ def test_integers_give_the_desks_bits(part: str, bench: Bench) -> None:
     image = bench.image(
         HERE / "run_model.cpp", part, [*runtime, Unit(folder / "net.c", (*common, "-x", "c++"))]
     )
-    (folder / "inputs").write_bytes(mfcc.numpy().tobytes())
+    (folder / "inputs").write_bytes(x.numpy().tobytes())
     code, text = emulate(bench.board, image)
     assert code == 0, text
     given = np.array([int(word, 16) for word in text.split()], np.uint32).view(np.float32)

@@ -139,6 +139,7 @@ class Stored(nn.Module):
 def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     """Networks that give the same bits everywhere."""
     pytest.importorskip("torchao")
+    from tests.backends.cpu.passes import test_dynamic_linears as dynamic_linears
     from tests.backends.cpu.passes.test_integers import Block, quantized
 
     class Image(Block):
@@ -151,7 +152,14 @@ def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
         for kind in (Block, Image)
     ]
     rows = torch.randint(-8, 9, (9, 64)).float()
-    return [*cases, compiled(Stored(), (rows,), folder / "stored.pte")]
+    cases.append(compiled(Stored(), (rows,), folder / "stored.pte"))
+    for form, count in (("pt2e by channel", 9), ("8da4w", 9), ("8da4w", 1), ("integers with zero points", 9)):
+        rows = torch.randn(count, 64)
+        path = folder / f"dynamic{len(cases)}.pte"
+        cases.append(
+            compiled(dynamic_linears.FORMS[form](dynamic_linears.Layers().eval(), rows), (rows,), path)
+        )
+    return cases
 
 
 def order_of(tensor: torch.Tensor) -> list[int]:
@@ -226,7 +234,10 @@ def test_integers_give_the_same_bits_everywhere(
     name: str, kind: str, tmp_path: Path, integers: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, chosen = targets.find(name), selection.of_files([case.path for case in integers])
-    assert {"cpu::quantized_convolution.out", "cpu::weight_only_linear.out"} < (chosen.operators or set())
+    kernels = {
+        f"cpu::{name}.out" for name in ("quantized_convolution", "weight_only_linear", "dynamic_linear")
+    }
+    assert kernels < (chosen.operators or set())
     emulated(target)
     if target.kind == "wasm" and shutil.which("node") is None:
         pytest.skip("there is no Node.js (apt install nodejs)")

@@ -138,17 +138,18 @@ OCTET = 2 * QUAD
 
 
 def pack_nibbles(weight: torch.Tensor) -> torch.Tensor:
-    """[N, K], from -8 to 7 -> uint8 [ceil(N / 16), ceil(K / 8), 16, 4]: input 2 i of eight in the low half of byte i."""
+    """[N, K], from -8 to 7 -> uint8 [ceil(N / 16), ceil(K / 8), 16, 4]: input i of eight in the low half of byte i, i + 4
+    in the high half, so that the halves are quads."""
     outputs, inputs = weight.shape
     padded = torch.nn.functional.pad(weight, (0, -inputs % OCTET, 0, -outputs % PANEL))
     panels, octets = padded.shape[0] // PANEL, padded.shape[1] // OCTET
-    halves = padded.view(panels, PANEL, octets, QUAD, 2).transpose(1, 2).to(torch.int16) & 15
-    return (halves[..., 0] | halves[..., 1] << 4).to(torch.uint8).contiguous()
+    halves = padded.view(panels, PANEL, octets, 2, QUAD).transpose(1, 2).to(torch.int16) & 15
+    return (halves[..., 0, :] | halves[..., 1, :] << 4).to(torch.uint8).contiguous()
 
 
 def unpack_nibbles(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
     """uint8 [ceil(N / 16), ceil(K / 8), 16, 4] -> int8 [N, K]."""
-    halves = torch.stack([packed & 15, packed >> 4], -1).to(torch.int8)
+    halves = torch.cat([packed & 15, packed >> 4], -1).to(torch.int8)
     whole = torch.where(halves > 7, halves - 16, halves)
     return whole.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
 

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torchette.backends.cpu.passes.attention import place_attention
 from torchette.backends.cpu.passes.chains import place_chains
 from torchette.backends.cpu.passes.convolutions import place_convolutions
+from torchette.backends.cpu.passes.dynamic_linears import place_dynamic_linears
 from torchette.backends.cpu.passes.fuse_epilogues import fuse_epilogues
 from torchette.backends.cpu.passes.images import place_images
 from torchette.backends.cpu.passes.integers import place_integers
@@ -48,8 +49,9 @@ class CpuPartitioner(Partitioner):
         """The engine's passes, in order."""
         return (
             place_integers,
-            place_weight_only,
             spell_out_quantization,
+            place_dynamic_linears,
+            place_weight_only,
             fold_constants,
             place_attention,
             place_convolutions,

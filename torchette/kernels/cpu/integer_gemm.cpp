@@ -37,6 +37,7 @@ namespace {
 #else
 #define TORCHETTE_MAY_HAVE_DOTS 0
 #endif
+
 // And whether it may have AMX: registers of 16 rows of 64 bytes.
 #if defined(__AVX512F__) && defined(__linux__) && !defined(__clang__)
 #define TORCHETTE_MAY_HAVE_TILES 1
@@ -67,9 +68,7 @@ struct Dots {
   static constexpr size_t kOutputs = 4, kParts = 1;
   static constexpr int kMostRows = kVectorRegisters >= 32 ? 6 : 2, kMostPanels = 1;
   static constexpr bool kUnsigned = false;
-  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
-    return vdupq_n_s32(four_bytes(p)) ^ vdupq_n_s32(flip);
-  }
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return vdupq_n_s32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) { return vreinterpretq_s32_s8(vld1q_s8(p)); }
   TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
 #if TORCHETTE_MAY_HAVE_DOTS
@@ -105,9 +104,7 @@ struct Dots {
   static constexpr size_t kOutputs = 16, kParts = 1;
   static constexpr int kMostRows = 6, kMostPanels = 4;
   static constexpr bool kUnsigned = true;
-  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
-    return _mm512_set1_epi32(four_bytes(p) ^ flip);
-  }
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm512_set1_epi32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) { return _mm512_loadu_si512(p); }
   TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(x), "v"(w));
@@ -122,9 +119,7 @@ struct Dots {
   static constexpr size_t kOutputs = 8, kParts = 1;
   static constexpr int kMostRows = 6, kMostPanels = 1;
   static constexpr bool kUnsigned = true;
-  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
-    return _mm256_set1_epi32(four_bytes(p) ^ flip);
-  }
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm256_set1_epi32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
@@ -149,21 +144,36 @@ static bool uses() {
 }
 #endif
 
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+struct Machine {
+  typedef __m512i Vector;
+  typedef int16_t Number;
+  static constexpr size_t kOutputs = 8, kParts = 2;
+  static constexpr int kMostRows = 4, kMostPanels = 1;
+  static constexpr bool kUnsigned = false;
+  TORCHETTE_INLINE static Vector quad(const int16_t* p) { return _mm512_set1_epi64(eight_bytes(p)); }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(x, w));
+  }
+};
+#elif defined(__AVX2__)
 struct Machine {
   typedef __m256i Vector;
   typedef int16_t Number;
   static constexpr size_t kOutputs = 4, kParts = 2;
   static constexpr int kMostRows = 2, kMostPanels = 1;
   static constexpr bool kUnsigned = false;
-  TORCHETTE_INLINE static Vector quad(const int16_t* p, int32_t) {
-    return _mm256_set1_epi64x(eight_bytes(p));
-  }
+  TORCHETTE_INLINE static Vector quad(const int16_t* p) { return _mm256_set1_epi64x(eight_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(x, w));
+    Vector pairs;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sums), "=&x"(pairs) : "x"(x), "x"(w));
+    return sums;
   }
 };
 #elif defined(__SSE2__)
@@ -173,7 +183,7 @@ struct Machine {
   static constexpr size_t kOutputs = 2, kParts = 2;
   static constexpr int kMostRows = 1, kMostPanels = 1;
   static constexpr bool kUnsigned = false;
-  TORCHETTE_INLINE static Vector quad(const int16_t* p, int32_t) { return _mm_set1_epi64x(eight_bytes(p)); }
+  TORCHETTE_INLINE static Vector quad(const int16_t* p) { return _mm_set1_epi64x(eight_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
     return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
@@ -189,7 +199,7 @@ struct Machine {
   static constexpr size_t kOutputs = 2, kParts = 2;
   static constexpr int kMostRows = 1, kMostPanels = 1;
   static constexpr bool kUnsigned = false;
-  TORCHETTE_INLINE static Vector quad(const int16_t* p, int32_t) { return wasm_i64x2_splat(eight_bytes(p)); }
+  TORCHETTE_INLINE static Vector quad(const int16_t* p) { return wasm_i64x2_splat(eight_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) { return wasm_i16x8_load8x8(p); }
   TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
     return wasm_i32x4_add(sums, wasm_i32x4_dot_i16x8(x, w));
@@ -204,9 +214,7 @@ struct Machine {
   static constexpr size_t kOutputs = 2, kParts = 2;
   static constexpr int kMostRows = kVectorRegisters >= 32 ? 2 : 1, kMostPanels = 1;
   static constexpr bool kUnsigned = false;
-  TORCHETTE_INLINE static Vector quad(const uint8_t* p, int32_t flip) {
-    return vdupq_n_s32(four_bytes(p) ^ flip);
-  }
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return vdupq_n_s32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
     return vcombine_s32(vreinterpret_s32_s8(vld1_s8(p)), vdup_n_s32(0));
   }
@@ -322,6 +330,59 @@ struct Machine {
 };
 #endif
 
+/// How many quads a machine's sums have room for.
+template <typename M>
+constexpr size_t kMostQuads = SIZE_MAX;
+/// What a nibble is multiplied as: the upper half of a byte where that does no harm.
+template <typename M>
+constexpr int kNibbleUnit = 16;
+
+#if defined(__AVX2__)
+/// Of numbers of 4 bits: pairs of products are summed up in 16 bits, which hold those of eight quads. A
+/// compiler that is given the two instructions multiplies first, and has no registers then for the sums.
+struct Nibbles {
+  typedef uint8_t Number;
+  static constexpr size_t kParts = 1;
+  static constexpr int kMostRows = 4;
+  static constexpr bool kUnsigned = true;
+#if defined(__AVX512F__)
+  typedef __m512i Vector;
+  static constexpr size_t kOutputs = 16;
+  static constexpr int kMostPanels = 2;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm512_set1_epi32(four_bytes(p)); }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return _mm512_loadu_si512(p); }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    Vector pairs;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+v"(sums), "=&v"(pairs) : "v"(x), "v"(w));
+    return sums;
+  }
+  TORCHETTE_INLINE static Vector widen(Vector sums, Vector pairs) {
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+#else
+  typedef __m256i Vector;
+  static constexpr size_t kOutputs = 8;
+  static constexpr int kMostPanels = 1;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm256_set1_epi32(four_bytes(p)); }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    Vector pairs;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sums), "=&x"(pairs) : "x"(x), "x"(w));
+    return sums;
+  }
+  TORCHETTE_INLINE static Vector widen(Vector sums, Vector pairs) {
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+#endif
+};
+template <>
+constexpr size_t kMostQuads<Nibbles> = 8;
+template <>
+constexpr int kNibbleUnit<Nibbles> = 1;
+#endif
+
 /// The tile that follows one of so many rows where fewer are left.
 constexpr size_t fewer_rows(size_t rows) { return rows == 6 ? 4 : rows / 2; }
 
@@ -334,33 +395,29 @@ struct Tile {
   uint8_t* c;
   ptrdiff_t c_row;
   Requantization how;
-  int32_t flip;  // of four bytes
   int32_t zero;  // what each input stands above, as multiplied
 };
+
+// One row reads each weight once. It comes from memory, as far ahead as this many bytes.
+constexpr size_t kAhead = 4096;
 
 #if !TORCHETTE_BY_COLUMNS
 /// Vector v of the whole sums of a row.
 template <typename M>
 TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
+  static_assert(sizeof(typename M::Vector) == sizeof(VecInt), "a machine's vector is one of the level's");
   VecInt whole;
-  if constexpr (sizeof(typename M::Vector) == sizeof(whole) && M::kParts == 1) {
+  if constexpr (M::kParts == 1) {
     memcpy(&whole, &sums[v], sizeof(whole));
   } else {
-#if defined(__ARM_NEON)
     const auto low = sums[2 * v], high = sums[2 * v + 1];
+#if defined(__ARM_NEON)
     whole = vcombine_s32(vpadd_s32(vget_low_s32(low), vget_high_s32(low)),
                          vpadd_s32(vget_low_s32(high), vget_high_s32(high)));
-#elif defined(__wasm_simd128__)
-    const v128_t low = sums[2 * v], high = sums[2 * v + 1];
-    whole =
-        wasm_i32x4_add(wasm_i32x4_shuffle(low, high, 0, 2, 4, 6), wasm_i32x4_shuffle(low, high, 1, 3, 5, 7));
 #else
-    int32_t parts[kLanes * M::kParts], added[kLanes];
-    constexpr size_t kVectors = kLanes / M::kOutputs;
-    memcpy(parts, sums + static_cast<size_t>(v) * kVectors, sizeof(parts));
-    for (size_t j = 0; j < kLanes; ++j)
-      added[j] = M::kParts == 2 ? parts[M::kParts * j] + parts[M::kParts * j + 1] : parts[j];
-    whole = load(added);
+    Vec even, odd;
+    deinterleave(reinterpret_cast<Vec>(low), reinterpret_cast<Vec>(high), even, odd);
+    whole = reinterpret_cast<VecInt>(even) + reinterpret_cast<VecInt>(odd);
 #endif
   }
   return whole;
@@ -387,13 +444,12 @@ void compute_pairs(const Tile& t) {
   constexpr size_t kOutputs = Dots::kOutputs, kVectors = kPanel / kOutputs;
   int32x4_t sums[kRows / 2][2 * kVectors] = {};
   const auto* const a = static_cast<const uint8_t*>(t.a);
-  const int32x4_t flip = vdupq_n_s32(t.flip);
   const auto add = [&](size_t q, const auto& numbers, const auto& second) __attribute__((always_inline)) {
     int32x4_t x[kRows / 2];
 #pragma GCC unroll 4
     for (size_t i = 0; i < kRows / 2; ++i) {
       const uint8_t* const from = a + 2 * i * t.a_row + q * kQuad;
-      x[i] = vcombine_s32(numbers(from), numbers(from + t.a_row)) ^ flip;
+      x[i] = vcombine_s32(numbers(from), numbers(from + t.a_row));
     }
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
@@ -425,44 +481,132 @@ void compute_pairs(const Tile& t) {
 #endif
 
 template <typename M, int kRows, int kPanels>
+struct Sums {
+  static constexpr int kOfPanel = static_cast<int>(kPanel / M::kOutputs), kVectors = kPanels * kOfPanel;
+  typedef typename M::Vector Vector;
+  Vector of[kRows][kVectors];
+
+  /// The sums of some quads. With kOnes the last row's inputs are ones, so that its sums are the weights'.
+  template <bool kOnes>
+  TORCHETTE_INLINE void set(const typename M::Number* a, size_t a_row, const int8_t* w, size_t w_panel,
+                            size_t quads) {
+#if defined(__arm__)  // what is read in a loop below would be written to memory in each round of this one
+    Vector sums[kRows][kVectors];
+    sum<kOnes>(sums, a, a_row, w, w_panel, quads);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) of[i][v] = sums[i][v];
+#else
+    sum<kOnes>(of, a, a_row, w, w_panel, quads);
+#endif
+  }
+
+ private:
+  TORCHETTE_INLINE static void clear(Vector (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = Vector{};
+  }
+
+  template <bool kOnes>
+  TORCHETTE_INLINE static void sum(Vector (&sums)[kRows][kVectors], const typename M::Number* a, size_t a_row,
+                                   const int8_t* w, size_t w_panel, size_t quads) {
+    clear(sums);
+    if constexpr (kMostQuads<M> == SIZE_MAX) {
+      add<kOnes>(sums, a, a_row, w, w_panel, 0, quads);
+    } else {
+      for (size_t q = 0; q < quads; q += kMostQuads<M>) {
+        Vector some[kRows][kVectors];
+        clear(some);
+        add<kOnes>(some, a, a_row, w, w_panel, q, quads - q < kMostQuads<M> ? quads : q + kMostQuads<M>);
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 16
+          for (int v = 0; v < kVectors; ++v) sums[i][v] = M::widen(sums[i][v], some[i][v]);
+      }
+    }
+  }
+
+  template <bool kOnes>
+  TORCHETTE_INLINE static void add(Vector (&sums)[kRows][kVectors], const typename M::Number* a, size_t a_row,
+                                   const int8_t* w, size_t w_panel, size_t q, size_t end) {
+    constexpr size_t kBytes = M::kOutputs * kQuad;
+    constexpr int kGiven = kOnes ? kRows - 1 : kRows;
+    Vector ones = {};
+    if constexpr (kOnes) {
+      const typename M::Number one[kQuad] = {1, 1, 1, 1};
+      ones = M::quad(one);
+    }
+    const auto x = [&](int i, size_t q) __attribute__((always_inline)) {
+      return i < kGiven ? M::quad(a + static_cast<size_t>(i) * a_row + q * kQuad) : ones;
+    };
+    const auto weights = [&](int v, size_t q) __attribute__((always_inline)) {
+      return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + q * (kPanel * kQuad) +
+                        static_cast<size_t>(v % kOfPanel) * kBytes);
+    };
+    if constexpr (kOnes && kRows == 2) {  // every other quad has a sum of its own: additions need not wait
+      typedef std::conditional_t<kMostQuads<M> == SIZE_MAX, int32_t, int16_t> Whole;
+      typedef Whole Sum __attribute__((vector_size(sizeof(Vector))));
+      Vector others[kRows][kVectors];
+      clear(others);
+      for (; end - q >= 2; q += 2) {
+        __builtin_prefetch(w + q * (kPanel * kQuad) + kAhead);
+        __builtin_prefetch(w + (q + 1) * (kPanel * kQuad) + kAhead);
+        const Vector even = x(0, q), odd = x(0, q + 1);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) {
+          const Vector given = weights(v, q), next = weights(v, q + 1);
+          sums[0][v] = M::dot(sums[0][v], even, given);
+          sums[1][v] = M::dot(sums[1][v], ones, given);
+          others[0][v] = M::dot(others[0][v], odd, next);
+          others[1][v] = M::dot(others[1][v], ones, next);
+        }
+      }
+#pragma GCC unroll 2
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v)
+          sums[i][v] = reinterpret_cast<Vector>(reinterpret_cast<Sum>(sums[i][v]) +
+                                                reinterpret_cast<Sum>(others[i][v]));
+    }
+    for (; q < end; ++q) {
+      if constexpr (kGiven == 1 && kPanels == 1) __builtin_prefetch(w + q * (kPanel * kQuad) + kAhead);
+      if constexpr (kVectors <= 2) {  // of two operands the fewer ones stay in registers
+        Vector given[kVectors];
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) given[v] = weights(v, q);
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) {
+          const Vector row = x(i, q);
+#pragma GCC unroll 2
+          for (int v = 0; v < kVectors; ++v) sums[i][v] = M::dot(sums[i][v], row, given[v]);
+        }
+      } else {
+        Vector rows[kRows];
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) rows[i] = x(i, q);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) {
+          const Vector given = weights(v, q);
+#pragma GCC unroll 8
+          for (int i = 0; i < kRows; ++i) sums[i][v] = M::dot(sums[i][v], rows[i], given);
+        }
+      }
+    }
+  }
+};
+
+template <typename M, int kRows, int kPanels>
 void compute(const Tile& t) {
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__aarch64__)
   if constexpr (std::is_same_v<M, Pairs> && kRows % 2 == 0) return compute_pairs<kRows>(t);
 #endif
-  constexpr int kOfPanel = static_cast<int>(kPanel / M::kOutputs), kVectors = kPanels * kOfPanel;
-  constexpr size_t kBytes = M::kOutputs * kQuad;
-  typename M::Vector sums[kRows][kVectors];
-#if defined(__arm__)  // what is read in a loop below would be written to memory in each round of this one
-  typename M::Vector stored[kRows][kVectors];
-#pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) sums[i][v] = typename M::Vector{};
-#else
-  auto& stored = sums;
-  memset(sums, 0, sizeof(sums));
-#endif
-  const auto* const a = static_cast<const typename M::Number*>(t.a);
-  for (size_t q = 0; q < t.quads; ++q) {
-    typename M::Vector x[kRows];
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) x[i] = M::quad(a + static_cast<size_t>(i) * t.a_row + q * kQuad, t.flip);
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      const auto w = M::weights(t.w + static_cast<size_t>(v / kOfPanel) * t.w_panel + q * (kPanel * kQuad) +
-                                static_cast<size_t>(v % kOfPanel) * kBytes);
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) sums[i][v] = M::dot(sums[i][v], x[i], w);
-    }
-  }
-#if defined(__arm__)
-#pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) stored[i][v] = sums[i][v];
-#endif
+  Sums<M, kRows, kPanels> sums;
+  sums.template set<false>(static_cast<const typename M::Number*>(t.a), t.a_row, t.w, t.w_panel, t.quads);
   put_sums<kRows, kPanels* static_cast<int>(kPanelVectors)>(
-      t, [&](int i, int v) __attribute__((always_inline)) { return whole_sums<M>(stored[i], v); });
+      t, [&](int i, int v) __attribute__((always_inline)) { return whole_sums<M>(sums.of[i], v); });
 }
 
 #else
@@ -489,64 +633,93 @@ int run(const Tile& t, size_t rows) {
 }
 
 #if TORCHETTE_BY_COLUMNS
-/// The rows as column() reads them: of each tile [quads][rows][kUnit].
+/// Numbers of a row of k as column() reads it.
 template <typename M>
-void arrange(const IntegerProduct& product, int32_t flip, int32_t zero, size_t padded,
-             typename M::Number* to) {
-  for (size_t i = 0, rows; i < product.m; i += rows, to += rows * padded) {
-    for (rows = M::kMostRows; rows > product.m - i;) rows = fewer_rows(rows);
+constexpr size_t padded_row(size_t k) {
+  return (k + M::kUnit - 1) / M::kUnit * M::kUnit;
+}
+/// Rows as column() reads them: of each tile [quads][rows][kUnit], up to `padded` numbers of a row. zero(i)
+/// is what row i stands above. What is left of the rows are tiles of fewer_rows(), or of one each.
+template <typename M, bool kFewer, typename Zero>
+void arrange(const uint8_t* a, ptrdiff_t a_row, size_t m, size_t k, size_t padded, int most_rows,
+             int32_t flip, Zero zero, typename M::Number* to) {
+  for (size_t i = 0, rows; i < m; i += rows, to += rows * padded) {
+    for (rows = static_cast<size_t>(most_rows); rows > m - i;) rows = kFewer ? fewer_rows(rows) : 1;
     for (size_t r = 0; r < rows; ++r) {
-      const uint8_t* const from = product.a + static_cast<ptrdiff_t>(i + r) * product.a_row;
+      const uint8_t* const from = a + static_cast<ptrdiff_t>(i + r) * a_row;
       typename M::Number* at = to + r * M::kUnit;
-      for (size_t j = 0; j < product.k; j += M::kUnit, at += rows * M::kUnit)
-        M::put(from + j, flip, zero, product.k - j < M::kUnit ? product.k - j : M::kUnit, at);
+      for (size_t j = 0; j < padded; j += M::kUnit, at += rows * M::kUnit) {
+        const size_t left = j < k ? k - j : 0;
+        M::put(from + j, flip, zero(i + r), left < M::kUnit ? left : M::kUnit, at);
+      }
     }
   }
 }
+#else
+/// Rows in the form that the machine multiplies, with zeros behind them up to `padded`; as they are if they
+/// have it. `flip` is what four bytes are XORed with, zero(i) what row i then stands above.
+template <typename M, typename Zero>
+const typename M::Number* machine_rows(const uint8_t* a, ptrdiff_t& a_row, size_t m, size_t k, size_t padded,
+                                       int32_t flip, Zero zero, void* scratch) {
+  typedef typename M::Number Number;
+  constexpr bool kWide = sizeof(Number) == 2;
+  if (!kWide && padded == k && flip == 0) return reinterpret_cast<const Number*>(a);
+  const auto mask = static_cast<int8_t>(flip);
+  auto* to = static_cast<Number*>(scratch);
+  for (size_t i = 0; i < m; ++i, to += padded) {
+    const uint8_t* const from = a + static_cast<ptrdiff_t>(i) * a_row;
+    // of loops over bytes the compiler makes no vectors here
+    typedef int8_t Bytes __attribute__((vector_size(16)));
+    typedef Number Numbers __attribute__((vector_size(16 * sizeof(Number))));
+    const auto above = static_cast<Number>(kWide ? zero(i) : 0);
+    size_t j = 0;
+    for (; j + sizeof(Bytes) <= k; j += sizeof(Bytes)) {
+      Bytes bytes;
+      memcpy(&bytes, from + j, sizeof(bytes));
+      const Numbers numbers = __builtin_convertvector(bytes ^ mask, Numbers) - above;
+      memcpy(to + j, &numbers, sizeof(numbers));
+    }
+    for (; j < k; ++j) to[j] = static_cast<Number>(static_cast<int8_t>(from[j] ^ mask) - above);
+    memset(to + k, 0, (padded - k) * sizeof(Number));  // any would do: their weights are zero
+  }
+  a_row = static_cast<ptrdiff_t>(padded);
+  return static_cast<const Number*>(scratch);
+}
 #endif
+
+/// Whether the bytes of rows are turned into those that a machine multiplies by XOR, and what zero then is.
+template <typename M>
+constexpr bool flips(bool is_signed) {
+  return is_signed == M::kUnsigned;
+}
+constexpr int32_t mask_of(bool flips) { return flips ? static_cast<int32_t>(0x80808080u) : 0; }
+template <typename M>
+constexpr int32_t shift_of(bool flips) {
+  return !flips ? 0 : M::kUnsigned ? 128 : -128;
+}
 
 template <typename M>
 void multiply(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
   typedef typename M::Number Number;
-  constexpr bool kWide = sizeof(Number) == 2;
   const size_t quads = quads_of(product.k);
-  // What a byte of a row is XORed with, and what a zero then is.
-  const bool flips = product.is_signed == M::kUnsigned;
-  const int32_t shift = !flips ? 0 : M::kUnsigned ? 128 : -128;
+  const bool flip = flips<M>(product.is_signed);
   Tile t = {};
   t.quads = quads;
   t.w_panel = quads * kPanel * kQuad;
   t.c_row = product.c_row;
-  t.flip = flips ? static_cast<int32_t>(0x80808080u) : 0;
-  const int32_t zero = product.input_zero + shift;
-  t.zero = kWide ? 0 : zero;
+  const int32_t mask = mask_of(flip), zero = product.input_zero + shift_of<M>(flip);
+  t.zero = sizeof(Number) == 2 ? 0 : zero;
+  const auto same = [&](size_t) { return zero; };
 #if TORCHETTE_BY_COLUMNS
-  const size_t padded = (quads * kQuad + M::kUnit - 1) / M::kUnit * M::kUnit;
-  arrange<M>(product, t.flip, zero, padded, static_cast<Number*>(scratch));
+  t.a_row = padded_row<M>(quads * kQuad);
+  arrange<M, true>(product.a, product.a_row, product.m, product.k, t.a_row, M::kMostRows, mask, same,
+                   static_cast<Number*>(scratch));
+  const auto* const rows = static_cast<const Number*>(scratch);
 #else
-  const size_t padded = quads * kQuad;
-#endif
-  t.a_row = padded;
-  const auto* rows = static_cast<const Number*>(scratch);
-#if !TORCHETTE_BY_COLUMNS
-  if constexpr (kWide) {
-    auto* to = static_cast<Number*>(scratch);
-    for (size_t i = 0; i < product.m; ++i, to += padded) {
-      const uint8_t* const from = product.a + static_cast<ptrdiff_t>(i) * product.a_row;
-      for (size_t j = 0; j < product.k; ++j)
-        to[j] = static_cast<Number>(static_cast<int8_t>(from[j] ^ t.flip) - zero);
-      for (size_t j = product.k; j < padded; ++j) to[j] = 0;
-    }
-  } else if (padded == product.k) {
-    rows = product.a;
-    t.a_row = static_cast<size_t>(product.a_row);
-  } else {
-    auto* to = static_cast<Number*>(scratch);
-    for (size_t i = 0; i < product.m; ++i, to += padded) {
-      memcpy(to, product.a + static_cast<ptrdiff_t>(i) * product.a_row, product.k);
-      memset(to + product.k, 0, padded - product.k);  // any would do: their weights are zero
-    }
-  }
+  ptrdiff_t a_row = product.a_row;
+  const Number* const rows =
+      machine_rows<M>(product.a, a_row, product.m, product.k, quads * kQuad, mask, same, scratch);
+  t.a_row = static_cast<size_t>(a_row);
 #endif
   for (size_t i = 0; i < product.m;) {
     int done = 0;
@@ -705,8 +878,303 @@ void multiply_tiles(const IntegerProduct& product, size_t first, size_t last, vo
 }
 #endif
 
+// ---- sums that are scaled ----
+
+/// The compiler makes no one rounding of this and what follows.
+TORCHETTE_INLINE Vec rounded(Vec x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#elif defined(__SSE__)
+  asm("" : "+x"(x));
+#elif defined(__ARM_NEON)
+  asm("" : "+w"(x));
+#elif !defined(__wasm__)  // which has no such instruction
+  asm("" : "+m"(x));
+#endif
+  return x;
+}
+
+// Inputs of nibbles that become bytes at a time, at least.
+constexpr size_t kUnpacked = 256;
+
+/// Quads of bytes of a panel's nibbles, `kUnit` times as large: the lower halves are a quad, and the upper
+/// ones the next.
+template <int kUnit>
+void unpack(const uint8_t* from, size_t octets, int8_t* to) {
+  typedef uint8_t Bytes __attribute__((vector_size(sizeof(VecInt))));
+  constexpr size_t kBytes = kPanel * kQuad;
+  for (size_t o = 0; o < octets; ++o, from += kBytes, to += 2 * kBytes) {
+    for (size_t v = 0; v < kBytes; v += sizeof(Bytes)) {
+      VecInt both;
+      memcpy(&both, from + v, sizeof(both));
+      if (v % 64 == 0) __builtin_prefetch(from + kAhead);
+      Bytes low, high;
+      if (kUnit == 1) {
+        const Bytes nibble = Bytes{} + 0x0F, sign = Bytes{} + 0x08;
+        low = ((reinterpret_cast<Bytes>(both) & nibble) ^ sign) - sign;
+        high = ((reinterpret_cast<Bytes>(both >> 4) & nibble) ^ sign) - sign;
+      } else {
+        const Bytes nibble = Bytes{} + 0xF0;
+        low = reinterpret_cast<Bytes>(both << 4) & nibble;
+        high = reinterpret_cast<Bytes>(both) & nibble;
+      }
+      memcpy(to + v, &low, sizeof(low));
+      memcpy(to + kBytes + v, &high, sizeof(high));
+    }
+  }
+}
+
+/// Some groups of some rows and panels.
+struct ScaledTile {
+  size_t groups, quads;  // of each group
+  const void* a;         // Machine::Number
+  size_t a_row, a_group;
+  const int8_t* w;
+  size_t w_panel;
+  const float* scales;
+  size_t scales_panel;
+  float* totals;  // what is added to: rows of the panels' outputs
+  size_t totals_row;
+  const RowScale* rows;
+  int32_t shift;  // what zero is above its number
+  float unit;     // what one is of the sums' ones
+};
+
+// What a file says of zero may be anything.
+TORCHETTE_INLINE int32_t whole_zero(const RowScale& row) {
+  return row.zero > -256.0f && row.zero < 256.0f ? static_cast<int32_t>(row.zero) : 0;
+}
+
+// Floats have the sums of so many quads exactly: 255 * 128 * 4 * 128 < 2^24.
+constexpr size_t kExact = 128;
+
+#if !TORCHETTE_BY_COLUMNS
+template <typename M, int kRows, int kPanels>
+__attribute__((noinline)) void add_groups(const ScaledTile& t) {
+  constexpr bool kOnes = sizeof(typename M::Number) == 1;  // else the zeros are taken from the rows already
+  constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
+  const auto* a = static_cast<const typename M::Number*>(t.a);
+  const int8_t* w = t.w;
+  const float* scales = t.scales;
+  int32_t zeros[kRows];
+  for (int i = 0; i < kRows; ++i) zeros[i] = whole_zero(t.rows[i]) + t.shift;
+  for (size_t g = 0; g < t.groups; ++g) {
+    Sums<M, kRows + kOnes, kPanels> sums;
+    sums.template set<kOnes>(a, t.a_row, w, t.w_panel, t.quads);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      constexpr int kOf = static_cast<int>(kPanelVectors);
+      const float* const scale = scales + static_cast<size_t>(v / kOf) * t.scales_panel;
+      const Vec factor = load(scale + static_cast<size_t>(v % kOf) * kLanes) * t.unit;
+      float* const totals = t.totals + static_cast<size_t>(v) * kLanes;
+      const auto put = [&](int i, Vec sum) __attribute__((always_inline)) {
+        float* const total = totals + static_cast<size_t>(i) * t.totals_row;
+        store(total, load(total) + rounded(sum * factor));
+      };
+      if constexpr (!kOnes) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) put(i, to_floats(whole_sums<M>(sums.of[i], v)));
+      } else {
+        const VecInt weights = whole_sums<M>(sums.of[kRows], v);
+        if (t.quads <= kExact) {
+          const Vec above = to_floats(weights);
+#pragma GCC unroll 8
+          for (int i = 0; i < kRows; ++i)
+            put(i, to_floats(whole_sums<M>(sums.of[i], v)) - above * static_cast<float>(zeros[i]));
+        } else {
+#pragma GCC unroll 8
+          for (int i = 0; i < kRows; ++i)
+            put(i, to_floats(whole_sums<M>(sums.of[i], v) - weights * zeros[i]));
+        }
+      }
+    }
+    a += t.a_group;
+    w += t.quads * kPanel * kQuad;
+    scales += kPanel;
+  }
+}
+#else
+template <typename M, int kRows, int kPanels>
+__attribute__((noinline)) void add_groups(const ScaledTile& t) {
+  constexpr bool kOnes = sizeof(typename M::Number) == 1;
+  const auto* a = static_cast<const typename M::Number*>(t.a);
+  const int8_t* w = t.w;
+  for (size_t g = 0; g < t.groups; ++g, a += t.a_group, w += t.quads * kPanel * kQuad) {
+    int32_t sums[kRows * kPanel], weights[kPanel] = {};
+    for (size_t j = 0; j < kPanel; j += M::kColumns)
+      M::template column<kRows>(a, w + j * kQuad, t.quads, sums + j);
+    if (kOnes)
+      for (size_t q = 0; q < t.quads * kPanel * kQuad; ++q) weights[q / kQuad % kPanel] += w[q];
+    for (size_t i = 0; i < kRows; ++i) {
+      const int32_t zero = kOnes ? whole_zero(t.rows[i]) + t.shift : 0;
+      for (size_t v = 0; v < kPanel; v += kLanes) {
+        float* const total = t.totals + i * t.totals_row + v;
+        const VecInt whole = load(sums + i * kPanel + v) - load(weights + v) * zero;
+        const Vec factor = load(t.scales + g * kPanel + v) * t.unit;
+        store(total, load(total) + rounded(to_floats(whole) * factor));
+      }
+    }
+  }
+}
+#endif
+
+/// What the sums become: rows of `columns` numbers, from rows of `width`.
+void finish(const ScaledProduct& product, size_t column, size_t columns, const float* totals, size_t width) {
+  float low, high;
+  const Activation left = split_activation(product.activation, low, high);
+  for (size_t i = 0; i < product.m; ++i, totals += width) {
+    const size_t at = i * product.n + column;
+    for (size_t v = 0; v < columns; v += kLanes) {
+      const size_t n = columns - v < kLanes ? columns - v : kLanes;
+      Vec y = rounded(load(totals + v) * product.rows[i].scale);
+      if (product.bias != nullptr) y += load_partial(product.bias + column + v, n);
+      if (product.residual != nullptr) y += load_partial(product.residual + at + v, n);
+      store_partial(product.c + at + v, clamp(y, broadcast(low), broadcast(high)), n);
+    }
+  }
+  activate(left, product.c + column, static_cast<ptrdiff_t>(product.n), product.m, columns);
+}
+
 // Rows that are brought into another form at a time.
 constexpr size_t kRowsAtOnce = 64;
+
+/// What a worker has for its part of a scaled product, and where it stands in its scratch memory.
+template <typename M>
+struct ScaledScratch {
+  static constexpr int kRows = M::kMostRows < 4 ? M::kMostRows : 4, kPanels = M::kMostPanels;
+  size_t quads, groups, chunk, padded, unpacked, totals, bytes;
+
+  explicit ScaledScratch(const ScaledProduct& product) {
+    const size_t unit = product.nibbles ? 2 * kQuad : kQuad;
+    const size_t whole = (product.k + unit - 1) / unit * unit;  // inputs of the packed weight
+    groups = product.groups;
+    quads = groups == 1 ? whole / kQuad : whole / groups / kQuad;
+    chunk = !product.nibbles || quads == 0 ? groups : (kUnpacked + quads * kQuad - 1) / (quads * kQuad);
+    chunk = chunk < groups ? chunk : groups;
+#if TORCHETTE_BY_COLUMNS
+    padded = groups * padded_row<M>(quads * kQuad);
+#else
+    padded = groups * quads * kQuad;
+#endif
+    const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
+    totals = (rows * padded * sizeof(typename M::Number) + 63) / 64 * 64;
+    unpacked = totals + rows * kPanels * kPanel * sizeof(float);
+    bytes = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanel * kQuad : 0);
+  }
+};
+
+template <typename M>
+void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, uint8_t* scratch) {
+  typedef typename M::Number Number;
+  const ScaledScratch<M> parts(product);
+  const size_t of_panel = parts.groups * parts.quads * kPanel * kQuad >> product.nibbles;
+  const bool flip = flips<M>(true);
+  ScaledTile t = {};
+  t.quads = parts.quads;
+  t.scales_panel = parts.groups * kPanel;
+  const int32_t mask = mask_of(flip);
+  t.shift = shift_of<M>(flip);
+  t.unit = product.nibbles ? 1.0f / kNibbleUnit<M> : 1.0f;
+  const auto zero = [&](size_t i) { return whole_zero(product.rows[i]) + t.shift; };
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(product.a);
+  ptrdiff_t a_row = static_cast<ptrdiff_t>(product.k);
+#if TORCHETTE_BY_COLUMNS
+  auto* const rows = reinterpret_cast<Number*>(scratch);
+  const size_t of_group = parts.quads * kQuad;
+  t.a_row = padded_row<M>(of_group);
+  t.a_group = product.m * t.a_row;
+  for (size_t g = 0; g < parts.groups; ++g)
+    arrange<M, false>(bytes + g * of_group, a_row, product.m, parts.groups == 1 ? product.k : of_group,
+                      t.a_row, parts.kRows, mask, zero, rows + g * t.a_group);
+#else
+  const Number* const rows =
+      machine_rows<M>(bytes, a_row, product.m, product.k, parts.padded, mask, zero, scratch);
+  t.a_row = static_cast<size_t>(a_row);
+  t.a_group = parts.quads * kQuad;
+#endif
+  auto* const totals = reinterpret_cast<float*>(scratch + parts.totals);
+  auto* const unpacked = reinterpret_cast<int8_t*>(scratch + parts.unpacked);
+  for (size_t p = first, panels; p < last; p += panels) {
+    // few rows read the weights as they stand in memory
+    panels = product.m > 2 && last - p >= parts.kPanels ? parts.kPanels : 1;
+    const size_t width = panels * kPanel, column = p * kPanel;
+    memset(totals, 0, product.m * width * sizeof(float));
+    t.totals_row = width;
+    for (size_t g = 0; g < parts.groups; g += t.groups) {
+      t.groups = parts.groups - g < parts.chunk ? parts.groups - g : parts.chunk;
+      const uint8_t* const from =
+          product.w + p * of_panel + (g * parts.quads * kPanel * kQuad >> product.nibbles);
+      t.w = reinterpret_cast<const int8_t*>(from);
+      t.w_panel = of_panel;
+      if (product.nibbles) {
+        t.w = unpacked;
+        t.w_panel = t.groups * parts.quads * kPanel * kQuad;
+        for (size_t i = 0; i < panels; ++i)
+          unpack<kNibbleUnit<M>>(from + i * of_panel, t.groups * parts.quads / 2, unpacked + i * t.w_panel);
+      }
+      t.scales = product.scales + (p * parts.groups + g) * kPanel;
+      for (size_t i = 0; i < product.m;) {
+        t.a = rows + g * t.a_group + i * t.a_row;
+        t.totals = totals + i * width;
+        t.rows = product.rows + i;
+        const bool many = product.m - i >= parts.kRows;
+        if (many && parts.kPanels > 1 && panels > 1) {
+          add_groups<M, parts.kRows, parts.kPanels>(t);
+        } else {
+          ScaledTile one = t;
+          for (size_t each = 0; each < panels; ++each) {
+            many ? add_groups<M, parts.kRows, 1>(one) : add_groups<M, 1, 1>(one);
+            one.w += t.w_panel;
+            one.scales += t.scales_panel;
+            one.totals += kPanel;
+          }
+        }
+        i += many ? parts.kRows : 1;
+      }
+    }
+    finish(product, column, product.n - column < width ? product.n - column : width, totals, width);
+  }
+}
+
+/// Calls body(first row, rows, first panel, last, worker's scratch) for parts of a product, on the context's
+/// threads.
+template <typename Body>
+Error for_parts(Context& context, const char* op, size_t m, size_t n, size_t k, size_t each,
+                const Body& body) {
+  const size_t panels = panels_of(n), rows = m < kRowsAtOnce ? m : kRowsAtOnce;
+  const size_t blocks = (m + kRowsAtOnce - 1) / kRowsAtOnce, work = k + 1;
+  auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
+  TORCHETTE_CHECK(scratch != nullptr || each == 0, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d rows of %d", op, static_cast<int>(rows), static_cast<int>(k));
+  const auto block = [&](size_t b, size_t begin, size_t end, size_t worker) {
+    const size_t at = b * kRowsAtOnce, left = m - at;
+    body(at, left < kRowsAtOnce ? left : kRowsAtOnce, begin, end, scratch + worker * each);
+  };
+  if (blocks >= 2 * context.workers() || blocks >= panels) {
+    context.parallel_for(blocks, least_items(rows * n * work), [&](size_t begin, size_t end, size_t worker) {
+      for (size_t b = begin; b < end; ++b) block(b, 0, panels, worker);
+    });
+    return Error::Ok;
+  }
+  context.parallel_for(panels, least_items(m * kPanel * work), [&](size_t begin, size_t end, size_t worker) {
+    for (size_t b = 0; b < blocks; ++b) block(b, begin, end, worker);
+  });
+  return Error::Ok;
+}
+
+template <typename M>
+Error scale_sums(Context& context, const char* op, const ScaledProduct& product) {
+  return for_parts(context, op, product.m, product.n, product.k, ScaledScratch<M>(product).bytes,
+                   [&](size_t at, size_t count, size_t first, size_t last, uint8_t* scratch) {
+                     ScaledProduct part = product;
+                     part.m = count;
+                     part.a += at * product.k;
+                     part.rows += at;
+                     part.c += at * product.n;
+                     if (part.residual != nullptr) part.residual += at * product.n;
+                     multiply_scaled<M>(part, first, last, scratch);
+                   });
+}
 
 }  // namespace
 
@@ -736,33 +1204,21 @@ void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void
 }
 
 Error integer_gemm(Context& context, const char* op, const IntegerProduct& product) {
-  const size_t panels = panels_of(product.n), rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
-  const size_t blocks = (product.m + kRowsAtOnce - 1) / kRowsAtOnce, work = product.k + 1;
-  const size_t each = integer_scratch(rows, product.k);
-  auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
-  TORCHETTE_CHECK(scratch != nullptr || each == 0, MemoryAllocationFailed,
-                  "%s: no scratch memory for %d rows of %d", op, static_cast<int>(rows),
-                  static_cast<int>(product.k));
-  if (blocks >= 2 * context.workers() || blocks >= panels) {
-    context.parallel_for(blocks, least_items(rows * product.n * work),
-                         [&](size_t begin, size_t end, size_t worker) {
-                           for (size_t b = begin; b < end; ++b) {
-                             const size_t at = b * kRowsAtOnce, left = product.m - at;
-                             integer_gemm(product.rows(at, left < kRowsAtOnce ? left : kRowsAtOnce), 0,
-                                          panels, scratch + worker * each);
-                           }
-                         });
-    return Error::Ok;
-  }
-  context.parallel_for(panels, least_items(product.m * kPanel * work),
-                       [&](size_t begin, size_t end, size_t worker) {
-                         for (size_t b = 0; b < blocks; ++b) {
-                           const size_t at = b * kRowsAtOnce, left = product.m - at;
-                           integer_gemm(product.rows(at, left < kRowsAtOnce ? left : kRowsAtOnce), begin, end,
-                                        scratch + worker * each);
-                         }
-                       });
-  return Error::Ok;
+  const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
+  return for_parts(context, op, product.m, product.n, product.k, integer_scratch(rows, product.k),
+                   [&](size_t at, size_t count, size_t first, size_t last, uint8_t* scratch) {
+                     integer_gemm(product.rows(at, count), first, last, scratch);
+                   });
+}
+
+Error scaled_gemm(Context& context, const char* op, const ScaledProduct& product) {
+#if TORCHETTE_MAY_HAVE_DOTS
+  if (uses<has_dots>()) return scale_sums<Dots>(context, op, product);
+#endif
+#if defined(__AVX2__)
+  if (product.nibbles) return scale_sums<Nibbles>(context, op, product);
+#endif
+  return scale_sums<Machine>(context, op, product);
 }
 
 }  // namespace TORCHETTE_ISA

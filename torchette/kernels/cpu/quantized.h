@@ -56,6 +56,31 @@ inline Error read_terms(const char* op, const Tensor& terms, size_t groups, size
   return Error::Ok;
 }
 
+/// A weight that is stored in 8 or 4 bits, of `outputs` outputs of `depth` inputs, and the scales of its
+/// groups of inputs: pack.py.
+inline Error check_stored(const char* op, const Tensor& weight, const Tensor& scales, size_t depth,
+                          int64_t outputs, size_t& groups) {
+  const bool of_bytes = weight.scalar_type() == ScalarType::Char;
+  const size_t numbers = of_bytes ? kQuad : 2 * kQuad, panels = panels_of(static_cast<size_t>(outputs));
+  TORCHETTE_CHECK(outputs >= 0 && outputs <= INT32_MAX &&
+                      (of_bytes || weight.scalar_type() == ScalarType::Byte) && is_contiguous(weight) &&
+                      weight.dim() == 4 && static_cast<size_t>(weight.size(0)) == panels &&
+                      static_cast<size_t>(weight.size(1)) == (depth + numbers - 1) / numbers &&
+                      weight.size(2) == ptrdiff_t{kPanel} && weight.size(3) == ptrdiff_t{kQuad},
+                  InvalidArgument, "%s: a weight of type %d with %d elements for %d outputs of %d inputs", op,
+                  static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()),
+                  static_cast<int>(outputs), static_cast<int>(depth));
+  TORCHETTE_TRY(check_floats(op, scales, "scales"));
+  groups = scales.dim() == 3 ? static_cast<size_t>(scales.size(1)) : 0;
+  TORCHETTE_CHECK(groups > 0 && static_cast<size_t>(scales.size(0)) == panels &&
+                      scales.size(2) == ptrdiff_t{kPanel} && depth % groups == 0 &&
+                      (groups == 1 || depth / groups % numbers == 0),
+                  InvalidArgument, "%s: scales of %d dimensions with %d elements for %d outputs of %d inputs",
+                  op, static_cast<int>(scales.dim()), static_cast<int>(scales.numel()),
+                  static_cast<int>(outputs), static_cast<int>(depth));
+  return Error::Ok;
+}
+
 inline Error check_input_zero(const char* op, const Tensor& input, int64_t zero) {
   TORCHETTE_CHECK(in_range(input.scalar_type(), zero, zero), InvalidArgument,
                   "%s: input_zero %lld is not of type %d", op, static_cast<long long>(zero),

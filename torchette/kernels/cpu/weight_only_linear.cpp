@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::weight_only_linear: torchette/backends/cpu/operators/weight_only_linear.py. Some panels of whole
 // numbers become floats at a time, which stay in the cache while the rows pass by.
-#include "torchette/kernels/cpu/integer_gemm.h"
-#include "torchette/kernels/cpu/operands.h"
 #include "torchette/kernels/cpu/packed_gemm.h"
+#include "torchette/kernels/cpu/quantized.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -12,9 +11,14 @@ namespace {
 // Floats of the panels that are made at a time, and the most panels: as many as a tile of one row takes.
 constexpr size_t kUnpacked = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 12;
 constexpr size_t kMostPanels = 4;
-// What a lane of the packed weight has: so many numbers of kBits, the first in its lowest bits.
+// What a lane of the packed weight has: so many numbers of kBits. Number t, from the lowest bits on, is of
+// input input_of(t): bytes have the inputs in their order, and of 4 bits a quad in their lower halves.
 template <int kBits>
 constexpr size_t kOfLane = 32 / kBits;
+template <int kBits>
+constexpr size_t input_of(size_t t) {
+  return kBits == 4 ? t % 2 * kQuad + t / 2 : t;
+}
 
 struct Weight {
   const uint8_t* data;  // panels [depth / kOfLane][kPanel] of 32 bits
@@ -38,9 +42,9 @@ void unpack(const Weight& weight, size_t panel, float* to) {
       const Vec factor = load(scale + v);
 #pragma GCC unroll 8
       for (size_t t = 0; t < kNumbers; ++t) {
-        if (t >= left) break;
+        if (input_of<kBits>(t) >= left) continue;
         const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-        store(to + (first + t) * kPanel + v, __builtin_convertvector(whole, Vec) * factor);
+        store(to + (first + input_of<kBits>(t)) * kPanel + v, __builtin_convertvector(whole, Vec) * factor);
       }
     }
   }
@@ -70,16 +74,18 @@ void multiply_row(const Weight& weight, size_t panel, const float* x, const floa
         from += kPanel * sizeof(int32_t);
         const float* const at = x + word * kNumbers;
         if (weight.depth - word * kNumbers < kNumbers) {  // the last inputs, of weights that end in zeros
-          for (size_t t = 0; t < weight.depth - word * kNumbers; ++t) {
+          for (size_t t = 0; t < kNumbers; ++t) {
+            if (input_of<kBits>(t) >= weight.depth - word * kNumbers) continue;
             const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-            sums[0] = fma(__builtin_convertvector(whole, Vec), broadcast(at[t]), sums[0]);
+            sums[0] = fma(__builtin_convertvector(whole, Vec), broadcast(at[input_of<kBits>(t)]), sums[0]);
           }
           continue;
         }
 #pragma GCC unroll 8
         for (size_t t = 0; t < kNumbers; ++t) {
           const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-          sums[t % 4] = fma(__builtin_convertvector(whole, Vec), broadcast(at[t]), sums[t % 4]);
+          sums[t % 4] =
+              fma(__builtin_convertvector(whole, Vec), broadcast(at[input_of<kBits>(t)]), sums[t % 4]);
         }
       }
       total = fma((sums[0] + sums[1]) + (sums[2] + sums[3]), load(scale), total);
@@ -98,27 +104,13 @@ static Error weight_only_linear_out(Context& context, const Tensor& input, const
                                     Tensor& out) {
   constexpr const char* kName = "weight_only_linear";
   TORCHETTE_TRY(check_floats(kName, input, "input"));
-  TORCHETTE_TRY(check_floats(kName, scales, "scales"));
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
                   "%s: input has %d dimensions", kName, static_cast<int>(input.dim()));
   const auto depth = static_cast<size_t>(input.size(input.dim() - 1));
   const bool of_bytes = weight.scalar_type() == ScalarType::Char;
-  const size_t numbers = of_bytes ? kOfLane<8> : kOfLane<4>, panels = panels_of(static_cast<size_t>(outputs));
-  TORCHETTE_CHECK(outputs >= 0 && outputs <= INT32_MAX &&
-                      (of_bytes || weight.scalar_type() == ScalarType::Byte) && is_contiguous(weight) &&
-                      weight.dim() == 4 && static_cast<size_t>(weight.size(0)) == panels &&
-                      static_cast<size_t>(weight.size(1)) == (depth + numbers - 1) / numbers &&
-                      weight.size(2) == ptrdiff_t{kPanel} && weight.size(3) == ptrdiff_t{sizeof(int32_t)},
-                  InvalidArgument, "%s: a weight of type %d with %d elements for %d outputs of %d inputs",
-                  kName, static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()),
-                  static_cast<int>(outputs), static_cast<int>(depth));
-  const size_t groups = scales.dim() == 3 ? static_cast<size_t>(scales.size(1)) : 0;
-  TORCHETTE_CHECK(groups > 0 && static_cast<size_t>(scales.size(0)) == panels &&
-                      scales.size(2) == ptrdiff_t{kPanel} && depth % groups == 0 &&
-                      (groups == 1 || depth / groups % numbers == 0),
-                  InvalidArgument, "%s: scales of %d dimensions with %d elements for %d outputs of %d inputs",
-                  kName, static_cast<int>(scales.dim()), static_cast<int>(scales.numel()),
-                  static_cast<int>(outputs), static_cast<int>(depth));
+  const size_t panels = panels_of(static_cast<size_t>(outputs));
+  size_t groups;
+  TORCHETTE_TRY(check_stored(kName, weight, scales, depth, outputs, groups));
   SizesType sizes[kMaxDim];
   for (ptrdiff_t d = 0; d < input.dim(); ++d) sizes[d] = static_cast<SizesType>(input.size(d));
   sizes[input.dim() - 1] = static_cast<SizesType>(outputs);

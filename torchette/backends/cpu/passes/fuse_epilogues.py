@@ -15,10 +15,10 @@ from torchette.exir.graph import call, calls, note, replace, same_shape
 aten = torch.ops.aten
 cpu = torch.ops.cpu
 
-# Operators with the arguments `residual` and `activation`, and where the first stands; the second is the last.
-_RESIDUAL = 3
+# Operators with the arguments `residual` and `activation`, which is the last.
 _OPERATORS = (
     cpu.linear.default,
+    cpu.dynamic_linear.default,
     cpu.convolution.default,
     cpu.planar_convolution.default,
     cpu.depthwise.default,
@@ -52,7 +52,8 @@ def _add_residual(program: ExportedProgram, node: Node) -> Node:
     value, own = other.meta["val"], node.meta["val"]
     if value.dtype != own.dtype or not same_shape(value.shape, own.shape):
         return node
-    args = (*node.args[:_RESIDUAL], other, *node.args[_RESIDUAL + 1 :])
+    place = [argument.name for argument in node.target._schema.arguments].index("residual")  # type: ignore[union-attr]
+    args = (*node.args[:place], other, *node.args[place + 1 :])
     return _move(program, node, addition, args)
 
 

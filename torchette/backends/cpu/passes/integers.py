@@ -35,7 +35,7 @@ _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 _DEQUANTIZE_CHANNELS = "quantized_decomposed.dequantize_per_channel.default"
 
 # Sums of more products may not fit into 32 bits: 255 * 128 each.
-_MOST_INPUTS = (2**31 - 1) // (255 * 128)
+MOST_INPUTS = (2**31 - 1) // (255 * 128)
 _MOST_TAPS = 512  # of a depthwise filter: C++ in kernels/cpu/quantized_convolution.cpp
 _MOST_AVERAGED = 1 << 16  # elements under a window: C++ in kernels/cpu/image_pool.cpp
 
@@ -284,11 +284,11 @@ class _Placer:
         whole, scales = given
         outputs, inputs = whole.shape
         values = self.bias(bias, outputs)
-        if (bias is not None and values is None) or whole.dim() != 2 or inputs > _MOST_INPUTS:
+        if (bias is not None and values is None) or whole.dim() != 2 or inputs > MOST_INPUTS:
             reject(
                 node,
                 "its bias is no stored vector"
-                if inputs <= _MOST_INPUTS
+                if inputs <= MOST_INPUTS
                 else "its sums need more than 32 bits",
             )
             return None
@@ -309,7 +309,7 @@ class _Placer:
         outputs, channels, *kernel = whole.shape
         values, depth = self.bias(bias, outputs), channels * math.prod(kernel)
         image_val = found.node.meta["val"]
-        if (bias is not None and values is None) or depth > _MOST_INPUTS or image_val.dim() != whole.dim():
+        if (bias is not None and values is None) or depth > MOST_INPUTS or image_val.dim() != whole.dim():
             reject(
                 node,
                 "its bias is no stored vector, its image has no batch, or its sums need more than 32 bits",

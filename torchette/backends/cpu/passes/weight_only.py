@@ -33,24 +33,33 @@ class Scaled(NamedTuple):
     zeros: torch.Tensor | None = None
 
 
+class Packed(NamedTuple):
+    """The same as the engine's operators take it."""
+
+    whole: Node
+    scales: Node
+    outputs: int
+    group: int  # inputs
+
+
 def place_weight_only(program: ExportedProgram) -> ExportedProgram:
     """Products with a matrix of stored integers, and tables of them, keep the integers."""
     weights, stored = Weights(program), dict(constants(program))
-    packed: dict[Node, tuple[Node, Node, int] | None] = {}
+    packed: dict[Node, Packed | None] = {}
     count = 0
     for node in calls(program, aten.linear.default, aten.mm.default, aten.addmm.default):
         x, weight, bias = operands(node)
         if node.kwargs or not isinstance(weight, Node) or weight in stored or not isinstance(x, Node):
             continue
         if weight not in packed:
-            packed[weight] = _packed(weights, stored, node, weight)
+            packed[weight] = packed_weight(weights, stored, node, weight)
         found = packed[weight]
         if found is None or x.meta["val"].dtype != torch.float32:
             continue
-        if bias is not None and (weights.get(bias) is None or weights.get(bias).shape != (found[2],)):  # type: ignore[union-attr]
+        if bias is not None and (weights.get(bias) is None or weights.get(bias).shape != (found.outputs,)):  # type: ignore[union-attr]
             reject(node, weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
             continue
-        args = (x, found[0], found[1], bias, found[2])
+        args = (x, found.whole, found.scales, bias, found.outputs)
         placed = call(node, torch.ops.cpu.weight_only_linear.default, args, val=node.meta["val"], like=node)
         replace(program, node, placed)
         count += 1
@@ -104,25 +113,32 @@ def _packed_table(weights: Weights, found: Scaled | None, table: Node) -> tuple[
     )
 
 
-def _packed(
+def packed_weight(
     weights: Weights, stored: dict[Node, torch.Tensor], node: Node, weight: Node
-) -> tuple[Node, Node, int] | None:
-    """The packed whole numbers, their scales and how many outputs there are."""
+) -> Packed | None:
+    """The matrix of a product, if it is computed from stored whole numbers."""
     found = _scaled(stored, weight, node.target is not aten.linear.default)
     if found is None or found.zeros is not None:
         return None
-    whole, scales, _ = found
+    packed = pack(weights, weight, found)
+    if packed is None:
+        reject(node, f"its weight has groups of inputs that are no multiple of {QUAD}")
+    return packed
+
+
+def pack(weights: Weights, like: Node, matrix: Scaled) -> Packed | None:
+    """Stores a matrix; None if its groups are no whole quads."""
+    whole, scales, _ = matrix
     outputs, inputs = whole.shape
     size = inputs // scales.shape[1]
     nibbles = whole.min() >= -8 and whole.max() <= 7 and (scales.shape[1] == 1 or size % OCTET == 0)
     if not nibbles and scales.shape[1] > 1 and size % QUAD != 0:
-        reject(node, f"its weight has groups of {size} inputs, no multiple of {QUAD}")
         return None
-    pack = pack_nibbles if nibbles else pack_quads
-    return (
-        weights.add(f"{weight.name}_whole", pack(whole), weight),
-        weights.add(f"{weight.name}_scales", pack_linear(scales), weight),
+    return Packed(
+        weights.add(f"{like.name}_whole", (pack_nibbles if nibbles else pack_quads)(whole), like),
+        weights.add(f"{like.name}_scales", pack_linear(scales), like),
         outputs,
+        size,
     )
 
 
