@@ -9,9 +9,8 @@ namespace {
 
 using Type = fb::XNNDatatype;
 
-constexpr size_t kPanel = 16;                              // as in torchette/kernels/cpu/panels.h
-constexpr size_t kBytes = 256;                             // that there are
-constexpr uint64_t kMostInputs = INT32_MAX / (255 * 128);  // of a sum of products that has 32 bits
+constexpr size_t kPanel = 16;   // as in torchette/kernels/cpu/panels.h
+constexpr size_t kBytes = 256;  // that there are
 
 /// As the library has it: what is inverted stays finite, and so do numbers of 8 bits times it.
 bool is_scale(float scale) { return scale >= 1.17549435e-38f && scale <= 3.4e36f; }
@@ -151,6 +150,12 @@ bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const
 Error Builder::floats(Slot** slot) {
   Slot* const from = *slot;
   if (from == nullptr || from->is_float()) return Error::Ok;
+  if (from->source != nullptr) {
+    *slot = from->rounded;
+    if (*slot != nullptr) return Error::Ok;
+    *slot = from->rounded = temporary(sizes_of(from));
+    return call(nullptr, {value_of(from->source), int64_t{from->how.zero}, value_of(*slot)}, round_rows);
+  }
   if (!from->is_constant) {
     *slot = temporary(sizes_of(from));
     return call("cpu::dequantize.out",
@@ -169,6 +174,23 @@ Error Builder::floats(Slot** slot) {
     to[i] =
         static_cast<float>(whole_at(*from, i) - from->how.zero) * scale_at(*from, channel, other / of_group);
   }
+  return Error::Ok;
+}
+
+Error Builder::quantize_rows(const char* kernel, Slot* slot, Slot** quantized, Slot** row_scales) {
+  constexpr double kSteps = 255.0, kLeastScale = 1e-37;  // of a row of zeros
+  if (slot->quantized == nullptr) {
+    uint32_t sizes[kMostDims];
+    for (size_t d = 0; d < slot->impl.dim; ++d) sizes[d] = size(slot, d);
+    sizes[slot->impl.dim - 1] = 2;
+    slot->quantized = temporary(sizes_of(slot), ScalarType::Char);
+    slot->row_scales = temporary({sizes, slot->impl.dim});
+    TORCHETTE_TRY(
+        call(kernel, {value_of(slot->source), int64_t{INT8_MIN}, int64_t{INT8_MAX}, kSteps, kLeastScale,
+                      false, false, value_of(slot->quantized), value_of(slot->row_scales)}));
+  }
+  *quantized = slot->quantized;
+  *row_scales = slot->row_scales;
   return Error::Ok;
 }
 
@@ -244,6 +266,7 @@ Slot* Builder::packed_integers(const Slot* weights, size_t groups, size_t output
                                const size_t (&steps)[3], size_t unit, Span<const uint32_t> sizes, float* sums,
                                size_t line) {
   const bool in_halves = unit == 8;
+  const size_t bytes = in_halves ? unit / 2 : unit;
   Slot* const slot = stored(sizes, in_halves ? ScalarType::Byte : ScalarType::Char);
   if (slot == nullptr) return nullptr;
   auto* to = static_cast<uint8_t*>(slot->impl.data);
@@ -256,12 +279,13 @@ Slot* Builder::packed_integers(const Slot* weights, size_t groups, size_t output
             const int32_t whole = row < outputs && i < inputs ? whole_at(*weights, from + i * steps[2]) : 0;
             if (sums != nullptr) sums[group * line + row] += static_cast<float>(whole);
             if (!in_halves)
-              *to++ = static_cast<uint8_t>(whole);
-            else if (t % 2 == 0)
-              *to = whole & 15;
+              to[t] = static_cast<uint8_t>(whole);
+            else if (t < bytes)
+              to[t] = whole & 15;
             else
-              *to++ |= static_cast<uint8_t>(static_cast<uint32_t>(whole) << 4);
+              to[t - bytes] |= static_cast<uint8_t>(static_cast<uint32_t>(whole) << 4);
           }
+          to += bytes;
         }
   return slot;
 }

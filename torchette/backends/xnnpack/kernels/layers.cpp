@@ -285,7 +285,9 @@ Error Builder::fully_connected(const Definition& d) {
                  int64_t{out->how.zero}, low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
   }
   const bool of_whole = weights_are_whole(*filter, static_cast<uint32_t>(transposed));
-  TORCHETTE_TRY(floats(&in));
+  const bool has_rows = of_whole && in->source != nullptr && in->how.zero == 1 && inputs <= kMostInputs;
+  Slot* row_scales = nullptr;
+  TORCHETTE_TRY(has_rows ? quantize_rows(d.integers[3], in, &in, &row_scales) : floats(&in));
   TORCHETTE_TRY(floats(&bias));
   TORCHETTE_TRY(result(&out));
   TORCHETTE_TRY(vector(bias, outputs, &bias));
@@ -303,9 +305,17 @@ Error Builder::fully_connected(const Definition& d) {
       static_cast<float*>(scales->impl.data)[i] =
           output < outputs ? scale_at(*filter, output, i / kPanel % groups) : 0.0f;
     }
-    TORCHETTE_TRY(call(d.integers[1], {value_of(in), value_of(weights), value_of(scales), value_of(bias),
-                                       int64_t{outputs}, value_of(out)}));
-    return finish(d, out);
+    Definition rest = d;
+    if (has_rows) {
+      const Value activation = text(activation_of(d, &rest));
+      TORCHETTE_TRY(
+          call(d.integers[2], {value_of(in), value_of(row_scales), value_of(weights), value_of(scales),
+                               value_of(bias), Value(), int64_t{outputs}, activation, value_of(out)}));
+    } else {
+      TORCHETTE_TRY(call(d.integers[1], {value_of(in), value_of(weights), value_of(scales), value_of(bias),
+                                         int64_t{outputs}, value_of(out)}));
+    }
+    return finish(rest, out);
   }
   TORCHETTE_TRY(floats(&filter));
   if (!filter->is_constant) {

@@ -12,7 +12,7 @@ namespace xnnpack {
 /// What the whole numbers q of a value stand for: (q - zero) scale. Constants may have a scale for each index
 /// of a dimension, weights of 4 bits also one for each group of so many numbers along the other.
 struct Quantization {
-  fb::XNNDatatype type;  // fp32 for floats; also qdint8, rows of floats that whole numbers stand for
+  fb::XNNDatatype type;  // fp32 for floats
   float scale;
   int32_t zero;
   const void* scales;  // float32, of groups bfloat16; null where there is one
@@ -32,12 +32,16 @@ struct Slot {
   uint32_t first, last;   // the nodes that use it: numbers from 1, 0 for none
   uint32_t argument;      // its place among the delegate's, or kNothing
   Quantization how;
+  Slot* source;      // of qdint8: floats that become whole numbers where a node reads them, in one of
+  Slot* quantized;   // these ways,
+  Slot* row_scales;  // with the scale and zero of each row,
+  Slot* rounded;     // or as floats again; null until then
   bool is_constant, is_result, is_ready, is_present;
   bool in_blob;          // a constant whose bytes stand in the delegate's own
   FreeableBuffer bytes;  // of a constant that is named data
   FreeableBuffer scale_bytes;
 
-  bool is_float() const { return impl.type == ScalarType::Float; }
+  bool is_float() const { return impl.type == ScalarType::Float && source == nullptr; }
   /// Whether kernels take it: numbers of 8 bits with one scale.
   bool is_bytes() const {
     return how.type == fb::XNNDatatype::xnn_datatype_qint8 ||
@@ -142,6 +146,8 @@ class Builder {
   Error tabulated(Slot** in, Slot** out);
   /// The same where numbers only change places: whole ones stay so if they stand for the same on both sides.
   Error moved(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out);
+  /// The whole numbers of a value of qdint8, and their scales: once for all nodes that read it.
+  Error quantize_rows(const char* kernel, Slot* slot, Slot** quantized, Slot** row_scales);
   /// Makes whole numbers of a node's floats, if they are to be that.
   Error round();
 
@@ -253,6 +259,8 @@ float scale_at(const Slot& slot, size_t channel, size_t group);
 /// `outputs_dim` of the weights: what the engine's integer kernels compute.
 bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
                     uint32_t outputs_dim, uint64_t inputs);
+/// The most inputs of such a sum.
+constexpr uint64_t kMostInputs = INT32_MAX / (255 * 128);
 
 extern const DimOrderType kNatural[kMostDims];
 
