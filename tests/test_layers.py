@@ -170,6 +170,8 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.quantization",
     ),
     "torchette.quantization.table": ("torchette.devtools", "torchette.notebook"),
+    "torchette.quantization.knapsack": (),
+    "torchette.quantization.measurements": ("torchette.errors",),
     # What compiles and runs whole models to choose between them; the rest of the folder is below the compiler's door.
     "torchette.quantization.one_call": (
         "torchette.capture",
@@ -178,8 +180,11 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.errors",
         "torchette.progress",
         "torchette.quantization",
+        "torchette.quantization.knapsack",
+        "torchette.quantization.measurements",
         "torchette.quantization.recipes",
         "torchette.quantization.table",
+        "torchette.runtime",
     ),
     "torchette": (
         "torchette.compat",

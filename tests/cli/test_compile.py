@@ -116,7 +116,8 @@ def test_layers_stay_in_float32_where_integers_lose_more(folder: Path, capsys: C
     pytest.importorskip("torchao")
     np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))
     given = ["compile", "model.py:Net", "--calibration", "day.npz"]
-    assert main([*given, "--quantize", "int8", "--max-drop", "0.5%"]) == 0
+    assert main([*given, "--quantize", "int8", "--max-drop", "0.5%", "--resume", "measured.jsonl"]) == 0
+    assert (folder / "measured.jsonl").read_text().count("point") >= 2
     output = capsys.readouterr().out
     assert "int8: layers" in output and "chosen" in output
     assert main([*given, "--quantize", "int8-weight-only", "--json"]) == 0

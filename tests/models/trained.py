@@ -224,15 +224,18 @@ def _hybrid(trained: Trained) -> dict[str, Any]:
     return _static(trained) | {"quantizer": _quantizer().set_module_name(trained.last, None)}
 
 
-def _by_torchao(name: str) -> Callable[[Trained], dict[str, Any]]:
-    """A recipe of `torchette.quantize` that needs no graph, on all linear layers that it fits."""
+def _by_recipe(name: str) -> Callable[[Trained], dict[str, Any]]:
+    """A recipe of `torchette.quantize`, on all layers that it fits."""
 
     def prepared(trained: Trained) -> dict[str, Any]:
         from torchette.quantization import recipes
 
-        recipe = recipes.recipe_named(name)
-        layers = recipes.layers_of(recipe, trained.module, None)
-        return {"module": recipes.apply(recipe, trained.module, None, layers, layers, ())}
+        recipe, module = recipes.recipe_named(name), trained.module
+        observed = [(call, {}) for call in trained.observed]
+        program = torch.export.export(module, trained.held_back[0]) if recipe.in_graph else None
+        wide = recipes.wide_results(recipe, program, observed)
+        layers = dict.fromkeys(recipes.layers_of(recipe, module, program), recipe.bits)
+        return {"module": recipes.apply(recipe, module, program, layers, layers, observed, wide)}
 
     return prepared
 
@@ -258,8 +261,9 @@ RECIPES: dict[str, Callable[[Trained], dict[str, Any]]] = {
     "float32": lambda trained: {},
     "static int8": _static,
     "dynamic int8": _dynamic,
-    "8da4w": _by_torchao("8da4w"),
-    "weight-only int8": _by_torchao("int8-weight-only"),
+    "recipe int8": _by_recipe("int8"),
+    "8da4w": _by_recipe("8da4w"),
+    "weight-only int8": _by_recipe("int8-weight-only"),
     "hybrid": _hybrid,
     "QAT": _trained_in_integers,
 }

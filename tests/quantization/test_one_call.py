@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import copy
 import html
+import itertools
+import json
+import math
+import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +19,7 @@ from torch import nn
 
 import torchette
 from torchette.errors import InputError, InputTypeError, QuantizationError, TrainModeError
-from torchette.quantization import RECIPES, one_call
+from torchette.quantization import RECIPES, knapsack, one_call, recipes
 from torchette.quantization.table import Layer, Point, QuantizationTable
 
 pytest.importorskip("torchao")
@@ -39,9 +44,9 @@ class _Net(nn.Module):
 class _Uneven(nn.Module):
     """Between `first` and `last` one number in 64 is huge and does not count: one scale for all loses the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         self.first, self.last = nn.Linear(64, 64), nn.Linear(64, CLASSES)
         self.even = nn.Linear(64, CLASSES)
         with torch.no_grad():
@@ -252,6 +257,38 @@ def test_mistakes_are_named(change: dict[str, Any], kind: type[Exception], messa
     assert kind is TrainModeError or kind is InputTypeError or caught.value.hints  # type: ignore[attr-defined]
 
 
+class _Massive(nn.Module):
+    """One of 200 results of `narrow` is huge, and a norm behind the sum makes the others count again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.widen, self.narrow = nn.Linear(64, 200), nn.Linear(200, 256), nn.Linear(256, 200)
+        self.norm, self.last = nn.LayerNorm(200), nn.Linear(200, CLASSES)
+        with torch.no_grad():
+            self.narrow.weight[5] *= 2000
+            self.norm.weight[5] = 0
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(self.norm(x + self.narrow(self.widen(x).relu())))
+
+
+def test_results_with_few_huge_numbers_stay_in_floats() -> None:
+    model, rows = _Massive().eval(), _rows()
+    _, table = torchette.quantize(model, rows, "int8")
+    assert set(table.wide) == {"narrow", "add"} and table.wide["narrow"] < 1
+    assert "narrow (0." in str(table) and "stay in floats" in str(table)
+    assert table.chosen is not None and table.chosen.sqnr > 20
+    program = one_call.capture(model, (rows[0],), {}, None, "forward")
+    recipe = recipes.recipe_named("int8")
+    layers = dict.fromkeys(recipes.layers_of(recipe, model, program), 8)
+    plain = recipes.apply(recipe, model, program, layers, layers, [((row,), {}) for row in rows])
+    expected, rounded = (torch.cat([it(row) for row in rows]) for it in (model, plain))
+    lost = (expected - rounded).square().sum() / expected.square().sum()
+    assert -10 * lost.log10() < table.chosen.sqnr - 6, "all of it in integers loses more"
+
+
 # ---- the choice, on figures that are given ----
 
 MS, DROPS = (10.0, 6.0, 4.0, 5.0, 9.0), (0.0, 0.1, 0.2, 0.3, 0.4)  # by how many layers have integers
@@ -263,9 +300,9 @@ class _Given:
     def __init__(self) -> None:
         self.points: dict[int, Point] = {}
 
-    def point(self, names: list[str], count: int) -> Point:
+    def point(self, count: int) -> Point:
         score, mb = 1 - DROPS[count], 1.0 - count / 5
-        self.points[count] = Point(tuple(names[:count]), 90.0 - count, MS[count], mb, score, DROPS[count])
+        self.points[count] = Point(tuple("abcd"[:count]), 90.0 - count, MS[count], mb, score, DROPS[count])
         return self.points[count]
 
 
@@ -287,26 +324,157 @@ class _Given:
 )
 def test_how_many_layers_get_integers(limits: dict[str, Any], count: int | None) -> None:
     given = one_call._Limits.of(**({"max_drop": None, "ms": None, "mb": None} | limits))
-    order = one_call._Order(["a", "b", "c", "d"], gaining=2)
-    assert one_call._search(_Given(), order, given) == count  # type: ignore[arg-type]
+    assert one_call._search(_Given(), 4, 2, given) == count  # type: ignore[arg-type]
 
 
-def test_what_gains_most_for_its_noise_comes_first() -> None:
+def test_choices_save_most_for_their_noise() -> None:
     layers = [
-        Layer("slow", "Linear", 32, 60.0, 1.0, 2.0, 100, 90),
-        Layer("loud", "Linear", 32, 20.0, 9.0, 8.0, 900, 500),
-        Layer("quiet", "Linear", 32, 50.0, 9.0, 8.0, 900, 500),
-        Layer("", "add", 32, 40.0),
+        Layer("slow", "Linear", 8, 60.0, 1.0, 2.0, 100, 90),
+        Layer("loud", "Linear", 8, 20.0, 9.0, 8.0, 900, 500),
+        Layer("quiet", "Linear", 8, 50.0, 9.0, 8.0, 900, 500),
+        Layer("", "add", 8, 40.0),
     ]
-    assert one_call._order(layers, by_time=True) == (["quiet", "", "loud", "slow"], 3)
-    assert one_call._order(layers, by_time=False) == (["quiet", "slow", "", "loud"], 4)
+    quiet, both = {"quiet": 8}, {"loud": 8, "quiet": 8, "": 8}
+    assert one_call._choices(layers, by_time=True) == (
+        [{}, quiet, both, dict.fromkeys(["slow", "loud", "quiet", ""], 8)],
+        2,
+    )
+    found, gaining = one_call._choices(layers, by_time=False)
+    assert found[1:3] == [{"slow": 8}, quiet] and gaining == len(found) - 1
+    assert set(found[-1]) == {"slow", "loud", "quiet", ""}
+
+
+def test_layers_have_the_bits_that_save_most_for_their_noise() -> None:
+    layers = [
+        Layer(
+            name,
+            "Linear",
+            4,
+            loss,
+            None,
+            None,
+            900,
+            200,
+            Layer(name, "Linear", 8, loss + 20, None, None, 900, 300),
+        )
+        for name, loss in (("deaf", 60.0), ("keen", 10.0))
+    ]
+    found, _ = one_call._choices(layers, by_time=False)
+    assert {"deaf": 4, "keen": 8} in found and {"deaf": 8, "keen": 4} not in found
+    assert found[0] == {} and found[-1] == {"deaf": 4, "keen": 4}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_other_choice_saves_as_much_for_less(seed: int) -> None:
+    draw = random.Random(seed)
+    options = [
+        [
+            (float(draw.randint(-1, 40)), draw.choice((0.5, 1.0, 2.0)) * draw.random())
+            for _ in range(draw.choice((1, 2)))
+        ]
+        for _ in range(7)
+    ]
+
+    def of(choice: tuple[int, ...]) -> tuple[float, float]:
+        taken = [options[item][number] for item, number in enumerate(choice) if number >= 0]
+        return sum(saving for saving, _ in taken), sum(cost for _, cost in taken)
+
+    every = [of(choice) for choice in itertools.product(*(range(-1, len(each)) for each in options))]
+    found = [of(choice) for choice in knapsack.solutions(options)]
+    assert found == sorted(found) and found[-1][0] == max(saving for saving, _ in every)
+    for saving, cost in found:  # the savings of seven items are rounded by half a step of 2,000 each
+        others = [other for more, other in every if more >= saving + 1]
+        assert cost <= min(others, default=math.inf) + 1e-12
+    assert len(knapsack.solutions(options, most=4)) <= 4
+    assert knapsack.solutions([[(0.0, 1.0)], [(-3.0, 0.0)]]) == []
+
+
+# ---- what a file keeps ----
+
+
+def _measured_lines(path: Path) -> list[str]:
+    """The names of the whole lines but the first."""
+    lines = path.read_text().splitlines()[1:]
+    return [json.loads(line)["name"] for line in lines if line.endswith("}")]
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, path = _Uneven().eval(), tmp_path / "measured.jsonl"
+    given: dict[str, Any] = {"metric": _close(model), "max_drop": 0.1, "resume": path}
+    measure, calls = one_call._Work._measured, 0
+
+    def interrupted(self: Any, chosen: Any) -> Point:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return measure(self, chosen)
+
+    monkeypatch.setattr(one_call._Work, "_measured", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        torchette.quantize(model, _rows(), "int8", **given)
+    before = _measured_lines(path)
+    assert (
+        sum(name.startswith("layer") for name in before) == 4
+        and sum(name.startswith("point") for name in before) == 2
+    )
+    with path.open("a") as file:  # a line that was cut off
+        file.write('{"name": "point of')
+    _, table = torchette.quantize(model, _rows(), "int8", **given)
+    after = _measured_lines(path)
+    assert after[: len(before)] == before and len(set(after)) == len(after), "nothing is measured twice"
+    assert table.chosen is not None and (table.chosen.drop or 0.0) <= 0.1
+    count = calls
+    _, again = torchette.quantize(model, _rows(), "int8", **given)
+    assert calls == count and again == table
+    with pytest.raises(InputError, match="something else: weights differ"):
+        torchette.quantize(_Uneven(1).eval(), _rows(), "int8", **given)
+    with pytest.raises(InputError, match="recipe, inputs differ"):
+        torchette.quantize(model, _rows(3), "int8-weight-only", resume=path)
+    with pytest.raises(InputError, match="something else"):
+        torchette.quantize(model, _rows(), "int8", resume=__file__)
+
+
+class _Functions(nn.Module):
+    """Layers that are no modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.last = nn.Parameter(torch.randn(96, 64)), nn.Linear(96, 64)
+        self.attend = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x):
+        x = self.attend(x, x, x, need_weights=False)[0]
+        return self.last(nn.functional.linear(x, self.weight).relu())
+
+
+def test_layers_that_are_functions_are_timed() -> None:
+    rows = [row.view(1, 1, 64) for row in _rows(4)]
+    _, table = torchette.quantize(_Functions().eval(), rows, "int8")
+    layers = {layer.name: layer for layer in table.layers}
+    assert {"attend", "last"} <= set(layers)
+    for name in ("attend", "last"):
+        layer = layers[name]
+        assert layer.float_us and layer.integer_us and 0 < layer.integer_bytes < layer.float_bytes
+    assert layers["attend"].float_bytes > 4 * 4 * 64 * 64  # all of its products
+
+
+def test_four_bits_and_eight() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    rows = _rows()
+    plain = torchette.compile(model, (rows[0],)).nbytes / 1e6
+    quantized, table = torchette.quantize(model, rows, "int4-weight-only", max_mb=0.3 * plain)
+    assert table.chosen.megabytes <= 0.3 * plain
+    assert {8} < {layer.bits for layer in table.layers} | {4} and "in 8 bits" in str(table)
+    assert torchette.compile(quantized, (rows[0],)).nbytes / 1e6 == table.chosen.megabytes
 
 
 def test_the_table_says_what_is_not_better() -> None:
     slow = Layer("head", "Linear", 8, 31.4, 5.0, 9.0, 4000, 2000)
     quick = Layer("body", "Conv2d", 8, 40.2, 9.0, 5.0, 8000, 3000)
     plain = Point((), float("inf"), 2.0, 0.012)
-    worse = Point(("body",), 30.0, 3.0, 0.011)
+    worse = Point(("body",), 30.0, 3.0, 0.011, bits=(4,))
     whole = Point(("body", "head"), 31.0, 2.5, 0.005, chosen=True)
     table = QuantizationTable("int8", (quick, slow), (plain, worse, whole))
     assert table.pareto == (plain, whole) and table.chosen is whole
@@ -316,7 +484,7 @@ def test_the_table_says_what_is_not_better() -> None:
     page = html.unescape(table._repr_html_())
     for text in ("2 of 2", "31.4", "not better", "head (9 µs"):
         assert text in str(table) and text in page
-    bits = [layer.bits for layer in table.choosing(worse, 4).layers]
+    bits = [layer.bits for layer in table.choosing(worse).layers]
     assert bits == [4, 32]
     points = table.to_dict()["points"]
     assert [point["sqnr"] for point in points] == [None, 30.0, 31.0]

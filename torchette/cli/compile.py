@@ -98,6 +98,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "is the share of calibration inputs with float32's class, where the first output has 2 or more, else 1 - noise / signal",
     )
     parser.add_argument(
+        "--resume",
+        metavar="FILE",
+        help="keep what --max-drop measures in this file, and go on with what it has",
+    )
+    parser.add_argument(
         "--io",
         choices=("int8", "uint8"),
         help="take and return floats as whole numbers; goes with --quantize int8",
@@ -351,6 +356,7 @@ def _quantized(options: argparse.Namespace, model: Any, example: tuple) -> tuple
         _calibration(options.calibration) or [example],
         options.quantize,
         max_drop=options.max_drop,
+        resume=options.resume,
         dynamic_shapes=_dynamic_shapes(options.dynamic, model, example),
         backend=options.backend or "auto",
     )

@@ -8,12 +8,15 @@ from __future__ import annotations
 import copy
 import gc
 import math
+import os
+import platform
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +28,11 @@ from torchette.capture import capture
 from torchette.devtools.inspector.comparison import signal_to_noise
 from torchette.errors import DelegationWarning, InputError, InputTypeError, QuantizationError
 from torchette.progress import Progress
-from torchette.quantization import recipes
+from torchette.quantization import knapsack, recipes
+from torchette.quantization.measurements import Measurements
 from torchette.quantization.recipes import BETWEEN, Call
 from torchette.quantization.table import Layer, Point, QuantizationTable
+from torchette.runtime import kernel_level
 
 _ROUNDS = 9  # of measured turns; the median counts
 _TURN_SECONDS = 0.003  # a turn repeats what is quicker
@@ -48,17 +53,20 @@ def quantize(
     *,
     dynamic_shapes: Any = None,
     backend: Any = "auto",
+    resume: str | os.PathLike[str] | None = None,
 ) -> tuple[nn.Module, QuantizationTable]:
     """Quantize a model for `torchette.compile`.
 
     Without a limit, all layers that the recipe fits get integers. With one, each layer gets them or stays in float32:
 
     1. Each layer is quantized alone. The signal-to-noise ratio of the network's output, the worst one of several, on the
-       first 32 inputs, says what it costs. The layer is also compiled alone, in floats and in integers, and both are timed in turns.
-    2. Layers are put in order of noise for each byte that is saved, or for each microsecond where `max_ms` is given. The
-       choices are the beginnings of this list.
-    3. Choices are compiled as a whole and measured, about as many as the logarithm of their number. With `max_drop` the
-       longest one that keeps all limits is taken, so a drop that is allowed is used; without it the shortest one.
+       first 32 inputs, says what it costs. The layer is also compiled alone, in floats and in integers, and both are timed in
+       turns. Where the recipe has 4 bits, 8 bits are measured as well.
+    2. A knapsack gives, for up to 64 amounts of bytes, or of microseconds where `max_ms` is given, the bits of each layer (32,
+       8, or 4) with the least sum of noise that save as much.
+    3. Of these choices, some are compiled as a whole and measured, about as many as the logarithm of their number. With
+       `max_drop` the one that saves most and keeps all limits is taken, so a drop that is allowed is used; without it the
+       one that saves least.
 
     Args:
         model: in eval mode; it stays as it is.
@@ -78,13 +86,16 @@ def quantize(
         max_ms: milliseconds of a call with the first calibration input, on this machine.
         max_mb: of the compiled file, in 10^6 bytes.
         dynamic_shapes, backend: as for `torchette.compile`, to which you give the same.
+        resume: a file that what is measured is kept in, as it is measured. A run that was interrupted goes on with it, and one
+            with other limits measures only what is new. The metric must be the same.
 
     Returns:
         The quantized model, and the table with all that was measured. Where float32 keeps `max_ms` and `max_mb`, and there
         is no `max_drop`, the model is the given one.
 
     Raises:
-        InputError: unknown recipe, no calibration, a metric that gives no number, a limit that is none.
+        InputError: unknown recipe, no calibration, a metric that gives no number, a limit that is none; a file to resume with
+            that is of another model, recipe, backend, machine or other inputs.
         QuantizationError: code "nothing-to-quantize": the recipe fits no layer. Code "budget-not-met": no choice keeps the
             limits; the text has the nearest one.
         MissingPackageError: torchao is not installed.
@@ -111,20 +122,27 @@ def quantize(
                 ],
                 code="nothing-to-quantize",
             )
-        work = _Work(model, calls, chosen_recipe, program, layers, dynamic_shapes, backend, progress)
+        of = {"recipe": recipe, "backend": _text(backend), **_facts(model, calls)}
+        kept = Measurements(resume, of)
+        work = _Work(model, calls, chosen_recipe, program, layers, dynamic_shapes, backend, progress, kept)
         if metric is None and limits.drop is not None:
             metric = work.agreement
         work.metric = metric
-        measured = [work.layer(name) for name in layers]
-        order = _order(measured, by_time=limits.ms is not None)
-        chosen = _search(work, order, limits)
-        points = tuple(work.points[count] for count in sorted(work.points))
-    table = QuantizationTable(recipe, tuple(measured), points)
+        measured = [work.layer(name, several=not limits.are_none) for name in layers]
+        work.choices, gaining = _choices(measured, by_time=limits.ms is not None)
+        chosen = _search(work, len(work.choices) - 1, gaining, limits)
+        points = tuple(work.points[number] for number in sorted(work.points))
+    table = QuantizationTable(
+        recipe,
+        tuple(replace(layer, bits=32) for layer in measured),
+        points,
+        {**work.wide.layers, **work.wide.sums},
+    )
     if chosen is None:
         raise _not_met(table, limits)
     point = work.points[chosen]
-    made = work.quantized(point.layers) if point.layers else model
-    return made, table.choosing(point, chosen_recipe.bits)
+    made = work.quantized(work.choices[chosen]) if point.layers else model
+    return made, table.choosing(point)
 
 
 # ---- limits ----
@@ -229,27 +247,27 @@ def _kept(point: Point, limits: _Limits) -> str:
 # ---- the choice ----
 
 
-class _Order(NamedTuple):
-    """Layers in the order in which they get integers, and how many of the first ones gain by it."""
+def _choices(layers: Sequence[Layer], by_time: bool) -> tuple[list[dict[str, int]], int]:
+    """Bits by layer: nothing; the knapsack's choices, each with the least noise for what it saves; all layers. Also the number
+    of the last one that takes only layers which gain.
 
-    names: list[str]
-    gaining: int
-
-
-def _order(layers: Sequence[Layer], by_time: bool) -> _Order:
-    """Those that gain most for their noise first, then those that gain nothing; what is between layers comes before the
-    first one that is noisier."""
-
-    def key(layer: Layer) -> tuple[bool, float]:
-        gain = _gain(layer, by_time)
-        return gain <= 0, _noise(layer) / gain if gain > 0 else _noise(layer)
-
-    ordered = sorted((layer for layer in layers if layer.name != BETWEEN), key=key)
-    for between in (layer for layer in layers if layer.name == BETWEEN):
-        noisier = (i for i, layer in enumerate(ordered) if _noise(layer) > _noise(between))
-        ordered.insert(next(noisier, len(ordered)), between)
-    gaining = (i + 1 for i, layer in enumerate(ordered) if _gain(layer, by_time) > 0)
-    return _Order([layer.name for layer in ordered], max(gaining, default=len(ordered)))
+    What is between layers has nothing of its own to save: it goes with the first layer that is noisier.
+    """
+    alone = [layer for layer in layers if layer.name != BETWEEN]
+    options = [[(_gain(level, by_time), _noise(level)) for level in layer.levels] for layer in alone]
+    found: list[dict[str, int]] = [{}]
+    for picks in knapsack.solutions(options):
+        levels = [layer.levels[pick] for layer, pick in zip(alone, picks, strict=True) if pick >= 0]
+        loudest = max(map(_noise, levels), default=0.0)
+        between = [layer for layer in layers if layer.name == BETWEEN and levels and _noise(layer) < loudest]
+        choice = {level.name: level.bits for level in (*levels, *between)}
+        if choice not in found:
+            found.append(choice)
+    gaining = len(found) - 1
+    everything = {layer.name: layer.bits for layer in layers}
+    if found[-1] != everything:
+        found.append(everything)
+    return found, gaining or len(found) - 1
 
 
 def _gain(layer: Layer, by_time: bool) -> float:
@@ -263,31 +281,31 @@ def _noise(layer: Layer) -> float:
     return math.inf if math.isnan(layer.sqnr) else 10 ** (-layer.sqnr / 10)
 
 
-def _search(work: _Work, order: _Order, limits: _Limits) -> int | None:
-    """How many of the first layers get integers; None where no number of them keeps the limits."""
+def _search(work: _Work, last: int, gaining: int, limits: _Limits) -> int | None:
+    """Which of the choices 0 to `last`, of which each saves more than the one before up to `gaining`, is taken; None where
+    none keeps the limits."""
 
-    def keeps(count: int, only: _Limits = limits) -> bool:
-        return only.keeps(work.point(order.names, count), plain)
+    def keeps(number: int, only: _Limits = limits) -> bool:
+        return only.keeps(work.point(number), plain)
 
-    plain = work.point(order.names, 0).score
-    last = len(order.names)
-    work.point(order.names, last)
+    plain = work.point(0).score
+    work.point(last)
     if limits.are_none:
         return last
     if limits.drop is not None:
         of_drop = replace(limits, ms=None, mb=None)
         if limits.ms is not None:
-            work.point(order.names, order.gaining)
-        least, most = 0, last  # the longest beginning whose drop is allowed
+            work.point(gaining)
+        least, most = 0, last  # the last one whose drop is allowed
         while least < most:
             middle = (least + most + 1) // 2
             least, most = (middle, most) if keeps(middle, of_drop) else (least, middle - 1)
-        return max((count for count in work.points if count and keeps(count)), default=None)
-    least, most = 0, order.gaining if keeps(order.gaining) else last
-    while least < most:  # the shortest beginning that is fast and small enough
+        return max((number for number in work.points if number and keeps(number)), default=None)
+    least, most = 0, gaining if keeps(gaining) else last
+    while least < most:  # the first one that is fast and small enough
         middle = (least + most) // 2
         least, most = (least, middle) if keeps(middle) else (middle + 1, most)
-    return min((count for count in work.points if keeps(count)), default=None)
+    return min((number for number in work.points if keeps(number)), default=None)
 
 
 # ---- measuring ----
@@ -305,37 +323,64 @@ class _Work:
     dynamic_shapes: Any
     backend: Any
     progress: Progress
+    kept: Measurements
     metric: Metric | None = None
-    points: dict[int, Point] = field(default_factory=dict)  # by how many layers have integers
+    choices: list[dict[str, int]] = field(default_factory=list)  # bits by layer
+    points: dict[int, Point] = field(default_factory=dict)  # by the number of a choice
 
     def __post_init__(self) -> None:
         self._alone: dict[Any, tuple[float, float, int, int]] = {}
         eager = copy.deepcopy(self.model)  # a call may change buffers
-        self._inputs = self._inputs_of_layers(eager)
+        self._inputs = {name: [pair] for name, pair in self._inputs_of_layers(eager).items()}
+        self.wide = recipes.wide_results(self.recipe, self.program, self.calls[:_LOOKED_AT])
+        functions = [name for name in self.layers if name not in self._inputs and name != BETWEEN]
+        if self.recipe.in_graph and functions:
+            self._inputs |= recipes.calls_alone(self.recipe, self.program, functions, self.calls[0])
         self._expected = [_floats(eager(*args, **kwargs)) for args, kwargs in self.calls]
         self._plain: tuple[CompiledModel, Tensor | None] | None = None
-        self._float_ms = 0.0
 
-    def quantized(self, chosen: Iterable[str]) -> nn.Module:
-        """The model with these layers in integers."""
-        return recipes.apply(self.recipe, self.model, self.program, self.layers, set(chosen), self.calls)
+    def quantized(self, chosen: Mapping[str, int]) -> nn.Module:
+        """The model with these layers in integers of so many bits."""
+        return recipes.apply(
+            self.recipe, self.model, self.program, self.layers, chosen, self.calls, self.wide
+        )
 
-    def layer(self, name: str) -> Layer:
-        """What integers in this layer alone do."""
+    def layer(self, name: str, several: bool) -> Layer:
+        """What integers in this layer alone do; `several`: also with 8 bits, where the recipe has 4."""
+        levels = self.recipe.levels if several else self.recipe.levels[:1]
+        found = [self._layer(name, bits) for bits in levels]
+        return replace(found[0], eight=found[1] if len(found) > 1 else None)
+
+    def _layer(self, name: str, bits: int) -> Layer:
+        kept = self.kept.get(f"layer {name} {bits}")
+        if kept is not None:
+            return Layer(name, self.layers[name], bits, *kept)
         kind = self.layers[name]
         self.progress("quantize", f"layer {name or kind}")
-        sqnr = self._sqnr(self.quantized([name]))
-        part = _module(self.model, name)
-        if part is None or name not in self._inputs:
-            return Layer(name, kind, 32, sqnr)
-        return Layer(name, kind, 32, sqnr, *self._measured_alone(part, self._inputs[name]))
+        sqnr = self._sqnr(self.quantized({name: bits}))
+        parts = [self._measured_alone(part, x, bits) for part, x in self._inputs.get(name, ())]
+        numbers = (sqnr, *map(sum, zip(*parts, strict=True)))
+        self.kept.put(f"layer {name} {bits}", numbers)
+        return Layer(name, kind, bits, *numbers)  # type: ignore[arg-type]
 
-    def point(self, order: Sequence[str], count: int) -> Point:
-        """The model with the first `count` layers in integers, compiled and measured once."""
-        if count not in self.points:
-            self.progress("quantize", f"compile with {count} of {len(order)} layers in integers")
-            self.points[count] = self._measured(tuple(order[:count]))
-        return self.points[count]
+    def point(self, number: int) -> Point:
+        """The model of a choice, compiled and measured once."""
+        if number not in self.points:
+            chosen = self.choices[number]
+            name = f"point {sorted(chosen.items())}"
+            kept = self.kept.get(name)
+            # What was measured without a metric has no score.
+            if kept is not None and (self.metric is None or kept["score"] is not None):
+                interval = kept["interval"] and tuple(kept["interval"])
+                layers = {"layers": tuple(kept["layers"]), "bits": tuple(kept["bits"])}
+                self.points[number] = Point(**{**kept, **layers, "interval": interval})
+            else:
+                self.progress(
+                    "quantize", f"compile with {len(chosen)} of {len(self.layers)} layers in integers"
+                )
+                self.points[number] = self._measured(chosen)
+                self.kept.put(name, asdict(self.points[number]))
+        return self.points[number]
 
     def agreement(self, model: Callable[..., Any]) -> Tensor:
         """The metric that there is without one: for each row, or each input, how well it gives what float32 gives."""
@@ -349,19 +394,21 @@ class _Work:
                 found.append(1 - (given.double() - expected.double()).square().sum().reshape(1) / power)
         return torch.cat(found)
 
-    def _measured(self, chosen: tuple[str, ...]) -> Point:
+    def _measured(self, chosen: Mapping[str, int]) -> Point:
         args, kwargs = self.calls[0]
-        source = self.quantized(chosen) if chosen else self.model
-        model = self._compiled(source, args, kwargs, self.dynamic_shapes)
-        scores = None if self.metric is None else _scores(self.metric, model)
         if self._plain is None:
-            self._plain = model, scores
+            plain = self._compiled(self.model, args, kwargs, self.dynamic_shapes)
+            self._plain = plain, None if self.metric is None else _scores(self.metric, plain)
         plain, plain_scores = self._plain
+        model, scores = plain, plain_scores
+        if chosen:
+            model = self._compiled(self.quantized(chosen), args, kwargs, self.dynamic_shapes)
+            scores = None if self.metric is None else _scores(self.metric, model)
         seconds = _in_turns({"f": lambda: plain(*args, **kwargs), "i": lambda: model(*args, **kwargs)})
-        if not self._float_ms:
-            self._float_ms = 1e3 * seconds["f"]
-        ms = self._float_ms * (seconds["i"] / seconds["f"] if chosen else 1)
-        point = Point(chosen, self._sqnr(model), ms, model.nbytes / 1e6)
+        float_ms = self.points[0].milliseconds if 0 in self.points else 1e3 * seconds["f"]
+        ms = float_ms * (seconds["i"] / seconds["f"] if chosen else 1)
+        names = tuple(chosen)
+        point = Point(names, self._sqnr(model), ms, model.nbytes / 1e6, bits=tuple(chosen.values()))
         if scores is None or plain_scores is None:
             return point
         score, drop = scores.mean().item(), (plain_scores.mean() - scores.mean()).item()
@@ -384,8 +431,8 @@ class _Work:
                 ratios.append(math.inf if (left == right).all() else float(signal_to_noise(left, right)))
         return min(ratios)
 
-    def _inputs_of_layers(self, model: nn.Module) -> dict[str, Tensor]:
-        """What each layer is given when the model runs on the first input."""
+    def _inputs_of_layers(self, model: nn.Module) -> dict[str, tuple[nn.Module, Tensor]]:
+        """Each layer that is a module, and what it is given when the model runs on the first input."""
         found: dict[str, Tensor] = {}
 
         def keep(name: str) -> Callable[..., None]:
@@ -403,15 +450,18 @@ class _Work:
         model(*args, **kwargs)
         for hook in hooks:
             hook.remove()
-        return found
+        return {
+            name: (part, found[name]) for name, part in parts.items() if part is not None and name in found
+        }
 
-    def _measured_alone(self, part: nn.Module, x: Tensor) -> tuple[float, float, int, int]:
+    def _measured_alone(self, part: nn.Module, x: Tensor, bits: int) -> tuple[float, float, int, int]:
         """Microseconds and bytes of a layer's file, in floats and in integers."""
-        key = repr(part), tuple(x.shape), x.dtype
+        key = repr(part), tuple(x.shape), x.dtype, bits
         if key not in self._alone:
             program = capture(part, (x,), {}, None, "forward")
             layers = recipes.layers_of(self.recipe, part, program)
-            changed = recipes.apply(self.recipe, part, program, layers, set(layers), [((x,), {})])
+            all_of_it = dict.fromkeys(layers, bits)
+            changed = recipes.apply(self.recipe, part, program, layers, all_of_it, [((x,), {})])
             models = {kind: self._compiled(it, (x,)) for kind, it in (("f", part), ("i", changed))}
             methods = {kind: model.methods["forward"].load() for kind, model in models.items()}
             runs = {kind: (lambda method=method: method.execute([x])) for kind, method in methods.items()}
@@ -420,6 +470,33 @@ class _Work:
                 1e6 * seconds["f"], 1e6 * seconds["i"], models["f"].nbytes, models["i"].nbytes,
             )  # fmt: skip
         return self._alone[key]
+
+
+def _facts(model: nn.Module, calls: Sequence[Call]) -> dict[str, Any]:
+    """What measurements hold for: weights, inputs and machine, in short."""
+
+    def digest(tensors: Iterable[tuple[str, Any]]) -> str:
+        text = sha256()
+        for name, value in tensors:
+            if not isinstance(value, Tensor):  # a module's own state may be anything
+                continue
+            text.update(f"{name} {value.shape} {value.dtype}".encode())
+            text.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return text.hexdigest()
+
+    leaves = [leaf for leaf in pytree.tree_leaves(calls) if isinstance(leaf, Tensor)]
+    return {
+        "model": type(model).__name__,
+        "weights": digest(model.state_dict().items()),
+        "inputs": digest(("", leaf) for leaf in leaves),
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors, kernels for {kernel_level()}",
+    }
+
+
+def _text(backend: Any) -> str:
+    """A backend's name, or those of several."""
+    given = backend if isinstance(backend, (list, tuple)) else [backend]
+    return ", ".join(one if isinstance(one, str) else type(one).__name__ for one in given)
 
 
 def _module(model: nn.Module, name: str) -> nn.Module | None:

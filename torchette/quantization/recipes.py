@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -37,6 +38,7 @@ class Recipe:
         in_graph: whether PT2E does it.
         group: the number of a layer's inputs must be a multiple of it.
         tables: whether it takes tables of embeddings, too.
+        eight: where `bits` are 4, a configuration for layers that get 8.
     """
 
     bits: int
@@ -44,6 +46,12 @@ class Recipe:
     in_graph: bool = False
     group: int = 1
     tables: bool = False
+    eight: Callable[[], Any] | None = None
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The bits that a layer's weights may have, the fewest first."""
+        return (self.bits, 8) if self.eight else (self.bits,)
 
 
 def recipe_named(name: str) -> Recipe:
@@ -98,27 +106,195 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
     return found | ({BETWEEN: ", ".join(between)} if between else {})
 
 
+class _One(nn.Module):
+    """A call of a graph by itself, with all that it was given but its first argument."""
+
+    def __init__(self, target: Any, rest: tuple, kwargs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._target, self._kwargs, self._rest = target, dict(kwargs), list(rest)
+        for place, value in enumerate(rest):
+            if isinstance(value, torch.Tensor):
+                self.register_buffer(f"given{place}", value.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tensors = dict(self.named_buffers())
+        rest = [tensors.get(f"given{place}", value) for place, value in enumerate(self._rest)]
+        return self._target(x, *rest, **self._kwargs)
+
+    def extra_repr(self) -> str:
+        return str(
+            [self._target, *(tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in self._rest)]
+        )
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Keeps what calls of some names are given."""
+
+    def __init__(self, module: Any, names: Collection[str]) -> None:
+        super().__init__(module)
+        self._names = names
+        self.found: dict[str, tuple[Any, tuple, dict[str, Any]]] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        if n.name in self._names:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            self.found[n.name] = n.target, args, kwargs
+        return super().run_node(n)
+
+
+def calls_alone(
+    recipe: Recipe, program: ExportedProgram, names: Collection[str], given: Call
+) -> dict[str, list[tuple[nn.Module, torch.Tensor]]]:
+    """For layers of a recipe of PT2E that are functions: each call as a module, and what it is given when the model runs."""
+    layers, _ = _operators(recipe.make())
+    of = {
+        node.name: name
+        for node in calls(program)
+        if node.target in layers and (name := _module_name(node)) in names
+    }
+    if not of:
+        return {}
+    recorder = _Recorder(_to_run(program), of)
+    leaves = torch.utils._pytree.tree_leaves((given[0], dict(given[1])))
+    recorder.run(*leaves)
+    found: dict[str, list[tuple[nn.Module, torch.Tensor]]] = {}
+    for call, (target, (x, *rest), kwargs) in recorder.found.items():
+        found.setdefault(of[call], []).append((_One(target, tuple(rest), kwargs).eval(), x.detach().clone()))
+    return found
+
+
+def _to_run(program: ExportedProgram) -> Any:
+    """The program as a module, whose calls change no buffer of the model."""
+    module = program.module()
+    return copy.deepcopy(module) if program.graph_signature.buffers_to_mutate else module
+
+
+class Wide(NamedTuple):
+    """Results that 8 bits cannot hold, because some numbers are far larger than the typical ones; with how many steps a
+    typical number has."""
+
+    layers: dict[str, float]
+    sums: dict[str, float]  # by the name of the node, and layers that stand in no module
+
+
+NOTHING_WIDE = Wide({}, {})
+
+
+class _Ranges(torch.fx.Interpreter):
+    """Adds up, for the results of some calls, what tells whether they are wide."""
+
+    def __init__(self, module: Any, names: Collection[str]) -> None:
+        super().__init__(module)
+        self._names = names
+        self._found: dict[str, list[float]] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        result = super().run_node(n)
+        if (
+            n.name in self._names
+            and isinstance(result, torch.Tensor)
+            and result.is_floating_point()
+            and result.numel()
+        ):
+            sizes = result.detach().float().abs().flatten()
+            most = sizes.kthvalue(math.ceil(_TYPICAL * sizes.numel())).values
+            typical = sizes[sizes <= most].square().mean().item()
+            low, high, total, count = self._found.get(n.name, [0.0, 0.0, 0.0, 0.0])
+            low, high = min(low, result.min().item()), max(high, result.max().item())
+            self._found[n.name] = [low, high, total + typical, count + 1]
+        return result
+
+    def steps(self, name: str) -> float:
+        """The root mean square of the typical numbers of a result, in steps of 8 bits."""
+        low, high, total, count = self._found.get(name, [0.0, 0.0, 0.0, 1.0])
+        return math.sqrt(total / count) * 255 / (high - low) if high > low else math.inf
+
+
+def wide_results(recipe: Recipe, program: ExportedProgram | None, calibration: Sequence[Call]) -> Wide:
+    """The results of layers and sums whose typical numbers, all but the largest 1 %, are less than 2 steps of their scale, on
+    average. Rounding takes most of what they say, and a norm behind them makes it as large as the rest."""
+    if not recipe.in_graph or recipe.make().global_config.input_activation.is_dynamic:
+        return NOTHING_WIDE
+    assert program is not None
+    layers, others = _operators(recipe.make())
+    module = _to_run(program)
+    ends = {}
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target in layers | others:
+            end = node
+            while len(end.users) == 1 and (user := next(iter(end.users))).target in _CLAMPS:
+                end = user
+            ends[node] = end
+    ranges = _Ranges(module, {end.name for end in ends.values()})
+    for args, kwargs in calibration:
+        ranges.run(*torch.utils._pytree.tree_leaves((args, dict(kwargs))))
+    found, wide = Wide({}, {}), set()
+    for node, end in ends.items():
+        steps = ranges.steps(end.name)
+        if steps < _LEAST_STEPS:
+            wide.add(end)
+        elif node.target in layers or not wide.intersection(map(_behind_moves, node.all_input_nodes)):
+            continue
+        name = _module_name(node) if node.target in layers else ""
+        where, known_as = (found.layers, name) if name else (found.sums, node.name)
+        where[known_as] = min(steps, where.get(known_as, math.inf))
+    return found
+
+
+_TYPICAL, _LEAST_STEPS = 0.99, 2.0
+_CLAMPS = {
+    torch.ops.aten.relu.default, torch.ops.aten.relu_.default, torch.ops.aten.hardtanh.default,
+    torch.ops.aten.hardtanh_.default,
+}  # fmt: skip
+
+
+def _behind_moves(node: torch.fx.Node) -> torch.fx.Node:
+    """Where the numbers of a value come from, through what computes nothing in inference."""
+    while node.op == "call_function" and node.target in _KEEPING and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    return node
+
+
+_KEEPING = {
+    torch.ops.aten.dropout.default, torch.ops.aten.view.default, torch.ops.aten.reshape.default,
+    torch.ops.aten.transpose.int, torch.ops.aten.permute.default, torch.ops.aten.flatten.using_ints,
+    torch.ops.aten.contiguous.default,
+}  # fmt: skip
+
+
 def apply(
     recipe: Recipe,
     model: nn.Module,
     program: ExportedProgram | None,
     layers: Collection[str],
-    chosen: Collection[str],
+    chosen: Mapping[str, int],
     calibration: Sequence[Call],
+    wide: Wide = NOTHING_WIDE,
 ) -> nn.Module:
-    """The model with the chosen ones of its layers, which `layers_of` gave, on integers. The given one stays as it is."""
+    """The model with the chosen ones of its layers, which `layers_of` gave, on integers: name -> bits, among `recipe.levels`.
+    The given one stays as it is. Of layers with wide results, linear ones give floats and others stay as they are; so do
+    sums."""
     if not recipe.in_graph:
         from torchao.quantization import quantize_
 
         changed = copy.deepcopy(model)
-        quantize_(changed, recipe.make(), lambda part, name: name in chosen)
+        for bits in recipe.levels:
+            make = recipe.make if bits == recipe.bits or recipe.eight is None else recipe.eight
+            names = {name for name, wanted in chosen.items() if wanted == bits}
+            quantize_(changed, make(), lambda part, name, names=names: name in names)
         return changed
     assert program is not None
     quantizer = recipe.make()
     config = quantizer.global_config
     # the innermost module that is named counts
     for name in sorted(filter(None, layers), key=lambda name: -name.count(".")):
-        quantizer.set_module_name(name, config if name in chosen else None)
+        setting = config if name in chosen else None
+        if setting is not None and name in wide.layers:
+            is_linear = isinstance(_part(model, name), nn.Linear)  # its weights stay integers beside floats
+            setting = replace(config, output_activation=None) if is_linear else None
+        quantizer.set_module_name(name, setting)
+    if wide.sums:
+        quantizer.set_filter_function(lambda node: node.name not in wide.sums)
     if BETWEEN not in chosen:
         layer_operators, others = _operators(quantizer)
         for operator in layer_operators | others:
@@ -158,17 +334,21 @@ def _weights(bits: int) -> Any:
     )
 
 
-def _four_bits() -> Any:
+def _dynamic(bits: int) -> Any:
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig
-    from torchao.quantization.granularity import PerGroup
+    from torchao.quantization.granularity import PerAxis, PerGroup
 
-    return Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(_GROUP))
+    return (
+        Int8DynamicActivationIntxWeightConfig(torch.int8, PerAxis(0))
+        if bits == 8
+        else Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(_GROUP))
+    )
 
 
 _RECIPES = {
     "int8": Recipe(8, lambda: quantizer_of("int8"), in_graph=True),
     "int8-dynamic": Recipe(8, lambda: quantizer_of("int8-dynamic"), in_graph=True),
-    "8da4w": Recipe(4, _four_bits, group=_GROUP),
+    "8da4w": Recipe(4, lambda: _dynamic(4), group=_GROUP, eight=lambda: _dynamic(8)),
     "int8-weight-only": Recipe(8, lambda: _weights(8), tables=True),
-    "int4-weight-only": Recipe(4, lambda: _weights(4), group=_GROUP, tables=True),
+    "int4-weight-only": Recipe(4, lambda: _weights(4), group=_GROUP, tables=True, eight=lambda: _weights(8)),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torchette import notebook
@@ -26,6 +26,7 @@ class Layer:
         sqnr: decibels of the network's output when only this layer has integers; infinite where nothing differs.
         float_us, integer_us: microseconds of the layer alone, compiled for this machine; None where that was not measured.
         float_bytes, integer_bytes: of a file with this layer alone; None as above.
+        eight: the same with 8 bits, where the recipe has 4 and there are limits to keep.
     """
 
     name: str
@@ -36,6 +37,12 @@ class Layer:
     integer_us: float | None = None
     float_bytes: int | None = None
     integer_bytes: int | None = None
+    eight: Layer | None = None
+
+    @property
+    def levels(self) -> tuple[Layer, ...]:
+        """What was measured of it, the fewest bits first."""
+        return (self,) if self.eight is None else (self, self.eight)
 
     @property
     def title(self) -> str:
@@ -62,6 +69,7 @@ class Point:
         drop: how much less that is than float32's.
         interval: of the drop, 95 %; None where the metric gives no score for each example.
         chosen: whether this is the model that was returned.
+        bits: of the weights of each of `layers`.
     """
 
     layers: tuple[str, ...]
@@ -72,6 +80,7 @@ class Point:
     drop: float | None = None
     interval: tuple[float, float] | None = None
     chosen: bool = False
+    bits: tuple[int, ...] = ()
 
     @property
     def costs(self) -> tuple[float, float, float]:
@@ -91,11 +100,14 @@ class QuantizationTable:
         recipe: its name.
         layers: in the order of the model.
         points: all models that were compiled and measured, from float32 to the recipe everywhere.
+        wide: layers and sums whose results stay in floats, because few numbers are far larger than the others; how many steps
+            of 8 bits a typical number of them would have.
     """
 
     recipe: str
     layers: tuple[Layer, ...]
     points: tuple[Point, ...]
+    wide: dict[str, float] = field(default_factory=dict)
 
     @property
     def pareto(self) -> tuple[Point, ...]:
@@ -114,16 +126,24 @@ class QuantizationTable:
         """The model that was returned; None in the table of an error."""
         return next((point for point in self.points if point.chosen), None)
 
-    def choosing(self, chosen: Point, bits: int) -> QuantizationTable:
+    def choosing(self, chosen: Point) -> QuantizationTable:
         """The same table, with the point that was chosen."""
-        layers = tuple(replace(it, bits=bits if it.name in chosen.layers else 32) for it in self.layers)
+        bits = dict(zip(chosen.layers, chosen.bits, strict=True))
+        layers = tuple(replace(it, bits=bits.get(it.name, 32)) for it in self.layers)
         points = tuple(replace(point, chosen=point is chosen) for point in self.points)
         return replace(self, layers=layers, points=points)
 
     @property
     def remarks(self) -> list[str]:
-        """Where integers are not faster on this machine, and which layers are why."""
+        """What stays in floats, and why; where integers are not faster on this machine, and which layers are why."""
         found = []
+        if self.wide:
+            text = ", ".join(f"{name} ({steps:.1f})" for name, steps in list(self.wide.items())[:_NAMED])
+            more = f", and {len(self.wide) - _NAMED} more" if len(self.wide) > _NAMED else ""
+            found.append(
+                "results that stay in floats, with convolutions that give them: a few numbers are so much larger than the rest "
+                f"that a typical one would have few steps of 8 bits (less than 2 here, or in what is added): {text}{more}"
+            )
         first, last = self.points[0], self.points[-1]
         slow = [layer for layer in self.layers if layer.is_slower]
         if last.milliseconds >= first.milliseconds and last.layers:
@@ -154,13 +174,14 @@ class QuantizationTable:
         rows: list[tuple] = [
             (
                 it.title,
-                it.kind,
-                it.bits,
+                it.kind if it is layer else "in 8 bits",
+                it.bits if it is layer else "",
                 f"{it.sqnr:.1f}",
                 *("-" if us is None else f"{us:.1f}" for us in (it.float_us, it.integer_us)),
                 *("-" if count is None else count for count in (it.float_bytes, it.integer_bytes)),
             )
-            for it in self.layers
+            for layer in self.layers
+            for it in layer.levels
         ]
         columns = ("layer", "kind", "bits", "SQNR dB", "µs float32", "µs integers", "bytes", "in integers")
         yield Table(f"{self.recipe}: layers", columns, rows)
