@@ -2,8 +2,8 @@
 // Convolutions of one and two dimensions.
 #include <algorithm>
 
-#include "torchette/backends/vulkan/shaders.h"
 #include "torchette/backends/vulkan/operators.h"
+#include "torchette/backends/vulkan/shaders.h"
 
 namespace torchette {
 namespace vulkan {
@@ -67,7 +67,8 @@ void convolve(Call& call, const Limits& limits) {
   int64_t whole[4] = {in.sizes[0], channels, size[0], size[1]};
   for (int d = 0; d < 4; ++d)
     if (!(d == 0 && has_no_images) && !(d == 2 && is_line)) sizes.items[sizes.count++] = whole[d];
-  const View out = call.result(0, sizes);
+  Epilogue then;
+  const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
   if (!call.ok()) return;
   View bias;
   const bool has_bias = call.has(2);
@@ -91,7 +92,7 @@ void convolve(Call& call, const Limits& limits) {
     View rows = bias;
     rows.rank = 2, rows.sizes[1] = 1, rows.strides[1] = 0;
     matmul(graph, reshaped(graph, weight, factors), reshaped(graph, in, pixels), has_bias ? &rows : nullptr,
-           reshaped(graph, out, results), 1, 1, limits);
+           reshaped(graph, out, results), 1, 1, limits, then);
     return;
   }
   in = contiguous(graph, in);
@@ -102,9 +103,11 @@ void convolve(Call& call, const Limits& limits) {
   push << count << in.sizes[1] << in.sizes[2] << in.sizes[3] << channels << size[0] << size[1]
        << weight.sizes[2] << weight.sizes[3];
   push << s[0] << s[1] << p[0] << p[1] << l[0] << l[1] << groups;
-  push << in.offset << weight.offset << (has_bias ? bias.offset : 0) << limits.low << limits.high;
+  push << in.offset << weight.offset << (has_bias ? bias.offset : 0) << limits.low << limits.high
+       << then.other.offset << then.p << then.q;
   graph.dispatch(variant(out.kind, convolution_shader, convolution_half_shader),
-                 {has_bias, is_transposed, block}, push, {&in, &weight, has_bias ? &bias : &weight, &out}, 8,
+                 {has_bias, is_transposed, block, then.has_other, then.operation, then.swapped}, push,
+                 {&in, &weight, has_bias ? &bias : &weight, &out, then.has_other ? &then.other : &in}, 8,
                  groups_for(count));
 }
 

@@ -77,6 +77,8 @@ Error Device::open() {
   VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &half};
   vk.GetPhysicalDeviceFeatures2(physical_, &features);
   has_half_ = half.storageBuffer16BitAccess == VK_TRUE;
+  VkPhysicalDeviceFeatures wanted{};  // a shader of a damaged program reads no memory of others
+  wanted.robustBufferAccess = features.features.robustBufferAccess;
   half = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
   half.storageBuffer16BitAccess = has_half_ ? VK_TRUE : VK_FALSE;
   const float priority = 1.0f;
@@ -87,6 +89,7 @@ Error Device::open() {
   VkDeviceCreateInfo device{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &half};
   device.queueCreateInfoCount = 1;
   device.pQueueCreateInfos = &queue;
+  device.pEnabledFeatures = &wanted;
   if (vk.CreateDevice(physical_, &device, nullptr, &device_) != VK_SUCCESS) return Error::NotFound;
 #define TORCHETTE_FIND(name)                                                                            \
   if ((vk.name = reinterpret_cast<PFN_vk##name>(vk.GetDeviceProcAddr(device_, "vk" #name))) == nullptr) \

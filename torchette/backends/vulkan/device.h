@@ -18,23 +18,26 @@ namespace torchette {
 namespace vulkan {
 
 // Every function of Vulkan's that is called, but for the two that find the others.
-#define TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(X)                                                       \
-  X(DestroyInstance)                                                                                 \
-  X(EnumeratePhysicalDevices) X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceFeatures2)          \
-      X(GetPhysicalDeviceQueueFamilyProperties) X(GetPhysicalDeviceMemoryProperties) X(CreateDevice) \
-          X(GetDeviceProcAddr)
-#define TORCHETTE_VULKAN_DEVICE_FUNCTIONS(X)                                                                 \
-  X(GetDeviceQueue)                                                                                          \
-  X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements) X(AllocateMemory) X(FreeMemory)            \
-      X(BindBufferMemory) X(MapMemory) X(CreateDescriptorSetLayout) X(CreatePipelineLayout)                  \
-          X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines) X(CreateDescriptorPool)     \
-              X(DestroyDescriptorPool) X(ResetDescriptorPool) X(AllocateDescriptorSets)                      \
-                  X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool)     \
-                      X(AllocateCommandBuffers) X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) \
-                          X(CmdBindDescriptorSets) X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier)  \
-                              X(CmdCopyBuffer) X(CreateFence) X(DestroyFence) X(ResetFences)                 \
-                                  X(WaitForFences) X(QueueSubmit) X(CreateQueryPool) X(DestroyQueryPool)     \
-                                      X(CmdResetQueryPool) X(CmdWriteTimestamp) X(GetQueryPoolResults)
+#define TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(X)                            \
+  X(DestroyInstance)                                                      \
+  X(EnumeratePhysicalDevices)                                             \
+  X(GetPhysicalDeviceProperties2)                                         \
+  X(GetPhysicalDeviceFeatures2) X(GetPhysicalDeviceQueueFamilyProperties) \
+      X(GetPhysicalDeviceMemoryProperties) X(CreateDevice) X(GetDeviceProcAddr)
+#define TORCHETTE_VULKAN_DEVICE_FUNCTIONS(X)                                                                \
+  X(GetDeviceQueue)                                                                                         \
+  X(CreateBuffer)                                                                                           \
+  X(DestroyBuffer)                                                                                          \
+  X(GetBufferMemoryRequirements) X(AllocateMemory) X(FreeMemory) X(BindBufferMemory) X(MapMemory)           \
+      X(CreateDescriptorSetLayout) X(CreatePipelineLayout) X(CreateShaderModule) X(DestroyShaderModule)     \
+          X(CreateComputePipelines) X(CreateDescriptorPool) X(DestroyDescriptorPool) X(ResetDescriptorPool) \
+              X(AllocateDescriptorSets) X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool)  \
+                  X(ResetCommandPool) X(AllocateCommandBuffers) X(BeginCommandBuffer) X(EndCommandBuffer)   \
+                      X(CmdBindPipeline) X(CmdBindDescriptorSets) X(CmdPushConstants) X(CmdDispatch)        \
+                          X(CmdPipelineBarrier) X(CmdCopyBuffer) X(CreateFence) X(DestroyFence)             \
+                              X(ResetFences) X(WaitForFences) X(QueueSubmit) X(CreateQueryPool)             \
+                                  X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp)             \
+                                      X(GetQueryPoolResults)
 
 struct Functions {
 #define TORCHETTE_DECLARE(name) PFN_vk##name name = nullptr;
@@ -44,7 +47,7 @@ struct Functions {
 };
 
 constexpr uint32_t kMostBindings = 6;   // of a shader
-constexpr uint32_t kMostConstants = 8;  // that specialize one
+constexpr uint32_t kMostConstants = 9;  // that specialize one
 constexpr uint32_t kPushBytes = 128;    // what every device has
 
 /// A shader as it was compiled.

@@ -364,8 +364,18 @@ Error Graph::read_calls() {
     for (const int32_t id : step.args)
       TORCHETTE_CHECK(id >= 0 && static_cast<size_t>(id) < values_.size(), DelegateInvalidCompatibility,
                       "call %zu of Vulkan's names value %d of %zu", i, id, values_.size());
+    for (size_t k = 0; k + 1 < step.args.size(); ++k) count_reader(step.args[k], static_cast<int>(i));
   }
+  for (const uint32_t id : payload_.outputs()) count_reader(static_cast<int32_t>(id), -1);
   return Error::Ok;
+}
+
+void Graph::count_reader(int32_t id, int step, int depth) {
+  Value& value = values_[static_cast<size_t>(id)];
+  ++value.readers;
+  value.reader = step;
+  if (value.type == Type::kList && depth == 0)
+    for (const int32_t item : value.list) count_reader(item, step, 1);
 }
 
 Error Graph::upload_constants() {
@@ -556,7 +566,11 @@ Error Graph::trace(bool record) {
       value.view = inputs_[i];
     }
   }
+  for (Step& step : steps_) step.is_done = false;
+  step_ = -1;
   for (const Step& step : steps_) {
+    ++step_;
+    if (step.is_done) continue;
     Call call(*this, step.name, step.args);
     step.run(call);
     if (!ok()) break;
@@ -831,6 +845,8 @@ bool Call::is_tensor(int i) const {
   return it != nullptr && it->type == Graph::Type::kTensor;
 }
 
+bool Call::is_there(int i) const { return is_tensor(i) && value(i)->view.storage >= 0; }
+
 bool Call::is_real(int i) const {
   const Graph::Value* it = value(i);
   return it != nullptr && it->type == Graph::Type::kDouble;
@@ -960,6 +976,27 @@ View Call::result(int i, const Numbers& sizes) {
 }
 
 View Call::result_like(int i, const View& like) { return result(i, sizes_of(like)); }
+
+View Call::result_with_epilogue(const Numbers& sizes, Beside beside, Epilogue* epilogue) {
+  const Graph::Value* own = result_value(0);
+  const int last = args_[args_.size() - 1];
+  if (graph.ok() && own != nullptr && own == &graph.values_[static_cast<size_t>(last)] && own->readers == 1 &&
+      own->reader >= 0 && own->type == Graph::Type::kTensor && is_float(own->kind)) {
+    Graph::Step& step = graph.steps_[static_cast<size_t>(own->reader)];
+    View view;
+    view.kind = own->kind;
+    view.rank = sizes.count;
+    memcpy(view.sizes, sizes.items, sizeof(view.sizes));
+    Call reader(graph, step.name, step.args);
+    Epilogue found;
+    if (own->reader > graph.step_ && !step.is_done && as_epilogue(reader, view, last, beside, &found)) {
+      step.is_done = true;
+      *epilogue = found;
+      return reader.result(0, sizes);
+    }
+  }
+  return result(0, sizes);
+}
 
 void Call::alias(int i, const View& view) {
   Graph::Value* it = result_value(i);

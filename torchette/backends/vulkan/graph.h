@@ -50,6 +50,19 @@ struct NamedOperator {
   Operator run;
 };
 
+/// What a shader's epilogue may read besides its results: nothing, a tensor that lies as they do, or one of
+/// any strides.
+enum class Beside { kNothing, kAlike, kStrided };
+
+/// A pointwise operator on a shader's results, which then needs no dispatch of its own.
+struct Epilogue {
+  uint32_t operation = 0;  // a row of pointwise.def, from 1
+  uint32_t p = 0, q = 0;   // its numbers, as floats
+  bool swapped = false;    // the result is its second operand
+  bool has_other = false;
+  View other;  // its other operand, broadcast to the sizes of the result
+};
+
 /// What a shader is told besides its buffers; 32 words.
 class Push {
  public:
@@ -141,12 +154,15 @@ class Graph {
     Span<const uint8_t> flags;
     Span<const int32_t> list;  // values
     Span<const char> text;
-    View view;  // of a tensor, once it is there
+    int readers = 0;  // steps that read it, and outputs
+    int reader = -1;  // one of them
+    View view;        // of a tensor, once it is there
   };
   struct Step {
     Operator run = nullptr;
     const char* name = "";
     Span<const int32_t> args;
+    bool is_done = false;  // by an epilogue of a step before
   };
   struct Range {
     const Buffer* buffer;
@@ -156,6 +172,7 @@ class Graph {
 
   Error read_values();
   Error read_calls();
+  void count_reader(int32_t value, int step, int depth = 0);
   Error upload_constants();
   Error set_input(size_t i, const torchette::Value& argument, bool* changed);
   Error build();
@@ -180,7 +197,7 @@ class Graph {
   std::vector<View> inputs_, outputs_;
   Buffer arena_, io_;
   bool recording_ = false, is_recorded_ = false;
-  int dispatches_ = 0, bindings_ = 0;
+  int dispatches_ = 0, bindings_ = 0, step_ = 0;
   Error error_ = Error::Ok;
   VkCommandPool command_pool_ = VK_NULL_HANDLE;
   VkCommandBuffer commands_ = VK_NULL_HANDLE;
@@ -200,6 +217,8 @@ class Call {
   /// Whether it is there and not None.
   bool has(int i) const;
   bool is_tensor(int i) const;
+  /// Whether it is a tensor that is computed already.
+  bool is_there(int i) const;
   bool is_real(int i) const;
   bool is_text(int i, const char* text) const;
   View tensor(int i);
@@ -214,12 +233,17 @@ class Call {
   std::vector<double> reals(int i);
 
   int results() const;
+  /// The number of an argument among the payload's values.
+  int number(int i) const { return args_[static_cast<size_t>(i)]; }
   bool wants(int result) const { return result < results(); }
   /// What the payload says that a result holds.
   Kind result_kind(int result) const;
   /// A new tensor of these sizes as a result.
   View result(int result, const Numbers& sizes);
   View result_like(int result, const View& like);
+  /// The same for the only result of a shader that takes an epilogue: where one operator alone reads the
+  /// result, and is pointwise in floats, it becomes the epilogue, and what is returned is its result.
+  View result_with_epilogue(const Numbers& sizes, Beside beside, Epilogue* epilogue);
   /// Lets a result be a view of what is there already.
   void alias(int result, const View& view);
   /// Lets the result be a number.
@@ -238,6 +262,8 @@ class Call {
   Span<const int32_t> args_;
 };
 
+/// Whether `call` can be the epilogue of what gives `result`, of that number among the payload's values.
+bool as_epilogue(Call& call, const View& result, int number, Beside beside, Epilogue* out);
 /// The tables of all families.
 Operator find_operator(Span<const char> name);
 

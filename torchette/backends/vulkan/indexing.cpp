@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators that read where another tensor says.
-#include "torchette/backends/vulkan/shaders.h"
 #include "torchette/backends/vulkan/operators.h"
+#include "torchette/backends/vulkan/shaders.h"
 
 namespace torchette {
 namespace vulkan {

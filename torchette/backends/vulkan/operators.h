@@ -23,7 +23,7 @@ void fill(Graph& graph, const View& out, double p, double q = 0);
 /// out = limited(alpha * a @ b + beta * bias); a (..., m, k), b (..., k, n), of any strides; bias may be
 /// broadcast.
 void matmul(Graph& graph, View a, View b, const View* bias, const View& out, double alpha = 1,
-            double beta = 1, const Limits& limits = Limits());
+            double beta = 1, const Limits& limits = Limits(), const Epilogue& then = Epilogue());
 void softmax(Graph& graph, const View& in, int dim, bool logarithm, const View& out);
 /// A view of another shape whose elements are those of `view` in the same order, copied if need be.
 View reshaped(Graph& graph, const View& view, const Numbers& sizes);

@@ -215,7 +215,7 @@ OPERATORS: dict[str, Check] = {
 }  # fmt: skip
 
 # What numbers of 64 bits may outgrow 32 by.
-_GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full", "arange")
+_GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full")
 
 
 def why_not(node: Node, downcast: bool = False) -> str | None:

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "torchette/backends/vulkan/shaders.h"
 #include "torchette/backends/vulkan/operators.h"
+#include "torchette/backends/vulkan/shaders.h"
 
 namespace torchette {
 namespace vulkan {
@@ -92,20 +92,21 @@ uint32_t word_of(double number, bool whole) {
 }
 
 void run(Graph& graph, const Row& row, const View* operands, int count, const View& out, bool whole, double p,
-         double q) {
+         double q, const Epilogue& then = Epilogue()) {
   if (!graph.ok()) return;
-  View views[3], target = out;
-  bool alike = true;
-  for (int i = 0; i < 3; ++i) {
-    views[i] = i < count ? broadcast(graph, operands[i], out) : target;
-    const View& given = i < count ? operands[i] : target;
-    alike = alike && (i >= count || (given.numel() == out.numel() && views[i].is_contiguous()));
+  View given[3], views[3], target = out;
+  bool alike = true, halves = out.kind == Kind::kHalf;
+  for (int i = 0; i < 3; ++i) {  // those that the operator does not have read what the first one reads
+    given[i] = i < count ? operands[i] : i == 2 && then.has_other ? then.other : operands[0];
+    views[i] = broadcast(graph, given[i], out);
+    alike = alike && given[i].numel() == out.numel() && views[i].is_contiguous();
+    halves = halves || given[i].kind == Kind::kHalf;
   }
   if (!graph.ok()) return;
   int rank = 0;
   if (!alike) {
     if (!collapse({&target, &views[0], &views[1], &views[2]}, kMostPointwiseDims)) {
-      for (int i = 0; i < count; ++i) views[i] = contiguous(graph, broadcast(graph, operands[i], out));
+      for (int i = 0; i < 3; ++i) given[i] = views[i] = contiguous(graph, broadcast(graph, given[i], out));
       target = out;
       if (!collapse({&target, &views[0], &views[1], &views[2]}, kMostPointwiseDims))
         return graph.fail(Error::NotSupported);
@@ -119,24 +120,13 @@ void run(Graph& graph, const Row& row, const View* operands, int count, const Vi
   for (int d = 0; d < kMostPointwiseDims; ++d) push << (d < rank ? target.sizes[d] : 1);
   for (const View& view : views)
     for (int d = 0; d < kMostPointwiseDims; ++d) push << (d < rank ? view.strides[d] : 0);
-  for (int i = 0; i < 3; ++i) push << (i < count ? views[i].offset : 0);
-  push << word_of(p, whole) << word_of(q, whole);
-  bool halves = out.kind == Kind::kHalf;
-  for (int i = 0; i < count; ++i) halves = halves || operands[i].kind == Kind::kHalf;
-  const auto kind = [&](int i) { return static_cast<uint32_t>(i < count ? operands[i].kind : out.kind); };
+  for (const View& view : views) push << view.offset;
+  push << word_of(p, whole) << word_of(q, whole) << then.p << then.q;
+  const auto kind = [](const View& view) { return static_cast<uint32_t>(view.kind); };
   graph.dispatch(halves ? pointwise_half_shader : pointwise_shader,
-                 {static_cast<uint32_t>(&row - kRows), whole ? 1u : 0u, kind(0), kind(1), kind(2),
-                  static_cast<uint32_t>(out.kind), static_cast<uint32_t>(rank)},
-                 push,
-                 {count > 0 ? &operands[0] : &out,
-                  count > 1   ? &operands[1]
-                  : count > 0 ? &operands[0]
-                              : &out,
-                  count > 2   ? &operands[2]
-                  : count > 0 ? &operands[0]
-                              : &out,
-                  &out},
-                 8, groups_for(out.numel()));
+                 {static_cast<uint32_t>(&row - kRows) + 1, whole, kind(given[0]), kind(given[1]),
+                  kind(given[2]), kind(out), static_cast<uint32_t>(rank), then.operation, then.swapped},
+                 push, {&given[0], &given[1], &given[2], &out}, 8, groups_for(out.numel()));
 }
 
 Numbers broadcast_sizes(Call& call, const View* views, int count) {
@@ -155,43 +145,63 @@ Numbers broadcast_sizes(Call& call, const View* views, int count) {
   return sizes;
 }
 
-void pointwise_call(Call& call) {
-  const Row* const row = row_of(call);
-  if (row == nullptr) return call.refuse("it has no such mode");
-  View operands[3];
-  double numbers[2] = {0, 0};
-  int count = 0;
-  bool whole = row->computes != Computes::k_float;
-  const char* at = row->arguments;
+/// The numbers of a call, and the places of its tensors.
+struct Arguments {
+  const Row* row = nullptr;
+  int tensors[3]{}, count = 0;
+  double p = 0, q = 0;
+  bool all_whole = true;  // of the numbers
+};
+
+/// Why the runtime cannot run it, or null.
+const char* read_arguments(Call& call, Arguments* out) {
+  out->row = row_of(call);
+  if (out->row == nullptr) return "it has no such mode";
+  const char* at = out->row->arguments;
   Argument argument;
   for (int i = 0; next(at, &argument); ++i) {
     switch (argument.letter) {
       case 'p':
-      case 'q': {
-        double& number = numbers[argument.letter - 'p'];
-        if (call.is_tensor(i)) return call.refuse("a number is a tensor");
-        number = argument.detail.empty() ? call.real(i) : call.real(i, number_of(argument.detail));
-        whole = whole && (!call.has(i) || !call.is_real(i));
+      case 'q':
+        if (call.is_tensor(i)) return "a number is a tensor";
+        (argument.letter == 'p' ? out->p : out->q) =
+            argument.detail.empty() ? call.real(i) : call.real(i, number_of(argument.detail));
+        out->all_whole = out->all_whole && !call.is_real(i);
         break;
-      }
       case 'c':
       case 'x':
       case 'y':
       case 'z':
-        if (!call.is_tensor(i)) return call.refuse("an operand is no tensor");
-        operands[count] = call.tensor(i);
-        if (argument.letter != 'c') whole = whole && !is_float(operands[count].kind);
-        ++count;
+        if (!call.is_tensor(i)) return "an operand is no tensor";
+        out->tensors[out->count++] = i;
         break;
       default:
         break;
     }
   }
-  if (row->computes == Computes::k_int && !whole) return call.refuse("it is for whole numbers");
-  const View out = call.result(0, broadcast_sizes(call, operands, count));
+  return nullptr;
+}
+
+void pointwise_call(Call& call) {
+  Arguments it;
+  if (const char* why = read_arguments(call, &it)) return call.refuse(why);
+  View operands[3];
+  bool whole = it.row->computes != Computes::k_float && it.all_whole;
+  for (int i = 0; i < it.count; ++i) {
+    operands[i] = call.tensor(it.tensors[i]);
+    const bool is_condition = i == 0 && it.row->arguments[0] == 'c';
+    whole = whole && (is_condition || !is_float(operands[i].kind));
+  }
+  if (it.row->computes == Computes::k_int && !whole) return call.refuse("it is for whole numbers");
+  const Numbers sizes = broadcast_sizes(call, operands, it.count);
+  Epilogue then;
+  const View out =
+      whole ? call.result(0, sizes)
+            : call.result_with_epilogue(sizes, it.count < 3 ? Beside::kStrided : Beside::kNothing, &then);
   if (!call.ok()) return;
-  if (row->computes == Computes::k_same && is_float(out.kind) && whole) whole = false;  // the result says so
-  run(call.graph, *row, operands, count, out, whole, numbers[0], numbers[1]);
+  if (it.row->computes == Computes::k_same && is_float(out.kind) && whole)
+    whole = false;  // the result says so
+  run(call.graph, *it.row, operands, it.count, out, whole, it.p, it.q, then);
 }
 
 // Outputs take strided copies; equal sizes.
@@ -268,6 +278,36 @@ constexpr Table kTable = make_table();
 }  // namespace
 
 const Span<const NamedOperator> kPointwise{kTable.items, kRowCount + kOtherCount};
+
+bool as_epilogue(Call& call, const View& result, int number, Beside beside, Epilogue* out) {
+  Arguments it;
+  if (!call.ok() || read_arguments(call, &it) != nullptr || call.results() != 1 ||
+      call.result_kind(0) != result.kind ||
+      (it.row->computes != Computes::k_same && it.row->computes != Computes::k_float) ||
+      it.row->arguments[0] == 'c' || it.count > 2)
+    return false;
+  out->swapped = it.count == 2 && call.number(it.tensors[0]) != number;
+  if (call.number(it.tensors[out->swapped ? 1 : 0]) != number) return false;
+  out->has_other = it.count == 2;
+  if (out->has_other) {
+    const int place = it.tensors[out->swapped ? 0 : 1];
+    if (beside == Beside::kNothing || !call.is_there(place)) return false;
+    out->other = call.tensor(place);
+    bool same = out->other.rank == result.rank;
+    for (int i = 1; i <= out->other.rank; ++i) {
+      if (i > result.rank) return false;
+      const int64_t own = out->other.sizes[out->other.rank - i], size = result.sizes[result.rank - i];
+      if (own != size && own != 1) return false;
+      same = same && own == size;
+    }
+    if (beside == Beside::kAlike && (!same || !out->other.is_contiguous() || out->other.kind != result.kind))
+      return false;
+  }
+  out->p = word_of(it.p, false);
+  out->q = word_of(it.q, false);
+  out->operation = static_cast<uint32_t>(it.row - kRows) + 1;
+  return true;
+}
 
 void pointwise(Graph& graph, const char* name, std::initializer_list<const View*> operands, const View& out,
                double p, double q) {

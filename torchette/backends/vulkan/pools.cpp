@@ -2,8 +2,8 @@
 // Pools over windows of images.
 #include <algorithm>
 
-#include "torchette/backends/vulkan/shaders.h"
 #include "torchette/backends/vulkan/operators.h"
+#include "torchette/backends/vulkan/shaders.h"
 
 namespace torchette {
 namespace vulkan {

@@ -2,8 +2,8 @@
 // Products of matrices, linear layers, attention.
 #include <cmath>
 
-#include "torchette/backends/vulkan/shaders.h"
 #include "torchette/backends/vulkan/operators.h"
+#include "torchette/backends/vulkan/shaders.h"
 
 namespace torchette {
 namespace vulkan {
@@ -35,15 +35,17 @@ Numbers product_sizes(Call& call, const View& a, const View& b) {
 void product(Call& call) {
   const View a = call.tensor(0), b = call.tensor(1);
   const Numbers sizes = product_sizes(call, a, b);
-  const View out = call.result(0, sizes);
-  matmul(call.graph, a, b, nullptr, out);
+  Epilogue then;
+  const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
+  matmul(call.graph, a, b, nullptr, out, 1, 1, Limits(), then);
 }
 
 void addmm(Call& call) {
   const View bias = call.tensor(0), a = call.tensor(1), b = call.tensor(2);
   const Numbers sizes = product_sizes(call, a, b);
-  const View out = call.result(0, sizes);
-  matmul(call.graph, a, b, &bias, out, call.real(4, 1), call.real(3, 1));
+  Epilogue then;
+  const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
+  matmul(call.graph, a, b, &bias, out, call.real(4, 1), call.real(3, 1), Limits(), then);
 }
 
 void linear(Call& call) {
@@ -52,7 +54,8 @@ void linear(Call& call) {
     return call.refuse("the factors do not fit each other");
   Numbers sizes = sizes_of(in);
   sizes.items[sizes.count - 1] = weight.sizes[0];
-  const View out = call.result(0, sizes);
+  Epilogue then;
+  const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
   // all rows are those of one matrix
   Numbers flat, flat_out;
   flat.count = flat_out.count = 2;
@@ -65,7 +68,7 @@ void linear(Call& call) {
   View bias;
   if (call.has(2)) bias = call.tensor(2);
   matmul(call.graph, reshaped(call.graph, in, flat), transposed(weight, 0, 1), call.has(2) ? &bias : nullptr,
-         reshaped(call.graph, out, flat_out));
+         reshaped(call.graph, out, flat_out), 1, 1, Limits(), then);
 }
 
 /// softmax(q @ k^T * scale + mask) @ v for (..., rows, width); heads of k and v may be fewer.
@@ -166,7 +169,7 @@ constexpr NamedOperator kTable[] = {
 const Span<const NamedOperator> kProducts{kTable, sizeof(kTable) / sizeof(kTable[0])};
 
 void matmul(Graph& graph, View a, View b, const View* bias, const View& out, double alpha, double beta,
-            const Limits& limits) {
+            const Limits& limits, const Epilogue& then) {
   if (!graph.ok()) return;
   const int rank = out.rank;
   if (a.rank != rank || b.rank != rank || !is_float(out.kind)) return graph.fail(Error::NotSupported);
@@ -201,12 +204,13 @@ void matmul(Graph& graph, View a, View b, const View* bias, const View& out, dou
        << b.strides[rank - 1];
   push << c.offset << outer_stride(batch_c) << inner_stride(batch_c) << c.strides[rank - 2]
        << c.strides[rank - 1];
-  push << alpha << beta << limits.low << limits.high;
+  push << alpha << beta << limits.low << limits.high << then.other.offset << then.p << then.q;
   const bool few = rows <= kFewRows;
   const Shader& shader = few ? variant(out.kind, matvec_shader, matvec_half_shader)
                              : variant(out.kind, matmul_shader, matmul_half_shader);
   const int64_t groups = few ? rows * columns : (rows + kTile - 1) / kTile * ((columns + kTile - 1) / kTile);
-  graph.dispatch(shader, {bias != nullptr}, push, {&a, &b, bias != nullptr ? &c : &a, &out}, 8, groups,
+  graph.dispatch(shader, {bias != nullptr, then.has_other, then.operation, then.swapped}, push,
+                 {&a, &b, bias != nullptr ? &c : &a, &out, then.has_other ? &then.other : &a}, 8, groups,
                  outer * inner);
 }
 

@@ -2,8 +2,8 @@
 // Images in another size.
 #include <cmath>
 
-#include "torchette/backends/vulkan/shaders.h"
 #include "torchette/backends/vulkan/operators.h"
+#include "torchette/backends/vulkan/shaders.h"
 
 namespace torchette {
 namespace vulkan {

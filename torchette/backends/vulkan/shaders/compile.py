@@ -26,9 +26,7 @@ def switch(rows: list[list[str]]) -> str:
     """The function `compute`, for floats and for whole numbers."""
     text = ""
     for kind, whole in (("float", False), ("int", True)):
-        text += (
-            f"{kind} compute({kind} x, {kind} y, {kind} z, {kind} p, {kind} q) {{\n  switch (OPERATION) {{\n"
-        )
+        text += f"{kind} compute(uint operation, {kind} x, {kind} y, {kind} z, {kind} p, {kind} q) {{\n  switch (operation) {{\n"
         for number, (_, arguments, computes, expression) in enumerate(rows):
             if computes == ("float" if whole else "int"):
                 continue
@@ -39,7 +37,7 @@ def switch(rows: list[list[str]]) -> str:
             value = f"{kind}({expression})" if computes == "bool" else expression
             if not whole:
                 value = re.sub(r"(?<![\w.])(\d+)(?![\w.])", r"\1.0", value)
-            text += f"    case {number}: return {value};\n"
+            text += f"    case {number + 1}: return {value};\n"
         text += f"  }}\n  return {kind}(0);\n}}\n"
     return text
 

@@ -5,14 +5,18 @@
 // variants: words half
 #version 450
 #include "elements.glsl"
+#include "pointwise.glsl"
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint HAS_BIAS = 0;
 layout(constant_id = 1) const uint TRANSPOSED = 0;
 layout(constant_id = 2) const uint BLOCK = 1;  // 1 or 4; divides the channels out of a group
+layout(constant_id = 3) const uint HAS_OTHER = 0;
+EPILOGUE_CONSTANTS(4, 5)
 layout(binding = 0) readonly buffer In { REAL source[]; };
 layout(binding = 1) readonly buffer Weights { REAL weights[]; };
 layout(binding = 2) readonly buffer Bias { REAL bias[]; };
 layout(binding = 3) writeonly buffer Out { REAL result[]; };
+layout(binding = 4) readonly buffer Other { REAL other[]; };  // of the sizes of the result, without gaps
 layout(push_constant) uniform Push {
   uint count;
   uint in_channels, in_height, in_width;
@@ -22,6 +26,7 @@ layout(push_constant) uniform Push {
   uint groups;
   uint offset, weights_offset, bias_offset;
   float low, high;
+  uint other_offset, then_p, then_q;
 };
 
 void main() {
@@ -79,6 +84,8 @@ void main() {
     float value = sum[b];
     if (HAS_BIAS != 0) value += float(bias[bias_offset + channel + b]);
     value = isnan(value) ? value : min(max(value, low), high);
-    result[((image * channels + channel + b) * height + y) * width + x] = REAL(value);
+    uint at_out = ((image * channels + channel + b) * height + y) * width + x;
+    float beside = HAS_OTHER != 0 ? float(other[other_offset + at_out]) : 0.0;
+    result[at_out] = REAL(finished(value, beside, then_p, then_q));
   }
 }

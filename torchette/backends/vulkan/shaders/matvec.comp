@@ -3,18 +3,23 @@
 // variants: words half
 #version 450
 #include "elements.glsl"
+#include "pointwise.glsl"
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint HAS_BIAS = 0;
+layout(constant_id = 1) const uint HAS_OTHER = 0;
+EPILOGUE_CONSTANTS(2, 3)
 layout(binding = 0) readonly buffer A { REAL a[]; };
 layout(binding = 1) readonly buffer B { REAL b[]; };
 layout(binding = 2) readonly buffer Bias { REAL bias[]; };
 layout(binding = 3) writeonly buffer Out { REAL result[]; };
+layout(binding = 4) readonly buffer Other { REAL other[]; };  // of the sizes of the result, without gaps
 layout(push_constant) uniform Push {
   uint rows, columns, depth, inner_batch;
   uint a_offset, a_batch, a_inner, a_row, a_depth;
   uint b_offset, b_batch, b_inner, b_depth, b_column;
   uint bias_offset, bias_batch, bias_inner, bias_row, bias_column;
   float alpha, beta, low, high;
+  uint other_offset, then_p, then_q;
 };
 shared float partial[64];
 
@@ -39,6 +44,9 @@ void main() {
       uint at = bias_offset + outer * bias_batch + inner * bias_inner + r * bias_row + c * bias_column;
       value += beta * float(bias[at]);
     }
-    result[(batch * rows + r) * columns + c] = REAL(isnan(value) ? value : min(max(value, low), high));
+    uint at_out = (batch * rows + r) * columns + c;
+    value = isnan(value) ? value : min(max(value, low), high);
+    float beside = HAS_OTHER != 0 ? float(other[other_offset + at_out]) : 0.0;
+    result[at_out] = REAL(finished(value, beside, then_p, then_q));
   }
 }
