@@ -132,6 +132,7 @@ Error Device::choose(Span<const VkPhysicalDevice> all) {
     for (uint32_t i = 0; i < count; ++i) {
       if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0) continue;
       best = rank, family_ = i, physical_ = candidate, properties_ = properties.properties;
+      time_bits_ = families[i].timestampValidBits;
       break;
     }
   }

@@ -18,26 +18,27 @@ namespace torchette {
 namespace vulkan {
 
 // Every function of Vulkan's that is called, but for the two that find the others.
-#define TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(X)                            \
-  X(DestroyInstance)                                                      \
-  X(EnumeratePhysicalDevices)                                             \
-  X(GetPhysicalDeviceProperties2)                                         \
-  X(GetPhysicalDeviceFeatures2) X(GetPhysicalDeviceQueueFamilyProperties) \
-      X(GetPhysicalDeviceMemoryProperties) X(CreateDevice) X(GetDeviceProcAddr)
+#define TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(X)                                                   \
+  X(DestroyInstance)                                                                             \
+  X(EnumeratePhysicalDevices)                                                                    \
+  X(GetPhysicalDeviceProperties2)                                                                \
+  X(GetPhysicalDeviceFeatures2)                                                                  \
+  X(GetPhysicalDeviceQueueFamilyProperties) X(GetPhysicalDeviceMemoryProperties) X(CreateDevice) \
+      X(GetDeviceProcAddr)
 #define TORCHETTE_VULKAN_DEVICE_FUNCTIONS(X)                                                                \
   X(GetDeviceQueue)                                                                                         \
   X(CreateBuffer)                                                                                           \
   X(DestroyBuffer)                                                                                          \
-  X(GetBufferMemoryRequirements) X(AllocateMemory) X(FreeMemory) X(BindBufferMemory) X(MapMemory)           \
-      X(CreateDescriptorSetLayout) X(CreatePipelineLayout) X(CreateShaderModule) X(DestroyShaderModule)     \
-          X(CreateComputePipelines) X(CreateDescriptorPool) X(DestroyDescriptorPool) X(ResetDescriptorPool) \
-              X(AllocateDescriptorSets) X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool)  \
-                  X(ResetCommandPool) X(AllocateCommandBuffers) X(BeginCommandBuffer) X(EndCommandBuffer)   \
-                      X(CmdBindPipeline) X(CmdBindDescriptorSets) X(CmdPushConstants) X(CmdDispatch)        \
-                          X(CmdPipelineBarrier) X(CmdCopyBuffer) X(CreateFence) X(DestroyFence)             \
-                              X(ResetFences) X(WaitForFences) X(QueueSubmit) X(CreateQueryPool)             \
-                                  X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp)             \
-                                      X(GetQueryPoolResults)
+  X(GetBufferMemoryRequirements)                                                                            \
+  X(AllocateMemory) X(FreeMemory) X(BindBufferMemory) X(MapMemory) X(CreateDescriptorSetLayout)             \
+      X(CreatePipelineLayout) X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines)        \
+          X(CreateDescriptorPool) X(DestroyDescriptorPool) X(ResetDescriptorPool) X(AllocateDescriptorSets) \
+              X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool)        \
+                  X(AllocateCommandBuffers) X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline)    \
+                      X(CmdBindDescriptorSets) X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier)     \
+                          X(CmdCopyBuffer) X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences)   \
+                              X(QueueSubmit) X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool)    \
+                                  X(CmdWriteTimestamp) X(GetQueryPoolResults)
 
 struct Functions {
 #define TORCHETTE_DECLARE(name) PFN_vk##name name = nullptr;
@@ -89,6 +90,10 @@ class Device {
   const VkPhysicalDeviceLimits& limits() const { return properties_.limits; }
   bool has_half() const { return has_half_; }
   uint32_t queue_family() const { return family_; }
+  /// Whether the queue tells times; of them, in units of limits().timestampPeriod nanoseconds, `time_mask`
+  /// counts.
+  bool has_times() const { return time_bits_ != 0; }
+  uint64_t time_mask() const { return time_bits_ >= 64 ? ~uint64_t{0} : (uint64_t{1} << time_bits_) - 1; }
   VkDevice handle() const { return device_; }
   VkDescriptorSetLayout set_layout(uint32_t bindings) const { return set_layouts_[bindings]; }
   VkPipelineLayout pipeline_layout(uint32_t bindings) const { return layouts_[bindings]; }
@@ -111,7 +116,7 @@ class Device {
   VkPhysicalDevice physical_ = VK_NULL_HANDLE;
   VkDevice device_ = VK_NULL_HANDLE;
   VkQueue queue_ = VK_NULL_HANDLE;
-  uint32_t family_ = 0;
+  uint32_t family_ = 0, time_bits_ = 0;
   bool has_half_ = false;
   bool lost_ = false;
   VkPhysicalDeviceProperties properties_{};

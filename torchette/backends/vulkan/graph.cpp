@@ -236,6 +236,7 @@ Graph::~Graph() {
   const VkDevice device = device_.handle();
   if (fence_ != VK_NULL_HANDLE) device_.vk.DestroyFence(device, fence_, nullptr);
   if (sets_ != VK_NULL_HANDLE) device_.vk.DestroyDescriptorPool(device, sets_, nullptr);
+  if (times_ != VK_NULL_HANDLE) device_.vk.DestroyQueryPool(device, times_, nullptr);
   if (command_pool_ != VK_NULL_HANDLE) device_.vk.DestroyCommandPool(device, command_pool_, nullptr);
   for (Buffer& buffer : constants_) device_.free(&buffer);
   device_.free(&arena_);
@@ -360,6 +361,7 @@ Error Graph::read_calls() {
                     "call %zu of Vulkan's is damaged", i);
     step.run = find_operator(name);
     step.name = name.data();
+    step.handle = records[i].get<uint32_t>(fb::OperatorCall::kNodeId);
     TORCHETTE_CHECK(step.run != nullptr, NotSupported, "Vulkan has no operator %.80s", name.data());
     for (const int32_t id : step.args)
       TORCHETTE_CHECK(id >= 0 && static_cast<size_t>(id) < values_.size(), DelegateInvalidCompatibility,
@@ -538,7 +540,19 @@ Error Graph::build() {
     TORCHETTE_TRY(device_.check(device_.vk.CreateDescriptorPool(device_.handle(), &pool, nullptr, &sets_),
                                 "a pool of descriptors"));
   }
+  if (times_ != VK_NULL_HANDLE) device_.vk.DestroyQueryPool(device_.handle(), times_, nullptr);
+  times_ = VK_NULL_HANDLE;
+  marks_.clear();
   TORCHETTE_TRY(begin_commands());
+  if (is_timed_) {
+    VkQueryPoolCreateInfo times{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+    times.queryType = VK_QUERY_TYPE_TIMESTAMP;
+    times.queryCount = static_cast<uint32_t>(dispatches_) + 1;
+    TORCHETTE_TRY(
+        device_.check(device_.vk.CreateQueryPool(device_.handle(), &times, nullptr, &times_), "times"));
+    device_.vk.CmdResetQueryPool(commands_, times_, 0, times.queryCount);
+    mark_time(-1);
+  }
   TORCHETTE_TRY(trace(true));
   const VkMemoryBarrier seen{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_SHADER_WRITE_BIT,
                              VK_ACCESS_HOST_READ_BIT};
@@ -546,6 +560,38 @@ Error Graph::build() {
                                 0, 1, &seen, 0, nullptr, 0, nullptr);
   TORCHETTE_TRY(device_.check(device_.vk.EndCommandBuffer(commands_), "recording"));
   is_recorded_ = true;
+  return Error::Ok;
+}
+
+void Graph::mark_time(int step) {
+  device_.vk.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, times_,
+                               static_cast<uint32_t>(marks_.size()));
+  marks_.push_back(step);
+}
+
+Error Graph::tell(EventTracer* tracer, torchette_timestamp_t start, torchette_timestamp_t end) const {
+  std::vector<uint64_t> times(marks_.size());
+  TORCHETTE_TRY(device_.check(
+      device_.vk.GetQueryPoolResults(device_.handle(), times_, 0, static_cast<uint32_t>(times.size()),
+                                     8 * times.size(), times.data(), 8,
+                                     VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
+      "times"));
+  // The two clocks are not compared: the device's first time is put at the start of the submission.
+  const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
+  const auto ticks = [&](uint64_t time) {
+    const double ns = static_cast<double>((time - times[0]) & device_.time_mask()) *
+                      static_cast<double>(device_.limits().timestampPeriod);
+    const double at = ns * static_cast<double>(ratio.denominator) / static_cast<double>(ratio.numerator);
+    return at < static_cast<double>(end - start) ? start + static_cast<torchette_timestamp_t>(at) : end;
+  };
+  for (size_t i = 1; i < times.size(); ++i) {
+    const bool is_step = marks_[i] >= 0 && static_cast<size_t>(marks_[i]) < steps_.size();
+    const Step* step = is_step ? &steps_[static_cast<size_t>(marks_[i])] : nullptr;
+    event_tracer_log_profiling_delegate(
+        tracer, step == nullptr ? "results" : step->name,
+        step == nullptr ? kUnsetDelegateDebugIntId : static_cast<DelegateDebugIntId>(step->handle),
+        ticks(times[i - 1]), ticks(times[i]));
+  }
   return Error::Ok;
 }
 
@@ -575,6 +621,7 @@ Error Graph::trace(bool record) {
     step.run(call);
     if (!ok()) break;
   }
+  step_ = -1;
   if (ok()) finish_outputs();
   return error_;
 }
@@ -729,6 +776,7 @@ void Graph::dispatch(const Shader& shader, std::initializer_list<uint32_t> const
                               push.words_);
   device_.vk.CmdDispatch(commands_, static_cast<uint32_t>(across), static_cast<uint32_t>(down),
                          static_cast<uint32_t>(layers));
+  if (is_timed_) mark_time(step_);
 }
 
 Error Graph::set_input(size_t i, const torchette::Value& argument, bool* changed) {
@@ -766,11 +814,13 @@ Error Graph::set_input(size_t i, const torchette::Value& argument, bool* changed
   return Error::Ok;
 }
 
-Error Graph::execute(Span<torchette::Value*> arguments) {
+Error Graph::execute(Span<torchette::Value*> arguments, EventTracer* tracer) {
   TORCHETTE_CHECK(arguments.size() == inputs_.size() + outputs_.size(), InvalidArgument,
                   "Vulkan is given %zu arguments, its graph has %zu inputs and %zu outputs", arguments.size(),
                   inputs_.size(), outputs_.size());
-  bool changed = !is_recorded_;
+  const bool timed = tracer != nullptr && device_.has_times();
+  bool changed = !is_recorded_ || timed != is_timed_;
+  is_timed_ = timed;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const Error error = set_input(i, *arguments[i], &changed);
     if (error != Error::Ok) {
@@ -788,7 +838,11 @@ Error Graph::execute(Span<torchette::Value*> arguments) {
                                          io_.mapped + storage.offset, tensor.numel()),
         InvalidArgument, "argument %zu of Vulkan has another type, or numbers of more than 32 bits", i);
   }
-  if (dispatches_ != 0) TORCHETTE_TRY(device_.run(commands_, fence_));
+  if (dispatches_ != 0) {
+    const torchette_timestamp_t start = timed ? current_ticks() : 0;
+    TORCHETTE_TRY(device_.run(commands_, fence_));
+    if (timed) TORCHETTE_TRY(tell(tracer, start, current_ticks()));
+  }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     torchette::Value& argument = *arguments[inputs_.size() + i];
     const Value& value = values_[payload_.outputs()[i]];

@@ -98,7 +98,8 @@ class Graph {
   /// calls for the greatest sizes. Errors: DelegateInvalidCompatibility, NotSupported (an operator or a type
   /// that this build does not have), those of memory, of the device and of the named data.
   Error open(const void* bytes, size_t size, const NamedDataMap* named);
-  Error execute(Span<torchette::Value*> arguments);
+  /// A tracer is told the time of every shader, under the number of the call that it came from.
+  Error execute(Span<torchette::Value*> arguments, EventTracer* tracer);
   size_t inputs() const { return payload_.inputs().size(); }
 
   // --- for operators
@@ -162,6 +163,7 @@ class Graph {
     Operator run = nullptr;
     const char* name = "";
     Span<const int32_t> args;
+    uint32_t handle = 0;   // what the payload calls it
     bool is_done = false;  // by an epilogue of a step before
   };
   struct Range {
@@ -179,6 +181,8 @@ class Graph {
   Error trace(bool record);
   Error place();
   Error begin_commands();
+  void mark_time(int step);
+  Error tell(EventTracer* tracer, torchette_timestamp_t start, torchette_timestamp_t end) const;
   Error reserve(Buffer* buffer, uint64_t size, Memory kind);
   int add_storage(uint64_t bytes, Place place);
   bool make(View* view);
@@ -203,6 +207,9 @@ class Graph {
   VkCommandBuffer commands_ = VK_NULL_HANDLE;
   VkDescriptorPool sets_ = VK_NULL_HANDLE;
   VkFence fence_ = VK_NULL_HANDLE;
+  bool is_timed_ = false;  // as it is recorded
+  VkQueryPool times_ = VK_NULL_HANDLE;
+  std::vector<int> marks_;  // the steps of the times; the first one is the start
 };
 
 /// A call of an operator: its arguments, in the order of torch's schema, and where its results go. An

@@ -31,8 +31,9 @@ class VulkanBackend final : public BackendInterface {
 
   size_t num_inputs(DelegateHandle* handle) const override { return static_cast<Graph*>(handle)->inputs(); }
 
-  Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<Value*> arguments) const override {
-    return static_cast<Graph*>(handle)->execute(arguments);
+  Error execute(BackendExecutionContext& context, DelegateHandle* handle,
+                Span<Value*> arguments) const override {
+    return static_cast<Graph*>(handle)->execute(arguments, context.event_tracer());
   }
 
   void destroy(DelegateHandle* handle) const override { static_cast<Graph*>(handle)->~Graph(); }
