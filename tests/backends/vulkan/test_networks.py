@@ -90,6 +90,20 @@ def test_sizes_that_vary():
             torch.testing.assert_close(torch.as_tensor(program(given)), module(given), atol=1e-4, rtol=1e-4)
 
 
+def test_dimensions_in_another_order():
+    class Turns(torch.nn.Module):
+        def forward(self, x, y):
+            return (x + 1).permute(0, 2, 3, 1) * y, torch.relu(x)
+
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    inputs = (image, torch.randn(2, 4, 5, 3))
+    edge = to_edge_transform_and_lower(torch.export.export(Turns(), inputs), partitioner=VulkanPartitioner())
+    assert all(item.backend for item in edge.delegation().placements)
+    program = torchette.load(edge.to_executorch().buffer)
+    for got, want in zip(program(*inputs), Turns()(*inputs), strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), want)
+
+
 def test_threads_have_methods_of_their_own():
     edge, module, inputs = lowered("vision")
     program = Runtime.get().load_program(edge.to_executorch().buffer)

@@ -8,6 +8,7 @@
 #endif
 #include <vulkan/vulkan.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -18,26 +19,27 @@ namespace torchette {
 namespace vulkan {
 
 // Every function of Vulkan's that is called, but for the two that find the others.
-#define TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(X)                                                   \
-  X(DestroyInstance)                                                                             \
-  X(EnumeratePhysicalDevices)                                                                    \
-  X(GetPhysicalDeviceProperties2)                                                                \
-  X(GetPhysicalDeviceFeatures2)                                                                  \
-  X(GetPhysicalDeviceQueueFamilyProperties) X(GetPhysicalDeviceMemoryProperties) X(CreateDevice) \
-      X(GetDeviceProcAddr)
+#define TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(X) \
+  X(DestroyInstance)                           \
+  X(EnumeratePhysicalDevices)                  \
+  X(GetPhysicalDeviceProperties2)              \
+  X(GetPhysicalDeviceFeatures2)                \
+  X(GetPhysicalDeviceQueueFamilyProperties)    \
+  X(GetPhysicalDeviceMemoryProperties) X(CreateDevice) X(GetDeviceProcAddr)
 #define TORCHETTE_VULKAN_DEVICE_FUNCTIONS(X)                                                                \
   X(GetDeviceQueue)                                                                                         \
   X(CreateBuffer)                                                                                           \
   X(DestroyBuffer)                                                                                          \
   X(GetBufferMemoryRequirements)                                                                            \
-  X(AllocateMemory) X(FreeMemory) X(BindBufferMemory) X(MapMemory) X(CreateDescriptorSetLayout)             \
-      X(CreatePipelineLayout) X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines)        \
-          X(CreateDescriptorPool) X(DestroyDescriptorPool) X(ResetDescriptorPool) X(AllocateDescriptorSets) \
-              X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool)        \
-                  X(AllocateCommandBuffers) X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline)    \
-                      X(CmdBindDescriptorSets) X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier)     \
-                          X(CmdCopyBuffer) X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences)   \
-                              X(QueueSubmit) X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool)    \
+  X(AllocateMemory)                                                                                         \
+  X(FreeMemory) X(BindBufferMemory) X(MapMemory) X(CreateDescriptorSetLayout) X(CreatePipelineLayout)       \
+      X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines) X(CreateDescriptorPool)        \
+          X(DestroyDescriptorPool) X(ResetDescriptorPool) X(AllocateDescriptorSets) X(UpdateDescriptorSets) \
+              X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool) X(AllocateCommandBuffers)      \
+                  X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdBindDescriptorSets)     \
+                      X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier) X(CmdCopyBuffer)             \
+                          X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences) X(QueueSubmit)     \
+                              X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool)                   \
                                   X(CmdWriteTimestamp) X(GetQueryPoolResults)
 
 struct Functions {
@@ -118,7 +120,7 @@ class Device {
   VkQueue queue_ = VK_NULL_HANDLE;
   uint32_t family_ = 0, time_bits_ = 0;
   bool has_half_ = false;
-  bool lost_ = false;
+  std::atomic<bool> lost_{false};
   VkPhysicalDeviceProperties properties_{};
   VkPhysicalDeviceMemoryProperties memory_{};
   VkDescriptorSetLayout set_layouts_[kMostBindings + 1]{};

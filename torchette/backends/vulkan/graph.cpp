@@ -260,6 +260,7 @@ Error Graph::open(const void* bytes, size_t size, const NamedDataMap* named) {
   TORCHETTE_TRY(upload_constants());
   inputs_.resize(payload_.inputs().size());
   outputs_.resize(payload_.outputs().size());
+  orders_.resize(outputs_.size());
   bool sizes_are_known = true;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const Value& value = values_[payload_.inputs()[i]];
@@ -273,6 +274,7 @@ Error Graph::open(const void* bytes, size_t size, const NamedDataMap* named) {
     view.kind = value.kind;
     view.rank = static_cast<int>(value.dims.size());
     for (int d = 0; d < view.rank; ++d) view.sizes[d] = value.dims[d];
+    view.make_contiguous_strides();
   }
   return sizes_are_known ? build() : Error::Ok;
 }
@@ -607,7 +609,9 @@ Error Graph::trace(bool record) {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     Value& value = values_[payload_.inputs()[i]];
     if (value.type != Type::kTensor) continue;
+    const View given = inputs_[i];
     if (make(&inputs_[i])) {
+      memcpy(inputs_[i].strides, given.strides, sizeof(given.strides));
       storages_[static_cast<size_t>(inputs_[i].storage)].place = Place::kInput;
       value.view = inputs_[i];
     }
@@ -636,7 +640,20 @@ void Graph::finish_outputs() {
       return fail(Error::DelegateInvalidCompatibility);
     }
     Storage& storage = storages_[static_cast<size_t>(view.storage)];
-    const bool whole = view.offset == 0 && view.is_contiguous() &&
+    View wanted = view;
+    int64_t stride = 1;
+    bool lies_so = true;
+    uint32_t seen = 0;
+    for (int d = view.rank - 1; d >= 0; --d) {
+      const int dim = orders_[i].dims[d];
+      if (dim >= view.rank || (seen >> dim & 1) != 0)  // the argument has another rank
+        return fail(Error::InvalidArgument);
+      seen |= 1u << dim;
+      wanted.strides[dim] = stride;
+      stride *= view.sizes[dim];
+      lies_so = lies_so && (view.sizes[dim] == 1 || view.strides[dim] == wanted.strides[dim]);
+    }
+    const bool whole = view.offset == 0 && lies_so &&
                        static_cast<uint64_t>(view.numel()) * bytes_of(view.kind) == storage.bytes;
     const int number = static_cast<int>(i);
     if (whole &&
@@ -648,6 +665,7 @@ void Graph::finish_outputs() {
     }
     View out = scratch(view);
     if (!ok()) return;
+    memcpy(out.strides, wanted.strides, sizeof(out.strides));
     storages_[static_cast<size_t>(out.storage)].place = Place::kOutput;
     storages_[static_cast<size_t>(out.storage)].owner = number;
     copy(*this, view, out);
@@ -801,16 +819,32 @@ Error Graph::set_input(size_t i, const torchette::Value& argument, bool* changed
   TORCHETTE_CHECK(tensor.dim() == static_cast<ptrdiff_t>(value.dims.size()), InvalidArgument,
                   "argument %zu of Vulkan has %td dimensions, its graph has %zu", i, tensor.dim(),
                   value.dims.size());
-  TORCHETTE_CHECK(is_contiguous(tensor) && (tensor.numel() == 0 || tensor.const_data_ptr() != nullptr),
-                  InvalidArgument, "argument %zu of Vulkan has another order of dimensions, or no data", i);
+  StridesType dense[kMostDims];
+  const Result<int32_t> count = dense_strides(tensor.sizes(), tensor.dim_order().data(), dense);
+  bool is_dense = count.ok() && (tensor.numel() == 0 || tensor.const_data_ptr() != nullptr);
+  for (ptrdiff_t d = 0; d < tensor.dim() && is_dense; ++d)
+    is_dense = tensor.size(d) == 1 || tensor.strides()[static_cast<size_t>(d)] == dense[d];
+  TORCHETTE_CHECK(is_dense, InvalidArgument, "argument %zu of Vulkan has gaps, or no data", i);
   for (ptrdiff_t d = 0; d < tensor.dim(); ++d) {
     TORCHETTE_CHECK(
         tensor.size(d) >= 0 && tensor.size(d) <= static_cast<ptrdiff_t>(value.dims[static_cast<size_t>(d)]),
         InvalidArgument, "argument %zu of Vulkan has the size %td where its graph has at most %u", i,
         tensor.size(d), value.dims[static_cast<size_t>(d)]);
-    *changed = *changed || view.sizes[d] != tensor.size(d);
+    *changed = *changed || view.sizes[d] != tensor.size(d) || view.strides[d] != dense[d];
     view.sizes[d] = tensor.size(d);
+    view.strides[d] = dense[d];
   }
+  return Error::Ok;
+}
+
+Error Graph::set_output(size_t i, const torchette::Value& argument, bool* changed) {
+  if (values_[payload_.outputs()[i]].type != Type::kTensor) return Error::Ok;
+  TORCHETTE_CHECK(argument.is_tensor() && argument.to_tensor().dim() <= kMostDims, InvalidArgument,
+                  "result %zu of Vulkan is no tensor, or has more than eight dimensions", i);
+  const Span<const DimOrderType> order = argument.to_tensor().dim_order();
+  if (memcmp(orders_[i].dims, order.data(), order.size()) == 0) return Error::Ok;
+  memcpy(orders_[i].dims, order.data(), order.size());
+  *changed = true;
   return Error::Ok;
 }
 
@@ -821,8 +855,9 @@ Error Graph::execute(Span<torchette::Value*> arguments, EventTracer* tracer) {
   const bool timed = tracer != nullptr && device_.has_times();
   bool changed = !is_recorded_ || timed != is_timed_;
   is_timed_ = timed;
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    const Error error = set_input(i, *arguments[i], &changed);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Error error = i < inputs_.size() ? set_input(i, *arguments[i], &changed)
+                                           : set_output(i - inputs_.size(), *arguments[i], &changed);
     if (error != Error::Ok) {
       is_recorded_ = false;  // some sizes are new, others are not
       return error;
@@ -1056,6 +1091,9 @@ void Call::alias(int i, const View& view) {
   Graph::Value* it = result_value(i);
   if (it == nullptr || it->type != Graph::Type::kTensor || it->constant >= 0)
     return refuse("a result is no tensor");
+  double count = 1;
+  for (int d = 0; d < view.rank; ++d) count *= static_cast<double>(view.sizes[d]);
+  if (count >= static_cast<double>(kMostElements)) return refuse("a result has 2^31 elements");
   if (it->kind != view.kind) {  // it holds the same in another kind
     copy(graph, view, result_like(i, view));
     return;

@@ -177,6 +177,7 @@ class Graph {
   void count_reader(int32_t value, int step, int depth = 0);
   Error upload_constants();
   Error set_input(size_t i, const torchette::Value& argument, bool* changed);
+  Error set_output(size_t i, const torchette::Value& argument, bool* changed);
   Error build();
   Error trace(bool record);
   Error place();
@@ -188,7 +189,6 @@ class Graph {
   bool make(View* view);
   void finish_outputs();
   void bar(std::initializer_list<const View*> views, uint32_t writes);
-  void give(const View& view, Tensor tensor) const;
 
   Device& device_;
   Payload payload_;
@@ -198,7 +198,11 @@ class Graph {
   std::vector<Buffer> constants_;
   size_t constant_storages_ = 0, next_storage_ = 0;
   std::vector<Range> pending_;
+  struct Order {
+    DimOrderType dims[kMostDims] = {0, 1, 2, 3, 4, 5, 6, 7};
+  };
   std::vector<View> inputs_, outputs_;
+  std::vector<Order> orders_;  // in which the outputs' dimensions lie
   Buffer arena_, io_;
   bool recording_ = false, is_recorded_ = false;
   int dispatches_ = 0, bindings_ = 0, step_ = 0;

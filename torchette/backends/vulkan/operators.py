@@ -27,7 +27,9 @@ def name_of(target: Any) -> str:
     """An operator's name in a payload, such as ``aten.add.Tensor``; "" for what is none."""
     if target is operator.getitem:
         return ""
-    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", "")
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target).replace("torchette_dim_order.", "dim_order_ops.", 1)  # the peer's name of ours
+    return getattr(target, "__name__", "")
 
 
 def _rows() -> dict[str, list[list[str]]]:
@@ -134,14 +136,6 @@ def _is_image(node: Node) -> str | None:
 
 
 def _copy(node: Node) -> str | None:
-    if node.kwargs.get("memory_format", torch.contiguous_format) not in (
-        torch.contiguous_format,
-        torch.preserve_format,
-    ):
-        return "another order of dimensions"
-    order = node.kwargs.get("dim_order")
-    if order is not None and list(order) != sorted(order):
-        return "another order of dimensions"
     source, result = _tensor(node.args[0]), _tensor(node)
     assert source is not None and result is not None
     # a float is cut to 32 bits as an integer is
@@ -214,7 +208,7 @@ OPERATORS: dict[str, Check] = {
     "dim_order_ops._to_dim_order_copy.default": _copy,
 }  # fmt: skip
 
-# What numbers of 64 bits may outgrow 32 by.
+# What 64 bits may outgrow 32 by, and what wraps around in 8.
 _GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full")
 
 
@@ -233,8 +227,11 @@ def why_not(node: Node, downcast: bool = False) -> str | None:
         if reason is not None:
             return reason
     result = _tensor(node)
-    if result is not None and result.dtype is torch.int64 and not downcast and name.split(".")[1] in _GROWS:
-        return "arithmetic in 64 bits; the option downcast_64_bit does it in 32"
+    if result is not None and name.split(".")[1] in _GROWS:
+        if result.dtype is torch.int64 and not downcast:
+            return "arithmetic in 64 bits; the option downcast_64_bit does it in 32"
+        if result.dtype in (torch.int8, torch.uint8):
+            return "arithmetic in 8 bits, which would not wrap around"
     return check(node)
 
 
@@ -251,6 +248,4 @@ def _why_not_value(val: Any) -> str | None:
             return "a dimension has no upper bound"
         if one.dim() > MOST_DIMS or math.prod(bounds) > _MOST_ELEMENTS:  # type: ignore[arg-type]
             return "more than eight dimensions, or 2^31 elements"
-        if one.dim() > 1 and tuple(one.dim_order()) != tuple(range(one.dim())):
-            return "another order of dimensions"
     return None

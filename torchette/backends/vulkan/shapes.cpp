@@ -108,7 +108,7 @@ void select(Call& call) {
   if (in.rank == 0) return call.refuse("it has no dimensions");
   const int dim = dim_of(call, call.integer(1), in.rank);
   int64_t index = call.integer(2);
-  if (index < 0) index += in.sizes[dim];
+  if (index < 0 && index >= -INT32_MAX) index += in.sizes[dim];
   if (index < 0 || index >= in.sizes[dim]) return call.refuse("the index is not there");
   View out = in;
   out.offset += index * in.strides[dim];
@@ -119,8 +119,8 @@ void select(Call& call) {
 
 View sliced(const View& in, int dim, int64_t start, int64_t end, int64_t step) {
   const int64_t size = in.sizes[dim];
-  if (start < 0) start += size;
-  if (end < 0) end += size;
+  if (start < 0) start = start < -size ? 0 : start + size;
+  if (end < 0) end = end < -size ? 0 : end + size;
   start = std::min(std::max<int64_t>(start, 0), size);
   end = std::min(std::max(end, start), size);
   View out = in;
@@ -135,7 +135,7 @@ void slice(Call& call) {
   if (in.rank == 0) return call.refuse("it has no dimensions");
   const int dim = dim_of(call, call.integer(1, 0), in.rank);
   const int64_t step = call.integer(4, 1);
-  if (step < 1) return call.refuse("the step is not positive");
+  if (step < 1 || step > INT32_MAX) return call.refuse("the step is out of range");
   call.alias(0, sliced(in, dim, call.integer(2, 0), call.integer(3, INT32_MAX), step));
 }
 
@@ -146,7 +146,7 @@ void split_sizes(Call& call) {
   if (in.rank == 0 || sizes.count != call.results()) return call.refuse("the parts are not the results");
   int64_t at = 0;
   for (int i = 0; i < sizes.count; ++i) {
-    if (sizes[i] < 0 || at + sizes[i] > in.sizes[dim]) return call.refuse("a part is not inside");
+    if (sizes[i] < 0 || sizes[i] > in.sizes[dim] - at) return call.refuse("a part is not inside");
     call.alias(i, sliced(in, dim, at, at + sizes[i], 1));
     at += sizes[i];
   }
@@ -156,7 +156,7 @@ void split(Call& call) {
   const View in = call.tensor(0);
   const int dim = dim_of(call, call.integer(2, 0), in.rank);
   const int64_t size = call.integer(1);
-  if (in.rank == 0 || size < 1) return call.refuse("the parts have no size");
+  if (in.rank == 0 || size < 1 || size > INT32_MAX) return call.refuse("the parts have no size");
   for (int i = 0; i < call.results(); ++i)
     call.alias(
         i, sliced(in, dim, std::min(i * size, in.sizes[dim]), std::min((i + 1) * size, in.sizes[dim]), 1));
@@ -245,7 +245,7 @@ void repeat(Call& call) {
   sizes.count = times.count;
   const int more = times.count - in.rank;
   for (int d = 0; d < times.count; ++d) {
-    if (times[d] < 0) return call.refuse("a repetition is negative");
+    if (times[d] < 0 || times[d] > INT32_MAX) return call.refuse("a repetition is out of range");
     sizes.items[d] = times[d] * (d < more ? 1 : in.sizes[d - more]);
   }
   const View out = call.result(0, sizes);
@@ -280,9 +280,10 @@ void constant_pad(Call& call) {
   for (int i = 0; i < pad.count / 2; ++i) {
     const int d = in.rank - 1 - i;
     const int64_t before = pad[2 * i], after = pad[2 * i + 1];
+    for (const int64_t it : {before, after})
+      if (it < -INT32_MAX || it > INT32_MAX) return call.refuse("the padding is out of range");
     sizes.items[d] += before + after;
-    if (sizes.items[d] < 0 || std::abs(before) > INT32_MAX || std::abs(after) > INT32_MAX)
-      return call.refuse("nothing is left");
+    if (sizes.items[d] < 0) return call.refuse("nothing is left");
     from = sliced(from, d, std::max<int64_t>(-before, 0), in.sizes[d] - std::max<int64_t>(-after, 0), 1);
     starts[d] = std::max<int64_t>(before, 0);
   }
@@ -327,7 +328,8 @@ void unfold(Call& call) {
   if (in.rank == 0 || in.rank == kMostDims) return call.refuse("it has no dimensions, or eight");
   const int dim = dim_of(call, call.integer(1), in.rank);
   const int64_t size = call.integer(2), step = call.integer(3);
-  if (size < 0 || size > in.sizes[dim] || step < 1) return call.refuse("the windows are not inside");
+  if (size < 0 || size > in.sizes[dim] || step < 1 || step > INT32_MAX)
+    return call.refuse("the windows are not inside");
   View out = in;
   out.sizes[dim] = (in.sizes[dim] - size) / step + 1;
   out.strides[dim] = in.strides[dim] * step;
@@ -342,15 +344,18 @@ void sym_size(Call& call) {
 }
 void nothing(Call&) {}
 // numbers that follow from sizes
-void add(Call& call) { call.give(static_cast<int32_t>(call.integer(0) + call.integer(1))); }
-void sub(Call& call) { call.give(static_cast<int32_t>(call.integer(0) - call.integer(1))); }
+void add(Call& call) {
+  call.give(int64_t{static_cast<int32_t>(call.integer(0))} + static_cast<int32_t>(call.integer(1)));
+}
+void sub(Call& call) {
+  call.give(int64_t{static_cast<int32_t>(call.integer(0))} - static_cast<int32_t>(call.integer(1)));
+}
 void mul(Call& call) {
-  call.give(static_cast<int32_t>(static_cast<int32_t>(call.integer(0)) *
-                                 int64_t{static_cast<int32_t>(call.integer(1))}));
+  call.give(int64_t{static_cast<int32_t>(call.integer(0))} * static_cast<int32_t>(call.integer(1)));
 }
 void floordiv(Call& call) {
   const int64_t a = call.integer(0), b = call.integer(1);
-  if (b == 0) return call.refuse("it divides by zero");
+  if (b == 0 || b == -1) return call.refuse("it divides by zero or -1");
   call.give(a / b - (a % b != 0 && (a < 0) != (b < 0)));
 }
 
