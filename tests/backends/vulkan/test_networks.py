@@ -15,8 +15,10 @@ import torch
 import torchette
 from tests.backends.vulkan.device import needs_device
 from tests.backends.vulkan.networks import NAMES, Gated, Words, networks
-from torchette.backends.vulkan import VulkanPartitioner
+from torchette.backends.vulkan import VulkanBackend, VulkanPartitioner
+from torchette.backends.vulkan.payload import Payload
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from torchette.exir.delegation.delegate import PreprocessResult
 from torchette.runtime import Runtime
 
 pytestmark = needs_device
@@ -179,3 +181,40 @@ def test_the_validation_layers_say_nothing(monkeypatch):
     assert "VUID" not in done.stdout + done.stderr and "Validation" not in done.stdout + done.stderr, (
         done.stdout[:4000]
     )
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_linear_layers_with_whole_weights(bits, monkeypatch):
+    """As ExecuTorch's compiler writes them; ours does not yet."""
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(64, 24).eval(), torch.randn(3, 64)
+    groups = 1 if bits == 8 else 2
+    weights = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (24, 64))
+    scales = torch.rand(groups, 24) / 9
+    layer.weight.data = weights * scales.t().repeat_interleave(64 // groups, 1)
+    if bits == 8:
+        layer.bias.data.zero_()
+
+    def preprocess(program, specs):
+        payload = Payload()
+        given, result = payload.tensor((3, 64), torch.float32), payload.tensor((3, 24), torch.float32)
+        stored = (
+            weights.to(torch.int8)
+            if bits == 8
+            else ((weights[:, ::2] + 8) | (weights[:, 1::2] + 8) << 4).to(torch.uint8)
+        )
+        arguments = [
+            given,
+            payload.tensor(stored.shape, stored.dtype, stored),
+            payload.tensor(scales.squeeze(0).shape, torch.float32, scales.squeeze(0)),
+        ]
+        name = "aten._weight_int8pack_mm.default" if bits == 8 else "et_vk.linear_q4gsw.default"
+        if bits == 4:
+            arguments += [payload.scalar(32), payload.tensor((24,), torch.float32, layer.bias.data)]
+        payload.call(name, [*arguments, result], 0)
+        processed, named = payload.finish([given], [result])
+        return PreprocessResult(processed, data_store_output=named)
+
+    monkeypatch.setattr(VulkanBackend, "preprocess", staticmethod(preprocess))
+    edge = to_edge_transform_and_lower(torch.export.export(layer, (x,)), partitioner=VulkanPartitioner())
+    assert_equal(edge.to_executorch().buffer, layer, (x,))

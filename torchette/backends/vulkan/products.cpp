@@ -157,11 +157,57 @@ void sdpa(Call& call) {
          call.real(4, 1 / std::sqrt(static_cast<double>(q.size(-1)))), out);
 }
 
+/// x (..., inputs) with weights (outputs, inputs) or (outputs, inputs / 2), scales (groups, outputs) or
+/// (outputs).
+void linear_whole(Call& call, uint32_t bits, int64_t group, int bias_at) {
+  Graph& graph = call.graph;
+  const View given = call.tensor(0), weight = call.tensor(1), scale = call.tensor(2);
+  const int64_t depth = given.size(-1), columns = weight.size(0);
+  if (group == 0) group = depth;
+  if (given.rank < 1 || weight.rank != 2 || weight.kind != Kind::kInt || group < 1 || group > INT32_MAX ||
+      weight.sizes[1] != (bits == 4 ? (depth + 1) / 2 : depth) ||
+      scale.numel() != (depth + group - 1) / group * columns)
+    return call.refuse("inputs, weights and scales do not fit each other");
+  Numbers sizes = sizes_of(given);
+  sizes.items[sizes.count - 1] = columns;
+  const View out = call.result(0, sizes);
+  if (!call.ok() || out.numel() == 0) return;
+  if (!is_float(out.kind)) return call.refuse("it is for floats");
+  const View none = out;
+  // the shader starts all of them at their storage's first element
+  const auto whole = [&](const View& view, Kind kind) {
+    const View same = converted(graph, view, kind);
+    if (same.offset == 0 && same.is_contiguous()) return same;
+    const View copied = graph.scratch(same);
+    copy(graph, same, copied);
+    return copied;
+  };
+  const View in = whole(given, out.kind), weights = whole(weight, Kind::kInt),
+             scales = whole(scale, out.kind);
+  const bool has_bias = bias_at >= 0 && call.has(bias_at);
+  const View bias = has_bias ? whole(call.tensor(bias_at), out.kind) : none;
+  if (has_bias && bias.numel() != columns) return call.refuse("the bias has another size");
+  Push push;
+  push << out.numel() / columns << columns << depth << group;
+  graph.dispatch(variant(out.kind, linear_whole_shader, linear_whole_half_shader), {bits, has_bias}, push,
+                 {&in, &weights, &scales, &bias, &out}, 16, out.numel());
+}
+
+// (self, mat2, scales)
+void linear_8(Call& call) { linear_whole(call, 8, 0, -1); }
+// (self, weights, scales, group_size, bias)
+void linear_4(Call& call) { linear_whole(call, 4, call.integer(3), 4); }
+
 constexpr NamedOperator kTable[] = {
-    {"aten.mm.default", product},    {"aten.bmm.default", product},
-    {"aten.addmm.default", addmm},   {"aten.baddbmm.default", addmm},
-    {"aten.linear.default", linear}, {"aten.scaled_dot_product_attention.default", attention},
+    {"aten.mm.default", product},
+    {"aten.bmm.default", product},
+    {"aten.addmm.default", addmm},
+    {"aten.baddbmm.default", addmm},
+    {"aten.linear.default", linear},
+    {"aten.scaled_dot_product_attention.default", attention},
     {"et_vk.sdpa.default", sdpa},
+    {"aten._weight_int8pack_mm.default", linear_8},
+    {"et_vk.linear_q4gsw.default", linear_4},
 };
 
 }  // namespace
