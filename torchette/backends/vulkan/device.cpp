@@ -61,11 +61,13 @@ Error Device::open() {
   VkInstanceCreateInfo info{VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO};
   info.pApplicationInfo = &application;
   if (create(&info, nullptr, &instance_) != VK_SUCCESS) return Error::NotFound;
-#define TORCHETTE_FIND(name)                                                              \
-  if ((vk.name = reinterpret_cast<PFN_vk##name>(find(instance_, "vk" #name))) == nullptr) \
-    return Error::NotFound;
-  TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(TORCHETTE_FIND)
-#undef TORCHETTE_FIND
+#define INSTANCE(name)                                                   \
+  vk.name = reinterpret_cast<PFN_vk##name>(find(instance_, "vk" #name)); \
+  if (vk.name == nullptr) return Error::NotFound;
+#define DEVICE(name)
+#include "torchette/backends/vulkan/functions.def"
+#undef INSTANCE
+#undef DEVICE
   uint32_t count = 0;
   vk.EnumeratePhysicalDevices(instance_, &count, nullptr);
   std::vector<VkPhysicalDevice> all(count);
@@ -90,11 +92,13 @@ Error Device::open() {
   device.pQueueCreateInfos = &queue;
   device.pEnabledFeatures = &wanted;
   if (vk.CreateDevice(physical_, &device, nullptr, &device_) != VK_SUCCESS) return Error::NotFound;
-#define TORCHETTE_FIND(name)                                                                            \
-  if ((vk.name = reinterpret_cast<PFN_vk##name>(vk.GetDeviceProcAddr(device_, "vk" #name))) == nullptr) \
-    return Error::NotFound;
-  TORCHETTE_VULKAN_DEVICE_FUNCTIONS(TORCHETTE_FIND)
-#undef TORCHETTE_FIND
+#define INSTANCE(name)
+#define DEVICE(name)                                                                   \
+  vk.name = reinterpret_cast<PFN_vk##name>(vk.GetDeviceProcAddr(device_, "vk" #name)); \
+  if (vk.name == nullptr) return Error::NotFound;
+#include "torchette/backends/vulkan/functions.def"
+#undef INSTANCE
+#undef DEVICE
   vk.GetDeviceQueue(device_, family_, 0, &queue_);
   vk.GetPhysicalDeviceMemoryProperties(physical_, &memory_);
 

@@ -18,35 +18,12 @@
 namespace torchette {
 namespace vulkan {
 
-// Every function of Vulkan's that is called, but for the two that find the others.
-#define TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(X) \
-  X(DestroyInstance)                           \
-  X(EnumeratePhysicalDevices)                  \
-  X(GetPhysicalDeviceProperties2)              \
-  X(GetPhysicalDeviceFeatures2)                \
-  X(GetPhysicalDeviceQueueFamilyProperties)    \
-  X(GetPhysicalDeviceMemoryProperties) X(CreateDevice) X(GetDeviceProcAddr)
-#define TORCHETTE_VULKAN_DEVICE_FUNCTIONS(X)                                                                \
-  X(GetDeviceQueue)                                                                                         \
-  X(CreateBuffer)                                                                                           \
-  X(DestroyBuffer)                                                                                          \
-  X(GetBufferMemoryRequirements)                                                                            \
-  X(AllocateMemory)                                                                                         \
-  X(FreeMemory) X(BindBufferMemory) X(MapMemory) X(CreateDescriptorSetLayout) X(CreatePipelineLayout)       \
-      X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines) X(CreateDescriptorPool)        \
-          X(DestroyDescriptorPool) X(ResetDescriptorPool) X(AllocateDescriptorSets) X(UpdateDescriptorSets) \
-              X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool) X(AllocateCommandBuffers)      \
-                  X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdBindDescriptorSets)     \
-                      X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier) X(CmdCopyBuffer)             \
-                          X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences) X(QueueSubmit)     \
-                              X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool)                   \
-                                  X(CmdWriteTimestamp) X(GetQueryPoolResults)
-
 struct Functions {
-#define TORCHETTE_DECLARE(name) PFN_vk##name name = nullptr;
-  TORCHETTE_VULKAN_INSTANCE_FUNCTIONS(TORCHETTE_DECLARE)
-  TORCHETTE_VULKAN_DEVICE_FUNCTIONS(TORCHETTE_DECLARE)
-#undef TORCHETTE_DECLARE
+#define INSTANCE(name) PFN_vk##name name = nullptr;
+#define DEVICE(name) PFN_vk##name name = nullptr;
+#include "torchette/backends/vulkan/functions.def"
+#undef INSTANCE
+#undef DEVICE
 };
 
 constexpr uint32_t kMostBindings = 6;   // of a shader
