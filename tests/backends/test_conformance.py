@@ -10,6 +10,7 @@ from torch.export import export
 from torchette import runtime
 from torchette.backends import conformance
 from torchette.backends.null import NullPartitioner
+from torchette.backends.vulkan import VulkanPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.errors import DelegationError
 from torchette.exir import to_edge, to_edge_transform_and_lower
@@ -17,7 +18,11 @@ from torchette.exir.delegation.delegate import to_backend
 from torchette.format import pte
 from torchette.runtime import Runtime
 
-PARTITIONERS = {"NullBackend": NullPartitioner, "XnnpackBackend": XnnpackPartitioner}
+PARTITIONERS = {
+    "NullBackend": NullPartitioner,
+    "VulkanBackend": VulkanPartitioner,
+    "XnnpackBackend": XnnpackPartitioner,
+}
 
 
 @pytest.mark.parametrize("name", PARTITIONERS)

@@ -17,10 +17,14 @@ import torch
 from torch import nn
 from torch.export import export
 
+from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.networks import networks
 from tests.building import built
 from tests.kernels.sanitized import python
 from tests.runtime.fields import Walk
 from torchette.backends.null import NullPartitioner
+from torchette.backends.vulkan import VulkanPartitioner
+from torchette.backends.vulkan import payload as vulkan
 from torchette.backends.xnnpack import (
     XnnpackPartitioner,
     XNNPACKQuantizer,
@@ -112,17 +116,19 @@ PROGRAMS: dict[str, Callable[[], torch.export.ExportedProgram]] = {
 
 
 def _numbers(data: bytes) -> str:
-    """As tests/runtime/fields.py: where the numbers of the XNNPACK graphs in a program stand."""
-    lines, at = [], data.find(b"XH00")
-    while at >= 0:
-        start = at - 4
-        (graph,) = struct.unpack_from("<I", data, start + 10)
-        walk = Walk(SCHEMA, data)
-        walk.table(SCHEMA.root, walk.offset(start + graph))
-        for position, width in ((8, 2), (10, 4), (14, 4), (18, 4), (22, 8)):  # of the header
-            walk.found[start + position] = ("n", width, 0)
-        lines += [f"{kind} {p} {width} {to}\n" for p, (kind, width, to) in sorted(walk.found.items())]
-        at = data.find(b"XH00", at + 4)
+    """As tests/runtime/fields.py: where the numbers of the graphs of XNNPACK and Vulkan in a program stand."""
+    lines = []
+    for mark, schema in ((b"XH00", SCHEMA), (b"VH00", vulkan.SCHEMA)):
+        at = data.find(mark)
+        while at >= 0:
+            start = at - 4
+            (graph,) = struct.unpack_from("<I", data, start + 10)
+            walk = Walk(schema, data)
+            walk.table(schema.root, walk.offset(start + graph))
+            for position, width in ((8, 2), (10, 4), (14, 4), (18, 4), (22, 8)):  # of the header
+                walk.found[start + position] = ("n", width, 0)
+            lines += [f"{kind} {p} {width} {to}\n" for p, (kind, width, to) in sorted(walk.found.items())]
+            at = data.find(mark, at + 4)
     return "".join(lines)
 
 
@@ -151,6 +157,13 @@ def test_changed_bytes_of_xnnpack(name: str, tmp_path: Path) -> None:
 
 def test_changed_bytes_of_the_null_backend(tmp_path: Path) -> None:
     _mutate(export(_Sum(), (torch.ones(3, 4),)), NullPartitioner(), tmp_path)
+
+
+@needs_device
+@pytest.mark.parametrize("name", ["vision", "words"])
+def test_changed_bytes_of_vulkan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSAN_OPTIONS", "detect_leaks=0")  # drivers leave memory behind
+    _mutate(export(*networks()[name]), VulkanPartitioner(), tmp_path)
 
 
 def test_the_conformance_suite() -> None:

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Whole networks: in one call of Vulkan's, from our compiler and from ExecuTorch's; sizes that vary; several threads.
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchette
+from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.networks import NAMES, Gated, Words, networks
+from torchette.backends.vulkan import VulkanBackend, VulkanPartitioner
+from torchette.backends.vulkan.payload import Payload
+from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from torchette.exir.delegation.delegate import PreprocessResult
+from torchette.runtime import Runtime
+
+pytestmark = needs_device
+VALIDATION = Path("/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json")
+
+
+def lowered(name: str, options: dict | None = None):
+    module, inputs = networks()[name]
+    exported = torch.export.export(module, inputs)
+    return to_edge_transform_and_lower(exported, partitioner=VulkanPartitioner(options)), module, inputs
+
+
+def assert_equal(data: bytes, module: torch.nn.Module, inputs: tuple, tolerance: float = 1e-4) -> None:
+    method = Runtime.get().load_program(data).load_method("forward")
+    with torch.no_grad():
+        want = module(*inputs).detach()
+    for _ in range(2):  # what is recorded runs again
+        (got,) = method.execute(list(inputs))
+        torch.testing.assert_close(
+            torch.as_tensor(got), want, atol=tolerance * float(want.abs().max()), rtol=tolerance
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_one_call(name):
+    edge, module, inputs = lowered(name)
+    placements = edge.delegation().placements
+    assert [item.op for item in placements if item.backend is None] == []
+    assert len({item.backend for item in placements}) == 1
+    assert_equal(edge.to_executorch().buffer, module, inputs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_float16(name):
+    edge, module, inputs = lowered(name, {"force_fp16": True})
+    assert_equal(edge.to_executorch().buffer, module, inputs, 2e-2)
+
+
+@pytest.mark.gate  # the peer takes half a minute to look for its patterns
+@pytest.mark.parametrize("name, options", [*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})])
+def test_from_executorch(name, options):
+    executorch = pytest.importorskip("executorch.exir", reason="the peer is not installed")
+    from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner as Theirs
+
+    module, inputs = networks()[name]
+    logging.disable(logging.INFO)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            edge = executorch.to_edge_transform_and_lower(
+                torch.export.export(module, inputs), partitioner=[Theirs(dict(options))]
+            )
+            data = edge.to_executorch().buffer
+    finally:
+        logging.disable(logging.NOTSET)
+    assert b"VH00" in data
+    assert_equal(data, module, inputs, 2e-2 if options.get("force_fp16") else 1e-4)
+
+
+def test_sizes_that_vary():
+    words, n = torch.export.Dim("words", min=2, max=12), torch.export.Dim("n", min=1, max=5)
+    for module, shape in ((Words(), (2, 7)), (Gated(), (2, 3, 12))):
+        example = torch.randint(0, 30, shape) if len(shape) == 2 else torch.randn(shape)
+        module.eval()
+        exported = torch.export.export(module, (example,), dynamic_shapes=({0: n, 1: words},))
+        edge = to_edge_transform_and_lower(exported, partitioner=VulkanPartitioner())
+        assert all(item.backend for item in edge.delegation().placements)
+        program = torchette.load(edge.to_executorch().buffer)
+        for size in ((2, 7), (5, 12), (1, 2), (2, 7), (3, 11)):
+            given = torch.randint(0, 30, size) if len(shape) == 2 else torch.randn(*size, 12)
+            torch.testing.assert_close(torch.as_tensor(program(given)), module(given), atol=1e-4, rtol=1e-4)
+
+
+def test_dimensions_in_another_order():
+    class Turns(torch.nn.Module):
+        def forward(self, x, y):
+            return (x + 1).permute(0, 2, 3, 1) * y, torch.relu(x)
+
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    inputs = (image, torch.randn(2, 4, 5, 3))
+    edge = to_edge_transform_and_lower(torch.export.export(Turns(), inputs), partitioner=VulkanPartitioner())
+    assert all(item.backend for item in edge.delegation().placements)
+    program = torchette.load(edge.to_executorch().buffer)
+    for got, want in zip(program(*inputs), Turns()(*inputs), strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), want)
+
+
+def test_threads_have_methods_of_their_own():
+    edge, module, inputs = lowered("vision")
+    program = Runtime.get().load_program(edge.to_executorch().buffer)
+    want = module(*inputs).detach()
+
+    def work(_: int) -> float:
+        method = program.load_method("forward")
+        return max(
+            float((torch.as_tensor(method.execute(list(inputs))[0]) - want).abs().max()) for _ in range(5)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max(pool.map(work, range(8))) < 1e-4
+
+
+def test_a_number_of_64_bits_is_an_error():
+    class Compares(torch.nn.Module):
+        def forward(self, x, y):
+            return x == y
+
+    inputs = (torch.tensor([1, 2**40]), torch.tensor([1, 2]))
+    edge = to_edge_transform_and_lower(
+        torch.export.export(Compares(), inputs), partitioner=VulkanPartitioner()
+    )
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    with pytest.raises(torchette.errors.TorchetteError, match="32 bits"):
+        method.execute(list(inputs))
+    (got,) = method.execute([torch.tensor([1, 3]), torch.tensor([1, 2])])
+    assert torch.as_tensor(got).tolist() == [True, False]
+
+
+_WITHOUT_DEVICE = """
+import sys, warnings, torch
+from torchette.runtime import Runtime
+registry = Runtime.get().backend_registry
+assert "VulkanBackend" in registry.registered_backend_names
+assert not registry.is_available("VulkanBackend")
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    method = Runtime.get().load_program(sys.argv[1]).load_method("forward")
+    inputs, want = torch.load(sys.argv[2])
+    torch.testing.assert_close(torch.as_tensor(method.execute(inputs)[0]), want, atol=1e-4, rtol=1e-4)
+assert any("VulkanBackend" in str(one.message) for one in told), told
+"""
+
+
+def test_without_a_device_the_same_file_runs(tmp_path, monkeypatch):
+    edge, module, inputs = lowered("vision")
+    (tmp_path / "net.pte").write_bytes(
+        edge.to_executorch(ExecutorchBackendConfig(portable_fallback=True)).buffer
+    )
+    torch.save((list(inputs), module(*inputs).detach()), tmp_path / "values.pt")
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(tmp_path / "nobody.json"))
+    command = [sys.executable, "-c", _WITHOUT_DEVICE, tmp_path / "net.pte", tmp_path / "values.pt"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+_VALIDATED = """
+from tests.backends.vulkan.test_networks import *
+for name in NAMES:
+    for options in ({}, {"force_fp16": True}):
+        edge, module, inputs = lowered(name, options)
+        assert_equal(edge.to_executorch().buffer, module, inputs, 2e-2)
+"""
+
+
+@pytest.mark.skipif(not VALIDATION.exists(), reason="the validation layers are not installed: ./dev tools")
+def test_the_validation_layers_say_nothing(monkeypatch):
+    monkeypatch.setenv("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _VALIDATED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VUID" not in done.stdout + done.stderr and "Validation" not in done.stdout + done.stderr, (
+        done.stdout[:4000]
+    )
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_linear_layers_with_whole_weights(bits, monkeypatch):
+    """As ExecuTorch's compiler writes them; ours does not yet."""
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(64, 24).eval(), torch.randn(3, 64)
+    groups = 1 if bits == 8 else 2
+    weights = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (24, 64))
+    scales = torch.rand(groups, 24) / 9
+    layer.weight.data = weights * scales.t().repeat_interleave(64 // groups, 1)
+    if bits == 8:
+        layer.bias.data.zero_()
+
+    def preprocess(program, specs):
+        payload = Payload()
+        given, result = payload.tensor((3, 64), torch.float32), payload.tensor((3, 24), torch.float32)
+        stored = (
+            weights.to(torch.int8)
+            if bits == 8
+            else ((weights[:, ::2] + 8) | (weights[:, 1::2] + 8) << 4).to(torch.uint8)
+        )
+        arguments = [
+            given,
+            payload.tensor(stored.shape, stored.dtype, stored),
+            payload.tensor(scales.squeeze(0).shape, torch.float32, scales.squeeze(0)),
+        ]
+        name = "aten._weight_int8pack_mm.default" if bits == 8 else "et_vk.linear_q4gsw.default"
+        if bits == 4:
+            arguments += [payload.scalar(32), payload.tensor((24,), torch.float32, layer.bias.data)]
+        payload.call(name, [*arguments, result], 0)
+        processed, named = payload.finish([given], [result])
+        return PreprocessResult(processed, data_store_output=named)
+
+    monkeypatch.setattr(VulkanBackend, "preprocess", staticmethod(preprocess))
+    edge = to_edge_transform_and_lower(torch.export.export(layer, (x,)), partitioner=VulkanPartitioner())
+    assert_equal(edge.to_executorch().buffer, layer, (x,))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Each operator that Vulkan takes gives what eager gives, as the only call of a program that is on the device whole.
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchette
+from tests.backends.vulkan.cases import CASES
+from tests.backends.vulkan.device import needs_device
+from torchette.backends.vulkan import VulkanPartitioner
+from torchette.exir import to_edge_transform_and_lower
+
+pytestmark = needs_device
+
+
+class Calls(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def inputs_of(given, dtype=torch.float32) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return tuple(one if isinstance(one, torch.Tensor) else torch.randn(one, dtype=dtype) for one in given)
+
+
+def run(
+    module: torch.nn.Module, inputs: tuple, options: dict | None = None, taken_whole: bool = True
+) -> list[torch.Tensor]:
+    edge = to_edge_transform_and_lower(
+        torch.export.export(module.eval(), inputs), partitioner=VulkanPartitioner(options)
+    )
+    if taken_whole:
+        left = [(item.op, item.reasons) for item in edge.delegation().placements if item.backend is None]
+        assert not left, f"stays outside: {left}"
+    program = torchette.load(edge.to_executorch().buffer)
+    found = program(*inputs)
+    return [torch.as_tensor(one) for one in (found if isinstance(found, (list, tuple)) else [found])]
+
+
+def expected(module: torch.nn.Module, inputs: tuple) -> list[torch.Tensor]:
+    found = module(*inputs)
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_eager(name):
+    function, given = CASES[name]
+    module, inputs = Calls(function), inputs_of(given)
+    for got, want in zip(run(module, inputs), expected(module, inputs), strict=True):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4, equal_nan=True)

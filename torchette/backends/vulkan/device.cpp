@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/backends/vulkan/device.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <new>
+
+#include "torchette/runtime/platform.h"
+
+namespace torchette {
+namespace vulkan {
+namespace {
+
+// what a device is worth: what computes beside the processor, and then what shares its memory
+int rank_of(VkPhysicalDeviceType type) {
+  switch (type) {
+    case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
+      return 4;
+    case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU:
+      return 3;
+    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+Device* Device::get() {
+  static std::mutex mutex;
+  static Device* device = nullptr;  // lives as long as the process
+  static bool asked = false;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!asked) {
+    asked = true;
+    device = new (std::nothrow) Device;
+    if (device != nullptr && device->open() != Error::Ok) {
+      if (device->instance_ != VK_NULL_HANDLE && device->vk.DestroyInstance != nullptr)
+        device->vk.DestroyInstance(device->instance_, nullptr);
+      if (device->library_ != nullptr) dlclose(device->library_);
+      delete device;
+      device = nullptr;
+    }
+  }
+  return device == nullptr || device->lost_ ? nullptr : device;
+}
+
+Error Device::open() {
+  for (const char* name : {"libvulkan.so.1", "libvulkan.so"})
+    if (library_ == nullptr) library_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library_ == nullptr) return Error::NotFound;
+  const auto find = reinterpret_cast<PFN_vkGetInstanceProcAddr>(dlsym(library_, "vkGetInstanceProcAddr"));
+  if (find == nullptr) return Error::NotFound;
+  const auto create = reinterpret_cast<PFN_vkCreateInstance>(find(nullptr, "vkCreateInstance"));
+  if (create == nullptr) return Error::NotFound;
+  VkApplicationInfo application{VK_STRUCTURE_TYPE_APPLICATION_INFO};
+  application.pApplicationName = "torchette";
+  application.apiVersion = VK_API_VERSION_1_1;
+  VkInstanceCreateInfo info{VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO};
+  info.pApplicationInfo = &application;
+  if (create(&info, nullptr, &instance_) != VK_SUCCESS) return Error::NotFound;
+#define INSTANCE(name)                                                   \
+  vk.name = reinterpret_cast<PFN_vk##name>(find(instance_, "vk" #name)); \
+  if (vk.name == nullptr) return Error::NotFound;
+#define DEVICE(name)
+#include "torchette/backends/vulkan/functions.def"
+#undef INSTANCE
+#undef DEVICE
+  uint32_t count = 0;
+  vk.EnumeratePhysicalDevices(instance_, &count, nullptr);
+  std::vector<VkPhysicalDevice> all(count);
+  if (count == 0 || vk.EnumeratePhysicalDevices(instance_, &count, all.data()) < 0) return Error::NotFound;
+  TORCHETTE_TRY(choose({all.data(), count}));
+
+  VkPhysicalDevice16BitStorageFeatures half{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
+  VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &half};
+  vk.GetPhysicalDeviceFeatures2(physical_, &features);
+  has_half_ = half.storageBuffer16BitAccess == VK_TRUE;
+  VkPhysicalDeviceFeatures wanted{};  // a shader of a damaged program reads no memory of others
+  wanted.robustBufferAccess = features.features.robustBufferAccess;
+  half = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
+  half.storageBuffer16BitAccess = has_half_ ? VK_TRUE : VK_FALSE;
+  const float priority = 1.0f;
+  VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+  queue.queueFamilyIndex = family_;
+  queue.queueCount = 1;
+  queue.pQueuePriorities = &priority;
+  VkDeviceCreateInfo device{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &half};
+  device.queueCreateInfoCount = 1;
+  device.pQueueCreateInfos = &queue;
+  device.pEnabledFeatures = &wanted;
+  if (vk.CreateDevice(physical_, &device, nullptr, &device_) != VK_SUCCESS) return Error::NotFound;
+#define INSTANCE(name)
+#define DEVICE(name)                                                                   \
+  vk.name = reinterpret_cast<PFN_vk##name>(vk.GetDeviceProcAddr(device_, "vk" #name)); \
+  if (vk.name == nullptr) return Error::NotFound;
+#include "torchette/backends/vulkan/functions.def"
+#undef INSTANCE
+#undef DEVICE
+  vk.GetDeviceQueue(device_, family_, 0, &queue_);
+  vk.GetPhysicalDeviceMemoryProperties(physical_, &memory_);
+
+  VkDescriptorSetLayoutBinding bindings[kMostBindings]{};
+  for (uint32_t i = 0; i < kMostBindings; ++i)
+    bindings[i] = {i, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
+  for (uint32_t i = 1; i <= kMostBindings; ++i) {
+    VkDescriptorSetLayoutCreateInfo sets{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
+    sets.bindingCount = i;
+    sets.pBindings = bindings;
+    TORCHETTE_TRY(check(vk.CreateDescriptorSetLayout(device_, &sets, nullptr, &set_layouts_[i]), "a layout"));
+    const VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushBytes};
+    VkPipelineLayoutCreateInfo layout{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+    layout.setLayoutCount = 1;
+    layout.pSetLayouts = &set_layouts_[i];
+    layout.pushConstantRangeCount = 1;
+    layout.pPushConstantRanges = &push;
+    TORCHETTE_TRY(check(vk.CreatePipelineLayout(device_, &layout, nullptr, &layouts_[i]), "a layout"));
+  }
+  return Error::Ok;
+}
+
+Error Device::choose(Span<const VkPhysicalDevice> all) {
+  int best = 0;
+  for (const VkPhysicalDevice candidate : all) {
+    VkPhysicalDeviceProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+    vk.GetPhysicalDeviceProperties2(candidate, &properties);
+    const int rank = rank_of(properties.properties.deviceType);
+    if (properties.properties.apiVersion < VK_API_VERSION_1_1 || rank <= best) continue;
+    uint32_t count = 0;
+    vk.GetPhysicalDeviceQueueFamilyProperties(candidate, &count, nullptr);
+    std::vector<VkQueueFamilyProperties> families(count);
+    vk.GetPhysicalDeviceQueueFamilyProperties(candidate, &count, families.data());
+    for (uint32_t i = 0; i < count; ++i) {
+      if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0) continue;
+      best = rank, family_ = i, physical_ = candidate, properties_ = properties.properties;
+      time_bits_ = families[i].timestampValidBits;
+      break;
+    }
+  }
+  return best == 0 ? Error::NotFound : Error::Ok;
+}
+
+Error Device::check(VkResult result, const char* what) {
+  if (result >= 0) return Error::Ok;
+  if (result == VK_ERROR_DEVICE_LOST) lost_ = true;
+  const bool memory = result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
+                      result == VK_ERROR_OUT_OF_POOL_MEMORY;
+  TORCHETTE_LOG(Error, "Vulkan on %s: %s fails with VkResult %d", name(), what, static_cast<int>(result));
+  return memory ? Error::DelegateMemoryAllocationFailed : Error::Internal;
+}
+
+Error Device::allocate(uint64_t size, Memory kind, Buffer* out) {
+  *out = {};
+  out->size = size == 0 ? 4 : size;
+  VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
+  info.size = out->size;
+  info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
+               VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+  TORCHETTE_TRY(check(vk.CreateBuffer(device_, &info, nullptr, &out->buffer), "a buffer"));
+  VkMemoryRequirements needs;
+  vk.GetBufferMemoryRequirements(device_, out->buffer, &needs);
+  constexpr uint32_t kHost = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+  constexpr uint32_t kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+  constexpr uint32_t kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+  const uint32_t wishes[2][3] = {{kLocal | kHost, kLocal, kHost}, {kHost | kCached, kHost, kHost}};
+  VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+  for (const uint32_t wish : wishes[kind == Memory::kHost]) {
+    for (uint32_t i = 0; i < memory_.memoryTypeCount && out->memory == VK_NULL_HANDLE; ++i) {
+      const uint32_t flags = memory_.memoryTypes[i].propertyFlags;
+      if ((needs.memoryTypeBits >> i & 1) == 0 || (flags & wish) != wish) continue;
+      const VkMemoryAllocateInfo request{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, nullptr, needs.size, i};
+      result = vk.AllocateMemory(device_, &request, nullptr, &out->memory);
+      if (result == VK_SUCCESS && (flags & kHost) == kHost)
+        result =
+            vk.MapMemory(device_, out->memory, 0, VK_WHOLE_SIZE, 0, reinterpret_cast<void**>(&out->mapped));
+    }
+    if (out->memory != VK_NULL_HANDLE) break;
+  }
+  if (result == VK_SUCCESS) result = vk.BindBufferMemory(device_, out->buffer, out->memory, 0);
+  const Error error = check(result, "memory");
+  if (error != Error::Ok) free(out);
+  return error;
+}
+
+void Device::free(Buffer* buffer) {
+  vk.DestroyBuffer(device_, buffer->buffer, nullptr);
+  vk.FreeMemory(device_, buffer->memory, nullptr);
+  *buffer = {};
+}
+
+Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkPipeline* out) {
+  const std::lock_guard<std::mutex> lock(pipelines_mutex_);
+  for (const Made& made : pipelines_) {
+    if (made.shader == &shader && made.count == constants.size() &&
+        memcmp(made.constants, constants.data(), 4 * constants.size()) == 0) {
+      *out = made.pipeline;
+      return Error::Ok;
+    }
+  }
+  Made made{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
+  memcpy(made.constants, constants.data(), 4 * constants.size());
+  VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
+  code.codeSize = shader.bytes;
+  code.pCode = shader.words;
+  VkShaderModule module;
+  TORCHETTE_TRY(check(vk.CreateShaderModule(device_, &code, nullptr, &module), shader.name));
+  VkSpecializationMapEntry entries[kMostConstants];
+  for (uint32_t i = 0; i < made.count; ++i) entries[i] = {i, 4 * i, 4};
+  const VkSpecializationInfo special{made.count, entries, 4 * made.count, made.constants};
+  VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
+  info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+  info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+  info.stage.module = module;
+  info.stage.pName = "main";
+  info.stage.pSpecializationInfo = &special;
+  info.layout = layouts_[shader.bindings];
+  const VkResult result =
+      vk.CreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &made.pipeline);
+  vk.DestroyShaderModule(device_, module, nullptr);
+  TORCHETTE_TRY(check(result, shader.name));
+  pipelines_.push_back(made);
+  *out = made.pipeline;
+  return Error::Ok;
+}
+
+Error Device::run(VkCommandBuffer commands, VkFence fence) {
+  TORCHETTE_TRY(check(vk.ResetFences(device_, 1, &fence), "a fence"));
+  VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO};
+  submit.commandBufferCount = 1;
+  submit.pCommandBuffers = &commands;
+  {
+    const std::lock_guard<std::mutex> lock(queue_mutex_);
+    TORCHETTE_TRY(check(vk.QueueSubmit(queue_, 1, &submit, fence), "a submission"));
+  }
+  return check(vk.WaitForFences(device_, 1, &fence, VK_TRUE, UINT64_MAX), "waiting");
+}
+
+}  // namespace vulkan
+}  // namespace torchette

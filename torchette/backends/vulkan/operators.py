@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A node comes in; why the device cannot run it goes out, or None. The runtime's operators are in the C++ files beside this.
+"""Which nodes the runtime has shaders for."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.vulkan.payload import DTYPES
+from torchette.exir.tensor import upper_bound
+
+MOST_DIMS = 8
+_FLOATS = (torch.float32, torch.float16)
+_MOST_ELEMENTS = 2**31 - 2
+
+Check = Callable[[Node], "str | None"]
+
+
+def name_of(target: Any) -> str:
+    """An operator's name in a payload, such as ``aten.add.Tensor``; "" for what is none."""
+    if target is operator.getitem:
+        return ""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target).replace("torchette_dim_order.", "dim_order_ops.", 1)  # the peer's name of ours
+    return getattr(target, "__name__", "")
+
+
+def _rows() -> dict[str, list[list[str]]]:
+    text = (Path(__file__).parent / "pointwise.def").read_text()
+    found: dict[str, list[list[str]]] = {}
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, arguments, computes, _ = line.split(" | ", 3)
+            found.setdefault(name.strip(), []).append([computes.strip(), *arguments.split()])
+    return found
+
+
+_POINTWISE = _rows()
+
+
+def _value(node: Node, place: int, default: Any = None) -> Any:
+    """An argument by its place in the schema."""
+    if place < len(node.args):
+        return node.args[place]
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    return node.kwargs.get(arguments[place].name, default) if place < len(arguments) else default
+
+
+def _tensor(node: Any) -> torch.Tensor | None:
+    val = node.meta.get("val") if isinstance(node, Node) else None
+    return val if isinstance(val, torch.Tensor) else None
+
+
+def _pointwise(node: Node) -> str | None:
+    reasons = []
+    for _, *letters in _POINTWISE[name_of(node.target)]:
+        reason = None
+        for place, letter in enumerate(letters):
+            given = _value(node, place, node.target._schema.arguments[place].default_value)  # type: ignore[union-attr]
+            if letter[0] == "'" and given != letter.strip("'"):
+                reason = f"no mode {given!r}"
+            elif letter[0] in "cxyz" and _tensor(given) is None:
+                reason = "an operand is a number"
+            elif letter[0] in "pq" and not (
+                isinstance(given, (int, float)) or (given is None and "=" in letter)
+            ):
+                reason = "a number is known only while the model runs"
+        if reason is None:
+            return None
+        reasons.append(reason)
+    return reasons[0]
+
+
+def _floats(node: Node) -> str | None:
+    """All tensors in one floating-point type."""
+    dtypes = {value.dtype for value in map(_tensor, node.all_input_nodes) if value is not None}
+    return (
+        None
+        if len(dtypes) == 1 and dtypes <= set(_FLOATS)
+        else "it is for tensors of one floating-point type"
+    )
+
+
+def _convolution(node: Node) -> str | None:
+    weight = _tensor(node.args[1])
+    if weight is None or weight.dim() > 4:
+        return "a convolution of three dimensions"
+    return _floats(node)
+
+
+def _attention(node: Node) -> str | None:
+    query = _tensor(node.args[0])
+    if query is None or not 3 <= query.dim() <= 4 or query.dtype not in _FLOATS:
+        return "queries have another number of dimensions or dtype"
+    if _value(node, 4, 0.0):
+        return "dropout"
+    if _value(node, 3) is not None and _value(node, 5, False):
+        return "a mask beside is_causal"
+    return None
+
+
+def _softmax(node: Node) -> str | None:
+    return "half_to_float" if node.args[2] else _floats(node)
+
+
+def _index(node: Node) -> str | None:
+    given = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
+    if len(given) != 1:
+        return "several indices"
+    index = _tensor(given[0])
+    return None if index is not None and index.dtype in (torch.int32, torch.int64) else "a mask as index"
+
+
+def _gather(node: Node) -> str | None:
+    table, index = _tensor(node.args[0]), _tensor(node.args[2])
+    assert table is not None and index is not None
+    dim = node.args[1] % max(table.dim(), 1)  # type: ignore[operator]
+    same = all(d == dim or a == b for d, (a, b) in enumerate(zip(table.shape, index.shape)))
+    return None if table.dim() and same else "the index is smaller than the table"
+
+
+def _is_image(node: Node) -> str | None:
+    value = _tensor(node.args[0])
+    return (
+        None
+        if value is not None and value.dim() in (3, 4) and value.dtype in _FLOATS
+        else "it is for images of floats"
+    )
+
+
+def _copy(node: Node) -> str | None:
+    source, result = _tensor(node.args[0]), _tensor(node)
+    assert source is not None and result is not None
+    # a float is cut to 32 bits as an integer is
+    cut = source.dtype in _FLOATS and result.dtype in (torch.int64, torch.uint8, torch.int8)
+    return "a conversion to an integer that is not of 32 bits" if cut else None
+
+
+def _instance(node: Node) -> str | None:
+    value = _tensor(node.args[0])
+    return (
+        _floats(node)
+        if value is not None and value.dim() > 2 and value.shape[0] == 1
+        else "statistics of several images"
+    )
+
+
+def _rms(node: Node) -> str | None:
+    return "over several dimensions" if len(node.args[1]) != 1 else _floats(node)  # type: ignore[arg-type]
+
+
+def _none(node: Node) -> str | None:
+    return None
+
+
+_SHAPES = (
+    "view view_copy _unsafe_view reshape permute permute_copy t t_copy unsqueeze unsqueeze_copy squeeze_copy expand expand_copy "
+    "split_with_sizes split_with_sizes_copy flip cat stack repeat constant_pad_nd pixel_shuffle unfold unfold_copy clone "
+    "alias_copy detach detach_copy full full_like scalar_tensor zeros ones zeros_like ones_like"
+)
+OPERATORS: dict[str, Check] = {
+    **dict.fromkeys(_POINTWISE, _pointwise),
+    **{f"aten.{name}.default": _none for name in _SHAPES.split()},
+    **dict.fromkeys(
+        (
+            "aten.transpose.int", "aten.transpose_copy.int", "aten.squeeze.dims", "aten.squeeze_copy.dim",
+            "aten.squeeze_copy.dims", "aten.select.int", "aten.select_copy.int", "aten.slice.Tensor", "aten.slice_copy.Tensor",
+            "aten.split.Tensor", "aten.split_copy.Tensor", "aten.unbind.int", "aten.unbind_copy.int", "aten.arange.start_step",
+            "aten.sum.dim_IntList", "aten.sum.default", "aten.mean.dim", "aten.mean.default", "aten.amax.default",
+            "aten.amin.default", "aten.max.default", "aten.min.default", "aten.max.dim", "aten.min.dim", "aten.prod.default",
+            "aten.prod.dim_int", "aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim",
+            "aten.argmax.default", "aten.argmin.default", "aten.cumsum.default", "aten.embedding.default",
+            "aten.index_select.default", "dim_order_ops._clone_dim_order.default",
+        ),
+        _none,
+    ),
+    **dict.fromkeys(
+        (
+            "aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default", "aten.linear.default",
+            "aten.native_layer_norm.default", "aten.native_group_norm.default", "aten.var.correction", "aten.var.dim",
+            "aten._native_batch_norm_legit_no_training.default",
+        ),
+        _floats,
+    ),
+    **dict.fromkeys(
+        (
+            "aten.max_pool2d_with_indices.default", "aten.avg_pool2d.default", "aten._adaptive_avg_pool2d.default",
+            "aten.adaptive_avg_pool2d.default", "aten.upsample_nearest2d.vec", "aten.upsample_bilinear2d.vec",
+        ),
+        _is_image,
+    ),
+    "aten.convolution.default": _convolution,
+    "aten.scaled_dot_product_attention.default": _attention,
+    "aten._softmax.default": _softmax,
+    "aten._log_softmax.default": _softmax,
+    "aten.rms_norm.default": _rms,
+    "aten._native_batch_norm_legit.no_stats": _instance,
+    "aten.index.Tensor": _index,
+    "aten.gather.default": _gather,
+    "aten._to_copy.default": _copy,
+    "dim_order_ops._to_dim_order_copy.default": _copy,
+}  # fmt: skip
+
+# What 64 bits may outgrow 32 by, and what wraps around in 8.
+_GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full")
+
+
+def why_not(node: Node, downcast: bool = False) -> str | None:
+    """Why the runtime cannot run a node, None if it can.
+
+    Args:
+        downcast: whether arithmetic in 64 bits may be done in 32.
+    """
+    name = name_of(node.target)
+    check = OPERATORS.get(name)
+    if check is None:
+        return "Vulkan has no such operator"
+    for value in (node, *node.all_input_nodes):
+        reason = _why_not_value(value.meta.get("val"))
+        if reason is not None:
+            return reason
+    result = _tensor(node)
+    if result is not None and name.split(".")[1] in _GROWS:
+        if result.dtype is torch.int64 and not downcast:
+            return "arithmetic in 64 bits; the option downcast_64_bit does it in 32"
+        if result.dtype in (torch.int8, torch.uint8):
+            return "arithmetic in 8 bits, which would not wrap around"
+    return check(node)
+
+
+def _why_not_value(val: Any) -> str | None:
+    for one in val if isinstance(val, (list, tuple)) else [val]:
+        if isinstance(one, (int, torch.SymInt)):
+            continue
+        if not isinstance(one, torch.Tensor):
+            return "an operand is no tensor"
+        if one.dtype not in DTYPES:
+            return f"dtype {str(one.dtype).removeprefix('torch.')}"
+        bounds = [upper_bound(size) for size in one.shape]
+        if None in bounds:
+            return "a dimension has no upper bound"
+        if one.dim() > MOST_DIMS or math.prod(bounds) > _MOST_ELEMENTS:  # type: ignore[arg-type]
+            return "more than eight dimensions, or 2^31 elements"
+    return None

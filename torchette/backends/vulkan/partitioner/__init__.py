@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A program in the Edge dialect comes in; what the runtime has shaders for has a tag afterwards, the rest a reason.
+"""Which nodes go to Vulkan."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.vulkan.operators import OPERATORS, name_of, why_not
+from torchette.backends.vulkan.preprocess import VulkanBackend
+from torchette.errors import InputError
+from torchette.exir.delegation.delegate import (
+    CompileSpec,
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+    reject,
+    tag_constant_data,
+    why_not_taken,
+)
+from torchette.exir.delegation.partition import TAG
+from torchette.exir.graph import calls
+from torchette.exir.ops import functional
+
+# Of the peer's options those that choose between its images and buffers change nothing here: all is in buffers.
+_OPTIONS = frozenset(
+    [
+        "force_fp16",
+        "require_dynamic_shapes",
+        "skip_bool_tensors",
+        "downcast_64_bit",
+        "storage_type_override",
+        "memory_layout_override",
+        "texture_limits",
+        "small_texture_limits",
+        "buffer_limit",
+        "skip_tag_memory_metadata",
+        "skip_memory_planning",
+    ]
+)
+_TO_RUNTIME = ("force_fp16", "storage_type_override", "memory_layout_override")
+
+
+class VulkanPartitioner(Partitioner):
+    """Everything that the runtime has shaders for, in float32 or float16."""
+
+    def __init__(
+        self,
+        compile_options: Mapping[str, Any] | None = None,
+        operator_blocklist: Collection[Any] | None = None,
+        operator_allowlist: Collection[Any] | None = None,
+        nn_module_blocklist: Collection[str] | None = None,
+        nn_module_allowlist: Collection[str] | None = None,
+    ) -> None:
+        """
+        Args:
+            compile_options: by name. `force_fp16`: float32 is float16 on the device. `downcast_64_bit`: arithmetic in
+                int64 may be done in int32. `skip_bool_tensors`: leave out what reads or gives truth values. All take
+                sizes that vary, so `require_dynamic_shapes` changes nothing, as do those that choose storage.
+            operator_blocklist, operator_allowlist: operators to leave out, and the only ones to take.
+            nn_module_blocklist, nn_module_allowlist: the same for names of classes of modules.
+
+        Raises:
+            InputError: an option that is none.
+        """
+        super().__init__()
+        options = dict(compile_options or {})
+        if unknown := sorted(options.keys() - _OPTIONS):
+            raise InputError(
+                f"the Vulkan backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}"
+            )
+        self._options = options
+        self._blocked = {_plain(op) for op in operator_blocklist or ()}
+        self._allowed = None if operator_allowlist is None else {_plain(op) for op in operator_allowlist}
+        self._blocked_modules = frozenset(nn_module_blocklist or ())
+        self._allowed_modules = None if nn_module_allowlist is None else frozenset(nn_module_allowlist)
+        specs = [
+            CompileSpec(key, int(options[key]).to_bytes(4, "little")) for key in _TO_RUNTIME if key in options
+        ]
+        self._delegation = DelegationSpec(VulkanBackend.__name__, specs)
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
+        """What the runtime has whole."""
+        return [
+            op for op in {functional(node.target) for node in calls(ep)} if name_of(op) in OPERATORS
+        ], None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag it, and the weights that only it reads."""
+        for node in calls(exported_program):
+            if node.target is operator.getitem:
+                continue
+            reason = why_not_taken(lambda: self._why_not(node))  # noqa: B023
+            if reason is None:
+                node.meta[TAG] = "vulkan"
+            else:
+                reject(node, reason)
+        tag_constant_data(exported_program)
+        return PartitionResult(exported_program, {"vulkan": self._delegation})
+
+    def _why_not(self, node: Node) -> str | None:
+        name = name_of(node.target)
+        if name in self._blocked:
+            return "operator_blocklist names it"
+        if self._allowed is not None and name not in self._allowed:
+            return "operator_allowlist does not name it"
+        if self._blocked_modules or self._allowed_modules is not None:
+            stack = node.meta.get("nn_module_stack") or {}
+            classes = {str(kind).rsplit(".", 1)[-1].rstrip("'>") for _, kind in stack.values()}
+            if classes & self._blocked_modules:
+                return "nn_module_blocklist names its module"
+            if self._allowed_modules is not None and not classes & self._allowed_modules:
+                return "nn_module_allowlist does not name its module"
+        if self._options.get("skip_bool_tensors") and any(
+            isinstance(val := value.meta.get("val"), torch.Tensor) and val.dtype is torch.bool
+            for value in (node, *node.all_input_nodes)
+        ):
+            return "truth values, which skip_bool_tensors leaves out"
+        return why_not(node, bool(self._options.get("downcast_64_bit")))
+
+
+def _plain(op: Any) -> str:
+    """An operator's name, of torch's operator or of the peer's, which stands for it."""
+    return name_of(op) or str(op)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Values, calls and constants come in one by one; the bytes that the backend's runtime reads go out, and back.
+"""The payload: a header, then the graph of `torchette/schema/vulkan.fbs`, then constants.
+
+The header: 4 zero bytes, "VH00", then little-endian its own length (u16: 30), offset and size of the graph (u32, u32),
+offset and size of constants behind it (u32, u64). Ours stand in the program's named data, under the SHA-256 of their
+bytes, so that delegates share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchette.errors import FormatError
+from torchette.exir.delegation.delegate import NamedDataStore, NamedDataStoreOutput
+from torchette.format import flatbuffer
+from torchette.format.schema import load
+
+SCHEMA = load(Path(__file__).parents[2] / "schema" / "vulkan.fbs")
+T = SCHEMA.types
+VkStorageType, VkMemoryLayout = T["VkStorageType"], T["VkMemoryLayout"]
+_HEADER = struct.Struct("<4x4sHIIIQ")
+_ALIGNMENT = 16
+_NAMED = 2**64 - 1  # the offset of a constant that is named data
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.int8: "INT8",
+    torch.int32: "INT32",
+    torch.float16: "FLOAT16",
+    torch.float32: "FLOAT32",
+    torch.int64: "INT64",
+}
+DTYPES = frozenset(_DTYPES)
+
+
+class Payload:
+    """Collects a graph. Values are named by the numbers that its methods return."""
+
+    def __init__(self, force_fp16: bool = False, **overrides: Any) -> None:
+        """`force_fp16`: keep float32 as float16; `overrides`: fields of the graph."""
+        self._graph = T["VkGraph"](version="0", **overrides)
+        self._half = force_fp16
+        self._store = NamedDataStore()
+        self._numbers: dict[Any, int] = {}
+
+    def tensor(self, dims: Sequence[int], dtype: torch.dtype, constant: torch.Tensor | None = None) -> int:
+        """A tensor of these greatest sizes; 64 bits are 32 on the device."""
+        kept = {torch.int64: torch.int32}.get(dtype, dtype)
+        staged = kept
+        if self._half and dtype is torch.float32:
+            kept = torch.float16
+        index = -1
+        if constant is not None:
+            index, staged = self._constant(constant, kept), kept
+        return self._value(
+            "VkTensor",
+            datatype=_of(kept),
+            staging_datatype=_of(staged),
+            dims=list(dims),
+            constant_id=index,
+            mem_obj_id=-1,
+        )
+
+    def scalar(self, number: Any) -> int:
+        """None, a truth value, a number or a text; equal ones are one value."""
+        key = (type(number), str(number))
+        if key not in self._numbers:
+            if number is None:
+                new = self._value("Null")
+            elif isinstance(number, bool):
+                new = self._value("Bool", bool_val=number)
+            elif isinstance(number, int):
+                new = self._value("Int", int_val=number)
+            elif isinstance(number, float):
+                new = self._value("Double", double_val=number)
+            else:
+                new = self._value("String", string_val=str(number))
+            self._numbers[key] = new
+        return self._numbers[key]
+
+    def size(self) -> int:
+        """A number that is known when the graph runs."""
+        return self._value("SymInt", value=0)
+
+    def numbers(self, items: Sequence[int | float]) -> int:
+        """A list of numbers that are known."""
+        real = any(isinstance(item, float) for item in items)
+        kind = "DoubleList" if real else "IntList"
+        return self._value(kind, items=[float(item) if real else int(item) for item in items])
+
+    def list(self, values: Sequence[int]) -> int:
+        """A list of values."""
+        return self._value("ValueList", items=list(values))
+
+    def call(self, name: str, arguments: Sequence[int], handle: int) -> None:
+        """A call of the operator; the last argument is its result. `handle`: the debug handle of what it comes from."""
+        self._graph.chain.append(T["OperatorCall"](node_id=handle, name=name, args=list(arguments)))
+
+    def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[bytes, NamedDataStoreOutput]:
+        """The bytes for the runtime, and the constants that it finds by name."""
+        self._graph.input_ids, self._graph.output_ids = list(inputs), list(outputs)
+        graph = bytes(flatbuffer.encode(SCHEMA, self._graph))
+        start = _aligned(_HEADER.size)
+        end = start + _aligned(len(graph))
+        header = _HEADER.pack(b"VH00", _HEADER.size, start, len(graph), end, 0)
+        processed = header.ljust(start, b"\0") + graph.ljust(end - start, b"\0")
+        return processed, self._store.get_named_data_store_output()
+
+    def _value(self, kind: str, **fields: Any) -> int:
+        self._graph.values.append(T["VkValue"](T[kind](**fields)))
+        return len(self._graph.values) - 1
+
+    def _constant(self, tensor: torch.Tensor, kept: torch.dtype) -> int:
+        if kept is torch.float16:
+            tensor = tensor.clamp(-65504, 65504)  # a mask's lowest number stays one
+        data = tensor.detach().to(kept).cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        key = hashlib.sha256(data).hexdigest()
+        if key not in self._numbers:
+            self._store.add_named_data(key, data, _ALIGNMENT)
+            self._graph.constants.append(T["VkBytes"](_NAMED, data.nbytes, key))
+            self._numbers[key] = len(self._graph.constants) - 1
+        return self._numbers[key]
+
+
+def read(processed: bytes) -> Any:
+    """The graph of a payload.
+
+    Raises:
+        FormatError: these are other bytes, or damaged.
+    """
+    if len(processed) < _HEADER.size or processed[4:8] != b"VH00":
+        raise FormatError("these bytes are no Vulkan payload: they do not have its header")
+    _, _, start, size, _, _ = _HEADER.unpack_from(processed)
+    graph = memoryview(processed)[start : start + size]
+    if len(graph) != size or bytes(graph[4:8]) != SCHEMA.identifier:
+        raise FormatError("the Vulkan payload is cut short, or of another version")
+    return flatbuffer.decode(SCHEMA, graph)
+
+
+def _of(dtype: torch.dtype) -> Any:
+    return T["VkDataType"][_DTYPES[dtype]]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

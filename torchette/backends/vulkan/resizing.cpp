@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Images in another size.
+#include <cmath>
+
+#include "torchette/backends/vulkan/operators.h"
+#include "torchette/backends/vulkan/shaders.h"
+
+namespace torchette {
+namespace vulkan {
+namespace {
+
+// (input, output_size, [align_corners,] scale_factors), one of the two being None
+void resize(Call& call, bool is_bilinear) {
+  Graph& graph = call.graph;
+  View in = call.tensor(0);
+  if (in.rank != 4 || in.numel() == 0) return call.refuse("it is for images");
+  const bool aligns = is_bilinear && call.flag(2);
+  const Numbers wanted = call.numbers(1);
+  const std::vector<double> factors = call.reals(is_bilinear ? 3 : 2);
+  Numbers sizes = sizes_of(in);
+  double scale[2];
+  for (int axis = 0; axis < 2; ++axis) {
+    const int64_t from = in.sizes[2 + axis];
+    int64_t& to = sizes.items[2 + axis];
+    const bool by_factor = wanted.count != 2;
+    if (by_factor && factors.size() != 2) return call.refuse("it has no size");
+    to =
+        by_factor
+            ? static_cast<int64_t>(std::floor(static_cast<double>(from) * factors[static_cast<size_t>(axis)]))
+            : wanted[axis];
+    if (to < 1 || to > INT32_MAX) return call.refuse("nothing is left");
+    scale[axis] = by_factor ? 1 / factors[static_cast<size_t>(axis)]
+                            : static_cast<double>(from) / static_cast<double>(to);
+    if (aligns) scale[axis] = to > 1 ? static_cast<double>(from - 1) / static_cast<double>(to - 1) : 0;
+  }
+  const View out = call.result(0, sizes);
+  if (!call.ok()) return;
+  if (!is_float(out.kind)) return call.refuse("it is for floats");
+  in = contiguous(graph, converted(graph, in, out.kind));
+  Push push;
+  push << out.numel() << in.sizes[2] << in.sizes[3] << out.sizes[2] << out.sizes[3] << in.offset << scale[0]
+       << scale[1];
+  graph.dispatch(variant(out.kind, resize_shader, resize_half_shader), {is_bilinear, aligns}, push,
+                 {&in, &out}, 2, groups_for(out.numel()));
+}
+
+void nearest(Call& call) { resize(call, false); }
+void bilinear(Call& call) { resize(call, true); }
+
+constexpr NamedOperator kTable[] = {
+    {"aten.upsample_nearest2d.vec", nearest},
+    {"aten.upsample_bilinear2d.vec", bilinear},
+};
+
+}  // namespace
+
+const Span<const NamedOperator> kResizing{kTable, sizeof(kTable) / sizeof(kTable[0])};
+
+}  // namespace vulkan
+}  // namespace torchette

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// (x - mean) / sqrt(variance + epsilon) * weight + bias of each channel of (images, channels, pixels), without gaps.
+// variants: words half
+#version 450
+#include "elements.glsl"
+layout(local_size_x = 64) in;
+layout(constant_id = 0) const uint HAS_WEIGHT = 0;
+layout(constant_id = 1) const uint HAS_BIAS = 0;
+layout(binding = 0) readonly buffer In { REAL source[]; };
+layout(binding = 1) readonly buffer Weight { REAL weight[]; };
+layout(binding = 2) readonly buffer Bias { REAL bias[]; };
+layout(binding = 3) readonly buffer Means { REAL means[]; };
+layout(binding = 4) readonly buffer Variances { REAL variances[]; };
+layout(binding = 5) writeonly buffer Out { REAL result[]; };
+layout(push_constant) uniform Push { uint count, channels, pixels, offset; float epsilon; };
+
+void main() {
+  uint i = element();
+  if (i >= count) return;
+  uint c = i / pixels % channels;
+  float value = (float(source[offset + i]) - float(means[c])) * inversesqrt(float(variances[c]) + epsilon);
+  if (HAS_WEIGHT != 0) value *= float(weight[c]);
+  if (HAS_BIAS != 0) value += float(bias[c]);
+  result[i] = REAL(value);
+}

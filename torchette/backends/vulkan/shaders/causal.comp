@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What is added to scores so that a row sees the columns up to its own number.
+// variants: words half
+#version 450
+#include "elements.glsl"
+layout(local_size_x = 64) in;
+layout(binding = 0) writeonly buffer Out { REAL result[]; };
+layout(push_constant) uniform Push { uint count, columns; };
+
+void main() {
+  uint i = element();
+  if (i < count) result[i] = REAL(i % columns > i / columns ? -65504.0 : 0.0);
+}

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The shaders of this folder and pointwise.def come in; what the runtime embeds goes out, made when it is built.
+
+Run by CMake: `compile.py GLSLC OUTPUT`. Each `*.comp` is compiled for every variant that its comment `variants:` names:
+`words`, or `half`, whose buffers may hold 16-bit floats. `OUTPUT/shaders.h` names them, `OUTPUT/shaders.cpp` has their
+SPIR-V, `OUTPUT/pointwise.inc` the switch of the pointwise shader, `OUTPUT/pointwise_table.inc` its operators.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def pointwise_rows(text: str) -> list[list[str]]:
+    """The rows of pointwise.def: operator, arguments, what it computes in, expression."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [[cell.strip() for cell in line.split(" | ", 3)] for line in lines]
+
+
+def switch(rows: list[list[str]]) -> str:
+    """The function `compute`, for floats and for whole numbers."""
+    text = ""
+    for kind, whole in (("float", False), ("int", True)):
+        text += f"{kind} compute(uint operation, {kind} x, {kind} y, {kind} z, {kind} p, {kind} q) {{\n  switch (operation) {{\n"
+        for number, (_, arguments, computes, expression) in enumerate(rows):
+            if computes == ("float" if whole else "int"):
+                continue
+            if arguments.startswith("c "):  # a condition comes first, the others behind it
+                expression = re.sub(
+                    r"\b[cxy]\b", lambda m: {"c": "x != 0", "x": "y", "y": "z"}[m.group()], expression
+                )
+            value = f"{kind}({expression})" if computes == "bool" else expression
+            if not whole:
+                value = re.sub(r"(?<![\w.])(\d+)(?![\w.])", r"\1.0", value)
+            text += f"    case {number + 1}: return {value};\n"
+        text += f"  }}\n  return {kind}(0);\n}}\n"
+    return text
+
+
+def table(rows: list[list[str]]) -> str:
+    """Initializers of the runtime's table."""
+    return "".join(
+        f'{{"{name}", "{arguments}", Computes::k_{computes}}},\n' for name, arguments, computes, _ in rows
+    )
+
+
+def compile_all(glslc: str, output: Path) -> None:
+    """Writes everything into the folder `output`; exits where a shader does not compile."""
+    output.mkdir(parents=True, exist_ok=True)
+    rows = pointwise_rows((HERE.parent / "pointwise.def").read_text())
+    (output / "pointwise.inc").write_text(switch(rows))
+    (output / "pointwise_table.inc").write_text(table(rows))
+    names, code = [], ""
+    for source in sorted(HERE.glob("*.comp")):
+        text = source.read_text()
+        bindings = 1 + max(map(int, re.findall(r"(?:\bIN|\bOUT|binding =)\W*(\d+)", text)))
+        variants = re.search(r"// variants: (.*)", text)
+        for variant in variants.group(1).split() if variants else ["words"]:
+            name = source.stem + ("_half" if variant == "half" else "")
+            target = output / f"{name}.spv"
+            define = ["-DHALF"] if variant == "half" else []
+            subprocess.run(
+                [
+                    glslc,
+                    "-O",
+                    "--target-env=vulkan1.1",
+                    *define,
+                    "-I",
+                    HERE,
+                    "-I",
+                    output,
+                    "-o",
+                    target,
+                    source,
+                ],
+                check=True,
+            )
+            data = target.read_bytes()
+            words = ",".join(str(int.from_bytes(data[i : i + 4], "little")) for i in range(0, len(data), 4))
+            code += f"static const uint32_t {name}_words[] = {{{words}}};\n"
+            code += f'const Shader {name}_shader{{"{name}", {name}_words, {len(data)}, {bindings}}};\n'
+            names.append(name)
+    declared = "".join(f"extern const Shader {name}_shader;\n" for name in names)
+    opening, closing = (
+        "namespace torchette {\nnamespace vulkan {\n",
+        "}  // namespace vulkan\n}  // namespace torchette\n",
+    )
+    include = '#include "torchette/backends/vulkan/device.h"\n'
+    (output / "shaders.h").write_text(f"#pragma once\n{include}{opening}{declared}{closing}")
+    (output / "shaders.cpp").write_text(
+        f'#include "torchette/backends/vulkan/shaders.h"\n{opening}{code}{closing}'
+    )
+
+
+if __name__ == "__main__":
+    compile_all(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What all shaders share: kinds of elements (torchette/backends/vulkan/graph.h), buffers of them, the number of an
+// invocation.
+#ifdef HALF
+#extension GL_EXT_shader_16bit_storage : require
+#endif
+
+const uint FLOAT = 0, INT = 1, BOOL = 2, HALVES = 3;
+
+// A buffer whose elements are of a kind that a constant names: read them with AT.
+#ifdef HALF
+#define IN(place, name)                                        \
+  layout(binding = place) readonly buffer In##place { uint name[]; }; \
+  layout(binding = place) readonly buffer InHalf##place { float16_t name##half[]; };
+#define FLOAT_AT(name, i, kind)                                 \
+  ((kind) == HALVES  ? float(name##half[i])                    \
+   : (kind) == FLOAT ? uintBitsToFloat(name[i])                 \
+   : (kind) == INT   ? float(int(name[i]))                      \
+                     : float(name[i]))
+#define OUT(place, name)                                        \
+  layout(binding = place) buffer Out##place { uint name[]; };   \
+  layout(binding = place) buffer OutHalf##place { float16_t name##half[]; };
+#define PUT_FLOAT(name, i, kind, value)                          \
+  if ((kind) == HALVES) name##half[i] = float16_t(value);       \
+  else if ((kind) == FLOAT) name[i] = floatBitsToUint(value);    \
+  else if ((kind) == INT) name[i] = uint(int(value));            \
+  else name[i] = (value) != 0 ? 1 : 0;
+#else
+#define IN(place, name) layout(binding = place) readonly buffer In##place { uint name[]; };
+#define FLOAT_AT(name, i, kind)             \
+  ((kind) == FLOAT ? uintBitsToFloat(name[i]) : (kind) == INT ? float(int(name[i])) : float(name[i]))
+#define OUT(place, name) layout(binding = place) buffer Out##place { uint name[]; };
+#define PUT_FLOAT(name, i, kind, value)                          \
+  if ((kind) == FLOAT) name[i] = floatBitsToUint(value);         \
+  else if ((kind) == INT) name[i] = uint(int(value));            \
+  else name[i] = (value) != 0 ? 1 : 0;
+#endif
+#define INT_AT(name, i, kind) ((kind) == FLOAT ? int(uintBitsToFloat(name[i])) : int(name[i]))
+
+// A buffer of floats, in the storage of the variant.
+#ifdef HALF
+#define REAL float16_t
+#else
+#define REAL float
+#endif
+
+// Groups are spread over x and y.
+uint group() { return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }
+uint element() { return group() * 64 + gl_LocalInvocationID.x; }  // of 64 invocations, as most shaders have

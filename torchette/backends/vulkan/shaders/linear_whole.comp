@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A linear layer with weights that are whole numbers, and a scale for each output and group of inputs: a group of
+// invocations makes one number. The weights are int8, a word each, or two of four bits in a word: the even input's in the low
+// ones, eight more than they are.
+// variants: words half
+#version 450
+#include "elements.glsl"
+layout(local_size_x = 64) in;
+layout(constant_id = 0) const uint BITS = 8;
+layout(constant_id = 1) const uint HAS_BIAS = 0;
+layout(binding = 0) readonly buffer In { REAL source[]; };
+layout(binding = 1) readonly buffer Weights { int weights[]; };
+layout(binding = 2) readonly buffer Scales { REAL scales[]; };
+layout(binding = 3) readonly buffer Bias { REAL bias[]; };
+layout(binding = 4) writeonly buffer Out { REAL result[]; };
+layout(push_constant) uniform Push { uint rows, columns, depth, size; };
+shared float partial[64];
+
+void main() {
+  uint number = group(), me = gl_LocalInvocationID.x;
+  uint r = number / columns, c = number % columns;
+  if (r >= rows) return;
+  float sum = 0.0;
+  for (uint k = me; k < depth; k += 64) {
+    int weight;
+    if (BITS == 4) {
+      weight = (weights[c * ((depth + 1) / 2) + k / 2] >> (4 * (k % 2)) & 15) - 8;
+    } else {
+      weight = weights[c * depth + k];
+    }
+    sum += float(source[r * depth + k]) * float(weight) * float(scales[k / size * columns + c]);
+  }
+  partial[me] = sum;
+  barrier();
+  for (uint step = 32; step > 0; step /= 2) {
+    if (me < step) partial[me] += partial[me + step];
+    barrier();
+  }
+  if (me == 0) result[r * columns + c] = REAL(partial[0] + (HAS_BIAS != 0 ? float(bias[c]) : 0.0));
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What matmul.comp computes where there are few rows: a group makes one number, its invocations share the sum.
+// variants: words half
+#version 450
+#include "elements.glsl"
+#include "pointwise.glsl"
+layout(local_size_x = 64) in;
+layout(constant_id = 0) const uint HAS_BIAS = 0;
+layout(constant_id = 1) const uint HAS_OTHER = 0;
+EPILOGUE_CONSTANTS(2, 3)
+layout(binding = 0) readonly buffer A { REAL a[]; };
+layout(binding = 1) readonly buffer B { REAL b[]; };
+layout(binding = 2) readonly buffer Bias { REAL bias[]; };
+layout(binding = 3) writeonly buffer Out { REAL result[]; };
+layout(binding = 4) readonly buffer Other { REAL other[]; };  // of the sizes of the result, without gaps
+layout(push_constant) uniform Push {
+  uint rows, columns, depth, inner_batch;
+  uint a_offset, a_batch, a_inner, a_row, a_depth;
+  uint b_offset, b_batch, b_inner, b_depth, b_column;
+  uint bias_offset, bias_batch, bias_inner, bias_row, bias_column;
+  float alpha, beta, low, high;
+  uint other_offset, then_p, then_q;
+};
+shared float partial[64];
+
+void main() {
+  uint number = group(), batch = gl_WorkGroupID.z, me = gl_LocalInvocationID.x;
+  uint r = number / columns, c = number % columns;
+  if (r >= rows) return;
+  uint outer = batch / inner_batch, inner = batch % inner_batch;
+  uint at_a = a_offset + outer * a_batch + inner * a_inner + r * a_row;
+  uint at_b = b_offset + outer * b_batch + inner * b_inner + c * b_column;
+  float sum = 0.0;
+  for (uint k = me; k < depth; k += 64) sum += float(a[at_a + k * a_depth]) * float(b[at_b + k * b_depth]);
+  partial[me] = sum;
+  barrier();
+  for (uint step = 32; step > 0; step /= 2) {
+    if (me < step) partial[me] += partial[me + step];
+    barrier();
+  }
+  if (me == 0) {
+    float value = alpha * partial[0];
+    if (HAS_BIAS != 0) {
+      uint at = bias_offset + outer * bias_batch + inner * bias_inner + r * bias_row + c * bias_column;
+      value += beta * float(bias[at]);
+    }
+    uint at_out = (batch * rows + r) * columns + c;
+    value = isnan(value) ? value : min(max(value, low), high);
+    float beside = HAS_OTHER != 0 ? float(other[other_offset + at_out]) : 0.0;
+    result[at_out] = REAL(finished(value, beside, then_p, then_q));
+  }
+}

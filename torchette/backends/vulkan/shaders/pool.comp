@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Windows of images (images * channels, height, width), without gaps: their largest numbers, with places if asked for, or
+// their means.
+// variants: words half
+#version 450
+#include "elements.glsl"
+layout(local_size_x = 64) in;
+const uint LARGEST = 0, MEAN = 1, ADAPTIVE = 2;
+layout(constant_id = 0) const uint MODE = 0;
+layout(constant_id = 1) const uint WITH_PLACES = 0;
+layout(binding = 0) readonly buffer In { REAL source[]; };
+layout(binding = 1) writeonly buffer Out { REAL result[]; };
+layout(binding = 2) writeonly buffer Places { int places[]; };
+layout(push_constant) uniform Push {
+  uint count, in_height, in_width, height, width;
+  int kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x;
+  uint counts_padding, divisor;
+  uint offset;
+};
+
+void main() {
+  uint i = element();
+  if (i >= count) return;
+  int x = int(i % width), y = int(i / width % height);
+  uint plane = offset + i / (width * height) * in_height * in_width;
+  int top, bottom, left, right;
+  int h = int(in_height), w = int(in_width);
+  if (MODE == ADAPTIVE) {
+    top = y * h / int(height), bottom = ((y + 1) * h + int(height) - 1) / int(height);
+    left = x * w / int(width), right = ((x + 1) * w + int(width) - 1) / int(width);
+  } else {
+    top = y * stride_y - pad_y, bottom = top + (kernel_y - 1) * dilation_y + 1;
+    left = x * stride_x - pad_x, right = left + (kernel_x - 1) * dilation_x + 1;
+  }
+  // torch counts the padding that is inside of the padded image
+  float area = float((min(bottom, h + pad_y) - top) * (min(right, w + pad_x) - left));
+  float sum = 0.0, most = uintBitsToFloat(0xff800000u);
+  int seen = 0, place = -1;
+  for (int iy = top; iy < min(bottom, h); iy += MODE == LARGEST ? dilation_y : 1) {
+    if (iy < 0) continue;
+    for (int ix = left; ix < min(right, w); ix += MODE == LARGEST ? dilation_x : 1) {
+      if (ix < 0) continue;
+      float value = float(source[plane + uint(iy) * in_width + uint(ix)]);
+      if (place < 0 || value > most || isnan(value)) most = value, place = iy * w + ix;
+      sum += value;
+      ++seen;
+    }
+  }
+  if (MODE == LARGEST) {
+    result[i] = REAL(most);
+    if (WITH_PLACES != 0) places[i] = place;
+  } else {
+    result[i] = REAL(sum / (divisor != 0 ? float(divisor) : counts_padding != 0 && MODE == MEAN ? area : float(seen)));
+  }
+}

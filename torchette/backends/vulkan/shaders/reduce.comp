@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One number from many: a group makes it, its invocations share the elements. The dimensions that stay and those that go
+// have strides of their own.
+// variants: words half
+#version 450
+#include "elements.glsl"
+layout(local_size_x = 64) in;
+const uint SUM = 0, MEAN = 1, LARGEST = 2, SMALLEST = 3, PRODUCT = 4, ANY = 5, ALL = 6, VARIANCE = 7;
+const uint NUMBERS = 0, WHOLE = 1, PLACES = 2;
+layout(constant_id = 0) const uint MODE = 0;
+layout(constant_id = 1) const uint KIND_IN = 0;
+layout(constant_id = 2) const uint KIND_OUT = 0;
+layout(constant_id = 3) const uint GIVES = 0;  // floats, whole numbers of such, or where an extreme is
+IN(0, in_)
+OUT(1, out_)
+layout(push_constant) uniform Push {
+  uint count, size;
+  uint kept_sizes[4], kept_strides[4], gone_sizes[4], gone_strides[4];
+  uint offset;
+  float correction;
+};
+shared float partial[64];
+shared int partial_whole[64];
+
+uint place(uint i, uint sizes[4], uint strides[4]) {
+  uint at = 0;
+  for (int d = 3; d >= 0; --d) {
+    at += i % sizes[d] * strides[d];
+    i /= sizes[d];
+  }
+  return at;
+}
+
+float joined(float a, float b) {
+  if (MODE == LARGEST) return isnan(a) ? a : isnan(b) ? b : max(a, b);
+  if (MODE == SMALLEST) return isnan(a) ? a : isnan(b) ? b : min(a, b);
+  if (MODE == PRODUCT) return a * b;
+  if (MODE == ANY) return a != 0.0 || b != 0.0 ? 1.0 : 0.0;
+  if (MODE == ALL) return a != 0.0 && b != 0.0 ? 1.0 : 0.0;
+  return a + b;
+}
+int joined(int a, int b) {
+  return MODE == LARGEST ? max(a, b) : MODE == SMALLEST ? min(a, b) : MODE == PRODUCT ? a * b : a + b;
+}
+float start() {
+  if (MODE == LARGEST) return uintBitsToFloat(0xff800000u);
+  if (MODE == SMALLEST) return uintBitsToFloat(0x7f800000u);
+  if (MODE == PRODUCT) return 1.0;
+  return MODE == ALL ? 1.0 : 0.0;
+}
+
+void reduce_all(uint me) {
+  barrier();
+  for (uint step = 32; step > 0; step /= 2) {
+    if (me < step) {
+      if (GIVES == PLACES) {
+        int a = partial_whole[me], b = partial_whole[me + step];
+        float x = partial[me], y = partial[me + step];
+        bool other = a < 0 || (b >= 0 && (isnan(y) ? !isnan(x) || b < a : !isnan(x) && (x == y ? b < a : joined(x, y) == y)));
+        if (other) partial[me] = y, partial_whole[me] = b;
+      } else if (GIVES == WHOLE) {
+        partial_whole[me] = joined(partial_whole[me], partial_whole[me + step]);
+      } else {
+        partial[me] = joined(partial[me], partial[me + step]);
+      }
+    }
+    barrier();
+  }
+}
+
+void main() {
+  uint row = group(), me = gl_LocalInvocationID.x;
+  if (row >= count) return;
+  uint base = offset + place(row, kept_sizes, kept_strides);
+  float mean = 0.0;
+  if (MODE == VARIANCE) {
+    float sum = 0.0;
+    for (uint i = me; i < size; i += 64) {
+      uint at = base + place(i, gone_sizes, gone_strides);
+      sum += FLOAT_AT(in_, at, KIND_IN);
+    }
+    partial[me] = sum;
+    reduce_all(me);
+    mean = partial[0] / float(size);
+    barrier();
+  }
+  float mine = start();
+  int mine_whole = GIVES == PLACES ? -1 : MODE == LARGEST ? int(0x80000000u) : MODE == SMALLEST ? 0x7fffffff : MODE == PRODUCT ? 1 : 0;
+  for (uint i = me; i < size; i += 64) {
+    uint at = base + place(i, gone_sizes, gone_strides);
+    if (GIVES == WHOLE) {
+      mine_whole = joined(mine_whole, int(in_[at]));
+      continue;
+    }
+    float value = FLOAT_AT(in_, at, KIND_IN);
+    if (GIVES == PLACES) {
+      bool better = mine_whole < 0 || (!isnan(mine) && (isnan(value) || (value != mine && joined(mine, value) == value)));
+      if (better) mine = value, mine_whole = int(i);
+    } else {
+      mine = joined(mine, MODE == VARIANCE ? (value - mean) * (value - mean) : value);
+    }
+  }
+  partial[me] = mine;
+  partial_whole[me] = mine_whole;
+  reduce_all(me);
+  if (me != 0) return;
+  if (GIVES != NUMBERS) {
+    if (KIND_OUT == INT) {
+      out_[row] = uint(partial_whole[0]);
+    } else {
+      float whole = float(partial_whole[0]);
+      PUT_FLOAT(out_, row, KIND_OUT, whole)
+    }
+  } else {
+    float value = partial[0];
+    if (MODE == MEAN) value /= float(size);
+    if (MODE == VARIANCE) value /= float(size) - correction;
+    PUT_FLOAT(out_, row, KIND_OUT, value)
+  }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Images (images * channels, height, width), without gaps, in another size: the nearest pixel, or the mean of four.
+// variants: words half
+#version 450
+#include "elements.glsl"
+layout(local_size_x = 64) in;
+layout(constant_id = 0) const uint BILINEAR = 0;
+layout(constant_id = 1) const uint ALIGNS_CORNERS = 0;
+layout(binding = 0) readonly buffer In { REAL source[]; };
+layout(binding = 1) writeonly buffer Out { REAL result[]; };
+layout(push_constant) uniform Push { uint count, in_height, in_width, height, width, offset; float scale_y, scale_x; };
+
+float from(uint to, float scale) {
+  return ALIGNS_CORNERS != 0 ? float(to) * scale : max((float(to) + 0.5) * scale - 0.5, 0.0);
+}
+
+void main() {
+  uint i = element();
+  if (i >= count) return;
+  uint x = i % width, y = i / width % height, plane = offset + i / (width * height) * in_height * in_width;
+  if (BILINEAR == 0) {
+    uint iy = min(uint(float(y) * scale_y), in_height - 1), ix = min(uint(float(x) * scale_x), in_width - 1);
+    result[i] = source[plane + iy * in_width + ix];
+    return;
+  }
+  float fy = from(y, scale_y), fx = from(x, scale_x);
+  uint top = min(uint(fy), in_height - 1), left = min(uint(fx), in_width - 1);
+  uint bottom = min(top + 1, in_height - 1), right = min(left + 1, in_width - 1);
+  float dy = fy - float(top), dx = fx - float(left);
+  float above = mix(float(source[plane + top * in_width + left]), float(source[plane + top * in_width + right]), dx);
+  float below = mix(float(source[plane + bottom * in_width + left]), float(source[plane + bottom * in_width + right]), dx);
+  result[i] = REAL(mix(above, below, dy));
+}

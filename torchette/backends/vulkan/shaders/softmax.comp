@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// exp(x) over its sum along one dimension, or the logarithm of that; a group makes a row. Neither side has gaps.
+// variants: words half
+#version 450
+#include "elements.glsl"
+layout(local_size_x = 64) in;
+layout(constant_id = 0) const uint LOGARITHM = 0;
+layout(binding = 0) readonly buffer In { REAL source[]; };
+layout(binding = 1) writeonly buffer Out { REAL result[]; };
+layout(push_constant) uniform Push { uint rows, size, inner, offset; };
+shared float partial[64];
+
+float over_all(float mine, bool largest) {
+  uint me = gl_LocalInvocationID.x;
+  partial[me] = mine;
+  barrier();
+  for (uint step = 32; step > 0; step /= 2) {
+    if (me < step) partial[me] = largest ? max(partial[me], partial[me + step]) : partial[me] + partial[me + step];
+    barrier();
+  }
+  float all = partial[0];
+  barrier();
+  return all;
+}
+
+void main() {
+  uint row = group(), me = gl_LocalInvocationID.x;
+  if (row >= rows) return;
+  uint start = row / inner * size * inner + row % inner;
+  float most = uintBitsToFloat(0xff800000u);
+  for (uint i = me; i < size; i += 64) most = max(most, float(source[offset + start + i * inner]));
+  most = over_all(most, true);
+  float sum = 0.0;
+  for (uint i = me; i < size; i += 64) sum += exp(float(source[offset + start + i * inner]) - most);
+  sum = over_all(sum, false);
+  for (uint i = me; i < size; i += 64) {
+    float value = float(source[offset + start + i * inner]) - most;
+    result[start + i * inner] = REAL(LOGARITHM != 0 ? value - log(sum) : exp(value) / sum);
+  }
+}
