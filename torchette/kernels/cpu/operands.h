@@ -16,13 +16,13 @@ inline Error check_floats(const char* op, const Tensor& t, const char* name) {
 }
 
 /// A weight that may be stored in 16 bits.
-inline Error check_stored(const char* op, const Tensor& t, Stored& stored) {
+inline Error check_stored(const char* op, const Tensor& t, Stored& stored, const char* name = "weight") {
   const ScalarType type = t.scalar_type();
   stored = type == ScalarType::BFloat16 ? Stored::bfloat16
            : type == ScalarType::Half   ? Stored::float16
                                         : Stored::float32;
-  if (stored == Stored::float32) return check_floats(op, t, "weight");
-  TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: weight is not contiguous", op);
+  if (stored == Stored::float32) return check_floats(op, t, name);
+  TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
   return Error::Ok;
 }
 
