@@ -264,6 +264,8 @@ RECIPES: dict[str, Callable[[Trained], dict[str, Any]]] = {
     "recipe int8": _by_recipe("int8"),
     "8da4w": _by_recipe("8da4w"),
     "weight-only int8": _by_recipe("int8-weight-only"),
+    "bfloat16": _by_recipe("bfloat16"),
+    "float16": _by_recipe("float16"),
     "hybrid": _hybrid,
     "QAT": _trained_in_integers,
 }

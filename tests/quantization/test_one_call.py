@@ -110,7 +110,10 @@ FITTING = {
     "8da4w": ["wide"],
     "int8-weight-only": ["wide", "narrow"],
     "int4-weight-only": ["wide"],
+    "bfloat16": ["convolution", "wide", "narrow"],
+    "float16": ["convolution", "wide", "narrow"],
 }
+BITS = {"8da4w": 4, "int4-weight-only": 4, "bfloat16": 16, "float16": 16}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -119,7 +122,7 @@ def test_all_layers_that_a_recipe_fits(recipe: str) -> None:
     before = copy.deepcopy(model.state_dict())
     quantized, table = torchette.quantize(model, images, recipe)
     assert [layer.name for layer in table.layers] == FITTING[recipe]
-    assert all(layer.bits == (4 if "4" in recipe else 8) and 10 < layer.sqnr < 90 for layer in table.layers)
+    assert all(layer.bits == BITS.get(recipe, 8) and 10 < layer.sqnr < 90 for layer in table.layers)
     compiled, plain = (torchette.compile(it, (images[0],)) for it in (quantized, model))
     assert compiled.nbytes < 0.7 * plain.nbytes and table.chosen.megabytes == compiled.nbytes / 1e6
     assert table.chosen.layers == table.points[-1].layers and set(table.chosen.layers) == set(FITTING[recipe])

@@ -49,6 +49,7 @@ def test_accuracy_is_within_a_point_of_float32(name: str, recipe: str) -> None:
         ("weight-only int8", 0.27),  # 0.26: a quarter, scales, and the program
         # an eighth, a scale of four bytes to each 32 weights, and the program; XNNPACK's file has 0.15
         ("8da4w", 0.17),
+        ("bfloat16", 0.52),
     ],
 )
 def test_bytes_of_a_file_of_large_linear_layers(recipe: str, share: float) -> None:
@@ -56,7 +57,7 @@ def test_bytes_of_a_file_of_large_linear_layers(recipe: str, share: float) -> No
     assert quantized <= share * plain
 
 
-@pytest.mark.parametrize("recipe", ["static int8", "dynamic int8", "8da4w", "weight-only int8"])
+@pytest.mark.parametrize("recipe", ["static int8", "dynamic int8", "8da4w", "weight-only int8", "float16"])
 def test_integers_take_no_more_memory_than_floats(recipe: str) -> None:
     plain, quantized = (_compiled("digits_mlp", it).planned_bytes for it in ("float32", recipe))
     assert quantized <= plain

@@ -34,7 +34,7 @@ from torchette.exir.passes.decompose_to_core import decompose_to_core
 from torchette.exir.passes.drop_unused_tensors import drop_unused_tensors
 from torchette.exir.passes.eliminate_views import eliminate_views
 from torchette.exir.passes.fold_batch_norm import fold_batch_norm
-from torchette.exir.passes.fold_constants import fold_constants
+from torchette.exir.passes.fold_constants import SMALL, fold_constants
 from torchette.exir.passes.fuse_linear import fuse_linear
 from torchette.exir.passes.keep_assertions import keep_assertions
 from torchette.exir.passes.loops_to_while import loops_to_while
@@ -131,7 +131,7 @@ def build(
             (check_quantization, number_calls, drop_unused_tensors, fold_batch_norm),
         ),
         Stage("core", dialects.CORE_ATEN, (_decomposing(kept, edge.train_mode),)),
-        replace(to_edge, passes=(*((_folding_for_backends,) if partitioners else ()), *EDGE_PASSES)),
+        replace(to_edge, passes=(*_folding_for_backends(partitioners), *EDGE_PASSES)),
         # What follows users' passes makes the graph legal again: new views, numbers and casts are no faults.
         *([Stage("transform", dialects.EDGE, (*before_backends, *EDGE_PASSES))] if before_backends else ()),
         *([delegation({method: partitioners})] if partitioners else ()),
@@ -153,7 +153,7 @@ def build(
                 # Before constants are folded: a transposed weight that is put back needs no folding.
                 fuse_linear,
                 fold_batch_norm,
-                fold_constants,
+                _folding(SMALL, not target, _sentence(fold_constants)),
                 merge_common_subexpressions,
                 remove_noops,
                 remove_dead_code,
@@ -258,11 +258,19 @@ def _decomposing(preserve: Sequence[Any], train_mode: bool) -> Pass:
 # Bytes by which the file may grow for a value that need not be computed between two delegates.
 _STORED = 1 << 20
 
-_folding_for_backends = _configured(
-    fold_constants.__name__,
-    "What follows from stored tensors alone is stored before backends are asked.",
-    lambda program: fold_constants(program, _STORED),
-)
+
+def _folding(small: int, widen: bool, sentence: str) -> Pass:
+    return _configured(
+        fold_constants.__name__, sentence, lambda program: fold_constants(program, small, widen)
+    )
+
+
+def _folding_for_backends(partitioners: Sequence[Any]) -> tuple[Pass, ...]:
+    if not partitioners:
+        return ()
+    delegates = any(not one.target_passes() for one in partitioners)
+    sentence = "What follows from stored tensors alone is stored before backends are asked."
+    return (_folding(_STORED, delegates, sentence),)
 
 
 def _delegating(partitioners: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "torchette/runtime/dtype.h"
 #include "torchette/runtime/span.h"
 
 // Vectors of floats and integers of Cortex-M.
@@ -70,6 +71,41 @@ TORCHETTE_INLINE Vec load(const float* p) { return *reinterpret_cast<const Unali
 TORCHETTE_INLINE void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 TORCHETTE_INLINE VecInt load(const int32_t* p) { return *reinterpret_cast<const UnalignedVecInt*>(p); }
 TORCHETTE_INLINE void store(int32_t* p, VecInt v) { *reinterpret_cast<UnalignedVecInt*>(p) = v; }
+/// kLanes numbers of 16 bits as floats, which hold each of them exactly.
+TORCHETTE_INLINE Vec load(const BFloat16* p) {
+#if defined(__AVX512BW__)
+  const __m512i bits = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const VecInt upper = VecInt{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} << 16;
+  return reinterpret_cast<Vec>(
+      _mm512_maskz_permutexvar_epi16(0xaaaaaaaau, reinterpret_cast<__m512i>(upper), bits));
+#elif defined(__AVX2__)
+  const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i upper = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, -1, -1, 8, 9,
+                                         -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+  return _mm256_castsi256_ps(_mm256_shuffle_epi8(twice, upper));
+#else
+  typedef uint16_t Bits __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
+  const VecInt wide = __builtin_convertvector(*reinterpret_cast<const Bits*>(p), VecInt) << 16;
+  return reinterpret_cast<Vec>(wide);
+#endif
+}
+TORCHETTE_INLINE Vec load(const Half* p) {
+#if defined(__AVX512F__)
+  // GCC warns of the form without a mask.
+  return _mm512_maskz_cvtph_ps(0xffffu, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(__aarch64__)
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
+#else  // as Half::to_float
+  typedef uint16_t Bits __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
+  const VecInt bits = __builtin_convertvector(*reinterpret_cast<const Bits*>(p), VecInt);
+  const VecInt magnitude = (bits & 0x7fff) << 13;
+  const Vec rebased = reinterpret_cast<Vec>(magnitude) * 0x1p112f;
+  return reinterpret_cast<Vec>(reinterpret_cast<VecInt>(rebased) | ((magnitude >= 0x0f800000) & 0x7f800000) |
+                               (bits & 0x8000) << 16);
+#endif
+}
 TORCHETTE_INLINE Vec broadcast(float x) { return x - Vec{}; }
 TORCHETTE_INLINE VecInt broadcast(int32_t x) { return x - VecInt{}; }
 TORCHETTE_INLINE Vec select(VecInt mask, Vec a, Vec b) { return mask ? a : b; }

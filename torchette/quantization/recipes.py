@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.utils import parametrize
 
 from torchette.errors import InputError
 from torchette.exir.graph import calls
@@ -23,6 +24,7 @@ from torchette.quantization import RECIPES, pt2e
 
 # The name, among those of layers, of what is quantized between them: sums, products, averages, joins.
 BETWEEN = ""
+_WITH_FILTERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 _GROUP = 32  # inputs that have one scale, where weights have 4 bits
 
 Call = tuple[tuple, Mapping[str, Any]]
@@ -34,7 +36,7 @@ class Recipe:
 
     Attributes:
         bits: of a weight.
-        make: a quantizer for PT2E, or a configuration for `quantize_`.
+        make: a quantizer for PT2E, a configuration for `quantize_`, or the dtype in which weights of floats are stored.
         in_graph: whether PT2E does it.
         group: the number of a layer's inputs must be a multiple of it.
         tables: whether it takes tables of embeddings, too.
@@ -81,6 +83,8 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
         uses = Counter(id(parameter) for _, parameter in named)
 
         def fits(part: nn.Module) -> bool:
+            if recipe.bits == 16 and isinstance(part, _WITH_FILTERS):
+                return getattr(part, "max_norm", None) is None
             if isinstance(part, nn.Linear):
                 return (
                     not isinstance(part, NonDynamicallyQuantizableLinear)
@@ -274,6 +278,11 @@ def apply(
     """The model with the chosen ones of its layers, which `layers_of` gave, on integers: name -> bits, among `recipe.levels`.
     The given one stays as it is. Of layers with wide results, linear ones give floats and others stay as they are; so do
     sums."""
+    if recipe.bits == 16:
+        changed = copy.deepcopy(model)
+        for name in chosen:
+            parametrize.register_parametrization(_part(changed, name), "weight", _Rounded(recipe.make()))
+        return changed
     if not recipe.in_graph:
         from torchao.quantization import quantize_
 
@@ -300,6 +309,17 @@ def apply(
         for operator in layer_operators | others:
             quantizer.set_operator_type(operator, None)
     return pt2e.quantize(program.module(), [quantizer], calibration)
+
+
+class _Rounded(nn.Module):
+    """A weight as the file has it. The parameter keeps all of its bits, so that a batch norm joins it before it is rounded."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.to(self.dtype).float()
 
 
 def _operators(quantizer: Any) -> tuple[set[Any], set[Any]]:
@@ -351,4 +371,6 @@ _RECIPES = {
     "8da4w": Recipe(4, lambda: _dynamic(4), group=_GROUP, eight=lambda: _dynamic(8)),
     "int8-weight-only": Recipe(8, lambda: _weights(8), tables=True),
     "int4-weight-only": Recipe(4, lambda: _weights(4), group=_GROUP, tables=True, eight=lambda: _weights(8)),
+    "bfloat16": Recipe(16, lambda: torch.bfloat16),
+    "float16": Recipe(16, lambda: torch.float16),
 }

@@ -17,6 +17,7 @@ from torchette.backends.cpu.passes.images import place_images
 from torchette.backends.cpu.passes.integers import place_integers
 from torchette.backends.cpu.passes.layouts import move_permutes
 from torchette.backends.cpu.passes.linears import place_linears
+from torchette.backends.cpu.passes.narrow import compute_in_float32, fold_around_weights, store_widened
 from torchette.backends.cpu.passes.norms import place_norms
 from torchette.backends.cpu.passes.quantize_points import settle_quantize
 from torchette.backends.cpu.passes.recurrent import place_recurrent
@@ -24,7 +25,6 @@ from torchette.backends.cpu.passes.rotary import place_rotary
 from torchette.backends.cpu.passes.split_linears import split_linears
 from torchette.backends.cpu.passes.weight_only import place_weight_only
 from torchette.exir.delegation.delegate import Partitioner, PartitionResult
-from torchette.exir.passes.fold_constants import fold_constants
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 from torchette.exir.passes.spell_out_quantization import spell_out_quantization
@@ -48,11 +48,12 @@ class CpuPartitioner(Partitioner):
     def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
         """The engine's passes, in order."""
         return (
+            compute_in_float32,
             place_integers,
             spell_out_quantization,
             place_dynamic_linears,
             place_weight_only,
-            fold_constants,
+            fold_around_weights,
             place_attention,
             place_convolutions,
             place_images,
@@ -64,6 +65,7 @@ class CpuPartitioner(Partitioner):
             place_rotary,
             split_linears,
             place_linears,
+            store_widened,
             fuse_epilogues,
             remove_dead_code,
             place_chains,

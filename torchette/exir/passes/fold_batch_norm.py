@@ -48,18 +48,19 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
         layer, results = norm.args[0], _results(norm)
         if not results or not isinstance(layer, Node) or layer.target not in _LAYERS or len(layer.users) != 1:
             continue
-        weight, bias = layer.args[1], ops.argument(layer, "bias")
+        (*casts, weight), bias = _stored_as(layer.args[1]), ops.argument(layer, "bias")
         gamma, beta, mean, variance = norm.args[1:5]
         # A weight that another layer also reads would have to be stored twice.
         needed = [weight, mean, variance, *(n for n in (bias, gamma, beta) if n is not None)]
-        if any(n not in stored for n in needed) or len(weight.users) != 1 or "bias" in layer.kwargs:
+        shared = any(len(n.users) - _assertions(n) != 1 for n in (*casts, weight) if isinstance(n, Node))
+        if any(n not in stored for n in needed) or shared or "bias" in layer.kwargs:
             continue
         if not stored[weight].is_floating_point() or not _channels_fit(layer):
             continue
         scale, shift = _scale_and_shift(stored, gamma, beta, mean, variance, bias, ops.argument(norm, "eps"))
         new_weight = _scaled(layer, stored[weight], scale)
         replace_constant(program, weight, new_weight)
-        new_bias = add_constant(program, f"{norm.name}_bias", shift.to(new_weight.dtype), norm)
+        new_bias = add_constant(program, f"{norm.name}_bias", shift.to(layer.meta["val"].dtype), norm)
         stored[weight], stored[new_bias] = new_weight, program.constants[new_bias.name]
         if len(layer.args) > 2:
             layer.update_arg(2, new_bias)
@@ -74,6 +75,18 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
         drop_unused_constants(program)
         note(program, f"{folded} batch norms folded into the layer before them")
     return program
+
+
+def _stored_as(weight: Any) -> list[Any]:
+    """A weight, or the casts that make it of what is stored, and that."""
+    found = [weight]
+    while isinstance(found[-1], Node) and found[-1].target in (aten.to.dtype, aten._to_copy.default):
+        found.append(found[-1].args[0])
+    return found
+
+
+def _assertions(value: Node) -> int:
+    return sum(user.target in ops.ASSERTIONS for user in value.users)
 
 
 def _results(norm: Node) -> list[Node]:

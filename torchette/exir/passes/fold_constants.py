@@ -30,12 +30,12 @@ from torchette.exir.graph import (
 SMALL = 4096
 
 
-def fold_constants(program: ExportedProgram, small: int = SMALL) -> ExportedProgram:
+def fold_constants(program: ExportedProgram, small: int = SMALL, widen: bool = True) -> ExportedProgram:
     """Replace values that depend only on stored tensors by stored tensors, unless the file would grow by more than
-    `small` bytes a value."""
+    `small` bytes a value. Without `widen`, what stands for a large weight of 16 bits stays, for a target that reads them."""
     stored = constants(program)
     _hoist(program, stored)
-    computable = _computable(program.graph, stored)
+    computable = _computable(program.graph, stored, widen)
     results = set(outputs(program))
     # Values with readers outside; the others vanish with them.
     frontier = [n for n in computable if n in results or any(user not in computable for user in n.users)]
@@ -78,7 +78,7 @@ def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
             origin = _origin(node, callers)
             if origin in stored:
                 origins[node] = origin
-        computable = _computable(branch.graph, origins)
+        computable = _computable(branch.graph, origins, True)
         outermost = callers[branch]
         while outermost.graph.owning_module in callers:
             outermost = callers[outermost.graph.owning_module]
@@ -119,7 +119,7 @@ def _copied(node: Node, known: dict[Node, Node], before: Node) -> Node:
     return known[node]
 
 
-def _computable(graph: Graph, stored: Mapping[Node, Any]) -> dict[Node, None]:
+def _computable(graph: Graph, stored: Mapping[Node, Any], widen: bool) -> dict[Node, None]:
     found: dict[Node, None] = {}
     for node in graph.nodes:
         if node.op != "call_function" or not (
@@ -129,20 +129,23 @@ def _computable(graph: Graph, stored: Mapping[Node, Any]) -> dict[Node, None]:
         if ops.is_operator(node.target) and (not ops.is_pure(node.target) or ops.is_symbolic(node.target)):
             continue
         # Stored integers that become real numbers are quantized weights; folding would enlarge the file.
-        if _widens(node):
+        if _widens(node, widen):
             continue
         if all(source in stored or source in found for source in node.all_input_nodes) and _is_static(node):
             found[node] = None
     return found
 
 
-def _widens(node: Node) -> bool:
+def _widens(node: Node, widen: bool) -> bool:
     if "dequantize" in str(node.target):
         return True
     sources = node.all_input_nodes
     if node.target != torch.ops.aten._to_copy.default or node.meta["val"].dtype is not torch.float32:
         return False
-    return sources[0].meta["val"].dtype in (torch.int8, torch.uint8)
+    narrow = sources[0].meta["val"].dtype
+    return narrow in (torch.int8, torch.uint8) or (
+        not widen and narrow in (torch.bfloat16, torch.float16) and _nbytes(node) > SMALL
+    )
 
 
 def _is_static(node: Node) -> bool:

@@ -21,10 +21,13 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
     callers = control_flow.owners(program.graph_module)
 
     def constant(value: bool | int | float, dtype: torch.dtype, like: Node) -> Node:
-        tensor = torch.tensor(value, dtype=dtype)
-        key = (dtype, repr(tensor.item()))
+        # In 16 bits torch computes with more of the number than such a tensor holds.
+        narrow = dtype in (torch.bfloat16, torch.float16)
+        exact = torch.tensor(value, dtype=torch.float32 if narrow else dtype)
+        key = (dtype, repr(exact.item()))
         if key not in made:
-            made[key] = add_constant(program, "scalar", tensor, like)
+            made[key] = add_constant(program, "scalar", exact.to(dtype), like)
+            made[key].meta["exact"] = exact
         return control_flow.bring_in(made[key], like.graph.owning_module, callers)  # type: ignore[arg-type]
 
     for node in calls(program):

@@ -62,7 +62,6 @@ static Error describe_filter(const Tensor& input, const Tensor& weight, Span<con
                              Span<const int64_t> padding, Span<const int64_t> dilation, Window& w,
                              bool& cut) {
   TORCHETTE_TRY(check_floats("convolution", input, "input"));
-  TORCHETTE_TRY(check_floats("convolution", weight, "weight"));
   cut = weight.dim() == input.dim() + 1;
   TORCHETTE_CHECK(cut || weight.dim() == input.dim() + 2, InvalidArgument,
                   "convolution: a packed weight of %d dimensions for an input of %d",
@@ -92,6 +91,7 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
   TORCHETTE_TRY(check_operand("convolution", bias, {vector, 1}, "bias"));
   TORCHETTE_TRY(check_operand("convolution", residual, shape, "residual"));
   PackedProduct product = {};
+  TORCHETTE_TRY(check_stored("convolution", weight, product.stored));
   TORCHETTE_TRY(activation_of(activation, product.activation));
   TORCHETTE_TRY(check_result("convolution", out, shape));
 
@@ -104,16 +104,17 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
   const auto of_group = [&](size_t group) {
     PackedProduct part = product;
     const size_t column = group * product.n;
-    part.w = weight.const_data_ptr<float>() + group * of_weight;
+    part.w = static_cast<const char*>(weight.const_data_ptr()) + group * of_weight * size_of(product.stored);
     part.c = out.mutable_data_ptr<float>() + column;
     part.bias = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;
     part.residual = residual.has_value() ? residual->const_data_ptr<float>() + column : nullptr;
     return part;
   };
   if (w.is_pointwise()) {
+    product.m = w.batch * pixels;
+    TORCHETTE_TRY(allocate_wide(context, "convolution", product));
     for (size_t group = 0; group < groups; ++group) {
       PackedProduct part = of_group(group);
-      part.m = w.batch * pixels;
       part.a = input.const_data_ptr<float>() + group * channels;
       part.a_row = static_cast<ptrdiff_t>(w.channels);
       packed_gemm(context, part);
@@ -131,7 +132,8 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
   const size_t share = (all + context.workers() - 1) / context.workers();
   if (rows > share && share > 0) rows = share;
   const size_t blocks = rows == 0 ? 0 : (all + rows - 1) / rows;
-  const size_t of_worker = rows * product.k + kShort;
+  product.m = rows;
+  const size_t gathers = rows * product.k + kShort, of_worker = gathers + product.widened();
   float* const scratch =
       static_cast<float*>(context.allocate_temp((context.workers() * of_worker + kLanes) * sizeof(float)));
   TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed,
@@ -161,6 +163,7 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
                            PackedProduct part = of_group(group).rows(first, count);
                            part.a = gathered;
                            part.a_row = static_cast<ptrdiff_t>(product.k);
+                           part.wide = gathered + gathers;
                            packed_gemm(part, 0, panels);
                          }
                        });

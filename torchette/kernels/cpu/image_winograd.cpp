@@ -50,7 +50,8 @@ TORCHETTE_INLINE void transform_pixels(const float* const (&p)[kPlaces], size_t 
 }
 
 /// G g G^T of the filters of a panel and a channel.
-void transform_filter(const float* filter, size_t tap, float* to, size_t step) {
+template <typename W>
+void transform_filter(const W* filter, size_t tap, float* to, size_t step) {
   for (size_t v = 0; v < kPanel; v += kLanes) {
     Vec half[4][3];
 #pragma GCC unroll 3
@@ -210,14 +211,16 @@ bool convolve_by_winograd(Context& context, const Window& w, const float* images
   for (size_t i = 0; i < g.channels; ++i) scratch[i] = 0.0f;
   g.zeros = scratch;
   float* const filter = scratch + g.channels;
-  context.parallel_for(g.panels() * g.channels, least_items(12 * kPlaces * kPanel),
-                       [&](size_t begin, size_t end, size_t) {
-                         for (size_t i = begin; i < end; ++i) {
-                           const size_t panel = i / g.channels, channel = i % g.channels;
-                           transform_filter(product.w + (panel * 9 * g.channels + channel) * kPanel,
-                                            g.channels * kPanel, filter + i * kPanel, g.channels * g.columns);
-                         }
-                       });
+  context.parallel_for(
+      g.panels() * g.channels, least_items(12 * kPlaces * kPanel), [&](size_t begin, size_t end, size_t) {
+        with_stored(product.stored, product.w, [&](const auto* weights) {
+          for (size_t i = begin; i < end; ++i) {
+            const size_t panel = i / g.channels, channel = i % g.channels;
+            transform_filter(weights + (panel * 9 * g.channels + channel) * kPanel, g.channels * kPanel,
+                             filter + i * kPanel, g.channels * g.columns);
+          }
+        });
+      });
   g.filter = filter;
   const size_t blocks = (tiles + at_once - 1) / at_once;
   context.parallel_for(blocks, least_items(kPlaces * at_once * g.channels * g.columns),

@@ -10,11 +10,11 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
                         const Optional<Tensor>& bias, const Optional<Tensor>& residual, int64_t outputs,
                         Span<const char> activation, Tensor& out) {
   TORCHETTE_TRY(check_floats("linear", input, "input"));
-  TORCHETTE_TRY(check_floats("linear", weight, "weight"));
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
                   "linear: input has %d dimensions", static_cast<int>(input.dim()));
   const ptrdiff_t depth = input.size(input.dim() - 1);
   PackedProduct product = {};
+  TORCHETTE_TRY(check_stored("linear", weight, product.stored));
   product.cut = weight.dim() == 2;
   TORCHETTE_CHECK(
       outputs >= 0 && outputs <= INT32_MAX &&
@@ -43,11 +43,12 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
   for (ptrdiff_t d = 0; d + 1 < input.dim(); ++d) product.m *= static_cast<size_t>(sizes[d]);
   product.a = input.const_data_ptr<float>();
   product.a_row = depth;
-  product.w = weight.const_data_ptr<float>();
+  product.w = weight.const_data_ptr();
   product.c = out.mutable_data_ptr<float>();
   product.c_row = product.residual_row = static_cast<ptrdiff_t>(outputs);
   product.bias = floats_of(bias);
   product.residual = floats_of(residual);
+  TORCHETTE_TRY(allocate_wide(context, "linear", product));
   packed_gemm(context, product);
   return Error::Ok;
 }

@@ -2,6 +2,7 @@
 // Checks of what the engine's operators are given: float32, dense, dimensions in natural order.
 #pragma once
 
+#include "torchette/kernels/cpu/panels.h"
 #include "torchette/kernels/dims.h"
 
 namespace torchette {
@@ -10,6 +11,17 @@ namespace TORCHETTE_ISA {
 inline Error check_floats(const char* op, const Tensor& t, const char* name) {
   TORCHETTE_CHECK(t.scalar_type() == ScalarType::Float, InvalidType, "%s: %s is of type %d, not of float32",
                   op, name, static_cast<int>(t.scalar_type()));
+  TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
+  return Error::Ok;
+}
+
+/// A weight that may be stored in 16 bits.
+inline Error check_stored(const char* op, const Tensor& t, Stored& stored, const char* name = "weight") {
+  const ScalarType type = t.scalar_type();
+  stored = type == ScalarType::BFloat16 ? Stored::bfloat16
+           : type == ScalarType::Half   ? Stored::float16
+                                        : Stored::float32;
+  if (stored == Stored::float32) return check_floats(op, t, name);
   TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
   return Error::Ok;
 }

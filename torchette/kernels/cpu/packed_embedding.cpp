@@ -10,7 +10,8 @@ namespace TORCHETTE_ISA {
 static Error packed_embedding_out(Context&, const Tensor& weight, const Tensor& indices, int64_t rows,
                                   Tensor& out) {
   constexpr const char* kName = "packed_embedding";
-  TORCHETTE_TRY(check_floats(kName, weight, "weight"));
+  Stored stored;
+  TORCHETTE_TRY(check_stored(kName, weight, stored));
   const bool cut = weight.dim() == 2;
   TORCHETTE_CHECK(
       rows >= 0 && rows <= INT32_MAX &&
@@ -40,9 +41,10 @@ static Error packed_embedding_out(Context&, const Tensor& weight, const Tensor& 
                     static_cast<long long>(index), static_cast<int>(rows));
     const size_t panel = static_cast<size_t>(index) / kPanel;
     const size_t row = cut && panel == count / kPanel ? cut_columns(count) : kPanel;
-    const float* from =
-        weight.const_data_ptr<float>() + panel * k * kPanel + static_cast<size_t>(index) % kPanel;
-    for (size_t j = 0; j < k; ++j, from += row) *to++ = *from;
+    with_stored(stored, weight.const_data_ptr(), [&](const auto* from) {
+      from += panel * k * kPanel + static_cast<size_t>(index) % kPanel;
+      for (size_t j = 0; j < k; ++j, from += row) *to++ = *from;
+    });
   }
   return Error::Ok;
 }

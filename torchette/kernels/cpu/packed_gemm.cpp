@@ -12,8 +12,8 @@ namespace {
 // So much of the depth is summed up in registers at once: a panel of it fits into the L1 cache beside the
 // rows, and rounding errors grow with the length of a chain of sums.
 constexpr size_t kDepth = 384;
-// Floats of the panels of a block.
-constexpr size_t kBlock = size_t{1} << 16;
+// Floats of the panels of a block; and of one whose weights are widened, which takes memory.
+constexpr size_t kBlock = size_t{1} << 16, kWideBlock = 2 * (kDepth + 1) * kPanel;
 
 /// Most rows of a tile of so many panels: the sums, a row of the panels and a number are in registers.
 constexpr int max_rows(int panels) {
@@ -28,12 +28,20 @@ constexpr int kWidest = kLanes == 16                                    ? 8
                         : TORCHETTE_HAS_VECTORS && kVectorRegisters > 8 ? 2
                                                                         : 1;
 
+// Rows of a tile that widens weights of 16 bits while it reads them; so many rows are left to such tiles, as
+// to widen a panel apart pays where more rows share it.
+constexpr int kNarrowRows = kLanes == 16 ? 6 : max_rows(1);
+constexpr size_t kFewRows = (kLanes == 16 ? 3 : kLanes == 8 ? 4 : 2) * static_cast<size_t>(kNarrowRows);
+
+constexpr bool kHasNarrow = has_dtype(ScalarType::BFloat16) || has_dtype(ScalarType::Half);
+
 struct Tile {
   size_t depth;
   const float* a;
   ptrdiff_t a_row;
-  const float* w;
-  size_t w_panel;  // floats from panel to panel
+  const void* w;
+  Stored stored;
+  size_t w_panel;  // elements from panel to panel
   size_t w_row;    // of one panel; several are whole
   float* c;
   ptrdiff_t c_row;
@@ -47,7 +55,7 @@ constexpr int kOfPanel = static_cast<int>(kPanelVectors);
 
 /// C tile = clamp(A tile x panels + bias + residual), for so many vectors of columns. Rows go in groups of
 /// three off one pointer, which spares address registers.
-template <int kRows, int kVectors>
+template <typename W, int kRows, int kVectors>
 void compute(const Tile& t) {
   constexpr int kPanels = (kVectors + kOfPanel - 1) / kOfPanel;
   constexpr size_t kColumns = kVectors < kOfPanel ? kVectors * kLanes : kPanel;  // of each panel
@@ -58,10 +66,11 @@ void compute(const Tile& t) {
     const float* group[(kRows + 2) / 3];
 #pragma GCC unroll 8
     for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = t.a + 3 * g * t.a_row;
-    const float* panel[kPanels];
+    const W* panel[kPanels];
     const size_t row = kPanels == 1 ? t.w_row : kPanel;
 #pragma GCC unroll 8
-    for (int p = 0; p < kPanels; ++p) panel[p] = t.w + static_cast<size_t>(p) * t.w_panel + at;
+    for (int p = 0; p < kPanels; ++p)
+      panel[p] = static_cast<const W*>(t.w) + static_cast<size_t>(p) * t.w_panel + at;
     for (size_t k = 0; k < t.depth; ++k) {
       // One row reads each weight once, from streams too many for some processors to foresee.
       if (kRows == 1 && kPanels > 1) {
@@ -70,7 +79,8 @@ void compute(const Tile& t) {
       }
       Part w[kParts];
 #pragma GCC unroll 8
-      for (int v = 0; v < kParts; ++v) w[v] = load_part(panel[v / kPass] + k * row + v % kPass * kPartLanes);
+      for (int v = 0; v < kParts; ++v)
+        w[v] = load_weights(panel[v / kPass] + k * row + v % kPass * kPartLanes, t.stored);
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
         const Part a = part_of(group[i / 3][(i % 3) * t.a_row]);
@@ -100,18 +110,24 @@ void compute(const Tile& t) {
 
 using Compute = void (*)(const Tile&);
 
-template <int kVectors, int... kRow>
+template <typename W, int kVectors, int... kRow>
 Compute pick(size_t rows, std::integer_sequence<int, kRow...>) {
-  static constexpr Compute kTiles[] = {compute<kRow + 1, kVectors>...};
+  static constexpr Compute kTiles[] = {compute<W, kRow + 1, kVectors>...};
   return kTiles[rows - 1];
 }
-template <int kPanels>
+/// The most rows of a tile that reads such weights.
+template <typename W>
+constexpr int rows_of(int panels) {
+  return sizeof(W) == sizeof(float) || max_rows(panels) < kNarrowRows ? max_rows(panels) : kNarrowRows;
+}
+template <typename W, int kPanels>
 Compute of_panels(size_t rows) {
-  return pick<kPanels * kOfPanel>(rows, std::make_integer_sequence<int, max_rows(kPanels)>{});
+  return pick<W, kPanels * kOfPanel>(rows, std::make_integer_sequence<int, rows_of<W>(kPanels)>{});
 }
 /// Of the first half of a panel.
+template <typename W>
 Compute of_half(size_t rows) {
-  return pick<kOfPanel / 2>(rows, std::make_integer_sequence < int, kOfPanel<2 ? 0 : max_rows(1)>{});
+  return pick<W, kOfPanel / 2>(rows, std::make_integer_sequence < int, kOfPanel<2 ? 0 : rows_of<W>(1)>{});
 }
 
 /// How many panels a tile of so many rows has at most.
@@ -122,14 +138,15 @@ size_t panels_at_once(size_t rows) {
   return fits(8) ? 8 : fits(4) ? 4 : fits(2) ? 2 : 1;
 }
 
+template <typename W>
 Compute tile_of(size_t rows, size_t panels) {
   if constexpr (kWidest >= 8)
-    if (panels == 8) return of_panels<8>(rows);
+    if (panels == 8) return of_panels<W, 8>(rows);
   if constexpr (kWidest >= 4)
-    if (panels == 4) return of_panels<4>(rows);
+    if (panels == 4) return of_panels<W, 4>(rows);
   if constexpr (kWidest >= 2)
-    if (panels == 2) return of_panels<2>(rows);
-  return of_panels<1>(rows);
+    if (panels == 2) return of_panels<W, 2>(rows);
+  return of_panels<W, 1>(rows);
 }
 
 // Rows of a tile where there are many: two panels on AVX-512, where one would leave half of the registers.
@@ -182,6 +199,31 @@ struct CutPanel {
   }
 };
 
+/// Panels [first, last) of weights of 16 bits in rows [k0, k0 + depth), as whole panels of floats.
+template <typename W>
+void widen(const PackedProduct& product, const W* weights, size_t first, size_t last, size_t k0, size_t depth,
+           float* to) {
+  for (size_t p = first; p < last; ++p, to += depth * kPanel) {
+    const bool cut = product.cut && (p + 1) * kPanel > product.n;
+    const size_t row = cut ? cut_columns(product.n) : kPanel;
+    const W* const from = weights + p * product.k * kPanel + k0 * row;
+    const size_t left = (product.k - k0) * row;  // until the weights end, where the panel is cut
+    for (size_t i = 0; i < depth; ++i) {
+      if (cut && i * row + kPanel > left)
+        for (size_t j = 0; j < kPanel; ++j) to[i * kPanel + j] = j < row ? float(from[i * row + j]) : 0.0f;
+      else
+        for (size_t v = 0; v < kPanel; v += kPartLanes)
+          store_part(to + i * kPanel + v, load_part(from + i * row + v));
+    }
+  }
+}
+
+/// Panels of a block of such a depth that is widened.
+size_t wide_panels(size_t depth) {
+  const size_t fitting = kWideBlock / ((depth + 1) * kPanel);
+  return fitting > 8 ? fitting / 8 * 8 : fitting / 2 * 2;
+}
+
 /// Copies fewer than kPanel columns of so many rows.
 void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to_row, size_t rows,
                   size_t columns) {
@@ -195,6 +237,12 @@ void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to
 
 }  // namespace
 
+size_t PackedProduct::widened() const {
+  const size_t depth = next_part(k, kDepth), panels = panels_of(n), most = wide_panels(depth);
+  if (stored == Stored::float32 || (m <= kFewRows && !cut)) return 0;
+  return (m <= kFewRows ? 1 : panels < most ? panels : most) * depth * kPanel;
+}
+
 PackedProduct PackedProduct::rows(size_t first, size_t count) const {
   PackedProduct part = *this;
   part.m = count;
@@ -206,6 +254,7 @@ PackedProduct PackedProduct::rows(size_t first, size_t count) const {
 
 void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   const size_t m = product.m, n = product.n, k = product.k;
+  const bool narrow = kHasNarrow && product.stored != Stored::float32, wide = narrow && m > kFewRows;
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
   size_t k0 = 0;
@@ -213,20 +262,28 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
     const size_t depth = next_part(k - k0, kDepth);
     const bool begins = k0 == 0, ends = k0 + depth >= k;
     const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanel);
-    const size_t block = fitting > 8 ? fitting / 8 * 8 : 8;
+    const size_t block = wide ? wide_panels(depth) : fitting > 8 ? fitting / 8 * 8 : 8;
     for (size_t p0 = first; p0 < last; p0 += block) {
       const size_t p_end = p0 + block < last ? p0 + block : last;
       CutPanel cut;
       cut.columns = cut_columns(n);
       const bool has_cut = product.cut && p_end * kPanel > n;
-      const float* const cut_panel = product.w + (p_end - 1) * k * kPanel + k0 * cut.columns;
-      if (has_cut) cut.copy(cut_panel, depth, k - k0 - depth);
+      const float* cut_panel = nullptr;
+      if (has_cut && !narrow) {
+        cut_panel = static_cast<const float*>(product.w) + (p_end - 1) * k * kPanel + k0 * cut.columns;
+        cut.copy(cut_panel, depth, k - k0 - depth);
+      } else if (wide || has_cut) {
+        with_stored(product.stored, product.w, [&](const auto* w) {
+          widen(product, w, wide ? p0 : p_end - 1, p_end, k0, depth, product.wide);
+        });
+      }
       // What a tile of the last panel reads is whole.
       float last_bias[kPanel] = {};
       if (product.bias != nullptr && p_end * kPanel > n)
         memcpy(last_bias, product.bias + (p_end - 1) * kPanel, cut.columns * sizeof(float));
       for (size_t i = 0; i < m;) {
-        const size_t rows = next_part(m - i, kTileRows), at_once = panels_at_once(rows);
+        const size_t rows = next_part(m - i, narrow && !wide ? kNarrowRows : kTileRows),
+                     at_once = panels_at_once(rows);
         for (size_t p = p0; p < p_end;) {
           size_t panels = at_once;
           while (panels > p_end - p) panels /= 2;
@@ -238,11 +295,16 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           const ptrdiff_t added_row = begins ? product.residual_row : product.c_row;
           if (added != nullptr)
             added += static_cast<ptrdiff_t>(i) * added_row + static_cast<ptrdiff_t>(column);
+          const bool is_cut = has_cut && columns < width, is_wide = wide || (narrow && is_cut);
+          const void* w = product.wide + (wide ? (p - p0) * depth * kPanel : 0);
+          if (!is_wide)
+            w = static_cast<const char*>(product.w) + (p * k + k0) * kPanel * size_of(product.stored);
           Tile t = {depth,
                     product.a + static_cast<ptrdiff_t>(i) * product.a_row + k0,
                     product.a_row,
-                    product.w + p * k * kPanel + k0 * kPanel,
-                    k * kPanel,
+                    w,
+                    product.stored,
+                    (is_wide ? depth : k) * kPanel,
                     kPanel,
                     c,
                     product.c_row,
@@ -259,8 +321,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           // Else the panel that ends behind the last column is computed in a tile of its own.
           const bool apart = columns < width && !spills;
           float result[kTileRows * kPanel];
-          const bool is_cut = has_cut && columns < width;
-          if (is_cut) t.w = cut_panel;
+          if (is_cut && !narrow) t.w = cut_panel;
           if (columns < width && t.bias != nullptr) t.bias = last_bias;
           if (apart) {
             if (added != nullptr) copy_columns(added, added_row, result, kPanel, rows, columns);
@@ -268,8 +329,13 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
             t.c = result;
             t.residual_row = t.c_row = kPanel;
           }
-          const Compute tile = half ? of_half(rows) : tile_of(rows, panels);
-          is_cut ? cut.compute(t, tile) : tile(t);
+          Compute tile = half ? of_half<float>(rows) : tile_of<float>(rows, panels);
+          if constexpr (kHasNarrow)
+            if (narrow && !is_wide) tile = half ? of_half<uint16_t>(rows) : tile_of<uint16_t>(rows, panels);
+          if (is_cut && !narrow)
+            cut.compute(t, tile);
+          else
+            tile(t);
           if (ends) activate(left, t.c, t.c_row, rows, columns);
           if (apart) copy_columns(result, kPanel, c, product.c_row, rows, columns);
           p += panels;
@@ -282,20 +348,35 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
 }
 
 void packed_gemm(Context& context, const PackedProduct& product) {
-  const size_t panels = panels_of(product.n), work = product.k + 1;
+  const size_t panels = panels_of(product.n), work = product.k + 1, widened = product.widened();
   const size_t tiles = (product.m + kTileRows - 1) / kTileRows;
   // Rows where there are enough of them for all workers, else panels: both leave every sum as it is.
   if (tiles >= 4 * context.workers() || tiles >= panels) {
     context.parallel_for(tiles, least_items(kTileRows * product.n * work),
-                         [&](size_t begin, size_t end, size_t) {
+                         [&](size_t begin, size_t end, size_t worker) {
                            const size_t first = begin * kTileRows,
                                         rows = end * kTileRows < product.m ? end * kTileRows : product.m;
-                           packed_gemm(product.rows(first, rows - first), 0, panels);
+                           PackedProduct part = product.rows(first, rows - first);
+                           part.wide += worker * widened;
+                           packed_gemm(part, 0, panels);
                          });
     return;
   }
   context.parallel_for(panels, least_items(product.m * kPanel * work),
-                       [&](size_t begin, size_t end, size_t) { packed_gemm(product, begin, end); });
+                       [&](size_t begin, size_t end, size_t worker) {
+                         PackedProduct part = product;
+                         part.wide += worker * widened;
+                         packed_gemm(part, begin, end);
+                       });
+}
+
+Error allocate_wide(Context& context, const char* op, PackedProduct& product) {
+  const size_t floats = product.widened() * context.workers();
+  if (floats == 0) return Error::Ok;
+  product.wide = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
+  TORCHETTE_CHECK(product.wide != nullptr, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d floats of weights", op, static_cast<int>(floats));
+  return Error::Ok;
 }
 
 }  // namespace TORCHETTE_ISA

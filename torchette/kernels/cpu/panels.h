@@ -4,6 +4,7 @@
 
 #include "torchette/kernels/simd.h"
 #include "torchette/runtime/kernel.h"
+#include "torchette/runtime/selected.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -13,21 +14,48 @@ constexpr size_t kPanel = 16;
 /// Vectors of a row of a panel.
 constexpr size_t kPanelVectors = kPanel / kLanes;
 
+/// How weights are stored. Those of 16 bits become floats where they are read, and all that is computed is
+/// float.
+enum class Stored : uint8_t { float32, bfloat16, float16 };
+constexpr size_t size_of(Stored stored) {
+  return stored == Stored::float32 ? sizeof(float) : sizeof(uint16_t);
+}
+/// Calls `body` with a pointer to the weights as what they are.
+template <typename Body>
+TORCHETTE_INLINE auto with_stored(Stored stored, const void* weights, const Body& body) {
+  if constexpr (has_dtype(ScalarType::BFloat16))
+    if (stored == Stored::bfloat16) return body(static_cast<const BFloat16*>(weights));
+  if constexpr (has_dtype(ScalarType::Half))
+    if (stored == Stored::float16) return body(static_cast<const Half*>(weights));
+  return body(static_cast<const float*>(weights));
+}
+
 /// What a tile is made of: vectors, or numbers where the machine has no vectors.
 #if TORCHETTE_HAS_VECTORS
 typedef Vec Part;
-TORCHETTE_INLINE Part load_part(const float* p) { return load(p); }
+template <typename T>
+TORCHETTE_INLINE Part load_part(const T* p) {
+  return load(p);
+}
 TORCHETTE_INLINE void store_part(float* p, Part x) { store(p, x); }
 /// The first `n` lanes, fewer than there are.
 TORCHETTE_INLINE Part load_part(const float* p, size_t n) { return load_partial(p, n); }
 TORCHETTE_INLINE void store_part(float* p, Part x, size_t n) { store_partial(p, x, n); }
 #else
 typedef float Part;
-TORCHETTE_INLINE Part load_part(const float* p) { return *p; }
+template <typename T>
+TORCHETTE_INLINE Part load_part(const T* p) {
+  return *p;
+}
 TORCHETTE_INLINE void store_part(float* p, Part x) { *p = x; }
 TORCHETTE_INLINE Part load_part(const float*, size_t) { return 0.0f; }
 TORCHETTE_INLINE void store_part(float*, Part, size_t) {}
 #endif
+TORCHETTE_INLINE Part load_weights(const float* p, Stored) { return load_part(p); }
+TORCHETTE_INLINE Part load_weights(const uint16_t* p, Stored stored) {
+  return stored == Stored::bfloat16 ? load_part(reinterpret_cast<const BFloat16*>(p))
+                                    : load_part(reinterpret_cast<const Half*>(p));
+}
 TORCHETTE_INLINE float fma(float a, float b, float c) { return a * b + c; }
 TORCHETTE_INLINE Part part_of(float x) { return x - Part{}; }
 constexpr size_t kPartLanes = sizeof(Part) / sizeof(float);

@@ -18,7 +18,11 @@ struct Layer {
   const float* x;
   ptrdiff_t x_step, x_row;  // from step to step, from one of the batch to the next
   const float* hidden;      // [batch][units]
-  const float *weight, *state_weight, *bias, *state_bias;
+  const void *weight, *state_weight;
+  Stored stored;
+  float* wide;         // scratch memory of the products,
+  size_t wide_floats;  // so much for each worker
+  const float *bias, *state_bias;
   float* y;
   ptrdiff_t y_step, y_row;
   float* last;  // [batch][units]
@@ -76,9 +80,11 @@ void gru_units(const float* given, const float* recalled, const float* before, f
 /// t].
 /// On the threads of `context` where there is one.
 void multiply_input(Context* context, const Layer& layer, size_t t, size_t count, size_t first, size_t last,
-                    float* given) {
+                    size_t worker, float* given) {
   const size_t width = layer.width();
   PackedProduct product = {};
+  product.stored = layer.stored;
+  product.wide = layer.wide + worker * layer.wide_floats;
   product.n = width;
   product.k = layer.inputs;
   product.w = layer.weight;
@@ -106,7 +112,7 @@ void multiply_input(Context* context, const Layer& layer, size_t t, size_t count
 }
 
 /// One step of the rows [first, last) and the panels of units [from, to).
-void advance(const Layer& layer, size_t t, size_t first, size_t last, size_t from, size_t to,
+void advance(const Layer& layer, size_t t, size_t first, size_t last, size_t from, size_t to, size_t worker,
              const float* given, size_t given_row, float* recalled) {
   const size_t width = layer.width();
   const bool is_lstm = layer.cell != nullptr;
@@ -120,6 +126,8 @@ void advance(const Layer& layer, size_t t, size_t first, size_t last, size_t fro
   product.a = before + static_cast<ptrdiff_t>(first) * before_row;
   product.a_row = before_row;
   product.w = layer.state_weight;
+  product.stored = layer.stored;
+  product.wide = layer.wide + worker * layer.wide_floats;
   product.c = recalled;
   product.c_row = static_cast<ptrdiff_t>(width);
   product.bias = is_lstm ? nullptr : layer.state_bias;
@@ -139,30 +147,39 @@ void advance(const Layer& layer, size_t t, size_t first, size_t last, size_t fro
 
 /// Many rows are shared among the threads, each of which runs all steps of its own; of few, the units of a
 /// step.
-Error run(Context& context, const char* op, const Layer& layer) {
+Error run(Context& context, const char* op, Layer& layer) {
   const size_t width = layer.width(), panels = panels_of(layer.units);
   const size_t of_step = layer.batch * width;
   size_t count = kGates / (of_step + 1);
   count = count < 1 ? 1 : count > layer.steps ? layer.steps : count;
-  const size_t floats = of_step * (count + 1);
+  for (const size_t depth : {layer.inputs, layer.units}) {
+    PackedProduct product = {};
+    product.m = layer.batch * layer.steps;
+    product.n = width;
+    product.k = depth;
+    product.stored = layer.stored;
+    if (product.widened() > layer.wide_floats) layer.wide_floats = product.widened();
+  }
+  const size_t floats = of_step * (count + 1) + context.workers() * layer.wide_floats;
   float* const given = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
   TORCHETTE_CHECK(given != nullptr, MemoryAllocationFailed, "%s: no memory for %d floats of gates", op,
                   static_cast<int>(floats));
   float* const recalled = given + of_step * count;
+  layer.wide = recalled + of_step;
   const bool by_rows = layer.batch >= context.workers();
-  const auto run_rows = [&](size_t first, size_t last, size_t) {
+  const auto run_rows = [&](size_t first, size_t last, size_t worker) {
     float *const mine = given + first * count * width, *const sums = recalled + first * width;
     for (size_t t = 0; t < layer.steps; t += count) {
       const size_t here = layer.steps - t < count ? layer.steps - t : count;
-      multiply_input(by_rows ? nullptr : &context, layer, t, here, first, last, mine);
+      multiply_input(by_rows ? nullptr : &context, layer, t, here, first, last, worker, mine);
       for (size_t s = 0; s < here; ++s)
         if (by_rows)
-          advance(layer, t + s, first, last, 0, panels, mine + s * width, here * width, sums);
+          advance(layer, t + s, first, last, 0, panels, worker, mine + s * width, here * width, sums);
         else
           context.parallel_for(panels, least_items(layer.batch * layer.units * layer.gates * kPanel),
-                               [&](size_t from, size_t to, size_t) {
-                                 advance(layer, t + s, first, last, from, to, mine + s * width, here * width,
-                                         sums);
+                               [&](size_t from, size_t to, size_t own) {
+                                 advance(layer, t + s, first, last, from, to, own, mine + s * width,
+                                         here * width, sums);
                                });
     }
   };
@@ -179,8 +196,8 @@ Error run(Context& context, const char* op, const Layer& layer) {
 }
 
 Error check_weight(const char* op, const Tensor& weight, size_t gates, size_t units, ptrdiff_t depth,
-                   const char* name) {
-  TORCHETTE_TRY(check_floats(op, weight, name));
+                   const char* name, Stored& stored) {
+  TORCHETTE_TRY(check_stored(op, weight, stored, name));
   TORCHETTE_CHECK(weight.dim() == 3 && weight.size(0) == static_cast<ptrdiff_t>(panels_of(units) * gates) &&
                       weight.size(1) == depth && weight.size(2) == static_cast<ptrdiff_t>(kPanel),
                   InvalidArgument, "%s: %s has %d panels, %d inputs each, for %d units of %d inputs", op,
@@ -207,8 +224,11 @@ Error prepare(const char* op, size_t gates, const Tensor& input, const Tensor& h
   layer.inputs = static_cast<size_t>(input.size(2));
   layer.units = static_cast<size_t>(units);
   layer.gates = gates;
-  TORCHETTE_TRY(check_weight(op, weight, gates, layer.units, input.size(2), "weight"));
-  TORCHETTE_TRY(check_weight(op, state_weight, gates, layer.units, units, "state_weight"));
+  TORCHETTE_TRY(check_weight(op, weight, gates, layer.units, input.size(2), "weight", layer.stored));
+  Stored of_state;
+  TORCHETTE_TRY(check_weight(op, state_weight, gates, layer.units, units, "state_weight", of_state));
+  TORCHETTE_CHECK(of_state == layer.stored, InvalidType, "%s: weight and state_weight are of different types",
+                  op);
   const SizesType of_bias[] = {static_cast<SizesType>(panels_of(layer.units)), static_cast<SizesType>(gates),
                                static_cast<SizesType>(kPanel)};
   TORCHETTE_TRY(check_operand(op, bias, {of_bias, 3}, "bias"));
@@ -220,8 +240,8 @@ Error prepare(const char* op, size_t gates, const Tensor& input, const Tensor& h
   layer.x_step = batch_first ? input.size(2) : batch * input.size(2);
   layer.x_row = batch_first ? steps * input.size(2) : input.size(2);
   layer.hidden = hidden.const_data_ptr<float>();
-  layer.weight = weight.const_data_ptr<float>();
-  layer.state_weight = state_weight.const_data_ptr<float>();
+  layer.weight = weight.const_data_ptr();
+  layer.state_weight = state_weight.const_data_ptr();
   layer.bias = floats_of(bias);
   layer.y = out.mutable_data_ptr<float>();
   layer.y_step = batch_first ? units : batch * units;

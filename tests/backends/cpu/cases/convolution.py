@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from tests.backends.cpu.cases.linear import NARROW
 from tests.backends.cpu.draw import Draw
 from torchette.backends.cpu.operators._library import ACTIVATIONS
 from torchette.backends.cpu.pack import pack_convolution
@@ -42,12 +45,14 @@ def _places(image: Sizes, kernel: Sizes, where: list[Sizes]) -> list[int]:
 
 
 def convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
-    def case(window: Any, bias: bool, residual: bool, activation: str) -> tuple[Any, ...]:
+    def case(
+        window: Any, bias: bool, residual: bool, activation: str, dtype: torch.dtype = torch.float32
+    ) -> tuple[Any, ...]:
         (batch, channels, outputs, groups), image, kernel, *where = window
         places = _places(image, kernel, where)
         return (
             draw(batch, *image, channels),
-            pack_convolution(draw(outputs, channels // groups, *kernel), groups),
+            pack_convolution(draw(outputs, channels // groups, *kernel).to(dtype), groups),
             draw(outputs) if bias else None,
             draw(batch, *places, outputs) if residual else None,
             *map(list, where), outputs, activation,
@@ -58,6 +63,10 @@ def convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
         yield case(window, True, True, "relu")
     for activation in ACTIVATIONS:
         yield case(WINDOWS[1], True, activation == "relu6", activation)
+    winograd = ((1, 64, 48, 1), (9, 9), (3, 3), (1, 1), (1, 1), (1, 1))
+    for dtype in NARROW:
+        for window in (*WINDOWS, winograd):
+            yield case(window, True, False, "relu", dtype)
         yield case(WINDOWS[2], True, activation != "relu6", activation)
 
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from tests.backends.cpu.cases.linear import NARROW
 from tests.backends.cpu.draw import Draw
 from torchette.backends.cpu.pack import cut_last_panel, pack_linear
 
@@ -19,4 +22,5 @@ def packed_embedding(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for rows, depth, shape in SHAPES:
         packed = pack_linear(draw(rows, depth))
         for weight in (packed, cut_last_panel(packed, rows)):
-            yield weight, draw.below(rows, *shape), rows
+            for dtype in (torch.float32, *NARROW):
+                yield weight.to(dtype), draw.below(rows, *shape), rows

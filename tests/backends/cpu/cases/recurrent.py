@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from tests.backends.cpu.cases.linear import NARROW
 from tests.backends.cpu.draw import Draw
 from torchette.backends.cpu.pack import pack_gate_bias, pack_gates
 
@@ -17,10 +20,13 @@ _SIZES = (
 
 
 def _layers(draw: Draw, gates: int) -> Iterator[tuple[Any, ...]]:
-    for case, (steps, batch, inputs, units) in enumerate(_SIZES):
+    sizes = ((*size, dtype) for dtype in (torch.float32, *NARROW) for size in _SIZES)
+    for case, (steps, batch, inputs, units, dtype) in enumerate(sizes):
         batch_first, scale = case % 2 == 1, units**-0.5
         x = draw(*((batch, steps) if batch_first else (steps, batch)), inputs)
-        weights = [pack_gates(draw(gates * units, depth) * scale, gates) for depth in (inputs, units)]
+        weights = [
+            pack_gates((draw(gates * units, depth) * scale).to(dtype), gates) for depth in (inputs, units)
+        ]
         biases = [pack_gate_bias(draw(gates * units), gates) if case % 3 else None for _ in range(2)]
         yield x, [draw(batch, units) for _ in range(2)], weights, biases, case % 4 >= 2, batch_first
 

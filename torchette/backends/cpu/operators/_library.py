@@ -36,6 +36,11 @@ def finish(result: torch.Tensor, residual: torch.Tensor | None, activation: str)
     return ACTIVATIONS[activation](result)
 
 
+def widened(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A weight that may be stored in 16 bits as numbers of the dtype that is computed in."""
+    return weight if weight.dtype is dtype else _aten._to_copy.default(weight, dtype=dtype)
+
+
 def channels_first(image: torch.Tensor) -> torch.Tensor:
     """[N, *spatial, C] -> [N, C, *spatial]."""
     last = image.dim() - 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torchette.backends.cpu.operators._library import LIBRARY, channels_first, channels_last, finish
+from torchette.backends.cpu.operators._library import LIBRARY, channels_first, channels_last, finish, widened
 from torchette.backends.cpu.pack import unpack_convolution, whole_panels
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
@@ -35,7 +35,7 @@ def convolution(
     Args:
         input: float32 [N, *spatial, C], one to three spatial dimensions.
         weight: `pack_convolution`: [groups, ceil(outputs / groups / 16), *kernel, C / groups, 16]; or `cut_last_panel` of
-            each group: [groups, *kernel, C / groups, outputs / groups].
+            each group: [groups, *kernel, C / groups, outputs / groups]. float32, or stored as bfloat16 or float16.
         bias: [outputs].
         residual: of the result's shape, [N, *spatial, outputs].
         stride, padding, dilation: one number for each spatial dimension.
@@ -68,7 +68,7 @@ def planar_convolution(
     Args:
         input: float32 [N, C, *spatial], one or two spatial dimensions.
         weight: `pack_convolution` of [outputs, 1, C, *kernel]: [1, ceil(outputs / 16), C, *kernel, 1, 16]; or
-            `cut_last_panel` of it: [1, C, *kernel, 1, outputs].
+            `cut_last_panel` of it: [1, C, *kernel, 1, outputs]. float32, or stored as bfloat16 or float16.
         bias: [outputs].
         residual: of the result's shape, [N, *spatial, outputs].
         stride, padding, dilation: one number for each spatial dimension.
@@ -94,4 +94,5 @@ def _convolve(
     groups: int,
 ) -> torch.Tensor:
     where = (list(stride), list(padding), list(dilation))
+    filters = widened(filters, image.dtype)
     return ops.edge.aten.convolution.default(image, filters, bias, *where, False, [0] * len(stride), groups)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.cpu.operators._library import LIBRARY, finish
+from torchette.backends.cpu.operators._library import LIBRARY, finish, widened
 from torchette.backends.cpu.pack import unpack_linear, whole_panels
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
@@ -28,11 +28,13 @@ def linear(
 
     Args:
         input: float32 [..., K].
-        weight: `pack_linear`: [ceil(N / 16), K, 16]; or `cut_last_panel` of it: [K, N].
+        weight: `pack_linear`: [ceil(N / 16), K, 16]; or `cut_last_panel` of it: [K, N]. float32, or stored as bfloat16 or
+            float16.
         bias: [N].
         residual: of the result's shape, [..., N].
         outputs: N.
         activation: a name of `ACTIVATIONS`.
     """
-    result = ops.edge.aten.linear.default(input, unpack_linear(whole_panels(weight, 3), outputs), bias)
+    matrix = widened(unpack_linear(whole_panels(weight, 3), outputs), input.dtype)
+    result = ops.edge.aten.linear.default(input, matrix, bias)
     return finish(result, residual, activation)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.cpu.operators._library import LIBRARY
+from torchette.backends.cpu.operators._library import LIBRARY, widened
 from torchette.backends.cpu.pack import unpack_linear, whole_panels
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
@@ -16,11 +16,12 @@ def packed_embedding(weight: torch.Tensor, indices: torch.Tensor, rows: int) -> 
     """embedding(unpacked weight, indices)
 
     Args:
-        weight: as of `cpu::linear` with N = `rows`: [ceil(N / 16), K, 16] or [K, N].
+        weight: as of `cpu::linear` with N = `rows`: [ceil(N / 16), K, 16] or [K, N]; float32, bfloat16 or float16.
         indices: int64 or int32 [...], each below `rows`.
 
     Returns:
-        [..., K].
+        float32 [..., K].
     """
     table = unpack_linear(whole_panels(weight, 3), rows)
-    return ops.edge.aten.embedding.default(table, indices)
+    dtype = torch.promote_types(table.dtype, torch.float32)
+    return widened(ops.edge.aten.embedding.default(table, indices), dtype)

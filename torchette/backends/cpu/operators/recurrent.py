@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.cpu.operators._library import LIBRARY
+from torchette.backends.cpu.operators._library import LIBRARY, widened
 from torchette.backends.cpu.pack import unpack_gate_bias, unpack_gates
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
@@ -33,15 +33,16 @@ def lstm(
     Args:
         input: float32 [T, B, I], or [B, T, I] where `batch_first`.
         hidden, cell: [B, H].
-        weight, state_weight: `pack_gates` of the weights of the input and of the state.
+        weight, state_weight: `pack_gates` of the weights of the input and of the state; float32, or both stored as bfloat16
+            or float16.
         bias: `pack_gate_bias` of the sum of both.
         reverse: from the last step to the first.
 
     Returns:
         The hidden states of all steps, [T, B, H] or [B, T, H]; the last hidden and cell state, [B, H].
     """
-    units, params = hidden.shape[1], [unpack_gates(weight, 4, hidden.shape[1])]
-    params.append(unpack_gates(state_weight, 4, units))
+    units = hidden.shape[1]
+    params = [widened(unpack_gates(it, 4, units), input.dtype) for it in (weight, state_weight)]
     if bias is not None:
         given = unpack_gate_bias(bias, units)
         params += [given, torch.zeros_like(given)]
@@ -70,8 +71,8 @@ def gru(
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What a layer of torch.nn.GRU yields: as `lstm`, with three gates and both biases, or none."""
-    units, params = hidden.shape[1], [unpack_gates(weight, 3, hidden.shape[1])]
-    params.append(unpack_gates(state_weight, 3, units))
+    units = hidden.shape[1]
+    params = [widened(unpack_gates(it, 3, units), input.dtype) for it in (weight, state_weight)]
     if bias is not None and state_bias is not None:
         params += [unpack_gate_bias(bias, units), unpack_gate_bias(state_bias, units)]
     turned = _turned(input, reverse, batch_first)

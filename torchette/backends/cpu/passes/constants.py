@@ -11,7 +11,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.exir.graph import add_constant, constants
+from torchette.backends.cpu.passes.narrow import widened_from
+from torchette.exir.graph import add_constant, call, constants
 
 Pack = Callable[[torch.Tensor], torch.Tensor]
 
@@ -32,6 +33,20 @@ class Weights:
         """The stored float32 tensor that a node stands for; None for anything else."""
         tensor = self._stored.get(value) if isinstance(value, Node) else None
         return tensor if tensor is not None and tensor.dtype == torch.float32 else None
+
+    def weight(self, value: Any) -> torch.Tensor | None:
+        """The same, and the stored tensor of 16 bits where a float32 value is made of it."""
+        source = widened_from(value)
+        return self.get(value) if source is None else self._stored.get(source)
+
+    def widened(self, value: Node, before: Node) -> Node:
+        """A stored tensor as float32."""
+        if value.meta["val"].dtype is torch.float32:
+            return value
+        val = value.meta["val"].float()
+        return call(
+            before, torch.ops.aten._to_copy.default, (value,), {"dtype": torch.float32}, val=val, like=before
+        )
 
     def why_not(self, value: Any, name: str = "weight") -> str | None:
         """Why `get` has no tensor for a value."""
@@ -59,7 +74,7 @@ class Weights:
         """The placeholder of `pack` of a stored tensor; `how` tells packings of one tensor apart."""
         key = node, how
         if key not in self._packed:
-            tensor = pack(self._stored[node].detach())
+            tensor = pack(self._stored[widened_from(node) or node].detach())
             known_as = f"{self._names.get(node.name, node.name)}_packed"
             self._packed[key] = self.add(f"{node.name}_packed", tensor, node, known_as)
         return self._packed[key]

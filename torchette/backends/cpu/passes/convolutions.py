@@ -88,7 +88,7 @@ def only_result(node: Node) -> Node | None:
 
 def _placed(weights: Weights, node: Node) -> Node | None:
     x, filters, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
-    filter_values = weights.get(filters)
+    filter_values = weights.weight(filters)
     if filter_values is None or not isinstance(x, Node):
         reject(node, weights.why_not(filters, "filter") or "its image is a number")
         return None
@@ -116,12 +116,14 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     image = channels_last(x, before=node)
     if transposed:
         how = "transposed_convolution", groups
-        packed = weights.packed(filters, how, lambda tensor: pack_transposed_convolution(tensor, groups))
+        packed = weights.packed(
+            filters, how, lambda tensor: pack_transposed_convolution(tensor.float(), groups)
+        )
         args = (image, packed, bias, None, *where, each(output_padding, spatial), outputs, "none")
         return call(node, torch.ops.cpu.transposed_convolution.default, args, val=val, like=node)
     if groups > 1 and groups == outputs and filter_values.shape[1] == 1 and x.meta["val"].shape[1] == outputs:
         packed = weights.packed(
-            filters, "depthwise", lambda tensor: cut_last_panel(pack_depthwise(tensor), outputs)
+            filters, "depthwise", lambda tensor: cut_last_panel(pack_depthwise(tensor.float()), outputs)
         )
         args = (image, packed, bias, None, *where, "none")
         return call(node, torch.ops.cpu.depthwise.default, args, val=val, like=node)
@@ -152,7 +154,7 @@ def _is_planar(image: Node) -> bool:
             for source in image.all_input_nodes
             if isinstance(source.meta["val"], torch.Tensor) and source.meta["val"].dim() == value.dim()
         ]
-        moves = image.target in (aten.slice_copy.Tensor, aten.constant_pad_nd.default)
+        moves = image.target in (aten.slice_copy.Tensor, aten.constant_pad_nd.default, aten._to_copy.default)
         if not (moves or ops.is_pointwise(image.target)) or len(sources) != 1:  # type: ignore[arg-type]
             return False
         (image,) = sources

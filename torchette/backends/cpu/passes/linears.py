@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from torchette.backends.cpu.pack import cut_last_panel, pack_linear
 from torchette.backends.cpu.passes.constants import Weights
+from torchette.backends.cpu.passes.narrow import widened_from
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace
 
@@ -35,22 +36,27 @@ def place_linears(program: ExportedProgram) -> ExportedProgram:
 
 def _read_tables_from_panels(program: ExportedProgram, weights: Weights) -> None:
     """Tables of embeddings that are weights of linear layers, too, so that the file has them once."""
-    layers = {_memory(weights.get(of)): packed for of, how, packed in weights.packings() if how == _AS_GIVEN}
+    layers = [(weights.weight(of), packed) for of, how, packed in weights.packings() if how == _AS_GIVEN]
     for node in calls(program, aten.embedding.default):
         table, indices = node.args[:2]
-        values = weights.get(table)
-        packed = layers.get(_memory(values)) if values is not None else None
+        values = weights.any(table)
+        packed = next((packed for one, packed in layers if values is not None and _same(one, values)), None)
         if values is None or packed is None:
             continue
-        args = (packed, indices, values.shape[0])
-        found = call(node, torch.ops.cpu.packed_embedding.default, args, val=node.meta["val"], like=node)
+        args, val = (packed, indices, values.shape[0]), node.meta["val"]
+        found = call(node, torch.ops.cpu.packed_embedding.default, args, val=val.float(), like=node)
+        for user in list(node.users):
+            if widened_from(user) is node:
+                replace(program, user, found)
+        if node.users and val.dtype != torch.float32:
+            found = call(node, aten._to_copy.default, (found,), {"dtype": val.dtype}, val=val, like=node)
         replace(program, node, found)
         note(program, "a table of embeddings is read from the panels of a linear layer")
 
 
-def _memory(tensor: torch.Tensor | None) -> tuple:
-    """Equal for tensors that are the same numbers at the same place."""
-    return () if tensor is None else (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+def _same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    """Whether tensors are the same numbers, which stand at two places where each was computed from one."""
+    return one is not None and one.dtype is other.dtype and torch.equal(one, other)
 
 
 # How the weight of `aten.linear`, [outputs, inputs], is packed.
@@ -71,7 +77,7 @@ def _placed(weights: Weights, node: Node) -> Node | None:
         return None
     transposed = node.target is not aten.linear.default
     x, weight, bias = operands(node)
-    values = weights.get(weight)
+    values = weights.weight(weight)
     if values is None or values.dim() != 2 or not isinstance(x, Node) or x.meta["val"].dtype != torch.float32:
         reject(node, weights.why_not(weight) or "its input is not float32")
         return None

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from torchette.backends.cpu.pack import pack_gate_bias, pack_gates
 from torchette.backends.cpu.passes.constants import Weights
+from torchette.backends.cpu.passes.narrow import NARROW
 from torchette.exir import ops
 from torchette.exir.graph import call, calls, copy_program, fake_mode, note
 from torchette.exir.passes.steps_to_scan import (
@@ -31,7 +32,7 @@ _GATES = {aten.lstm.input: 4, aten.gru.input: 3}
 
 
 def place_recurrent(program: ExportedProgram) -> ExportedProgram:
-    """lstm and gru on stored weights become cpu::lstm and cpu::gru, in a copy."""
+    """lstm and gru on stored weights become cpu::lstm and cpu::gru, in a copy; those of 16 bits between casts."""
     program = copy_program(program)
     weights, mode, count = Weights(program), fake_mode(program), 0
     for node in calls(program, *_GATES):
@@ -49,11 +50,13 @@ def place_recurrent(program: ExportedProgram) -> ExportedProgram:
 def _is_taken(weights: Weights, node: Node) -> bool:
     if ops.argument(node, "train") and ops.argument(node, "dropout"):
         return False
-    if node.args[0].meta["val"].dtype != torch.float32:  # type: ignore[union-attr]
+    dtype = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
+    if dtype not in (torch.float32, *NARROW):
         return False
-    return all(
-        layer.projection is None and all(weights.get(one) is not None for one in layer if one is not None)
-        for layer in layer_weights(node)
+    layers = layer_weights(node)
+    tensors = [weights.any(one) for layer in layers for one in layer if one is not None]
+    return all(layer.projection is None for layer in layers) and all(
+        tensor is not None and tensor.dtype is dtype for tensor in tensors
     )
 
 
@@ -68,7 +71,7 @@ def _direction(weights: Weights, node: Node) -> Any:
     def bias(*given: Node | None) -> Node | None:
         if given[0] is None:
             return None
-        total = torch.stack([weights.get(one) for one in given]).sum(0).detach()  # type: ignore[misc]
+        total = torch.stack([weights.any(one).float() for one in given]).sum(0).detach()  # type: ignore[union-attr]
         return weights.add(f"{given[0].name}_packed", pack_gate_bias(total, gates), given[0])
 
     def direction(emit: Emit, x: Node, start: list[Node], layer: LayerWeights, backwards: bool) -> list[Node]:
@@ -76,8 +79,15 @@ def _direction(weights: Weights, node: Node) -> Any:
         both = layer.input_bias, layer.state_bias
         biases = [bias(*both)] if gates == 4 else [bias(one) for one in both]
         target = cpu.lstm.default if gates == 4 else cpu.gru.default
+        dtype = x.meta["val"].dtype
+        x, *start = (_as(emit, value, torch.float32) for value in (x, *start))
         layers = emit(target, x, *start, *matrices, *biases, backwards, batch_first)
-        output, *final = (emit(operator.getitem, layers, index) for index in range(len(start) + 1))
+        results = (emit(operator.getitem, layers, index) for index in range(len(start) + 1))
+        output, *final = (_as(emit, value, dtype) for value in results)
         return [*final, output]
 
     return direction
+
+
+def _as(emit: Emit, value: Node, dtype: torch.dtype) -> Node:
+    return value if value.meta["val"].dtype is dtype else emit(aten.to.dtype, value, dtype)

@@ -33,7 +33,7 @@ def split_linears(program: ExportedProgram) -> ExportedProgram:
     count = 0
     for node in calls(program, aten.linear.default):
         x, weight, bias = (*node.args, None)[:3]
-        values, added = weights.get(weight), weights.get(bias)
+        values, added = weights.weight(weight), weights.get(bias)
         if values is None or (bias is not None and added is None):
             continue
         parts = _parts(node)
@@ -41,7 +41,7 @@ def split_linears(program: ExportedProgram) -> ExportedProgram:
             continue
         for first, last, part in parts:
             rows = ("rows", first, last)
-            args = [x, weights.packed(weight, rows, _rows(first, last))]
+            args = [x, weights.widened(weights.packed(weight, rows, _rows(first, last)), node)]
             if added is not None:
                 args.append(weights.packed(bias, rows, _rows(first, last)))
             val = node.meta["val"]

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a graph of bfloat16 or float16. Out: the same in float32. Only what the user gives and gets, and the large weights,
+# stay 16 bits: reading them is what takes time, and every processor computes in float32.
+"""What is computed in 16 bits is computed in float32 on weights of 16 bits."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.exir import ops
+from torchette.exir.graph import (
+    add_constant,
+    buffer_updates,
+    call,
+    calls,
+    constants,
+    drop_unused_constants,
+    note,
+    replace,
+    replace_constant,
+    sync_signature,
+)
+from torchette.exir.passes.fold_constants import fold_constants
+from torchette.exir.passes.remove_noops import remove_noops
+
+aten = torch.ops.aten
+
+NARROW = (torch.bfloat16, torch.float16)
+# Operators whose kernels read weights of 16 bits, and which argument is the weight.
+_LAYERS = {
+    aten.linear.default: 1, aten.mm.default: 1, aten.addmm.default: 2, aten.convolution.default: 1,
+}  # fmt: skip
+# What depends on how numbers are stored.
+_OF_BITS = frozenset(
+    {aten.view_copy.dtype, aten.view.dtype, aten.nextafter.default, aten.hash_tensor.default}
+)
+
+
+def compute_in_float32(program: ExportedProgram) -> ExportedProgram:
+    """Replace arithmetic on bfloat16 and float16 by arithmetic on float32. Bodies of loops and branches stay as they are."""
+    _read_rows(program)
+    widening = _Widening(program)
+    for node in list(program.graph.nodes):
+        widening.visit(node)
+    sync_signature(program)
+    if widening.count:
+        note(program, f"{widening.count} values of 16 bits are computed in float32")
+        remove_noops(program)
+        drop_unused_constants(program)
+    return program
+
+
+def fold_around_weights(program: ExportedProgram) -> ExportedProgram:
+    """What follows from stored tensors alone is stored, but large weights stay 16 bits."""
+    return fold_constants(program, widen=False)
+
+
+def _read_rows(program: ExportedProgram) -> None:
+    """Of a table of 16 bits only the rows that are read are made float32."""
+    stored = constants(program)
+    for node in calls(program, aten.embedding.default):
+        table = widened_from(node.args[0])
+        if table is not None and table in stored:
+            val = node.meta["val"].to(table.meta["val"].dtype)
+            rows = call(node, aten.embedding.default, (table, *node.args[1:]), val=val, like=node)
+            wide = {"dtype": torch.float32}
+            replace(
+                program,
+                node,
+                call(node, aten._to_copy.default, (rows,), wide, val=node.meta["val"], like=node),
+            )
+
+
+def store_widened(program: ExportedProgram) -> ExportedProgram:
+    """Weights of 16 bits that no layer reads as they are become float32."""
+    stored = constants(program)
+    for node in calls(program):
+        source = widened_from(node)
+        if source is not None and source in stored:
+            replace(program, node, add_constant(program, f"{source.name}_wide", stored[source].float(), node))
+    drop_unused_constants(program)
+    return program
+
+
+def widened_from(value: Any) -> Node | None:
+    """The node of 16 bits that a node makes float32 of."""
+    if not isinstance(value, Node) or value.target is not aten._to_copy.default:
+        return None
+    (source,) = value.all_input_nodes
+    wide, narrow = value.meta["val"].dtype, source.meta["val"].dtype
+    return source if wide is torch.float32 and narrow in NARROW else None
+
+
+class _Widening:
+    """A graph while its nodes become float32, in order."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        self._stored = constants(program)
+        self._given: dict[Node, torch.dtype] = {}  # what is float32 now -> what it was
+        self._casts: dict[tuple[Node, torch.dtype], Node] = {}
+        self._wide: dict[Node, Node] = {}  # stored tensors -> the same in float32
+        self.count = 0
+        for _, _, state in buffer_updates(program):
+            self._keep_state_wide(state)
+
+    def _keep_state_wide(self, state: Node) -> None:
+        """State that lives from call to call, such as a cache, is read as a whole and written in part."""
+        specs = self._program.graph_signature.input_specs
+        spec = next(spec for spec in specs if getattr(spec.arg, "name", None) == state.name)
+        tensor = self._program.state_dict.get(spec.target, self._program.constants.get(spec.target))
+        if spec.target is not None and tensor is not None and tensor.dtype in NARROW:
+            self._given[state] = tensor.dtype
+            replace_constant(self._program, state, tensor.float())
+
+    def visit(self, node: Node) -> None:
+        """Let a node take and give float32; what is kept takes what it took."""
+        if node.op == "placeholder" or ops.is_symbolic(node.target):
+            return
+        if node.op == "output":
+            states = {value for _, value, state in buffer_updates(self._program) if state in self._given}
+            node.args = self._mapped(
+                node,
+                lambda value, user: (self._as_wide if value in states else self._as_given)(value, user),
+            )[0]
+            return
+        if widened_from(node) in self._stored and any(_is_weight(node, user) for user in node.users):
+            return
+        if self._is_kept(node):
+            node.args, node.kwargs = self._mapped(node, self._as_given)
+            return
+        node.args, node.kwargs = self._mapped(node, self._as_wide)
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor) and val.dtype in NARROW:
+            self._given[node] = val.dtype
+            self.count += 1
+        if isinstance(val, (list, tuple)):
+            node.meta["val"] = type(val)(map(_wide, val))
+        else:
+            node.meta["val"] = _wide(val)
+
+    def _is_kept(self, node: Node) -> bool:
+        target, given = node.target, node.all_input_nodes
+        if target is operator.getitem:
+            return isinstance(node.meta["val"], torch.Tensor) and _is_narrow(
+                given[0].meta["val"][node.args[1]]
+            )
+        if not ops.is_operator(target) or target.namespace != "aten" or target in _OF_BITS | ops.ASSERTIONS:  # type: ignore[union-attr]
+            return True
+        if target is aten.embedding.default and given[0] in self._stored:
+            return True  # only its rows are made float32
+        return not ops.is_pure(target)  # type: ignore[arg-type]
+
+    def _mapped(self, node: Node, change: Any) -> tuple[Any, Any]:
+        def leaf(value: Any) -> Any:
+            if isinstance(value, torch.dtype):
+                return torch.float32 if change == self._as_wide and value in NARROW else value
+            return change(value, node) if isinstance(value, Node) else value
+
+        return torch.fx.node.map_aggregate(node.args, leaf), torch.fx.node.map_aggregate(node.kwargs, leaf)
+
+    def _as_given(self, value: Node, user: Node) -> Node:
+        return self._cast(value, self._given[value], user) if value in self._given else value
+
+    def _as_wide(self, value: Node, user: Node) -> Node:
+        if not _is_narrow(value.meta.get("val")) or value in self._given:
+            return value
+        if value not in self._stored or _is_weight(value, user):
+            return self._cast(value, torch.float32, user)
+        if value not in self._wide:
+            tensor = value.meta.get("exact", self._stored[value]).float()
+            self._wide[value] = add_constant(self._program, f"{value.name}_wide", tensor, value)
+        return self._wide[value]
+
+    def _cast(self, value: Node, dtype: torch.dtype, user: Node) -> Node:
+        if (value, dtype) not in self._casts:
+            val = value.meta["val"].to(dtype)
+            cast = call(user, aten._to_copy.default, (value,), {"dtype": dtype}, val=val, like=user)
+            self._casts[value, dtype] = cast
+        return self._casts[value, dtype]
+
+
+def _is_weight(value: Node, user: Node) -> bool:
+    place = _LAYERS.get(user.target)  # type: ignore[arg-type]
+    return place is not None and len(user.args) > place and user.args[place] is value
+
+
+def _is_narrow(val: Any) -> bool:
+    return isinstance(val, torch.Tensor) and val.dtype in NARROW
+
+
+def _wide(val: Any) -> Any:
+    return val.to(torch.float32) if _is_narrow(val) else val
