@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: this package. Out: the folder with its C and C++ files, from which include paths begin: the checkout itself, or
-# what an installation has packed, which is a fifth of the bytes.
+# In: this package. Out: the folder with its C and C++ files, from which include paths begin: the checkout itself, or what
+# an installation has packed, which is a fifth of the bytes, beside its public headers.
 """`ROOT` and `PACKAGE`: where C++ is compiled from."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tarfile
 import tempfile
 from pathlib import Path
@@ -20,12 +21,20 @@ def _unpacked() -> Path:
     packed = package / "sources.tar.xz"  # CMakeLists.txt
     if not packed.exists():
         return package.parent
-    folder = cache_folder() / "sources" / hashlib.sha256(packed.read_bytes()).hexdigest()[:16]
+    public = sorted(path for end in ("h", "def", "fbs") for path in package.rglob(f"*.{end}"))  # for programs, too
+    digest = hashlib.sha256()
+    for path in (packed, *public):
+        digest.update(path.read_bytes())
+    folder = cache_folder() / "sources" / digest.hexdigest()[:16]
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made, tarfile.open(packed) as archive:
             archive.extraction_filter = getattr(tarfile, "data_filter", None)  # type: ignore[assignment]
             archive.extractall(Path(made, "whole"))
+            for path in public:
+                to = Path(made, "whole", path.relative_to(package.parent))
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, to)
             try:
                 os.rename(Path(made, "whole"), folder)
             except OSError:

@@ -554,27 +554,28 @@ static Error adaptive_avg_pool_backward_out(Context& context, const Tensor& grad
   return avg_pool_backward(context, pool, {}, grad, self, out);
 }
 
-TORCHETTE_KERNELS(pool,                                                                                 //
-                  TORCHETTE_KERNEL("aten::max_pool2d_with_indices.out", max_pool_with_indices_out<2>),  //
-                  TORCHETTE_KERNEL("aten::max_pool3d_with_indices.out", max_pool_with_indices_out<3>),  //
-                  TORCHETTE_KERNEL("aten::max_pool2d_with_indices_backward.grad_input",                 //
-                                   max_pool_backward_out<2>),                                           //
-                  TORCHETTE_KERNEL("aten::max_pool3d_with_indices_backward.grad_input",                 //
-                                   max_pool_backward_out<3>),                                           //
-                  TORCHETTE_KERNEL("aten::adaptive_max_pool2d.out", adaptive_max_pool_out<2>),          //
-                  TORCHETTE_KERNEL("aten::adaptive_max_pool3d.out", adaptive_max_pool_out<3>),          //
-                  TORCHETTE_KERNEL("aten::avg_pool1d.out", avg_pool1d_out),                             //
-                  TORCHETTE_KERNEL("aten::avg_pool2d.out", avg_pool_out<2>),                            //
-                  TORCHETTE_KERNEL("aten::avg_pool3d.out", avg_pool_out<3>),                            //
-                  TORCHETTE_KERNEL("aten::avg_pool2d_backward.grad_input", avg_pool_backward_out<2>),   //
-                  TORCHETTE_KERNEL("aten::avg_pool3d_backward.grad_input", avg_pool_backward_out<3>),   //
-                  TORCHETTE_KERNEL("aten::adaptive_avg_pool1d.out", adaptive_avg_pool_out<1>),          //
-                  TORCHETTE_KERNEL("aten::_adaptive_avg_pool2d.out", adaptive_avg_pool_out<2>),         //
-                  TORCHETTE_KERNEL("aten::_adaptive_avg_pool3d.out", adaptive_avg_pool_out<3>),         //
-                  TORCHETTE_KERNEL("aten::_adaptive_avg_pool2d_backward.out",                           //
-                                   adaptive_avg_pool_backward_out<2>),                                  //
-                  TORCHETTE_KERNEL("aten::_adaptive_avg_pool3d_backward.out",                           //
-                                   adaptive_avg_pool_backward_out<3>))
+TORCHETTE_KERNELS_NARROW(
+    pool,                                                                                 //
+    TORCHETTE_KERNEL("aten::max_pool2d_with_indices.out", max_pool_with_indices_out<2>),  //
+    TORCHETTE_KERNEL("aten::max_pool3d_with_indices.out", max_pool_with_indices_out<3>),  //
+    TORCHETTE_KERNEL("aten::max_pool2d_with_indices_backward.grad_input",                 //
+                     max_pool_backward_out<2>),                                           //
+    TORCHETTE_KERNEL("aten::max_pool3d_with_indices_backward.grad_input",                 //
+                     max_pool_backward_out<3>),                                           //
+    TORCHETTE_KERNEL("aten::adaptive_max_pool2d.out", adaptive_max_pool_out<2>),          //
+    TORCHETTE_KERNEL("aten::adaptive_max_pool3d.out", adaptive_max_pool_out<3>),          //
+    TORCHETTE_KERNEL("aten::avg_pool1d.out", avg_pool1d_out),                             //
+    TORCHETTE_KERNEL("aten::avg_pool2d.out", avg_pool_out<2>),                            //
+    TORCHETTE_KERNEL("aten::avg_pool3d.out", avg_pool_out<3>),                            //
+    TORCHETTE_KERNEL("aten::avg_pool2d_backward.grad_input", avg_pool_backward_out<2>),   //
+    TORCHETTE_KERNEL("aten::avg_pool3d_backward.grad_input", avg_pool_backward_out<3>),   //
+    TORCHETTE_KERNEL("aten::adaptive_avg_pool1d.out", adaptive_avg_pool_out<1>),          //
+    TORCHETTE_KERNEL("aten::_adaptive_avg_pool2d.out", adaptive_avg_pool_out<2>),         //
+    TORCHETTE_KERNEL("aten::_adaptive_avg_pool3d.out", adaptive_avg_pool_out<3>),         //
+    TORCHETTE_KERNEL("aten::_adaptive_avg_pool2d_backward.out",                           //
+                     adaptive_avg_pool_backward_out<2>),                                  //
+    TORCHETTE_KERNEL("aten::_adaptive_avg_pool3d_backward.out",                           //
+                     adaptive_avg_pool_backward_out<3>))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
