@@ -22,18 +22,29 @@ def _names(path: str) -> dict[str, str]:
 def test_every_name_is_there(path: str) -> None:
     module = importlib.import_module(f"torchette.{path}")
     for name, ours in _names(path).items():
-        assert getattr(module, name) is getattr(importlib.import_module(ours), name)
+        home, _, called = ours.partition(":")
+        assert getattr(module, name) is getattr(importlib.import_module(home), called or name)
     with pytest.raises(AttributeError, match="no attribute"):
         module.no_such_name  # noqa: B018
 
 
+# Paths of the peer's earlier releases, which code in the field still imports.
+EARLIER = (
+    "backends.backend_api",
+    "backends.backend_details",
+    "backends.partitioner",
+    "extension.pybindings._portable_lib",
+)
+
+
 @pytest.mark.parametrize(
-    "path", [path for path in compat.TABLE if path.startswith(("exir.", "devtools.", "export", "extension."))]
+    "path", [path for path in compat.TABLE if path not in EARLIER and "xnnpack" not in path]
 )
 def test_the_peer_has_the_same_paths(path: str) -> None:
     pytest.importorskip("executorch")
     theirs = importlib.import_module(f"executorch.{path}")
-    assert [name for name in _names(path) if not hasattr(theirs, name)] == []
+    inner = ("DelegationInfo",)  # which the peer's package keeps to its module
+    assert [name for name in _names(path) if not hasattr(theirs, name) and name not in inner] == []
 
 
 MODULES = (
@@ -124,3 +135,54 @@ def test_a_module_that_has_moved_says_where_it_is(old: str, new: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=rf"torchette\.{old} has moved: import torchette\.{new}$"):
         importlib.import_module(f"torchette.{old}")
     importlib.import_module(f"torchette.{new}")
+
+
+ALIASED = """
+import importlib, sys
+from torchette.compat import alias_executorch
+alias_executorch()
+alias_executorch()
+import torchette, executorch
+assert executorch is torchette
+# In both orders: a module of its package's name must not take the place of the name.
+import executorch.export.export
+from executorch.export import export
+export.__call__
+from executorch.exir import to_edge_transform_and_lower
+from executorch.exir.backend.partitioner import Partitioner
+from executorch.sdk import BundledProgram
+from executorch.version import __version__
+assert to_edge_transform_and_lower is torchette.exir.to_edge_transform_and_lower
+assert Partitioner is importlib.import_module("torchette.exir.delegation.delegate").Partitioner
+assert __version__ == torchette.__version__ and torchette.exir.__spec__.name == "torchette.exir"
+assert importlib.util.find_spec("executorch") and importlib.util.find_spec("executorch.exir.passes")
+for name in "executorch.no_such", "executorch.exir.no_such.thing", "executorch.devtools.pte_tool":
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        print(error)
+assert not any("/executorch/" in (getattr(m, "__file__", None) or "") for m in list(sys.modules.values()))
+"""
+
+
+def test_executorch_stands_for_torchette() -> None:
+    done = subprocess.run([sys.executable, "-c", ALIASED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    one, two, three = done.stdout.splitlines()
+    assert "`executorch` stands for torchette here, which has no module no_such" in one
+    assert "executorch.exir.no_such" in two and "Try: torchette pte-diff" in three
+
+
+def test_executorch_does_not_stand_for_torchette_once_it_is_there() -> None:
+    script = """
+import sys, types
+sys.modules["executorch.exir"] = types.ModuleType("executorch.exir")
+from torchette.compat import alias_executorch
+from torchette.errors import TorchetteError
+try:
+    alias_executorch()
+except TorchetteError as error:
+    assert "executorch.exir has been imported already" in str(error), error
+    sys.exit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 7

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The compiler, from the ground up: a module may know everything on the floors below its own, and the errors.
 COMPILER_FLOORS = (
-    ("memory", "size_relations"),
+    ("error", "memory", "size_relations"),
     ("tensor",),
     ("control_flow",),
     ("graph", "ops", "interface", "delegation.cost"),
@@ -31,10 +31,12 @@ COMPILER_FLOORS = (
         "serde",
     ),
     ("memory.plan_memory",),
+    ("memory.banks",),
     ("passes",),
     ("config",),
     ("emit", "pipeline", "fit.propose"),
     ("program",),
+    ("exir_program",),
 )
 COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name in floor)
 
@@ -47,6 +49,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.progress": (),
     "torchette.pytree": ("torchette.errors",),
     "torchette.extension": (),
+    "torchette.extension.portable_lib": ("torchette.devtools", "torchette.errors", "torchette.runtime"),
     "torchette.schema": (),
     "torchette.format": ("torchette.errors",),
     "torchette.devtools": (
@@ -124,7 +127,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     },
     "torchette.exir": ("torchette.errors", *COMPILER),
     "torchette.capture": ("torchette.errors", "torchette.exir.passes"),
-    "torchette.compat": (),  # a table of names: what it serves is imported on demand
+    "torchette.compat": ("torchette.errors",),  # a table of names: what it serves is imported on demand
     # A backend knows the door of the compiler; the compiler finds it by name.
     "torchette.backends": (
         "torchette.errors",

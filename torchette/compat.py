@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ONE table: module paths of ExecuTorch -> where their names live here. An import of `torchette.<their path>` that is no
-# file of ours is served from it.
+# An import of `torchette.<path of ExecuTorch's>` that is no file of ours is served from the table of compat.txt.
 """ExecuTorch's module paths under our root, so that a migration is a change of the import root.
 
 >>> from torchette.exir.backend.partitioner import Partitioner       # is torchette.exir.delegation.delegate.Partitioner
@@ -10,98 +9,47 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import importlib.util
 import sys
 from types import ModuleType
 from typing import Any
 
-_BUNDLE = "torchette.devtools.bundle"
-_ETDUMP = "torchette.format.etdump"
-_INSPECTOR = "torchette.devtools.inspector"
-_COMPARATOR = "torchette.devtools.inspector.numerical_comparator"
-_DELEGATE = "torchette.exir.delegation.delegate"
-_PARTITIONERS = "torchette.exir.delegation.partitioners"
-_XNNPACK = "torchette.backends.xnnpack"
-_CONFIGS = "torchette.backends.xnnpack.configs"
-_XNNPACK_RECIPES = dict.fromkeys(
-    ("XNNPACKRecipeProvider", "XNNPackRecipeType"), "torchette.backends.xnnpack.recipe_provider"
-)
 
-# Path below the root -> name -> our module that has it; or one module of ours that has them all.
-TABLE: dict[str, dict[str, str] | str] = {
-    "exir.backend.backend_api": dict.fromkeys(("to_backend", "LoweredBackendModule", "MethodProgramsPartitionerSpec"), _DELEGATE),
-    "exir.backend.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "ExportedProgram", "PreprocessResult"), _DELEGATE),
-    "exir.backend.compile_spec_schema": {"CompileSpec": _DELEGATE},
-    "exir.backend.partitioner": dict.fromkeys(("DelegationSpec", "Partitioner", "PartitionResult"), _DELEGATE),
-    "exir.backend.utils": {
-        "tag_constant_data": _DELEGATE,
-        "tag_mutated_buffer": _DELEGATE,
-        **dict.fromkeys(("DelegateMappingBuilder", "WhyNoPartition", "format_delegated_graph", "get_delegates", "get_non_lowered_nodes", "is_shape_dynamic", "print_delegated_graph"), _PARTITIONERS),
-    },
-    "exir.backend.canonical_partitioners.all_node_partitioner": {"AllNodePartitioner": _PARTITIONERS},
-    "exir.backend.canonical_partitioners.pattern_op_partitioner": {
-        "generate_partitions_from_list_of_nodes": _PARTITIONERS,
-        "generate_pattern_op_partitions": _PARTITIONERS,
-    },
-    "util.activation_memory_profiler": {"generate_memory_trace": "torchette.devtools.memory_trace"},
-    "util.collect_env": dict.fromkeys(("get_env_info", "get_pretty_env_info", "main"), "torchette.cli.doctor"),
-    "devtools.bundled_program.config": dict.fromkeys(("MethodTestCase", "MethodTestSuite"), _BUNDLE),
-    "devtools.bundled_program.core": {"BundledProgram": _BUNDLE},
-    "devtools.bundled_program.serialize": {"serialize_from_bundled_program_to_flatbuffer": _BUNDLE},
-    "devtools.etdump.schema_flatcc": dict.fromkeys(("AllocationEvent", "Allocator", "Bool", "DebugEvent", "Double", "Event", "Float", "Int", "Null", "ProfileEvent", "RunData", "ScalarType", "String", "Tensor", "TensorList", "Value", "ValueType"), _ETDUMP),
-    "devtools.etrecord._etrecord": dict.fromkeys(("ETRecord", "generate_etrecord", "parse_etrecord"), "torchette.devtools.etrecord"),
-    "devtools.inspector._inspector": dict.fromkeys(("Event", "EventBlock", "Inspector", "PerfData", "TimeScale"), _INSPECTOR),
-    "devtools.inspector._inspector_utils": {**dict.fromkeys(("TimeScale", "compare_results"), _INSPECTOR), "DebugHandle": _COMPARATOR},
-    "devtools.inspector.inspector_cli": {"main": "torchette.cli.inspector"},
-    "devtools.inspector.numerical_comparator.l1_numerical_comparator": {"L1Comparator": _COMPARATOR},
-    "devtools.inspector.numerical_comparator.mse_numerical_comparator": {"MSEComparator": _COMPARATOR},
-    "devtools.inspector.numerical_comparator.numerical_comparator_base": dict.fromkeys(("IntermediateOutputMapping", "NumericalComparatorBase"), _COMPARATOR),
-    "devtools.inspector.numerical_comparator.snr_numerical_comparator": {"SNRComparator": _COMPARATOR},
-    "extension.pybindings.portable_lib": dict.fromkeys(("BundledModule", "_load_bundled_program_from_buffer", "_load_for_executorch", "_load_for_executorch_from_buffer", "_load_for_executorch_from_bundled_program"), _BUNDLE),
-    "exir.lowered_backend_module": {"LoweredBackendModule": _DELEGATE},
-    "exir.graph_module": dict.fromkeys(("get_cond_while_submodules", "get_control_flow_submodules"), "torchette.exir.control_flow"),
-    "exir.passes.quantize_io_pass": dict.fromkeys(("QuantizeInputs", "QuantizeOutputs", "extract_io_quant_params", "get_config_method_name", "quantize_input", "quantize_output"), "torchette.exir.passes.quantize_io"),
-    "exir.program._program": dict.fromkeys(("EdgeProgramManager", "ExecutorchProgramManager", "to_edge", "to_edge_transform_and_lower"), "torchette.exir.program"),
-    "exir._serialize._named_data_store": {
-        "NamedDataStore": _DELEGATE,
-        "NamedDataStoreOutput": _DELEGATE,
-    },
-    "backends.xnnpack.partition.xnnpack_partitioner": dict.fromkeys(
-        ("XnnpackPartitioner", "XnnpackDynamicallyQuantizedPartitioner", "XnnpackFloatingPointPartitioner", "XnnpackQuantizedPartitioner"), _XNNPACK
-    ),
-    "backends.xnnpack.partition.config": _CONFIGS,
-    "backends.xnnpack.partition.config.gemm_configs": _CONFIGS,
-    "backends.xnnpack.partition.config.generic_node_configs": _CONFIGS,
-    "backends.xnnpack.partition.config.node_configs": _CONFIGS,
-    "backends.xnnpack.partition.config.quant_affine_configs": _CONFIGS,
-    "backends.xnnpack.partition.config.xnnpack_config": _CONFIGS,
-    "backends.xnnpack.utils.configs": _CONFIGS,
-    "backends.xnnpack.quantizer.xnnpack_quantizer": dict.fromkeys(("QuantPattern", "XNNPACKQuantizer", "get_symmetric_quantization_config"), f"{_XNNPACK}.pt2e_quantizer"),
-    "backends.xnnpack.quantizer.xnnpack_quantizer_utils": {
-        **dict.fromkeys(("OperatorConfig", "OperatorPatternType", "QuantizationConfig", "QuantizationSpec", "get_bias_qspec", "get_input_act_qspec", "get_output_act_qspec", "get_weight_qspec"), "torchao.quantization.pt2e.quantizer"),
-        **dict.fromkeys(("OP_TO_ANNOTATOR", "propagate_annotation"), f"{_XNNPACK}.pt2e_quantizer"),
-    },
-    "backends.xnnpack.xnnpack_preprocess": dict.fromkeys(("ExternalMeta", "XnnpackBackend", "assert_default_dim_order", "generate_node_to_external_map"), f"{_XNNPACK}.preprocess"),
-    "backends.xnnpack.recipes": _XNNPACK_RECIPES,
-    "backends.xnnpack.recipes.xnnpack_recipe_provider": _XNNPACK_RECIPES,
-    "backends.xnnpack.recipes.xnnpack_recipe_types": {"XNNPackRecipeType": "torchette.backends.xnnpack.recipe_provider"},
-    "backends.vulkan.partitioner.vulkan_partitioner": {"VulkanPartitioner": "torchette.backends.vulkan.partitioner"},
-    "backends.vulkan.serialization.vulkan_graph_schema": dict.fromkeys(("VkMemoryLayout", "VkStorageType"), "torchette.backends.vulkan.payload"),
-    "backends.vulkan.vulkan_preprocess": {"VulkanBackend": "torchette.backends.vulkan.preprocess"},
-    "exir.capture._config": dict.fromkeys(("EdgeCompileConfig", "ExecutorchBackendConfig"), "torchette.exir.config"),
-    "exir.dynamic_shape": {"DynamicMemoryPlanningMode": "torchette.exir.config"},
-    "exir.memory_planning": "torchette.exir.memory.algorithms",
-    "export.recipe_provider": {"BackendRecipeProvider": "torchette.export.recipe_registry"},
-    # where the delegation interface was in its first releases
-    "backends.backend_api": {"to_backend": _DELEGATE},
-    "backends.backend_details": dict.fromkeys(("BackendDetails", "CompileSpec", "PreprocessResult"), _DELEGATE),
-    "backends.partitioner": dict.fromkeys(("DelegationSpec", "Partitioner", "PartitionResult"), _DELEGATE),
-}  # fmt: skip
+def _read(text: str) -> tuple[dict[str, dict[str, str] | str], dict[str, str]]:
+    """TABLE and ABSENT of the file's text."""
+    table: dict[str, dict[str, str] | str] = {}
+    absent: dict[str, str] = {}
+    paths: list[str] = []
+    for line in text.splitlines():
+        before, mark, instead = line.partition(" ! ")
+        if mark:
+            absent |= dict.fromkeys(before.split(), instead)
+        elif line.startswith(" "):
+            home, _, names = line.strip().partition(": ")
+            home = f"torchette{home}" if home.startswith(".") else home
+            for name in names.split():
+                name, renamed, called = name.partition("=")
+                for path in paths:
+                    found = table[path]
+                    if name == "*" or isinstance(found, str):
+                        table[path] = home
+                    else:
+                        found[name] = f"{home}:{called}" if renamed else home
+        elif not line.startswith("#"):
+            paths = line.split()
+            table |= {path: {} for path in paths}
+    return table, absent
+
+
+# Path below the root -> name -> our module that has it, with ":name" where it is called otherwise there; or one module of
+# ours that has them all. And what is not here -> what there is instead.
+with open(f"{__file__.rpartition('.')[0]}.txt", encoding="utf-8") as _file:
+    TABLE, ABSENT = _read(_file.read())
 
 # Paths of our own that have moved -> where they are now.
 MOVED = {
     **{
-        f"exir.{name}": f"exir.delegation.{name}"
-        for name in ("cost", "delegate", "explain", "partition", "partitioners")
+        f"exir.{name}": f"exir.delegation.{name}" for name in ("cost", "explain", "partition", "partitioners")
     },
     "checks": "capture.checks",
     "compilation": "_compile",
@@ -114,27 +62,16 @@ MOVED = {
     "session": "export",
 }
 
-# Tools of ExecuTorch that are not here -> what there is instead.
-ABSENT = {
-    "devtools.backend_debug": "EdgeProgramManager.delegation(method) says where each call runs, and why",
-    "devtools.bundled_program.schema": "torchette.format.bundled has the records of bundled programs",
-    "devtools.debug_format": "ETRecord.nodes() has the calls of a recorded graph, with their modules and lines",
-    "devtools.etdump.serialize": "torchette.format.etdump has load and dumps",
-    "devtools.inspector._intermediate_output_capturer": "Inspector.calculate_numeric_gap runs the recorded graph",
-    "devtools.inspector.vgf_neural_statistics": "there is no VGF backend",
-    "devtools.intermediate_output_tap": "torchette diff MODEL FILE, and torchette debug FILE --dump for the values",
-    "devtools.pte_tool": "torchette pte-diff A B, and torchette.devtools.pte_diff",
-    "devtools.scripts": "torchette profile FILE --json",
-    "devtools.size_analysis_tool": "torchette size FILE, and torchette.devtools.size",
-    "devtools.visualization": "torchette report FILE -o page.html; --model-explorer writes Model Explorer's JSON",
-    "util.python_profiler": "python -m cProfile",
-}
-
 # A package under another name of ours: the name that it had in ExecuTorch's first releases.
 ALIASES = {"sdk": "devtools"}
 
-_ROOT = "torchette."
+_ROOT, _PEER = "torchette.", "executorch"
 _PACKAGES = {path.rsplit(".", depth)[0] for path in TABLE for depth in range(1, path.count(".") + 1)}
+
+
+class _Callable(ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
 class _Finder:
@@ -152,8 +89,13 @@ class _Finder:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=name in _PACKAGES)  # type: ignore[arg-type]
 
-    def create_module(self, spec: Any) -> None:
-        """The import system makes it."""
+    def create_module(self, spec: Any) -> ModuleType | None:
+        """The import system makes it, but for one that has a name of its own name: it takes the place of that name."""
+        name = spec.name.removeprefix(_ROOT)
+        names = TABLE.get(name, ())
+        return (
+            _Callable(spec.name) if name.rpartition(".")[2] in names and not isinstance(names, str) else None
+        )
 
     def exec_module(self, module: ModuleType) -> None:
         renamed = _renamed(module.__name__.removeprefix(_ROOT))
@@ -166,7 +108,8 @@ class _Finder:
             ours = (None if name.startswith("_") else names) if isinstance(names, str) else names.get(name)
             if ours is None:
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            value = getattr(importlib.import_module(ours), name)
+            home, _, called = ours.partition(":")
+            value = getattr(importlib.import_module(home), called or name)
             setattr(module, name, value)
             return value
 
@@ -200,3 +143,51 @@ def install() -> None:
     """Serve the table's paths; done when `torchette` is imported, and only once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
+
+
+class _Alias:
+    """Serves `executorch` and all below it: the modules of ours, under both names."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        first, dot, rest = fullname.partition(".")
+        if first != _PEER:
+            return None
+        if importlib.util.find_spec(_ROOT + rest if dot else _ROOT[:-1]) is None:
+            raise ModuleNotFoundError(
+                f"{fullname}: `executorch` stands for torchette here, which has no module {rest}. "
+                "What it has is in docs/from-executorch.md",
+                name=fullname,
+            )
+        return importlib.machinery.ModuleSpec(fullname, self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> None:
+        """The import system makes one, which `exec_module` throws away."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__.removeprefix(_PEER)
+        sys.modules[module.__name__] = importlib.import_module(_ROOT[:-1] + name)
+        # Else the next import of a submodule would put it over a name of its package that is called alike.
+        for loaded in [loaded for loaded in sys.modules if loaded.startswith(_ROOT)]:
+            sys.modules.setdefault(_PEER + loaded[len(_ROOT) - 1 :], sys.modules[loaded])
+
+
+def alias_executorch() -> None:
+    """Let code that imports `executorch` and that one cannot edit get Torchette: `executorch.exir` is `torchette.exir`, and
+    so on, the same objects. For the whole process; a second call changes nothing. It hides an ExecuTorch that is installed.
+
+    Importing what is not there raises ModuleNotFoundError, which says what there is instead.
+
+    Raises:
+        TorchetteError: ExecuTorch itself has been imported already; the two would mix.
+    """
+    if any(isinstance(finder, _Alias) for finder in sys.meta_path):
+        return
+    loaded = next((name for name in sys.modules if name.partition(".")[0] == _PEER), None)
+    if loaded is not None:
+        from torchette.errors import TorchetteError
+
+        raise TorchetteError(
+            f"{loaded} has been imported already, so that `executorch` cannot stand for torchette in this process",
+            hints=["call torchette.compat.alias_executorch() before anything that imports executorch"],
+        )
+    sys.meta_path.insert(0, _Alias())

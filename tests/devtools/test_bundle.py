@@ -95,3 +95,12 @@ def test_executorch_reads_our_bundle(contents: bytes, program: bytes) -> None:
     given, count = (value.val for value in suite.test_cases[0].inputs)
     assert (given.sizes, bytes(given.data)) == ([2, 3], INPUTS[0].numpy().tobytes())
     assert (count.sizes, bytes(count.data)) == ([2], INPUTS[1].numpy().tobytes())
+
+
+def test_a_bundle_is_read_back_as_records(contents: bytes, program: bytes) -> None:
+    from torchette.devtools.bundled_program.schema import BundledProgram as Record
+    from torchette.devtools.bundled_program.serialize import deserialize_from_flatbuffer_to_bundled_program
+
+    record = deserialize_from_flatbuffer_to_bundled_program(contents)
+    assert isinstance(record, Record) and bytes(record.program) == program
+    assert bundled.write(record) == contents

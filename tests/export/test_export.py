@@ -293,3 +293,32 @@ def test_a_model_that_cannot_be_captured_is_diagnosed() -> None:
     drops = nn.Dropout(0.5)
     with pytest.raises(TrainModeError):
         export(drops, [(torch.ones(3),)])
+
+
+def test_stages_alone() -> None:
+    """As users of ExecuTorch run them without a session, each on what the one before has left."""
+    from torchette.export import stages
+
+    artifact = PipelineArtifact({"forward": _Sum()}, {"example_inputs": {"forward": [PAIR]}})
+    steps: list[stages.Stage] = [
+        stages.SourceTransformStage(None),
+        stages.TorchExportStage(strict=False),
+        stages.ToEdgeStage(),
+        stages.EdgeProgramManagerTransformStage(),
+        stages.ToBackendStage([NullPartitioner()]),
+        stages.ExecutorchStage(),
+    ]
+    assert [step.can_start_pipeline for step in steps] == [True, True, True, False, False, False]
+    with pytest.raises(RuntimeError, match="ToBackendStage has not run"):
+        steps[4].get_artifacts()
+    for before, step in zip([None, *steps], steps):
+        assert before is None or before.stage_type in step.valid_predecessor_stages
+        step.run(artifact)
+        artifact = step.get_artifacts()
+    assert artifact.data.methods == {"forward"} and artifact.get_context("example_inputs")
+    with pytest.raises(ValueError, match="method 'forward' has no example inputs"):
+        stages.TorchExportStage().run(PipelineArtifact({"forward": _Sum()}))
+    lowered = stages.EdgeTransformAndLowerStage.from_recipe(LoweringRecipe([NullPartitioner()]))
+    lowered.run(steps[1].get_artifacts())
+    placements = lowered.get_artifacts().data.delegation().placements
+    assert {placement.backend for placement in placements} == {"NullBackend"}

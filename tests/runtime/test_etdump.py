@@ -13,7 +13,7 @@ import torch
 
 import torchette
 from torchette.devtools.bundle import BundledModule, BundledProgram, MethodTestCase, MethodTestSuite
-from torchette.errors import InputError
+from torchette.errors import FormatError, InputError
 from torchette.format import etdump
 from torchette.runtime import Runtime
 
@@ -139,5 +139,5 @@ def test_executorch_s_spelling(model: Path, tmp_path: Path) -> None:
         module.write_etdump_result_to_file(str(path), str(tmp_path / "a.bin"))
         assert [run.bundled_input_index for run in etdump.load(path).run_data] == [0, 0]
     assert not _load_for_executorch(str(model)).has_etdump()
-    with pytest.raises(InputError, match="data_files"):
+    with pytest.raises(FormatError, match="is not a data file"):
         _load_for_executorch_from_buffer(model.read_bytes(), b"")

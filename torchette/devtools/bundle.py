@@ -84,8 +84,8 @@ class BundledProgram:
                         f"case {i} of method {suite.method_name!r} has {len(case.inputs)} inputs, the method takes {takes}"
                     )
 
-    def serialize(self) -> bytes:
-        """The bytes of the .bpte file."""
+    def serialize_to_schema(self) -> Any:
+        """The record of the .bpte file, of `torchette.format.bundled`."""
         suites = [
             bundled.BundledMethodTestSuite(
                 suite.method_name,
@@ -99,12 +99,21 @@ class BundledProgram:
             )
             for suite in self.method_test_suites
         ]
-        return bundled.write(bundled.BundledProgram(_VERSION, suites, self._bytes))
+        return bundled.BundledProgram(_VERSION, suites, self._bytes)
+
+    def serialize(self) -> bytes:
+        """The bytes of the .bpte file."""
+        return bundled.write(self.serialize_to_schema())
 
 
 def serialize_from_bundled_program_to_flatbuffer(bundled_program: BundledProgram) -> bytes:
     """The bytes of the .bpte file."""
     return bundled_program.serialize()
+
+
+def deserialize_from_flatbuffer_to_bundled_program(flatbuffer: bytes) -> Any:
+    """The record of a .bpte file, of `torchette.format.bundled`. Raises FormatError."""
+    return bundled.read(flatbuffer)
 
 
 def _stored(value: Any) -> Any:
@@ -178,22 +187,12 @@ class Module:
 
     Args:
         program: a path or the bytes of a .pte file.
-        data_files, enable_etdump, debug_buffer_size: as in `torchette.runtime.Runtime.load_program`.
+        options: those of `torchette.runtime.Runtime.load_program`.
     """
 
-    def __init__(
-        self,
-        program: bytes | str | os.PathLike[str],
-        *,
-        data_files: Sequence[str | os.PathLike[str]] = (),
-        enable_etdump: bool = False,
-        debug_buffer_size: int = 0,
-    ) -> None:
+    def __init__(self, program: bytes | str | os.PathLike[str], **options: Any) -> None:
         self._program = Runtime.get().load_program(
-            Path(program) if isinstance(program, os.PathLike) else program,
-            data_files=data_files,
-            enable_etdump=enable_etdump,
-            debug_buffer_size=debug_buffer_size,
+            Path(program) if isinstance(program, os.PathLike) else program, **options
         )
         self._methods: dict[str, Any] = {}
         self._inputs: dict[str, list[Any]] = {}
@@ -206,16 +205,21 @@ class Module:
         """The signature and the memory of a method."""
         return self._program.metadata(method_name)
 
-    def run_method(
-        self, method_name: str, inputs: Sequence[Any] = (), clone_outputs: bool = True
-    ) -> list[Any]:
-        """Runs a method; outputs are always freshly owned. Raises as `torchette.runtime.Method.execute`."""
+    def run_method(self, method_name: str, inputs: Any = (), clone_outputs: bool = True) -> list[Any]:
+        """Runs a method.
+
+        Args:
+            inputs: one value per input; what is no list and no tuple is the only input.
+            clone_outputs: of no effect: outputs are always freshly owned. They are numpy's where an input is, else torch's.
+
+        Raises as `torchette.runtime.Method.execute`.
+        """
         del clone_outputs
         if method_name not in self._methods:
             self._methods[method_name] = self._program.load_method(method_name)
-        return self._methods[method_name].execute(list(inputs))
+        return run(self._methods[method_name], inputs)
 
-    def forward(self, inputs: Sequence[Any] = (), clone_outputs: bool = True) -> list[Any]:
+    def forward(self, inputs: Any = (), clone_outputs: bool = True) -> list[Any]:
         """Runs the method forward."""
         return self.run_method("forward", inputs, clone_outputs)
 
@@ -272,6 +276,26 @@ class Module:
         return outputs
 
 
+def run(method: Any, inputs: Any) -> list[Any]:
+    """A method of the runtime, run as `Module.run_method` says."""
+    import numpy
+
+    given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    outputs = method.execute(given)
+    return outputs if any(isinstance(value, numpy.ndarray) for value in given) else torch_s(outputs)
+
+
+def torch_s(values: list[Any]) -> list[Any]:
+    """Values with tensors of torch's in the place of arrays."""
+    import numpy
+
+    if not any(isinstance(value, numpy.ndarray) for value in values):
+        return values
+    import torch
+
+    return [torch.from_numpy(value) if isinstance(value, numpy.ndarray) else value for value in values]
+
+
 def _difference(output: Any, expected: Any, rtol: float, atol: float) -> str:
     """How an output differs; empty if it does not."""
     import torch
@@ -296,55 +320,3 @@ def load_bundled_program(path: str | os.PathLike[str]) -> BundledModule:
     if not Path(path).is_file():
         raise ModelNotFoundError(f"there is no file {os.fspath(path)}")
     return BundledModule(Path(path).read_bytes())
-
-
-# ---- the names of ExecuTorch's bindings ----
-
-
-def _load_bundled_program_from_buffer(buffer: bytes, non_const_pool_size: int = 0) -> BundledModule:
-    del non_const_pool_size
-    return BundledModule(buffer)
-
-
-def _load_for_executorch(
-    path: str,
-    data_path: str | None = None,
-    enable_etdump: bool = False,
-    debug_buffer_size: int = 0,
-    program_verification: Any = None,
-) -> Module:
-    del program_verification  # either is safe
-    files = [] if data_path is None else [data_path]
-    return Module(
-        Path(path), data_files=files, enable_etdump=enable_etdump, debug_buffer_size=debug_buffer_size
-    )
-
-
-def _load_for_executorch_from_buffer(
-    buffer: bytes,
-    data_map_buffer: bytes | None = None,
-    enable_etdump: bool = False,
-    debug_buffer_size: int = 0,
-    program_verification: Any = None,
-) -> Module:
-    del program_verification
-    _need_no_data(data_map_buffer)
-    return Module(buffer, enable_etdump=enable_etdump, debug_buffer_size=debug_buffer_size)
-
-
-def _load_for_executorch_from_bundled_program(
-    module: BundledModule,
-    data_map_buffer: bytes | None = None,
-    enable_etdump: bool = False,
-    debug_buffer_size: int = 0,
-) -> Module:
-    _need_no_data(data_map_buffer)
-    return Module(module.program, enable_etdump=enable_etdump, debug_buffer_size=debug_buffer_size)
-
-
-def _need_no_data(buffer: bytes | None) -> None:
-    if buffer is not None:
-        raise InputError(
-            "weights outside of the program are read from files",
-            hints=["Runtime.get().load_program(program, data_files=['weights.ptd'])"],
-        )

@@ -32,6 +32,14 @@ _LAZY = {
     "ExportGraphSignature": "torch.export",
     "load": "torch.export",
     "save": "torch.export",
+    # ExecuTorch's first releases
+    "CallSpec": "torch.export.exported_program",
+    "CaptureConfig": "torchette.exir.exir_program",
+    "ExecutorchProgram": "torchette.exir.exir_program",
+    "ExirDynamoConfig": "torchette.exir.exir_program",
+    "ExirExportedProgram": "torchette.exir.exir_program",
+    "capture": "torchette.exir.exir_program",
+    "Value": "typing:Any",
 }
 
 __all__ = [
@@ -52,7 +60,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'torchette.exir' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    home, _, called = _LAZY[name].partition(":")
+    value = getattr(importlib.import_module(home), called or name)
     globals()[name] = value
     return value
 

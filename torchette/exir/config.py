@@ -83,6 +83,7 @@ class ExecutorchBackendConfig:
             it, with a warning, where a backend is missing or refuses.
         row_splits: method name -> image layers to compute a few rows at a time, which takes less planned memory.
         parallel: how many chains of instructions may run at the same time; more than one takes more planned memory.
+        do_quant_fusion_and_const_prop: of no effect: quantization is fused and constants are folded in any case.
         disable_passes, check_passes: as in `EdgeCompileConfig`.
 
     The other fields are ExecuTorch's and must keep their defaults for now; a value that would have to do something
@@ -118,7 +119,7 @@ class ExecutorchBackendConfig:
     def __post_init__(self) -> None:
         unsupported = {
             "external_mutable_weights": self.external_mutable_weights,
-            "do_quant_fusion_and_const_prop": self.do_quant_fusion_and_const_prop,
+            "sym_shape_eval_pass": type(self.sym_shape_eval_pass).__name__ == "HintBasedSymShapeEvalPass",
         }
         asked = [name for name, value in unsupported.items() if value]
         if asked:

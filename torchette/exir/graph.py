@@ -17,6 +17,7 @@ import torch
 from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
+    ConstantArgument,
     ExportGraphSignature,
     InputKind,
     InputSpec,
@@ -42,6 +43,27 @@ def copy_program(program: ExportedProgram) -> ExportedProgram:
     result._state_dict = dict(program.state_dict)
     result._constants = dict(program.constants)
     return result
+
+
+def program_of(module: GraphModule) -> ExportedProgram:
+    """A program around a graph module, to which all placeholders are inputs of the user's. Editing it edits the module."""
+
+    def argument(value: Any) -> Any:
+        tensor = isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
+        return TensorArgument(value.name) if tensor else ConstantArgument(getattr(value, "name", ""), None)
+
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    results = module.graph.output_node().args[0]
+    listed = results if isinstance(results, (list, tuple)) else (results,)
+    program = ExportedProgram.__new__(ExportedProgram)
+    program._graph_module = module
+    program._graph_signature = ExportGraphSignature(
+        [InputSpec(InputKind.USER_INPUT, argument(node), None) for node in placeholders],
+        [OutputSpec(OutputKind.USER_OUTPUT, argument(value), None) for value in listed],
+    )
+    program._state_dict, program._constants, program._range_constraints = {}, {}, {}
+    program._module_call_graph = []
+    return program
 
 
 def _copy_module(module: GraphModule) -> GraphModule:
@@ -174,6 +196,21 @@ def add_constant(
     # Torch takes a constant that is a Parameter for no constant.
     program.constants[key] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor
     return node
+
+
+def lift_constant_tensor_pass(program: ExportedProgram) -> ExportedProgram:
+    """Tensors that the graph names as attributes become constants of the program; edits and returns it."""
+    for node in list(program.graph.nodes):
+        if node.op != "get_attr":
+            continue
+        tensor = program.graph_module
+        for part in str(node.target).split("."):
+            tensor = getattr(tensor, part)
+        if isinstance(tensor, torch.Tensor):
+            constant = add_constant(program, f"_lifted_tensor_constant{len(program.constants)}", tensor, node)
+            node.replace_all_uses_with(constant)
+            program.graph.erase_node(node)
+    return program
 
 
 _NOT_STORED = {InputKind.USER_INPUT, InputKind.TOKEN, InputKind.CUSTOM_OBJ}

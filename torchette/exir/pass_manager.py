@@ -15,8 +15,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from torchette.errors import PassError
-from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
-from torchette.exir.graph import calls, fake_mode, map_nodes, placeholders, sync_signature
+from torchette.exir.dialects._ops import EdgeOpOverload, to_edge_operators, to_torch_operators
+from torchette.exir.graph import calls, copy_program, fake_mode, map_nodes, placeholders, sync_signature
 from torchette.exir.pass_base import PassType
 
 __all__ = ["PassManager", "PassType", "adapt", "flatten"]
@@ -106,6 +106,15 @@ def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
     adapted.__name__ = adapted.__qualname__ = _name(run)
     adapted.__doc__ = run.__doc__
     return adapted
+
+
+def transform(program: ExportedProgram, *passes: Any, **_: Any) -> ExportedProgram:
+    """A program on which users' passes have run one after the other; the given one is left as it is."""
+    edge = any(isinstance(node.target, EdgeOpOverload) for node in calls(program))
+    program = to_torch_operators(copy_program(program))
+    for run in passes:
+        program = adapt(run)(program)
+    return to_edge_operators(program) if edge else program
 
 
 def _name(run: Any) -> str:

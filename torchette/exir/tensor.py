@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 
 import torch
@@ -193,6 +194,87 @@ def upper_bound(size: int | torch.SymInt) -> int | None:
     if not upper.is_number or upper.is_infinite or upper >= 2**62:
         return None
     return int(upper)
+
+
+def eval_upper_bound(size: int | torch.SymInt) -> int:
+    """`upper_bound`, with ``sys.maxsize`` where there is none."""
+    bound = upper_bound(size)
+    return sys.maxsize if bound is None else bound
+
+
+def eval_shape_upper_bound(shape: Iterable[int | torch.SymInt]) -> list[int]:
+    """The greatest sizes."""
+    return [eval_upper_bound(size) for size in shape]
+
+
+def eval_expr(size: int | torch.SymInt) -> int | None:
+    """The size in the example that the model was captured with; None where there is none."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    return int(size.node.hint) if size.node.has_hint() else None
+
+
+def eval_shape(shape: Iterable[int | torch.SymInt]) -> list[int | None]:
+    """The sizes in the example."""
+    return [eval_expr(size) for size in shape]
+
+
+def determine_tensor_dynanism(shape: Iterable[int | torch.SymInt]) -> TensorShapeDynamism:
+    """How a tensor with such sizes may change its shape; the spelling is ExecuTorch's."""
+    sizes = [size for size in shape if isinstance(size, torch.SymInt) and not size.node.is_constant()]
+    if not sizes:
+        return TensorShapeDynamism.STATIC
+    unbound = any(upper_bound(size) is None for size in sizes)
+    return TensorShapeDynamism.DYNAMIC_UNBOUND if unbound else TensorShapeDynamism.DYNAMIC_BOUND
+
+
+def dim_order_from_stride(stride: Sequence[int | torch.SymInt]) -> tuple[int, ...]:
+    """Dimensions from the outermost to the innermost, by their strides. ValueError for a stride of 0, which no file holds."""
+    steps = [_example(step) for step in stride]
+    if 0 in steps:
+        raise ValueError(f"strides {steps}: with 0 among them there is no dim order")
+    return tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
+
+
+def contiguous_stride_from_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense tensor whose last dimension is the innermost."""
+    return stride_from_dim_order(shape, range(len(shape)))
+
+
+_CHANNELS_LAST = {torch.channels_last: (0, 2, 3, 1), torch.channels_last_3d: (0, 2, 3, 4, 1)}
+
+
+def get_dim_order(memory_format: torch.memory_format | None, ndim: int) -> list[int] | None:
+    """Dimensions from the outermost to the innermost of a tensor of rank `ndim` in a memory format; None where the format is
+    kept. ValueError for a format that such tensors do not have."""
+    if memory_format in (None, torch.preserve_format):
+        return None
+    order = tuple(range(ndim)) if memory_format is torch.contiguous_format else _CHANNELS_LAST[memory_format]  # type: ignore[index]
+    if len(order) != ndim:
+        raise ValueError(f"{memory_format} is for tensors of rank {len(order)}, not {ndim}")
+    return list(order)
+
+
+def get_memory_format(dim_order: Sequence[int] | None) -> torch.memory_format:
+    """The memory format that a dim order is; None means the format that a tensor has. ValueError for another order."""
+    if dim_order is None:
+        return torch.preserve_format
+    if tuple(dim_order) == tuple(range(len(dim_order))):
+        return torch.contiguous_format
+    for memory_format, order in _CHANNELS_LAST.items():
+        if tuple(dim_order) == order:
+            return memory_format
+    raise ValueError(f"dim order {list(dim_order)} is no memory format of torch's")
+
+
+def is_channel_last_dim_order(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of rank 4 lies in memory with its channels innermost."""
+    return tensor.dim_order() == _CHANNELS_LAST[torch.channels_last]
+
+
+def is_contiguous_dim_order(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's dimensions lie in memory in their own order."""
+    return tensor.dim_order() == tuple(range(tensor.dim()))
 
 
 def stride_from_dim_order(sizes: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...]:

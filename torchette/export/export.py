@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,11 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from torchette.capture import capture
 from torchette.errors import ExportError, InputError, InputTypeError
-from torchette.exir.program import (
-    EdgeCompileConfig,
-    EdgeProgramManager,
-    ExecutorchBackendConfig,
-    ExecutorchProgramManager,
-    to_edge,
-    to_edge_transform_and_lower,
-)
-from torchette.export.recipe import ExportRecipe, LoweringRecipe, Mode, QuantizationRecipe
-from torchette.export.stages import FOLLOWS, PipelineArtifact
+from torchette.exir.program import EdgeProgramManager, ExecutorchProgramManager
+from torchette.export.recipe import ExportRecipe
+from torchette.export.stages import STAGES, PipelineArtifact
 from torchette.export.types import StageType
-from torchette.quantization import pt2e
 from torchette.runtime import Runtime
 
 _OF_MODULES = (StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
@@ -76,8 +65,12 @@ class ExportSession:
         self.name = name
         self._recipe = export_recipe or ExportRecipe()
         self._inputs = _by_method(example_inputs, self._models)
-        self._dynamic_shapes = _by_method(dynamic_shapes, self._models)
-        self._constant_methods, self._etrecord = constant_methods, generate_etrecord
+        self._context = {
+            "example_inputs": self._inputs,
+            "dynamic_shapes": _by_method(dynamic_shapes, self._models),
+            "constant_methods": constant_methods,
+            "generate_etrecord": generate_etrecord,
+        }
         if artifact_dir is not None:
             Path(artifact_dir).mkdir(parents=True, exist_ok=True)
         self._artifacts: dict[StageType, PipelineArtifact] = {}
@@ -96,17 +89,10 @@ class ExportSession:
         stages = [] if isinstance(first, (GraphModule, ExportedProgram)) else list(_OF_MODULES)
         stages += [] if isinstance(first, ExportedProgram) else [StageType.TORCH_EXPORT]
         stages += [StageType.TO_EDGE_TRANSFORM_AND_LOWER]
-        if self._lowering.edge_manager_transform_passes:
+        lowering = self._recipe.lowering_recipe
+        if lowering is not None and lowering.edge_manager_transform_passes:
             stages += [StageType.EDGE_PROGRAM_MANAGER_TRANSFORM]
         return [*stages, StageType.TO_EXECUTORCH]
-
-    @property
-    def _lowering(self) -> LoweringRecipe:
-        return self._recipe.lowering_recipe or LoweringRecipe()
-
-    @property
-    def _quantization(self) -> QuantizationRecipe:
-        return self._recipe.quantization_recipe or QuantizationRecipe()
 
     # ---- stages ----
 
@@ -120,26 +106,20 @@ class ExportSession:
 
     def get_all_registered_stages(self) -> dict[Any, Any]:
         """Stage -> what does it."""
-        usual = {
-            kind: getattr(self, f"_{kind.value}") for kind in self._stages if isinstance(kind, StageType)
-        }
+        usual = {kind: STAGES[kind].of(self._recipe) for kind in self._stages if kind in STAGES}
         return {**usual, **self._own}
 
     def export(self) -> None:
         """Run all stages. Raises InputError for stages that cannot follow one another, and what the stages raise."""
         self._check_stages()
         self._artifacts.clear()
-        artifact = PipelineArtifact(dict(self._models), {"example_inputs": self._inputs})
+        artifact = PipelineArtifact(dict(self._models), self._context)
+        stages = self.get_all_registered_stages()
         for kind in self._stages:
             start = time.perf_counter()
-            own = self._own.get(kind)
-            if own is not None:
-                own.run(artifact)
-                artifact = own.get_artifacts()
-            else:
-                artifact = PipelineArtifact(
-                    getattr(self, f"_{kind.value}")(artifact.data), dict(artifact.context)
-                )
+            artifact.context = {**self._context, **artifact.context}
+            stages[kind].run(artifact)
+            artifact = stages[kind].get_artifacts()
             artifact.context["duration_ms"] = int((time.perf_counter() - start) * 1000)
             self._artifacts[kind] = artifact
 
@@ -151,119 +131,14 @@ class ExportSession:
             if late or (isinstance(given, ExportedProgram) and kind is StageType.TORCH_EXPORT):
                 raise InputError(f"stage {kind.value} is not for what was captured already")
             if kind not in self._own:
-                if kind not in FOLLOWS:
+                if kind not in STAGES:
                     raise InputError(
                         f"there is no stage {kind!r}", hints=["session.register_stage(stage_type, stage)"]
                     )
-                if previous not in self._own and previous not in FOLLOWS[kind]:
+                if previous not in self._own and previous not in STAGES[kind].follows:
                     before = "at the start" if previous is None else f"after {previous.value}"
                     raise InputError(f"stage {kind.value} cannot stand {before}")
             previous = kind
-
-    def _source_transform(self, models: dict[str, Any]) -> dict[str, Any]:
-        configs = self._quantization.ao_quantization_configs or ()
-        if not configs:
-            return models
-        quantize_ = pt2e.torchao("torchao.quantization").quantize_
-        models = models if self._recipe.source_transform_in_place else copy.deepcopy(models)
-        for module in models.values():
-            for config in configs:
-                quantize_(module, config.ao_base_config, *([config.filter_fn] if config.filter_fn else []))
-        return models
-
-    def _quantize(self, models: dict[str, Any]) -> dict[str, Any]:
-        recipe = self._quantization
-        if not recipe.quantizers:
-            return models
-        if recipe.is_qat and recipe.train_fn is None:
-            raise InputError("a recipe that trains with quantization needs a train_fn")
-        return {
-            method: self._quantized(model, self._inputs[method], recipe) for method, model in models.items()
-        }
-
-    def _quantized(self, model: Any, inputs: Sequence[tuple], recipe: QuantizationRecipe) -> GraphModule:
-        shapes = None
-        if recipe.dynamic_batch_size:
-            batch = torch.export.Dim("batch", min=1)
-            shapes = tuple({0: batch} if isinstance(arg, torch.Tensor) else None for arg in inputs[0])
-        if recipe.is_qat:
-            model.train()
-        graph = torch.export.export(
-            model, inputs[0], dynamic_shapes=shapes, strict=self._recipe.strict
-        ).module()
-        observe = recipe.calibration_inputs_fn() if recipe.calibration_inputs_fn else inputs
-        return pt2e.quantize(
-            graph,
-            list(recipe.quantizers or ()),
-            [] if recipe.is_qat else [(given, {}) for given in observe],
-            train=recipe.train_fn if recipe.is_qat else None,
-            pre_prepare=recipe.pre_prepare_passes,
-            post_prepare=recipe.post_prepare_passes,
-            pre_convert=recipe.pre_convert_passes,
-            post_convert=recipe.post_convert_passes,
-        )
-
-    def _torch_export(self, models: dict[str, Any]) -> dict[str, ExportedProgram]:
-        programs = {}
-        for method, model in models.items():
-            args, shapes = self._inputs[method][0], self._dynamic_shapes.get(method)
-            program = capture(model, args, None, shapes, method, strict=self._recipe.strict)
-            for run in self._recipe.aten_transform_passes or ():
-                program = run(method, program)
-            programs[method] = program
-        return programs
-
-    def _config(self) -> EdgeCompileConfig | None:
-        config = self._lowering.edge_compile_config
-        if self._recipe.mode is Mode.DEBUG:
-            config = replace(config or EdgeCompileConfig(), check_passes=True)
-        return config
-
-    def _to_edge_transform_and_lower(self, programs: dict[str, ExportedProgram]) -> EdgeProgramManager:
-        recipe, passes = self._lowering, {}
-        for method, program in programs.items():
-            made = [found(method, program) for found in recipe.edge_transform_passes or ()]
-            passes[method] = [
-                run for group in made for run in (group if isinstance(group, (list, tuple)) else [group])
-            ]
-        return to_edge_transform_and_lower(
-            programs,
-            transform_passes={method: runs for method, runs in passes.items() if runs} or None,
-            partitioner=self._partitioners(),
-            constant_methods=self._constant_methods,
-            compile_config=self._config(),
-            generate_etrecord=self._etrecord,
-        )
-
-    def _partitioners(self) -> Any:
-        given = self._lowering.partitioners
-        return (
-            {m: list(found) for m, found in given.items()}
-            if isinstance(given, Mapping)
-            else list(given or ()) or None
-        )
-
-    def _to_edge(self, programs: dict[str, ExportedProgram]) -> EdgeProgramManager:
-        return to_edge(
-            programs,
-            constant_methods=self._constant_methods,
-            compile_config=self._config(),
-            generate_etrecord=self._etrecord,
-        )
-
-    def _edge_program_manager_transform(self, edge: EdgeProgramManager) -> EdgeProgramManager:
-        for found in self._lowering.edge_manager_transform_passes or ():
-            edge = edge.transform(found(edge))
-        return edge
-
-    def _to_backend(self, edge: EdgeProgramManager) -> EdgeProgramManager:
-        given = self._lowering.partitioners
-        for partitioner in () if isinstance(given, Mapping) else given or ():
-            edge = edge.to_backend(partitioner)
-        return edge.to_backend(self._partitioners()) if isinstance(given, Mapping) else edge
-
-    def _to_executorch(self, edge: EdgeProgramManager) -> ExecutorchProgramManager:
-        return edge.to_executorch(self._recipe.executorch_backend_config or ExecutorchBackendConfig())
 
     # ---- what came of them ----
 

@@ -1,30 +1,33 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Which step may follow which, and what each of them leaves.
-"""The order of the stages, and `PipelineArtifact`."""
+# What the stage before has left comes in; what this one makes of it goes out. The work is torch.export's, torchao's and the
+# compiler's; names and arguments are ExecuTorch's (executorch.export.stages).
+"""The stages, which of them may follow which, and `Stage` for one of your own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from torchette.capture import capture
+from torchette.errors import ExportError, InputError
+from torchette.exir.program import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge,
+    to_edge_transform_and_lower,
+)
+from torchette.export.recipe import ExportRecipe, LoweringRecipe, Mode, QuantizationRecipe
 from torchette.export.types import StageType
-
-# Stage -> those that it may follow; None among them: it may be the first.
-FOLLOWS: dict[StageType, tuple[StageType | None, ...]] = {
-    StageType.SOURCE_TRANSFORM: (None,),
-    StageType.QUANTIZE: (None, StageType.SOURCE_TRANSFORM),
-    StageType.TORCH_EXPORT: (None, StageType.SOURCE_TRANSFORM, StageType.QUANTIZE),
-    StageType.TO_EDGE_TRANSFORM_AND_LOWER: (None, StageType.TORCH_EXPORT),
-    StageType.TO_EDGE: (None, StageType.TORCH_EXPORT),
-    StageType.EDGE_PROGRAM_MANAGER_TRANSFORM: (StageType.TO_EDGE, StageType.TO_EDGE_TRANSFORM_AND_LOWER),
-    StageType.TO_BACKEND: (StageType.TO_EDGE, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM),
-    StageType.TO_EXECUTORCH: (
-        StageType.TO_EDGE_TRANSFORM_AND_LOWER,
-        StageType.TO_BACKEND,
-        StageType.EDGE_PROGRAM_MANAGER_TRANSFORM,
-        StageType.TO_EDGE,
-    ),
-}
+from torchette.quantization import pt2e
 
 
 @dataclass
@@ -34,6 +37,309 @@ class PipelineArtifact:
     data: Any
     context: dict[str, Any] = field(default_factory=dict)
 
+    def add_context(self, key: str, value: Any) -> None:
+        """Let something be known by that name."""
+        self.context[key] = value
+
     def get_context(self, key: str, default: Any = None) -> Any:
         """What is known by that name."""
         return self.context.get(key, default)
+
+    def copy_with_new_data(self, new_data: Any) -> PipelineArtifact:
+        """Other data, about which the same is known."""
+        return PipelineArtifact(new_data, dict(self.context))
+
+
+class Stage(ABC):
+    """A step of a session. `run` leaves what it made in ``self._artifact``."""
+
+    _artifact: PipelineArtifact | None = None
+
+    @property
+    @abstractmethod
+    def stage_type(self) -> Any:
+        """Its name among the steps."""
+
+    @property
+    @abstractmethod
+    def valid_predecessor_stages(self) -> list[Any]:
+        """The steps that it may follow."""
+
+    @property
+    @abstractmethod
+    def can_start_pipeline(self) -> bool:
+        """Whether it may be the first."""
+
+    @abstractmethod
+    def run(self, artifact: PipelineArtifact) -> None:
+        """Do it."""
+
+    def get_artifacts(self) -> PipelineArtifact:
+        """What it made. ExportError before `run`."""
+        if self._artifact is None:
+            raise ExportError(
+                f"{type(self).__name__} has not run yet", hints=["stage.run(artifact)"], code="stage-not-run"
+            )
+        return self._artifact
+
+
+class _OfRecipe(Stage):
+    """A stage that does what a recipe says."""
+
+    kind: ClassVar[StageType]
+    follows: ClassVar[tuple[StageType | None, ...]]
+    """The steps that it may follow; None among them: it may be the first."""
+    _recipe: ExportRecipe
+
+    @classmethod
+    def of(cls, recipe: ExportRecipe) -> _OfRecipe:
+        """The stage of a whole recipe."""
+        stage = cls.__new__(cls)
+        stage._recipe = recipe
+        return stage
+
+    @classmethod
+    def from_recipe(cls, lowering_recipe: LoweringRecipe | None) -> _OfRecipe:
+        """The stage of the lowering part of a recipe."""
+        return cls.of(ExportRecipe(lowering_recipe=lowering_recipe))
+
+    @property
+    def stage_type(self) -> StageType:
+        """Its name among the steps."""
+        return self.kind
+
+    @property
+    def valid_predecessor_stages(self) -> list[StageType]:
+        """The steps that it may follow."""
+        return [kind for kind in self.follows if kind is not None]
+
+    @property
+    def can_start_pipeline(self) -> bool:
+        """Whether it may be the first."""
+        return None in self.follows
+
+    def run(self, artifact: PipelineArtifact) -> None:
+        """Do it."""
+        self._artifact = artifact.copy_with_new_data(self._made(artifact.data, artifact))
+
+    def _made(self, data: Any, artifact: PipelineArtifact) -> Any:
+        raise NotImplementedError
+
+    @property
+    def _lowering(self) -> LoweringRecipe:
+        return self._recipe.lowering_recipe or LoweringRecipe()
+
+    @property
+    def _quantization(self) -> QuantizationRecipe:
+        return self._recipe.quantization_recipe or QuantizationRecipe()
+
+    def _config(self) -> EdgeCompileConfig | None:
+        config = self._lowering.edge_compile_config
+        if self._recipe.mode is Mode.DEBUG:
+            config = replace(config or EdgeCompileConfig(), check_passes=True)
+        return config
+
+    def _partitioners(self) -> Any:
+        given = self._lowering.partitioners
+        return (
+            {m: list(found) for m, found in given.items()}
+            if isinstance(given, Mapping)
+            else list(given or ()) or None
+        )
+
+
+class SourceTransformStage(_OfRecipe):
+    """Modules -> modules whose weights torchao has quantized."""
+
+    kind, follows = StageType.SOURCE_TRANSFORM, (None,)
+
+    def __init__(self, quantization_recipe: QuantizationRecipe | None, in_place: bool = False) -> None:
+        self._recipe = ExportRecipe(
+            quantization_recipe=quantization_recipe, source_transform_in_place=in_place
+        )
+
+    def _made(self, data: dict[str, Any], artifact: PipelineArtifact) -> dict[str, Any]:
+        configs = self._quantization.ao_quantization_configs or ()
+        if not configs:
+            return data
+        quantize_ = pt2e.torchao("torchao.quantization").quantize_
+        models = data if self._recipe.source_transform_in_place else copy.deepcopy(data)
+        for module in models.values():
+            for config in configs:
+                quantize_(module, config.ao_base_config, *([config.filter_fn] if config.filter_fn else []))
+        return models
+
+
+class QuantizeStage(_OfRecipe):
+    """Modules -> graph modules that PT2E has quantized."""
+
+    kind, follows = StageType.QUANTIZE, (None, StageType.SOURCE_TRANSFORM)
+
+    def __init__(self, quantization_recipe: QuantizationRecipe | None) -> None:
+        self._recipe = ExportRecipe(quantization_recipe=quantization_recipe)
+
+    def _made(self, data: dict[str, Any], artifact: PipelineArtifact) -> dict[str, Any]:
+        recipe = self._quantization
+        if not recipe.quantizers:
+            return data
+        if recipe.is_qat and recipe.train_fn is None:
+            raise InputError("a recipe that trains with quantization needs a train_fn")
+        return {
+            method: self._quantized(model, _inputs(artifact, method), recipe)
+            for method, model in data.items()
+        }
+
+    def _quantized(self, model: Any, inputs: Sequence[tuple], recipe: QuantizationRecipe) -> GraphModule:
+        shapes = None
+        if recipe.dynamic_batch_size:
+            batch = torch.export.Dim("batch", min=1)
+            shapes = tuple({0: batch} if isinstance(arg, torch.Tensor) else None for arg in inputs[0])
+        if recipe.is_qat:
+            model.train()
+        graph = torch.export.export(
+            model, inputs[0], dynamic_shapes=shapes, strict=self._recipe.strict
+        ).module()
+        observe = recipe.calibration_inputs_fn() if recipe.calibration_inputs_fn else inputs
+        return pt2e.quantize(
+            graph,
+            list(recipe.quantizers or ()),
+            [] if recipe.is_qat else [(given, {}) for given in observe],
+            train=recipe.train_fn if recipe.is_qat else None,
+            pre_prepare=recipe.pre_prepare_passes,
+            post_prepare=recipe.post_prepare_passes,
+            pre_convert=recipe.pre_convert_passes,
+            post_convert=recipe.post_convert_passes,
+        )
+
+
+class TorchExportStage(_OfRecipe):
+    """Modules -> captured programs."""
+
+    kind, follows = StageType.TORCH_EXPORT, (None, StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
+
+    def __init__(self, aten_transform_passes: Any = None, strict: bool = True) -> None:
+        self._recipe = ExportRecipe(aten_transform_passes=aten_transform_passes, strict=strict)
+
+    def _made(self, data: dict[str, Any], artifact: PipelineArtifact) -> dict[str, ExportedProgram]:
+        programs = {}
+        for method, model in data.items():
+            args = _inputs(artifact, method)[0]
+            shapes = (artifact.get_context("dynamic_shapes") or {}).get(method)
+            program = capture(model, args, None, shapes, method, strict=self._recipe.strict)
+            for run in self._recipe.aten_transform_passes or ():
+                program = run(method, program)
+            programs[method] = program
+        return programs
+
+
+class EdgeTransformAndLowerStage(_OfRecipe):
+    """Captured programs -> an `EdgeProgramManager` whose parts backends have taken."""
+
+    kind, follows = StageType.TO_EDGE_TRANSFORM_AND_LOWER, (None, StageType.TORCH_EXPORT)
+
+    def __init__(
+        self, partitioners: Any = None, transform_passes: Any = None, compile_config: Any = None
+    ) -> None:
+        lowering = LoweringRecipe(partitioners, transform_passes, None, compile_config)
+        self._recipe = ExportRecipe(lowering_recipe=lowering)
+
+    def _made(self, data: dict[str, ExportedProgram], artifact: PipelineArtifact) -> EdgeProgramManager:
+        recipe, passes = self._lowering, {}
+        for method, program in data.items():
+            made = [found(method, program) for found in recipe.edge_transform_passes or ()]
+            passes[method] = [
+                run for group in made for run in (group if isinstance(group, (list, tuple)) else [group])
+            ]
+        return to_edge_transform_and_lower(
+            data,
+            transform_passes={method: runs for method, runs in passes.items() if runs} or None,
+            partitioner=self._partitioners(),
+            constant_methods=artifact.get_context("constant_methods"),
+            compile_config=self._config(),
+            generate_etrecord=artifact.get_context("generate_etrecord", False),
+        )
+
+
+class ToEdgeStage(_OfRecipe):
+    """Captured programs -> an `EdgeProgramManager`."""
+
+    kind, follows = StageType.TO_EDGE, (None, StageType.TORCH_EXPORT)
+
+    def __init__(self, edge_compile_config: EdgeCompileConfig | None = None) -> None:
+        self._recipe = ExportRecipe(lowering_recipe=LoweringRecipe(edge_compile_config=edge_compile_config))
+
+    def _made(self, data: dict[str, ExportedProgram], artifact: PipelineArtifact) -> EdgeProgramManager:
+        return to_edge(
+            data,
+            constant_methods=artifact.get_context("constant_methods"),
+            compile_config=self._config(),
+            generate_etrecord=artifact.get_context("generate_etrecord", False),
+        )
+
+
+class EdgeProgramManagerTransformStage(_OfRecipe):
+    """An `EdgeProgramManager` -> one on which passes have run."""
+
+    kind, follows = (
+        StageType.EDGE_PROGRAM_MANAGER_TRANSFORM,
+        (StageType.TO_EDGE, StageType.TO_EDGE_TRANSFORM_AND_LOWER),
+    )
+
+    def __init__(self, edge_transform_passes: Any = None, edge_manager_transform_passes: Any = None) -> None:
+        del edge_transform_passes  # of the stage that leads to Edge
+        lowering = LoweringRecipe(edge_manager_transform_passes=edge_manager_transform_passes)
+        self._recipe = ExportRecipe(lowering_recipe=lowering)
+
+    def _made(self, data: EdgeProgramManager, artifact: PipelineArtifact) -> EdgeProgramManager:
+        for found in self._lowering.edge_manager_transform_passes or ():
+            data = data.transform(found(data))
+        return data
+
+
+class ToBackendStage(_OfRecipe):
+    """An `EdgeProgramManager` -> one whose parts backends have taken."""
+
+    kind, follows = StageType.TO_BACKEND, (StageType.TO_EDGE, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM)
+
+    def __init__(self, partitioners: Any = None) -> None:
+        self._recipe = ExportRecipe(lowering_recipe=LoweringRecipe(partitioners))
+
+    def _made(self, data: EdgeProgramManager, artifact: PipelineArtifact) -> EdgeProgramManager:
+        given = self._lowering.partitioners
+        for partitioner in () if isinstance(given, Mapping) else given or ():
+            data = data.to_backend(partitioner)
+        return data.to_backend(self._partitioners()) if isinstance(given, Mapping) else data
+
+
+class ExecutorchStage(_OfRecipe):
+    """An `EdgeProgramManager` -> the finished program."""
+
+    kind, follows = (
+        StageType.TO_EXECUTORCH,
+        (
+            StageType.TO_EDGE_TRANSFORM_AND_LOWER,
+            StageType.TO_BACKEND,
+            StageType.EDGE_PROGRAM_MANAGER_TRANSFORM,
+            StageType.TO_EDGE,
+        ),
+    )
+
+    def __init__(self, backend_config: ExecutorchBackendConfig | None = None) -> None:
+        self._recipe = ExportRecipe(executorch_backend_config=backend_config)
+
+    def _made(self, data: EdgeProgramManager, artifact: PipelineArtifact) -> ExecutorchProgramManager:
+        return data.to_executorch(self._recipe.executorch_backend_config or ExecutorchBackendConfig())
+
+
+STAGES: dict[Any, type[_OfRecipe]] = {stage.kind: stage for stage in _OfRecipe.__subclasses__()}
+
+
+def _inputs(artifact: PipelineArtifact, method: str) -> Sequence[tuple]:
+    """What a method is captured and observed with."""
+    found = (artifact.get_context("example_inputs") or {}).get(method)
+    if not found:
+        raise InputError(
+            f"method {method!r} has no example inputs",
+            hints=["PipelineArtifact(models, {'example_inputs': {method: [(x,)]}})"],
+        )
+    return found

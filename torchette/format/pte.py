@@ -41,6 +41,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
+# Of the two fields that hold it; as in ExecuTorch.
+SCHEMA.types["AllocationDetails"].memory_offset = property(
+    lambda self: self.memory_offset_low | self.memory_offset_high << 32
+)
+
 # The name of a method's second plan, which needs no backend, ends so. The runtime takes it if the first does not load;
 # for ExecuTorch's runtime it is one more method.
 PORTABLE = "@portable"

@@ -987,6 +987,7 @@ class Runtime:
         *,
         verification: Verification | str = Verification.InternalConsistency,
         data_files: Sequence[str | os.PathLike] = (),
+        data_path: str | os.PathLike | None = None,
         enable_etdump: bool = False,
         debug_buffer_size: int = 0,
     ) -> Program:
@@ -998,6 +999,7 @@ class Runtime:
             verification: how much is checked at once; also as text, such as ``"integrity"``.
             data_files: paths of the .ptd files with the weights that the program has not; mapped, so that programs share
                 them. Where two have a name, the first has it.
+            data_path: one such path, by ExecuTorch's name; it comes after `data_files`.
             enable_etdump: whether its methods record what they do, see `Program.write_etdump_result_to_file`.
             debug_buffer_size: bytes for the values that every instruction writes, recorded too where it is not 0. Values
                 that find no room are left out.
@@ -1013,6 +1015,7 @@ class Runtime:
         level = _verification(verification)
         verify = level != Verification.Minimal
         etdump = _etdump_bytes(debug_buffer_size, enable_etdump)
+        data_files = [*data_files, *([] if data_path is None else [data_path])]
         native = _module()
         name = "the program"
         try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from torch.fx import Node
 from torchette.backends.xnnpack.operators import why_not
 from torchette.exir.graph import constants
 from torchette.exir.pass_base import PassType
+from torchette.exir.pass_manager import transform
 from torchette.exir.program import EdgeCompileConfig, ExecutorchBackendConfig
 
 
@@ -171,6 +173,46 @@ def get_xnnpack_edge_compile_config(skip_dim_order: bool = False) -> EdgeCompile
 def get_transform_passes(additional_passes: Sequence[PassType] | None = None) -> list[PassType]:
     """For `to_edge_transform_and_lower`: the given passes; what ExecuTorch adds here our pipeline does by itself."""
     return list(additional_passes or ())
+
+
+def get_input_node(node: Node, input_index: int) -> Node:
+    """The node that an argument of a call is. TypeError where it is none."""
+    found = node.args[input_index]
+    if not isinstance(found, Node):
+        raise TypeError(f"argument {input_index} of {node} is no node but {found!r}")
+    return found
+
+
+def get_param_tensor(exp_prog: ExportedProgram, node: Node | None) -> torch.Tensor | None:
+    """The parameter, buffer or constant that a placeholder or attribute stands for; None where it is none."""
+    if node is not None and node.op == "get_attr":
+        return getattr(node.graph.owning_module, str(node.target))
+    return None if node is None else constants(exp_prog).get(node)
+
+
+class XNNPACKPassManager:
+    """Runs passes on a program. ExecuTorch's runs many of its own before it writes a payload; none are needed here.
+
+    Args:
+        exported_program: it is left as it is.
+        passes: passes as `EdgeProgramManager.transform` takes them, or their classes, which are called with the program where
+            they want one.
+    """
+
+    def __init__(self, exported_program: ExportedProgram, passes: Sequence[Any] | None = None) -> None:
+        self.exported_program = exported_program
+        self.passes = list(passes or ())
+
+    def transform(self) -> ExportedProgram:
+        """The program that the passes leave."""
+        program = self.exported_program
+        for given in self.passes:
+            made: Any = given
+            if inspect.isclass(given):
+                whole = "exported_program" in inspect.signature(given).parameters
+                made = made(program) if whole else made()
+            program = transform(program, made)
+        return program
 
 
 def get_xnnpack_executorch_backend_config(additional_passes: Any = None) -> ExecutorchBackendConfig:

@@ -27,6 +27,14 @@ from torchette.format.schema import load
 
 SCHEMA = load(Path(__file__).parents[2] / "schema" / "xnnpack.fbs")
 T = SCHEMA.types
+
+
+def __getattr__(name: str) -> Any:
+    if name not in T:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return T[name]
+
+
 NONE = 0xFFFFFFFF  # an id that names nothing
 _HEADER = struct.Struct("<4x4sHIIIQ")
 _ALIGNMENT = 16

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.passes.infra.partitioner import Partition
+from torch.fx.node import _get_qualified_name
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner, Partition
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.matcher_utils import SubgraphMatcher
 
@@ -19,6 +23,7 @@ from torchette.errors import DelegationError
 from torchette.exir.delegation.delegate import (
     CompileSpec,
     DelegationSpec,
+    LoweredBackendModule,
     Partitioner,
     PartitionResult,
     is_delegate_call,
@@ -96,12 +101,160 @@ def generate_pattern_op_partitions(
     return generate_partitions_from_list_of_nodes(graph_module, found, op_support)
 
 
+class GroupBasedPartitioner(CapabilityBasedPartitioner):
+    """Proposes partitions of what `operator_support` accepts, as few as there can be, and keeps given groups of nodes whole.
+
+    Args:
+        allows_single_node_partition, non_compute_ops, allowed_single_node_partition_ops: as for torch's
+            `CapabilityBasedPartitioner`.
+        node_groups: nodes that stay together. ValueError where a node is in two of them.
+    """
+
+    def __init__(
+        self,
+        graph_module: GraphModule,
+        operator_support: OperatorSupportBase,
+        allows_single_node_partition: bool = False,
+        non_compute_ops: Sequence[str] | None = None,
+        allowed_single_node_partition_ops: Sequence[str] | None = None,
+        node_groups: Sequence[Sequence[Node]] | None = None,
+    ) -> None:
+        super().__init__(
+            graph_module, operator_support, allows_single_node_partition, non_compute_ops, allowed_single_node_partition_ops
+        )  # fmt: skip
+        self.node_groups = [list(dict.fromkeys(group)) for group in node_groups or ()]
+        self._group: dict[Node, int] = {}
+        for number, group in enumerate(self.node_groups):
+            for node in group:
+                if node in self._group:
+                    raise ValueError(f"Node {node} exists in multiple groups.")
+                self._group[node] = number
+
+    def propose_partitions(self) -> list[Partition]:
+        """The partitions. A group that would be divided among them is one by itself."""
+        nodes = [node for node in self.graph_module.graph.nodes if node.op not in ("placeholder", "output")]
+        submodules = dict(self.graph_module.named_modules())
+        tags: dict[Node, str] = {}
+        for node in nodes:
+            of_taken = node.target is operator.getitem and node.args[0] in tags
+            if of_taken or _supports(self.operator_support, submodules, node):
+                tags[node] = "supported"
+        apart: set[int] = set()
+        while True:
+            pieces = [piece.nodes for piece in cut(nodes, tags)]
+            places: dict[int, set[int]] = {}
+            for place, piece in enumerate(pieces):
+                for node in piece:
+                    if node in self._group:
+                        places.setdefault(self._group[node], set()).add(place)
+            divided = {number for number, found in places.items() if len(found) > 1} - apart
+            if not divided:
+                break
+            apart.add(min(divided))
+            for node in self.node_groups[min(divided)]:
+                if node in tags:
+                    tags[node] = f"group {min(divided)}"
+        kept = pieces if self.allows_single_node_partition else [p for p in pieces if self._is_enough(p)]
+        return [Partition(id=number, nodes=piece) for number, piece in enumerate(kept)]
+
+    def _is_enough(self, nodes: list[Node]) -> bool:
+        idle = {"torch.ops.aten.view", "_operator.getitem", *(self.non_compute_ops or ())}
+        names = [_get_qualified_name(node.target) for node in nodes if node.op == "call_function"]  # type: ignore[arg-type]
+        alone = self.allowed_single_node_partition_ops or ()
+        return sum(name not in idle for name in names) > 1 or any(name in alone for name in names)
+
+
 # ---- reading a lowered graph ----
 
 
 def get_delegates(graph: Graph) -> list[Node]:
     """The attributes that stand for what backends have taken."""
     return [node.args[0] for node in graph.nodes if is_delegate_call(node)]  # type: ignore[misc]
+
+
+def get_lowered_submodules(graph_module: GraphModule) -> list[tuple[str, LoweredBackendModule, Node]]:
+    """Of each call of a backend: the attribute's name, the module, and the attribute's node."""
+    return [
+        (str(node.target), getattr(graph_module, str(node.target)), node)
+        for node in get_delegates(graph_module.graph)
+    ]
+
+
+def get_lowered_backend_modules(graph_module: GraphModule) -> list[LoweredBackendModule]:
+    """What backends have taken of a graph."""
+    return [module for _, module, _ in get_lowered_submodules(graph_module)]
+
+
+def is_lowered_module(obj: Any) -> bool:
+    """Whether it is a part that a backend has taken."""
+    return isinstance(obj, LoweredBackendModule)
+
+
+@dataclass
+class DelegationBreakdown:
+    """How many calls of an operator backends have taken, and how many not."""
+
+    op_type: str = ""
+    delegated: int = 0
+    non_delegated: int = 0
+
+
+@dataclass
+class DelegationInfo:
+    """How many calls backends have taken of a graph, in all and by operator."""
+
+    num_delegated_subgraphs: int
+    num_delegated_nodes: int
+    num_non_delegated_nodes: int
+    delegation_by_operator: dict[str, DelegationBreakdown]
+
+    def get_summary(self) -> str:
+        """The sums, a line each."""
+        return (
+            f"Total delegated subgraphs: {self.num_delegated_subgraphs}\n"
+            f"Number of delegated nodes: {self.num_delegated_nodes}\n"
+            f"Number of non-delegated nodes: {self.num_non_delegated_nodes}\n"
+        )
+
+    def get_operator_delegation_dataframe(self) -> Any:
+        """A pandas.DataFrame with a row for each operator, by name, and one for all."""
+        import pandas
+
+        entries = [self.delegation_by_operator[op] for op in sorted(self.delegation_by_operator)]
+        entries.append(DelegationBreakdown("Total", self.num_delegated_nodes, self.num_non_delegated_nodes))
+        columns = ["op_type", "occurrences_in_delegated_graphs", "occurrences_in_non_delegated_graphs"]
+        return pandas.DataFrame([tuple(vars(entry).values()) for entry in entries], columns=columns)
+
+
+def get_delegation_info(graph_module: GraphModule) -> DelegationInfo:
+    """What backends have taken of a lowered graph; for reasons see `EdgeProgramManager.delegation`."""
+    by_operator: dict[str, DelegationBreakdown] = {}
+    counts = [0, 0]
+
+    def count(graph: Graph, delegated: bool) -> None:
+        for node in graph.nodes:
+            if node.op != "call_function" or is_delegate_call(node) or node.target is operator.getitem:
+                continue
+            name = re.sub(r"_\d+$", "", node.name)
+            entry = by_operator.setdefault(name, DelegationBreakdown(name))
+            entry.delegated += delegated
+            entry.non_delegated += not delegated
+            counts[delegated] += 1
+
+    lowered = get_lowered_backend_modules(graph_module)
+    for module in lowered:
+        count(module.original_module.graph, True)
+    count(graph_module.graph, False)
+    return DelegationInfo(len(lowered), counts[True], counts[False], by_operator)
+
+
+def print_delegation_info(graph_module: GraphModule) -> None:
+    """Print what `get_delegation_info` finds: the sums, and a table."""
+    info = get_delegation_info(graph_module)
+    print(info.get_summary())
+    for op in sorted(info.delegation_by_operator):
+        found = info.delegation_by_operator[op]
+        print(f"{op:40} delegated {found.delegated:6}  not delegated {found.non_delegated:6}")
 
 
 def get_non_lowered_nodes(graph: Graph) -> list[Node]:
@@ -130,6 +283,32 @@ def format_delegated_graph(graph_module: GraphModule) -> str:
 def print_delegated_graph(graph_module: GraphModule) -> None:
     """Print what `format_delegated_graph` gives."""
     print(format_delegated_graph(graph_module))
+
+
+def get_delegated_payload(graph_module: GraphModule) -> dict[str, tuple[str, list[CompileSpec], bytes]]:
+    """By the name of the attribute that the graph calls: backend, options, and what the backend has made of its part."""
+    return {
+        name: (module.backend_id, module.compile_specs, module.processed_bytes)
+        for name, module, _ in get_lowered_submodules(graph_module)
+    }
+
+
+def is_identical_graph(graph_left: GraphModule, graph_right: GraphModule) -> bool:
+    """Whether two graphs call the same operators with the same arguments in the same order; names may differ."""
+    left, right = list(graph_left.graph.nodes), list(graph_right.graph.nodes)
+    if len(left) != len(right):
+        return False
+    same = dict(zip(left, right))
+    for a, b in zip(left, right):
+        targets = a.target == b.target or a.op in ("placeholder", "get_attr")
+        mapped = torch.fx.node.map_arg((a.args, dict(a.kwargs)), same.__getitem__)
+        if a.op != b.op or not targets or mapped != (b.args, dict(b.kwargs)):
+            return False
+        if a.op == "get_attr":
+            one, two = getattr(graph_left, str(a.target)), getattr(graph_right, str(b.target))
+            if isinstance(one, GraphModule) and not is_identical_graph(one, two):
+                return False
+    return True
 
 
 def is_shape_dynamic(node: Node) -> bool:

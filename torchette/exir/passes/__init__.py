@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 _LAZY = {
     "MemoryPlanningPass": "torchette.exir.memory.plan_memory",
     "ToOutVarPass": "torchette.exir.passes.to_out_variants",
-}
+    "ExportPass": "torchette.exir.pass_base",
+    **dict.fromkeys(
+        (
+            "CSEPass", "ConstraintBasedSymShapeEvalPass", "DebugHandleGeneratorPass", "DebugPass",
+            "HintBasedSymShapeEvalPass", "QuantFusionPass", "RemoveGraphAssertsPass", "RemoveMixedTypeOperators", "RemoveNoopPass",
+            "RemoveToCopyPass", "ScalarToTensorPass", "SpecPropPass", "dead_code_elimination_pass",
+        ),
+        "torchette.exir.passes.graph_module_passes",
+    ),
+}  # fmt: skip
 
 __all__ = ["MemoryPlanningPass", "ToOutVarPass"]
 

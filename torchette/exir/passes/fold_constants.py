@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -30,12 +30,15 @@ from torchette.exir.graph import (
 SMALL = 4096
 
 
-def fold_constants(program: ExportedProgram, small: int = SMALL, widen: bool = True) -> ExportedProgram:
+def fold_constants(
+    program: ExportedProgram, small: int = SMALL, widen: bool = True, skip: Collection[Any] = ()
+) -> ExportedProgram:
     """Replace values that depend only on stored tensors by stored tensors, unless the file would grow by more than
-    `small` bytes a value. Without `widen`, what stands for a large weight of 16 bits stays, for a target that reads them."""
+    `small` bytes a value. Without `widen`, what stands for a large weight of 16 bits stays, for a target that reads them.
+    What the operators `skip` yield is not stored."""
     stored = constants(program)
     _hoist(program, stored)
-    computable = _computable(program.graph, stored, widen)
+    computable = _computable(program.graph, stored, widen, skip)
     results = set(outputs(program))
     # Values with readers outside; the others vanish with them.
     frontier = [n for n in computable if n in results or any(user not in computable for user in n.users)]
@@ -119,12 +122,16 @@ def _copied(node: Node, known: dict[Node, Node], before: Node) -> Node:
     return known[node]
 
 
-def _computable(graph: Graph, stored: Mapping[Node, Any], widen: bool) -> dict[Node, None]:
+def _computable(
+    graph: Graph, stored: Mapping[Node, Any], widen: bool, skip: Collection[Any] = ()
+) -> dict[Node, None]:
     found: dict[Node, None] = {}
     for node in graph.nodes:
         if node.op != "call_function" or not (
             ops.is_operator(node.target) or node.target is operator.getitem
         ):
+            continue
+        if node.target in skip:
             continue
         if ops.is_operator(node.target) and (not ops.is_pure(node.target) or ops.is_symbolic(node.target)):
             continue

@@ -9,6 +9,7 @@ import operator
 from typing import Any
 
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 
 from torchette.exir import ops
 from torchette.exir.graph import calls, place
@@ -32,8 +33,12 @@ class ToOutVarPass:
     def __init__(self, ignore_to_out_var_failure: bool = False) -> None:
         self.ignore_to_out_var_failure = ignore_to_out_var_failure
 
-    def __call__(self, program: ExportedProgram) -> ExportedProgram:
-        """Edit and return the program."""
+    def __call__(self, program: Any) -> Any:
+        """Edit and return the program; of a graph module, a `PassResult`."""
+        if isinstance(program, GraphModule):
+            from torchette.exir.passes.graph_module_passes import run_on  # which stands above this
+
+            return run_on(program, self)
         if not self.ignore_to_out_var_failure:
             return to_out_variants(program)
         _retarget(program)

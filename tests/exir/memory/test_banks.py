@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Specs find a place in the banks of a device, by ExecuTorch's names; what does not fit is refused.
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from torchette.exir import ExecutorchBackendConfig, to_edge
+from torchette.exir.memory.banks import (
+    Bank,
+    BankedGreedy,
+    BankPlacementError,
+    TargetMemoryMap,
+    banked_memory_planning_pass,
+    format_placement_report,
+    planned_mem_ids,
+)
+from torchette.exir.tensor import TensorSpec
+from torchette.runtime import Runtime
+
+
+def spec(size: int, first: int = 0, last: int = 9, mem_id: int | None = None) -> TensorSpec:
+    made = TensorSpec(torch.uint8, [size])
+    made.lifetime, made.mem_id = [first, last], mem_id
+    return made
+
+
+def planned(banks: list[Bank], specs: list[TensorSpec], padding: int = 0) -> tuple[list[int], list[int]]:
+    module = torch.fx.GraphModule(nn.Module(), torch.fx.Graph())
+    result = BankedGreedy(TargetMemoryMap(banks))(16, specs, module, None, padding)
+    return result.bufsizes, [result.spec_dict[one].mem_id for one in specs]
+
+
+FAST, SLOW = Bank("fast", 256, 1), Bank("slow", 4096, 2)
+
+
+def test_the_best_bank_first_then_the_next() -> None:
+    sizes, ids = planned([FAST, SLOW], [spec(100), spec(100)])
+    assert (sizes, ids) == ([0, 224, 0], [1, 1])
+    sizes, ids = planned([FAST, SLOW], [spec(100), spec(100), spec(100)])
+    assert sorted(ids) == [1, 1, 2] and sizes == [0, 224, 112]
+    # What lives at other times shares the bank.
+    assert planned([FAST, SLOW], [spec(200, t, t) for t in range(5)]) == ([0, 208, 0], [1] * 5)
+    # The order of the list counts, not the ids.
+    assert planned([Bank("b", 256, 7), Bank("a", 4096, 3)], [spec(16)])[1] == [7]
+
+
+def test_what_has_a_memory_stays_there() -> None:
+    sizes, ids = planned([FAST, SLOW], [spec(200), spec(200, mem_id=1), spec(8, mem_id=5)])
+    assert ids == [2, 1, 5] and sizes == [0, 208, 208, 0, 0, 16]
+
+
+def test_each_bank_has_its_alignment_and_the_padding() -> None:
+    banks = [Bank("fast", 256, 1, alignment=64), SLOW]
+    sizes, ids = planned(banks, [spec(10), spec(10)], padding=8)
+    assert (sizes, ids) == ([0, 136, 0], [1, 1])
+    with pytest.raises(BankPlacementError, match="alignment 24, no multiple of the plan's, 16"):
+        planned([Bank("odd", 256, 1, alignment=24)], [spec(1)])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(BankPlacementError, match="bank slow has 4,096 bytes, 4,112 are needed"):
+        planned([FAST, SLOW], [spec(4100)])
+    with pytest.raises(BankPlacementError, match="bank fast has 256 bytes"):
+        planned([FAST, SLOW], [spec(300, mem_id=1)])
+
+
+@pytest.mark.parametrize(
+    ("banks", "words"),
+    [
+        ([], "one bank at least"),
+        ([FAST, Bank("fast", 9, 2)], "the same name: fast"),
+        ([FAST, Bank("other", 9, 1)], "the same mem_id: 1"),
+        ([Bank("x", 0, 1)], "bank x: size 0"),
+        ([Bank("x", 9, 0)], "bank x: mem_id 0"),
+        ([Bank("x", 9, 1, 0)], "bank x: alignment 0"),
+    ],
+)
+def test_what_is_no_device(banks: list[Bank], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TargetMemoryMap(banks)
+
+
+def test_a_device_is_asked() -> None:
+    target = TargetMemoryMap([FAST, SLOW])
+    assert target.mem_ids() == [1, 2] and target.manages(2) and not target.manages(3)
+    assert target.bank(2) is SLOW and target.mem_id("fast") == 1
+    with pytest.raises(ValueError, match="no bank has mem_id 4"):
+        target.bank(4)
+    with pytest.raises(ValueError, match=r"no bank has name 'x'; there are fast\(mem_id=1, size=256\), slow"):
+        target.mem_id("x")
+
+
+def test_a_model_runs_from_two_banks() -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            for _ in range(4):
+                x = torch.sin(x @ y) + x
+            return x
+
+    inputs = (torch.rand(16, 16), torch.rand(16, 16))
+    target = TargetMemoryMap([Bank("fast", 2048, 1), Bank("slow", 1 << 16, 2)])
+    config = ExecutorchBackendConfig(memory_planning_pass=banked_memory_planning_pass(target))
+    program = to_edge(torch.export.export(Net(), inputs)).to_executorch(config)
+    graph = program.exported_program().graph_module
+    sizes, ids = graph.meta["non_const_buffer_sizes"], planned_mem_ids(graph)
+    assert {1, 2} == set(ids) and sizes[1] <= 2048 and sizes[2] > 0
+    report = format_placement_report(target, sizes, ids)
+    assert report.splitlines()[-1] == f"{sizes[1] + sizes[2]:,} bytes in 2 banks"
+    (result,) = Runtime.get().load_program(program.buffer).load_method("forward").execute(inputs)
+    torch.testing.assert_close(result, Net()(*inputs))
+    small = TargetMemoryMap([Bank("fast", 1024, 1)])
+    with pytest.raises(BankPlacementError):
+        config = ExecutorchBackendConfig(memory_planning_pass=banked_memory_planning_pass(small))
+        to_edge(torch.export.export(Net(), inputs)).to_executorch(config)
+    with pytest.raises(ValueError, match="memory id 2"):
+        banked_memory_planning_pass(target, share_mutable_buffers=True)

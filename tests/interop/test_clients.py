@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Programs of other people that import executorch, as they are installed: after one call they get Torchette and run to the end.
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+START = """
+from tests.models.zoo import declare_torchvision_operators
+declare_torchvision_operators()
+from torchette.compat import alias_executorch
+alias_executorch()
+import sys, torch
+torch.manual_seed(0)
+"""
+
+# None of ExecuTorch's own files has been loaded.
+END = """
+peer = [m.__file__ for m in list(sys.modules.values()) if "/site-packages/executorch/" in (getattr(m, "__file__", None) or "")]
+assert not peer, peer
+import executorch, torchette
+assert executorch is torchette
+"""
+
+MODEL = """
+from transformers import LlamaConfig, LlamaForCausalLM
+config = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                     num_key_value_heads=2, vocab_size=64, max_position_embeddings=64)
+model = LlamaForCausalLM(config).eval()
+ids = torch.tensor([[1, 5, 9, 3]])
+"""
+
+EXPORTER = f"""{START}{MODEL}
+from transformers.exporters.exporter_executorch import ExecutorchConfig, ExecutorchExporter
+def inputs(ids):
+    return {{"input_ids": ids, "attention_mask": torch.ones_like(ids)}}
+exported = ExecutorchExporter().export(model, inputs(ids), config=ExecutorchConfig(backend="xnnpack", dynamic=True))
+for given in inputs(ids), inputs(torch.tensor([[1, 5, 9, 3, 7, 2, 4]])):
+    with torch.no_grad():
+        expected = model(**given).logits
+    torch.testing.assert_close(exported(**given).logits, expected, rtol=1e-4, atol=1e-5)
+exported.save_pretrained(sys.argv[1])
+from executorch.runtime import Runtime
+program = Runtime.get().load_program(sys.argv[1] + "/model.pte")
+assert set(program.metadata("forward").backend_names) == {{"XnnpackBackend"}}
+{END}"""
+
+DECODER = f"""{START}{MODEL}
+from transformers.generation.configuration_utils import GenerationConfig
+from transformers.integrations.executorch import TorchExportableModuleWithStaticCache, convert_and_export_with_cache
+settings = dict(use_cache=True, cache_implementation="static", cache_config=dict(batch_size=1, max_cache_len=16))
+model.generation_config = GenerationConfig(**settings)
+with torch.no_grad():
+    expected = model.generate(ids, max_new_tokens=5, do_sample=False, pad_token_id=0)[0].tolist()
+exported = convert_and_export_with_cache(model, example_input_ids=ids[:, :1], example_cache_position=torch.tensor([0]))
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+program = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()]).to_executorch()
+module = _load_for_executorch_from_buffer(program.buffer)
+tokens = ids[0].tolist()
+for position in range(8):
+    step = (torch.tensor([[tokens[position]]]), torch.tensor([position]))
+    logits = module.forward(step)[0]
+    if position + 1 == len(tokens):
+        tokens.append(int(logits[0, -1].argmax()))
+assert tokens == expected, (tokens, expected)
+{END}"""
+
+QUANTIZER = f"""{START}
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+model, x = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval(), torch.randn(2, 16)
+quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+prepared = prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
+prepared(x)
+quantized = convert_pt2e(prepared)
+edge = to_edge_transform_and_lower(torch.export.export(quantized, (x,)), partitioner=[XnnpackPartitioner()])
+module = _load_for_executorch_from_buffer(edge.to_executorch().buffer)
+torch.testing.assert_close(module(x)[0], quantized(x), rtol=0, atol=0.02)
+{END}"""
+
+
+def run(script: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, *arguments],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.gate
+def test_transformers_exporter(tmp_path: Path) -> None:
+    pytest.importorskip("transformers.exporters")
+    run(EXPORTER, str(tmp_path))
+
+
+@pytest.mark.gate
+def test_transformers_decoder_with_a_cache() -> None:
+    pytest.importorskip("transformers")
+    run(DECODER)
+
+
+def test_torchao_quantizes() -> None:
+    pytest.importorskip("torchao")
+    run(QUANTIZER)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the records of a program, or a graph. Out: text for people, by ExecuTorch's names (executorch.exir.print_program).
+"""`print_program`: the instructions of a program, one a line."""
+
+from __future__ import annotations
+
+import pprint
+import sys
+from typing import IO, Any
+
+from torchette.devtools.inspect import DTYPES
+
+
+def print_program(
+    program: Any,
+    show_meminfo: bool = True,
+    mark_dynamic_shape_tensor: bool = False,
+    out: IO[str] | None = None,
+) -> None:
+    """Print the instructions of all methods of a program.
+
+    Args:
+        program: its record, such as ``ExecutorchProgramManager.executorch_program``.
+        show_meminfo: with each tensor's place: memory id and byte.
+        mark_dynamic_shape_tensor: with "at most" or "unbounded" where sizes vary.
+    """
+    out = out or sys.stdout
+    for plan in program.execution_plan:
+        print(f"{plan.name}:", file=out)
+        texts = [_value(value.val, show_meminfo, mark_dynamic_shape_tensor) for value in plan.values]
+
+        def listed(indices: Any, texts: list[str] = texts) -> str:
+            return ", ".join(f"%{index}: {texts[index]}" for index in indices)
+
+        for number, chain in enumerate(plan.chains):
+            for at, instruction in enumerate(chain.instructions):
+                where = f"{number}.{at}" if len(plan.chains) > 1 else f"{at}"
+                print(f"  {where:>4}: {_instruction(plan, instruction.instr_args, listed)}", file=out)
+
+
+def _instruction(plan: Any, call: Any, listed: Any) -> str:
+    kind = type(call).__name__
+    if kind == "KernelCall":
+        operator = plan.operators[call.op_index]
+        return (
+            f"{operator.name}{'.' if operator.overload else ''}{operator.overload or ''}({listed(call.args)})"
+        )
+    if kind == "DelegateCall":
+        return f"{plan.delegates[call.delegate_index].id} {call.delegate_index}({listed(call.args)})"
+    if kind == "MoveCall":
+        return f"move {listed([call.move_from])} to {listed([call.move_to])}"
+    if kind == "JumpFalseCall":
+        return f"to {call.destination_instruction} if not {listed([call.cond_value_index])}"
+    return f"free {listed([call.value_index])}"
+
+
+def _value(value: Any, place: bool, dynamism: bool) -> str:
+    kind = type(value).__name__
+    if kind != "Tensor":
+        fields = [getattr(value, name) for name in getattr(value, "__dataclass_fields__", ())]
+        return repr(fields[0]) if fields else "None"
+    dtype = DTYPES.get(value.scalar_type.name, value.scalar_type.name.lower())
+    bound = {0: "", 1: " at most", 2: " unbounded"}[int(value.shape_dynamism)] if dynamism else ""
+    text = f"{dtype}{bound}{list(value.sizes)}"
+    if value.data_buffer_idx and not value.allocation_info:
+        return f"{text} constant"
+    if place and value.allocation_info:
+        text += f" in {value.allocation_info.memory_id} at {value.allocation_info.memory_offset}"
+    return text
+
+
+def pretty_print(obj: Any, indent: int = 0, out: IO[str] | None = None) -> None:
+    """Print a record with all that is in it."""
+    pprint.pprint(obj, stream=out, indent=max(1, indent))
+
+
+def add_cursor_to_graph(graph: Any, finding_node: Any) -> str:
+    """A graph as text, with an arrow at a node."""
+    lines = []
+    for node in graph.nodes:
+        text = node.format_node() or f"return {node.args[0]}"
+        lines.append(f"{'-->' if node is finding_node else '   '} {text}")
+    return "\n".join(lines)
+
+
+def inspect_node(graph: Any, node: Any) -> str:
+    """The same, and the lines of the model that the node comes from."""
+    trace = node.meta.get("stack_trace")
+    return add_cursor_to_graph(graph, node) + (
+        f"\nTraceback (most recent call last):\n{trace}" if trace else ""
+    )
