@@ -21,7 +21,7 @@ def _unpacked() -> Path:
     packed = package / "sources.tar.xz"  # CMakeLists.txt
     if not packed.exists():
         return package.parent
-    public = sorted(path for end in ("h", "def", "fbs") for path in package.rglob(f"*.{end}"))  # for programs, too
+    public = sorted(path for path in package.rglob("*") if path.suffix in (".h", ".def", ".fbs"))
     digest = hashlib.sha256()
     for path in (packed, *public):
         digest.update(path.read_bytes())
