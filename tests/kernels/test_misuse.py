@@ -38,7 +38,8 @@ def word(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         sizes = ",".join(map(str, value.shape))
         code = 9 if value.dtype == torch.complex64 else int(scalar_type(value.dtype))  # which no file has
-        return f"T{code}:{sizes}:{value.contiguous().numpy().tobytes().hex()}"
+        data = value.contiguous().reshape(-1).view(torch.uint8)  # numpy has no bfloat16
+        return f"T{code}:{sizes}:{data.numpy().tobytes().hex()}"
     if isinstance(value, bool):
         return f"b{value:d}"
     if isinstance(value, (int, float)):

@@ -51,9 +51,9 @@ Error check_range(const char* what, ScalarType type, int64_t low, int64_t high) 
   return Error::Ok;
 }
 
-Error check_real(const char* what, const Tensor& t) {
-  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: a tensor of floats is of type %d", what,
-                  static_cast<int>(t.scalar_type()));
+Error check_real(const char* what, const Tensor& t, const char* name) {
+  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: %s is of type %d, not of floats", what,
+                  name, static_cast<int>(t.scalar_type()));
   return Error::Ok;
 }
 
@@ -200,7 +200,7 @@ Error run(Context& context, const Tensor& input, const Lines& lines, Step step, 
 Error quantize_by_tensor(Context& context, const Tensor& input, double scale, double zero, int64_t low,
                          int64_t high, int64_t type, const Tensor& out) {
   constexpr const char* kName = "quantize_per_tensor";
-  TORCHETTE_TRY(check_real(kName, input));
+  TORCHETTE_TRY(check_real(kName, input, "input"));
   TORCHETTE_TRY(check_type(kName, out, type));
   TORCHETTE_TRY(check_range(kName, out.scalar_type(), low, high));
   Step step = {};
@@ -214,7 +214,7 @@ Error dequantize_by_tensor(Context& context, const Tensor& input, double scale, 
                            int64_t high, int64_t type, const Tensor& out) {
   constexpr const char* kName = "dequantize_per_tensor";
   TORCHETTE_TRY(check_type(kName, input, type));
-  TORCHETTE_TRY(check_real(kName, out));
+  TORCHETTE_TRY(check_real(kName, out, "out"));
   TORCHETTE_TRY(check_range(kName, input.scalar_type(), low, high));
   const auto n = static_cast<size_t>(input.numel());
   return run<false>(context, input, {1, 1, n}, {}, out.scalar_type() == ScalarType::Double, true, out,
@@ -227,7 +227,7 @@ Error check_scales(const char* what, const Lines& lines, const Tensor& scales,
   const auto fits = [&](const Tensor& t) {
     return static_cast<size_t>(t.numel()) == lines.count && is_real(t.scalar_type());
   };
-  TORCHETTE_TRY(check_real(what, scales));
+  TORCHETTE_TRY(check_real(what, scales, "scales"));
   TORCHETTE_CHECK(
       fits(scales) && (!zero_points.has_value() || fits(*zero_points)), InvalidArgument,
       "%s: %d scales and %d zero points where %d are needed", what, static_cast<int>(scales.numel()),
@@ -238,7 +238,7 @@ Error check_scales(const char* what, const Lines& lines, const Tensor& scales,
 Error quantize_lines(Context& context, const char* what, const Lines& lines, const Tensor& input,
                      const Tensor& scales, const Tensor& zero_points, Step step, int64_t type,
                      const Tensor& out) {
-  TORCHETTE_TRY(check_real(what, input));
+  TORCHETTE_TRY(check_real(what, input, "input"));
   TORCHETTE_TRY(check_type(what, out, type));
   TORCHETTE_TRY(check_range(what, out.scalar_type(), step.low, step.high));
   TORCHETTE_TRY(check_scales(what, lines, scales, zero_points));
@@ -254,7 +254,7 @@ Error quantize_lines(Context& context, const char* what, const Lines& lines, con
 /// float.
 Error dequantize_lines(Context& context, const char* what, const Lines& lines, const Tensor& input,
                        const Tensor& scales, const Optional<Tensor>& zero_points, const Tensor& out) {
-  TORCHETTE_TRY(check_real(what, out));
+  TORCHETTE_TRY(check_real(what, out, "out"));
   TORCHETTE_TRY(check_scales(what, lines, scales, zero_points));
   Dense scale, zero;
   TORCHETTE_TRY(scale.read(context, scales, scales.scalar_type()));
@@ -414,7 +414,7 @@ void store_number(const Tensor& t, double number) {
 Error choose_qparams_out(Context& context, const Tensor& input, int64_t low, int64_t high, double epsilon,
                          int64_t type, Tensor& scale_out, Tensor& zero_point_out) {
   constexpr const char* kName = "choose_qparams";
-  TORCHETTE_TRY(check_real(kName, input));
+  TORCHETTE_TRY(check_real(kName, input, "input"));
   TORCHETTE_TRY(check_range(kName, static_cast<ScalarType>(type), low, high));
   TORCHETTE_CHECK(low < high && input.numel() > 0, InvalidArgument,
                   "%s: quant_min %d, quant_max %d, %d elements", kName, static_cast<int>(low),
@@ -440,7 +440,7 @@ Error choose_qparams_out(Context& context, const Tensor& input, int64_t low, int
 Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& input, int64_t,
                                               Tensor& scale_out, Tensor& zero_point_out) {
   constexpr const char* kName = "choose_qparams_per_token_asymmetric";
-  TORCHETTE_TRY(check_real(kName, input));
+  TORCHETTE_TRY(check_real(kName, input, "input"));
   Lines lines;
   TORCHETTE_TRY(tokens_of(kName, input, lines));
   TORCHETTE_CHECK(lines.length > 0, InvalidArgument, "%s: tokens of no elements", kName);
@@ -476,9 +476,9 @@ Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& in
 /// does not know either.
 Error mixed(Context& context, const char* what, bool turned, const Tensor& input, const Tensor& weight,
             const Tensor& scales, const Optional<Tensor>& zero_points, const Tensor& out) {
-  TORCHETTE_TRY(check_real(what, input));
-  TORCHETTE_TRY(check_real(what, scales));
-  TORCHETTE_TRY(check_real(what, out));
+  TORCHETTE_TRY(check_real(what, input, "input"));
+  TORCHETTE_TRY(check_real(what, scales, "scales"));
+  TORCHETTE_TRY(check_real(what, out, "out"));
   TORCHETTE_CHECK(!zero_points.has_value(), NotSupported, "%s: weight_zero_points are not supported", what);
   TORCHETTE_CHECK(input.dim() == 2 && weight.dim() == 2 && weight.scalar_type() == ScalarType::Char &&
                       weight.size(turned ? 1 : 0) == input.size(1),
@@ -564,8 +564,8 @@ Error embedding(Context& context, unsigned bits, const Tensor& weight, const Ten
                       static_cast<size_t>(indices.dim()) < kMaxDim,
                   InvalidType, "%s: indices are of type %d and have %d dimensions", what,
                   static_cast<int>(index_type), static_cast<int>(indices.dim()));
-  TORCHETTE_TRY(check_real(what, scales));
-  TORCHETTE_TRY(check_real(what, out));
+  TORCHETTE_TRY(check_real(what, scales, "scales"));
+  TORCHETTE_TRY(check_real(what, out, "out"));
   const auto rows = static_cast<size_t>(weight.sizes()[0]);
   const size_t columns = static_cast<size_t>(weight.sizes()[1]) * per_byte;
   const size_t groups = scales.dim() == 2 ? static_cast<size_t>(scales.sizes()[1]) : 1;

@@ -64,7 +64,7 @@ static Error quantize_rows_out(Context& context, const Tensor& input, int64_t lo
   TORCHETTE_TRY(check_floats(kName, input, "input"));
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
                   "%s: input has %d dimensions", kName, static_cast<int>(input.dim()));
-  TORCHETTE_TRY(check_quantized(kName, out, input.sizes(), symmetric ? 0 : low, low, high));
+  TORCHETTE_TRY(check_quantized(kName, out, input.sizes(), symmetric ? 0 : low, low, high, "out0"));
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Char && (!symmetric || (low <= 0 && high >= 0)),
                   InvalidArgument, "%s: low %d and high %d for type %d", kName, static_cast<int>(low),
                   static_cast<int>(high), static_cast<int>(out.scalar_type()));
@@ -76,7 +76,7 @@ static Error quantize_rows_out(Context& context, const Tensor& input, int64_t lo
   size_t count = 1;
   for (ptrdiff_t d = 0; d + 1 < input.dim(); ++d) count *= static_cast<size_t>(sizes[d]);
   sizes[input.dim() - 1] = 2;
-  TORCHETTE_TRY(check_result(kName, rows, {sizes, static_cast<size_t>(input.dim())}, "rows"));
+  TORCHETTE_TRY(check_result(kName, rows, {sizes, static_cast<size_t>(input.dim())}, "out1"));
   const Scheme scheme = {static_cast<float>(low), static_cast<float>(high), static_cast<float>(steps),
                          static_cast<float>(epsilon), symmetric};
   const float* const x = input.const_data_ptr<float>();

@@ -25,9 +25,9 @@ inline bool in_range(ScalarType type, int64_t low, int64_t high) {
 
 /// The result's sizes, its type, and the range that its numbers are clamped to.
 inline Error check_quantized(const char* op, const Tensor& out, Span<const SizesType> sizes, int64_t zero,
-                             int64_t low, int64_t high) {
-  TORCHETTE_TRY(resize_result(out, sizes));
-  TORCHETTE_TRY(check_bytes(op, out, "out"));
+                             int64_t low, int64_t high, const char* name = "out") {
+  TORCHETTE_TRY(resize_result(out, sizes, name));
+  TORCHETTE_TRY(check_bytes(op, out, name));
   TORCHETTE_CHECK(
       low <= high && in_range(out.scalar_type(), low, high) && in_range(out.scalar_type(), zero, zero),
       InvalidArgument, "%s: zero %lld, low %lld and high %lld do not fit type %d", op,

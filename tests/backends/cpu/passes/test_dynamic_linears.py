@@ -138,7 +138,8 @@ def test_recipes(recipe: str) -> None:
     module, x = Layers().eval(), torch.randn(4, 64)
     program = export(module, (x,)) if recipe == "int8-dynamic" else None
     layers = ["query", "key", "value", "last"]
-    quantized = apply(recipe_named(recipe), module, program, layers, layers, [((x,), {})])
+    chosen = dict.fromkeys(layers, recipe_named(recipe).bits)
+    quantized = apply(recipe_named(recipe), module, program, layers, chosen, [((x,), {})])
     model = torchette.compile(quantized, (x,))
     assert engine_calls(model) == CALLS
     agree(model, quantized, x)
