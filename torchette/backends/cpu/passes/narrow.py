@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from torchette.exir import ops
@@ -105,6 +106,7 @@ class _Widening:
         self._given: dict[Node, torch.dtype] = {}  # what is float32 now -> what it was
         self._casts: dict[tuple[Node, torch.dtype], Node] = {}
         self._wide: dict[Node, Node] = {}  # stored tensors -> the same in float32
+        self._states: set[str] = set()
         self.count = 0
         for _, _, state in buffer_updates(program):
             self._keep_state_wide(state)
@@ -116,6 +118,7 @@ class _Widening:
         tensor = self._program.state_dict.get(spec.target, self._program.constants.get(spec.target))
         if spec.target is not None and tensor is not None and tensor.dtype in NARROW:
             self._given[state] = tensor.dtype
+            self._states.add(spec.target)
             replace_constant(self._program, state, tensor.float())
 
     def visit(self, node: Node) -> None:
@@ -123,11 +126,14 @@ class _Widening:
         if node.op == "placeholder" or ops.is_symbolic(node.target):
             return
         if node.op == "output":
-            states = {value for _, value, state in buffer_updates(self._program) if state in self._given}
-            node.args = self._mapped(
-                node,
-                lambda value, user: (self._as_wide if value in states else self._as_given)(value, user),
-            )[0]
+            specs = self._program.graph_signature.output_specs
+            results = list(node.args[0])  # type: ignore[arg-type]
+            for i, (value, spec) in enumerate(zip(results, specs, strict=True)):
+                if isinstance(value, Node):  # one value may be a state and a result
+                    results[i] = (self._as_wide if spec.target in self._states else self._as_given)(
+                        value, node
+                    )
+            node.args = (type(node.args[0])(results),)  # type: ignore[call-arg]
             return
         if widened_from(node) in self._stored and any(_is_weight(node, user) for user in node.users):
             return
