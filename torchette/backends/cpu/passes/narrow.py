@@ -130,9 +130,8 @@ class _Widening:
             results = list(node.args[0])  # type: ignore[arg-type]
             for i, (value, spec) in enumerate(zip(results, specs, strict=True)):
                 if isinstance(value, Node):  # one value may be a state and a result
-                    results[i] = (self._as_wide if spec.target in self._states else self._as_given)(
-                        value, node
-                    )
+                    is_state = spec.kind is OutputKind.BUFFER_MUTATION and spec.target in self._states
+                    results[i] = (self._as_wide if is_state else self._as_given)(value, node)
             node.args = (type(node.args[0])(results),)  # type: ignore[call-arg]
             return
         if widened_from(node) in self._stored and any(_is_weight(node, user) for user in node.users):
