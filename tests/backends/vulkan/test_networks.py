@@ -57,8 +57,14 @@ def test_in_float16(name):
     assert_equal(edge.to_executorch().buffer, module, inputs, 2e-2)
 
 
-@pytest.mark.gate  # the peer takes half a minute to look for its patterns
-@pytest.mark.parametrize("name, options", [*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})])
+# The peer takes half a minute to look for its patterns.
+FROM_EXECUTORCH = [
+    pytest.param(name, options, marks=pytest.mark.gate if name in ("vision", "gated") else pytest.mark.slow)
+    for name, options in [*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})]
+]
+
+
+@pytest.mark.parametrize("name, options", FROM_EXECUTORCH)
 def test_from_executorch(name, options):
     executorch = pytest.importorskip("executorch.exir", reason="the peer is not installed")
     from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner as Theirs
