@@ -193,7 +193,7 @@ def test_bad_arguments_are_refused() -> None:
     x, q = torch.randn(3, 4), torch.zeros(3, 4, dtype=torch.int8)
     refused("quantize_per_tensor.out", "quant_max 200", [q], x, 0.1, 0, -128, 200, 1)
     refused("quantize_per_tensor.out", "dtype says 0", [q], x, 0.1, 0, 0, 127, 0)
-    refused("quantize_per_tensor.out", "floats is of type 1", [q], q, 0.1, 0, -128, 127, 1)
+    refused("quantize_per_tensor.out", "input is of type 1, not of floats", [q], q, 0.1, 0, -128, 127, 1)
     wide = torch.zeros(3, 4, dtype=torch.uint16)
     refused("quantize_per_tensor.out", "no quantized numbers are of type 27", [wide], x, 0.1, 0, 0, 127, 27)
     refused("quantize_per_channel.out", "2 scales", [q], x, torch.ones(2), torch.zeros(2), 0, -128, 127, 1)
