@@ -28,6 +28,14 @@ from torchette.exir.delegation.partitioners import AllNodePartitioner
 from torchette.runtime import Method, Runtime
 
 ROOT = Path(__file__).parents[2]
+POOL = (
+    "pooling_height",
+    "pooling_width",
+    "stride_height",
+    "stride_width",
+    "dilation_height",
+    "dilation_width",
+)
 ours = pytest.mark.skipif(HAS_LIBRARY, reason="this build has XNNPACK's library")
 
 Graph = Callable[[Payload, list[int], list[int]], None]
@@ -131,16 +139,8 @@ def test_a_pool_whose_border_is_wider_than_half_of_its_window(monkeypatch: pytes
     x = torch.randn(1, 4, 5, 6)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        names = (
-            "pooling_height",
-            "pooling_width",
-            "stride_height",
-            "stride_width",
-            "dilation_height",
-            "dilation_width",
-        )
         sides = {"padding_top": 2, "padding_right": 1, "padding_bottom": 0, "padding_left": 2}
-        numbers = dict(zip(names, (3, 3, 2, 1, 1, 1), strict=True))
+        numbers = dict(zip(POOL, (3, 3, 2, 1, 1, 1), strict=True))
         payload.node("XNNMaxPooling2d", 0, **sides, **numbers, input_id=given[0], output_id=made[0], flags=0)
 
     wide = F.pad(x, (2, 1, 2, 0), value=-torch.inf)
@@ -325,16 +325,8 @@ def test_moved_whole_numbers_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None
             padding_value=0.5,
         )
         window = {"padding_top": 1, "padding_right": 0, "padding_bottom": 0, "padding_left": 1}
-        names = (
-            "pooling_height",
-            "pooling_width",
-            "stride_height",
-            "stride_width",
-            "dilation_height",
-            "dilation_width",
-        )
         at = moved(
-            "XNNMaxPooling2d", at, (2, 4, 4, 4), **window, **dict(zip(names, (2, 2, 2, 2, 1, 1), strict=True))
+            "XNNMaxPooling2d", at, (2, 4, 4, 4), **window, **dict(zip(POOL, (2, 2, 2, 2, 1, 1), strict=True))
         )
         at = moved("XNNStaticSlice", at, (2, 3, 2, 4), num_dims=4, offsets=[0, 1, 2, 0], sizes=[0, 3, 2, 0])
         at = moved("XNNStaticTranspose", at, (2, 4, 3, 2), num_dims=4, perm=[0, 3, 1, 2])

@@ -27,40 +27,14 @@ void convert(const void* from, void* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) target[i] = static_cast<To>(source[i]);
 }
 
-uint16_t half_of(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, 4);
-  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const int exponent = static_cast<int>(bits >> 23 & 255);
-  uint32_t mantissa = bits & 0x7fffff;
-  if (exponent == 255) return static_cast<uint16_t>(sign | 0x7c00 | (mantissa != 0 ? 0x200 : 0));
-  int e = exponent - 127 + 15;
-  if (e >= 31) return static_cast<uint16_t>(sign | 0x7c00);
-  int shift = 13;
-  if (e <= 0) {
-    if (e < -10) return sign;
-    mantissa |= 0x800000;
-    shift += 1 - e;
-    e = 0;
-  }
-  uint32_t rounded = (static_cast<uint32_t>(e) << 10) + (mantissa >> shift);
-  const uint32_t rest = mantissa & ((1u << shift) - 1), middle = 1u << (shift - 1);
-  if (rest > middle || (rest == middle && (rounded & 1) != 0))
-    ++rounded;  // may carry into the exponent, rightly
-  return static_cast<uint16_t>(sign | rounded);
-}
-
-float float_of(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t exponent = half >> 10 & 31, mantissa = half & 0x3ff;
-  float value;
-  if (exponent == 0) {
-    value = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign != 0 ? -value : value;
-  }
-  const uint32_t bits = sign | (exponent == 31 ? 0x7f800000 : (exponent + 112) << 23) | mantissa << 13;
-  memcpy(&value, &bits, 4);
-  return value;
+/// Copies floats of 32 bits, or of 16 on either side.
+void copy_floats(const void* from, bool from_half, void* to, bool to_half, int64_t n) {
+  if (from_half == to_half)
+    memcpy(to, from, static_cast<size_t>(n) * (to_half ? 2 : 4));
+  else if (to_half)
+    convert<Half, float>(from, to, n);
+  else
+    convert<float, Half>(from, to, n);
 }
 
 /// Elements of the host as those of the device. False: there is no such conversion, or a number needs 64
@@ -69,20 +43,8 @@ bool to_device(ScalarType type, const void* from, Kind kind, void* to, int64_t n
   if (is_floating(type) != is_float(kind)) return false;
   switch (type) {
     case ScalarType::Float:
-      if (kind == Kind::kFloat) {
-        memcpy(to, from, static_cast<size_t>(n) * 4);
-      } else {
-        for (int64_t i = 0; i < n; ++i)
-          static_cast<uint16_t*>(to)[i] = half_of(static_cast<const float*>(from)[i]);
-      }
-      return true;
     case ScalarType::Half:
-      if (kind == Kind::kHalf) {
-        memcpy(to, from, static_cast<size_t>(n) * 2);
-      } else {
-        for (int64_t i = 0; i < n; ++i)
-          static_cast<float*>(to)[i] = float_of(static_cast<const uint16_t*>(from)[i]);
-      }
+      copy_floats(from, type == ScalarType::Half, to, kind == Kind::kHalf, n);
       return true;
     case ScalarType::Double:
       if (kind != Kind::kFloat) return false;
@@ -117,20 +79,8 @@ bool from_device(Kind kind, const void* from, ScalarType type, void* to, int64_t
   if (is_floating(type) != is_float(kind)) return false;
   switch (type) {
     case ScalarType::Float:
-      if (kind == Kind::kFloat) {
-        memcpy(to, from, static_cast<size_t>(n) * 4);
-      } else {
-        for (int64_t i = 0; i < n; ++i)
-          static_cast<float*>(to)[i] = float_of(static_cast<const uint16_t*>(from)[i]);
-      }
-      return true;
     case ScalarType::Half:
-      if (kind == Kind::kHalf) {
-        memcpy(to, from, static_cast<size_t>(n) * 2);
-      } else {
-        for (int64_t i = 0; i < n; ++i)
-          static_cast<uint16_t*>(to)[i] = half_of(static_cast<const float*>(from)[i]);
-      }
+      copy_floats(from, kind == Kind::kHalf, to, type == ScalarType::Half, n);
       return true;
     case ScalarType::Double:
       if (kind != Kind::kFloat) return false;

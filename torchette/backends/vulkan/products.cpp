@@ -131,31 +131,21 @@ void attend(Call& call, const View& q, View k, View v, const View* mask, bool ca
   matmul(graph, weights, v, nullptr, out);
 }
 
+void attention_of(Call& call, bool causal, int scale_at) {
+  const View q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
+  View mask;
+  if (call.has(3)) mask = call.tensor(3);
+  Numbers sizes = sizes_of(q);
+  if (sizes.count == 0) return call.refuse("queries have no dimensions");
+  sizes.items[sizes.count - 1] = v.size(-1);
+  const View out = call.result(0, sizes);
+  attend(call, q, k, v, call.has(3) ? &mask : nullptr, causal,
+         call.real(scale_at, 1 / std::sqrt(static_cast<double>(q.size(-1)))), out);
+}
 // (q, k, v, mask, dropout, causal, *, scale, enable_gqa)
-void attention(Call& call) {
-  const View q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
-  View mask;
-  if (call.has(3)) mask = call.tensor(3);
-  Numbers sizes = sizes_of(q);
-  if (sizes.count == 0) return call.refuse("queries have no dimensions");
-  sizes.items[sizes.count - 1] = v.size(-1);
-  const View out = call.result(0, sizes);
-  attend(call, q, k, v, call.has(3) ? &mask : nullptr, call.flag(5),
-         call.real(6, 1 / std::sqrt(static_cast<double>(q.size(-1)))), out);
-}
-
+void attention(Call& call) { attention_of(call, call.flag(5), 6); }
 // (q, k, v, mask, scale)
-void sdpa(Call& call) {
-  const View q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
-  View mask;
-  if (call.has(3)) mask = call.tensor(3);
-  Numbers sizes = sizes_of(q);
-  if (sizes.count == 0) return call.refuse("queries have no dimensions");
-  sizes.items[sizes.count - 1] = v.size(-1);
-  const View out = call.result(0, sizes);
-  attend(call, q, k, v, call.has(3) ? &mask : nullptr, false,
-         call.real(4, 1 / std::sqrt(static_cast<double>(q.size(-1)))), out);
-}
+void sdpa(Call& call) { attention_of(call, false, 4); }
 
 /// x (..., inputs) with weights (outputs, inputs) or (outputs, inputs / 2), scales (groups, outputs) or
 /// (outputs).

@@ -15,13 +15,6 @@ constexpr size_t kBytes = 256;  // that there are
 /// As the library has it: what is inverted stays finite, and so do numbers of 8 bits times it.
 bool is_scale(float scale) { return scale >= 1.17549435e-38f && scale <= 3.4e36f; }
 
-float wide(uint16_t bfloat) {
-  const uint32_t bits = uint32_t{bfloat} << 16;
-  float scale;
-  memcpy(&scale, &bits, sizeof(scale));
-  return scale;
-}
-
 bool is_signed(const Slot& slot) { return slot.how.type != Type::xnn_datatype_quint8; }
 
 }  // namespace
@@ -102,7 +95,7 @@ float scale_at(const Slot& slot, size_t channel, size_t group) {
   if (how.scales == nullptr) return how.scale;
   if (how.group == 0) return static_cast<const float*>(how.scales)[channel];
   const auto groups = static_cast<size_t>(slot.sizes[1 - how.channel_dim]) / how.group;
-  return wide(static_cast<const uint16_t*>(how.scales)[channel * groups + group]);
+  return static_cast<const BFloat16*>(how.scales)[channel * groups + group];
 }
 
 int32_t whole_at(const Slot& slot, size_t i) {
