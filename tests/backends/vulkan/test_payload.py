@@ -13,6 +13,7 @@ from torchette.backends.vulkan import VkStorageType, VulkanPartitioner
 from torchette.backends.vulkan.payload import read
 from torchette.errors import FormatError, InputError, TorchetteError
 from torchette.exir import to_edge_transform_and_lower
+from torchette.exir.delegation.delegate import partitioner_named
 from torchette.runtime import Runtime
 
 
@@ -105,3 +106,7 @@ def test_changed_bytes_are_refused_or_run(name):
         except TorchetteError:
             refused += 1
     assert refused > 50
+
+
+def test_the_backend_is_found_by_its_name():
+    assert type(partitioner_named("vulkan")) is VulkanPartitioner

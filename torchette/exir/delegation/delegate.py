@@ -479,7 +479,7 @@ def partitioner_named(name: str) -> Partitioner:
         DelegationError: code "unknown-backend"; names those that there are.
     """
     folder = Path(__file__).parents[2] / "backends"
-    known = sorted(path.parent.name for path in folder.glob("*/partitioner.py"))
+    known = sorted(path.parent.name for path in folder.glob("*/partitioner*"))  # a file, or a package
     if name not in known:
         raise DelegationError(
             f"there is no backend {name!r}",
