@@ -739,7 +739,8 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
   });
 }
 
-TORCHETTE_KERNELS(conv, TORCHETTE_KERNEL("aten::convolution.out", convolution_out))
+// The engine has convolutions of its own for wide vectors; these are for the portable plan.
+TORCHETTE_KERNELS_NARROW(conv, TORCHETTE_KERNEL("aten::convolution.out", convolution_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
