@@ -157,6 +157,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.quantization",
         "torchette.runtime",
     ),
+    "torchette.llm": (),
     "torchette.device": ("torchette.errors", "torchette.exir.memory", "torchette.targets"),
     "torchette.exir.fit": (
         "torchette.device",

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,12 +93,61 @@ torch.testing.assert_close(module(x)[0], quantized(x), rtol=0, atol=0.02)
 {END}"""
 
 
-def run(script: str, *arguments: str) -> None:
+# Both export a network and run the file: attention is torch's, or ExecuTorch's operators with its caches.
+OPTIMUM = f"""{START}
+import os, transformers
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+os.chdir(sys.argv[1])
+config = LlamaConfig(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                     num_key_value_heads=2, max_position_embeddings=128)
+model = LlamaForCausalLM(config).eval()
+model.save_pretrained("llama")
+with torch.no_grad():
+    expected = model.generate(torch.tensor([[1, 2, 3]]), do_sample=False, max_new_tokens=17, eos_token_id=None, pad_token_id=0)
+from optimum.executorch import ExecuTorchModelForCausalLM
+for how in {{}}, {{"attn_implementation": "custom_sdpa", "use_custom_kv_cache": True}}:
+    exported = ExecuTorchModelForCausalLM.from_pretrained("llama", export=True, recipe="xnnpack", task="text-generation", **how)
+    found = exported.generate([1, 2, 3], max_seq_len=20)
+    assert found == expected[0, 3:].tolist(), (how, found, expected)
+{END}"""
+
+ULTRALYTICS = f"""{START}
+import os
+os.chdir(sys.argv[1])
+os.environ["YOLO_CONFIG_DIR"] = sys.argv[1]
+from ultralytics import YOLO
+from ultralytics.nn.autobackend import AutoBackend
+yolo = YOLO("yolo11n.yaml")
+folder = yolo.export(format="executorch", imgsz=160)
+image = torch.rand(1, 3, 160, 160)
+with torch.no_grad():
+    expected = yolo.model.float().eval()(image)[0]  # without the layers' maps
+torch.testing.assert_close(AutoBackend(folder)(image), expected, rtol=1e-3, atol=1e-3)
+{END}"""
+
+
+def run(script: str, *arguments: str, path: Path | None = None) -> None:
+    """With the packages in `path` before those of the environment."""
+    found = {"PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])} if path else {}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, *arguments],
+        [sys.executable, "-W", "ignore", "-c", script, *arguments], env={**os.environ, **found},
         capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def installed(*requirements: str) -> Path:
+    """A folder with these packages alone, which would change others in the environment."""
+    name = hashlib.sha256(repr(requirements).encode()).hexdigest()[:12]
+    folder = Path(os.environ["TORCHETTE_CACHE"]) / "clients" / name
+    if not folder.exists():
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", f"{folder}.part"]
+        done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+        if done.returncode:
+            shutil.rmtree(f"{folder}.part", ignore_errors=True)
+            pytest.skip(f"not to be installed here: {done.stderr[-300:]}")
+        Path(f"{folder}.part").rename(folder)
+    return folder
 
 
 @pytest.mark.gate
@@ -113,3 +165,51 @@ def test_transformers_decoder_with_a_cache() -> None:
 def test_torchao_quantizes() -> None:
     pytest.importorskip("torchao")
     run(QUANTIZER)
+
+
+@pytest.mark.slow
+def test_optimum(tmp_path: Path) -> None:
+    """It asks for a transformers of its own, and that for its company."""
+    path = installed(
+        *("optimum-executorch==1.1.0", "optimum==2.3.0", "transformers==5.0.0rc1", "tokenizers==0.22.2"),
+        *("huggingface-hub==1.2.4", "pytorch-tokenizers", "tabulate", "accelerate", "psutil", "packaging"),
+        *(
+            "httpx",
+            "httpcore",
+            "h11",
+            "anyio",
+            "sniffio",
+            "typer-slim",
+            "hf-xet",
+            "sentencepiece",
+            "tiktoken",
+        ),
+        *("requests", "urllib3", "charset-normalizer", "shellingham"),
+    )
+    run(OPTIMUM, str(tmp_path), path=path)
+
+
+@pytest.mark.slow
+def test_ultralytics(tmp_path: Path) -> None:
+    path = installed(
+        *(
+            "ultralytics==8.4.190",
+            "ultralytics-thop",
+            "opencv-python-headless",
+            "matplotlib",
+            "scipy",
+            "psutil",
+        ),
+        *("polars", "polars-runtime-32", "cycler", "kiwisolver", "pyparsing", "fonttools", "contourpy"),
+        *(
+            "python-dateutil",
+            "six",
+            "requests",
+            "urllib3",
+            "charset-normalizer",
+            "pyyaml",
+            "packaging",
+            "pillow",
+        ),
+    )
+    run(ULTRALYTICS, str(tmp_path), path=path)
