@@ -55,7 +55,11 @@ def with_zig(*names: str) -> list:
 
 def with_gcc(*names: str) -> list:
     """Parameters (target, "gcc"): Debian's cross compilers, which have their libraries."""
-    return [pytest.param(name, "gcc", id=f"{name}-gcc", marks=pytest.mark.gate) for name in names]
+    return [
+        # one worker for a target, whose kernels are compiled once
+        pytest.param(name, "gcc", id=f"{name}-gcc", marks=[pytest.mark.gate, pytest.mark.xdist_group(name)])
+        for name in names
+    ]
 
 
 def named(target: targets.Target, kind: str) -> str | None:

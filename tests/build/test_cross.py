@@ -162,6 +162,24 @@ def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     return cases
 
 
+@pytest.fixture(scope="session")
+def chosen(mobilenet: Case, delegated: Case, operators: tuple[list, Case], integers: list[Case]) -> Selection:
+    """One for all, so that a target's kernels are compiled once."""
+    files = [case.path for case in (mobilenet, delegated, operators[1], *integers)]
+    kernels = {
+        f"cpu::{name}.out" for name in ("quantized_convolution", "weight_only_linear", "dynamic_linear")
+    }
+    found = selection.of_files(files)
+    assert kernels < (found.operators or set())
+    return found
+
+
+def built(target: targets.Target, kind: str, chosen: Selection, folder: Path) -> Made:
+    """For size where nothing else proves it, for speed where vectors are."""
+    small = target.name not in ("aarch64-linux", "armv7-linux", "wasm32-wasi")
+    return make(target, chosen, folder / "build", compiler=named(target, kind), small=small)
+
+
 def order_of(tensor: torch.Tensor) -> list[int]:
     """Its dimensions from the outermost to the innermost in memory."""
     return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
@@ -201,14 +219,18 @@ def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> 
     ],
 )
 def test_other_targets_run_models_as_the_host_does(
-    name: str, kind: str, tmp_path: Path, mobilenet: Case, delegated: Case, operators: tuple[list, Case]
+    name: str,
+    kind: str,
+    tmp_path: Path,
+    mobilenet: Case,
+    delegated: Case,
+    operators: tuple[list, Case],
+    chosen: Selection,
 ) -> None:
     target, folder = targets.find(name), tmp_path
-    compiler = named(target, kind)
     emulated(target)
     samples, calls = operators
-    chosen = selection.of_files([mobilenet.path, delegated.path, calls.path])
-    made = make(target, chosen, folder / "build", compiler=compiler, small=name != "aarch64-linux")
+    made = built(target, kind, chosen, folder)
     for case in (mobilenet, delegated):
         torch.testing.assert_close(
             outputs_of(made, target, case, folder), case.expected, rtol=1e-4, atol=1e-5
@@ -231,17 +253,20 @@ def test_other_targets_run_models_as_the_host_does(
     ],
 )
 def test_integers_give_the_same_bits_everywhere(
-    name: str, kind: str, tmp_path: Path, integers: list[Case], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    kind: str,
+    tmp_path: Path,
+    integers: list[Case],
+    chosen: Selection,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target, chosen = targets.find(name), selection.of_files([case.path for case in integers])
-    kernels = {
-        f"cpu::{name}.out" for name in ("quantized_convolution", "weight_only_linear", "dynamic_linear")
-    }
-    assert kernels < (chosen.operators or set())
+    target = targets.find(name)
     emulated(target)
+    if target.kind == "wasm":  # nothing else is run there
+        chosen = selection.of_files([case.path for case in integers])
     if target.kind == "wasm" and shutil.which("node") is None:
         pytest.skip("there is no Node.js (apt install nodejs)")
-    made = make(target, chosen, tmp_path / "build", compiler=named(target, kind), small=False)
+    made = built(target, kind, chosen, tmp_path)
     # with and without the instructions for products of matrices and for dot products
     for processor in ("max", "cortex-a76", "cortex-a53") if name == "aarch64-linux" else (None,):
         if processor is not None:
