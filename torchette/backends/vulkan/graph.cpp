@@ -226,7 +226,10 @@ Error Graph::open(const void* bytes, size_t size, const NamedDataMap* named) {
     for (int d = 0; d < view.rank; ++d) view.sizes[d] = value.dims[d];
     view.make_contiguous_strides();
   }
-  return sizes_are_known ? build() : Error::Ok;
+  if (!sizes_are_known) return Error::Ok;
+  const Error error = build();
+  device_.save();
+  return error;
 }
 
 Error Graph::read_values() {
@@ -802,6 +805,7 @@ Error Graph::execute(Span<torchette::Value*> arguments, EventTracer* tracer) {
   TORCHETTE_CHECK(arguments.size() == inputs_.size() + outputs_.size(), InvalidArgument,
                   "Vulkan is given %zu arguments, its graph has %zu inputs and %zu outputs", arguments.size(),
                   inputs_.size(), outputs_.size());
+  if (device_.is_lost()) return device_.check(VK_ERROR_DEVICE_LOST, "");
   const bool timed = tracer != nullptr && device_.has_times();
   bool changed = !is_recorded_ || timed != is_timed_;
   is_timed_ = timed;
@@ -813,7 +817,11 @@ Error Graph::execute(Span<torchette::Value*> arguments, EventTracer* tracer) {
       return error;
     }
   }
-  if (changed) TORCHETTE_TRY(build());
+  if (changed) {
+    const Error error = build();
+    device_.save();
+    TORCHETTE_TRY(error);
+  }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (values_[payload_.inputs()[i]].type != Type::kTensor) continue;
     const Tensor tensor = arguments[i]->to_tensor();

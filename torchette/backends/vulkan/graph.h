@@ -89,7 +89,7 @@ class Push {
 
 class Graph {
  public:
-  explicit Graph(Device& device) : device_(device) {}
+  explicit Graph(std::shared_ptr<Device> device) : held_(std::move(device)), device_(*held_) {}
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   ~Graph();
@@ -190,6 +190,7 @@ class Graph {
   void finish_outputs();
   void bar(std::initializer_list<const View*> views, uint32_t writes);
 
+  std::shared_ptr<Device> held_;
   Device& device_;
   Payload payload_;
   std::vector<Value> values_;
