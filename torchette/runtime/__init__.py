@@ -718,6 +718,7 @@ class Program:
             )
         kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
         hints = []
+        without = "compile with portable_fallback=True, and the program runs without it"
         if number in (_INVALID_EXTERNAL_DATA, _NOT_FOUND):
             hints = ["load_program(..., data_files=['weights.ptd'])"]
         elif "needs the backend" in lines[0]:
@@ -725,13 +726,12 @@ class Program:
             hints = [
                 f"backends that there are: {names or 'none'}",
                 "backend_registry.load('libmine.so') registers one that is built elsewhere",
-                "compile with portable_fallback=True, and the program runs without it",
+                without,
             ]
         elif "needs XNNPACK's library" in lines[0]:
-            hints = [
-                "./dev xnnpack builds it, in a checkout",
-                "compile with portable_fallback=True, and the program runs without it",
-            ]
+            hints = ["./dev xnnpack builds it, in a checkout", without]
+        elif "Vulkan's shader" in lines[0]:
+            hints = [without]
         return kind(f"{self._name}: {what}: {lines[0]}", where=lines[1:], hints=hints)
 
     def __repr__(self) -> str:

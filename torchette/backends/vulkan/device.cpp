@@ -3,10 +3,12 @@
 
 #include <dlfcn.h>
 
+#include <cstdio>
 #include <cstring>
-#include <new>
 
-#include "torchette/runtime/platform.h"
+#include "torchette/backends/vulkan/cache.h"
+#include "torchette/backends/vulkan/probe.h"
+#include "torchette/runtime/kernel.h"
 
 namespace torchette {
 namespace vulkan {
@@ -28,23 +30,31 @@ int rank_of(VkPhysicalDeviceType type) {
 
 }  // namespace
 
-Device* Device::get() {
+std::shared_ptr<Device> Device::get() {
   static std::mutex mutex;
-  static Device* device = nullptr;  // lives as long as the process
-  static bool asked = false;
+  static std::shared_ptr<Device>* known = nullptr;  // lives as long as the process
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!asked) {
-    asked = true;
-    device = new (std::nothrow) Device;
-    if (device != nullptr && device->open() != Error::Ok) {
-      if (device->instance_ != VK_NULL_HANDLE && device->vk.DestroyInstance != nullptr)
-        device->vk.DestroyInstance(device->instance_, nullptr);
-      if (device->library_ != nullptr) dlclose(device->library_);
-      delete device;
-      device = nullptr;
-    }
+  const bool asked = known != nullptr;
+  if (!asked) known = new std::shared_ptr<Device>;
+  if (!asked || (*known != nullptr && (*known)->lost_)) {
+    auto found = std::make_shared<Device>();
+    *known = found->open() == Error::Ok ? found : nullptr;
   }
-  return device == nullptr || device->lost_ ? nullptr : device;
+  return *known;
+}
+
+Device::~Device() {
+  if (device_ != VK_NULL_HANDLE && vk.GetDeviceQueue != nullptr && vk.DestroyDevice != nullptr) {
+    for (const Made& made : pipelines_) vk.DestroyPipeline(device_, made.pipeline, nullptr);
+    if (compiled_ != VK_NULL_HANDLE) vk.DestroyPipelineCache(device_, compiled_, nullptr);
+    for (uint32_t i = 1; i <= kMostBindings; ++i) {
+      if (layouts_[i] != VK_NULL_HANDLE) vk.DestroyPipelineLayout(device_, layouts_[i], nullptr);
+      if (set_layouts_[i] != VK_NULL_HANDLE) vk.DestroyDescriptorSetLayout(device_, set_layouts_[i], nullptr);
+    }
+    vk.DestroyDevice(device_, nullptr);
+  }
+  if (instance_ != VK_NULL_HANDLE && vk.DestroyInstance != nullptr) vk.DestroyInstance(instance_, nullptr);
+  if (library_ != nullptr) dlclose(library_);
 }
 
 Error Device::open() {
@@ -145,6 +155,10 @@ Error Device::choose(Span<const VkPhysicalDevice> all) {
 Error Device::check(VkResult result, const char* what) {
   if (result >= 0) return Error::Ok;
   if (result == VK_ERROR_DEVICE_LOST) lost_ = true;
+  if (lost_) {
+    TORCHETTE_LOG(Error, "Vulkan's device %s was lost: what was loaded on it has to be loaded again", name());
+    return Error::Internal;
+  }
   const bool memory = result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
                       result == VK_ERROR_OUT_OF_POOL_MEMORY;
   TORCHETTE_LOG(Error, "Vulkan on %s: %s fails with VkResult %d", name(), what, static_cast<int>(result));
@@ -199,6 +213,8 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
       return Error::Ok;
     }
   }
+  read_cache();
+  is_news_ = true;
   Made made{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
   memcpy(made.constants, constants.data(), 4 * constants.size());
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
@@ -216,13 +232,97 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   info.stage.pName = "main";
   info.stage.pSpecializationInfo = &special;
   info.layout = layouts_[shader.bindings];
-  const VkResult result =
-      vk.CreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &made.pipeline);
+  const VkResult result = vk.CreateComputePipelines(device_, compiled_, 1, &info, nullptr, &made.pipeline);
   vk.DestroyShaderModule(device_, module, nullptr);
   TORCHETTE_TRY(check(result, shader.name));
   pipelines_.push_back(made);
+  const Error error = judge(shader, constants, made.pipeline);
+  if (error != Error::Ok) {
+    vk.DestroyPipeline(device_, made.pipeline, nullptr);
+    pipelines_.pop_back();
+    return error;
+  }
   *out = made.pipeline;
   return Error::Ok;
+}
+
+Error Device::judge(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline) {
+  const uint64_t key = hash(constants.data(), 4 * constants.size(), hash(shader.words, shader.bytes));
+  const Verdict* known = nullptr;
+  for (const Verdict& it : verdicts_)
+    if (it.key == key) known = &it;
+  if (known == nullptr) {
+    Verdict verdict{key, 0, {}};
+    bool agrees = false;
+    TORCHETTE_TRY(probe(*this, shader, constants, pipeline, &agrees));
+    verdict.is_right = agrees ? 1 : 0;
+    strncpy(verdict.name, shader.name, sizeof(verdict.name) - 1);
+    verdicts_.push_back(verdict);
+    known = &verdicts_.back();
+  }
+  const uint32_t version = properties_.driverVersion;
+  TORCHETTE_CHECK(
+      known->is_right == 1, NotSupported,
+      "Vulkan's shader %s gives wrong results with the driver of %s, version %u.%u.%u, and is not used there",
+      shader.name, name(), VK_VERSION_MAJOR(version), VK_VERSION_MINOR(version), VK_VERSION_PATCH(version));
+  return Error::Ok;
+}
+
+std::string Device::quarantined() {
+  const std::lock_guard<std::mutex> lock(pipelines_mutex_);
+  std::string names;
+  for (const Verdict& it : verdicts_)
+    if (it.is_right != 1 && names.find(it.name) == std::string::npos)
+      names += (names.empty() ? "" : ",") + std::string(it.name);
+  return names;
+}
+
+std::string Device::cache_path(const char* what) const {
+  uint64_t key = hash(properties_.pipelineCacheUUID, VK_UUID_SIZE);
+  for (const uint32_t number : {properties_.vendorID, properties_.deviceID, properties_.driverVersion})
+    key = hash(&number, sizeof(number), key);
+  key = hash(properties_.deviceName, strlen(properties_.deviceName), key);
+  char name[64];
+  snprintf(name, sizeof(name), "/vulkan-%016llx.%s", static_cast<unsigned long long>(key), what);
+  return read_from_ + name;
+}
+
+/// Where the folder is another one than before: what it has for this device.
+void Device::read_cache() {
+  const std::string folder = cache_folder();
+  if (has_read_ && folder == read_from_) return;
+  has_read_ = true;
+  read_from_ = folder;
+  verdicts_.clear();
+  if (compiled_ != VK_NULL_HANDLE) vk.DestroyPipelineCache(device_, compiled_, nullptr);
+  compiled_ = VK_NULL_HANDLE;
+  std::vector<uint8_t> pipelines;
+  if (!folder.empty()) {
+    const std::vector<uint8_t> found = read_kept(cache_path("verdicts"));
+    verdicts_.resize(found.size() / sizeof(Verdict));
+    if (!verdicts_.empty()) memcpy(verdicts_.data(), found.data(), verdicts_.size() * sizeof(Verdict));
+    for (Verdict& it : verdicts_) it.name[sizeof(it.name) - 1] = 0;
+    pipelines = read_kept(cache_path("pipelines"));
+  }
+  VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+  info.initialDataSize = pipelines.size();
+  info.pInitialData = pipelines.data();
+  if (vk.CreatePipelineCache(device_, &info, nullptr, &compiled_) != VK_SUCCESS) compiled_ = VK_NULL_HANDLE;
+}
+
+void Device::save() {
+  const std::lock_guard<std::mutex> lock(pipelines_mutex_);
+  if (!is_news_ || read_from_.empty() || lost_) return;
+  is_news_ = false;
+  keep(cache_path("verdicts"),
+       {reinterpret_cast<const uint8_t*>(verdicts_.data()), verdicts_.size() * sizeof(Verdict)});
+  size_t size = 0;
+  if (compiled_ == VK_NULL_HANDLE ||
+      vk.GetPipelineCacheData(device_, compiled_, &size, nullptr) != VK_SUCCESS)
+    return;
+  std::vector<uint8_t> data(size);
+  if (vk.GetPipelineCacheData(device_, compiled_, &size, data.data()) == VK_SUCCESS)
+    keep(cache_path("pipelines"), {data.data(), size});
 }
 
 Error Device::run(VkCommandBuffer commands, VkFence fence) {

@@ -9,7 +9,9 @@
 #include <vulkan/vulkan.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "torchette/runtime/error.h"
@@ -30,12 +32,26 @@ constexpr uint32_t kMostBindings = 6;   // of a shader
 constexpr uint32_t kMostConstants = 9;  // that specialize one
 constexpr uint32_t kPushBytes = 128;    // what every device has
 
+/// What a driver is tried with: a dispatch, of which shaders/compile.py says more.
+struct Probe {
+  uint32_t constant, values;  // where this constant is one of these, a bit each; no values: always
+  uint32_t groups, layers;
+  uint32_t push_count, push[kPushBytes / 4];
+  struct Elements {
+    char kind;
+    uint32_t detail, count;
+  } buffers[kMostBindings];
+};
+
 /// A shader as it was compiled.
 struct Shader {
   const char* name;
   const uint32_t* words;
   size_t bytes;
   uint32_t bindings;
+  bool is_half;  // its floats are of 16 bits
+  const Probe* probes;
+  uint32_t probe_count;
 };
 
 /// Memory with one buffer over all of it.
@@ -53,19 +69,31 @@ enum class Memory {
 
 class Device {
  public:
-  /// Null where there is no library, no driver or no device that can compute, or where it was lost.
-  static Device* get();
+  /// Null where there is no library, no driver or no device that can compute. Where it was lost, a new one:
+  /// what the lost one held is of no use.
+  static std::shared_ptr<Device> get();
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device();
 
   Error allocate(uint64_t size, Memory kind, Buffer* out);
   void free(Buffer* buffer);
-  /// The pipeline of a shader with these constants, made when it is first asked for.
+  /// The pipeline of a shader with these constants, made when it is first asked for and tried then, if no
+  /// process did so with this driver before. Error: NotSupported (the driver gives wrong results), and
+  /// others.
   Error pipeline(const Shader& shader, Span<const uint32_t> constants, VkPipeline* out);
+  /// Keeps what was learned and compiled for the next process.
+  void save();
   /// Runs a command buffer to its end.
   Error run(VkCommandBuffer commands, VkFence fence);
   /// An error of ours for one of Vulkan's; logs it, and remembers that the device was lost.
   Error check(VkResult result, const char* what);
 
+  bool is_lost() const { return lost_; }
   const char* name() const { return properties_.deviceName; }
+  /// The shaders that the driver gets wrong, as far as they were tried.
+  std::string quarantined();
   const VkPhysicalDeviceLimits& limits() const { return properties_.limits; }
   bool has_half() const { return has_half_; }
   uint32_t queue_family() const { return family_; }
@@ -88,6 +116,9 @@ class Device {
   };
 
   Error open();
+  void read_cache();
+  std::string cache_path(const char* what) const;
+  Error judge(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline);
   Error choose(Span<const VkPhysicalDevice> all);
 
   void* library_ = nullptr;
@@ -104,6 +135,15 @@ class Device {
   VkPipelineLayout layouts_[kMostBindings + 1]{};
   std::mutex queue_mutex_, pipelines_mutex_;
   std::vector<Made> pipelines_;
+  struct Verdict {
+    uint64_t key;  // of the shader's words and constants
+    uint64_t is_right;
+    char name[32];
+  };
+  std::vector<Verdict> verdicts_;
+  std::string read_from_;  // the folder
+  bool has_read_ = false, is_news_ = false;
+  VkPipelineCache compiled_ = VK_NULL_HANDLE;
 };
 
 }  // namespace vulkan

@@ -226,7 +226,10 @@ Error Graph::open(const void* bytes, size_t size, const NamedDataMap* named) {
     for (int d = 0; d < view.rank; ++d) view.sizes[d] = value.dims[d];
     view.make_contiguous_strides();
   }
-  return sizes_are_known ? build() : Error::Ok;
+  if (!sizes_are_known) return Error::Ok;
+  const Error error = build();
+  device_.save();
+  return error;
 }
 
 Error Graph::read_values() {
@@ -318,6 +321,13 @@ Error Graph::read_calls() {
     for (const int32_t id : step.args)
       TORCHETTE_CHECK(id >= 0 && static_cast<size_t>(id) < values_.size(), DelegateInvalidCompatibility,
                       "call %zu of Vulkan's names value %d of %zu", i, id, values_.size());
+    const int32_t last = step.args[step.args.size() - 1];
+    Value& result = values_[static_cast<size_t>(last)];
+    if (result.type == Type::kTensor && result.constant >= 0) result.is_state = true;
+    if (result.type == Type::kList)
+      for (const int32_t id : result.list)
+        if (Value& it = values_[static_cast<size_t>(id)]; it.type == Type::kTensor && it.constant >= 0)
+          it.is_state = true;
     for (size_t k = 0; k + 1 < step.args.size(); ++k) count_reader(step.args[k], static_cast<int>(i));
   }
   for (const uint32_t id : payload_.outputs()) count_reader(static_cast<int32_t>(id), -1);
@@ -355,7 +365,7 @@ Error Graph::upload_constants() {
     view.make_contiguous_strides();
     const uint64_t bytes = static_cast<uint64_t>(view.numel()) * bytes_of(view.kind);
     for (const Known& it : known)
-      if (it.constant == value.constant && it.kind == value.kind && it.bytes == bytes)
+      if (!value.is_state && it.constant == value.constant && it.kind == value.kind && it.bytes == bytes)
         view.storage = it.storage;
     if (view.storage >= 0) continue;
     TORCHETTE_CHECK(bytes <= device_.limits().maxStorageBufferRange, NotSupported,
@@ -366,10 +376,13 @@ Error Graph::upload_constants() {
       used = 0;
     }
     view.storage = add_storage(bytes, Place::kConstant);
+    storages_.back().is_state = value.is_state;
     storages_.back().offset = used;
     used += aligned(bytes);
     sizes.back() = used;
-    known.push_back({value.constant, value.kind, bytes, view.storage});
+    if (!value.is_state) known.push_back({value.constant, value.kind, bytes, view.storage});
+    has_state_ = has_state_ || value.is_state;
+    value.state = view;
     firsts.push_back({i, sizes.size() - 1});
   }
   constant_storages_ = storages_.size();
@@ -550,12 +563,14 @@ Error Graph::tell(EventTracer* tracer, torchette_timestamp_t start, torchette_ti
 Error Graph::trace(bool record) {
   recording_ = record;
   error_ = Error::Ok;
-  dispatches_ = bindings_ = 0;
+  dispatches_ = bindings_ = barriers_ = 0;
   pending_.clear();
   next_storage_ = constant_storages_;
   if (!record) storages_.resize(constant_storages_);
-  for (Value& value : values_)
+  for (Value& value : values_) {
     if (value.type == Type::kTensor && value.constant < 0) value.view = View();
+    if (value.is_state) value.view = value.state;
+  }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     Value& value = values_[payload_.inputs()[i]];
     if (value.type != Type::kTensor) continue;
@@ -567,17 +582,44 @@ Error Graph::trace(bool record) {
     }
   }
   for (Step& step : steps_) step.is_done = false;
+  if (record && has_state_) wait_for_shaders();  // what the execution before wrote
   step_ = -1;
   for (const Step& step : steps_) {
     ++step_;
     if (step.is_done) continue;
     Call call(*this, step.name, step.args);
     step.run(call);
+    const int32_t last = step.args[step.args.size() - 1];
+    keep_state(last);
+    for (const int32_t id : values_[static_cast<size_t>(last)].list) keep_state(id);
     if (!ok()) break;
   }
   step_ = -1;
   if (ok()) finish_outputs();
   return error_;
+}
+
+/// What was computed for a state goes where the state is.
+void Graph::keep_state(int32_t id) {
+  Value& it = values_[static_cast<size_t>(id)];
+  if (!it.is_state || !ok()) return;
+  View from = it.view;
+  const View& to = it.state;
+  it.view = to;
+  const auto differ = [&](const int64_t* a, const int64_t* b) {
+    return memcmp(a, b, sizeof(int64_t) * static_cast<size_t>(to.rank)) != 0;
+  };
+  if (from.storage < 0 || from.rank != to.rank || differ(from.sizes, to.sizes)) {
+    TORCHETTE_LOG(Error, "Vulkan is given a state of another size than it has");
+    return fail(Error::DelegateInvalidCompatibility);
+  }
+  if (from.storage == to.storage) {
+    if (from.offset == to.offset && !differ(from.strides, to.strides)) return;
+    const View apart = scratch(from);
+    copy(*this, from, apart);
+    from = apart;
+  }
+  copy(*this, from, to);
 }
 
 void Graph::finish_outputs() {
@@ -662,6 +704,14 @@ Error Graph::place() {
   return reserve(&arena_, arena, Memory::kDevice);
 }
 
+void Graph::wait_for_shaders() {
+  const VkMemoryBarrier barrier{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_SHADER_WRITE_BIT,
+                                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
+  device_.vk.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                                VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, nullptr, 0, nullptr);
+  ++barriers_;
+}
+
 void Graph::bar(std::initializer_list<const View*> views, uint32_t writes) {
   bool needed = false;
   uint32_t bit = 1;
@@ -673,17 +723,13 @@ void Graph::bar(std::initializer_list<const View*> views, uint32_t writes) {
     bit <<= 1;
   }
   if (needed) {
-    const VkMemoryBarrier barrier{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_SHADER_WRITE_BIT,
-                                  VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
-    device_.vk.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                                  VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, nullptr, 0,
-                                  nullptr);
+    wait_for_shaders();
     pending_.clear();
   }
   bit = 1;
   for (const View* view : views) {
     const Storage& it = storages_[static_cast<size_t>(view->storage)];
-    if (it.place != Place::kConstant)
+    if (it.place != Place::kConstant || it.is_state)
       pending_.push_back({it.buffer, it.offset, it.offset + it.bytes, (writes & bit) != 0});
     bit <<= 1;
   }
@@ -802,6 +848,7 @@ Error Graph::execute(Span<torchette::Value*> arguments, EventTracer* tracer) {
   TORCHETTE_CHECK(arguments.size() == inputs_.size() + outputs_.size(), InvalidArgument,
                   "Vulkan is given %zu arguments, its graph has %zu inputs and %zu outputs", arguments.size(),
                   inputs_.size(), outputs_.size());
+  if (device_.is_lost()) return device_.check(VK_ERROR_DEVICE_LOST, "");
   const bool timed = tracer != nullptr && device_.has_times();
   bool changed = !is_recorded_ || timed != is_timed_;
   is_timed_ = timed;
@@ -813,7 +860,11 @@ Error Graph::execute(Span<torchette::Value*> arguments, EventTracer* tracer) {
       return error;
     }
   }
-  if (changed) TORCHETTE_TRY(build());
+  if (changed) {
+    const Error error = build();
+    device_.save();
+    TORCHETTE_TRY(error);
+  }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (values_[payload_.inputs()[i]].type != Type::kTensor) continue;
     const Tensor tensor = arguments[i]->to_tensor();
@@ -1002,7 +1053,7 @@ Kind Call::result_kind(int i) const {
 View Call::result(int i, const Numbers& sizes) {
   View view;
   Graph::Value* it = result_value(i);
-  if (it == nullptr || it->type != Graph::Type::kTensor || it->constant >= 0) {
+  if (it == nullptr || it->type != Graph::Type::kTensor || (it->constant >= 0 && !it->is_state)) {
     refuse("a result is no tensor");
     return view;
   }
@@ -1016,6 +1067,14 @@ View Call::result(int i, const Numbers& sizes) {
 
 View Call::result_like(int i, const View& like) { return result(i, sizes_of(like)); }
 
+View Call::changed(const View& operand) {
+  const Graph::Value* own = result_value(0);
+  if (own != nullptr && own == value(0) && own->is_state) return operand;
+  const View out = result_like(0, operand);
+  copy(graph, operand, out);
+  return out;
+}
+
 View Call::result_with_epilogue(const Numbers& sizes, Beside beside, Epilogue* epilogue) {
   const Graph::Value* own = result_value(0);
   const int last = args_[args_.size() - 1];
@@ -1028,7 +1087,9 @@ View Call::result_with_epilogue(const Numbers& sizes, Beside beside, Epilogue* e
     memcpy(view.sizes, sizes.items, sizeof(view.sizes));
     Call reader(graph, step.name, step.args);
     Epilogue found;
-    if (own->reader > graph.step_ && !step.is_done && as_epilogue(reader, view, last, beside, &found)) {
+    const Graph::Value* target = reader.result_value(0);
+    if (own->reader > graph.step_ && !step.is_done && target != nullptr && !target->is_state &&
+        as_epilogue(reader, view, last, beside, &found)) {
       step.is_done = true;
       *epilogue = found;
       return reader.result(0, sizes);
@@ -1039,7 +1100,7 @@ View Call::result_with_epilogue(const Numbers& sizes, Beside beside, Epilogue* e
 
 void Call::alias(int i, const View& view) {
   Graph::Value* it = result_value(i);
-  if (it == nullptr || it->type != Graph::Type::kTensor || it->constant >= 0)
+  if (it == nullptr || it->type != Graph::Type::kTensor || (it->constant >= 0 && !it->is_state))
     return refuse("a result is no tensor");
   double count = 1;
   for (int d = 0; d < view.rank; ++d) count *= static_cast<double>(view.sizes[d]);

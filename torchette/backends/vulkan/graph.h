@@ -89,7 +89,7 @@ class Push {
 
 class Graph {
  public:
-  explicit Graph(Device& device) : device_(device) {}
+  explicit Graph(std::shared_ptr<Device> device) : held_(std::move(device)), device_(*held_) {}
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   ~Graph();
@@ -127,6 +127,7 @@ class Graph {
     Place place = Place::kArena;
     int owner = -1;             // which output it is
     int first = -1, last = -1;  // dispatches that use it
+    bool is_state = false;      // a constant that changes
     uint64_t offset = 0;        // in its buffer
     const Buffer* buffer = nullptr;
   };
@@ -158,6 +159,8 @@ class Graph {
     int readers = 0;  // steps that read it, and outputs
     int reader = -1;  // one of them
     View view;        // of a tensor, once it is there
+    bool is_state = false;
+    View state;  // where it stays from call to call
   };
   struct Step {
     Operator run = nullptr;
@@ -188,8 +191,11 @@ class Graph {
   int add_storage(uint64_t bytes, Place place);
   bool make(View* view);
   void finish_outputs();
+  void keep_state(int32_t result);
+  void wait_for_shaders();
   void bar(std::initializer_list<const View*> views, uint32_t writes);
 
+  std::shared_ptr<Device> held_;
   Device& device_;
   Payload payload_;
   std::vector<Value> values_;
@@ -204,8 +210,8 @@ class Graph {
   std::vector<View> inputs_, outputs_;
   std::vector<Order> orders_;  // in which the outputs' dimensions lie
   Buffer arena_, io_;
-  bool recording_ = false, is_recorded_ = false;
-  int dispatches_ = 0, bindings_ = 0, step_ = 0;
+  bool recording_ = false, is_recorded_ = false, has_state_ = false;
+  int dispatches_ = 0, bindings_ = 0, barriers_ = 0, step_ = 0;
   Error error_ = Error::Ok;
   VkCommandPool command_pool_ = VK_NULL_HANDLE;
   VkCommandBuffer commands_ = VK_NULL_HANDLE;
@@ -252,6 +258,9 @@ class Call {
   /// A new tensor of these sizes as a result.
   View result(int result, const Numbers& sizes);
   View result_like(int result, const View& like);
+  /// The result as the first operand with something changed: the operand's copy, or itself where it is a
+  /// state that the payload changes in place.
+  View changed(const View& operand);
   /// The same for the only result of a shader that takes an epilogue: where one operator alone reads the
   /// result, and is pointwise in floats, it becomes the epilogue, and what is returned is its result.
   View result_with_epilogue(const Numbers& sizes, Beside beside, Epilogue* epilogue);

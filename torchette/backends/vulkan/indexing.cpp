@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that read where another tensor says.
+// Operators that read or write where another tensor says.
+#include <algorithm>
+
 #include "torchette/backends/vulkan/operators.h"
 #include "torchette/backends/vulkan/shaders.h"
 
@@ -7,7 +9,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-void gather_rows(Call& call, View table, View places, int dim, const Numbers& sizes, bool for_each) {
+void gather_rows(Call& call, View table, View places, int dim, const Numbers& sizes) {
   Graph& graph = call.graph;
   const View out = call.result(0, sizes);
   if (!call.ok() || out.numel() == 0) return;
@@ -16,22 +18,13 @@ void gather_rows(Call& call, View table, View places, int dim, const Numbers& si
   table = contiguous(graph, table);
   places = contiguous(graph, places);
   if (table.size(dim) == 0) return call.refuse("the table is empty");
-  int64_t inner = 1, out_inner = 1;
+  int64_t inner = 1;
   for (int d = dim + 1; d < table.rank; ++d) inner *= table.sizes[d];
-  if (for_each) {
-    // each element has its place; other dimensions may be shorter than the table's, which strides of one step
-    // cannot say
-    for (int d = 0; d < table.rank; ++d)
-      if (d != dim && places.sizes[d] != table.sizes[d])
-        return call.refuse("the index is smaller than the table");
-  }
-  out_inner = inner;
-  const int64_t count = for_each ? places.size(dim) : places.numel();
   Push push;
-  push << out.numel() << count << table.size(dim) << out_inner << table.size(dim) * inner << inner
+  push << out.numel() << places.numel() << table.size(dim) << inner << table.size(dim) * inner << inner
        << table.offset << places.offset;
-  graph.dispatch(variant(out.kind, gather_shader, gather_half_shader), {for_each}, push,
-                 {&table, &places, &out}, 4, groups_for(out.numel()));
+  graph.dispatch(variant(out.kind, gather_shader, gather_half_shader), {}, push, {&table, &places, &out}, 4,
+                 groups_for(out.numel()));
 }
 
 /// The sizes of `table` with those of `places` where its dimension `dim` was.
@@ -55,7 +48,7 @@ Numbers replaced(Call& call, const View& table, int dim, const View& places) {
 void embedding(Call& call) {
   const View table = call.tensor(0), places = call.tensor(1);
   if (table.rank != 2) return call.refuse("the table is no matrix");
-  gather_rows(call, table, places, 0, replaced(call, table, 0, places), false);
+  gather_rows(call, table, places, 0, replaced(call, table, 0, places));
 }
 
 // (self, dim, index)
@@ -66,37 +59,222 @@ void index_select(Call& call) {
     return call.refuse("it has no dimensions, or the index more than one");
   View list = places;
   if (places.rank == 0) list.rank = 1, list.sizes[0] = 1, list.strides[0] = 1;
-  gather_rows(call, table, list, dim, replaced(call, table, dim, list), false);
+  gather_rows(call, table, list, dim, replaced(call, table, dim, list));
 }
 
-// (self, indices): one of them
-void index(Call& call) {
-  const View table = call.tensor(0);
-  const std::vector<View> all = call.tensors(1);
-  int dim = -1;
+constexpr uint32_t kGet = 0, kPut = 1, kPutNumber = 2;  // of scatter.comp and index.comp
+constexpr int kMostIndices = 4;
+
+/// Indices of neighbouring dimensions, and what they are of.
+struct Indices {
+  View table;  // its dimensions in the order in which the result has them
+  View places[kMostIndices];
+  int count = 0, first = 0;
+  Numbers sizes;  // of the result
+};
+
+/// torch puts the dimensions that come of indices where these stand, or first where they are apart.
+bool read_indices(Call& call, const View& table, const std::vector<View>& all, Indices* out) {
+  int dims[kMostDims], last = -1;
+  bool together = true;
+  if (static_cast<int>(all.size()) > table.rank) {
+    call.refuse("there are more indices than dimensions");
+    return false;
+  }
+  View like;
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i].storage < 0) continue;
-    if (dim >= 0) return call.refuse("it has several indices");
-    dim = static_cast<int>(i);
+    if (out->count == kMostIndices || all[i].kind != Kind::kInt) {
+      call.refuse("it has more than four indices, or one that is no whole number");
+      return false;
+    }
+    together = together && (last < 0 || last == static_cast<int>(i) - 1);
+    last = static_cast<int>(i);
+    dims[out->count] = last;
+    out->places[out->count++] = all[i];
+    for (int d = 1; d <= all[i].rank; ++d) {
+      const int64_t size = all[i].sizes[all[i].rank - d];
+      int64_t& own = like.sizes[kMostDims - d];
+      if (d > like.rank) own = size;
+      if (own == 1) own = size;
+    }
+    like.rank = std::max(like.rank, all[i].rank);
   }
-  if (dim < 0 || dim >= table.rank) return call.refuse("it has no index");
-  const View places = all[static_cast<size_t>(dim)];
-  gather_rows(call, table, places, dim, replaced(call, table, dim, places), false);
+  if (out->count == 0 || table.rank - out->count + like.rank > kMostDims) {
+    call.refuse("it has no index, or its result more than eight dimensions");
+    return false;
+  }
+  memmove(like.sizes, like.sizes + kMostDims - like.rank, sizeof(int64_t) * static_cast<size_t>(like.rank));
+  like.make_contiguous_strides();
+  for (int i = 0; i < out->count; ++i)
+    out->places[i] = contiguous(call.graph, broadcast(call.graph, out->places[i], like));
+  out->first = together ? dims[0] : 0;
+  out->table = table;
+  int to = 0;
+  const auto move = [&](int d) {
+    out->table.sizes[to] = table.sizes[d];
+    out->table.strides[to++] = table.strides[d];
+  };
+  const auto is_indexed = [&](int d) { return std::find(dims, dims + out->count, d) != dims + out->count; };
+  for (int d = 0; d < out->first; ++d) move(d);
+  for (int i = 0; i < out->count; ++i) move(dims[i]);
+  for (int d = out->first; d < table.rank; ++d)
+    if (!is_indexed(d)) move(d);
+  for (int d = 0; d < table.rank; ++d) {
+    if (d == out->first)
+      for (int k = 0; k < like.rank; ++k) out->sizes.items[out->sizes.count++] = like.sizes[k];
+    if (d < out->first || d >= out->first + out->count)
+      out->sizes.items[out->sizes.count++] = out->table.sizes[d];
+  }
+  for (int i = 0; i < out->count; ++i)
+    if (out->table.sizes[out->first + i] == 0) call.refuse("the table is empty");
+  return call.ok();
+}
+
+/// `other` lies as the result of reading does.
+void index_many(Call& call, const Indices& it, uint32_t mode, const View& other) {
+  Graph& graph = call.graph;
+  if (!call.ok() || other.numel() == 0) return;
+  View outer = it.table, inner = it.table;
+  outer.rank = it.first;
+  inner.rank = it.table.rank - it.first - it.count;
+  for (int d = 0; d < inner.rank; ++d) {
+    inner.sizes[d] = it.table.sizes[it.first + it.count + d];
+    inner.strides[d] = it.table.strides[it.first + it.count + d];
+  }
+  if (!collapse({&outer}, 1) || !collapse({&inner}, 1)) {
+    if (mode != kGet) return call.refuse("its dimensions are apart");
+    Indices copied = it;
+    copied.table = contiguous(graph, it.table);
+    return index_many(call, copied, mode, other);
+  }
+  Push push;
+  push << other.numel() << it.places[0].numel() << inner.numel() << (outer.rank == 0 ? 0 : outer.strides[0])
+       << (inner.rank == 0 ? 0 : inner.strides[0]) << it.table.offset << other.offset;
+  for (int i = 0; i < kMostIndices; ++i) push << (i < it.count ? it.table.sizes[it.first + i] : 1);
+  for (int i = 0; i < kMostIndices; ++i) push << (i < it.count ? it.table.strides[it.first + i] : 0);
+  for (int i = 0; i < kMostIndices; ++i) push << (i < it.count ? it.places[i].offset : 0);
+  const View* places[kMostIndices];
+  for (int i = 0; i < kMostIndices; ++i) places[i] = &it.places[i < it.count ? i : 0];
+  const bool gets = mode == kGet;
+  graph.dispatch(
+      variant(other.kind, index_shader, index_half_shader), {mode, static_cast<uint32_t>(it.count)}, push,
+      {gets ? &it.table : &other, gets ? &other : &it.table, places[0], places[1], places[2], places[3]}, 2,
+      groups_for(other.numel()));
+}
+
+// (self, indices)
+void index(Call& call) {
+  const View table = call.tensor(0);
+  Indices it;
+  if (!call.ok() || !read_indices(call, table, call.tensors(1), &it)) return;
+  if (it.count == 1) return gather_rows(call, table, it.places[0], it.first, it.sizes);
+  const View out = call.result(0, it.sizes);
+  if (out.kind != table.kind) return call.refuse("the result is of another type");
+  index_many(call, it, kGet, out);
+}
+
+/// Puts `values`, which may be broadcast, into the copy of the first operand.
+void put(Call& call, const std::vector<View>& indices, const View& values) {
+  const View given = call.tensor(0);
+  if (!call.ok()) return;
+  const View out = call.changed(given);
+  Indices it;
+  if (!call.ok() || !read_indices(call, out, indices, &it)) return;
+  View like;
+  like.rank = it.sizes.count;
+  memcpy(like.sizes, it.sizes.items, sizeof(like.sizes));
+  const View whole =
+      contiguous(call.graph, broadcast(call.graph, converted(call.graph, values, out.kind), like));
+  index_many(call, it, kPut, whole);
+}
+
+// (self, indices, values, accumulate)
+void index_put(Call& call) {
+  if (call.flag(3)) return call.refuse("it adds to what is there");
+  put(call, call.tensors(1), call.tensor(2));
+}
+
+// (self, dim, index, source)
+void index_copy(Call& call) {
+  const View given = call.tensor(0), place = call.tensor(2);
+  const int dim = dim_of(call, call.integer(1), given.rank);
+  std::vector<View> indices(static_cast<size_t>(dim) + 1);
+  indices.back() = place;
+  if (place.rank == 0) indices.back().rank = 1, indices.back().sizes[0] = 1, indices.back().strides[0] = 1;
+  put(call, indices, call.tensor(3));
+}
+
+/// An element for each index, which lie as `other` does where it is not a number.
+void one_for_each(Call& call, uint32_t mode, const View& table, int dim, const View& given, const View& other,
+                  uint32_t number) {
+  Graph& graph = call.graph;
+  View places = given;
+  if (!call.ok() || places.numel() == 0) return;
+  if (places.kind != Kind::kInt || places.rank != table.rank)
+    return call.refuse("the index is of another type or shape");
+  for (int d = 0; d < places.rank; ++d)
+    if (d != dim && places.sizes[d] > table.sizes[d])
+      return call.refuse("the index is larger than the table");
+  if (table.size(dim) == 0) return call.refuse("the table is empty");
+  places = contiguous(graph, places);
+  const int rank = std::max(places.rank, 1);
+  Push push;
+  push << places.numel();
+  for (int d = 0; d < kMostDims; ++d) push << (d < places.rank ? places.sizes[d] : 1);
+  for (int d = 0; d < kMostDims; ++d) push << (d < places.rank && d != dim ? table.strides[d] : 0);
+  push << (table.rank == 0 ? 0 : table.strides[dim]) << table.size(dim) << table.offset << other.offset
+       << places.offset << number;
+  const bool gets = mode == kGet;
+  graph.dispatch(variant(table.kind, scatter_shader, scatter_half_shader),
+                 {mode, static_cast<uint32_t>(rank)}, push,
+                 {gets ? &table : &other, &places, gets ? &other : &table}, 4, groups_for(places.numel()));
 }
 
 // (self, dim, index)
 void gather(Call& call) {
   const View table = call.tensor(0), places = call.tensor(2);
   const int dim = dim_of(call, call.integer(1), table.rank);
-  if (table.rank == 0 || places.rank != table.rank) return call.refuse("the index has other dimensions");
-  gather_rows(call, table, places, dim, sizes_of(places), true);
+  const View out = call.result_like(0, places);
+  if (out.kind != table.kind) return call.refuse("the result is of another type");
+  one_for_each(call, kGet, table, dim, places, out, 0);
+}
+
+// (self, dim, index, src)
+void scatter(Call& call) {
+  const View given = call.tensor(0), places = call.tensor(2);
+  const int dim = dim_of(call, call.integer(1), given.rank);
+  View source = call.tensor(3);
+  if (source.rank != places.rank) return call.refuse("the source has other dimensions");
+  for (int d = 0; d < places.rank; ++d) {
+    if (places.sizes[d] > source.sizes[d]) return call.refuse("the index is larger than the source");
+    source.sizes[d] = places.sizes[d];
+  }
+  if (!call.ok()) return;
+  const View out = call.changed(given);
+  one_for_each(call, kPut, out, dim, places, contiguous(call.graph, converted(call.graph, source, out.kind)),
+               0);
+}
+
+// (self, dim, index, value)
+void scatter_number(Call& call) {
+  const View given = call.tensor(0);
+  const int dim = dim_of(call, call.integer(1), given.rank);
+  const double value = call.real(3);
+  const View out = call.changed(given);
+  uint32_t number = static_cast<uint32_t>(static_cast<int32_t>(value));
+  if (is_float(out.kind)) {
+    const auto real = static_cast<float>(value);
+    memcpy(&number, &real, 4);
+  }
+  one_for_each(call, kPutNumber, out, dim, call.tensor(2), out, number);
 }
 
 constexpr NamedOperator kTable[] = {
-    {"aten.embedding.default", embedding},
-    {"aten.index_select.default", index_select},
-    {"aten.index.Tensor", index},
-    {"aten.gather.default", gather},
+    {"aten.embedding.default", embedding}, {"aten.index_select.default", index_select},
+    {"aten.index.Tensor", index},          {"aten.gather.default", gather},
+    {"aten.index_put.default", index_put}, {"aten.index_copy.default", index_copy},
+    {"aten.scatter.src", scatter},         {"aten.scatter.value", scatter_number},
 };
 
 }  // namespace

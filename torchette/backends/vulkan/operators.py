@@ -112,18 +112,12 @@ def _softmax(node: Node) -> str | None:
 
 def _index(node: Node) -> str | None:
     given = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
-    if len(given) != 1:
-        return "several indices"
-    index = _tensor(given[0])
-    return None if index is not None and index.dtype in (torch.int32, torch.int64) else "a mask as index"
-
-
-def _gather(node: Node) -> str | None:
-    table, index = _tensor(node.args[0]), _tensor(node.args[2])
-    assert table is not None and index is not None
-    dim = node.args[1] % max(table.dim(), 1)  # type: ignore[operator]
-    same = all(d == dim or a == b for d, (a, b) in enumerate(zip(table.shape, index.shape)))
-    return None if table.dim() and same else "the index is smaller than the table"
+    if len(given) > 4:
+        return "more than four indices"
+    if _value(node, 3):
+        return "it adds to what is there"
+    dtypes = {index.dtype for index in map(_tensor, given) if index is not None}
+    return None if dtypes <= {torch.int32, torch.int64} else "a mask as index"
 
 
 def _is_image(node: Node) -> str | None:
@@ -160,24 +154,31 @@ def _none(node: Node) -> str | None:
     return None
 
 
-_SHAPES = (
+# Results that may be their operand's memory.
+_VIEWS = (
     "view view_copy _unsafe_view reshape permute permute_copy t t_copy unsqueeze unsqueeze_copy squeeze_copy expand expand_copy "
-    "split_with_sizes split_with_sizes_copy flip cat stack repeat constant_pad_nd pixel_shuffle unfold unfold_copy clone "
-    "alias_copy detach detach_copy full full_like scalar_tensor zeros ones zeros_like ones_like"
+    "split_with_sizes split_with_sizes_copy flip unfold unfold_copy clone alias_copy detach detach_copy"
+)
+_SHAPES = "cat stack repeat constant_pad_nd pixel_shuffle full full_like scalar_tensor zeros ones zeros_like ones_like"
+MOVES = frozenset(
+    [f"aten.{name}.default" for name in _VIEWS.split()]
+    + ["aten.transpose.int", "aten.transpose_copy.int", "aten.squeeze.dims", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims", "aten.select.int", "aten.select_copy.int", "aten.slice.Tensor", "aten.slice_copy.Tensor", "aten.split.Tensor", "aten.split_copy.Tensor", "aten.unbind.int", "aten.unbind_copy.int", "aten._to_copy.default", "dim_order_ops._clone_dim_order.default", "dim_order_ops._to_dim_order_copy.default"]
+)
+# The first operand with a part changed: in its place where it is a state.
+CHANGES = frozenset(
+    ["aten.index_put.default", "aten.index_copy.default", "aten.slice_scatter.default", "aten.select_scatter.default", "aten.scatter.src", "aten.scatter.value"]
 )
 OPERATORS: dict[str, Check] = {
     **dict.fromkeys(_POINTWISE, _pointwise),
     **{f"aten.{name}.default": _none for name in _SHAPES.split()},
     **dict.fromkeys(
         (
-            "aten.transpose.int", "aten.transpose_copy.int", "aten.squeeze.dims", "aten.squeeze_copy.dim",
-            "aten.squeeze_copy.dims", "aten.select.int", "aten.select_copy.int", "aten.slice.Tensor", "aten.slice_copy.Tensor",
-            "aten.split.Tensor", "aten.split_copy.Tensor", "aten.unbind.int", "aten.unbind_copy.int", "aten.arange.start_step",
+            *MOVES, *CHANGES, "aten.copy.default", "aten.arange.start_step", "aten.gather.default",
             "aten.sum.dim_IntList", "aten.sum.default", "aten.mean.dim", "aten.mean.default", "aten.amax.default",
             "aten.amin.default", "aten.max.default", "aten.min.default", "aten.max.dim", "aten.min.dim", "aten.prod.default",
             "aten.prod.dim_int", "aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim",
             "aten.argmax.default", "aten.argmin.default", "aten.cumsum.default", "aten.embedding.default",
-            "aten.index_select.default", "dim_order_ops._clone_dim_order.default",
+            "aten.index_select.default",
         ),
         _none,
     ),
@@ -203,7 +204,7 @@ OPERATORS: dict[str, Check] = {
     "aten.rms_norm.default": _rms,
     "aten._native_batch_norm_legit.no_stats": _instance,
     "aten.index.Tensor": _index,
-    "aten.gather.default": _gather,
+    "aten.index_put.default": _index,
     "aten._to_copy.default": _copy,
     "dim_order_ops._to_dim_order_copy.default": _copy,
 }  # fmt: skip

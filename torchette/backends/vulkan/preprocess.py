@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
-from torchette.backends.vulkan.operators import name_of, why_not
+from torchette.backends.vulkan.operators import CHANGES, MOVES, name_of, why_not
 from torchette.backends.vulkan.payload import Payload, VkMemoryLayout, VkStorageType
 from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
-from torchette.exir.graph import calls, constants, outputs, placeholders, written
+from torchette.exir.graph import calls, constants, outputs, placeholders, tensor_of, written
 from torchette.exir.tensor import upper_bound
 
 _OVERRIDES = {"storage_type_override": VkStorageType, "memory_layout_override": VkMemoryLayout}
@@ -28,11 +29,13 @@ class VulkanBackend(BackendDetails):
         """The payload of a program; its weights are named data.
 
         Raises:
-            ValueError: a node that the runtime has no shader for, or a buffer that changes.
+            ValueError: a node that the runtime has no shader for, or an input that changes.
         """
         options = {spec.key: int.from_bytes(spec.value, "little") for spec in compile_specs}
-        if changes := written(edge_program):
-            raise ValueError(f"it changes {', '.join(changes)}: the Vulkan backend keeps no state")
+        if edge_program.graph_signature.user_inputs_to_mutate:
+            raise ValueError(
+                f"it changes {', '.join(written(edge_program))}: the Vulkan backend keeps state of its own only"
+            )
         overrides = {key: kind(options[key]) for key, kind in _OVERRIDES.items() if key in options}
         builder = _Builder(edge_program, Payload(bool(options.get("force_fp16")), **overrides))
         for node in calls(edge_program):
@@ -45,12 +48,43 @@ class VulkanBackend(BackendDetails):
         return PreprocessResult(processed, debug_handle_map=builder.handles, data_store_output=named_data)
 
 
+def _states(program: ExportedProgram) -> tuple[dict[Node, torch.Tensor], list[tuple[Node, Node]]]:
+    """The buffers that change, with their first values; and (its new value, buffer) in the order of the outputs."""
+    signature = program.graph_signature
+    nodes = dict(zip((spec.target for spec in signature.input_specs), placeholders(program), strict=True))
+    tensors = {spec.target: tensor_of(program, spec) for spec in signature.input_specs}
+    targets = [spec.target for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION]
+    updates = [(new, nodes[target]) for new, target in zip(outputs(program), targets, strict=False)]
+    return {nodes[target]: tensors[target] for target in targets}, updates  # type: ignore[misc]
+
+
+def _in_place(program: ExportedProgram, updates: list[tuple[Node, Node]]) -> dict[Node, Node]:
+    """New values that can stand where the old ones do: these with a part changed, and not read any more."""
+    order = {node: place for place, node in enumerate(program.graph.nodes)}
+    found: dict[Node, Node] = {}
+    for new, state in updates:
+        if name_of(new.target) in CHANGES and new.args[0] is state and new not in found:
+            seen, todo = {new}, [state]
+            while todo:  # the buffer, and what may be the same memory
+                for user in todo.pop().users:
+                    if user not in seen:
+                        seen.add(user)
+                        if name_of(user.target) in MOVES or user.target is operator.getitem:
+                            todo.append(user)
+            if all(order[reader] <= order[new] for reader in seen if reader.op != "output"):
+                found[new] = state
+    return found
+
+
 class _Builder:
     """Values of a payload by the nodes that they come from."""
 
     def __init__(self, program: ExportedProgram, payload: Payload) -> None:
         self._program, self._payload = program, payload
         self._stored = constants(program)
+        self._states, self._updates = _states(program)
+        self._stored |= self._states
+        self._in_place = _in_place(program, self._updates)
         self._values: dict[Node, int] = {}
         self.handles: dict[int, tuple[int, ...]] = {}
         self._inputs = [self._value(node) for node in placeholders(program) if node not in self._stored]
@@ -69,14 +103,21 @@ class _Builder:
             for user in node.users:
                 self._values[user] = parts[user.args[1]]  # type: ignore[index]
         else:
-            result = self._values[node] = self._new(val)
+            state = self._in_place.get(node)
+            result = self._values[node] = self._new(val) if state is None else self._values[state]
         handle = node.meta.get("debug_handle", 0)
         self._payload.call(name_of(node.target), [*arguments, result], handle)
         self.handles[handle] = (handle,)
 
     def finish(self) -> tuple[bytes, Any]:
         """The payload and its named data."""
-        return self._payload.finish(self._inputs, [self._value(node) for node in outputs(self._program)])
+        for new, state in self._updates:
+            if self._in_place.get(new) is not state:
+                kept = self._value(state)
+                none = self._payload.scalar(False)
+                self._payload.call("aten.copy.default", [kept, self._value(new), none, kept], 0)
+        returned = outputs(self._program)[len(self._updates) :]
+        return self._payload.finish(self._inputs, [self._value(node) for node in returned])
 
     def _argument(self, value: Any) -> int:
         if isinstance(value, Node):

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The Vulkan backend: payloads as ExecuTorch has them, on the device of the process.
+#include <algorithm>
+#include <cstring>
 #include <new>
 
+#include "torchette/backends/vulkan/cache.h"
 #include "torchette/backends/vulkan/graph.h"
+#include "torchette/runtime/backend_options.h"
 
 namespace torchette {
 namespace {
@@ -16,11 +20,11 @@ class VulkanBackend final : public BackendInterface {
 
   Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
                                Span<const CompileSpec>) const override {
-    Device* const device = Device::get();
+    const std::shared_ptr<Device> device = Device::get();
     TORCHETTE_CHECK(device != nullptr, NotSupported, "there is no device for Vulkan");
     void* const memory = context.get_runtime_allocator()->allocate(sizeof(Graph), alignof(Graph));
     if (memory == nullptr) return Error::MemoryAllocationFailed;
-    auto* const graph = new (memory) Graph(*device);
+    auto* const graph = new (memory) Graph(device);
     const Error error = graph->open(processed->data(), processed->size(), context.get_named_data_map());
     if (error != Error::Ok) {
       graph->~Graph();
@@ -34,6 +38,37 @@ class VulkanBackend final : public BackendInterface {
   Error execute(BackendExecutionContext& context, DelegateHandle* handle,
                 Span<Value*> arguments) const override {
     return static_cast<Graph*>(handle)->execute(arguments, context.event_tracer());
+  }
+
+  /// "cache_folder": where verdicts on drivers and compiled shaders are kept, "" for nowhere.
+  Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
+    for (const BackendOption& option : options) {
+      const auto* text = std::get_if<std::array<char, kMaxOptionValueLength>>(&option.value);
+      if (strcmp(option.key, "cache_folder") != 0) return Error::NotSupported;
+      if (text == nullptr) return Error::InvalidArgument;
+      vulkan::set_cache_folder(text->data());
+    }
+    return Error::Ok;
+  }
+
+  /// Besides: "device", its name; "quarantined", the shaders that its driver gets wrong, by commas.
+  Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
+    for (BackendOption& option : options) {
+      std::string found;
+      const std::shared_ptr<Device> device = Device::get();
+      if (strcmp(option.key, "cache_folder") == 0)
+        found = vulkan::cache_folder();
+      else if (strcmp(option.key, "device") == 0)
+        found = device == nullptr ? "" : device->name();
+      else if (strcmp(option.key, "quarantined") == 0)
+        found = device == nullptr ? "" : device->quarantined();
+      else
+        return Error::NotSupported;
+      std::array<char, kMaxOptionValueLength> text{};
+      memcpy(text.data(), found.data(), std::min(found.size(), text.size() - 1));
+      option.value = text;
+    }
+    return Error::Ok;
   }
 
   void destroy(DelegateHandle* handle) const override { static_cast<Graph*>(handle)->~Graph(); }

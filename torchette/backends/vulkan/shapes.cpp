@@ -139,6 +139,45 @@ void slice(Call& call) {
   call.alias(0, sliced(in, dim, call.integer(2, 0), call.integer(3, INT32_MAX), step));
 }
 
+/// Into the copy of the first operand, or the state that it is.
+void put_into(Call& call, const View& part, const View& source) {
+  if (call.ok()) copy(call.graph, broadcast(call.graph, source, part), part);
+}
+
+// (self, src, dim, start, end, step)
+void slice_scatter(Call& call) {
+  const View given = call.tensor(0), source = call.tensor(1);
+  if (given.rank == 0) return call.refuse("it has no dimensions");
+  const int dim = dim_of(call, call.integer(2, 0), given.rank);
+  const int64_t step = call.integer(5, 1);
+  if (step < 1 || step > INT32_MAX) return call.refuse("the step is out of range");
+  if (!call.ok()) return;
+  put_into(call, sliced(call.changed(given), dim, call.integer(3, 0), call.integer(4, INT32_MAX), step),
+           source);
+}
+
+// (self, src, dim, index)
+void select_scatter(Call& call) {
+  const View given = call.tensor(0), source = call.tensor(1);
+  if (given.rank == 0) return call.refuse("it has no dimensions");
+  const int dim = dim_of(call, call.integer(2), given.rank);
+  int64_t index = call.integer(3);
+  if (index < 0 && index >= -INT32_MAX) index += given.sizes[dim];
+  if (index < 0 || index >= given.sizes[dim]) return call.refuse("the index is not there");
+  if (!call.ok()) return;
+  View part = sliced(call.changed(given), dim, index, index + 1, 1);
+  --part.rank;
+  for (int d = dim; d < part.rank; ++d)
+    part.sizes[d] = part.sizes[d + 1], part.strides[d] = part.strides[d + 1];
+  put_into(call, part, source);
+}
+
+// (self, src): numbers of the second in the place of the first
+void copy_over(Call& call) {
+  const View given = call.tensor(0), source = call.tensor(1);
+  if (call.ok()) call.alias(0, broadcast(call.graph, source, given));
+}
+
 void split_sizes(Call& call) {
   const View in = call.tensor(0);
   const int dim = dim_of(call, call.integer(2, 0), in.rank);
@@ -389,6 +428,9 @@ constexpr NamedOperator kTable[] = {
     {"aten.unbind.int", unbind},
     {"aten.unbind_copy.int", unbind},
     {"aten.flip.default", flip},
+    {"aten.slice_scatter.default", slice_scatter},
+    {"aten.select_scatter.default", select_scatter},
+    {"aten.copy.default", copy_over},
     {"aten.cat.default", cat},
     {"aten.stack.default", stack},
     {"aten.repeat.default", repeat},

@@ -22,6 +22,7 @@ from torchette.exir.delegation.delegate import (
     PartitionResult,
     reject,
     tag_constant_data,
+    tag_mutated_buffer,
     why_not_taken,
 )
 from torchette.exir.delegation.partition import TAG
@@ -94,7 +95,7 @@ class VulkanPartitioner(Partitioner):
         ], None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag it, and the weights that only it reads."""
+        """Tag it, and the weights and the state that only it uses."""
         for node in calls(exported_program):
             if node.target is operator.getitem:
                 continue
@@ -104,6 +105,7 @@ class VulkanPartitioner(Partitioner):
             else:
                 reject(node, reason)
         tag_constant_data(exported_program)
+        tag_mutated_buffer(exported_program)
         return PartitionResult(exported_program, {"vulkan": self._delegation})
 
     def _why_not(self, node: Node) -> str | None:

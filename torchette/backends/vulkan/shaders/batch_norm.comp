@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // (x - mean) / sqrt(variance + epsilon) * weight + bias of each channel of (images, channels, pixels), without gaps.
 // variants: words half
+// probe: 1 1 | 60 3 5 2 0.001 | f:62 f:3 f:3 f:3 p:3 f:60
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;

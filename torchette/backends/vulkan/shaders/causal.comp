@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What is added to scores so that a row sees the columns up to its own number.
 // variants: words half
+// probe: 1 1 | 63 9 | f:63
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;

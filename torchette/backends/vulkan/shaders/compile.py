@@ -4,11 +4,17 @@
 Run by CMake: `compile.py GLSLC OUTPUT`. Each `*.comp` is compiled for every variant that its comment `variants:` names:
 `words`, or `half`, whose buffers may hold 16-bit floats. `OUTPUT/shaders.h` names them, `OUTPUT/shaders.cpp` has their
 SPIR-V, `OUTPUT/pointwise.inc` the switch of the pointwise shader, `OUTPUT/pointwise_table.inc` its operators.
+
+What a driver is tried with stands in comments, `probe[N=A,B]: groups layers | push constants | buffers`: where constant N is A
+or B, or always without the brackets. A line that is indented goes on with the one
+before. A push constant with a point is a float. A buffer is a kind and its number of elements:
+`f:` floats, `p:` positive ones, `iM:` whole numbers from -M to below M, `kN:` of the kind that constant N says.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +55,24 @@ def table(rows: list[list[str]]) -> str:
     )
 
 
+def probes(text: str) -> str:
+    """Initializers of a shader's probes."""
+    found = ""
+    for when, body in re.findall(r"// probe(?:\[(.*)\])?: (.*(?:\n//   .*)*)", text):
+        groups, push, buffers = (part.split() for part in body.replace("\n//", "").split("|"))
+        constant, _, wanted = when.partition("=")
+        mask = sum(1 << int(value) for value in wanted.split(",")) if when else 0
+        words = [
+            struct.unpack("<I", struct.pack("<f", float(one)))[0] if "." in one else int(one) for one in push
+        ]
+        kinds = ",".join(
+            f"{{'{kind[0]}',{kind[1:] or 0},{count}}}"
+            for kind, _, count in (one.partition(":") for one in buffers)
+        )
+        found += f"{{{constant or 0},{mask}u,{groups[0]},{groups[1]},{len(words)},{{{','.join(f'{word}u' for word in words)}}},{{{kinds}}}}},"
+    return found
+
+
 def compile_all(glslc: str, output: Path) -> None:
     """Writes everything into the folder `output`; exits where a shader does not compile."""
     output.mkdir(parents=True, exist_ok=True)
@@ -59,6 +83,8 @@ def compile_all(glslc: str, output: Path) -> None:
     for source in sorted(HERE.glob("*.comp")):
         text = source.read_text()
         bindings = 1 + max(map(int, re.findall(r"(?:\bIN|\bOUT|binding =)\W*(\d+)", text)))
+        tries = probes(text)
+        code += f"static const Probe {source.stem}_probes[] = {{{tries}}};\n"
         variants = re.search(r"// variants: (.*)", text)
         for variant in variants.group(1).split() if variants else ["words"]:
             name = source.stem + ("_half" if variant == "half" else "")
@@ -83,7 +109,7 @@ def compile_all(glslc: str, output: Path) -> None:
             data = target.read_bytes()
             words = ",".join(str(int.from_bytes(data[i : i + 4], "little")) for i in range(0, len(data), 4))
             code += f"static const uint32_t {name}_words[] = {{{words}}};\n"
-            code += f'const Shader {name}_shader{{"{name}", {name}_words, {len(data)}, {bindings}}};\n'
+            code += f'const Shader {name}_shader{{"{name}", {name}_words, {len(data)}, {bindings}, {int(variant == "half")}, {source.stem}_probes, {tries.count("}},")}}};\n'
             names.append(name)
     declared = "".join(f"extern const Shader {name}_shader;\n" for name in names)
     opening, closing = (

@@ -3,6 +3,7 @@
 // results are (images, channels, height, width), weights (channels out, channels in of a group, height, width), or
 // transposed (channels in, channels out of a group, height, width); none has gaps.
 // variants: words half
+// probe: 1 1 | 40 8 5 6 8 4 5 3 2 2 1 1 1 1 1 2 1 0 0 -5.0 5.0 0 0.7 1.3 | f:241 f:192 f:8 f:160 f:160
 #version 450
 #include "elements.glsl"
 #include "pointwise.glsl"

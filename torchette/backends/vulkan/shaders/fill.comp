@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // p + q * i for each element i.
 // variants: words half
+// probe[0=0,3]: 1 1 | 60 0.7 1.3 | k0:60
+// probe[0=1,2]: 1 1 | 60 3 2 | k0:60
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;

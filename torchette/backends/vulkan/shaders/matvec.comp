@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What matmul.comp computes where there are few rows: a group makes one number, its invocations share the sum.
 // variants: words half
+// probe: 18 2 | 2 9 70 2 1 0 140 70 1 0 0 630 9 1 0 0 0 0 1 0.7 1.3 -9.0 9.0 0 0.7 1.3 | f:281 f:1260 f:9 f:36 f:36
 #version 450
 #include "elements.glsl"
 #include "pointwise.glsl"

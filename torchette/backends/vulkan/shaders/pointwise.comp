@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators of pointwise.def: an element of the result from one of each operand, which may be broadcast.
 // variants: words half
+// probe[1=0]: 2 1 | 120 2 2 2 2 2 2 1 2 1 3 1 1 2 1 0 1 2 1 1 0 2 1 0 3 1 2 3 0.7 1.3 0.6 0.9 | k2:260
+//   k3:260 k4:260 k5:120
+// probe[1=1]: 2 1 | 120 2 2 2 2 2 2 1 2 1 3 1 1 2 1 0 1 2 1 1 0 2 1 0 3 1 2 3 3 5 0 0 | k2:260 k3:260 k4:260 k5:120
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;

@@ -2,6 +2,7 @@
 // Windows of images (images * channels, height, width), without gaps: their largest numbers, with places if asked for, or
 // their means.
 // variants: words half
+// probe: 1 1 | 36 6 7 3 4 3 2 2 2 1 1 1 1 1 0 1 | f:127 f:36 i4:36
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;

@@ -2,6 +2,7 @@
 // One number from many: a group makes it, its invocations share the elements. The dimensions that stay and those that go
 // have strides of their own.
 // variants: words half
+// probe: 6 1 | 6 70 1 1 2 3 0 0 210 70 1 1 7 10 0 0 10 1 1 1.0 | k1:421 k2:6
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;

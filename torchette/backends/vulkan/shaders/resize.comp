@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Images (images * channels, height, width), without gaps, in another size: the nearest pixel, or the mean of four.
 // variants: words half
+// probe: 2 1 | 84 4 5 6 7 1 0.64 0.7 | f:41 f:84
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;

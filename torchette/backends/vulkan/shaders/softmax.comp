@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // exp(x) over its sum along one dimension, or the logarithm of that; a group makes a row. Neither side has gaps.
 // variants: words half
+// probe: 4 1 | 4 70 2 1 | f:281 f:280
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A driver that computes wrongly, loses the device or has no memory: never a wrong result, and the process goes on. The driver
+# is lavapipe behind faults.cpp, a layer.
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.backends.vulkan.cases import CASES
+from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.networks import networks
+from tests.backends.vulkan.test_operators import Calls, inputs_of
+from tests.building import BUILD, ROOT, program
+from torchette.backends.vulkan import VulkanPartitioner
+from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+
+pytestmark = needs_device
+SPIRV = BUILD / "generated/torchette/backends/vulkan"
+
+# In: the folder of a network. Out: what was said, whether it ran on the portable kernels, how far it is from eager.
+_RUN = """
+import json, sys, warnings
+import numpy as np
+from torchette.runtime import Runtime
+folder, said = sys.argv[1], []
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    method = Runtime.get().load_program(folder + "/net.pte").load_method("forward")
+values = np.load(folder + "/values.npz")
+got = np.asarray(method.execute([values["given"]])[0])
+print(json.dumps({"said": [str(one.message) for one in told], "off": float(abs(got - values["want"]).max()),
+    "quarantined": Runtime.get().backend_registry.get_option("VulkanBackend", "quarantined")}))
+"""
+
+
+@pytest.fixture(scope="session")
+def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the layer's library and manifest."""
+    folder = tmp_path_factory.mktemp("layer")
+    program(
+        folder / "libfaults.so",
+        [Path(__file__).with_name("faults.cpp")],
+        "-fPIC",
+        "-std=c++17",
+        "-O1",
+        link=["-shared"],
+    )
+    manifest = {"name": "VK_LAYER_TORCHETTE_faults", "type": "GLOBAL", "library_path": "./libfaults.so", "api_version": "1.3.0",
+                "implementation_version": "1", "description": "faults"}  # fmt: skip
+    (folder / "faults.json").write_text(json.dumps({"file_format_version": "1.1.2", "layer": manifest}))
+    return folder
+
+
+def run(code: str, layer: Path, cache: Path, *arguments: Path, **variables: str) -> dict:
+    env = {**os.environ, "VK_LAYER_PATH": str(layer), "VK_INSTANCE_LAYERS": "VK_LAYER_TORCHETTE_faults",
+           "TORCHETTE_CACHE": str(cache), "PYTHONPATH": str(ROOT), **variables}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, env=env
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def lower(module: torch.nn.Module, inputs: tuple, folder: Path, fallback: bool = True, **options) -> None:
+    edge = to_edge_transform_and_lower(
+        torch.export.export(module, inputs), partitioner=VulkanPartitioner(options)
+    )
+    (folder / "net.pte").write_bytes(
+        edge.to_executorch(ExecutorchBackendConfig(portable_fallback=fallback)).buffer
+    )
+    np.savez(folder / "values.npz", given=inputs[0].numpy(), want=module(*inputs).detach().numpy())
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_wrong_shader_is_not_used(layer, tmp_path, half):
+    module, inputs = networks()["vision"]
+    lower(module, inputs, tmp_path, force_fp16=half)
+    shader = "softmax_half" if half else "softmax"
+    spoiled = {"TORCHETTE_FAULT_SHADERS": str(SPIRV / f"{shader}.spv")}
+    cache = tmp_path / "cache"
+    for variables in (spoiled, {}):  # the second process takes the first one's word
+        found = run(_RUN, layer, cache, tmp_path, **variables)
+        (said,) = found["said"]
+        assert f"Vulkan's shader {shader} gives wrong results with the driver of llvmpipe" in said
+        assert "portable kernels" in said and found["off"] < 1e-5
+    damaged = next(cache.glob("*.verdicts"))
+    content = bytearray(damaged.read_bytes())
+    content[-40] ^= 1
+    damaged.write_bytes(content)
+    found = run(_RUN, layer, cache, tmp_path)  # what is damaged is not believed
+    assert found["said"] == [] and found["off"] < (2e-2 if half else 1e-4)
+    assert found["quarantined"] == ""
+
+
+def test_without_a_fallback_it_is_an_error(layer, tmp_path):
+    module, inputs = networks()["perceptron"]
+    lower(module, inputs, tmp_path, fallback=False)
+    code = """
+import json, sys
+from torchette.errors import TorchetteError
+from torchette.runtime import Runtime
+try:
+    Runtime.get().load_program(sys.argv[1] + "/net.pte").load_method("forward")
+except TorchetteError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+    found = run(code, layer, tmp_path / "cache", tmp_path, TORCHETTE_FAULT_SHADERS="all")
+    assert "gives wrong results with the driver" in found["error"] and "portable_fallback" in found["error"]
+
+
+# What meets each shader first.
+_SHADERS = {
+    "batch_norm": "batch_norm", "causal": "attention causal", "convolution": "conv2d", "copy": "cat", "cumsum": "cumsum",
+    "fill": "full_like", "gather": "index_select", "matmul": "mm", "matvec": "linear one row", "normalize": "layer_norm",
+    "pointwise": "sigmoid", "pool": "avg_pool2d", "reduce": "mean", "resize": "bilinear", "softmax": "softmax",
+}  # fmt: skip
+
+
+@pytest.mark.gate
+def test_every_shader_s_probe_sees_a_fault(layer, tmp_path):
+    """Each alone is spoiled for a program that uses it, in both variants."""
+    names = {path.stem.removesuffix("_half") for path in SPIRV.glob("*.spv")}
+    assert names - set(_SHADERS) == {"linear_whole"}  # which only its own test reaches
+    for name, case in _SHADERS.items():
+        function, given = CASES[case]
+        inputs = inputs_of(given)
+        for half in (False, True):
+            folder = tmp_path / (name + "_half" * half)
+            folder.mkdir()
+            lower(Calls(function).eval(), inputs, folder, fallback=False, force_fp16=half)
+    code = """
+import json, os, sys
+from pathlib import Path
+from torchette.errors import TorchetteError
+from torchette.runtime import Runtime
+seen = {}
+# attention, which the causal one is for, uses others, too: they would be known already
+for folder in sorted(Path(sys.argv[1]).iterdir(), key=lambda folder: folder.name.startswith("causal")):
+    os.environ["TORCHETTE_FAULT_SHADERS"] = f"{sys.argv[2]}/{folder.name}.spv"
+    Runtime.get().backend_registry.set_option("VulkanBackend", cache_folder="")
+    try:
+        Runtime.get().load_program(str(folder / "net.pte")).load_method("forward")
+        seen[folder.name] = ""
+    except TorchetteError as error:
+        seen[folder.name] = str(error)
+print(json.dumps(seen))
+"""
+    found = run(code, layer, tmp_path / "cache", tmp_path, SPIRV)
+    for name, error in found.items():
+        assert f"shader {name} gives wrong results" in error, (name, error)
+
+
+_LOSES = """
+import json, os, sys
+import numpy as np
+from torchette.errors import TorchetteError
+from torchette.runtime import Runtime
+program = Runtime.get().load_program(sys.argv[1] + "/net.pte")
+registry = Runtime.get().backend_registry
+values = np.load(sys.argv[1] + "/values.npz")
+def off(method):
+    return float(abs(np.asarray(method.execute([values["given"]])[0]) - values["want"]).max())
+def error(work):
+    try:
+        work()
+    except TorchetteError as error:
+        return str(error)
+first = program.load_method("forward")
+found = {"before": off(first)}
+os.environ["TORCHETTE_FAULT"] = sys.argv[2]
+found["during"] = error(lambda: off(first) if sys.argv[2] == "lost" else program.load_method("forward"))
+del os.environ["TORCHETTE_FAULT"]
+found["available"] = registry.is_available("VulkanBackend")
+found["old"] = error(lambda: off(first)) or ""
+found["after"] = off(program.load_method("forward"))
+print(json.dumps(found))
+"""
+
+
+def test_a_lost_device_is_an_error_and_loading_finds_a_new_one(layer, tmp_path):
+    module, inputs = networks()["vision"]
+    lower(module, inputs, tmp_path, fallback=False)
+    found = run(_LOSES, layer, tmp_path / "cache", tmp_path, "lost")
+    assert "was lost" in found["during"] and "loaded again" in found["old"]
+    assert found["available"] and max(found["before"], found["after"]) < 1e-4
+
+
+def test_memory_that_is_not_there_is_an_error(layer, tmp_path):
+    module, inputs = networks()["vision"]
+    lower(module, inputs, tmp_path, fallback=False)
+    found = run(_LOSES, layer, tmp_path / "cache", tmp_path, "full")
+    assert "VkResult -2" in found["during"] and found["old"] == ""
+    assert found["available"] and max(found["before"], found["after"]) < 1e-4
