@@ -179,6 +179,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.quantization.one_call": (
         "torchette.capture",
         "torchette._compile",
+        "torchette.build",
         "torchette.devtools.inspector",
         "torchette.errors",
         "torchette.progress",
@@ -204,6 +205,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette",
         "torchette.backends",
         "torchette.build",
+        "torchette.capture",
         "torchette.codegen",
         "torchette._compile",
         "torchette.devtools",
@@ -218,6 +220,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.pytree",
         "torchette.quantization",
         "torchette.quantization.recipes",
+        "torchette.quantization.table",
         "torchette.runtime",
         "torchette.schema",
         "torchette.targets",
