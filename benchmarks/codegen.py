@@ -19,6 +19,7 @@ from typing import NamedTuple
 from benchmarks.core_size import CORTEX_M4, HOST, Size, Target
 from torchette import targets as machines
 from torchette.build import library, selection, toolchain
+from torchette.build.bare.counter import count_plugin
 from torchette.codegen import codegen
 from torchette.devtools.embed import embed
 from torchette.devtools.inspect import describe
@@ -210,9 +211,7 @@ def compare(name: str, sides: list[Side], rounds: int) -> None:
 
 def emulated(program: Path, machine: machines.Target) -> float:
     """Instructions of one inference under qemu-user: the difference that ten more make."""
-    plugin = program.with_name("count.so")
-    source = Path(__file__).with_name("count_instructions.c")
-    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", plugin], check=True)
+    plugin = count_plugin(program.parent)
     counts = []
     for count in ("2", "12"):
         command = [*machine.emulator, "-plugin", plugin, program, count]

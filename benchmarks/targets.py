@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchette.build.bare.counter import count_plugin
+
 if TYPE_CHECKING:
     from torchette.targets import Target
 
@@ -244,11 +246,3 @@ def of_board(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list[
             )
         )
     return costs
-
-
-def count_plugin(folder: Path) -> Path:
-    """The plugin of qemu that counts."""
-    plugin = folder / "count.so"
-    if not plugin.exists():
-        subprocess.run(["cc", "-shared", "-fPIC", HERE / "count_instructions.c", "-o", plugin], check=True)
-    return plugin

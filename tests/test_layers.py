@@ -180,6 +180,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.quantization.one_call": (
         "torchette.capture",
         "torchette._compile",
+        "torchette.build",
         "torchette.devtools.inspector",
         "torchette.errors",
         "torchette.progress",
@@ -205,6 +206,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette",
         "torchette.backends",
         "torchette.build",
+        "torchette.capture",
         "torchette.codegen",
         "torchette._compile",
         "torchette.devtools",
@@ -219,6 +221,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.pytree",
         "torchette.quantization",
         "torchette.quantization.recipes",
+        "torchette.quantization.table",
         "torchette.runtime",
         "torchette.schema",
         "torchette.targets",

@@ -112,6 +112,25 @@ def test_a_quantized_model_observes_the_files(folder: Path, capsys: Capture) -> 
     assert "round" in capsys.readouterr().out  # integers are computed in floats here
 
 
+def test_results_with_few_huge_numbers_stay_in_floats(folder: Path, capsys: Capture) -> None:
+    pytest.importorskip("torchao")
+    (folder / "huge.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.first, self.last = torch.nn.Linear(4, 200), torch.nn.Linear(200, 2)\n"
+        "        with torch.no_grad():\n"
+        "            self.first.weight[5] *= 1e4\n"
+        "    def forward(self, x):\n"
+        "        return self.last(torch.nn.functional.layer_norm(self.first(x), (200,)))\n"
+    )
+    assert main(["compile", "huge.py:Net", "--inputs", "3x4", "--quantize", "int8"]) == 0
+    assert "stay in floats" in capsys.readouterr().err
+    assert main(["compile", "huge.py:Net", "--inputs", "3x4", "--quantize", "int8-dynamic"]) == 0
+    assert "stay in floats" not in capsys.readouterr().err
+
+
 def test_layers_stay_in_float32_where_integers_lose_more(folder: Path, capsys: Capture) -> None:
     pytest.importorskip("torchao")
     np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))

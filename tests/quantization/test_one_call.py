@@ -191,7 +191,7 @@ def test_layers_that_lose_too_much_stay_in_float32() -> None:
     model = _Uneven().eval()
     quantized, table = torchette.quantize(model, _rows(), "int8", _close(model), max_drop=0.1)
     bits = {layer.name: layer.bits for layer in table.layers}
-    assert bits["first"] == bits["last"] == 32 and bits["even"] == 8
+    assert (bits["first"], bits["last"], bits["even"]) == (16, 32, 8), "the small one would save nothing"
     compiled = torchette.compile(quantized, (_rows()[0],))
     chosen = table.chosen
     assert chosen.score == pytest.approx(sum(_close(model)(compiled)) / 16, rel=1e-3)
@@ -358,7 +358,7 @@ def test_layers_have_the_bits_that_save_most_for_their_noise() -> None:
             None,
             900,
             200,
-            Layer(name, "Linear", 8, loss + 20, None, None, 900, 300),
+            (Layer(name, "Linear", 8, loss + 20, None, None, 900, 300),),
         )
         for name, loss in (("deaf", 60.0), ("keen", 10.0))
     ]
@@ -418,7 +418,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         torchette.quantize(model, _rows(), "int8", **given)
     before = _measured_lines(path)
     assert (
-        sum(name.startswith("layer") for name in before) == 4
+        sum(name.startswith("layer") for name in before) == 7  # four, three of them in bfloat16, too
         and sum(name.startswith("point") for name in before) == 2
     )
     with path.open("a") as file:  # a line that was cut off
@@ -471,6 +471,40 @@ def test_four_bits_and_eight() -> None:
     assert table.chosen.megabytes <= 0.3 * plain
     assert {8} < {layer.bits for layer in table.layers} | {4} and "in 8 bits" in str(table)
     assert torchette.compile(quantized, (rows[0],)).nbytes / 1e6 == table.chosen.megabytes
+
+
+def test_bfloat16_where_integers_lose_too_much() -> None:
+    model = _Uneven().eval()
+    plain = torchette.compile(model, (_rows()[0],)).nbytes / 1e6
+    given: dict[str, Any] = {"metric": _close(model), "max_mb": 0.7 * plain}
+    for recipe, drop in (("int8", 0.1), ("int8-weight-only", 1e-3)):
+        quantized, table = torchette.quantize(model, _rows(), recipe, max_drop=drop, **given)
+        assert 16 in {layer.bits for layer in table.layers} and "bfloat16 of " in str(table), recipe
+        compiled = torchette.compile(quantized, (_rows()[0],))
+        assert compiled.nbytes / 1e6 == table.chosen.megabytes <= 0.7 * plain
+        sixteen = table.layers[0].others[-1]
+        assert sixteen.sqnr > 40 and sixteen.integer_bytes < 0.6 * sixteen.float_bytes
+        assert table.layers[-1].name or len(table.layers[-1].levels) == 1, "a sum has no weights"
+
+
+def test_a_board_counts_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = _Net().eval(), []
+
+    class Counter:
+        def __init__(self, board: str) -> None:
+            assert board == "mps2-an386"
+
+        def instructions(self, program: bytes) -> int:
+            seen.append(program)
+            return 1000 * len(program)
+
+    monkeypatch.setattr(one_call, "Counter", Counter)
+    plain = torchette.compile(model, (_images()[0],)).nbytes / 1e6
+    _, table = torchette.quantize(model, _images(), max_ms=0.6 * plain * 1e3, board="mps2-an386")
+    assert all(point.milliseconds == pytest.approx(1e3 * point.megabytes) for point in table.points)
+    assert 0 < table.chosen.milliseconds <= 600 * plain and "M instructions" in str(table)
+    assert all(it.integer_us == pytest.approx(it.integer_bytes) for it in table.layers if it.name)
+    assert len(seen) > 2 * len(table.layers)
 
 
 def test_the_table_says_what_is_not_better() -> None:

@@ -210,8 +210,13 @@ def _compile(options: argparse.Namespace) -> int:
     if not path.parent.is_dir():
         raise UsageError(f"no such folder: {path.parent}")
     start = time.perf_counter()
-    quantizing, module, table = _quantization(options), found.model, None
-    if options.quantize and not quantizing:
+    module, table = found.model, None
+    quantizing: dict[str, Any] = {}
+    if _is_whole(options):
+        module, quantizing = _observing(options, found.model, example)
+    elif not options.quantize:
+        quantizing = {"calibration": _calibration(options.calibration)}
+    else:
         module, table = _quantized(options, found.model, example)
     with Progress() as progress:
         model = torchette.compile(
@@ -330,15 +335,31 @@ def _device(options: argparse.Namespace) -> Any:
     return torchette.Device(**budget, arenas=arenas, fit=options.fit)
 
 
-def _quantization(options: argparse.Namespace) -> dict[str, Any]:
-    """What `torchette.compile` takes to quantize all of a model; nothing where layers are chosen, or nothing is quantized."""
+def _is_whole(options: argparse.Namespace) -> bool:
+    """Whether all of the model is quantized in its graph, with no look at single layers."""
     if options.max_drop is not None and not options.quantize:
         raise UsageError("--max-drop goes with --quantize")
-    if options.max_drop is not None or options.quantize not in _WHOLE:
-        return {} if options.quantize else {"calibration": _calibration(options.calibration)}
-    from torchette.quantization.recipes import quantizer_of
+    return options.max_drop is None and options.quantize in _WHOLE
 
-    return {"quantizer": quantizer_of(options.quantize), "calibration": _calibration(options.calibration)}
+
+def _observing(options: argparse.Namespace, model: Any, example: tuple) -> tuple[Any, dict[str, Any]]:
+    """The captured model, and what `torchette.compile` takes to quantize all of it."""
+    from torchette.capture import capture
+    from torchette.quantization.recipes import quantizer_for
+    from torchette.quantization.table import wide_remark
+
+    torch = source.require_torch()
+    calibration = _calibration(options.calibration)
+    program = model
+    if isinstance(model, torch.nn.Module):
+        program = capture(model, example, {}, _dynamic_shapes(options.dynamic, model, example), "forward")
+    with torch.no_grad():
+        quantizer, wide = quantizer_for(
+            options.quantize, program, [(given, {}) for given in calibration or [example]]
+        )
+    if wide.layers or wide.sums:
+        note(wide_remark({**wide.layers, **wide.sums}))
+    return program, {"quantizer": quantizer, "calibration": calibration}
 
 
 def _quantized(options: argparse.Namespace, model: Any, example: tuple) -> tuple[Any, Any]:

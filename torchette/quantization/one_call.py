@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torchette._compile import CompiledModel, as_arguments, compile
+from torchette.build.bare.counter import Counter
 from torchette.capture import capture
 from torchette.devtools.inspector.comparison import signal_to_noise
 from torchette.errors import DelegationWarning, InputError, InputTypeError, QuantizationError
@@ -54,6 +55,7 @@ def quantize(
     dynamic_shapes: Any = None,
     backend: Any = "auto",
     resume: str | os.PathLike[str] | None = None,
+    board: str | None = None,
 ) -> tuple[nn.Module, QuantizationTable]:
     """Quantize a model for `torchette.compile`.
 
@@ -61,9 +63,9 @@ def quantize(
 
     1. Each layer is quantized alone. The signal-to-noise ratio of the network's output, the worst one of several, on the
        first 32 inputs, says what it costs. The layer is also compiled alone, in floats and in integers, and both are timed in
-       turns. Where the recipe has 4 bits, 8 bits are measured as well.
+       turns. More bits are measured as well: weights of bfloat16, and 8 bits where the recipe has 4.
     2. A knapsack gives, for up to 64 amounts of bytes, or of microseconds where `max_ms` is given, the bits of each layer (32,
-       8, or 4) with the least sum of noise that save as much.
+       16, 8, or 4) with the least sum of noise that save as much.
     3. Of these choices, some are compiled as a whole and measured, about as many as the logarithm of their number. With
        `max_drop` the one that saves most and keeps all limits is taken, so a drop that is allowed is used; without it the
        one that saves least.
@@ -88,6 +90,8 @@ def quantize(
         dynamic_shapes, backend: as for `torchette.compile`, to which you give the same.
         resume: a file that what is measured is kept in, as it is measured. A run that was interrupted goes on with it, and one
             with other limits measures only what is new. The metric must be the same.
+        board: of `torchette build --board`, such as "mps2-an386", a Cortex-M4F: instructions of its image in qemu, start and
+            one call, stand for time: `max_ms` is millions of them. Needs qemu-system-arm and compilers for both.
 
     Returns:
         The quantized model, and the table with all that was measured. Where float32 keeps `max_ms` and `max_mb`, and there
@@ -96,6 +100,7 @@ def quantize(
     Raises:
         InputError: unknown recipe, no calibration, a metric that gives no number, a limit that is none; a file to resume with
             that is of another model, recipe, backend, machine or other inputs.
+        TargetError, MissingCompilerError, BuildError: no such board, no tool for it, or a model that it has no memory for.
         QuantizationError: code "nothing-to-quantize": the recipe fits no layer. Code "budget-not-met": no choice keeps the
             limits; the text has the nearest one.
         MissingPackageError: torchao is not installed.
@@ -109,6 +114,7 @@ def quantize(
     if not calls:
         raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
     recipes.pt2e.torchao("torchao.quantization")
+    counter = None if board is None else Counter(board)
     with Progress() as progress, torch.no_grad():
         progress("quantize", "capture")
         args, kwargs = calls[0]
@@ -123,8 +129,11 @@ def quantize(
                 code="nothing-to-quantize",
             )
         of = {"recipe": recipe, "backend": _text(backend), **_facts(model, calls)}
+        of |= {"machine": board} if board else {}
         kept = Measurements(resume, of)
-        work = _Work(model, calls, chosen_recipe, program, layers, dynamic_shapes, backend, progress, kept)
+        work = _Work(
+            model, calls, chosen_recipe, program, layers, dynamic_shapes, backend, progress, kept, counter
+        )
         if metric is None and limits.drop is not None:
             metric = work.agreement
         work.metric = metric
@@ -324,6 +333,7 @@ class _Work:
     backend: Any
     progress: Progress
     kept: Measurements
+    counter: Counter | None = None  # of a board's instructions
     metric: Metric | None = None
     choices: list[dict[str, int]] = field(default_factory=list)  # bits by layer
     points: dict[int, Point] = field(default_factory=dict)  # by the number of a choice
@@ -346,10 +356,10 @@ class _Work:
         )
 
     def layer(self, name: str, several: bool) -> Layer:
-        """What integers in this layer alone do; `several`: also with 8 bits, where the recipe has 4."""
-        levels = self.recipe.levels if several else self.recipe.levels[:1]
-        found = [self._layer(name, bits) for bits in levels]
-        return replace(found[0], eight=found[1] if len(found) > 1 else None)
+        """What integers in this layer alone do; `several`: also with more bits."""
+        levels = self.recipe.levels if several and name != BETWEEN else self.recipe.levels[:1]
+        first, *others = (self._layer(name, bits) for bits in levels)
+        return replace(first, others=tuple(others))
 
     def _layer(self, name: str, bits: int) -> Layer:
         kept = self.kept.get(f"layer {name} {bits}")
@@ -404,16 +414,30 @@ class _Work:
         if chosen:
             model = self._compiled(self.quantized(chosen), args, kwargs, self.dynamic_shapes)
             scores = None if self.metric is None else _scores(self.metric, model)
-        seconds = _in_turns({"f": lambda: plain(*args, **kwargs), "i": lambda: model(*args, **kwargs)})
+        seconds = self._times(
+            {"f": plain, "i": model},
+            {"f": lambda: plain(*args, **kwargs), "i": lambda: model(*args, **kwargs)},
+        )
         float_ms = self.points[0].milliseconds if 0 in self.points else 1e3 * seconds["f"]
         ms = float_ms * (seconds["i"] / seconds["f"] if chosen else 1)
         names = tuple(chosen)
-        point = Point(names, self._sqnr(model), ms, model.nbytes / 1e6, bits=tuple(chosen.values()))
+        unit = "ms" if self.counter is None else "M instructions"
+        point = Point(
+            names, self._sqnr(model), ms, model.nbytes / 1e6, bits=tuple(chosen.values()), unit=unit
+        )
         if scores is None or plain_scores is None:
             return point
         score, drop = scores.mean().item(), (plain_scores.mean() - scores.mean()).item()
         interval = _interval(plain_scores - scores) if 1 < len(scores) == len(plain_scores) else None
         return replace(point, score=score, drop=drop, interval=interval)
+
+    def _times(
+        self, models: Mapping[str, CompiledModel], runs: Mapping[str, Callable[[], Any]]
+    ) -> dict[str, float]:
+        """Seconds of each here; of a board, billions of instructions."""
+        if self.counter is None:
+            return _in_turns(runs)
+        return {name: 1e-9 * self.counter.instructions(bytes(model)) for name, model in models.items()}
 
     def _compiled(self, model: nn.Module, *given: Any) -> CompiledModel:
         with warnings.catch_warnings():
@@ -465,7 +489,7 @@ class _Work:
             models = {kind: self._compiled(it, (x,)) for kind, it in (("f", part), ("i", changed))}
             methods = {kind: model.methods["forward"].load() for kind, model in models.items()}
             runs = {kind: (lambda method=method: method.execute([x])) for kind, method in methods.items()}
-            seconds = _in_turns(runs)
+            seconds = self._times(models, runs)
             self._alone[key] = (
                 1e6 * seconds["f"], 1e6 * seconds["i"], models["f"].nbytes, models["i"].nbytes,
             )  # fmt: skip

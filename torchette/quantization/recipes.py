@@ -52,8 +52,8 @@ class Recipe:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The bits that a layer's weights may have, the fewest first."""
-        return (self.bits, 8) if self.eight else (self.bits,)
+        """The bits that a layer's weights may have, the fewest first. 16: bfloat16."""
+        return (self.bits, *((8,) if self.eight else ()), *((16,) if self.bits < 16 else ()))
 
 
 def recipe_named(name: str) -> Recipe:
@@ -277,7 +277,7 @@ def apply(
 ) -> nn.Module:
     """The model with the chosen ones of its layers, which `layers_of` gave, on integers: name -> bits, among `recipe.levels`.
     The given one stays as it is. Of layers with wide results, linear ones give floats and others stay as they are; so do
-    sums."""
+    sums. Weights of 16 bits are bfloat16."""
     if recipe.bits == 16:
         changed = copy.deepcopy(model)
         for name in chosen:
@@ -290,25 +290,59 @@ def apply(
         for bits in recipe.levels:
             make = recipe.make if bits == recipe.bits or recipe.eight is None else recipe.eight
             names = {name for name, wanted in chosen.items() if wanted == bits}
-            quantize_(changed, make(), lambda part, name, names=names: name in names)
+            if bits < 16:
+                quantize_(changed, make(), lambda part, name, names=names: name in names)
+                continue
+            for name in names:
+                parametrize.register_parametrization(_part(changed, name), "weight", _Rounded(torch.bfloat16))
         return changed
     assert program is not None
     quantizer = recipe.make()
     config = quantizer.global_config
     # the innermost module that is named counts
     for name in sorted(filter(None, layers), key=lambda name: -name.count(".")):
-        setting = config if name in chosen else None
-        if setting is not None and name in wide.layers:
-            is_linear = isinstance(_part(model, name), nn.Linear)  # its weights stay integers beside floats
-            setting = replace(config, output_activation=None) if is_linear else None
-        quantizer.set_module_name(name, setting)
-    if wide.sums:
-        quantizer.set_filter_function(lambda node: node.name not in wide.sums)
+        quantizer.set_module_name(name, config if chosen.get(name, 16) < 16 else None)
+    kept = {name: steps for name, steps in wide.layers.items() if chosen.get(name, 16) < 16}
+    _leave_in_floats(quantizer, program, Wide(kept, wide.sums))
+    layer_operators, others = _operators(quantizer)
     if BETWEEN not in chosen:
-        layer_operators, others = _operators(quantizer)
         for operator in layer_operators | others:
             quantizer.set_operator_type(operator, None)
-    return pt2e.quantize(program.module(), [quantizer], calibration)
+    if (
+        min(chosen.values(), default=16) == 16
+    ):  # a model that is a layer has no name that would keep it in floats
+        quantizer.set_global(None)
+    changed = pt2e.quantize(program.module(), [quantizer], calibration)
+    _round_weights(changed, layer_operators, {name for name, bits in chosen.items() if bits == 16})
+    return changed
+
+
+def _leave_in_floats(quantizer: Any, program: ExportedProgram, wide: Wide) -> None:
+    linear = {_module_name(node) for node in calls(program, torch.ops.aten.linear.default)}
+    config = quantizer.global_config
+    for name in wide.layers:  # weights of linear layers stay integers beside floats
+        quantizer.set_module_name(name, replace(config, output_activation=None) if name in linear else None)
+    if wide.sums:
+        quantizer.set_filter_function(lambda node: node.name not in wide.sums)
+
+
+def quantizer_for(name: str, program: ExportedProgram, calibration: Sequence[Call]) -> tuple[Any, Wide]:
+    """`quantizer_of(name)`, which leaves wide results of a program in floats; and those."""
+    quantizer, wide = quantizer_of(name), wide_results(recipe_named(name), program, calibration)
+    _leave_in_floats(quantizer, program, wide)
+    return quantizer, wide
+
+
+def _round_weights(graph: Any, layers: set[Any], names: Collection[str]) -> None:
+    """Weights of these layers as bfloat16 has them."""
+    for node in graph.graph.nodes if names else ():
+        if node.target in layers and _module_name(node) in names:
+            weight = node.args[1]
+            with graph.graph.inserting_before(node):
+                stored = graph.graph.call_function(torch.ops.aten.to.dtype, (weight, torch.bfloat16))
+                read = graph.graph.call_function(torch.ops.aten.to.dtype, (stored, torch.float32))
+            node.replace_input_with(weight, read)
+    graph.recompile()
 
 
 class _Rounded(nn.Module):

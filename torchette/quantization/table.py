@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,16 @@ from torchette import notebook
 from torchette.devtools.inspect import Table
 
 _NAMED = 5  # layers, in a remark
+
+
+def wide_remark(wide: Mapping[str, float]) -> str:
+    """Names results and their steps, and says why they stay in floats."""
+    text = ", ".join(f"{name} ({steps:.1f})" for name, steps in list(wide.items())[:_NAMED])
+    more = f", and {len(wide) - _NAMED} more" if len(wide) > _NAMED else ""
+    return (
+        "results that stay in floats, with convolutions that give them: a few numbers are so much larger than the rest "
+        f"that a typical one would have few steps of 8 bits (less than 2 here, or in what is added): {text}{more}"
+    )
 
 
 @dataclass(frozen=True)
@@ -24,9 +34,10 @@ class Layer:
         kind: its class, or the operators.
         bits: of its weights in the model that was returned; 32 for floats.
         sqnr: decibels of the network's output when only this layer has integers; infinite where nothing differs.
-        float_us, integer_us: microseconds of the layer alone, compiled for this machine; None where that was not measured.
+        float_us, integer_us: microseconds of the layer alone, compiled for this machine; None where that was not measured. Of a
+            board: thousands of instructions.
         float_bytes, integer_bytes: of a file with this layer alone; None as above.
-        eight: the same with 8 bits, where the recipe has 4 and there are limits to keep.
+        others: the same with more bits, where there are limits to keep: 8, where the recipe has 4, and 16, which is bfloat16.
     """
 
     name: str
@@ -37,12 +48,12 @@ class Layer:
     integer_us: float | None = None
     float_bytes: int | None = None
     integer_bytes: int | None = None
-    eight: Layer | None = None
+    others: tuple[Layer, ...] = ()
 
     @property
     def levels(self) -> tuple[Layer, ...]:
         """What was measured of it, the fewest bits first."""
-        return (self,) if self.eight is None else (self, self.eight)
+        return (self, *self.others)
 
     @property
     def title(self) -> str:
@@ -60,16 +71,17 @@ class Point:
     """A model that was compiled and run.
 
     Attributes:
-        layers: the names of those with integers.
+        layers: the names of those with integers or bfloat16.
         sqnr: decibels of its output against the float32 model's.
         milliseconds: of a call: float32's, times the ratio of both when they take turns, so that what else the machine does
-            counts for neither.
+            counts for neither. Of a board: millions of instructions.
         megabytes: of the file, 10^6 bytes.
         score: what the metric gave; None where there is none.
         drop: how much less that is than float32's.
         interval: of the drop, 95 %; None where the metric gives no score for each example.
         chosen: whether this is the model that was returned.
         bits: of the weights of each of `layers`.
+        unit: of `milliseconds`.
     """
 
     layers: tuple[str, ...]
@@ -81,6 +93,13 @@ class Point:
     interval: tuple[float, float] | None = None
     chosen: bool = False
     bits: tuple[int, ...] = ()
+    unit: str = "ms"
+
+    @property
+    def parts(self) -> str:
+        """How many layers have integers, and bfloat16."""
+        narrow = self.bits.count(16)
+        return f"{len(self.layers) - narrow}" + (f" + {narrow} bfloat16" if narrow else "")
 
     @property
     def costs(self) -> tuple[float, float, float]:
@@ -89,7 +108,8 @@ class Point:
 
     def __str__(self) -> str:
         error = f"{self.sqnr:.1f} dB" if self.drop is None else f"a drop of {self.drop:.4g}"
-        return f"{len(self.layers)} layers in integers: {error}, {self.milliseconds:.3g} ms, {self.megabytes:.3g} MB"
+        cost = f"{self.milliseconds:.3g} {self.unit}, {self.megabytes:.3g} MB"
+        return f"{self.parts} layers in integers: {error}, {cost}"
 
 
 @dataclass(frozen=True)
@@ -134,26 +154,32 @@ class QuantizationTable:
         return replace(self, layers=layers, points=points)
 
     @property
+    def _small(self) -> str:
+        """The unit of a layer alone, a thousandth of a model's."""
+        return "µs" if self.points[0].unit == "ms" else "k instructions"
+
+    @property
+    def _where(self) -> str:
+        return "here" if self.points[0].unit == "ms" else "there"
+
+    @property
     def remarks(self) -> list[str]:
         """What stays in floats, and why; where integers are not faster on this machine, and which layers are why."""
         found = []
         if self.wide:
-            text = ", ".join(f"{name} ({steps:.1f})" for name, steps in list(self.wide.items())[:_NAMED])
-            more = f", and {len(self.wide) - _NAMED} more" if len(self.wide) > _NAMED else ""
-            found.append(
-                "results that stay in floats, with convolutions that give them: a few numbers are so much larger than the rest "
-                f"that a typical one would have few steps of 8 bits (less than 2 here, or in what is added): {text}{more}"
-            )
+            found.append(wide_remark(self.wide))
         first, last = self.points[0], self.points[-1]
         slow = [layer for layer in self.layers if layer.is_slower]
         if last.milliseconds >= first.milliseconds and last.layers:
             found.append(
-                f"integers are not faster here: {last.milliseconds:.3g} ms, float32 {first.milliseconds:.3g} ms"
+                f"integers are not faster {self._where}: {last.milliseconds:.3g} {last.unit}, "
+                f"float32 {first.milliseconds:.3g} {last.unit}"
             )
         if slow:
             slow.sort(key=lambda it: it.float_us - it.integer_us)  # type: ignore[operator]
             text = ", ".join(
-                f"{it.title} ({it.integer_us:.0f} µs, float32 {it.float_us:.0f})" for it in slow[:_NAMED]
+                f"{it.title} ({it.integer_us:.0f} {self._small}, float32 {it.float_us:.0f})"
+                for it in slow[:_NAMED]
             )
             more = f", and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
             found.append(
@@ -174,7 +200,7 @@ class QuantizationTable:
         rows: list[tuple] = [
             (
                 it.title,
-                it.kind if it is layer else "in 8 bits",
+                it.kind if it is layer else f"in {it.bits} bits",
                 it.bits if it is layer else "",
                 f"{it.sqnr:.1f}",
                 *("-" if us is None else f"{us:.1f}" for us in (it.float_us, it.integer_us)),
@@ -183,12 +209,13 @@ class QuantizationTable:
             for layer in self.layers
             for it in layer.levels
         ]
-        columns = ("layer", "kind", "bits", "SQNR dB", "µs float32", "µs integers", "bytes", "in integers")
+        units = f"{self._small} float32", f"{self._small} integers"
+        columns = ("layer", "kind", "bits", "SQNR dB", *units, "bytes", "in integers")
         yield Table(f"{self.recipe}: layers", columns, rows)
         best = self.pareto
         rows = [
             (
-                f"{len(it.layers)} of {len(self.layers)}",
+                f"{it.parts} of {len(self.layers)}",
                 f"{it.sqnr:.1f}",
                 "-" if it.score is None else f"{it.score:.5g}",
                 "-" if it.drop is None else f"{it.drop:.4g}",
@@ -199,8 +226,8 @@ class QuantizationTable:
             )
             for it in self.points
         ]
-        columns = ("in integers", "SQNR dB", "score", "drop", "95 % interval", "ms", "MB", "")
-        yield Table("models, compiled and measured here", columns, rows)
+        columns = ("in integers", "SQNR dB", "score", "drop", "95 % interval", self.points[0].unit, "MB", "")
+        yield Table(f"models, compiled and measured {self._where}", columns, rows)
 
     def __str__(self) -> str:
         return "\n\n".join([*map(str, self.tables()), *self.remarks])

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a program's bytes and a board. Out: the instructions that its image executes there, counted by the board's emulator.
+"""Instructions instead of time, where there is no board at hand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from torchette import targets
+from torchette.build import selection, toolchain
+from torchette.build.bare import boards
+from torchette.build.bare.image import build_image
+from torchette.build.bare.project import Application
+from torchette.errors import BuildError, MissingCompilerError
+
+# Prints how many instructions a program has executed, when it ends. What it needs of qemu's interface stands here, since no
+# package has the header.
+PLUGIN = """#include <stdint.h>
+#include <stdio.h>
+typedef uint64_t Id;
+typedef struct Block Block;
+int qemu_plugin_version = 1;
+void qemu_plugin_register_vcpu_tb_trans_cb(Id id, void (*translated)(Id id, Block* block));
+size_t qemu_plugin_tb_n_insns(const Block* block);
+void qemu_plugin_register_vcpu_tb_exec_inline(Block* block, int add, void* to, uint64_t number);
+void qemu_plugin_register_atexit_cb(Id id, void (*ended)(Id id, void* data), void* data);
+static uint64_t count;
+static void translated(Id id, Block* block) {
+  qemu_plugin_register_vcpu_tb_exec_inline(block, 0, &count, qemu_plugin_tb_n_insns(block));
+}
+static void ended(Id id, void* data) { fprintf(stderr, "instructions %llu\\n", (unsigned long long)count); }
+int qemu_plugin_install(Id id, const void* info, int argc, char** argv) {
+  qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+  qemu_plugin_register_atexit_cb(id, ended, 0);
+  return 0;
+}
+"""
+
+
+def count_plugin(folder: Path) -> Path:
+    """The plugin of qemu that counts, in a folder.
+
+    Raises:
+        MissingCompilerError: there is no C compiler for this machine.
+    """
+    plugin = folder / "count.so"
+    if not plugin.exists():
+        if shutil.which("cc") is None:
+            raise MissingCompilerError(
+                "there is no compiler cc, to count instructions", hints=["apt install gcc"]
+            )
+        command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(plugin)]
+        subprocess.run(command, check=True, input=PLUGIN, text=True)
+    return plugin
+
+
+class Counter:
+    """Counts for one board; the same program once.
+
+    Args:
+        board: its name.
+        compiler: as for `torchette build`; by default GNU's where it is installed, else ziglang.
+
+    Raises:
+        TargetError: there is no such board.
+        MissingCompilerError: no emulator, or no compiler.
+    """
+
+    def __init__(self, board: str, compiler: str | None = None) -> None:
+        self._board = boards.find(board)
+        target = targets.find(self._board.target)
+        if shutil.which(self._board.emulator[0]) is None:
+            raise MissingCompilerError(
+                f"there is no {self._board.emulator[0]}, which runs images of {board}",
+                hints=["apt install qemu-system-arm"],
+            )
+        if compiler is None and shutil.which(f"{target.gcc}g++"):
+            compiler = target.gcc
+        self._compiler = toolchain.find_compiler(target, compiler)
+        self._counts: dict[str, int] = {}
+
+    def instructions(self, program: bytes) -> int:
+        """From reset to the end of one call, loading included.
+
+        Raises:
+            BuildError: it does not fit the board, or does not run there.
+        """
+        key = sha256(program).hexdigest()
+        if key not in self._counts:
+            with tempfile.TemporaryDirectory() as name:
+                self._counts[key] = self._counted(program, Path(name))
+        return self._counts[key]
+
+    def _counted(self, program: bytes, folder: Path) -> int:
+        model = folder / "model.pte"
+        model.write_bytes(program)
+        application = Application(model, self._board, "model")
+        image = build_image(application, self._compiler, selection.of_file(model), folder, log_level=0)
+        command = [*self._board.emulator, str(image.path), "-plugin", str(count_plugin(folder))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = re.search(r"instructions (\d+)", done.stderr)
+        if done.returncode or found is None:
+            raise BuildError(
+                f"the image of a model ends with {done.returncode} on {self._board.name}: {done.stderr[-300:]}",
+                hints=["torchette build MODEL.pte --board BOARD --run shows its messages"],
+            )
+        return int(found[1])
