@@ -63,7 +63,9 @@ def _build(torch: Path, library: Path) -> None:
             hints=["apt install g++", "name another one: CXX=clang++"],
         ) from None
     own = (*flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
-    units = [toolchain.Unit(PACKAGE / "extension/aten/kernels.cpp", (*own, *_AS_TORCH, f"-I{torch / 'include'}"))]
+    units = [
+        toolchain.Unit(PACKAGE / "extension/aten/kernels.cpp", (*own, *_AS_TORCH, f"-I{torch / 'include'}"))
+    ]
     units += [toolchain.Unit(source, own) for source in custom.core_sources()]
     with Progress() as progress:
         progress("ATen mode", "compile it against torch; once, half a minute")

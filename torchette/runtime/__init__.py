@@ -28,7 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from torchette import notebook
 from torchette.errors import (
@@ -510,6 +510,9 @@ class Method:
                 "sizes that vary are declared when compiling: dynamic_shapes={'x': {0: torch.export.Dim('n', max=8)}}"
             ]
         exception = InputTypeError if kind == "input-type" else InputError
+        layout = str(getattr(inputs[index], "layout", "")).removeprefix("torch.")
+        if layout.startswith("sparse"):
+            text, hints = f"is a sparse tensor ({layout}), and the runtime's are dense", ["x.to_dense()"]
         return exception(
             f"input {index} ({self._called(index)}) of method {self._meta.name()!r} {text}", hints=hints
         )
@@ -879,10 +882,15 @@ class BackendRegistry:
 class OperatorRegistry:
     """The operators that there are kernels for."""
 
+    def __init__(self, aten: bool = False) -> None:
+        self._aten = aten
+
     @property
     def operator_names(self) -> set[str]:
-        """Full names, such as ``aten::add.out``."""
-        return operator_names()
+        """Full names, such as ``aten::add.out``; in ATen mode torch's, too."""
+        if not self._aten:
+            return operator_names()
+        return operator_names().union(importlib.import_module("torch")._C._dispatch_get_all_op_names())
 
 
 def operator_names() -> set[str]:
@@ -978,7 +986,7 @@ def _aten_switch() -> Callable[[bool], bool]:
 class Runtime:
     """The runtime of this process; `Runtime.get()` has it."""
 
-    _instances: dict[bool, Runtime] = {}
+    _instances: ClassVar[dict[bool, Runtime]] = {}
 
     @staticmethod
     def get(aten: bool = False) -> Runtime:
@@ -1019,7 +1027,7 @@ class Runtime:
     @property
     def operator_registry(self) -> OperatorRegistry:
         """The kernels."""
-        return OperatorRegistry()
+        return OperatorRegistry(self._aten is not None)
 
     def load_program(
         self,
@@ -1114,4 +1122,4 @@ class Runtime:
         return Program(program, name, etdump is not None, self._aten)
 
     def __repr__(self) -> str:
-        return f"<Runtime with {len(operator_names())} operators>"
+        return f"<Runtime with {len(self.operator_registry.operator_names)} operators>"

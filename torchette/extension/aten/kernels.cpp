@@ -357,18 +357,19 @@ bool is_functional(const c10::FunctionSchema& schema) {
   return true;
 }
 
+/// As it is read.
+Parameter parameter_of(const c10::Argument& argument) {
+  const auto* optional = argument.type()->castRaw<c10::OptionalType>();
+  return {argument.name(), code_of(optional != nullptr ? optional->getElementType() : argument.type()),
+          optional != nullptr, false};
+}
+
 /// The parameters of a call in the program, which has those of this schema but `without` what results imply; false
 /// where a program cannot have one.
 bool add_parameters(AtenKernel& op, const c10::FunctionSchema& schema, bool without) {
   for (const c10::Argument& argument : schema.arguments()) {
     if (without && is_implied(argument.name())) continue;
-    Parameter p{argument.name(), 0, false, false};
-    c10::TypePtr type = argument.type();
-    if (const auto* optional = type->castRaw<c10::OptionalType>()) {
-      p.optional = true;
-      type = optional->getElementType();
-    }
-    p.code = code_of(type);
+    Parameter p = parameter_of(argument);
     const bool written = is_written(argument);
     p.out = written && argument.kwarg_only();
     if (p.code == 0 && p.optional) p.code = 'i';  // a generator, say: None is all that can stand there
@@ -384,8 +385,13 @@ bool call_instead(AtenKernel& op, const c10::FunctionSchema& schema) {
   size_t used = 0;
   for (const c10::Argument& argument : schema.arguments()) {
     Given given{kNone, argument.name() == "dtype", argument.default_value().value_or(c10::IValue())};
-    for (size_t i = 0; i < op.parameters.size(); ++i)
-      if (!op.parameters[i].out && op.parameters[i].name == argument.name()) given.position = i;
+    const Parameter wanted = parameter_of(argument);
+    for (size_t i = 0; i < op.parameters.size(); ++i) {
+      const Parameter& p = op.parameters[i];
+      if (p.out || p.name != wanted.name) continue;
+      if (wanted.code != 0 && (p.code != wanted.code || p.optional != wanted.optional)) return false;
+      given.position = i;
+    }
     used += given.position != kNone;
     if (given.position == kNone && !is_implied(argument.name())) return false;
     op.given.push_back(std::move(given));
