@@ -146,8 +146,11 @@ class MissingKernelWarning(UserWarning):
 
 def kernel_hints(operators: Iterable[str]) -> list[str]:
     """What to try where kernels are missing, by who would have them."""
+    operators = list(operators)
     theirs = [name for name in operators if name.partition("::")[0] not in ("aten", "dim_order_ops")]
     hints = []
+    if len(theirs) < len(operators):
+        hints.append("run it on torch's own kernels: Runtime.get(aten=True), `torchette run --aten`")
     if theirs:
         hints += [
             f"for {', '.join(theirs)}: torchette.load_library('libmine.so') brings operators with their kernels; "

@@ -25,6 +25,7 @@ def load(
     source: str | os.PathLike[str] | bytes,
     method: str | None = None,
     data_files: Sequence[str | os.PathLike[str]] = (),
+    aten: bool = False,
 ) -> Model:
     """Loads a compiled model.
 
@@ -32,13 +33,14 @@ def load(
         source: the path of a .pte file, which is mapped, or its contents. A file made by ExecuTorch will do.
         method: what calling the model runs; by default ``forward``, or the only method there is.
         data_files: paths of the .ptd files with the weights that the program does not hold itself.
+        aten: whether it runs on torch's own kernels, see `Runtime.get`.
 
     Raises:
         ModelNotFoundError: there is no such file.
         FormatError: it is no program, cut short or damaged.
         RuntimeLoadError: it needs kernels or backends that are not there; all of them are named.
     """
-    model = Model(source, method, data_files)
+    model = Model(source, method, data_files, aten)
     if model.default is not None:
         model.methods[model.default].load()
     return model
@@ -61,9 +63,10 @@ class Model:
         source: str | os.PathLike[str] | bytes,
         method: str | None = None,
         data_files: Sequence[str | os.PathLike[str]] = (),
+        aten: bool = False,
     ) -> None:
         self._source = source if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
-        self._program: Program = Runtime.get().load_program(self._source, data_files=data_files)
+        self._program: Program = Runtime.get(aten).load_program(self._source, data_files=data_files)
         self.methods = {
             name: BoundMethod(self._program, self._program.metadata(name))
             for name in sorted(self._program.method_names)

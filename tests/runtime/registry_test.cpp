@@ -50,6 +50,17 @@ void registry_tests() {
   CHECK(register_kernels(twice) == Error::RegistrationAlreadyRegistered);
   CHECK(find_kernel("twice::x") == nullptr);
 
+  // a node that makes kernels when they are asked for comes before the others of its name, and may decline
+  static KernelRegistration maker;
+  maker.find = [](Span<const char> name, Span<const char> overload) -> const Kernel* {
+    const bool asked = name.size() == 9 && memcmp(name.data(), "test::add", 9) == 0 && overload.size() == 3;
+    return asked ? &kMore[0] : nullptr;
+  };
+  const Kernel* const before = find_kernel("test::add.out");
+  CHECK(register_kernels(maker) == Error::Ok);
+  CHECK(find_kernel({"test::add", 9}, {"out", 3}) == &kMore[0]);
+  CHECK(find_kernel("test::add.out") == before && find_kernel("more::nothing") == &kMore[0]);
+
   static NullBackend object;
   static Backend first{"First", &object}, second{"Second", &object}, nameless{nullptr, &object};
   CHECK(register_backend(first) == Error::Ok);

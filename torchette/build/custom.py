@@ -17,6 +17,14 @@ from torchette.targets import find
 _CORE = ("kernel_registry", "memory", "platform", "platform_posix", "tensor")
 
 
+def core_sources() -> list[Path]:
+    """What a library of operators holds besides them."""
+    return [
+        *(PACKAGE / "runtime" / f"{name}.cpp" for name in _CORE),
+        PACKAGE / "build" / "custom_library.cpp",
+    ]
+
+
 def build(sources: Sequence[Path], output: Path | None = None, *, compiler: str | None = None) -> Path:
     """Compiles and links the sources.
 
@@ -40,10 +48,10 @@ def build(sources: Sequence[Path], output: Path | None = None, *, compiler: str 
     found = toolchain.find_compiler(target, compiler)
     flags = (*library.flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
     include = library.compat_folder()
-    core = [unit for unit in library.core_units("posix", flags) if unit.source.stem in _CORE]
+    core = [toolchain.Unit(source, flags) for source in core_sources()]
     own = (*flags, *toolchain.FAST, *toolchain.KERNEL_FLAGS, f"-I{include}", "-Wall")
     units = [toolchain.Unit(source.resolve(), own) for source in sources]
-    units += [*core, toolchain.Unit(PACKAGE / "build" / "custom_library.cpp", flags)]
+    units += core
     objects = toolchain.compile_units(found, units)
     output.parent.mkdir(parents=True, exist_ok=True)
     toolchain.link(found, objects, output, ["-shared", "-fPIC", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-s"])

@@ -62,16 +62,17 @@ def named(methods: list[MethodInfo], options: argparse.Namespace) -> MethodInfo:
     return known[name]
 
 
-def load(chosen: Chosen, *, tracing: bool = False) -> Any:
-    """The method, loaded by the runtime, perhaps to tell where its time goes.
+def load(chosen: Chosen, *, tracing: bool = False, aten: bool = False) -> Any:
+    """The method, loaded by the runtime, perhaps to tell where its time goes, or on torch's kernels.
 
     Raises:
         NativeModuleError: the runtime is not built.
+        MissingPackageError, BuildError: ATen mode cannot be compiled here.
         RuntimeLoadError: the runtime refuses the file.
     """
     from torchette.runtime import Runtime
 
-    return Runtime.get().load_program(chosen.path).load_method(chosen.info.name, tracing=tracing)
+    return Runtime.get(aten).load_program(chosen.path).load_method(chosen.info.name, tracing=tracing)
 
 
 def _made_up(info: MethodInfo, seed: int) -> list[Any]:

@@ -13,6 +13,7 @@ examples:
   torchette diff model.py:Net net.pte                  # and the file against its model
   torchette diff model.py:Net net.pte --inputs photo.npy --no-search
   torchette diff model.py:Net --backend xnnpack        # without a file: what the compiler makes now
+  torchette diff model.py:Net net.pte --aten           # on torch's kernels: the file and its plan alone
   torchette diff net.pte --on "ssh pi" --copy          # the kernels of another machine
   torchette diff net.pte --on qemu-aarch64 --runner made/arm/bin/executor_runner
   torchette diff model.py:Net net.pte --sign           # if nothing departs, say so in the file
@@ -56,6 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-search", dest="search", action="store_false", help="only the inputs that are given"
     )
+    parser.add_argument("--aten", action="store_true", help="run the file on torch's kernels, which are no fault then")
     _remote.arguments(parser, "the program")
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the operators that are furthest off")
     parser.add_argument("--sign", action="store_true", help="store a receipt in the file, if nothing departs")
@@ -69,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
     model_text, file = _what(options.what)
     if options.on and file is None:
         raise UsageError("--on: which file shall run there? Name MODEL.pte")
+    if options.aten and (options.on or file is None):
+        raise UsageError("--aten runs MODEL.pte in this process: name it, and leave --on out")
     if options.sign and file is None:
         raise UsageError("--sign: which file? Name MODEL.pte")
     model, example = None, None
@@ -86,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             backend=options.backend,
             search=options.search,
             data_files=options.data_file,
-            device=_device(file, options) if options.on else None,
+            device=_device(file, options) if options.on or options.aten else None,
         )
     if options.json:
         print_json(result.to_dict())
@@ -98,13 +102,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _device(file: Any, options: argparse.Namespace) -> Any:
+    from torchette import runtime
     from torchette.devtools.diff.remote import Remote
     from torchette.devtools.inspect import describe
 
-    if options.data_file:
+    if options.data_file and options.on:
         raise UsageError("--on does not go with --data-file: the program goes there with its weights inside")
     names = [method.name for method in describe(file).methods]
     method = options.method or ("forward" if "forward" in names or len(names) != 1 else names[0])
+    if options.aten:
+        program = runtime.Runtime.get(aten=True).load_program(file, data_files=options.data_file)
+        return program.load_method(method, tracing=True)
     command = _remote.command(options)
     return Remote(file.read_bytes(), method, command, copy=options.copy, timeout=options.timeout)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and inputs. Out: what its method returns, as a summary and as a file. Needs only numpy.
+# In: a .pte file and inputs. Out: what its method returns, as a summary and as a file. Needs only numpy, but for ATen mode.
 """Run a method of a .pte file and show or save what it returns
 
 Missing inputs are generated: normal noise for floats, zeros and ones for integers. Buffers that the model
@@ -9,6 +9,7 @@ examples:
   torchette run net.pte                                    generated inputs
   torchette run net.pte --inputs photo.npy --output scores.npz
   torchette run net.pte --inputs 1x3x224x224 --seed 1 --json
+  torchette run net.pte --aten                             on torch's own kernels, to compare with
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="FILE", type=Path, help="save the outputs: .npz, or .npy for a single one"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with all values")
+    parser.add_argument("--aten", action="store_true", help="run torch's kernels (docs/aten-mode.md)")
 
 
 def run(options: argparse.Namespace) -> int:
     chosen = _method.choose(options)
-    method = _method.load(chosen)
+    method = _method.load(chosen, aten=options.aten)
     start = time.perf_counter()
     results = method.execute(chosen.inputs)
     seconds = time.perf_counter() - start

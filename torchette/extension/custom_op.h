@@ -47,7 +47,7 @@ struct CustomLibrary {
 };
 
 /// Changes with everything on which kernels and the runtime must agree.
-constexpr uint32_t kCustomLayout = 1u << 24 | sizeof(Value) << 16 | sizeof(TensorImpl) << 8 | sizeof(Kernel);
+constexpr uint32_t kCustomLayout = 2u << 24 | sizeof(Value) << 16 | sizeof(TensorImpl) << 8 | sizeof(Kernel);
 
 inline CustomOp* custom_ops = nullptr;
 inline KernelNode* custom_kernels = nullptr;

@@ -14,6 +14,8 @@ is in the exceptions, and goes to ``logging.getLogger("torchette")``.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import enum
 import functools
 import hashlib
@@ -26,7 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from torchette import notebook
 from torchette.errors import (
@@ -508,6 +510,9 @@ class Method:
                 "sizes that vary are declared when compiling: dynamic_shapes={'x': {0: torch.export.Dim('n', max=8)}}"
             ]
         exception = InputTypeError if kind == "input-type" else InputError
+        layout = str(getattr(inputs[index], "layout", "")).removeprefix("torch.")
+        if layout.startswith("sparse"):
+            text, hints = f"is a sparse tensor ({layout}), and the runtime's are dense", ["x.to_dense()"]
         return exception(
             f"input {index} ({self._called(index)}) of method {self._meta.name()!r} {text}", hints=hints
         )
@@ -525,10 +530,13 @@ class Method:
 class Program:
     """A program: its methods share its constants."""
 
-    def __init__(self, program: Any, name: str, has_etdump: bool = False) -> None:
+    def __init__(
+        self, program: Any, name: str, has_etdump: bool = False, aten: Callable[[bool], bool] | None = None
+    ) -> None:
         self._program = program
         self._name = name
         self._has_etdump = has_etdump
+        self._aten = aten
 
     def has_etdump(self) -> bool:
         """Whether it was loaded with ``enable_etdump=True``."""
@@ -600,7 +608,7 @@ class Program:
             raise InputError("a method has one tracer: the ETDump, or the events that tracing=True records")
         meta = self.metadata(name)
         try:
-            return Method(self._program.load_method(name, count, tracing), meta)
+            return self._load(name, count, tracing, meta)
         except _module().Fault as fault:
             if not meta.backend_names or _portable(name) not in self._program.method_names:
                 raise self._error(fault, f"method {name!r} cannot be loaded") from None
@@ -612,6 +620,15 @@ class Program:
             stacklevel=2,
         )
         return method
+
+    def _load(self, plan: str, threads: int, tracing: bool, meta: MethodMeta) -> Method:
+        if self._aten is None:
+            return Method(self._program.load_method(plan, threads, tracing), meta)
+        before = self._aten(True)
+        try:
+            return Method(self._program.load_method(plan, threads, tracing), meta)
+        finally:
+            self._aten(before)
 
     def load_fastest(
         self,
@@ -683,7 +700,7 @@ class Program:
     def _load_portable(self, name: str, threads: int = 0, tracing: bool = False) -> Method:
         try:
             portable = MethodMeta(self._program.describe(_portable(name)))
-            return Method(self._program.load_method(_portable(name), threads, tracing), portable)
+            return self._load(_portable(name), threads, tracing, portable)
         except _module().Fault as fault:
             raise self._error(fault, f"the portable plan of method {name!r} cannot be loaded") from None
 
@@ -865,10 +882,15 @@ class BackendRegistry:
 class OperatorRegistry:
     """The operators that there are kernels for."""
 
+    def __init__(self, aten: bool = False) -> None:
+        self._aten = aten
+
     @property
     def operator_names(self) -> set[str]:
-        """Full names, such as ``aten::add.out``."""
-        return operator_names()
+        """Full names, such as ``aten::add.out``; in ATen mode torch's, too."""
+        if not self._aten:
+            return operator_names()
+        return operator_names().union(importlib.import_module("torch")._C._dispatch_get_all_op_names())
 
 
 def operator_names() -> set[str]:
@@ -947,18 +969,44 @@ def scratch_bytes(name: str, arguments: Sequence[Any], level: str) -> tuple[int,
     return _module().scratch_bytes(name, arguments, level)
 
 
+def _aten_switch() -> Callable[[bool], bool]:
+    """Whether methods that this thread loads from now on run on torch's kernels; returns what was before."""
+    from torchette.build import aten
+
+    path = aten.library()
+    # torch, and the operators that it defines in Python
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch.ao.quantization.fx._decomposed")
+    load_kernels(path)
+    switch = ctypes.CDLL(str(path)).torchette_aten_mode
+    switch.argtypes, switch.restype = [ctypes.c_bool], ctypes.c_bool
+    return switch
+
+
 class Runtime:
     """The runtime of this process; `Runtime.get()` has it."""
 
-    _instance: Runtime | None = None
+    _instances: ClassVar[dict[bool, Runtime]] = {}
 
     @staticmethod
-    def get() -> Runtime:
-        """The one runtime. NativeModuleError if its compiled part is missing."""
-        if Runtime._instance is None:
+    def get(aten: bool = False) -> Runtime:
+        """The one runtime.
+
+        Args:
+            aten: the one that runs torch's own kernels (docs/aten-mode.md). The first time on a machine it is compiled against
+                the torch that is installed.
+
+        Raises:
+            NativeModuleError: its compiled part is missing.
+            MissingPackageError, MissingCompilerError, BuildError: ATen mode cannot be compiled here; says why.
+        """
+        if aten not in Runtime._instances:
             _module()
-            Runtime._instance = Runtime()
-        return Runtime._instance
+            Runtime._instances[aten] = Runtime(_aten_switch() if aten else None)
+        return Runtime._instances[aten]
+
+    def __init__(self, aten: Callable[[bool], bool] | None = None) -> None:
+        self._aten = aten
 
     def set_num_threads(self, count: int) -> None:
         """How many threads methods that are loaded from now on may use where `load_method` does not say; the physical cores at
@@ -979,7 +1027,7 @@ class Runtime:
     @property
     def operator_registry(self) -> OperatorRegistry:
         """The kernels."""
-        return OperatorRegistry()
+        return OperatorRegistry(self._aten is not None)
 
     def load_program(
         self,
@@ -1043,8 +1091,8 @@ class Runtime:
             kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
             raise kind(f"{name}: {text}") from None
 
-    @staticmethod
     def _opened(
+        self,
         program: Any,
         name: str,
         data_files: Sequence[str | os.PathLike],
@@ -1071,7 +1119,7 @@ class Runtime:
                 program.enable_etdump(etdump)
             except MemoryError:
                 raise InputError(f"there is no memory for a debug buffer of {etdump} bytes") from None
-        return Program(program, name, etdump is not None)
+        return Program(program, name, etdump is not None, self._aten)
 
     def __repr__(self) -> str:
-        return f"<Runtime with {len(operator_names())} operators>"
+        return f"<Runtime with {len(self.operator_registry.operator_names)} operators>"

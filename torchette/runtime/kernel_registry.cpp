@@ -26,7 +26,9 @@ const Kernel* find_in(Kernels kernels, Span<const char> name, Span<const char> o
 
 const Kernel* find_kernel(Span<const char> name, Span<const char> overload) {
   for (const KernelRegistration* node = registrations; node != nullptr; node = node->next)
-    if (const Kernel* kernel = find_in(node->kernels, name, overload)) return kernel;
+    if (const Kernel* kernel =
+            node->find != nullptr ? node->find(name, overload) : find_in(node->kernels, name, overload))
+      return kernel;
   for (const Kernels& family : kernel_table())
     if (const Kernel* kernel = find_in(family, name, overload)) return kernel;
   return nullptr;

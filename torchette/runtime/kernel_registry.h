@@ -14,6 +14,8 @@ struct KernelRegistration {
   KernelRegistration* next = nullptr;
   bool replaces =
       false;  // programs that are loaded from now on use these where there are others of their name
+  /// Makes kernels when programs name them, in place of `kernels`; null where it has none of that name.
+  const Kernel* (*find)(Span<const char> name, Span<const char> overload) = nullptr;
 };
 
 /// Adds the kernels of `registration`. Not to be called while programs are loading in other threads.

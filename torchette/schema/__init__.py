@@ -33,7 +33,8 @@ class Dtype(NamedTuple):
     @property
     def schema_name(self) -> str:
         """Of the enumerator of the file format's ScalarType."""
-        return self.name.upper().replace("_", "")
+        name = self.torch_name if self.name.startswith("Complex") else self.name
+        return name.upper().replace("_", "")
 
     @property
     def short_name(self) -> str:

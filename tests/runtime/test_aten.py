@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# ATen mode: programs on torch's own kernels equal their compiled graph run eagerly, bit for bit, whatever they hold; what
+# torch cannot do is refused by name. The library is compiled once for all tests and kept in the cache.
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+import torchette
+from tests.building import CXX, LAUNCHER, ROOT, built, run
+from tests.models import architectures, zoo
+from torchette.build import aten as aten_build
+from torchette.cli import main
+from torchette.errors import (
+    ExecutionError,
+    InputTypeError,
+    MissingCompilerError,
+    MissingPackageError,
+    RuntimeLoadError,
+)
+from torchette.exir import EdgeCompileConfig, to_edge
+from torchette.exir.check import evaluate, user_results
+from torchette.runtime import Method, Runtime
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiler() -> Any:
+    """Through the compiler cache where there is one."""
+    if shutil.which(CXX) is None:
+        pytest.skip("there is no C++ compiler")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", " ".join([*LAUNCHER, CXX]))
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # sums are divided among threads, here as in eager
+        yield
+        torch.set_num_threads(threads)
+
+
+def equal(given: Any, expected: Any) -> None:
+    """Bit for bit, which `torch.equal` is but for NaN."""
+    given, expected = pytree.tree_leaves(given), pytree.tree_leaves(expected)
+    assert len(given) == len(expected)
+    for ours, theirs in zip(given, expected, strict=True):
+        if isinstance(theirs, torch.Tensor):
+            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+            assert torch.equal(ours.isnan(), theirs.isnan())
+            assert torch.equal(ours.nan_to_num(), theirs.nan_to_num()), float((ours - theirs).abs().max())
+        else:
+            assert ours == theirs
+
+
+def on_torch(model: nn.Module, args: tuple, keep: Sequence[Any] = (), **options: Any) -> Method:
+    """The model's portable program in ATen mode; `keep` are operators that stay whole, checks of the dialect do not."""
+    exported = torch.export.export(model, args, **options)
+    config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=list(keep))
+    program = to_edge(exported, compile_config=config).to_executorch()
+    return Runtime.get(aten=True).load_program(program.buffer).load_method("forward")
+
+
+def as_its_graph(model: nn.Module, args: tuple) -> None:
+    compiled = torchette.compile(model, args, backend="portable")
+    graph = compiled.program.exported_program("forward")
+    expected = user_results(graph, evaluate(graph, args))
+    given = [each.clone() if isinstance(each, torch.Tensor) else each for each in pytree.tree_leaves(args)]
+    method = Runtime.get(aten=True).load_program(bytes(compiled)).load_method("forward")
+    equal(method.execute(given), expected)
+
+
+class Of(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+# --- Whole models
+
+QUICK = ("digits", "keyword_spotting", "llama", "lstm")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in zoo.names()]
+)
+def test_reference_models_equal_their_graph(name: str) -> None:
+    as_its_graph(*zoo.build(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", architectures.NAMES)
+def test_the_zoo_equals_its_graph(name: str) -> None:
+    as_its_graph(*architectures.build(name))
+
+
+def test_a_model_whose_arithmetic_no_pass_changes_equals_itself() -> None:
+    model, args = zoo.build("gru")
+    data = bytes(torchette.compile(model, args, backend="portable"))
+    equal(torchette.load(data, aten=True)(*args), model(*args))
+
+
+# --- What a program may hold
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(
+            torch.float64,
+            torch.float16,
+            torch.bfloat16,
+            torch.uint8,
+            torch.int8,
+            torch.int16,
+            torch.int32,
+            torch.int64,
+        ),
+        *(torch.bool, torch.uint16),
+    ],
+    ids=str,
+)
+def test_dtypes(dtype: torch.dtype) -> None:
+    x = torch.arange(12).reshape(3, 4).to(dtype)
+    model = Of(lambda x: (torch.cat([x, x], 1), x.to(torch.float32) * 2, torch.stack([x, x])))
+    equal(on_torch(model, (x,)).execute([x]), model(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_an_operator_without_a_kernel_of_ours(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 8, dtype=dtype)
+    model = Of(lambda x: torch.view_as_real(torch.fft.ifft(torch.fft.fft(x) * 2)))
+    keep = [aten.fft_fft.default, aten.fft_ifft.default, aten.mul.Tensor]
+    with pytest.warns(torchette.errors.MissingKernelWarning):
+        method = on_torch(model, (x,), keep)
+    equal(method.execute([x]), model(x))
+
+
+def test_operators_of_several_results_and_lists() -> None:
+    x = torch.randn(6, 6)
+    model = Of(
+        lambda x: (
+            *torch.linalg.qr(x), torch.exp2(x), torch.dist(x, x + 1), *torch.split(x, [2, 4]), *torch.topk(x, 2),
+            x[torch.tensor([1, 0])], torch.index_put(x, (torch.tensor([0]),), torch.ones(1, 6)), *torch.aminmax(x),
+        )
+    )  # fmt: skip
+    keep = [aten.linalg_qr.default, aten.exp2.default, aten.dist.default]
+    with pytest.warns(torchette.errors.MissingKernelWarning):
+        method = on_torch(model, (x,), keep)
+    equal(method.execute([x]), model(x))
+
+
+def test_the_other_runtime_stays_as_it_is() -> None:
+    x = torch.randn(4)
+    exported = torch.export.export(Of(torch.exp2), (x,))
+    with pytest.warns(torchette.errors.MissingKernelWarning):
+        program = to_edge(
+            exported, compile_config=EdgeCompileConfig(preserve_ops=[aten.exp2.default])
+        ).to_executorch()
+    ours, torchs = Runtime.get(), Runtime.get(aten=True)
+    assert torchs is Runtime.get(aten=True) and ours is Runtime.get() and ours is not torchs
+    equal(torchs.load_program(program.buffer).load_method("forward").execute([x]), torch.exp2(x))
+    with pytest.raises(RuntimeLoadError, match=r"no kernel for aten::exp2.out[\s\S]*aten=True"):
+        ours.load_program(program.buffer).load_method("forward")
+    names = torchs.operator_registry.operator_names
+    assert "aten::exp2.out" in names and "aten::exp2.out" not in ours.operator_registry.operator_names
+
+
+def test_sizes_that_vary() -> None:
+    n = torch.export.Dim("n", max=16)
+    model = Of(lambda x: (x.cumsum(0), x.reshape(-1, 2).sum(1), x * x.shape[0]))
+    method = on_torch(model, (torch.randn(8, 4),), dynamic_shapes=(({0: n},),))
+    for size in (1, 16, 5, 16):
+        x = torch.randn(size, 4)
+        equal(method.execute([x]), model(x))
+
+
+def test_sizes_that_only_the_values_tell() -> None:
+    model = Of(lambda x: (torch.nonzero(x), torch.masked_select(x, x > 0)))
+    method = on_torch(model, (torch.eye(4),))
+    for x in (torch.eye(4), torch.ones(4, 4), torch.zeros(4, 4), torch.randn(4, 4)):
+        equal(method.execute([x]), model(x))
+
+
+def test_control_flow_and_numbers() -> None:
+    def loop(x: torch.Tensor) -> Any:
+        count, total = torch.while_loop(
+            lambda i, y: i < 5, lambda i, y: (i + 1, y * 1.5 + i), (torch.zeros((), dtype=torch.int64), x)
+        )
+        return count, torch.cond(total.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (total,))
+
+    method = on_torch(Of(loop), (torch.ones(3),))
+    for x in (torch.ones(3), -torch.ones(3)):
+        equal(method.execute([x]), loop(x))
+
+
+def test_state_lasts_and_is_reset() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.add_(x)
+            return self.seen * 2
+
+    method = on_torch(Counter(), (torch.ones(3),))
+    x = torch.randn(3)
+    assert [float(method.execute([x])[0][0]) for _ in range(2)] == [float(2 * x[0]), float(4 * x[0])]
+    method.reset()
+    equal(method.execute([x]), x * 2)
+
+
+@pytest.mark.parametrize("backend", ["null", "cpu"])
+def test_delegates_and_the_engine_run_inside(backend: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Of(lambda x: (x + x).sinh())).eval()
+    x = torch.randn(2, 4)
+    compiled = torchette.compile(model, (x,), backend=backend)
+    torch.testing.assert_close(torchette.load(bytes(compiled), aten=True)(x), model(x))
+
+
+def test_layouts() -> None:
+    convolution = nn.Conv2d(3, 8, 3).eval().requires_grad_(False).to(memory_format=torch.channels_last)
+
+    def both(x: torch.Tensor) -> Any:
+        last = convolution(x.to(memory_format=torch.channels_last))
+        return last, last.contiguous() + 1, last.double()
+
+    x = torch.randn(1, 3, 9, 9)
+    found = on_torch(Of(both), (x,)).execute([x])
+    equal(found, both(x))
+    assert found[0].is_contiguous(memory_format=torch.channels_last) and found[1].is_contiguous()
+
+
+def test_random_numbers_are_torch_s() -> None:
+    model = Of(lambda x: torch.rand_like(x) + nn.functional.dropout(x, 0.5, True))
+    x = torch.ones(64)
+    method = on_torch(model, (x,))
+    torch.manual_seed(3)
+    expected = model(x)
+    torch.manual_seed(3)
+    equal(method.execute([x]), expected)
+
+
+def test_modes_of_eager_do_not_reach_the_program() -> None:
+    model = nn.Linear(4, 4).eval()
+    x = torch.randn(2, 4)
+    method = on_torch(model, (x,))
+    expected = model(x).detach()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        equal(method.execute([x]), expected)
+    with torch.utils._device.DeviceContext("meta"):
+        equal(method.execute([x]), expected)
+    numbers = x.numpy()
+    with FakeTensorMode():
+        found = method.execute([numbers])
+    assert np.array_equal(found[0], expected.numpy())
+
+
+# --- Operators of one's own
+
+
+def test_an_operator_of_one_s_own_is_registered_once() -> None:
+    with torch.library._scoped_library("atentest", "FRAGMENT") as library:
+        library.define("twice(Tensor x, *, Scalar by=2) -> Tensor")
+        library.impl("twice", lambda x, by=2: x * by, "CPU")
+        torch.library.register_fake("atentest::twice", lambda x, by=2: torch.empty_like(x), lib=library)
+        x = torch.randn(3)
+        method = on_torch(Of(lambda x: torch.ops.atentest.twice(x, by=3.5)), (x,))
+        equal(method.execute([x]), x * 3.5)
+
+        library.define("fails(Tensor x) -> Tensor")
+        torch.library.register_fake("atentest::fails", torch.empty_like, lib=library)
+
+        def fails(x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("not today")
+
+        library.impl("fails", fails, "CPU")
+        method = on_torch(Of(torch.ops.atentest.fails), (x,))
+        with pytest.raises(ExecutionError, match=r"atentest::fails.*not today"):
+            method.execute([x])
+        equal(on_torch(Of(torch.sin), (x,)).execute([x]), x.sin())
+
+
+# --- What is refused
+
+
+def test_sparse_tensors_are_refused_by_name() -> None:
+    x = torch.eye(3)
+    method = on_torch(Of(torch.sin), (x,))
+    for sparse in (x.to_sparse(), x.to_sparse_csr()):
+        with pytest.raises(
+            InputTypeError, match=r"input 0 \(args_0\).*sparse tensor \(sparse_(coo|csr)\).*dense"
+        ):
+            method.execute([sparse])
+    with torch.library._scoped_library("atentest", "FRAGMENT") as library:
+        library.define("sparse(Tensor x) -> Tensor")
+        library.impl("sparse", torch.Tensor.to_sparse, "CPU")
+        torch.library.register_fake("atentest::sparse", torch.empty_like, lib=library)
+        method = on_torch(Of(torch.ops.atentest.sparse), (x,))
+        with pytest.raises(
+            ExecutionError, match=r"atentest::sparse.out gave a sparse tensor[\s\S]*instruction 0"
+        ):
+            method.execute([x])
+
+
+def test_what_torch_refuses_names_operator_and_line() -> None:
+    method = on_torch(Of(lambda x, i: x[i]), (torch.ones(3), torch.tensor([0])))
+    equal(method.execute([torch.ones(3), torch.tensor([2])]), torch.ones(1))
+    with pytest.raises(
+        ExecutionError, match=r"aten::index.Tensor_out: index 7 is out of bounds[\s\S]*test_aten.py:\d+"
+    ):
+        method.execute([torch.ones(3), torch.tensor([7])])
+
+
+def test_a_result_of_another_size_is_refused() -> None:
+    with torch.library._scoped_library("atentest", "FRAGMENT") as library:
+        library.define("grows(Tensor x) -> Tensor")
+        library.impl("grows", lambda x: torch.cat([x, x]), "CPU")
+        torch.library.register_fake("atentest::grows", torch.empty_like, lib=library)
+        method = on_torch(Of(torch.ops.atentest.grows), (torch.ones(3),))
+        with pytest.raises(ExecutionError, match=r"fixed sizes[\s\S]*atentest::grows.out"):
+            method.execute([torch.ones(3)])
+
+
+def test_without_torch_or_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(MissingCompilerError, match=r"first used.*no-such-compiler"):
+        aten_build.library()
+    with monkeypatch.context() as patch:
+        patch.setattr(aten_build.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(MissingPackageError, match=r"torch is not installed[\s\S]*pip install"):
+            aten_build.library()
+
+
+# --- The command line
+
+
+def test_run_and_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.py").write_text(
+        textwrap.dedent("""
+            import torch
+
+            class Net(torch.nn.Module):
+                def forward(self, x):
+                    return torch.softmax(x @ x, -1)
+
+                example_inputs = (torch.ones(4, 4),)
+            """)
+    )
+    x = torch.randn(4, 4)
+    np.save(tmp_path / "x.npy", x.numpy())
+    model = Of(lambda x: torch.softmax(x @ x, -1))
+    torchette.compile(model, (x,), backend="portable").save(tmp_path / "net.pte")
+    words = [str(tmp_path / "net.pte"), "--inputs", str(tmp_path / "x.npy"), "--aten"]
+    assert main(["run", *words, "--json"]) == 0
+    (output,) = json.loads(capsys.readouterr().out).values()
+    assert np.array_equal(np.array(output["values"], "float32"), model(x).numpy())
+    assert main(["diff", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {row["max_abs"] for row in found["operators"]} == {0.0}, "torch's kernels are torch's"
+
+
+# --- C++
+
+PROGRAM = """
+#include <torch/library.h>
+#include <cstdio>
+#include "torchette/extension/aten.h"
+#include "torchette/extension/aten_mode.h"
+#include "torchette/extension/module.h"
+
+at::Tensor twice(const at::Tensor& x) { return x * 2; }
+TORCH_LIBRARY(atencpp, m) {
+  m.def("twice(Tensor x) -> Tensor");
+  m.impl("twice", c10::DispatchKey::CPU, TORCH_FN(twice));
+}
+
+using namespace torchette::extension;
+
+int main(int, char** words) {
+  if (load_aten(words[2]) != torchette::Error::Ok) return 1;
+  const AtenScope scope;
+  Module module(words[1]);
+  const auto result = module.forward(from_aten(at::arange(1, 4, at::kFloat)));
+  if (!result.ok()) return 2;
+  const at::Tensor sum = to_aten(result->at(0).toTensor());
+  std::printf("%g %g %g\\n", sum[0].item<double>(), sum[1].item<double>(), sum[2].item<double>());
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_c_plus_plus_program_with_an_operator_of_torch_library(tmp_path: Path) -> None:
+    with torch.library._scoped_library("atencpp", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CPU")
+        torch.library.register_fake("atencpp::twice", torch.empty_like, lib=library)
+        exported = torch.export.export(Of(lambda x: torch.ops.atencpp.twice(x).exp2()), (torch.ones(3),))
+        config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=[aten.exp2.default])
+        to_edge(exported, compile_config=config).to_executorch().save(tmp_path / "net.pte")
+    (tmp_path / "main.cpp").write_text(PROGRAM)
+    home, library = Path(torch.__file__).parent, aten_build.library()
+    built("torchette_static")
+    run(
+        *(*LAUNCHER, CXX, "-std=c++20", "-c", tmp_path / "main.cpp", "-o", tmp_path / "main.o", f"-I{ROOT}"),
+        *(f"-I{torchette_compat()}", "-isystem", home / "include"),
+    )
+    run(
+        *(
+            CXX,
+            tmp_path / "main.o",
+            ROOT / "build" / "dev" / "libtorchette.a",
+            library,
+            "-o",
+            tmp_path / "main",
+        ),
+        *(
+            f"-L{home / 'lib'}",
+            "-ltorch_cpu",
+            "-lc10",
+            f"-Wl,-rpath,{home / 'lib'}",
+            f"-Wl,-rpath,{library.parent}",
+        ),
+    )
+    assert run(tmp_path / "main", tmp_path / "net.pte", library).stdout == "4 16 64\n"
+
+
+def torchette_compat() -> Path:
+    from torchette.build.library import compat_folder
+
+    return compat_folder()

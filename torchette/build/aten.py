@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the torch that is installed, and a C++ compiler. Out: libtorchette_aten.so, which gives the runtime torch's kernels.
+"""`library`: ATen mode's part in C++, compiled when it is first wanted and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+from torchette.build import custom, toolchain
+from torchette.build.library import flags
+from torchette.build.sources import PACKAGE
+from torchette.cache import cache_folder
+from torchette.errors import MissingCompilerError, MissingPackageError
+from torchette.progress import Progress
+from torchette.targets import find
+
+NAME = "libtorchette_aten.so"
+# torch's headers need what the runtime does without
+_AS_TORCH = ("-std=c++20", "-fexceptions", "-frtti", "-fthreadsafe-statics", "-fPIC", "-DTORCHETTE_ATEN")
+
+
+def library() -> Path:
+    """The library for this torch and this version of the sources; the first call compiles it, in half a minute.
+
+    The compiler is ``$CXX``, else ``c++``. It must use the C++ library that torch was built with, so ziglang cannot.
+
+    Raises:
+        MissingPackageError: there is no torch, or it came without headers.
+        MissingCompilerError: there is no compiler.
+        BuildError: the compiler failed; has its message.
+    """
+    spec = importlib.util.find_spec("torch")
+    home = Path(spec.origin).parent if spec is not None and spec.origin else None
+    if home is None or not (home / "include" / "ATen" / "core" / "Tensor.h").exists():
+        raise MissingPackageError(
+            "ATen mode runs torch's kernels, and "
+            + ("torch is not installed" if home is None else f"the torch in {home} has no headers"),
+            hints=["pip install 'torchette[export]'"],
+        )
+    digest = hashlib.sha256(f"{importlib.metadata.version('torch')} {home}".encode())
+    for part in ("runtime", "extension", "extension/aten", "schema"):
+        for path in sorted((PACKAGE / part).iterdir()):
+            if path.suffix in (".h", ".cpp", ".def"):
+                digest.update(path.read_bytes())
+    made = cache_folder() / "aten" / digest.hexdigest()[:16] / NAME
+    if not made.exists():
+        _build(home, made)
+    return made
+
+
+def _build(torch: Path, library: Path) -> None:
+    named = os.environ.get("CXX")
+    try:
+        compiler = toolchain.find_compiler(find("host"), named or "c++")
+    except MissingCompilerError as error:
+        raise MissingCompilerError(
+            f"ATen mode is compiled when it is first used: {error.message}",
+            hints=["apt install g++", "name another one: CXX=clang++"],
+        ) from None
+    own = (*flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
+    units = [
+        toolchain.Unit(PACKAGE / "extension/aten/kernels.cpp", (*own, *_AS_TORCH, f"-I{torch / 'include'}"))
+    ]
+    units += [toolchain.Unit(source, own) for source in custom.core_sources()]
+    with Progress() as progress:
+        progress("ATen mode", "compile it against torch; once, half a minute")
+        objects = toolchain.compile_units(
+            compiler, units, lambda done, count, name: progress("ATen mode", f"{name} ({done} of {count})")
+        )
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            whole = Path(folder, library.name)
+            lib = torch / "lib"
+            options = ["-shared", "-fPIC", "-Wl,--gc-sections", "-Wl,-Bsymbolic", f"-Wl,-soname,{NAME}", "-s"]
+            options += [f"-L{lib}", f"-Wl,-rpath,{lib}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"]
+            toolchain.link(compiler, objects, whole, options)
+            os.replace(whole, library)

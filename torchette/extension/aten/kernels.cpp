@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ATen mode: an operator of a program comes in by name, a kernel goes out that calls torch's own through its
+// dispatcher. Compiled against an installed torch into libtorchette_aten (torchette/build/aten.py, CMakeLists.txt),
+// which brings the parts of the core that it calls and is loaded like a library of custom operators.
+#include "torchette/extension/aten_mode.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torchette/extension/custom_op.h"
+
+namespace torchette::extension {
+namespace {
+
+/// An argument of a call in the program.
+struct Parameter {
+  std::string name;
+  char code;      // of torchette/schema/kernels.def
+  bool optional;  // None may stand there
+  bool out;       // a result: keyword-only and written
+};
+
+/// An argument of the functional operator that is called in place of the out variant.
+struct Given {
+  size_t position;  // among the parameters; kNone: the program has none
+  bool is_dtype;    // then it is that of the result; else the default
+  c10::IValue preset;
+};
+constexpr size_t kNone = SIZE_MAX;
+
+/// One operator of torch as a kernel of the runtime.
+struct AtenKernel {
+  c10::OperatorHandle handle;
+  std::vector<Parameter> parameters;
+  std::vector<Given> given;  // empty where the out variant itself is called
+  std::string name, signature;
+  Kernel kernel;
+
+  bool functional() const { return !given.empty(); }
+};
+
+// Kernels stay where they are; the place in `all` is the place in the table of functions below.
+std::mutex mutex;
+std::deque<AtenKernel> all;
+std::map<std::string, AtenKernel*> known;
+thread_local bool is_on = false;
+
+constexpr size_t kMost = 4096;  // torch has fewer operators with results that a program can hold
+
+// --- Tensors
+
+bool can_be_seen(const Tensor& t) {
+  switch (t.scalar_type()) {
+    case ScalarType::QInt8:
+    case ScalarType::QUInt8:
+    case ScalarType::QInt32:
+    case ScalarType::QUInt4x2:
+    case ScalarType::QUInt2x4:
+      return false;  // torch's have a quantizer, which no file holds
+    default:
+      return true;
+  }
+}
+
+/// torch's view of the bytes of a tensor.
+at::Tensor view_of(const Tensor& t) {
+  int64_t sizes[kMaxDim], strides[kMaxDim];
+  const auto rank = static_cast<size_t>(t.dim());
+  for (size_t d = 0; d < rank; ++d) {
+    sizes[d] = t.sizes()[d];
+    strides[d] = t.strides()[d];
+  }
+  const auto type = static_cast<c10::ScalarType>(t.scalar_type());
+  return at::from_blob(t.mutable_data_ptr(), at::IntArrayRef(sizes, rank), at::IntArrayRef(strides, rank),
+                       at::TensorOptions(type));
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  const auto* x = static_cast<const char*>(a.const_data_ptr());
+  const auto* y = static_cast<const char*>(b.const_data_ptr());
+  return x < y + b.nbytes() && y < x + a.nbytes();
+}
+
+/// Gives `out` the sizes and elements of what torch has computed.
+Error store(const AtenKernel& op, const at::Tensor& result, const Tensor& out) {
+  const char* const name = op.name.c_str();
+  TORCHETTE_CHECK(result.defined(), NotSupported, "%s gave no tensor", name);
+  TORCHETTE_CHECK(result.layout() == at::kStrided, NotSupported,
+                  "%s gave a %s tensor: a program's tensors are dense", name,
+                  result.is_sparse() ? "sparse" : "sparse compressed");
+  TORCHETTE_CHECK(result.device().is_cpu(), NotSupported, "%s gave a tensor that is not on the CPU", name);
+  TORCHETTE_CHECK(static_cast<int>(result.scalar_type()) == static_cast<int>(out.scalar_type()), InvalidType,
+                  "%s gave dtype %d, the program has %d", name, static_cast<int>(result.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
+  SizesType sizes[kMaxDim];
+  const auto rank = static_cast<size_t>(result.dim());
+  TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "%s gave a tensor of %zu dimensions", name, rank);
+  for (size_t d = 0; d < rank; ++d) {
+    TORCHETTE_CHECK(result.size(static_cast<int64_t>(d)) <= INT32_MAX, NotSupported, "%s gave too large a tensor",
+                    name);
+    sizes[d] = static_cast<SizesType>(result.size(static_cast<int64_t>(d)));
+  }
+  TORCHETTE_TRY(resize_tensor(out, {sizes, rank}));
+  if (result.numel() != 0) view_of(out).copy_(result);
+  return Error::Ok;
+}
+
+// --- One call
+
+/// Results that torch gives memory of its own: those whose sizes it decides, and those that lie in the bytes of what
+/// it reads, where the plan has put the one over the other.
+class Results {
+ public:
+  Results(const AtenKernel& op, const std::vector<Tensor>& read) : op_(op), read_(read) {}
+
+  at::Tensor add(const Tensor& out) {
+    bool fresh = op_.functional() || out.shape_dynamism() != TensorShapeDynamism::STATIC;
+    for (const Tensor& t : read_) fresh = fresh || overlap(t, out);
+    outs_.push_back(out);
+    views_.push_back(fresh ? at::empty({0}, static_cast<c10::ScalarType>(out.scalar_type())) : view_of(out));
+    fresh_.push_back(fresh);
+    return views_.back();
+  }
+  /// Takes what a functional operator has returned.
+  Error take(const torch::jit::Stack& stack) {
+    std::vector<at::Tensor> given;
+    for (const c10::IValue& value : stack) {
+      if (value.isTensorList())
+        for (const at::Tensor& each : value.toTensorVector()) given.push_back(each);
+      else
+        given.push_back(value.toTensor());
+    }
+    TORCHETTE_CHECK(given.size() == outs_.size(), InvalidState, "%s gave %zu tensors, the program has %zu",
+                    op_.name.c_str(), given.size(), outs_.size());
+    views_ = std::move(given);
+    return Error::Ok;
+  }
+  c10::IValue dtype() const { return static_cast<int64_t>(views_.front().scalar_type()); }
+  Error finish() const {
+    for (size_t i = 0; i < outs_.size(); ++i) {
+      const at::Tensor& view = views_[i];
+      const Tensor& out = outs_[i];
+      bool moved = fresh_[i] || view.data_ptr() != out.const_data_ptr() || view.dim() != out.dim();
+      for (int64_t d = 0; !moved && d < view.dim(); ++d)
+        moved = view.size(d) != out.sizes()[static_cast<size_t>(d)] ||
+                view.stride(d) != out.strides()[static_cast<size_t>(d)];
+      if (moved) TORCHETTE_TRY(store(op_, view, out));
+    }
+    return Error::Ok;
+  }
+
+ private:
+  const AtenKernel& op_;
+  const std::vector<Tensor>& read_;
+  std::vector<Tensor> outs_;
+  std::vector<at::Tensor> views_;
+  std::vector<bool> fresh_;
+};
+
+/// What torch is given for an argument that is not None.
+c10::IValue to_torch(const Parameter& p, const Value& value, Results& results) {
+  switch (p.code) {
+    case 'T':
+      return view_of(value.to_tensor());
+    case 't':
+      return p.out ? results.add(value.to_tensor()) : view_of(value.to_tensor());
+    case 'L': {
+      c10::List<at::Tensor> list;
+      for (const Tensor& t : value.to_tensor_list()) list.push_back(p.out ? results.add(t) : view_of(t));
+      return list;
+    }
+    case 'O': {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const Optional<Tensor>& t : value.to_optional_tensor_list())
+        list.push_back(t.has_value() ? std::optional<at::Tensor>(view_of(t.value())) : std::nullopt);
+      return list;
+    }
+    case 's': {
+      const Scalar s = value.to_scalar();
+      if (s.is_floating()) return s.to_double();
+      if (s.is_bool()) return s.to_bool();
+      return s.to_int();
+    }
+    case 'i':
+      return value.to_scalar().to_int();
+    case 'd':
+      return value.to_scalar().to_double();
+    case 'b':
+      return value.to_scalar().to_bool();
+    case 'S':
+      return std::string(value.to_string().data(), value.to_string().size());
+    case 'I':
+      return std::vector<int64_t>(value.to_int_list().begin(), value.to_int_list().end());
+    case 'D':
+      return std::vector<double>(value.to_double_list().begin(), value.to_double_list().end());
+    default: {  // 'B'
+      c10::List<bool> list;
+      for (const bool each : value.to_bool_list()) list.push_back(each);
+      return list;
+    }
+  }
+}
+
+Error call(const AtenKernel& op, Args args) {
+  // what is read, and that torch can see it, before results are given memory
+  std::vector<Tensor> read;
+  for (size_t i = 0; i < op.parameters.size(); ++i) {
+    const Value& value = args[i];
+    std::vector<Tensor> tensors;
+    if (value.is_tensor()) tensors.push_back(value.to_tensor());
+    if (value.tag() == Tag::ListTensor)
+      for (const Tensor& t : value.to_tensor_list()) tensors.push_back(t);
+    if (value.tag() == Tag::ListOptionalTensor)
+      for (const Optional<Tensor>& t : value.to_optional_tensor_list())
+        if (t.has_value()) tensors.push_back(t.value());
+    for (const Tensor& t : tensors) {
+      TORCHETTE_CHECK(can_be_seen(t), NotSupported,
+                      "%s is given a tensor of dtype %d, which torch quantizes itself", op.name.c_str(),
+                      static_cast<int>(t.scalar_type()));
+      if (!op.parameters[i].out) read.push_back(t);
+    }
+  }
+  Results results(op, read);
+  torch::jit::Stack all_values;
+  for (size_t i = 0; i < op.parameters.size(); ++i) {
+    const Parameter& p = op.parameters[i];
+    all_values.push_back(p.optional && args[i].is_none() ? c10::IValue() : to_torch(p, args[i], results));
+  }
+  if (!op.functional()) {
+    op.handle.callBoxed(all_values);
+    return results.finish();
+  }
+  torch::jit::Stack stack;
+  for (const Given& given : op.given)
+    stack.push_back(given.position != kNone ? all_values[given.position]
+                    : given.is_dtype        ? results.dtype()
+                                            : given.preset);
+  op.handle.callBoxed(stack);
+  TORCHETTE_TRY(results.take(stack));
+  return results.finish();
+}
+
+/// Modes of the thread that calls, such as autocast and fake tensors, are eager's own.
+const c10::DispatchKeySet kModes = c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                                                        c10::DispatchKey::Functionalize}) |
+                                   c10::autocast_dispatch_keyset;
+
+Error run(size_t index, Args args) {
+  const AtenKernel& op = all[index];
+  try {
+    const c10::InferenceMode no_gradients;
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(kModes);
+    return call(op, args);
+  } catch (const c10::Error& error) {
+    TORCHETTE_LOG(Error, "%s: %s", op.name.c_str(), error.what_without_backtrace());
+    return Error::InvalidArgument;
+  } catch (const std::bad_alloc&) {
+    TORCHETTE_LOG(Error, "%s: there is no memory for its results", op.name.c_str());
+    return Error::MemoryAllocationFailed;
+  } catch (const std::exception& error) {  // of an operator that somebody has written
+    TORCHETTE_LOG(Error, "%s: %s", op.name.c_str(), error.what());
+    return Error::Internal;
+  }
+}
+
+// A kernel is a function without state, so each operator has one of its own.
+template <size_t kIndex>
+Error call_at(Context&, Args args) {
+  return run(kIndex, args);
+}
+template <size_t... kIndex>
+constexpr std::array<OpFunction, sizeof...(kIndex)> functions(std::index_sequence<kIndex...>) {
+  return {&call_at<kIndex>...};
+}
+constexpr std::array<OpFunction, kMost> kFunctions = functions(std::make_index_sequence<kMost>{});
+
+/// What the formats of memory say in torch, a tensor of the runtime has by itself: the result's own layout says it.
+Error copy_to(Context&, const Tensor& x, bool, Optional<Span<const int64_t>>, Tensor& out) {
+  TORCHETTE_TRY(resize_tensor(out, x.sizes()));
+  if (out.numel() != 0 && out.const_data_ptr() != x.const_data_ptr()) view_of(out).copy_(view_of(x));
+  return Error::Ok;
+}
+const Kernel kCopies[] = {
+    {"dim_order_ops::_to_dim_order_copy.out", &Boxed<copy_to>::run, Boxed<copy_to>::kSignature.text},
+    {"dim_order_ops::_clone_dim_order.out", &Boxed<copy_to>::run, Boxed<copy_to>::kSignature.text},
+};
+
+// --- An operator of torch as a kernel
+
+/// The code of a type of torch's; 0 where a program has no such values.
+char code_of(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return 'T';
+    case c10::TypeKind::NumberType:
+      return 's';
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::ScalarTypeType:
+    case c10::TypeKind::LayoutType:
+    case c10::TypeKind::MemoryFormatType:
+      return 'i';
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::SymFloatType:
+      return 'd';
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::SymBoolType:
+      return 'b';
+    case c10::TypeKind::StringType:
+      return 'S';
+    case c10::TypeKind::ListType: {
+      const c10::TypePtr& item = type->castRaw<c10::ListType>()->getElementType();
+      const auto* optional = item->castRaw<c10::OptionalType>();
+      if (optional != nullptr) return code_of(optional->getElementType()) == 'T' ? 'O' : '\0';
+      switch (code_of(item)) {
+        case 'T':
+          return 'L';
+        case 'i':
+          return 'I';
+        case 'd':
+          return 'D';
+        case 'b':
+          return 'B';
+        default:
+          return 0;
+      }
+    }
+    default:
+      return 0;
+  }
+}
+
+bool is_implied(const std::string& name) {
+  return name == "dtype" || name == "layout" || name == "device" || name == "pin_memory";
+}
+bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+bool is_functional(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& argument : schema.arguments())
+    if (is_written(argument)) return false;
+  for (const c10::Argument& result : schema.returns())
+    if (result.alias_info() != nullptr) return false;
+  return true;
+}
+
+/// As it is read.
+Parameter parameter_of(const c10::Argument& argument) {
+  const auto* optional = argument.type()->castRaw<c10::OptionalType>();
+  return {argument.name(), code_of(optional != nullptr ? optional->getElementType() : argument.type()),
+          optional != nullptr, false};
+}
+
+/// The parameters of a call in the program, which has those of this schema but `without` what results imply; false
+/// where a program cannot have one.
+bool add_parameters(AtenKernel& op, const c10::FunctionSchema& schema, bool without) {
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (without && is_implied(argument.name())) continue;
+    Parameter p = parameter_of(argument);
+    const bool written = is_written(argument);
+    p.out = written && argument.kwarg_only();
+    if (p.code == 0 && p.optional) p.code = 'i';  // a generator, say: None is all that can stand there
+    if (p.code == 0 || (written && p.code != 'T' && p.code != 'L')) return false;
+    if (written && p.code == 'T') p.code = 't';
+    op.parameters.push_back(std::move(p));
+  }
+  return true;
+}
+
+/// Makes `op` call the functional operator of this schema; false where it takes something else.
+bool call_instead(AtenKernel& op, const c10::FunctionSchema& schema) {
+  size_t used = 0;
+  for (const c10::Argument& argument : schema.arguments()) {
+    Given given{kNone, argument.name() == "dtype", argument.default_value().value_or(c10::IValue())};
+    const Parameter wanted = parameter_of(argument);
+    for (size_t i = 0; i < op.parameters.size(); ++i) {
+      const Parameter& p = op.parameters[i];
+      if (p.out || p.name != wanted.name) continue;
+      if (wanted.code != 0 && (p.code != wanted.code || p.optional != wanted.optional)) return false;
+      given.position = i;
+    }
+    used += given.position != kNone;
+    if (given.position == kNone && !is_implied(argument.name())) return false;
+    op.given.push_back(std::move(given));
+  }
+  size_t read = 0, written = 0;
+  for (const Parameter& p : op.parameters) (p.out ? written : read) += 1;
+  return used == read && written == schema.returns().size();
+}
+
+/// The functional operator of the same name and arguments, which is what eager calls: out variants that torch composes
+/// of others may round differently, and the rest do the same and copy.
+void prefer_functional(AtenKernel& op, const std::string& name) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& other : dispatcher.getAllOpNames()) {
+    if (other.name != name) continue;
+    const auto handle = dispatcher.findSchema(other);
+    if (!handle.has_value() || !is_functional(handle->schema())) continue;
+    AtenKernel candidate = op;
+    if (!call_instead(candidate, handle->schema())) continue;
+    if (op.functional() && op.given.size() <= candidate.given.size()) continue;
+    op.given = std::move(candidate.given);
+    op.handle = *handle;
+  }
+}
+
+const Kernel* make(const std::string& full, const std::string& name, const std::string& overload) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const auto runs = [](const auto& handle) {
+    return handle.has_value() && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  };
+  auto handle = dispatcher.findSchema({name, overload});
+  const bool has_out = handle.has_value();
+  // the out variant of an operator that was registered without one: "out" of "", "Scalar_out" of "Scalar"
+  if (!has_out && overload.size() >= 3 && overload.compare(overload.size() - 3, 3, "out") == 0)
+    handle = dispatcher.findSchema({name, overload == "out" ? "" : overload.substr(0, overload.size() - 4)});
+  if (!runs(handle)) return nullptr;
+  const c10::FunctionSchema& schema = handle->schema();
+  for (const c10::Argument& result : schema.returns())  // a number goes into a slot, which kernels of ours write
+    if (code_of(result.type()) != 'T' && code_of(result.type()) != 'L') return nullptr;
+  AtenKernel op{*handle, {}, {}, full, {}, {}};
+  if (!add_parameters(op, schema, !has_out)) return nullptr;
+  if (!has_out) {
+    for (const c10::Argument& result : schema.returns())
+      op.parameters.push_back({"", code_of(result.type()) == 'T' ? 't' : 'L', false, true});
+    if (!is_functional(schema) || !call_instead(op, schema)) return nullptr;
+  } else if (!handle->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    prefer_functional(op, name);
+  }
+  for (const Parameter& p : op.parameters) op.signature.append(p.optional ? "?" : "").push_back(p.code);
+  if (all.size() == kMost) {
+    TORCHETTE_LOG(Error, "more than %zu operators of torch are in use", kMost);
+    return nullptr;
+  }
+  AtenKernel& made = all.emplace_back(std::move(op));
+  made.kernel = {made.name.c_str(), kFunctions[all.size() - 1], made.signature.c_str()};
+  known[full] = &made;
+  return &made.kernel;
+}
+
+const Kernel* find(Span<const char> name, Span<const char> overload) {
+  if (!is_on) return nullptr;
+  const std::string text(name.data(), name.size());
+  const std::string overload_text(overload.data(), overload.size());
+  const std::string full = overload.empty() ? text : text + "." + overload_text;
+  for (const Kernel& kernel : kCopies)
+    if (full == kernel.name) return &kernel;
+  // what only the runtime has: numbers and jumps, and the operators that its own passes make
+  for (const char* own : {"executorch_prim::", "dim_order_ops::", "cpu::", "torchette::"})
+    if (text.rfind(own, 0) == 0) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(full);
+  if (found != known.end()) return &found->second->kernel;
+  try {
+    return make(full, text, overload_text);
+  } catch (const std::exception& error) {
+    TORCHETTE_LOG(Error, "%s: %s", full.c_str(), error.what());
+    return nullptr;
+  }
+}
+
+KernelNode node{{{}, nullptr, true, &find}};
+[[maybe_unused]] const Error added = add_kernels(node);
+
+}  // namespace
+}  // namespace torchette::extension
+
+extern "C" __attribute__((visibility("default"))) bool torchette_aten_mode(bool on) {
+  return std::exchange(torchette::extension::is_on, on);
+}
