@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program with two methods, which the C++ tests of this folder run.
+# Programs that the tests of this folder run.
 
 from __future__ import annotations
 
@@ -33,4 +33,31 @@ def two_methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path = tmp_path_factory.mktemp("extension") / "two_methods.pte"
     to_edge(methods).to_executorch(config).save(str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The program of counter.Counter and its data file."""
+    torch = pytest.importorskip("torch")
+    from tests.extension.counter import Counter, X
+    from torchette.exir import ExecutorchBackendConfig, to_edge
+
+    folder = tmp_path_factory.mktemp("counter")
+    exported = torch.export.export(Counter().eval(), (X,))
+    program = to_edge(exported).to_executorch(ExecutorchBackendConfig(external_constants=True))
+    program.save(str(folder / "counter.pte"))
+    program.write_tensor_data_to_file(str(folder))
+    return [folder / "counter.pte", *folder.glob("*.ptd")]
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of counter.Rows, exported with 3."""
+    torch = pytest.importorskip("torch")
+    from tests.extension.counter import Rows
+    from torchette.exir import to_edge
+
+    path = tmp_path_factory.mktemp("rows") / "rows.pte"
+    to_edge(torch.export.export(Rows(), (torch.ones(1, 2, 2, 2), 3))).to_executorch().save(str(path))
     return path

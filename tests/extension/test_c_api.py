@@ -1,46 +1,36 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C interface from Python's ctypes: what a program in another language does, what it does wrong, and the list of
-# symbols that must not change.
+# The C interface from Python's ctypes: what a program in another language does, what it does wrong, and the binary
+# interface, which must not change.
 
 from __future__ import annotations
 
 import ctypes
 import re
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from tests.building import BUILD, CXX, ROOT, built, run
+from tests.building import BUILD, CC, ROOT, built, run
+from tests.extension import c_abi
+from tests.extension.counter import Counter, X
+from torchette.exir import to_edge
+from torchette.format import etdump
 
-OK, INVALID_ARGUMENT, INVALID_STATE, NOT_FOUND = 0, 0x12, 0x02, 0x20
-NONE, TENSOR, INT = 0, 1, 4
+OK, INVALID_ARGUMENT, INVALID_STATE, NOT_FOUND, ACCESS_FAILED, OUT_OF_RESOURCES = (
+    0,
+    0x12,
+    0x02,
+    0x20,
+    0x22,
+    0x25,
+)
+NONE, TENSOR, STRING, INT, BOOLEAN = 0, 1, 2, 4, 5
 FLOAT32, FLOAT64 = 6, 7
-
-# Functions of the stable interface: names may be added, never removed.
-SYMBOLS = [
-    "torchette_c_api_version",
-    "torchette_error_name",
-    "torchette_method_execute",
-    "torchette_method_input_info",
-    "torchette_method_load",
-    "torchette_method_num_inputs",
-    "torchette_method_num_outputs",
-    "torchette_method_output",
-    "torchette_method_output_info",
-    "torchette_method_unload",
-    "torchette_module_free",
-    "torchette_module_method_name",
-    "torchette_module_num_methods",
-    "torchette_module_open",
-    "torchette_module_open_buffer",
-    "torchette_module_set_num_threads",
-    "torchette_set_log",
-    "torchette_set_num_threads",
-]
-# The platform's, which a program may define itself.
-PLATFORM = "abort allocate current_ticks emit_log_message free init ticks_to_ns_multiplier"
 
 
 class Tensor(ctypes.Structure):
@@ -70,6 +60,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     copied = shutil.copy(BUILD / "libtorchette.so", tmp_path_factory.mktemp("c_api"))
     library = ctypes.CDLL(str(copied))
     library.torchette_error_name.restype = ctypes.c_char_p
+    library.torchette_last_error.restype = ctypes.c_char_p
+    library.torchette_num_backends.restype = ctypes.c_size_t
     library.torchette_module_method_name.restype = ctypes.c_char_p
     library.torchette_module_num_methods.restype = ctypes.c_size_t
     return library
@@ -186,26 +178,230 @@ def test_what_is_wrong_is_an_error(library: ctypes.CDLL, two_methods: Path, tmp_
     assert b"forward takes 1 inputs, 0 are given" in lines and len(lines) > 15
 
 
-def test_the_symbols_are_those_of_the_header(library: ctypes.CDLL) -> None:
-    listed = run("nm", "-D", "--defined-only", BUILD / "libtorchette.so").stdout.splitlines()
-    exported = {line.split()[-1] for line in listed}
-    ours = {name for name in exported if not name.startswith("_")}
-    assert ours == {*SYMBOLS, *(f"torchette_pal_{name}" for name in PLATFORM.split())}
-    header = (ROOT / "torchette/extension/c_api.h").read_text()
-    assert sorted(re.findall(r"^TORCHETTE_API [\w* ]+?\*?\s?(torchette_\w+)\(", header, re.M)) == sorted(
-        SYMBOLS
-    )
-    assert library.torchette_c_api_version() == 2
+READ = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
+FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-def test_the_structs_are_what_they_were(tmp_path: Path) -> None:
-    """Sizes and offsets of what passes the border, on 64-bit machines."""
-    program = tmp_path / "sizes.cpp"
-    program.write_text(
-        '#include "torchette/extension/c_api.h"\n'
-        "static_assert(sizeof(torchette_tensor_t) == 168 && offsetof(torchette_tensor_t, sizes) == 24);\n"
-        "static_assert(offsetof(torchette_tensor_t, order) == 152);\n"
-        "static_assert(sizeof(torchette_value_t) == 192 && offsetof(torchette_value_t, tensor) == 24);\n"
+class Loader(ctypes.Structure):
+    _fields_ = [("context", ctypes.c_void_p), ("size", ctypes.c_size_t), ("read", READ), ("free", FREE)]
+
+
+class Option(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("integer", ctypes.c_int32), ("text", ctypes.c_char * 256)]
+
+
+def run_counter(library: ctypes.CDLL, module: ctypes.c_void_p) -> list[np.ndarray]:
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+    given = (Value * 1)(value(x))
+    assert library.torchette_method_execute(module, b"forward", given, ctypes.c_size_t(1)) == OK, last(
+        library
     )
-    run(CXX, "-std=c++17", "-fsyntax-only", "-I", ROOT, program)
-    assert ctypes.sizeof(Tensor) == 168 and ctypes.sizeof(Value) == 192
+    outputs, count = [], ctypes.c_size_t()
+    assert library.torchette_method_num_outputs(module, b"forward", ctypes.byref(count)) == OK
+    for i in range(count.value - 2, count.value):
+        out = Value()
+        assert (
+            library.torchette_method_output(module, b"forward", ctypes.c_size_t(i), ctypes.byref(out)) == OK
+        )
+        shape = tuple(out.tensor.sizes[: out.tensor.dim])
+        data = ctypes.cast(out.tensor.data, ctypes.POINTER(ctypes.c_float))
+        outputs.append(np.ctypeslib.as_array(data, shape).copy())
+    with torch.no_grad():
+        np.testing.assert_allclose(outputs[0], Counter()(X)[0].numpy(), rtol=1e-6)
+    return outputs
+
+
+def last(library: ctypes.CDLL) -> str:
+    return library.torchette_last_error().decode()
+
+
+def test_data_files_and_state(library: ctypes.CDLL, counter: list[Path]) -> None:
+    program, data = (str(path).encode() for path in counter)
+    library.torchette_set_log(None)
+    module = ctypes.c_void_p()
+    assert library.torchette_module_open(program, 1, ctypes.byref(module)) == OK
+    assert last(library) == ""
+    # without its data the method does not load, and the next try, with it, does
+    assert library.torchette_method_load(module, b"forward") != OK and "linear.weight" in last(library)
+    assert library.torchette_module_add_data_file(module, b"none.ptd", 0) == ACCESS_FAILED
+    assert last(library) == "none.ptd cannot be opened: No such file or directory"
+    assert library.torchette_module_add_data_file(module, program, 0) != OK and last(library)
+    assert library.torchette_module_add_data_file(module, data, 0) == OK and last(library) == ""
+    assert run_counter(library, module)[1] == 6 and run_counter(library, module)[1] == 7
+    assert library.torchette_module_add_data_file(module, data, 0) == INVALID_STATE
+    assert last(library) == "data are to be added before a method is loaded"
+    assert library.torchette_method_reset(module, b"forward") == OK
+    assert run_counter(library, module)[1] == 6
+    assert library.torchette_method_reset(module, b"backward") == INVALID_ARGUMENT
+    assert "backward" in last(library)
+    library.torchette_module_free(module)
+
+
+def test_loaders_of_the_caller(library: ctypes.CDLL, counter: list[Path]) -> None:
+    library.torchette_set_log(None)
+    contents = [path.read_bytes() for path in counter]
+    freed: list[int] = []
+    broken = False
+
+    def read(context: int | None, offset: int, size: int, to: int) -> int:
+        ctypes.memmove(to, contents[(context or 0) - 1][offset : offset + size], size)
+        return 77 if broken else OK
+
+    functions = READ(read), FREE(lambda context: freed.append(context or 0))
+    program, data = (Loader(i + 1, len(content), *functions) for i, content in enumerate(contents))
+    module = ctypes.c_void_p()
+    assert library.torchette_module_open_loader(ctypes.byref(program), ctypes.byref(module)) == OK
+    assert library.torchette_module_add_data_loader(module, ctypes.byref(data)) == OK
+    run_counter(library, module)
+    assert freed == []
+    library.torchette_module_free(module)
+    assert sorted(freed) == [1, 2]
+
+    # a failure frees, too
+    broken = True
+    assert library.torchette_module_open_loader(ctypes.byref(program), ctypes.byref(module)) == ACCESS_FAILED
+    assert "the loader does not give the" in last(library) and "error 0x4d" in last(library)
+    assert freed.count(1) == 2 and not module.value
+    assert library.torchette_module_add_data_loader(None, ctypes.byref(data)) == INVALID_ARGUMENT
+    assert freed.count(2) == 2
+    nothing = Loader(1, 5, READ(), FREE())
+    assert (
+        library.torchette_module_open_loader(ctypes.byref(nothing), ctypes.byref(module)) == INVALID_ARGUMENT
+    )
+    assert library.torchette_module_open_loader(None, ctypes.byref(module)) == INVALID_ARGUMENT
+
+
+def test_the_program_of_the_page_runs(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> None:
+    """The second block of docs/c.md: loaders and a trace in C99."""
+    page = (ROOT / "docs/c.md").read_text(encoding="utf-8")
+    source = tmp_path / "loaders.c"
+    source.write_text(re.findall(r"^```c\n(.*?)^```", page, re.M | re.S)[1])
+    strict = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I", ROOT)
+    run(CC, *strict, source, "-o", tmp_path / "loaders", f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-ltorchette")
+    run(tmp_path / "loaders", *counter, cwd=tmp_path)
+    (block,) = etdump.load(tmp_path / "model.etdp").run_data
+    assert any(event.profile_event for event in block.events)
+    said = run(tmp_path / "loaders", counter[0], counter[0], cwd=tmp_path, status=1).stderr
+    assert "is not a data file" in said, said
+
+
+def test_tracing(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> None:
+    library.torchette_set_log(None)
+    module, data, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    assert library.torchette_module_open(str(counter[0]).encode(), 1, ctypes.byref(module)) == OK
+    assert library.torchette_module_add_data_file(module, str(counter[1]).encode(), 1) == OK
+    ask = (module, ctypes.byref(data), ctypes.byref(size))
+    assert library.torchette_module_etdump(*ask) == INVALID_STATE
+    assert last(library) == "the module is not traced"
+    values = (ctypes.c_uint8 * 65536)()
+    assert library.torchette_module_trace(module, values, ctypes.c_size_t(len(values))) == OK
+    run_counter(library, module)
+    assert library.torchette_module_trace(module, None, ctypes.c_size_t(0)) == INVALID_STATE
+    assert last(library) == "forward is loaded already"
+    assert library.torchette_module_etdump(*ask) == OK
+    dump = etdump.load(ctypes.string_at(data.value, size.value))
+    names = {event.profile_event.name for run in dump.run_data for event in run.events if event.profile_event}
+    assert {"aten::add.out", "aten::linear.out"} <= names
+    assert any(event.debug_event for run in dump.run_data for event in run.events)
+    assert Counter()(X)[0].detach().numpy().tobytes() in bytes(values), (
+        "relu's result is not among the values"
+    )
+    assert library.torchette_module_etdump(*ask) == OK and size.value == 0 and not data.value
+    library.torchette_module_free(module)
+
+
+def test_options_of_backends(library: ctypes.CDLL) -> None:
+    library.torchette_set_log(None)
+    library.torchette_backend_name.restype = ctypes.c_char_p
+    names = [
+        library.torchette_backend_name(ctypes.c_size_t(i)) for i in range(library.torchette_num_backends())
+    ]
+    assert b"XnnpackBackend" in names and len(set(names)) == len(names)
+    assert library.torchette_backend_name(ctypes.c_size_t(len(names))) is None
+    option = Option()
+    get = (b"XnnpackBackend", b"library", ctypes.byref(option))
+    assert library.torchette_backend_get_option(*get) == OK and option.kind == BOOLEAN
+    has_library = option.integer
+    wanted = Option(kind=INT, integer=1)
+    threads = (b"XnnpackBackend", b"num_threads")
+    set_threads = library.torchette_backend_set_option(*threads, ctypes.byref(wanted))
+    if has_library:
+        assert set_threads == OK
+        assert library.torchette_backend_get_option(*threads, ctypes.byref(option)) == OK
+        assert (option.kind, option.integer) == (INT, 1)
+    else:
+        assert set_threads != OK and "num_threads" in last(library)
+    for wrong in (Option(kind=TENSOR), Option(kind=STRING, text=b"x" * 256)):
+        assert library.torchette_backend_set_option(*threads, ctypes.byref(wrong)) == INVALID_ARGUMENT
+    assert library.torchette_backend_set_option(b"none", b"x", ctypes.byref(wanted)) == NOT_FOUND
+    assert last(library) == "backend none does not take option x of kind 4"
+    assert library.torchette_backend_get_option(b"none", b"x", ctypes.byref(option)) == NOT_FOUND
+    assert library.torchette_backend_set_option(b"none", b"x" * 64, ctypes.byref(wanted)) == INVALID_ARGUMENT
+
+
+def test_another_thread_ends_an_execution(library: ctypes.CDLL, tmp_path: Path) -> None:
+    class Loop(torch.nn.Module):
+        def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+            def more(i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+                return i < n
+
+            def turn(i: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                return i + 1, x.sin() + x
+
+            return torch._higher_order_ops.while_loop(more, turn, (torch.tensor(0), x))[1]
+
+    library.torchette_set_log(None)
+    exported = torch.export.export(Loop(), (torch.ones(16), torch.tensor(2)))
+    to_edge(exported).to_executorch().save(str(tmp_path / "loop.pte"))
+    module, out = ctypes.c_void_p(), Value()
+    assert library.torchette_module_open(str(tmp_path / "loop.pte").encode(), 1, ctypes.byref(module)) == OK
+    assert library.torchette_method_cancel(module, b"forward") == INVALID_STATE
+    assert last(library) == "forward is not loaded"
+    assert library.torchette_method_load(module, b"forward") == OK
+    x, n = np.ones(16, np.float32), np.array(2**40, np.int64)
+
+    def later() -> None:
+        time.sleep(0.05)
+        library.torchette_method_cancel(module, b"forward")
+
+    for turns, result in ((2**40, OUT_OF_RESOURCES), (3, OK)):
+        n[...] = turns
+        given = (Value * 2)(value(x), value(n, 4))
+        thread = threading.Thread(target=later)
+        if result != OK:
+            thread.start()
+        assert library.torchette_method_execute(module, b"forward", given, ctypes.c_size_t(2)) == result
+        if result != OK:
+            thread.join()
+            assert last(library)
+    assert library.torchette_method_output(module, b"forward", ctypes.c_size_t(0), ctypes.byref(out)) == OK
+    library.torchette_module_free(module)
+
+
+def test_copies_are_in_rows(library: ctypes.CDLL) -> None:
+    library.torchette_set_log(None)
+    x = np.arange(120, dtype=np.int16).reshape(2, 3, 4, 5)
+    for order in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 1, 0, 2)):
+        stored = np.ascontiguousarray(x.transpose(order))
+        tensor, to = value(stored, 2).tensor, np.zeros_like(x)
+        tensor.sizes[:4], tensor.order[:4] = x.shape, order
+        copy = (ctypes.byref(tensor), ctypes.c_void_p(to.ctypes.data))
+        assert library.torchette_tensor_copy(*copy, ctypes.c_size_t(x.nbytes)) == OK
+        np.testing.assert_array_equal(to, x)
+        assert library.torchette_tensor_copy(*copy, ctypes.c_size_t(8)) == INVALID_ARGUMENT
+        assert last(library) == "8 bytes are no copy of a tensor of 240"
+    tensor.order[:2] = [1, 1]
+    assert library.torchette_tensor_copy(*copy, ctypes.c_size_t(x.nbytes)) == INVALID_ARGUMENT
+    assert library.torchette_tensor_copy(None, None, ctypes.c_size_t(0)) == INVALID_ARGUMENT
+
+
+def test_the_binary_interface_is_what_it_was(library: ctypes.CDLL) -> None:
+    """Symbols, prototypes, constants, and on 64-bit machines sizes and offsets of structs."""
+    dump, renew = c_abi.dump(BUILD / "libtorchette.so"), "python -m tests.extension.c_abi"
+    stored = c_abi.STORED.read_text(encoding="utf-8")
+    assert dump == stored, f"programs that are built already may break; if this is meant: {renew}"
+    assert set(c_abi.declared()) <= set(c_abi.exported(BUILD / "libtorchette.so"))
+    version = f"constant TORCHETTE_C_API_VERSION {library.torchette_c_api_version()}\n"
+    assert version in stored
+    assert f"struct torchette_value_t {ctypes.sizeof(Value)}\n" in stored
+    assert f"struct torchette_option_t {ctypes.sizeof(Option)}\n" in stored

@@ -3,12 +3,16 @@
 // but plain structs.
 #include "torchette/extension/c_api.h"
 
+#include <cstdio>
+#include <cstring>
 #include <new>
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/extension/etdump.h"
 #include "torchette/extension/module.h"
+#include "torchette/runtime/backend_options.h"
 #include "torchette/runtime/threads.h"
 
 using namespace torchette;
@@ -17,6 +21,9 @@ using namespace torchette::extension;
 struct torchette_module {
   template <typename... A>
   explicit torchette_module(A&&... arguments) : module(std::forward<A>(arguments)...) {}
+  ~torchette_module() { platform_free(dump.buf); }
+  std::unique_ptr<ETDumpGen> tracer;  // null: nobody asked; outlives the methods
+  ETDumpResult dump{nullptr, 0};      // what was given last
   Module module;
 };
 
@@ -27,15 +34,69 @@ static_assert(TORCHETTE_UINT64 == static_cast<int>(ScalarType::UInt64));
 static_assert(TORCHETTE_BOOLEAN == static_cast<int>(Tag::Bool));
 static_assert(TORCHETTE_INVALID_ARGUMENT == static_cast<uint32_t>(Error::InvalidArgument));
 
-torchette_error_t code(Error error) { return static_cast<torchette_error_t>(error); }
+/// What a call by this thread has said. The next one begins anew.
+struct Said {
+  char text[1024];
+  size_t length;
+  bool done;
+};
+thread_local Said said;
 
-bool given(const void* pointer, const char* name) {
-  if (pointer != nullptr) return true;
+/// Every call ends here.
+torchette_error_t code(Error error) {
+  if (error == Error::Ok) said.text[said.length = 0] = 0;
+  said.done = true;
+  return static_cast<torchette_error_t>(error);
+}
+
+bool given(bool is_given, const char* name) {
+  if (is_given) return true;
   TORCHETTE_LOG(Error, "%s is null", name);
   return false;
 }
 #define TORCHETTE_GIVEN(pointer) \
-  if (!given(pointer, #pointer)) return TORCHETTE_INVALID_ARGUMENT
+  if (!given((pointer) != nullptr, #pointer)) return code(Error::InvalidArgument)
+
+/// A loader of the caller's. Pieces that it loads are on the heap.
+class ForeignLoader final : public DataLoader {
+ public:
+  explicit ForeignLoader(const torchette_loader_t& from) : from_(from) {}
+  ForeignLoader(const ForeignLoader&) = delete;
+  ~ForeignLoader() {
+    if (from_.free != nullptr) from_.free(from_.context);
+  }
+
+  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {
+    constexpr size_t kAlignment = 64;
+    void* const memory = size > from_.size ? nullptr : platform_allocate(size + kAlignment);
+    TORCHETTE_CHECK(memory != nullptr, MemoryAllocationFailed, "no memory for %zu bytes of %zu", size,
+                    from_.size);
+    const uintptr_t place = (reinterpret_cast<uintptr_t>(memory) + kAlignment - 1) & ~(kAlignment - 1);
+    auto* const bytes = reinterpret_cast<void*>(place);
+    FreeableBuffer buffer(bytes, size, [](void* held, void*, size_t) { platform_free(held); }, memory);
+    TORCHETTE_TRY(load_into(offset, size, info, bytes));
+    return buffer;
+  }
+  Error load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const override {
+    TORCHETTE_CHECK(offset <= from_.size && size <= from_.size - offset, InvalidArgument,
+                    "%zu bytes at %zu are not inside of %zu", size, offset, from_.size);
+    const torchette_error_t error =
+        size == 0 ? TORCHETTE_OK : from_.read(from_.context, offset, size, buffer);
+    TORCHETTE_CHECK(error == TORCHETTE_OK, AccessFailed,
+                    "the loader does not give the %zu bytes at %zu: error 0x%x", size, offset, error);
+    return Error::Ok;
+  }
+  Result<size_t> size() const override { return from_.size; }
+
+ private:
+  torchette_loader_t from_;
+};
+
+/// A host that has registered some itself keeps them.
+void find_backends() {
+  static const Error registered = register_all_backends();
+  static_cast<void>(registered);
+}
 
 /// Sizes and order into `out`; the data are set by the caller.
 void describe(ScalarType type, Span<const SizesType> sizes, Span<const DimOrderType> order, size_t nbytes,
@@ -114,9 +175,7 @@ void to_c(const Value& from, torchette_value_t* to) {
 template <typename... A>
 torchette_error_t open(torchette_module_t** module, A&&... arguments) {
   *module = nullptr;
-  // a host that has registered some itself keeps them
-  static const Error registered = register_all_backends();
-  static_cast<void>(registered);
+  find_backends();
   auto* opened = new (std::nothrow) torchette_module(std::forward<A>(arguments)...);
   if (opened == nullptr) return code(Error::MemoryAllocationFailed);
   const Error error = opened->module.load();
@@ -138,11 +197,11 @@ torchette_error_t info(torchette_module_t* module, const char* method, size_t in
   if (!tag.ok()) return code(tag.error());
   *info = {};
   info->kind = static_cast<int32_t>(*tag);
-  if (*tag != Tag::Tensor) return TORCHETTE_OK;
+  if (*tag != Tag::Tensor) return code(Error::Ok);
   const Result<TensorInfo> tensor = output ? meta->output_tensor_meta(index) : meta->input_tensor_meta(index);
   if (!tensor.ok()) return code(tensor.error());
   describe(tensor->scalar_type(), tensor->sizes(), tensor->dim_order(), tensor->nbytes(), info);
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }
 
 torchette_error_t count(torchette_module_t* module, const char* method, bool outputs, size_t* count) {
@@ -152,12 +211,31 @@ torchette_error_t count(torchette_module_t* module, const char* method, bool out
   const Result<MethodMeta> meta = module->module.method_meta(method);
   if (!meta.ok()) return code(meta.error());
   *count = outputs ? meta->num_outputs() : meta->num_inputs();
-  return TORCHETTE_OK;
+  return code(Error::Ok);
+}
+
+/// Loads it as its module's options say.
+Error loaded(torchette_module_t& module, const char* method) {
+  return module.module.load_method(method, nullptr, module.tracer.get());
+}
+
+Error check_untouched(const torchette_module_t& module) {
+  for (size_t i = 0; const char* name = torchette_module_method_name(&module, i); ++i)
+    TORCHETTE_CHECK(!module.module.is_method_loaded(name), InvalidState, "%s is loaded already", name);
+  return Error::Ok;
 }
 
 torchette_log_fn_t log_function = nullptr;
 void forward_log(torchette_timestamp_t, torchette_log_level_t level, const char* filename, const char*,
-                 size_t line, const char* message, size_t) {
+                 size_t line, const char* message, size_t length) {
+  if (level == TORCHETTE_LOG_ERROR || level == TORCHETTE_LOG_FATAL) {
+    if (said.done) said.length = 0;
+    said.done = false;
+    const size_t room = sizeof(said.text) - said.length;
+    const int wrote = snprintf(said.text + said.length, room, "%s%.*s", said.length == 0 ? "" : "\n",
+                               static_cast<int>(length), message);
+    if (wrote > 0) said.length += static_cast<size_t>(wrote) < room ? static_cast<size_t>(wrote) : room - 1;
+  }
   if (log_function != nullptr) log_function(static_cast<char>(level), filename, line, message);
 }
 
@@ -179,6 +257,31 @@ torchette_error_t torchette_module_open_buffer(const void* data, size_t size, to
   TORCHETTE_GIVEN(data);
   TORCHETTE_GIVEN(module);
   return open(module, std::make_shared<BufferDataLoader>(data, size));
+}
+
+torchette_error_t torchette_module_open_loader(const torchette_loader_t* loader,
+                                               torchette_module_t** module) {
+  TORCHETTE_GIVEN(loader);
+  TORCHETTE_GIVEN(loader->read);
+  auto taken = std::make_shared<ForeignLoader>(*loader);
+  TORCHETTE_GIVEN(module);
+  return open(module, std::move(taken));
+}
+
+torchette_error_t torchette_module_add_data_file(torchette_module_t* module, const char* path, int use_mmap) {
+  TORCHETTE_GIVEN(module);
+  TORCHETTE_GIVEN(path);
+  using Mode = Module::LoadMode;
+  return code(module->module.add_data_file(path, use_mmap != 0 ? Mode::Mmap : Mode::File));
+}
+
+torchette_error_t torchette_module_add_data_loader(torchette_module_t* module,
+                                                   const torchette_loader_t* loader) {
+  TORCHETTE_GIVEN(loader);
+  TORCHETTE_GIVEN(loader->read);
+  auto taken = std::make_shared<ForeignLoader>(*loader);
+  TORCHETTE_GIVEN(module);
+  return code(module->module.add_data(std::move(taken)));
 }
 
 void torchette_module_free(torchette_module_t* module) { delete module; }
@@ -228,13 +331,31 @@ torchette_error_t torchette_module_set_num_threads(torchette_module_t* module, s
 torchette_error_t torchette_method_load(torchette_module_t* module, const char* method) {
   TORCHETTE_GIVEN(module);
   TORCHETTE_GIVEN(method);
-  return code(module->module.load_method(method));
+  return code(loaded(*module, method));
 }
 
 torchette_error_t torchette_method_unload(torchette_module_t* module, const char* method) {
   TORCHETTE_GIVEN(module);
   TORCHETTE_GIVEN(method);
   return code(module->module.unload_method(method) ? Error::Ok : Error::NotFound);
+}
+
+torchette_error_t torchette_method_reset(torchette_module_t* module, const char* method) {
+  TORCHETTE_GIVEN(module);
+  TORCHETTE_GIVEN(method);
+  const Error error = loaded(*module, method);
+  return code(error != Error::Ok ? error : (*module->module.method(method))->reset());
+}
+
+torchette_error_t torchette_method_cancel(torchette_module_t* module, const char* method) {
+  TORCHETTE_GIVEN(module);
+  TORCHETTE_GIVEN(method);
+  if (!module->module.is_method_loaded(method)) {
+    TORCHETTE_LOG(Error, "%s is not loaded", method);
+    return code(Error::InvalidState);
+  }
+  (*module->module.method(method))->cancel();
+  return code(Error::Ok);
 }
 
 torchette_error_t torchette_method_execute(torchette_module_t* module, const char* method,
@@ -247,7 +368,7 @@ torchette_error_t torchette_method_execute(torchette_module_t* module, const cha
   if (counted != TORCHETTE_OK) return counted;
   if (num_inputs != wanted) {
     TORCHETTE_LOG(Error, "%s takes %zu inputs, %zu are given", method, wanted, num_inputs);
-    return TORCHETTE_INVALID_ARGUMENT;
+    return code(Error::InvalidArgument);
   }
   std::vector<Value> values(num_inputs);
   std::vector<TensorPtr> held(num_inputs);
@@ -255,7 +376,8 @@ torchette_error_t torchette_method_execute(torchette_module_t* module, const cha
     const Error error = import(inputs[i], &values[i], &held[i]);
     if (error != Error::Ok) return code(error);
   }
-  return code(module->module.execute(method, values).error());
+  const Error error = loaded(*module, method);
+  return code(error != Error::Ok ? error : module->module.execute(method, values).error());
 }
 
 torchette_error_t torchette_method_output(torchette_module_t* module, const char* method, size_t index,
@@ -270,8 +392,144 @@ torchette_error_t torchette_method_output(torchette_module_t* module, const char
   const Result<Value> value = module->module.get_output(method, index);
   if (!value.ok()) return code(value.error());
   to_c(*value, output);
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }
+
+torchette_error_t torchette_tensor_copy(const torchette_tensor_t* tensor, void* to, size_t size) {
+  TORCHETTE_GIVEN(tensor);
+  if (size != 0) {
+    TORCHETTE_GIVEN(tensor->data);
+    TORCHETTE_GIVEN(to);
+  }
+  const auto dim = static_cast<size_t>(tensor->dim);
+  size_t count = 1;
+  uint32_t seen = 0;
+  bool known = tensor->dim >= 0 && dim <= TORCHETTE_MAX_DIM && size == tensor->nbytes;
+  for (size_t d = 0; known && d < dim; ++d) {
+    known = tensor->order[d] < dim && (seen >> tensor->order[d] & 1u) == 0 && tensor->sizes[d] >= 0;
+    seen |= 1u << tensor->order[d];
+    count *= static_cast<size_t>(tensor->sizes[d]);
+  }
+  if (!known || (count != 0 && size % count != 0)) {
+    TORCHETTE_LOG(Error, "%zu bytes are no copy of a tensor of %zu", size, tensor->nbytes);
+    return code(Error::InvalidArgument);
+  }
+  if (count == 0) return code(Error::Ok);
+  const size_t width = size / count;
+  size_t strides[TORCHETTE_MAX_DIM], step = width;
+  bool in_rows = true;
+  for (size_t i = dim; i-- > 0;) {
+    in_rows = in_rows && tensor->order[i] == i;
+    strides[tensor->order[i]] = step;
+    step *= static_cast<size_t>(tensor->sizes[tensor->order[i]]);
+  }
+  if (in_rows) {
+    memcpy(to, tensor->data, size);
+    return code(Error::Ok);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    size_t rest = i, from = 0;
+    for (size_t d = dim; d-- > 0; rest /= static_cast<size_t>(tensor->sizes[d]))
+      from += rest % static_cast<size_t>(tensor->sizes[d]) * strides[d];
+    memcpy(static_cast<char*>(to) + i * width, static_cast<char*>(tensor->data) + from, width);
+  }
+  return code(Error::Ok);
+}
+
+torchette_error_t torchette_module_trace(torchette_module_t* module, void* values, size_t size) {
+  TORCHETTE_GIVEN(module);
+#if TORCHETTE_EVENT_TRACER
+  const Error error = check_untouched(*module);
+  if (error != Error::Ok) return code(error);
+  auto tracer = std::unique_ptr<ETDumpGen>(new ETDumpGen());
+  if (!tracer) return code(Error::MemoryAllocationFailed);
+  if (values != nullptr) {
+    const Result<bool> set = tracer->set_debug_buffer({static_cast<uint8_t*>(values), size});
+    if (!set.ok()) return code(set.error());
+    tracer->set_event_tracer_debug_level(EventTracerDebugLogLevel::kIntermediateOutputs);
+  }
+  module->tracer = std::move(tracer);
+  return code(Error::Ok);
+#else
+  static_cast<void>(check_untouched), static_cast<void>(values), static_cast<void>(size);
+  TORCHETTE_LOG(Error, "this library was built with TORCHETTE_EVENT_TRACER=OFF");
+  return code(Error::NotSupported);
+#endif
+}
+
+torchette_error_t torchette_module_etdump(torchette_module_t* module, const void** data, size_t* size) {
+  TORCHETTE_GIVEN(module);
+  TORCHETTE_GIVEN(data);
+  TORCHETTE_GIVEN(size);
+  if (!module->tracer) {
+    TORCHETTE_LOG(Error, "the module is not traced");
+    return code(Error::InvalidState);
+  }
+  platform_free(module->dump.buf);
+  module->dump = module->tracer->get_etdump_data();
+  *data = module->dump.buf;
+  *size = module->dump.size;
+  return code(Error::Ok);
+}
+
+size_t torchette_num_backends(void) {
+  find_backends();
+  return get_num_registered_backends();
+}
+
+const char* torchette_backend_name(size_t index) {
+  return index < torchette_num_backends() ? *get_backend_name(index) : nullptr;
+}
+
+torchette_error_t torchette_backend_set_option(const char* backend, const char* key,
+                                               const torchette_option_t* option) {
+  TORCHETTE_GIVEN(backend);
+  TORCHETTE_GIVEN(key);
+  TORCHETTE_GIVEN(option);
+  find_backends();
+  BackendOptions<1> options;
+  Error error = Error::InvalidArgument;
+  if (option->kind == TORCHETTE_BOOLEAN)
+    error = options.set_option(key, option->integer != 0);
+  else if (option->kind == TORCHETTE_INT)
+    error = options.set_option(key, static_cast<int>(option->integer));
+  else if (option->kind == TORCHETTE_STRING && memchr(option->text, 0, sizeof(option->text)) != nullptr)
+    error = options.set_option(key, option->text);
+  if (error == Error::Ok) error = set_option(backend, options.view());
+  if (error != Error::Ok)
+    TORCHETTE_LOG(Error, "backend %s does not take option %s of kind %d", backend, key, option->kind);
+  return code(error);
+}
+
+torchette_error_t torchette_backend_get_option(const char* backend, const char* key,
+                                               torchette_option_t* option) {
+  TORCHETTE_GIVEN(backend);
+  TORCHETTE_GIVEN(key);
+  TORCHETTE_GIVEN(option);
+  find_backends();
+  BackendOptions<1> options;
+  Error error = options.set_option(key, 0);
+  if (error == Error::Ok) error = get_option(backend, options.view());
+  if (error != Error::Ok) {
+    TORCHETTE_LOG(Error, "backend %s has no option %s", backend, key);
+    return code(error);
+  }
+  *option = {};
+  const OptionValue& value = options.view()[0].value;
+  if (const int* number = std::get_if<int>(&value)) {
+    option->kind = TORCHETTE_INT;
+    option->integer = *number;
+  } else if (const bool* flag = std::get_if<bool>(&value)) {
+    option->kind = TORCHETTE_BOOLEAN;
+    option->integer = *flag;
+  } else {
+    option->kind = TORCHETTE_STRING;
+    memcpy(option->text, std::get_if<2>(&value)->data(), sizeof(option->text));
+  }
+  return code(Error::Ok);
+}
+
+const char* torchette_last_error(void) { return said.done ? said.text : ""; }
 
 void torchette_set_log(torchette_log_fn_t log) {
   log_function = log;

@@ -88,9 +88,9 @@ Module::Module(std::shared_ptr<Program> program, std::shared_ptr<MemoryAllocator
 
 Module::~Module() = default;
 
-Result<std::shared_ptr<DataLoader>> Module::open_file(const std::string& path) const {
+Result<std::shared_ptr<DataLoader>> Module::open_file(const std::string& path, LoadMode load_mode) {
   using Lock = MmapDataLoader::MlockConfig;
-  switch (load_mode_) {
+  switch (load_mode) {
     case LoadMode::Mmap:
       return keep(MmapDataLoader::from(path.c_str()));
     case LoadMode::MmapUseMlock:
@@ -107,7 +107,7 @@ Error Module::open_data_files() {
   data_maps_.clear();
   data_file_loaders_.clear();
   for (const std::string& path : data_files_) {
-    Result<std::shared_ptr<DataLoader>> loader = open_file(path);
+    Result<std::shared_ptr<DataLoader>> loader = open_file(path, load_mode_);
     if (!loader.ok()) return loader.error();
     Result<FlatTensorDataMap> map = FlatTensorDataMap::load(loader->get());
     if (!map.ok()) return map.error();
@@ -119,11 +119,29 @@ Error Module::open_data_files() {
   return Error::Ok;
 }
 
+Error Module::add_data(std::shared_ptr<DataLoader> loader) {
+  TORCHETTE_CHECK(methods_.empty(), InvalidState, "data are to be added before a method is loaded");
+  TORCHETTE_TRY(load());
+  Result<FlatTensorDataMap> map = FlatTensorDataMap::load(loader.get());
+  if (!map.ok()) return map.error();
+  data_map_.reset();  // refers to the list that grows
+  data_file_loaders_.push_back(std::move(loader));
+  data_maps_.push_back(std::move(*map));
+  data_map_ =
+      std::make_unique<MergedDataMap>(Span<const FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
+  return Error::Ok;
+}
+
+Error Module::add_data_file(const std::string& path, LoadMode load_mode) {
+  Result<std::shared_ptr<DataLoader>> loader = open_file(path, load_mode);
+  return loader.ok() ? add_data(std::move(*loader)) : loader.error();
+}
+
 Error Module::load(Program::Verification verification) {
   if (program_) return Error::Ok;
   TORCHETTE_TRY(open_data_files());
   if (!data_loader_) {
-    Result<std::shared_ptr<DataLoader>> loader = open_file(file_path_);
+    Result<std::shared_ptr<DataLoader>> loader = open_file(file_path_, load_mode_);
     if (!loader.ok()) return loader.error();
     data_loader_ = std::move(*loader);
   }

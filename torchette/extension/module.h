@@ -54,6 +54,10 @@ class Module {
   /// Opens the program and its data files; all other functions do so when needed. Errors: those of the
   /// loaders, of Program::load() and of FlatTensorDataMap::load().
   Error load(Program::Verification verification = Program::Verification::Minimal);
+  /// More weights outside of the program; of equal names the first count. Errors: InvalidState (a method is
+  /// loaded), those of load().
+  Error add_data(std::shared_ptr<DataLoader> loader);
+  Error add_data_file(const std::string& path, LoadMode load_mode = LoadMode::File);
   /// Holds the whole file and its data files against the program's receipt; opens them if they were not.
   /// Errors: those of load() and verify_integrity(); NotSupported (the program came without its loader).
   Error verify_integrity();
@@ -125,7 +129,7 @@ class Module {
   struct Loaded;
   using Arenas = std::vector<Span<uint8_t>>;
 
-  Result<std::shared_ptr<DataLoader>> open_file(const std::string& path) const;
+  static Result<std::shared_ptr<DataLoader>> open_file(const std::string& path, LoadMode load_mode);
   Error open_data_files();
   Error plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas);
   Error load_plan(const char* name, HierarchicalAllocator* planned_memory, bool share,
