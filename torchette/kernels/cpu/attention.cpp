@@ -236,48 +236,90 @@ TORCHETTE_INLINE Vec load_up_to(const float* from, size_t count) {
   return count >= kLanes ? load(from) : load_partial(from, count);
 }
 
-/// scores[r][j] = rows[r] . key j, for `count` keys.
+/// Fetches `count` floats that are needed soon.
+TORCHETTE_INLINE void prefetch_floats(const float* from, size_t count) {
+  for (size_t i = 0; i < count; i += 16) __builtin_prefetch(from + i);
+}
+
+/// scores[r][j] = rows[r] . key j, for `count` keys: the sums of a vector of keys are turned together.
 template <size_t kCount>
 void dot_rows(const float* const* rows, const float* keys, size_t step, size_t count, size_t depth,
               float* scores) {
-  size_t j = 0;
-  for (; j + 2 <= count; j += 2, keys += 2 * step) {
-    Vec sum[kCount][2] = {};
-    for (size_t i = 0; i < depth; i += kLanes) {
-      const size_t here = depth - i < kLanes ? depth - i : kLanes;
-      const Vec k[2] = {load_up_to(keys + i, here), load_up_to(keys + step + i, here)};
-      for (size_t r = 0; r < kCount; ++r) {
-        const Vec q = load_up_to(rows[r] + i, here);
-        for (size_t n = 0; n < 2; ++n) sum[r][n] = fma(q, k[n], sum[r][n]);
-      }
-    }
-    for (size_t r = 0; r < kCount; ++r)
-      for (size_t n = 0; n < 2; ++n) scores[r * kKeys + j + n] = horizontal_sum(sum[r][n]);
-  }
-  for (; j < count; ++j, keys += step)
+  const size_t whole = depth / kLanes * kLanes, rest = depth - whole;
+  for (size_t j = 0; j < count; j += kLanes, keys += kLanes * step) {
+    const size_t here = count - j < kLanes ? count - j : kLanes;
+    for (size_t n = kLanes; n < 2 * kLanes && j + n < count; ++n) prefetch_floats(keys + n * step, depth);
     for (size_t r = 0; r < kCount; ++r) {
-      Vec sum = {};
-      for (size_t i = 0; i < depth; i += kLanes) {
-        const size_t here = depth - i < kLanes ? depth - i : kLanes;
-        sum = fma(load_up_to(rows[r] + i, here), load_up_to(keys + i, here), sum);
+      Vec sum[kLanes] = {};
+      if (here == kLanes) {
+        for (size_t i = 0; i < whole; i += kLanes) {
+          const Vec q = load(rows[r] + i);
+#pragma GCC unroll 16
+          for (size_t n = 0; n < kLanes; ++n) sum[n] = fma(q, load(keys + n * step + i), sum[n]);
+        }
+        if (rest != 0) {
+          const Vec q = load_partial(rows[r] + whole, rest);
+#pragma GCC unroll 16
+          for (size_t n = 0; n < kLanes; ++n)
+            sum[n] = fma(q, load_partial(keys + n * step + whole, rest), sum[n]);
+        }
+      } else {
+        for (size_t n = 0; n < here; ++n)
+          for (size_t i = 0; i < depth; i += kLanes)
+            sum[n] =
+                fma(load_up_to(rows[r] + i, depth - i), load_up_to(keys + n * step + i, depth - i), sum[n]);
       }
-      scores[r * kKeys + j] = horizontal_sum(sum);
+      transpose(sum);
+#pragma GCC unroll 4
+      for (size_t width = kLanes / 2; width > 0; width /= 2)
+#pragma GCC unroll 8
+        for (size_t n = 0; n < width; ++n) sum[n] += sum[n + width];
+      store_partial(scores + r * kKeys + j, sum[0], here);
     }
+  }
 }
 
-/// out[r] = factor[r] out[r] + sum of scores[r][j] value j, over the keys [begin, end).
-template <size_t kCount>
-void add_values(float* const* out, const float* factor, const float* values, size_t step, size_t begin,
-                size_t end, size_t width, const float* scores) {
-  for (size_t i = 0; i < width; i += kLanes) {
-    const size_t here = width - i < kLanes ? width - i : kLanes;
-    Vec sum[kCount];
-    for (size_t r = 0; r < kCount; ++r) sum[r] = load_up_to(out[r] + i, here) * factor[r];
-    for (size_t j = begin; j < end; ++j) {
-      const Vec v = load_up_to(values + j * step + i, here);
-      for (size_t r = 0; r < kCount; ++r) sum[r] = fma(broadcast(scores[r * kKeys + j]), v, sum[r]);
+/// out[r] = factor[r] out[r] + sum of scores[r][j] value j, over `count` keys.
+template <size_t kCount, size_t kColumns>
+void add_columns(float* const* out, const float* factor, const float* values, size_t step, size_t count,
+                 size_t width, const float* scores) {
+  Vec sum[kCount][kColumns];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kCount; ++r)
+#pragma GCC unroll 4
+    for (size_t c = 0; c < kColumns; ++c)
+      sum[r][c] = load_up_to(out[r] + c * kLanes, width - c * kLanes) * factor[r];
+  for (size_t j = 0; j < count; ++j, values += step) {
+    prefetch_floats(values + 16 * step, width < kColumns * kLanes ? width : kColumns * kLanes);
+#pragma GCC unroll 4
+    for (size_t c = 0; c < kColumns; ++c) {
+      const Vec v = kColumns > 1 ? load(values + c * kLanes) : load_up_to(values, width);
+#pragma GCC unroll 4
+      for (size_t r = 0; r < kCount; ++r) sum[r][c] = fma(broadcast(scores[r * kKeys + j]), v, sum[r][c]);
     }
-    for (size_t r = 0; r < kCount; ++r) store_partial(out[r] + i, sum[r], here);
+  }
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kCount; ++r)
+#pragma GCC unroll 4
+    for (size_t c = 0; c < kColumns; ++c)
+      store_partial(out[r] + c * kLanes, sum[r][c],
+                    width - c * kLanes < kLanes ? width - c * kLanes : kLanes);
+}
+
+template <size_t kCount>
+void add_values(float* const* out, const float* factor, const float* values, size_t step, size_t count,
+                size_t width, const float* scores) {
+  constexpr size_t kColumns = kLanes >= 16 ? 4 : 2;
+  for (size_t i = 0; i < width;) {
+    float* row[kCount];
+    for (size_t r = 0; r < kCount; ++r) row[r] = out[r] + i;
+    if (width - i >= kColumns * kLanes) {
+      add_columns<kCount, kColumns>(row, factor, values + i, step, count, width - i, scores);
+      i += kColumns * kLanes;
+    } else {
+      add_columns<kCount, 1>(row, factor, values + i, step, count, width - i, scores);
+      i += kLanes;
+    }
   }
 }
 
@@ -308,7 +350,7 @@ void attend_few(const Attention& a, size_t b, size_t group, size_t from, float* 
       factor[r] = fold(line, mask_scores(a, b, group * each + (from + r) % each, t, first, line, own), own,
                        seen, most[r], total[r]);
     }
-    add_values<kCount>(out, factor, a.v.at(b, first, group), a.v.token, 0, seen, a.width, scores);
+    add_values<kCount>(out, factor, a.v.at(b, first, group), a.v.token, seen, a.width, scores);
   }
   for (size_t r = 0; r < kCount; ++r)
     scale_row(out[r], a.width, a.share(group * each + (from + r) % each, most[r], total[r]));
