@@ -99,15 +99,19 @@ class Grammar:
     def __init__(self, text: str, root: str = "root") -> None:
         parser = _Parser(text, root)
         self.text = text
+        rules = [alternatives or [] for alternatives in parser.rules]
+        ends = _settled(rules, True)
+        if not ends[0]:
+            raise _error(f"rule {root!r} never comes to an end", "give it an alternative that does not call itself")
+        rules = [[one for one in a if all(s < 0 or ends[s] for s in one)] for a in rules]  # the others lead nowhere
+        self._nullable = _settled(rules, False)
         self._starts: list[list[int]] = []
         self._symbols: list[int] = []
-        self._rule_of: list[int] = []
-        for number, alternatives in enumerate(parser.rules):
+        for alternatives in rules:
             self._starts.append([])
-            for alternative in alternatives or ():
+            for alternative in alternatives:
                 self._starts[-1].append(len(self._symbols))
                 self._symbols += [*alternative, _END]
-                self._rule_of += [number] * (len(alternative) + 1)
         self._order(parser.names)
         self._classify(parser.sets)
         self._forget()
@@ -118,25 +122,8 @@ class Grammar:
     # --- tables -------------------------------------------------------------------------------------------------
 
     def _order(self, names: list[str]) -> None:
-        """Finds the rules that may be empty, and an order in which each comes after those that call it first."""
-        count = len(self._starts)
-        self._nullable = nullable = [False] * count
-        users: list[list[int]] = [[] for _ in range(count)]
-        for place, symbol in enumerate(self._symbols):
-            if symbol >= 0:
-                users[symbol].append(self._rule_of[place])
-
-        def empty(start: int) -> bool:
-            while self._symbols[start] >= 0 and nullable[self._symbols[start]]:
-                start += 1
-            return self._symbols[start] == _END
-
-        work = list(range(count))
-        while work:
-            rule = work.pop()
-            if not nullable[rule] and any(map(empty, self._starts[rule])):
-                nullable[rule] = True
-                work += users[rule]
+        """Finds an order in which each rule comes after those that call it first."""
+        count, nullable = len(self._starts), self._nullable
         first: list[list[int]] = [[] for _ in range(count)]
         for rule, starts in enumerate(self._starts):
             for place in starts:
@@ -323,6 +310,32 @@ class Matcher:
 
 def _error(message: str, *hints: str) -> InputError:
     return InputError(message, hints=hints, code="bad-grammar")
+
+
+def _settled(rules: list[list[list[int]]], bytes_too: bool) -> list[bool]:
+    """Of each rule, whether an alternative has nothing but such rules; and sets of bytes, if `bytes_too`."""
+    found = [False] * len(rules)
+    waiting: list[list[list[int]]] = [[] for _ in rules]
+    work: list[int] = []
+    for number, alternatives in enumerate(rules):
+        for alternative in alternatives:
+            if not bytes_too and any(symbol < 0 for symbol in alternative):
+                continue
+            needs = [sum(symbol >= 0 for symbol in alternative), number]
+            for symbol in alternative:
+                if symbol >= 0:
+                    waiting[symbol].append(needs)
+            if not needs[0]:
+                work.append(number)
+    while work:
+        number = work.pop()
+        if not found[number]:
+            found[number] = True
+            for needs in waiting[number]:
+                needs[0] -= 1
+                if not needs[0]:
+                    work.append(needs[1])
+    return found
 
 
 def _sequences(lo: int, hi: int) -> Iterator[tuple[tuple[int, int], ...]]:
