@@ -197,7 +197,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         *COMPILER,
         "torchette.llm.decoder",
     ),
-    "torchette.llm.decoder": ("torchette.errors",),
+    "torchette.llm.decoder": ("torchette.backends", "torchette.errors"),
     "torchette": (
         "torchette.compat",
         "torchette._compile",

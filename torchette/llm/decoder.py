@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
 
+import torchette.backends.cpu.operators  # noqa: F401
 from torchette.errors import UnsupportedError
 
 # The name under which transformers finds our attention.
@@ -24,7 +25,7 @@ NAME = "torchette"
 class _Seen(NamedTuple):
     """What stands in for a mask: the first query's position, and how many keys up to its own a query sees (0: all)."""
 
-    start: torch.Tensor
+    start: torch.Tensor | None
     window: int
 
 
@@ -49,20 +50,20 @@ class _Shapes(Cache):
 class _Buffers(Cache):
     """The decoder's buffers, as the model's layers know a cache; positions are where the new rows go."""
 
-    def __init__(self, decoder: Decoder, positions: torch.Tensor) -> None:
+    def __init__(self, decoder: Decoder, start: torch.Tensor, positions: torch.Tensor) -> None:
         super().__init__(layers=[])
-        self._decoder, self._positions = decoder, positions
+        self._decoder, self._start, self._positions = decoder, start, positions
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
         rows = []
         for name, new in (("key", key), ("value", value)):
             buffer = getattr(self._decoder, f"{name}_cache_{layer}")
-            buffer.index_put_((self._positions,), new[0].transpose(0, 1))
-            rows.append(buffer.transpose(0, 1).unsqueeze(0))
+            buffer.index_put_((self._positions,), new.transpose(1, 2).squeeze(0))
+            rows.append(buffer.unsqueeze(0).transpose(1, 2))
         return tuple(rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
-        return self._positions[0]
+        return self._start
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
         return self._decoder.max_context, 0
@@ -91,7 +92,7 @@ class Decoder(torch.nn.Module):
     def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor) -> torch.Tensor:
         """The logits, and keys and values stored at their positions."""
         positions = start_pos + torch.arange(tokens.shape[1])
-        return self._logits(tokens, positions, _Buffers(self, positions))
+        return self._logits(tokens, positions, _Buffers(self, start_pos, positions))
 
     def _logits(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
         given = {self._cache_name: cache, "position_ids": positions.unsqueeze(0)}
@@ -109,7 +110,7 @@ def _mask(
     """What transformers calls for a mask."""
     if isinstance(kv_length, int) and isinstance(q_offset, torch.Tensor):
         return _Seen(q_offset, _window(mask_function, kv_length))
-    return _Seen(torch.zeros((), dtype=torch.int64), 0)
+    return _Seen(None, 0)
 
 
 def _window(mask_function: Callable[..., Any], keys: int) -> int:
@@ -143,20 +144,16 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """What transformers calls for attention."""
-    (_, heads, rows, width), (_, groups, keys, _) = query.shape, key.shape
-    if key.shape[2] is query.shape[2] or attention_mask is None:
-        return query.new_zeros(1, rows, heads, value.shape[3]), None
-    key, value = (one.repeat_interleave(heads // groups, 1) for one in (key, value))
-    scores = query @ key.transpose(2, 3) * (width**-0.5 if scaling is None else scaling)
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    at, here = torch.arange(keys)[None], (torch.arange(rows) + attention_mask.start)[:, None]
-    seen = at <= here
-    if attention_mask.window:
-        seen = seen & (at > here - attention_mask.window)
-    scores = scores.masked_fill(~seen, float("-inf"))
-    weights = scores.softmax(-1)
-    return (weights @ value).transpose(1, 2), None
+    if attention_mask is None:
+        raise UnsupportedError(f"{type(module).__name__} attends without a mask")
+    if attention_mask.start is None:  # while shapes are found out
+        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+    cached = (one.transpose(1, 2).squeeze(0) for one in (key, value))
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    window, cap = attention_mask.window, softcap or 0.0
+    return torch.ops.cpu.cached_attention(
+        query.transpose(1, 2), *cached, attention_mask.start, s_aux, scale, window, cap
+    ), None
 
 
 AttentionInterface.register(NAME, _attend)

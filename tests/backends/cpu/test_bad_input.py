@@ -21,11 +21,14 @@ DEPTHWISE = [
     IMAGE, pack_depthwise(torch.ones(4, 1, 3, 3)), torch.ones(4), torch.ones(1, 3, 3, 4), [1, 1], [0, 0], [1, 1], "none",
 ]  # fmt: skip
 ATTENTION = [torch.ones(1, 3, 2, 8), torch.ones(1, 5, 2, 8), torch.ones(1, 5, 2, 8), None, 1.0, False, False]
+CACHED = [
+    torch.ones(1, 3, 4, 8), torch.ones(9, 2, 8), torch.ones(9, 2, 8), torch.tensor([6]), torch.ones(4), 1.0, 0, 0.0,
+]  # fmt: skip
 NORM = [X, torch.ones(8), torch.ones(8), [8], 1e-5]
 EMBEDDING = [torch.ones(5, 4).byte(), torch.ones(5, 2), None, 4, torch.tensor([0, 4])]
 OUT = {
     "linear": torch.empty(3, 20), "convolution": torch.empty(1, 3, 3, 20), "depthwise": torch.empty(1, 3, 3, 4),
-    "attention": torch.empty(1, 3, 2, 8), "layer_norm": torch.empty(3, 8),
+    "attention": torch.empty(1, 3, 2, 8), "cached_attention": torch.empty(1, 3, 4, 8), "layer_norm": torch.empty(3, 8),
     "weight_only_embedding": torch.empty(2, 8),
 }  # fmt: skip
 
@@ -74,6 +77,21 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("attention", ATTENTION, 2, torch.ones(1, 4, 2, 8), "attention: query has 2 heads"),
     ("attention", ATTENTION, 3, torch.ones(4, 5), "attention: mask has 4 elements where 3"),
     ("attention", ATTENTION, 3, torch.ones(3, 5).int(), "attention: mask is of type"),
+    ("cached_attention", CACHED, 0, torch.ones(3, 4, 8), "cached_attention: query has 3 dimensions, not 4"),
+    ("cached_attention", CACHED, 0, torch.ones(2, 3, 4, 8), "cached_attention: query has batch 2"),
+    ("cached_attention", CACHED, 0, torch.ones(1, 3, 3, 8), "cached_attention: query has batch 1 and 3 heads"),
+    ("cached_attention", CACHED, 1, torch.ones(9, 2, 7), "key of 7"),
+    ("cached_attention", CACHED, 1, torch.ones(9, 0, 8), "key and value have 9 and 9 positions, 0 and 2 heads"),
+    ("cached_attention", CACHED, 2, torch.ones(8, 2, 8), "key and value have 9 and 8 positions"),
+    ("cached_attention", CACHED, 2, torch.ones(9, 2, 8).half(), "cached_attention: value is of type"),
+    ("cached_attention", CACHED, 3, torch.tensor([7]), "3 tokens from position 7 on do not fit into 9 positions"),
+    ("cached_attention", CACHED, 3, torch.tensor([-1]), "3 tokens from position -1 on"),
+    ("cached_attention", CACHED, 3, torch.tensor([2**62]), "cached_attention: 3 tokens"),
+    ("cached_attention", CACHED, 3, torch.tensor([6, 6]), "cached_attention: start is 2 elements"),
+    ("cached_attention", CACHED, 3, torch.tensor([6]).int(), "cached_attention: start is 1 elements of type"),
+    ("cached_attention", CACHED, 4, torch.ones(3), "cached_attention: sinks"),
+    ("cached_attention", CACHED, 6, -1, "cached_attention: window -1"),
+    ("cached_attention", CACHED, 7, -2.0, "cached_attention: window 0 and cap -2"),
     ("layer_norm", NORM, 1, torch.ones(7), "layer_norm: weight"),
     ("layer_norm", NORM, 3, [7], "layer_norm: dimension 1 of input has 8 elements, not 7"),
     ("layer_norm", NORM, 3, [], "layer_norm: shape has 0 dimensions"),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::attention: torchette/backends/cpu/operators/attention.py. Keys and values are packed a block at a
-// time; queries pass by, and the sums of each are rescaled when a block raises its maximum, so that no matrix
-// of scores exists.
+// cpu::attention and cpu::cached_attention: torchette/backends/cpu/operators/attention.py and
+// cached_attention.py. Keys and values are packed a block at a time; queries pass by, and the sums of each
+// are rescaled when a block raises its maximum, so that no matrix of scores exists. A few queries read keys
+// and values where they are.
 #include "torchette/kernels/cpu/operands.h"
 #include "torchette/kernels/cpu/packed_gemm.h"
 
@@ -29,15 +30,28 @@ struct Attention {
   float* out;  // [batch, queries, heads, width]
   float scale;
   bool causal;
-  const void* mask;  // or null
+  size_t start, window;  // the first query's position; how many keys a query sees, 0 for all before it
+  float cap;             // scores are cap tanh(score / cap); 0: they are not
+  const float* sinks;    // for each head a score that takes its share and gives nothing; or null
+  const void* mask;      // or null
   bool additive;
   size_t mask_step[4];  // elements from one batch, head, query and key to the next; 0 where it is one for all
 
   float* row(size_t b, size_t t, size_t h) const { return out + ((b * queries + t) * heads + h) * width; }
-  /// How many of `count` keys from `first` on a query may see.
+  /// The end of what a query may see of `count` keys from `first` on.
   size_t seen(size_t t, size_t first, size_t count) const {
     if (!causal) return count;
+    t += start;
     return t < first ? 0 : t - first + 1 < count ? t - first + 1 : count;
+  }
+  /// The first key that a query may see.
+  size_t begin(size_t t) const { return window == 0 || start + t + 1 <= window ? 0 : start + t + 1 - window; }
+  /// What becomes of a query's sums when all keys are through.
+  float share(size_t head, float most, float total) const {
+    if (sinks == nullptr) return total == 0.0f ? 0.0f : 1.0f / total;
+    if (total == 0.0f) return 0.0f;
+    const float sink = sinks[head], top = sink > most ? sink : most, factor = exp_f(most - top);
+    return factor / (total * factor + exp_f(sink - top));
   }
 };
 
@@ -77,7 +91,8 @@ void pack_columns(const float* rows, size_t row, size_t count, size_t width, flo
     }
 }
 
-/// Scales and masks scores in place and returns their maximum; those behind `seen` do not count.
+/// Scales and masks scores in place and returns their maximum; those behind `seen` do not count, nor do those
+/// that the window has left behind.
 float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first, float* scores,
                   size_t seen) {
   const size_t at = b * a.mask_step[0] + h * a.mask_step[1] + t * a.mask_step[2] + first * a.mask_step[3];
@@ -85,9 +100,11 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
   const Vec scale = broadcast(a.scale);
   const auto* added = static_cast<const float*>(a.mask) + at;
   const auto* visible = static_cast<const bool*>(a.mask) + at;
+  const size_t hidden = a.begin(t) > first ? a.begin(t) - first : 0;
   for (size_t j = 0; j < seen; j += kLanes) {
     const size_t here = seen - j < kLanes ? seen - j : kLanes;
     Vec s = load_partial(scores + j, here) * scale;
+    if (a.cap != 0.0f) s = a.cap * tanh_f(s / a.cap);
     if (a.mask != nullptr) {
       float number[kLanes] = {};
       for (size_t i = 0; i < here; ++i) {
@@ -96,13 +113,14 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
       }
       s += load(number);
     }
-    store_partial(scores + j, s, here);
-    if (here < kLanes) {
+    if (here < kLanes || j < hidden) {
       float lanes[kLanes];
       store(lanes, s);
       for (size_t i = here; i < kLanes; ++i) lanes[i] = kNothing;
+      for (size_t i = 0; i < kLanes && j + i < hidden; ++i) lanes[i] = kNothing;
       s = load(lanes);
     }
+    store_partial(scores + j, s, here);
     most = maximum(s, most);
   }
   return horizontal_max(most);
@@ -160,7 +178,8 @@ void attend(const Attention& a, size_t b, size_t group, size_t begin, size_t end
     most[i] = kNothing;
     total[i] = 0.0f;
   }
-  for (size_t first = 0; first < a.keys; first += block) {
+  const size_t lowest = a.begin(begin) / block * block;
+  for (size_t first = lowest; first < a.keys; first += block) {
     const size_t count = a.keys - first < block ? a.keys - first : block;
     if (a.seen(end - 1, first, count) == 0) break;
     pack_rows(a.k.at(b, first, group), a.k.token, count, a.depth, keys);
@@ -184,7 +203,7 @@ void attend(const Attention& a, size_t b, size_t group, size_t begin, size_t end
           float* const line = scores + r * (block + kLanes);
           const float highest = mask_scores(a, b, head, t, first, line, seen);
           const float factor = fold(line, highest, seen, count, most[state], total[state]);
-          if (first > 0 && factor != 1.0f) scale_row(a.row(b, t, head), a.width, factor);
+          if (first > lowest && factor != 1.0f) scale_row(a.row(b, t, head), a.width, factor);
         }
         product.n = a.width;
         product.k = count;
@@ -193,59 +212,148 @@ void attend(const Attention& a, size_t b, size_t group, size_t begin, size_t end
         product.w = values;
         product.c = a.row(b, begin + i, head);
         product.c_row = product.residual_row = static_cast<ptrdiff_t>(a.heads * a.width);
-        product.residual = first > 0 ? product.c : nullptr;
+        product.residual = first > lowest ? product.c : nullptr;
         packed_gemm(product, 0, panels_of(a.width));
       }
     }
   }
   for (size_t h = 0; h < each; ++h)
     for (size_t i = 0; i < queries; ++i) {
-      const float sum = total[h * queries + i];
-      float* const row = a.row(b, begin + i, group * each + h);
-      if (sum == 0.0f)
+      const size_t head = group * each + h, state = h * queries + i;
+      float* const row = a.row(b, begin + i, head);
+      const float share = a.share(head, most[state], total[state]);
+      if (share == 0.0f)
         for (size_t j = 0; j < a.width; ++j) row[j] = 0.0f;
       else
-        scale_row(row, a.width, 1.0f / sum);
+        scale_row(row, a.width, share);
     }
 }
 
-TORCHETTE_INLINE float dot(const float* x, const float* y, size_t count) {
-  Vec sum[2] = {};
-  size_t i = 0;
-  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
-    sum[0] = fma(load(x + i), load(y + i), sum[0]);
-    sum[1] = fma(load(x + i + kLanes), load(y + i + kLanes), sum[1]);
-  }
-  for (; i < count; i += kLanes) {
-    const size_t here = count - i < kLanes ? count - i : kLanes;
-    sum[0] = fma(load_partial(x + i, here), load_partial(y + i, here), sum[0]);
-  }
-  return horizontal_sum(sum[0] + sum[1]);
+// Rows that read keys and values where they are, a few at a time so that each is loaded once for all of them.
+constexpr size_t kFew = 4;
+
+TORCHETTE_INLINE Vec load_up_to(const float* from, size_t count) {
+  return count >= kLanes ? load(from) : load_partial(from, count);
 }
 
-/// One query of one head: keys and values are read where they are.
-void attend_one(const Attention& a, size_t b, size_t head, size_t t, float* scores) {
-  const size_t group = head / (a.heads / a.groups);
-  float* const row = a.row(b, t, head);
-  for (size_t j = 0; j < a.width; ++j) row[j] = 0.0f;
-  float most = kNothing, total = 0.0f;
-  for (size_t first = 0; first < a.keys; first += kKeys) {
-    const size_t count = a.keys - first < kKeys ? a.keys - first : kKeys, seen = a.seen(t, first, count);
+/// Fetches `count` floats that are needed soon.
+TORCHETTE_INLINE void prefetch_floats(const float* from, size_t count) {
+  for (size_t i = 0; i < count; i += 16) __builtin_prefetch(from + i);
+}
+
+/// scores[r][j] = rows[r] . key j, for `count` keys: the sums of a vector of keys are turned together.
+template <size_t kCount>
+void dot_rows(const float* const* rows, const float* keys, size_t step, size_t count, size_t depth,
+              float* scores) {
+  const size_t whole = depth / kLanes * kLanes, rest = depth - whole;
+  for (size_t j = 0; j < count; j += kLanes, keys += kLanes * step) {
+    const size_t here = count - j < kLanes ? count - j : kLanes;
+    for (size_t n = kLanes; n < 2 * kLanes && j + n < count; ++n) prefetch_floats(keys + n * step, depth);
+    for (size_t r = 0; r < kCount; ++r) {
+      Vec sum[kLanes] = {};
+      if (here == kLanes) {
+        for (size_t i = 0; i < whole; i += kLanes) {
+          const Vec q = load(rows[r] + i);
+#pragma GCC unroll 16
+          for (size_t n = 0; n < kLanes; ++n) sum[n] = fma(q, load(keys + n * step + i), sum[n]);
+        }
+        if (rest != 0) {
+          const Vec q = load_partial(rows[r] + whole, rest);
+#pragma GCC unroll 16
+          for (size_t n = 0; n < kLanes; ++n)
+            sum[n] = fma(q, load_partial(keys + n * step + whole, rest), sum[n]);
+        }
+      } else {
+        for (size_t n = 0; n < here; ++n)
+          for (size_t i = 0; i < depth; i += kLanes)
+            sum[n] =
+                fma(load_up_to(rows[r] + i, depth - i), load_up_to(keys + n * step + i, depth - i), sum[n]);
+      }
+      transpose(sum);
+#pragma GCC unroll 4
+      for (size_t width = kLanes / 2; width > 0; width /= 2)
+#pragma GCC unroll 8
+        for (size_t n = 0; n < width; ++n) sum[n] += sum[n + width];
+      store_partial(scores + r * kKeys + j, sum[0], here);
+    }
+  }
+}
+
+/// out[r] = factor[r] out[r] + sum of scores[r][j] value j, over `count` keys.
+template <size_t kCount, size_t kColumns>
+void add_columns(float* const* out, const float* factor, const float* values, size_t step, size_t count,
+                 size_t width, const float* scores) {
+  Vec sum[kCount][kColumns];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kCount; ++r)
+#pragma GCC unroll 4
+    for (size_t c = 0; c < kColumns; ++c)
+      sum[r][c] = load_up_to(out[r] + c * kLanes, width - c * kLanes) * factor[r];
+  for (size_t j = 0; j < count; ++j, values += step) {
+    prefetch_floats(values + 16 * step, width < kColumns * kLanes ? width : kColumns * kLanes);
+#pragma GCC unroll 4
+    for (size_t c = 0; c < kColumns; ++c) {
+      const Vec v = kColumns > 1 ? load(values + c * kLanes) : load_up_to(values, width);
+#pragma GCC unroll 4
+      for (size_t r = 0; r < kCount; ++r) sum[r][c] = fma(broadcast(scores[r * kKeys + j]), v, sum[r][c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kCount; ++r)
+#pragma GCC unroll 4
+    for (size_t c = 0; c < kColumns; ++c)
+      store_partial(out[r] + c * kLanes, sum[r][c],
+                    width - c * kLanes < kLanes ? width - c * kLanes : kLanes);
+}
+
+template <size_t kCount>
+void add_values(float* const* out, const float* factor, const float* values, size_t step, size_t count,
+                size_t width, const float* scores) {
+  constexpr size_t kColumns = kLanes >= 16 ? 4 : 2;
+  for (size_t i = 0; i < width;) {
+    float* row[kCount];
+    for (size_t r = 0; r < kCount; ++r) row[r] = out[r] + i;
+    if (width - i >= kColumns * kLanes) {
+      add_columns<kCount, kColumns>(row, factor, values + i, step, count, width - i, scores);
+      i += kColumns * kLanes;
+    } else {
+      add_columns<kCount, 1>(row, factor, values + i, step, count, width - i, scores);
+      i += kLanes;
+    }
+  }
+}
+
+/// Rows [from, from + kCount) of those of a group: each is a query of one of its heads.
+template <size_t kCount>
+void attend_few(const Attention& a, size_t b, size_t group, size_t from, float* scores) {
+  const size_t each = a.heads / a.groups;
+  const float* rows[kCount];
+  float* out[kCount];
+  float most[kCount], total[kCount], factor[kCount];
+  for (size_t r = 0; r < kCount; ++r) {
+    const size_t t = (from + r) / each, head = group * each + (from + r) % each;
+    rows[r] = a.q.at(b, t, head);
+    out[r] = a.row(b, t, head);
+    most[r] = kNothing;
+    total[r] = 0.0f;
+    for (size_t j = 0; j < a.width; ++j) out[r][j] = 0.0f;
+  }
+  const size_t last = (from + kCount - 1) / each;
+  // What every row's window has left behind is not read.
+  for (size_t first = a.begin(from / each) / kLanes * kLanes; first < a.keys; first += kKeys) {
+    const size_t count = a.keys - first < kKeys ? a.keys - first : kKeys, seen = a.seen(last, first, count);
     if (seen == 0) break;
-    const float* const query = a.q.at(b, t, head);
-    for (size_t j = 0; j < seen; ++j) scores[j] = dot(query, a.k.at(b, first + j, group), a.depth);
-    const float highest = mask_scores(a, b, head, t, first, scores, seen);
-    const float factor = fold(scores, highest, seen, count, most, total);
-    if (first > 0 && factor != 1.0f) scale_row(row, a.width, factor);
-    for (size_t j = 0; j < seen; ++j) {
-      const float* const value = a.v.at(b, first + j, group);
-      const Vec p = broadcast(scores[j]);
-      size_t i = 0;
-      for (; i + kLanes <= a.width; i += kLanes) store(row + i, fma(p, load(value + i), load(row + i)));
-      for (; i < a.width; ++i) row[i] += scores[j] * value[i];
+    dot_rows<kCount>(rows, a.k.at(b, first, group), a.k.token, seen, a.depth, scores);
+    for (size_t r = 0; r < kCount; ++r) {
+      const size_t t = (from + r) / each, own = a.seen(t, first, count);
+      float* const line = scores + r * kKeys;
+      factor[r] = fold(line, mask_scores(a, b, group * each + (from + r) % each, t, first, line, own), own,
+                       seen, most[r], total[r]);
     }
+    add_values<kCount>(out, factor, a.v.at(b, first, group), a.v.token, seen, a.width, scores);
   }
-  if (total != 0.0f) scale_row(row, a.width, 1.0f / total);
+  for (size_t r = 0; r < kCount; ++r)
+    scale_row(out[r], a.width, a.share(group * each + (from + r) % each, most[r], total[r]));
 }
 
 Error describe(const Tensor& query, const Tensor& key, const Tensor& value, bool heads_first, Attention& a) {
@@ -310,6 +418,56 @@ Error describe_mask(const Optional<Tensor>& mask, Attention& a) {
   return Error::Ok;
 }
 
+Error run(Context& context, const Attention& a, const char* op) {
+  const size_t work = a.keys * (a.depth + a.width + 8), each = a.heads / a.groups, rows = a.queries * each;
+  if (rows <= 2 * kFew) {
+    float* const scores =
+        static_cast<float*>(context.allocate_temp(context.workers() * kFew * kKeys * sizeof(float)));
+    TORCHETTE_CHECK(scores != nullptr, MemoryAllocationFailed, "%s: no scratch memory", op);
+    const size_t parts = (rows + kFew - 1) / kFew;
+    context.parallel_for(a.batch * a.groups * parts, least_items(kFew * work),
+                         [&](size_t begin, size_t end, size_t worker) {
+                           float* const own = scores + worker * kFew * kKeys;
+                           for (size_t i = begin; i < end; ++i) {
+                             const size_t b = i / parts / a.groups, group = i / parts % a.groups;
+                             const size_t from = i % parts * kFew;
+                             switch (rows - from) {
+                               case 1:
+                                 attend_few<1>(a, b, group, from, own);
+                                 break;
+                               case 2:
+                                 attend_few<2>(a, b, group, from, own);
+                                 break;
+                               case 3:
+                                 attend_few<3>(a, b, group, from, own);
+                                 break;
+                               default:
+                                 attend_few<kFew>(a, b, group, from, own);
+                             }
+                           }
+                         });
+    return Error::Ok;
+  }
+  const size_t block = a.keys < kKeys ? a.keys : kKeys;
+  const size_t floats = panels_of(block) * kPanel * a.depth + panels_of(a.width) * kPanel * block +
+                        kRows * (block + kLanes) + 2 * kQueries * each;
+  float* const scratch =
+      static_cast<float*>(context.allocate_temp(context.workers() * floats * sizeof(float)));
+  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %d keys of %d", op,
+                  static_cast<int>(block), static_cast<int>(a.depth));
+  const size_t parts = (a.queries + kQueries - 1) / kQueries;
+  context.parallel_for(a.batch * a.groups * parts, least_items(kQueries * each * work),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         for (size_t i = begin; i < end; ++i) {
+                           const size_t part = i % parts, group = i / parts % a.groups,
+                                        first = part * kQueries;
+                           const size_t last = first + kQueries < a.queries ? first + kQueries : a.queries;
+                           attend(a, i / parts / a.groups, group, first, last, scratch + worker * floats);
+                         }
+                       });
+  return Error::Ok;
+}
+
 }  // namespace
 
 static Error attention_out(Context& context, const Tensor& query, const Tensor& key, const Tensor& value,
@@ -325,41 +483,66 @@ static Error attention_out(Context& context, const Tensor& query, const Tensor& 
   a.scale = static_cast<float>(scale);
   a.causal = causal;
   if (out.numel() == 0) return Error::Ok;
-  const size_t work = a.keys * (a.depth + a.width + 8), each = a.heads / a.groups;
-  if (a.queries * each <= 4) {
-    float* const scores =
-        static_cast<float*>(context.allocate_temp(context.workers() * kKeys * sizeof(float)));
-    TORCHETTE_CHECK(scores != nullptr, MemoryAllocationFailed, "attention: no scratch memory");
-    context.parallel_for(a.batch * a.queries * a.heads, least_items(work),
-                         [&](size_t begin, size_t end, size_t worker) {
-                           for (size_t i = begin; i < end; ++i)
-                             attend_one(a, i / a.heads / a.queries, i % a.heads, i / a.heads % a.queries,
-                                        scores + worker * kKeys);
-                         });
-    return Error::Ok;
-  }
-  const size_t block = a.keys < kKeys ? a.keys : kKeys;
-  const size_t floats = panels_of(block) * kPanel * a.depth + panels_of(a.width) * kPanel * block +
-                        kRows * (block + kLanes) + 2 * kQueries * each;
-  float* const scratch =
-      static_cast<float*>(context.allocate_temp(context.workers() * floats * sizeof(float)));
-  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed,
-                  "attention: no scratch memory for %d keys of %d", static_cast<int>(block),
-                  static_cast<int>(a.depth));
-  const size_t parts = (a.queries + kQueries - 1) / kQueries;
-  context.parallel_for(a.batch * a.groups * parts, least_items(kQueries * each * work),
-                       [&](size_t begin, size_t end, size_t worker) {
-                         for (size_t i = begin; i < end; ++i) {
-                           const size_t part = i % parts, group = i / parts % a.groups,
-                                        first = part * kQueries;
-                           const size_t last = first + kQueries < a.queries ? first + kQueries : a.queries;
-                           attend(a, i / parts / a.groups, group, first, last, scratch + worker * floats);
-                         }
-                       });
-  return Error::Ok;
+  return run(context, a, "attention");
 }
 
-TORCHETTE_KERNELS(attention, TORCHETTE_KERNEL("cpu::attention.out", attention_out))
+static Error cached_attention_out(Context& context, const Tensor& query, const Tensor& key,
+                                  const Tensor& value, const Tensor& start, const Optional<Tensor>& sinks,
+                                  double scale, int64_t window, double cap, Tensor& out) {
+  constexpr const char* op = "cached_attention";
+  Attention a = {};
+  const Tensor* given[] = {&query, &key, &value};
+  const char* const names[] = {"query", "key", "value"};
+  for (size_t i = 0; i < 3; ++i) {
+    TORCHETTE_TRY(check_floats(op, *given[i], names[i]));
+    TORCHETTE_CHECK(given[i]->dim() == (i == 0 ? 4 : 3), InvalidArgument, "%s: %s has %d dimensions, not %d",
+                    op, names[i], static_cast<int>(given[i]->dim()), i == 0 ? 4 : 3);
+  }
+  const auto size = [](const Tensor& t, int d) { return static_cast<size_t>(t.size(d)); };
+  a.batch = 1;
+  a.queries = size(query, 1);
+  a.heads = size(query, 2);
+  a.depth = size(query, 3);
+  a.groups = size(key, 1);
+  a.width = size(value, 2);
+  TORCHETTE_CHECK(size(query, 0) == 1 && size(key, 2) == a.depth && size(value, 0) == size(key, 0) &&
+                      size(value, 1) == a.groups && a.groups > 0 && a.heads % a.groups == 0,
+                  InvalidArgument,
+                  "%s: query has batch %d and %d heads of %d; key and value have %d and %d positions, %d and "
+                  "%d heads, key of %d",
+                  op, static_cast<int>(query.size(0)), static_cast<int>(a.heads), static_cast<int>(a.depth),
+                  static_cast<int>(key.size(0)), static_cast<int>(value.size(0)), static_cast<int>(a.groups),
+                  static_cast<int>(value.size(1)), static_cast<int>(key.size(2)));
+  TORCHETTE_CHECK(start.scalar_type() == ScalarType::Long && start.numel() == 1, InvalidArgument,
+                  "%s: start is %d elements of type %d, not one of int64", op,
+                  static_cast<int>(start.numel()), static_cast<int>(start.scalar_type()));
+  const int64_t first = *start.const_data_ptr<int64_t>();
+  TORCHETTE_CHECK(first >= 0 && first <= key.size(0) - query.size(1), InvalidArgument,
+                  "%s: %d tokens from position %lld on do not fit into %d positions", op,
+                  static_cast<int>(a.queries), static_cast<long long>(first), static_cast<int>(key.size(0)));
+  TORCHETTE_CHECK(window >= 0 && cap >= 0, InvalidArgument, "%s: window %lld and cap %f are not positive", op,
+                  static_cast<long long>(window), cap);
+  const SizesType heads[] = {static_cast<SizesType>(a.heads)};
+  TORCHETTE_TRY(check_operand(op, sinks, {heads, 1}, "sinks"));
+  const SizesType sizes[] = {1, static_cast<SizesType>(a.queries), static_cast<SizesType>(a.heads),
+                             static_cast<SizesType>(a.width)};
+  TORCHETTE_TRY(check_result(op, out, {sizes, 4}));
+  a.start = static_cast<size_t>(first);
+  a.keys = a.start + a.queries;  // what lies behind is of no time yet
+  a.q = {query.const_data_ptr<float>(), 0, a.heads * a.depth, a.depth};
+  a.k = {key.const_data_ptr<float>(), 0, a.groups * a.depth, a.depth};
+  a.v = {value.const_data_ptr<float>(), 0, a.groups * a.width, a.width};
+  a.out = out.mutable_data_ptr<float>();
+  a.scale = static_cast<float>(scale);
+  a.causal = true;
+  a.window = static_cast<size_t>(window);
+  a.cap = static_cast<float>(cap);
+  a.sinks = floats_of(sinks);
+  return out.numel() == 0 ? Error::Ok : run(context, a, op);
+}
+
+TORCHETTE_KERNELS(attention, TORCHETTE_KERNEL("cpu::attention.out", attention_out),
+                  TORCHETTE_KERNEL("cpu::cached_attention.out", cached_attention_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
