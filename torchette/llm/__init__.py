@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Names resolve on first use: running a language model needs numpy alone, making one torch and transformers.
-"""Language models: `export` makes one file of a Hugging Face model."""
+"""Language models: `export` makes one file of a Hugging Face model, `Session` talks to it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,21 @@ from torchette.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from torchette.llm._export import export
+    from torchette.llm.grammar import Grammar
+    from torchette.llm.sampling import Sampling
+    from torchette.llm.session import Generation, Piece, Session, Statistics
 
-_LAZY = {"export": "torchette.llm._export"}
+_LAZY = {
+    "Generation": "torchette.llm.session",
+    "Grammar": "torchette.llm.grammar",
+    "Piece": "torchette.llm.session",
+    "Sampling": "torchette.llm.sampling",
+    "Session": "torchette.llm.session",
+    "Statistics": "torchette.llm.session",
+    "export": "torchette.llm._export",
+}
 
-__all__ = ["export"]
+__all__ = ["Generation", "Grammar", "Piece", "Sampling", "Session", "Statistics", "export"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -173,6 +174,16 @@ class LoadedMethod {
     Outcome outcome;
     detach(*tensor, nullptr, outcome);
     return to_python(outcome, torch);
+  }
+
+  void set_attribute(const char* name, nb::handle bytes) {
+    const View view(bytes);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Result<Tensor> tensor = method_->get_attribute(name);
+    if (!tensor.ok()) throw nb::key_error(name);
+    if (static_cast<size_t>(view.get().len) != tensor->nbytes())
+      throw nb::value_error("another number of bytes");
+    memcpy(tensor->mutable_data_ptr(), view.get().buf, tensor->nbytes());
   }
 
   void cancel() { method_->cancel(); }
@@ -362,6 +373,7 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
       .def("execute", &LoadedMethod::execute, nb::arg("inputs"), nb::arg("observer") = nb::none(),
            nb::arg("chosen") = std::set<std::pair<int32_t, uint32_t>>())
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
+      .def("set_attribute", &LoadedMethod::set_attribute, nb::arg("name"), nb::arg("bytes"))
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
       .def("take_events", &LoadedMethod::take_events)

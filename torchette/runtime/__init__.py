@@ -474,6 +474,24 @@ class Method:
         """A copy of the named tensor inside of the method, such as a buffer that it updates. KeyError if there is none."""
         return self._method.attribute(name, False)
 
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Gives the named tensor the values of an array as `get_attribute` returns it. KeyError if there is none.
+
+        Raises:
+            InputError: the array has another shape or dtype.
+        """
+        import numpy
+
+        old, array = (numpy.asarray(one) for one in (self.get_attribute(name), value))
+        if (old.shape, old.dtype) != (array.shape, array.dtype):
+            raise InputError(
+                f"{name} is {old.dtype}{list(old.shape)}, {array.dtype}{list(array.shape)} is given"
+            )
+        attributes = map(self._meta.attribute_tensor_meta, range(self._meta.num_attributes()))
+        if next(info.dtype_name for info in attributes if info.name == name) == "bfloat16":
+            array = (array.view(numpy.uint32) >> 16).astype(numpy.uint16)
+        self._method.set_attribute(name, numpy.ascontiguousarray(array))
+
     def reset(self) -> None:
         """Gives buffers that the method updates the values that they had after loading."""
         self._method.reset()

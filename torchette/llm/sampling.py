@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: one row of logits and what was asked for. Out: the probabilities from which the next token is drawn.
+# Speculative decoding compares two of these, so they are whole distributions and not a pick.
+"""How the next token is chosen from logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchette.errors import ExecutionError, InputError
+
+# Least and greatest value of each number, whether the least is excluded, whether it is a whole number.
+_RANGES: dict[str, tuple[float, float, bool, bool]] = {
+    "temperature": (0, 100, False, False),
+    "top_k": (0, 1 << 31, False, True),
+    "top_p": (0, 1, True, False),
+    "min_p": (0, 1, False, False),
+    "repetition_penalty": (0, 100, True, False),
+    "presence_penalty": (-100, 100, False, False),
+    "frequency_penalty": (-100, 100, False, False),
+}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What changes the choice of tokens, in the order in which it is applied. InputError names what is out of range."""
+
+    repetition_penalty: float = 1.0
+    """Divides positive logits, and multiplies negative ones, of tokens in the prompt or the answer."""
+    presence_penalty: float = 0.0
+    """Subtracted from logits of tokens in the answer."""
+    frequency_penalty: float = 0.0
+    """Likewise, as often as the token is there."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to logits, by token; -inf forbids one."""
+    temperature: float = 0.0
+    """Divides the logits; 0 takes the greatest and draws nothing."""
+    top_k: int = 0
+    """Only so many of the likeliest tokens, and their equals; 0: all."""
+    top_p: float = 1.0
+    """Only the fewest of the likeliest tokens that have this probability together."""
+    min_p: float = 0.0
+    """Only tokens with this part of the likeliest one's probability."""
+
+    def __post_init__(self) -> None:
+        for name, (least, most, above, whole) in _RANGES.items():
+            value = getattr(self, name)
+            number = isinstance(value, (int, np.integer) if whole else (int, float, np.number))
+            if isinstance(value, bool) or not number or not least <= value <= most or (above and value == least):
+                kind = "a whole number" if whole else "a number"
+                bound = f"above {least}" if above else f"from {least}"
+                raise InputError(f"{name} is {value!r}, it must be {kind} {bound} to {most}")
+        for token, bias in self.logit_bias.items():
+            if not isinstance(token, (int, np.integer)) or isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias < math.inf:
+                raise InputError(f"logit_bias[{token!r}] is {bias!r}: it takes numbers by token number")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether logits are used as they are, but for the temperature and what it keeps."""
+        return self.repetition_penalty == 1 and not (self.presence_penalty or self.frequency_penalty or self.logit_bias)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities, float64."""
+    shifted = logits.astype(np.float64) - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def adjust(
+    logits: np.ndarray, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int], allowed: np.ndarray | None
+) -> np.ndarray:
+    """Logits after penalties and bias; -inf where `allowed` is False. ExecutionError where none is left, or NaN."""
+    if not sampling.is_plain or allowed is not None:
+        logits = logits.astype(np.float32)  # a copy
+    if sampling.repetition_penalty != 1:
+        seen = np.unique(np.fromiter((*prompt, *answer), np.int64))
+        some = logits[seen]
+        logits[seen] = np.where(some < 0, some * sampling.repetition_penalty, some / sampling.repetition_penalty)
+    if answer and (sampling.presence_penalty or sampling.frequency_penalty):
+        said, often = np.unique(np.fromiter(answer, np.int64), return_counts=True)
+        logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * often
+    for token, bias in sampling.logit_bias.items():
+        if not 0 <= token < len(logits):
+            raise InputError(f"logit_bias: there is no token {token}, the vocabulary has {len(logits)}")
+        logits[token] += bias
+    if allowed is not None:
+        logits[~allowed] = -np.inf
+    most = logits.max()
+    if not most > -np.inf or most == np.inf:  # NaN too
+        raise ExecutionError(
+            "no token can be chosen: logits are NaN or infinite, or the grammar and logit_bias forbid all",
+            hints=["a grammar needs tokens for its characters in the vocabulary"],
+            code="no-token",
+        )
+    return logits
+
+
+def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """The distribution that adjusted logits have under `sampling`, float64; one 1 where the temperature is 0."""
+    if sampling.temperature == 0:
+        certain = np.zeros(len(logits))
+        certain[logits.argmax()] = 1
+        return certain
+    with np.errstate(over="ignore"):
+        scaled = logits.astype(np.float64) - logits.max()
+        result = np.exp(scaled / sampling.temperature if sampling.temperature > 1e-6 else scaled * 1e6)
+    if 0 < sampling.top_k < len(result):
+        result[result < np.partition(result, -sampling.top_k)[-sampling.top_k]] = 0
+    if sampling.top_p < 1:
+        order = np.argsort(-result, kind="stable")
+        total = np.cumsum(result[order])
+        result[order[np.searchsorted(total, sampling.top_p * total[-1]) + 1 :]] = 0
+    result[result < sampling.min_p] = 0  # the likeliest is 1 so far
+    return result / result.sum()
+
+
+def draw(distribution: np.ndarray, random: np.random.Generator) -> int:
+    """A token of the distribution."""
+    kept = np.flatnonzero(distribution)
+    total = np.cumsum(distribution[kept])
+    return int(kept[min(np.searchsorted(total, random.random() * total[-1], side="right"), len(kept) - 1)])
+
+
+def seeded(seed: Any) -> np.random.Generator:
+    """A generator of random numbers. InputError if the seed is no whole number from 0."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0):
+        raise InputError(f"seed is {seed!r}, it must be a whole number from 0")
+    return np.random.default_rng(seed)
