@@ -189,6 +189,15 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.quantization.table",
         "torchette.runtime",
     ),
+    # Running a language model is below the compiler, making one above it.
+    "torchette.llm": ("torchette.errors", "torchette.llm._export"),
+    "torchette.llm._export": (
+        "torchette._compile",
+        "torchette.errors",
+        *COMPILER,
+        "torchette.llm.decoder",
+    ),
+    "torchette.llm.decoder": ("torchette.errors",),
     "torchette": (
         "torchette.compat",
         "torchette._compile",
@@ -242,6 +251,7 @@ TORCH_FREE = (
     "torchette.build",
     "torchette.codegen",
     "torchette.runtime",
+    "torchette.llm",
     "torchette.model",
     "torchette.targets",
     "torchette.cli",

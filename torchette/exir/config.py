@@ -82,6 +82,8 @@ class ExecutorchBackendConfig:
         portable_fallback: store for each method with delegates a second plan that needs no backend; the runtime takes
             it, with a warning, where a backend is missing or refuses.
         row_splits: method name -> image layers to compute a few rows at a time, which takes less planned memory.
+        named_data: further bytes that the file holds, by name: a tokenizer, say. `torchette.runtime` and ExecuTorch find them
+            as named data.
         parallel: how many chains of instructions may run at the same time; more than one takes more planned memory.
         do_quant_fusion_and_const_prop: of no effect: quantization is fused and constants are folded in any case.
         disable_passes, check_passes: as in `EdgeCompileConfig`.
@@ -112,6 +114,7 @@ class ExecutorchBackendConfig:
     reinplace_extra_ops: frozenset[Any] | None = None
     portable_fallback: bool = False
     row_splits: Mapping[str, Sequence[Split]] = field(default_factory=dict)
+    named_data: Mapping[str, bytes] = field(default_factory=dict)
     parallel: int = 1
     disable_passes: Sequence[str] = ()
     check_passes: bool = False

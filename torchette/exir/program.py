@@ -381,6 +381,7 @@ class EdgeProgramManager:
             emit_mutable_buffer_names=config.emit_mutable_buffer_names,
             data_file_of=_data_file_of(config.external_constants),
         )
+        output.named_data = {**output.named_data, **config.named_data}
         program = ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
         if self._etrecord is not None:
             program._etrecord = self._etrecord.copy()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a causal language model of transformers. Out: a module (tokens, start_pos) -> logits of the last token, whose caches
+# are its own buffers. transformers asks a cache object, an attention function and a mask function by name: all three are
+# ours here, so nothing is written for any one model.
+"""`Decoder`: a language model as a program with state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import Cache
+
+from torchette.errors import UnsupportedError
+
+# The name under which transformers finds our attention.
+NAME = "torchette"
+
+
+class _Seen(NamedTuple):
+    """What stands in for a mask: the first query's position, and how many keys up to its own a query sees (0: all)."""
+
+    start: torch.Tensor
+    window: int
+
+
+class _Shapes(Cache):
+    """Finds out what each layer stores, while the model runs once."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
+        self.found[layer] = key, value
+        return key, value
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[Any, int]:
+        return query_length, 0
+
+
+class _Buffers(Cache):
+    """The decoder's buffers, as the model's layers know a cache; positions are where the new rows go."""
+
+    def __init__(self, decoder: Decoder, positions: torch.Tensor) -> None:
+        super().__init__(layers=[])
+        self._decoder, self._positions = decoder, positions
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
+        rows = []
+        for name, new in (("key", key), ("value", value)):
+            buffer = getattr(self._decoder, f"{name}_cache_{layer}")
+            buffer.index_put_((self._positions,), new[0].transpose(0, 1))
+            rows.append(buffer.transpose(0, 1).unsqueeze(0))
+        return tuple(rows)
+
+    def get_seq_length(self, layer_idx: int = 0) -> Any:
+        return self._positions[0]
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
+        return self._decoder.max_context, 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return self._decoder.max_context
+
+
+class Decoder(torch.nn.Module):
+    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token."""
+
+    def __init__(self, model: torch.nn.Module, max_context: int) -> None:
+        super().__init__()
+        self.model, self.max_context = model, max_context
+        parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        shapes = _Shapes()
+        with torch.no_grad():
+            self._logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes)
+        self.layers = sorted(shapes.found)
+        for layer, stored in shapes.found.items():
+            for name, like in zip(("key", "value"), stored, strict=True):
+                _, heads, _, width = like.shape
+                self.register_buffer(f"{name}_cache_{layer}", like.new_zeros(max_context, heads, width))
+
+    def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor) -> torch.Tensor:
+        """The logits, and keys and values stored at their positions."""
+        positions = start_pos + torch.arange(tokens.shape[1])
+        return self._logits(tokens, positions, _Buffers(self, positions))
+
+    def _logits(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
+        given = {self._cache_name: cache, "position_ids": positions.unsqueeze(0)}
+        own = self.model.config._attn_implementation
+        self.model.set_attn_implementation(NAME)
+        try:
+            return self.model(tokens, use_cache=True, logits_to_keep=1, **given).logits[:, -1]
+        finally:
+            self.model.set_attn_implementation(own)
+
+
+def _mask(
+    q_length: Any, kv_length: Any, q_offset: Any, mask_function: Callable[..., Any], **kwargs: Any
+) -> Any:
+    """What transformers calls for a mask."""
+    if isinstance(kv_length, int) and isinstance(q_offset, torch.Tensor):
+        return _Seen(q_offset, _window(mask_function, kv_length))
+    return _Seen(torch.zeros((), dtype=torch.int64), 0)
+
+
+def _window(mask_function: Callable[..., Any], keys: int) -> int:
+    """How many keys a query sees; 0 for all before it.
+
+    Raises:
+        UnsupportedError: neither those nor the last few.
+    """
+    with _disable_current_modes():
+        queries = torch.tensor(sorted({*range(min(keys, 40)), *range(0, keys, max(keys // 40, 1)), keys - 1}))
+        at = torch.arange(keys)[None], queries[:, None]
+        none = torch.zeros((), dtype=torch.int64)
+        seen = torch.as_tensor(mask_function(none, none, at[1], at[0])).expand(len(queries), keys)
+        window = int(seen[-1].sum())
+        expected = (at[0] <= at[1]) & (at[0] > at[1] - window)
+        if not bool((seen == expected).all()):
+            raise UnsupportedError("a query of this model sees neither all tokens before it nor the last few")
+    return 0 if window == keys else window
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls for attention."""
+    (_, heads, rows, width), (_, groups, keys, _) = query.shape, key.shape
+    if key.shape[2] is query.shape[2] or attention_mask is None:
+        return query.new_zeros(1, rows, heads, value.shape[3]), None
+    key, value = (one.repeat_interleave(heads // groups, 1) for one in (key, value))
+    scores = query @ key.transpose(2, 3) * (width**-0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    at, here = torch.arange(keys)[None], (torch.arange(rows) + attention_mask.start)[:, None]
+    seen = at <= here
+    if attention_mask.window:
+        seen = seen & (at > here - attention_mask.window)
+    scores = scores.masked_fill(~seen, float("-inf"))
+    weights = scores.softmax(-1)
+    return (weights @ value).transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, _mask)
