@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Unicode for tokenizers: UTF-8 to code points and back, general categories, lower case, normal forms. The
+// tables are made by the build (unicode_tables.py).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "torchette/runtime/result.h"
+
+namespace torchette::extension::llm {
+
+/// Code points.
+using Text = std::u32string;
+
+/// In the order of unicode_tables.py.
+enum class Category : uint8_t {
+  Cn,
+  Lu,
+  Ll,
+  Lt,
+  Lm,
+  Lo,
+  Mn,
+  Mc,
+  Me,
+  Nd,
+  Nl,
+  No,
+  Pc,
+  Pd,
+  Ps,
+  Pe,
+  Pi,
+  Pf,
+  Po,
+  Sm,
+  Sc,
+  Sk,
+  So,
+  Zs,
+  Zl,
+  Zp,
+  Cc,
+  Cf,
+  Cs,
+  Co
+};
+
+constexpr uint32_t mask(Category category) { return 1u << static_cast<unsigned>(category); }
+/// The categories from `first` to `last`, as bits.
+constexpr uint32_t mask(Category first, Category last) { return mask(last) * 2 - mask(first); }
+constexpr uint32_t kLetters = mask(Category::Lu, Category::Lo);
+constexpr uint32_t kMarks = mask(Category::Mn, Category::Me);
+constexpr uint32_t kNumbers = mask(Category::Nd, Category::No);
+constexpr uint32_t kPunctuation = mask(Category::Pc, Category::Po);
+constexpr uint32_t kSymbols = mask(Category::Sm, Category::So);
+
+Category category(char32_t c);
+inline bool is_in(char32_t c, uint32_t categories) { return (mask(category(c)) & categories) != 0; }
+/// Unicode's White_Space.
+bool is_space(char32_t c);
+/// What \w is in Unicode's recommendation for regular expressions.
+bool is_word(char32_t c);
+/// The character's lower case, without regard to its neighbours.
+void append_lower(char32_t c, Text* out);
+
+enum class Form : uint8_t { NFD, NFC, NFKD, NFKC };
+Text normalize(const Text& text, Form form);
+
+/// Error: InvalidArgument (not UTF-8; the log says where).
+Result<Text> to_text(std::string_view utf8);
+void append_utf8(char32_t c, std::string* out);
+std::string to_utf8(const char32_t* text, size_t size);
+inline std::string to_utf8(const Text& text) { return to_utf8(text.data(), text.size()); }
+/// How many bytes from `at` on are one whole character; 0 where there is none. Where the bytes end inside of
+/// one, `*cut` is set. `*wrong`, where there is none, is how many bytes stand for one U+FFFD.
+size_t character_size(std::string_view bytes, size_t at, bool* cut, size_t* wrong);
+/// What is no UTF-8 becomes U+FFFD.
+std::string to_valid_utf8(std::string_view bytes);
+
+}  // namespace torchette::extension::llm

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: what Python's unicodedata knows of each code point. Out: unicode_tables.h, small sorted tables for unicode.cpp.
+# The build runs it, so that no generated table is stored; the Unicode version is that of the Python that builds.
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from pathlib import Path
+
+CATEGORIES = (
+    "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co".split()
+)
+
+
+def runs(values: list[int], bits: int) -> list[int]:
+    """Where each run of equal values begins, and the value in the low bits."""
+    return [i << bits | v for i, v in enumerate(values) if i == 0 or values[i - 1] != v]
+
+
+def array(kind: str, name: str, values: list[int]) -> str:
+    return f"constexpr {kind} {name}[] = {{{','.join(map(str, values))}}};\n"
+
+
+def header() -> str:
+    """The text of unicode_tables.h."""
+    every = [chr(i) for i in range(sys.maxunicode + 1)]
+    lower = {ord(c): [ord(d) for d in c.lower()] for c in every if c.lower() != c}
+    if [key for key, value in lower.items() if len(value) != 1] != [0x130]:  # which unicode.cpp knows
+        raise SystemExit("this Python lowers more than U+0130 to several characters")
+    decompositions, parts, pairs = [], [], []
+    for point, c in enumerate(every):
+        words = unicodedata.decomposition(c).split()
+        if words:
+            compatible = words[0].startswith("<")
+            points = [int(word, 16) for word in words[compatible:]]
+            decompositions += [point | compatible << 21, len(parts) << 5 | len(points)]
+            parts += points
+            # a canonical pair composes again, unless Unicode excludes it
+            if not compatible and len(points) == 2 and unicodedata.normalize("NFC", c) == c:
+                pairs.append((*points, point))
+    return (
+        "// made by unicode_tables.py\n#pragma once\n#include <cstdint>\nnamespace torchette::extension::llm {\n"
+        + array(
+            "uint32_t", "kCategories", runs([CATEGORIES.index(unicodedata.category(c)) for c in every], 5)
+        )
+        + array("uint32_t", "kCombining", runs([unicodedata.combining(c) for c in every], 8))
+        + array("uint32_t", "kLower", [n for key, value in lower.items() for n in (key, value[0])])
+        + array("uint32_t", "kDecompositions", decompositions)
+        + array("uint32_t", "kParts", parts)
+        + array("uint32_t", "kPairs", [n for pair in sorted(pairs) for n in pair])
+        + "}  // namespace torchette::extension::llm\n"
+    )
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(header(), encoding="ascii")
