@@ -157,7 +157,8 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.quantization",
         "torchette.runtime",
     ),
-    "torchette.llm": (),
+    "torchette.llm.custom_cache": ("torchette.llm.custom_ops",),
+    "torchette.llm.custom_ops": (),
     "torchette.device": ("torchette.errors", "torchette.exir.memory", "torchette.targets"),
     "torchette.exir.fit": (
         "torchette.device",

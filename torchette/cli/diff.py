@@ -57,7 +57,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-search", dest="search", action="store_false", help="only the inputs that are given"
     )
-    parser.add_argument("--aten", action="store_true", help="run the file on torch's kernels, which are no fault then")
+    parser.add_argument(
+        "--aten", action="store_true", help="run the file on torch's kernels, which are no fault then"
+    )
     _remote.arguments(parser, "the program")
     parser.add_argument("--top", type=int, metavar="ROWS", help="only the operators that are furthest off")
     parser.add_argument("--sign", action="store_true", help="store a receipt in the file, if nothing departs")

@@ -48,7 +48,9 @@ class Vocabulary:
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self.tokens = tokens
-        self.order = np.array(sorted((i for i, t in enumerate(tokens) if t), key=tokens.__getitem__), np.int64)
+        self.order = np.array(
+            sorted((i for i, t in enumerate(tokens) if t), key=tokens.__getitem__), np.int64
+        )
         self._sorted = [tokens[i] for i in self.order]
         has = np.zeros((len(self._sorted), 256), bool)
         rows = np.repeat(np.arange(len(self._sorted)), [len(t) for t in self._sorted])
@@ -81,7 +83,11 @@ class _Node:
             while at < self.hi:
                 byte = tokens[at][len(self._prefix)]
                 prefix = self._prefix + bytes([byte])
-                end = bisect.bisect_left(tokens, self._prefix + bytes([byte + 1]), at, self.hi) if byte < 255 else self.hi
+                end = (
+                    bisect.bisect_left(tokens, self._prefix + bytes([byte + 1]), at, self.hi)
+                    if byte < 255
+                    else self.hi
+                )
                 self._children.append((byte, _Node(self._vocabulary, at, end, prefix)))
                 at = end
         return self._children
@@ -102,8 +108,12 @@ class Grammar:
         rules = [alternatives or [] for alternatives in parser.rules]
         ends = _settled(rules, True)
         if not ends[0]:
-            raise _error(f"rule {root!r} never comes to an end", "give it an alternative that does not call itself")
-        rules = [[one for one in a if all(s < 0 or ends[s] for s in one)] for a in rules]  # the others lead nowhere
+            raise _error(
+                f"rule {root!r} never comes to an end", "give it an alternative that does not call itself"
+            )
+        rules = [
+            [one for one in a if all(s < 0 or ends[s] for s in one)] for a in rules
+        ]  # the others lead nowhere
         self._nullable = _settled(rules, False)
         self._starts: list[list[int]] = []
         self._symbols: list[int] = []
@@ -141,7 +151,10 @@ class Grammar:
                 rule, calls = trail[-1]
                 for called in calls:
                     if color[called] == 1:
-                        raise _error(f"rule {names[called]!r} calls itself before any character (left recursion)", "put what is repeated first: list ::= item list | item")
+                        raise _error(
+                            f"rule {names[called]!r} calls itself before any character (left recursion)",
+                            "put what is repeated first: list ::= item list | item",
+                        )
                     if not color[called]:
                         color[called] = 1
                         trail.append((called, iter(first[called])))
@@ -179,7 +192,9 @@ class Grammar:
         return self._frames.setdefault(returns, Frame(returns))
 
     def _start(self) -> State:
-        return self._close([(start, self._frame(frozenset([(-1, None)]))) for start in self._starts[0]], self._nullable[0])
+        return self._close(
+            [(start, self._frame(frozenset([(-1, None)]))) for start in self._starts[0]], self._nullable[0]
+        )
 
     def _close(self, items: list[tuple[int, Any]], accepts: bool = False) -> State:
         """The state of these places, the rules that they call and those that they end."""
@@ -221,7 +236,10 @@ class Grammar:
             self._work -= len(returns)
         self._work -= len(seen) + 1
         if self._work < 0:
-            raise _error("the grammar has too many readings of one text", "say less at once: fewer alternatives that begin alike")
+            raise _error(
+                "the grammar has too many readings of one text",
+                "say less at once: fewer alternatives that begin alike",
+            )
         key = (frozenset(ends), accepts)
         return self._states.setdefault(key, State(key[0], accepts))
 
@@ -492,7 +510,11 @@ class _Parser:
         end = self.text.find("}", self.at)
         least, comma, most = self.text[self.at : max(end, self.at)].partition(",")
         least, most = least.strip(), most.strip()
-        if end < 0 or any(n and not (n.isascii() and n.isdigit() and len(n) < 10) for n in (least, most)) or not (least or most):
+        if (
+            end < 0
+            or any(n and not (n.isascii() and n.isdigit() and len(n) < 10) for n in (least, most))
+            or not (least or most)
+        ):
             raise self._wrong("a repeat is expected: {2}, {2,} or {2,4}")
         low = int(least or 0)
         high = (int(most) if most else None) if comma else low
@@ -579,7 +601,9 @@ class _Parser:
             alternatives = ([[self._set(single)]] if single else []) + longer
             if not alternatives:
                 raise self._wrong("surrogates are no characters")
-            self._kept[ranges] = alternatives[0] if len(alternatives) == 1 else [self._new("class", alternatives)]
+            self._kept[ranges] = (
+                alternatives[0] if len(alternatives) == 1 else [self._new("class", alternatives)]
+            )
         return self._kept[ranges]
 
     def _set(self, members: int) -> int:

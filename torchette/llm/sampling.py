@@ -51,18 +51,30 @@ class Sampling:
         for name, (least, most, above, whole) in _RANGES.items():
             value = getattr(self, name)
             number = isinstance(value, (int, np.integer) if whole else (int, float, np.number))
-            if isinstance(value, bool) or not number or not least <= value <= most or (above and value == least):
+            if (
+                isinstance(value, bool)
+                or not number
+                or not least <= value <= most
+                or (above and value == least)
+            ):
                 kind = "a whole number" if whole else "a number"
                 bound = f"above {least}" if above else f"from {least}"
                 raise InputError(f"{name} is {value!r}, it must be {kind} {bound} to {most}")
         for token, bias in self.logit_bias.items():
-            if not isinstance(token, (int, np.integer)) or isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias < math.inf:
+            if (
+                not isinstance(token, (int, np.integer))
+                or isinstance(bias, bool)
+                or not isinstance(bias, (int, float))
+                or not bias < math.inf
+            ):
                 raise InputError(f"logit_bias[{token!r}] is {bias!r}: it takes numbers by token number")
 
     @property
     def is_plain(self) -> bool:
         """Whether logits are used as they are, but for the temperature and what it keeps."""
-        return self.repetition_penalty == 1 and not (self.presence_penalty or self.frequency_penalty or self.logit_bias)
+        return self.repetition_penalty == 1 and not (
+            self.presence_penalty or self.frequency_penalty or self.logit_bias
+        )
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -72,7 +84,11 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def adjust(
-    logits: np.ndarray, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int], allowed: np.ndarray | None
+    logits: np.ndarray,
+    sampling: Sampling,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    allowed: np.ndarray | None,
 ) -> np.ndarray:
     """Logits after penalties and bias; -inf where `allowed` is False. ExecutionError where none is left, or NaN."""
     if not sampling.is_plain or allowed is not None:
@@ -80,7 +96,9 @@ def adjust(
     if sampling.repetition_penalty != 1:
         seen = np.unique(np.fromiter((*prompt, *answer), np.int64))
         some = logits[seen]
-        logits[seen] = np.where(some < 0, some * sampling.repetition_penalty, some / sampling.repetition_penalty)
+        logits[seen] = np.where(
+            some < 0, some * sampling.repetition_penalty, some / sampling.repetition_penalty
+        )
     if answer and (sampling.presence_penalty or sampling.frequency_penalty):
         said, often = np.unique(np.fromiter(answer, np.int64), return_counts=True)
         logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * often

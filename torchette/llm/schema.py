@@ -107,8 +107,15 @@ class _Converter:
                 self._only(given, (key, "type"), where)
                 branches = self._list(given[key], f"{where}/{key}")
                 if "type" in given:  # said once for all
-                    branches = [{**b, "type": given["type"]} if isinstance(b, Mapping) and b.get("type", given["type"]) == given["type"] else False for b in branches]
-                return self._any([self.convert(b, f"{where}/{key}/{i}", depth + 1) for i, b in enumerate(branches)])
+                    branches = [
+                        {**b, "type": given["type"]}
+                        if isinstance(b, Mapping) and b.get("type", given["type"]) == given["type"]
+                        else False
+                        for b in branches
+                    ]
+                return self._any(
+                    [self.convert(b, f"{where}/{key}/{i}", depth + 1) for i, b in enumerate(branches)]
+                )
         if "allOf" in given:
             return self.convert(self._merged(given, where, depth), where, depth + 1)
         kinds = given.pop("type", None)
@@ -131,7 +138,14 @@ class _Converter:
     @staticmethod
     def _fits(value: Any, given: Mapping[str, Any]) -> bool:
         """Whether a value is of the type, and of the list, where both are said."""
-        names = {dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean"}
+        names = {
+            dict: "object",
+            list: "array",
+            str: "string",
+            int: "integer",
+            float: "number",
+            bool: "boolean",
+        }
         own, kinds = names.get(type(value), "null"), given.get("type")
         kinds = [kinds] if isinstance(kinds, str) else kinds
         listed = "enum" not in given or value in given["enum"]
@@ -191,7 +205,9 @@ class _Converter:
 
     def _count(self, given: Mapping[str, Any], key: str, default: int | None, where: str) -> Any:
         value = given.get(key, default)
-        if value is not default and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10_000):
+        if value is not default and (
+            isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10_000
+        ):
             raise self._error(where, f"{key} is {value!r}, it must be a whole number from 0 to 10000")
         return value
 
@@ -200,14 +216,19 @@ class _Converter:
     def _object(self, given: Mapping[str, Any], where: str, depth: int) -> str:
         properties, required = given.get("properties", {}), given.get("required", [])
         more = given.get("additionalProperties", False if properties else True)
-        if not isinstance(properties, Mapping) or not (isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)):
+        if not isinstance(properties, Mapping) or not (
+            isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
+        ):
             raise self._error(where, "properties is an object, required a list of names")
         if missing := [name for name in required if name not in properties]:
             if more is False:
                 raise self._error(where, f"{missing[0]!r} is required, and may not be there")
             properties = {**properties, **dict.fromkeys(missing, more)}
         pairs = [
-            (name in required, f'{_written(str(name))} ws ":" ws {self.convert(value, f"{where}/properties/{name}", depth + 1)} ws')
+            (
+                name in required,
+                f'{_written(str(name))} ws ":" ws {self.convert(value, f"{where}/properties/{name}", depth + 1)} ws',
+            )
             for name, value in properties.items()
         ]
         rest, first = '""', '""'
@@ -231,10 +252,11 @@ class _Converter:
         if depth > 200:
             raise self._error("#", "additionalProperties beside a name of more than 200 characters")
         starts = sorted({name[0] for name in names if name})
-        plain = "[^\"\\\\\\x00-\\x1f\\x7f" + "".join(f"\\U{ord(c):08x}" for c in starts) + "]"
-        branches = [f"{plain} [^\"\\\\\\x00-\\x1f\\x7f]*"]
+        plain = '[^"\\\\\\x00-\\x1f\\x7f' + "".join(f"\\U{ord(c):08x}" for c in starts) + "]"
+        branches = [f'{plain} [^"\\\\\\x00-\\x1f\\x7f]*']
         branches += [
-            f"{_quoted(c)} {self._other_than([name[1:] for name in names if name[:1] == c], depth + 1)}" for c in starts
+            f"{_quoted(c)} {self._other_than([name[1:] for name in names if name[:1] == c], depth + 1)}"
+            for c in starts
         ]
         return self._rule(" | ".join(branches if "" in names else ['""', *branches]))
 
@@ -278,7 +300,9 @@ class _Converter:
                 raise self._error(where, f"minLength is {least}, maxLength {most}")
             return f'"\\"" char{{{least},{"" if most is None else most}}} "\\""'
         if "minLength" in given or "maxLength" in given:
-            raise self._error(where, "minLength or maxLength beside pattern or format cannot be held by a grammar")
+            raise self._error(
+                where, "minLength or maxLength beside pattern or format cannot be held by a grammar"
+            )
         if not isinstance(pattern, str):
             raise self._error(where, f"pattern is {pattern!r}, no text")
         return f'"\\"" {self._rule(self._pattern(pattern, where))} "\\""'
@@ -387,8 +411,15 @@ class _Converter:
         return self._rule(self._between(bounds["minimum"], bounds["maximum"], where))
 
     def _bound(self, value: Any, name: str, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or abs(value) >= 10**_MOST_DIGITS:
-            raise self._error(where, f"{name} is {value!r}, a grammar holds whole numbers of at most {_MOST_DIGITS} digits")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or value != value // 1
+            or abs(value) >= 10**_MOST_DIGITS
+        ):
+            raise self._error(
+                where, f"{name} is {value!r}, a grammar holds whole numbers of at most {_MOST_DIGITS} digits"
+            )
         return int(value)
 
     def _between(self, low: int | None, high: int | None, where: str) -> str:

@@ -72,12 +72,18 @@ class _ProgramDecoder:
             )
         tokens = meta.input_tensor_meta(0)
         if shapes[0][1] > 1 and not tokens.is_dynamic:
-            raise FormatError(f"{meta!r} takes exactly {shapes[0][1]} tokens", hints=["compile it for one token, or a dynamic number"])
+            raise FormatError(
+                f"{meta!r} takes exactly {shapes[0][1]} tokens",
+                hints=["compile it for one token, or a dynamic number"],
+            )
         self.max_tokens = shapes[0][1]
         self.vocab_size = meta.output_tensor_meta(0).sizes()[-1]
         self.max_context = int(facts.get("get_max_context_len", facts.get("get_max_seq_len", 0)))
         if self.max_context < 1:
-            raise FormatError("the file does not say how long its context is", hints=["constant_methods={'get_max_context_len': ...}"])
+            raise FormatError(
+                "the file does not say how long its context is",
+                hints=["constant_methods={'get_max_context_len': ...}"],
+            )
         self.max_tokens = min(self.max_tokens, self.max_context)
         self.memory = sum(meta.planned_sizes) + self._method.method_bytes
         self._names = [meta.attribute_tensor_meta(i).name for i in range(meta.num_attributes())]
@@ -140,7 +146,14 @@ class _Cancelled(Exception):
 class _Shared:
     """What sessions of one file share."""
 
-    def __init__(self, files: Mapping[str, bytes], facts: Mapping[str, Any], tokenizer: Tokenizer | None, size: int, identity: Any) -> None:
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        facts: Mapping[str, Any],
+        tokenizer: Tokenizer | None,
+        size: int,
+        identity: Any,
+    ) -> None:
         self.files, self.tokenizer, self.identity = files, tokenizer, identity
         ends = facts.get("get_eos_ids", facts.get("get_eos_id", []))
         self.ends = tuple(int(end) for end in (ends if isinstance(ends, list) else [ends]) if 0 <= end < size)
@@ -163,10 +176,16 @@ class _Shared:
     def template(self) -> ChatTemplate:
         if self._template is None:
             if "chat_template.jinja" not in self.files:
-                raise FormatError("the file has no chat template", hints=["generate() takes a text"], code="no-chat-template")
+                raise FormatError(
+                    "the file has no chat template",
+                    hints=["generate() takes a text"],
+                    code="no-chat-template",
+                )
             names = {"bos_token": self.begin, "eos_token": self.ends[0] if self.ends else -1}
             named = {k: self.tokenizer.name(v) if self.tokenizer else "" for k, v in names.items()}
-            self._template = ChatTemplate(bytes(self.files["chat_template.jinja"]).decode("utf-8", "replace"), named)
+            self._template = ChatTemplate(
+                bytes(self.files["chat_template.jinja"]).decode("utf-8", "replace"), named
+            )
         return self._template
 
     def defaults(self) -> dict[str, Any]:
@@ -212,7 +231,9 @@ class Session:
         if not hasattr(source, "step"):
             if not isinstance(source, (str, os.PathLike, bytes)):
                 source = bytes(source)
-            program = Runtime.get().load_program(source if isinstance(source, bytes) else Path(source), data_files=data_files)
+            program = Runtime.get().load_program(
+                source if isinstance(source, bytes) else Path(source), data_files=data_files
+            )
             file = pte.read(source) if isinstance(source, bytes) else pte.load_file(Path(source))
             files, identity = file.named(), file.buffer
             facts = _facts(program)
@@ -220,7 +241,11 @@ class Session:
         self._decoder: Decoder = source
         known = Path(tokenizer).read_bytes() if tokenizer is not None else files.get("tokenizer.json")
         self._shared = _Shared(
-            files, facts, None if known is None else Tokenizer(bytes(known)), self._decoder.vocab_size, identity
+            files,
+            facts,
+            None if known is None else Tokenizer(bytes(known)),
+            self._decoder.vocab_size,
+            identity,
         )
         self._begin()
 
@@ -264,7 +289,9 @@ class Session:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, special ones left out; bytes that are no characters become U+FFFD."""
-        return b"".join(self._shared.bytes[token] for token in self._checked(tokens)).decode("utf-8", "replace")
+        return b"".join(self._shared.bytes[token] for token in self._checked(tokens)).decode(
+            "utf-8", "replace"
+        )
 
     def render(self, messages: Sequence[Mapping[str, Any]], **names: Any) -> str:
         """The prompt that the file's chat template makes of messages, each a role and a content.
@@ -327,7 +354,9 @@ class Session:
             tokens = self._checked(head["tokens"])
             if len(tokens) > self.max_context:
                 raise ValueError("it has more tokens than the context")
-            expected = [[name, str(a.dtype), list(self._used(a, len(tokens)).shape)] for name, a in whole.items()]
+            expected = [
+                [name, str(a.dtype), list(self._used(a, len(tokens)).shape)] for name, a in whole.items()
+            ]
             if head["state"] != expected:
                 raise ValueError("its state has another form")
             for array in whole.values():
@@ -338,7 +367,9 @@ class Session:
             if end != len(data):
                 raise ValueError("it goes on after its end")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FormatError(f"{os.fspath(path)} is no state of this model: {error}", code="bad-state") from None
+            raise FormatError(
+                f"{os.fspath(path)} is no state of this model: {error}", code="bad-state"
+            ) from None
         if whole:
             self._decoder.set_state(whole)
             self._tokens = tokens
@@ -359,7 +390,11 @@ class Session:
     def _checked(self, tokens: Any) -> list[int]:
         found = []
         for token in tokens:
-            if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < self.vocab_size:
+            if (
+                isinstance(token, bool)
+                or not isinstance(token, (int, np.integer))
+                or not 0 <= token < self.vocab_size
+            ):
                 raise InputError(f"there is no token {token!r}, they are 0 to {self.vocab_size - 1}")
             found.append(int(token))
         return found
@@ -469,7 +504,12 @@ class Session:
                 hints=["shorten it, or export with a longer max_context"],
                 code="prompt-too-long",
             )
-        for name, value, least in (("max_tokens", max_tokens, 1), ("logprobs", logprobs, 0), ("keep", keep, 0), ("draft_tokens", draft_tokens, 1)):
+        for name, value, least in (
+            ("max_tokens", max_tokens, 1),
+            ("logprobs", logprobs, 0),
+            ("keep", keep, 0),
+            ("draft_tokens", draft_tokens, 1),
+        ):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise InputError(f"{name} is {value!r}, it must be a whole number from {least}")
         stops = [stop] if isinstance(stop, str) else list(stop)
@@ -615,12 +655,16 @@ class Generation:
         top = sorted(((int(i), float(logs[i])) for i in likeliest), key=lambda pair: -pair[1])
         return float(logs[token]), tuple(top)
 
-    def _choice(self, session: Session, row: np.ndarray, answer: list[int], matcher: Matcher | None) -> np.ndarray | int:
+    def _choice(
+        self, session: Session, row: np.ndarray, answer: list[int], matcher: Matcher | None
+    ) -> np.ndarray | int:
         """The distribution of the next token, or the token itself where there is no choice."""
         options = self._options
         allowed = None if matcher is None else matcher.allowed(session._shared.ends)
         logits = adjust(row, options.sampling, options.prompt, answer, allowed)
-        return probabilities(logits, options.sampling) if options.sampling.temperature else int(logits.argmax())
+        return (
+            probabilities(logits, options.sampling) if options.sampling.temperature else int(logits.argmax())
+        )
 
     def _chosen(self) -> Iterator[tuple[int, np.ndarray]]:
         """Tokens with the logits that they were chosen from, without end."""
@@ -704,7 +748,9 @@ class Generation:
         return True
 
 
-def _judged(choice: np.ndarray | int, chance: np.ndarray | int, guess: int, random: np.random.Generator) -> int | None:
+def _judged(
+    choice: np.ndarray | int, chance: np.ndarray | int, guess: int, random: np.random.Generator
+) -> int | None:
     """None where the guess, drawn from `chance`, stands as one drawn from `choice`; else what is to be said instead."""
     if isinstance(choice, int):
         return None if choice == guess else choice

@@ -22,12 +22,15 @@ def package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingPackageError(
-            f"language models need {name}, which is not installed: {error}", hints=["pip install 'torchette[llm]'"]
+            f"language models need {name}, which is not installed: {error}",
+            hints=["pip install 'torchette[llm]'"],
         ) from None
 
 
 def _unknown(what: str) -> FormatError:
-    return FormatError(what, hints=["Session(file, tokenizer='tokenizer.json') uses another one"], code="unknown-tokenizer")
+    return FormatError(
+        what, hints=["Session(file, tokenizer='tokenizer.json') uses another one"], code="unknown-tokenizer"
+    )
 
 
 class Tokenizer:
@@ -57,7 +60,9 @@ class Tokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError(f"the text has half a surrogate pair at {error.start}, which is no character") from None
+            raise InputError(
+                f"the text has half a surrogate pair at {error.start}, which is no character"
+            ) from None
         return self._encoder.encode(text, add_special_tokens=special).ids
 
     def bytes_of(self, size: int) -> list[bytes]:
@@ -85,8 +90,21 @@ def _parts(record: Any) -> Iterator[dict[str, Any]]:
 def _bytes_of(record: dict[str, Any], encoder: Any) -> dict[int, bytes]:
     """The bytes that each token adds to a text that goes on."""
     decoders = {part["type"]: part for part in _parts(record.get("decoder"))}
-    replaced = [(p["pattern"].get("String"), p["content"]) for p in _parts(record.get("decoder")) if p["type"] == "Replace"]
-    strange = decoders.keys() - {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece", "BPEDecoder"}
+    replaced = [
+        (p["pattern"].get("String"), p["content"])
+        for p in _parts(record.get("decoder"))
+        if p["type"] == "Replace"
+    ]
+    strange = decoders.keys() - {
+        "ByteLevel",
+        "Replace",
+        "ByteFallback",
+        "Fuse",
+        "Strip",
+        "Metaspace",
+        "WordPiece",
+        "BPEDecoder",
+    }
     if strange or any(old is None for old, _ in replaced):
         raise _unknown(f"the tokenizer's decoder {', '.join(sorted(strange)) or 'Replace'} is not known")
     bytes_of_character = {c: b for b, c in _byte_characters()}
@@ -139,7 +157,12 @@ class TextStream:
         held = 0
         if not final:
             held = max(
-                (n for stop in self._stops for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n])),
+                (
+                    n
+                    for stop in self._stops
+                    for n in range(1, min(len(stop), len(text) + 1))
+                    if text.endswith(stop[:n])
+                ),
                 default=0,
             )
         self._held = text[len(text) - held :]
@@ -161,9 +184,15 @@ class ChatTemplate:
         def refuse(message: str) -> NoReturn:
             raise jinja2.TemplateError(message)
 
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.datetime.now().strftime(form))
-        environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        environment.globals.update(
+            raise_exception=refuse, strftime_now=lambda form: datetime.datetime.now().strftime(form)
+        )
+        environment.filters["tojson"] = lambda value, indent=None: json.dumps(
+            value, ensure_ascii=False, indent=indent
+        )
         self._names = names
         try:
             self._template = environment.from_string(source)
@@ -175,9 +204,13 @@ class ChatTemplate:
         if isinstance(messages, str) or not messages:
             raise InputError("messages are a list: [{'role': 'user', 'content': 'Hello'}]")
         for number, message in enumerate(messages):
-            if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+            if not isinstance(message, Mapping) or not all(
+                isinstance(message.get(k), str) for k in ("role", "content")
+            ):
                 raise InputError(f"messages[{number}] needs a role and a content, both text")
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._names, **more)
+            return self._template.render(
+                messages=list(messages), add_generation_prompt=True, **self._names, **more
+            )
         except Exception as error:  # of jinja2, or of what the template computes
             raise InputError(f"the chat template refuses the messages: {error}") from None

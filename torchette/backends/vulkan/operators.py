@@ -162,11 +162,35 @@ _VIEWS = (
 _SHAPES = "cat stack repeat constant_pad_nd pixel_shuffle full full_like scalar_tensor zeros ones zeros_like ones_like"
 MOVES = frozenset(
     [f"aten.{name}.default" for name in _VIEWS.split()]
-    + ["aten.transpose.int", "aten.transpose_copy.int", "aten.squeeze.dims", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims", "aten.select.int", "aten.select_copy.int", "aten.slice.Tensor", "aten.slice_copy.Tensor", "aten.split.Tensor", "aten.split_copy.Tensor", "aten.unbind.int", "aten.unbind_copy.int", "aten._to_copy.default", "dim_order_ops._clone_dim_order.default", "dim_order_ops._to_dim_order_copy.default"]
+    + [
+        "aten.transpose.int",
+        "aten.transpose_copy.int",
+        "aten.squeeze.dims",
+        "aten.squeeze_copy.dim",
+        "aten.squeeze_copy.dims",
+        "aten.select.int",
+        "aten.select_copy.int",
+        "aten.slice.Tensor",
+        "aten.slice_copy.Tensor",
+        "aten.split.Tensor",
+        "aten.split_copy.Tensor",
+        "aten.unbind.int",
+        "aten.unbind_copy.int",
+        "aten._to_copy.default",
+        "dim_order_ops._clone_dim_order.default",
+        "dim_order_ops._to_dim_order_copy.default",
+    ]
 )
 # The first operand with a part changed: in its place where it is a state.
 CHANGES = frozenset(
-    ["aten.index_put.default", "aten.index_copy.default", "aten.slice_scatter.default", "aten.select_scatter.default", "aten.scatter.src", "aten.scatter.value"]
+    [
+        "aten.index_put.default",
+        "aten.index_copy.default",
+        "aten.slice_scatter.default",
+        "aten.select_scatter.default",
+        "aten.scatter.src",
+        "aten.scatter.value",
+    ]
 )
 OPERATORS: dict[str, Check] = {
     **dict.fromkeys(_POINTWISE, _pointwise),
