@@ -123,6 +123,27 @@ def test_the_guide_s_script_runs(folder: Path) -> None:
     assert "InvalidArgument input 0 of forward is float32, float64 is given" in printed
 
 
+def test_the_folder_is_an_npm_package(folder: Path, tmp_path: Path) -> None:
+    """Installed by npm, with its types, it runs the example of examples/digits."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("there is no npm (apt install npm)")
+    package = json.loads((folder / "package.json").read_text())
+    assert package["version"] == torchette.__version__ and package["type"] == "module"
+    packed = json.loads(run(npm, "pack", "--json", folder, cwd=tmp_path).stdout)[0]
+    assert {"torchette.js", "torchette.wasm", package["exports"]["."]["types"][2:]} <= {
+        entry["path"] for entry in packed["files"]
+    }
+    (tmp_path / "package.json").write_text("{}")
+    run(npm, "install", "--offline", "--no-audit", "--no-fund", f"./{packed['filename']}", cwd=tmp_path)
+    shutil.copyfile(ROOT / "examples/digits/digits.mjs", tmp_path / "digits.mjs")
+    (array,) = artifacts.args("digits")
+    (tmp_path / "picture.f32").write_bytes(array.numpy().tobytes())
+    best, score = node(tmp_path / "digits.mjs", folder / "digits.pte", tmp_path / "picture.f32").split()
+    expected = artifacts.compiled("digits")(array)[0]
+    assert int(best) == int(expected.argmax()) and abs(float(score) - float(expected.max())) < 2e-4
+
+
 def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path) -> None:
     target = targets.find("wasm32-wasi")
     compiler, common = toolchain.find_compiler(target), library.flags(small=False)

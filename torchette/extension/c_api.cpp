@@ -363,11 +363,17 @@ torchette_error_t torchette_method_execute(torchette_module_t* module, const cha
   TORCHETTE_GIVEN(module);
   TORCHETTE_GIVEN(method);
   if (num_inputs != 0) TORCHETTE_GIVEN(inputs);
-  size_t wanted = 0;
-  const torchette_error_t counted = count(module, method, false, &wanted);
-  if (counted != TORCHETTE_OK) return counted;
-  if (num_inputs != wanted) {
-    TORCHETTE_LOG(Error, "%s takes %zu inputs, %zu are given", method, wanted, num_inputs);
+  const Result<MethodMeta> meta = module->module.method_meta(method);
+  if (!meta.ok()) return code(meta.error());
+  if (num_inputs != meta->num_inputs()) {
+    TORCHETTE_LOG(Error, "%s takes %zu inputs, %zu are given", method, meta->num_inputs(), num_inputs);
+    return code(Error::InvalidArgument);
+  }
+  for (size_t i = 0; i < num_inputs; ++i) {
+    // the method would read the tensor of the last execution, which may be gone
+    const Result<Tag> tag = meta->input_tag(i);
+    if (inputs[i].kind != TORCHETTE_NONE || !tag.ok() || *tag != Tag::Tensor) continue;
+    TORCHETTE_LOG(Error, "input %zu of %s must be a tensor, nothing is given", i, method);
     return code(Error::InvalidArgument);
   }
   std::vector<Value> values(num_inputs);

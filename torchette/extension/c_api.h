@@ -140,8 +140,8 @@ TORCHETTE_API torchette_error_t torchette_method_reset(torchette_module_t* modul
 /* Ends the execution that runs, or else the next one, with OutOfResources. May be called by another thread
  * while the method executes, not while the module loads or unloads. Since version 3. */
 TORCHETTE_API torchette_error_t torchette_method_cancel(torchette_module_t* module, const char* method);
-/* Runs a method on `num_inputs` values, all that it takes; those of kind TORCHETTE_NONE were fixed by the
- * export. */
+/* Runs a method on `num_inputs` values, all that it takes; numbers of kind TORCHETTE_NONE were fixed by
+ * the export. */
 TORCHETTE_API torchette_error_t torchette_method_execute(torchette_module_t* module, const char* method,
                                                          const torchette_value_t* inputs, size_t num_inputs);
 /* Output `index` of the last execution. */

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: .pte files. Out: a folder from which a web page or Node.js runs them: torchette.wasm with the kernels that they
-# need, the JavaScript module that loads it, and the files.
+# need, the JavaScript module that loads it, and the files. The folder is an npm package, too.
 """Builds the runtime for browsers."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,13 @@ from torchette.targets import find
 
 HERE = Path(__file__).parent
 TARGET = "wasm32-browser"
+PACKAGE_JSON = {
+    "name": "torchette",
+    "version": "0.1.0",
+    "license": "BSD-3-Clause",
+    "type": "module",
+    "exports": {".": {"types": "./torchette.d.ts", "default": "./torchette.js"}, "./*": "./*"},
+}
 
 
 def build(
@@ -27,7 +35,7 @@ def build(
     log_level: int = 2,
     report: toolchain.Report | None = None,
 ) -> list[Path]:
-    """Writes torchette.wasm, torchette.js, torchette.d.ts and copies of the models.
+    """Writes torchette.wasm, torchette.js, torchette.d.ts, copies of the models and, if there is none, package.json.
 
     Args:
         models: .pte files; none for a runtime with every kernel.
@@ -64,4 +72,8 @@ def build(
         written.append(folder / source.name)
         if source.resolve() != written[-1].resolve():
             shutil.copyfile(source, written[-1])
+    package = folder / "package.json"
+    if not package.exists():
+        package.write_text(json.dumps(PACKAGE_JSON, indent=2) + "\n", encoding="utf-8")
+        written.append(package)
     return written

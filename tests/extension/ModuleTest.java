@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// In: counter.pte, its data file, lists.pte. Out: what goes wrong, a line each; an assertion that fails ends it.
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import org.torchette.DType;
+import org.torchette.EValue;
+import org.torchette.Module;
+import org.torchette.Tensor;
+import org.torchette.TorchetteException;
+
+public final class ModuleTest {
+  interface Work {
+    void run();
+  }
+
+  static void said(String what, Work work) {
+    try {
+      work.run();
+      System.out.println(what + ": nothing");
+    } catch (TorchetteException error) {
+      System.out.println(what + ": " + error.getErrorName() + "|" + error.getMessage());
+    } catch (RuntimeException error) {
+      System.out.println(what + ": " + error.getClass().getSimpleName() + "|" + error.getMessage());
+    }
+  }
+
+  static void check(boolean truth, String what) {
+    if (!truth) throw new AssertionError(what);
+  }
+
+  public static void main(String[] arguments) throws InterruptedException {
+    float[] numbers = {-1, -0.5f, 0, 0.5f, 1, 2, 3, 4};
+    EValue x = EValue.from(Tensor.fromBlob(numbers, new long[] {2, 4}));
+    said("file", () -> Module.load("none.pte"));
+    said("null", () -> Module.load(null));
+    said("threads", () -> Module.load(arguments[0], Module.LOAD_MODE_MMAP, -1));
+    said("data", () -> Module.load(arguments[0], Module.LOAD_MODE_FILE, 1, "none.ptd"));
+    said("shape", () -> Tensor.fromBlob(numbers, new long[] {3, 3}));
+    said("negative", () -> Tensor.zeros(new long[] {-1}, DType.FLOAT));
+    said("heap", () -> Tensor.fromBlob(ByteBuffer.allocate(32), new long[] {8}, DType.FLOAT));
+
+    Module module = Module.load(arguments[0], Module.LOAD_MODE_MMAP, 1, arguments[1]);
+    check(Arrays.equals(module.getMethods(), new String[] {"forward"}), "methods");
+    check(module.getMethodMetadata("forward").getInputs()[0].toString().equals("FLOAT[2, 4]"), "metadata");
+    said("method", () -> module.loadMethod("backward"));
+    said("count", () -> module.forward());
+    said("kind", () -> module.forward(EValue.from(3)));
+    module.forward(x);
+    module.resetMethod("forward");
+    said("none", () -> module.forward(EValue.optionalNone())); // not the memory of the last one
+    said("dtype", () -> module.forward(EValue.from(Tensor.fromBlob(new int[8], new long[] {2, 4}))));
+    said("sizes", () -> module.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {4, 2}))));
+    long[] deep = new long[20];
+    Arrays.fill(deep, 1);
+    said("rank", () -> module.forward(EValue.from(Tensor.zeros(deep, DType.FLOAT))));
+
+    EValue[] first = module.forward(x), second = module.forward(x);
+    int last = first.length - 1;
+    check(Arrays.equals(first[last - 1].toTensor().getDataAsFloatArray(), second[last - 1].toTensor().getDataAsFloatArray()), "same");
+    check(first[last].toTensor().getDataAsFloatArray()[0] == 6, "an output is a copy of its own");
+    check(second[last].toTensor().getDataAsFloatArray()[0] == 7, "state");
+    module.resetMethod("forward");
+    check(module.forward(x)[last].toTensor().getDataAsFloatArray()[0] == 6, "reset");
+    said("cast", () -> first[0].toInt());
+    said("type", () -> first[0].toTensor().getDataAsLongArray());
+    System.out.println("scores: " + Arrays.toString(first[last - 1].toTensor().getDataAsFloatArray()));
+
+    try (Module numbersModule = Module.load(arguments[2])) { // order, numbers and truths
+      EValue[] out = numbersModule.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {1, 2, 2, 2})), EValue.from(3L));
+      check(Arrays.equals(out[0].toTensor().getDataAsFloatArray(), numbers), "row-major order");
+      check(out[1].toInt() == 3 && out[1].isInt(), "number");
+      said("fixed", () -> numbersModule.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {1, 2, 2, 2})), EValue.from(4L)));
+    }
+
+    // closing while others execute: each call runs or says that the module is closed
+    Thread[] threads = new Thread[4];
+    for (int i = 0; i < threads.length; ++i) {
+      threads[i] = new Thread(() -> {
+        try {
+          while (true) module.forward(x);
+        } catch (IllegalStateException closed) {
+          check(closed.getMessage().equals("the module is closed"), closed.getMessage());
+        }
+      });
+      threads[i].start();
+    }
+    Thread.sleep(50);
+    module.close();
+    module.close();
+    for (Thread thread : threads) thread.join();
+    said("closed", () -> module.forward(x));
+    said("closed methods", module::getMethods);
+    said("closed metadata", () -> module.getMethodMetadata("forward"));
+    check(first[last].toTensor().getDataAsFloatArray()[0] == 6, "outputs outlive the module");
+  }
+}

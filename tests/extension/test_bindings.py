@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The layers for Java, Rust and Swift: compiled without warnings, each runs the digits example as Python does, says what the
+# runtime says, and survives what is wrong. JavaScript's test is tests/build/test_web.py.
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.building import BUILD, CC, ROOT, built, run
+from tests.extension import c_abi
+from tests.models import artifacts
+
+EXTENSION = ROOT / "torchette/extension"
+LINK = (f"-L{BUILD}", "-ltorchette", f"-Wl,-rpath,{BUILD}")
+
+# What every language says, after the name of the error.
+SAID = {
+    "file": "AccessFailed: none.pte cannot be opened: No such file or directory",
+    "data": "AccessFailed: none.ptd cannot be opened: No such file or directory",
+    "shape": "8 elements do not make a tensor of shape [3, 3]",
+    "method": "InvalidArgument: there is no method backward",
+    "count": "InvalidArgument: forward takes 1 inputs, 0 are given",
+    "none": "InvalidArgument: input 0 of forward must be a tensor, nothing is given",
+    "kind": "InvalidArgument: input 0 must be a tensor",
+    "dtype": "InvalidArgument: input 0 has dtype 3, the method takes 6",
+    "sizes": "InvalidArgument: input 0 has size 4 in dimension 0, the method takes 2 to 2",
+    "fixed": "InvalidArgument: input 1 must be the value that the model was exported with",
+}
+
+
+def tool(name: str, package: str) -> str:
+    """Its path; the test is skipped where there is none."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"there is no {name} (apt install {package})")
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    built("torchette_shared")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The network and a picture."""
+    folder = tmp_path_factory.mktemp("digits")
+    (folder / "digits.pte").write_bytes(artifacts.our_file("digits"))
+    (folder / "picture.f32").write_bytes(artifacts.args("digits")[0].numpy().tobytes())
+    return [folder / "digits.pte", folder / "picture.f32"]
+
+
+def check_digit(printed: str) -> None:
+    best, score = printed.split()
+    expected = artifacts.eager("digits")[0]
+    assert int(best) == int(expected.argmax()) and abs(float(score) - float(expected.max())) < 2e-4
+
+
+def check_said(printed: str) -> dict[str, str]:
+    """Holds the lines of a test program against SAID and eager's scores; gives them by name."""
+    from tests.extension.counter import Counter, X
+
+    lines = dict(line.split(": ", 1) for line in printed.splitlines())
+    wrong = {name: lines.get(name) for name, text in SAID.items() if text not in lines.get(name, "")}
+    assert not wrong, wrong
+    numbers = X.new_tensor([-1, -0.5, 0, 0.5, 1, 2, 3, 4]).reshape(2, 4)
+    scores = [float(number) for number in lines["scores"].strip("[]").split(",")]
+    np.testing.assert_allclose(scores, Counter()(numbers)[0].detach().numpy().flatten(), rtol=1e-5)
+    assert len(set(scores)) > 1
+    return lines
+
+
+@pytest.mark.gate
+def test_java(digits: list[Path], counter: list[Path], rows: Path, tmp_path: Path) -> None:
+    javac, java = tool("javac", "default-jdk-headless"), tool("java", "default-jdk-headless")
+    home = Path(javac).resolve().parents[1]
+    strict = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
+    include = ("-I", home / "include", "-I", home / "include/linux", "-I", ROOT)
+    native = EXTENSION / "java/torchette_jni.c"
+    run(CC, *strict, *include, native, "-o", tmp_path / "libtorchette_jni.so", *LINK)
+    sources = [*(EXTENSION / "java").rglob("*.java"), ROOT / "tests/extension/ModuleTest.java"]
+    sources.append(ROOT / "examples/digits/Digits.java")
+    lint = ("-Xlint:all,-options", "-Werror", "--release", "8")  # what Android's tools take
+    run(javac, *lint, "-d", tmp_path, *sources)
+    command = (java, "-Xcheck:jni", f"-Djava.library.path={tmp_path}", "-cp", tmp_path)
+    check_digit(run(*command, "Digits", *digits).stdout)
+    lines = check_said(run(*command, "ModuleTest", *counter, rows).stdout)
+    closed = {"closed", "closed methods", "closed metadata"}
+    assert {lines[name] for name in closed} == {"IllegalStateException|the module is closed"}
+    assert "WARNING" not in "".join(lines.values()), lines
+
+
+@pytest.mark.gate
+def test_rust(digits: list[Path], counter: list[Path], rows: Path, tmp_path: Path) -> None:
+    rustc = tool("rustc", "rustc")
+    strict = ("--edition", "2021", "-D", "warnings", "-C", f"linker={CC}")
+    crate = tmp_path / "libtorchette.rlib"
+    source = EXTENSION / "rust/src/lib.rs"
+    run(rustc, *strict, "--crate-name", "torchette", "--crate-type", "rlib", source, "-o", crate)
+    link = ("-L", f"native={BUILD}", "-l", "torchette", "-C", f"link-arg=-Wl,-rpath,{BUILD}")
+    for program in ("examples/digits/digits.rs", "tests/extension/module_test.rs"):
+        to = tmp_path / Path(program).stem
+        run(rustc, *strict, "--extern", f"torchette={crate}", *link, ROOT / program, "-o", to)
+    check_digit(run(tmp_path / "digits", *digits).stdout)
+    lines = check_said(run(tmp_path / "module_test", *counter, rows).stdout)
+    assert "lies in the order [0, 2, 3, 1]" in lines["order"]
+    # an output in use keeps its module from running, closing and moving, and its inputs from going: at compile time
+    use = 'let out = module.execute("forward", &[Value::tensor(&x, &[2, 4]).unwrap()]).unwrap(); BAD; out.len();'
+    for bad in ('module.reset("forward").unwrap()', "drop(module)", "drop(x)", ""):
+        body = f"pub fn f(mut module: Module, x: Vec<f32>) {{ {use.replace('BAD', bad)} }}"
+        (tmp_path / "bad.rs").write_text(f"use torchette::{{Module, Value}};\n{body}\n")
+        wanted = 1 if bad else 0
+        said = run(
+            *(rustc, "--edition", "2021", "--crate-type", "lib", "--emit", "metadata", "--out-dir", tmp_path),
+            *("--extern", f"torchette={crate}", tmp_path / "bad.rs"),
+            status=wanted,
+        ).stderr
+        assert bool(re.search(r"E0499|E0505", said)) == bool(bad), said
+
+
+@pytest.mark.gate
+def test_cargo_finds_the_library(digits: list[Path], tmp_path: Path) -> None:
+    """build.rs, with the folder of the build as an installation has it."""
+    cargo = tool("cargo", "cargo")
+    prefix = tmp_path / "prefix/lib"
+    prefix.mkdir(parents=True)
+    (prefix / "libtorchette.so").symlink_to(BUILD / "libtorchette.so")
+    project = shutil.copytree(EXTENSION / "rust", tmp_path / "rust")
+    (project / "examples").mkdir()
+    shutil.copy(ROOT / "examples/digits/digits.rs", project / "examples")
+    environment = {**os.environ, "TORCHETTE_PREFIX": str(prefix.parent), "LD_LIBRARY_PATH": str(prefix)}
+    command = (cargo, "run", "-q", "--offline", "--example", "digits", "--", *digits)
+    check_digit(run(*command, cwd=project, env=environment).stdout)
+
+
+def test_the_module_map_of_swift_compiles(tmp_path: Path) -> None:
+    """Clang imports the C interface as Swift does, and the Swift source calls nothing that is not there."""
+    clang = tool("clang", "clang")
+    swift = EXTENSION / "swift/Sources"
+    (tmp_path / "main.c").write_text(
+        "#pragma clang module import CTorchette\n"
+        "int main(void) {\n  torchette_module_t* module;\n"
+        '  return torchette_module_open("none.pte", 1, &module) == TORCHETTE_OK;\n}\n'
+    )
+    modules = ("-fmodules", f"-fmodules-cache-path={tmp_path}", "-I", ROOT)
+    found = f"-fmodule-map-file={swift / 'CTorchette/module.modulemap'}"
+    run(clang, "-Wall", "-Werror", *modules, found, tmp_path / "main.c", "-o", tmp_path / "main", *LINK)
+    assert "none.pte cannot be opened" in run(tmp_path / "main").stderr
+    source = (swift / "Torchette/Torchette.swift").read_text(encoding="utf-8")
+    called = set(re.findall(r"\b(torchette_\w+)\(", source)) - {"torchette_value_t"}
+    assert len(called) > 10 and called <= set(c_abi.declared()), called - set(c_abi.declared())
+
+
+@pytest.mark.gate
+def test_swift(digits: list[Path], tmp_path: Path) -> None:
+    swiftc = tool("swiftc", "swiftlang")
+    swift = EXTENSION / "swift/Sources"
+    sources = [swift / "Torchette/Torchette.swift", ROOT / "examples/digits/digits.swift"]
+    text = sources[1].read_text(encoding="utf-8").replace("import Torchette\n", "")
+    (tmp_path / "digits.swift").write_text(text)  # one module
+    flags = ("-parse-as-library", "-warnings-as-errors", "-I", swift / "CTorchette", "-Xcc", f"-I{ROOT}")
+    link = ("-L", BUILD, "-ltorchette", "-Xlinker", "-rpath", "-Xlinker", BUILD)
+    run(swiftc, *flags, sources[0], tmp_path / "digits.swift", *link, "-o", tmp_path / "digits")
+    check_digit(run(tmp_path / "digits", *digits).stdout)
+
+
+def test_the_page_shows_the_examples() -> None:
+    page = (ROOT / "docs/bindings.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^```(java|swift|rust|js)\n(.*?)^```", page, re.M | re.S))
+    files = {"java": "Digits.java", "swift": "digits.swift", "rust": "digits.rs", "js": "digits.mjs"}
+    assert shown.keys() == files.keys()
+    for language, name in files.items():
+        assert (ROOT / "examples/digits" / name).read_text(encoding="utf-8").endswith(shown[language]), name
+
+
+@pytest.mark.parametrize(("language", "suffix"), [("java", "java"), ("rust", "rs"), ("swift", "swift")])
+def test_each_is_thin(language: str, suffix: str) -> None:
+    sources = (EXTENSION / language).rglob(f"*.{suffix}")
+    assert 100 < sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources) < 600
+
+
+@pytest.mark.gate
+def test_the_android_project_links(tmp_path: Path) -> None:
+    """Where there is an NDK, the JNI library with the runtime inside, as Gradle has it built."""
+    ndk = os.environ.get("ANDROID_NDK_HOME") or os.environ.get("ANDROID_NDK")
+    if ndk is None:
+        pytest.skip("there is no Android NDK (set ANDROID_NDK_HOME)")
+    toolchain = f"-DCMAKE_TOOLCHAIN_FILE={ndk}/build/cmake/android.toolchain.cmake"
+    machine = ("-DANDROID_ABI=arm64-v8a", "-DANDROID_PLATFORM=android-24", toolchain)
+    run(
+        "cmake",
+        "-S",
+        EXTENSION / "java",
+        "-B",
+        tmp_path,
+        "-G",
+        "Ninja",
+        *machine,
+        f"-DPython_EXECUTABLE={sys.executable}",
+    )
+    run("cmake", "--build", tmp_path, "--target", "torchette_jni")
+    assert list(tmp_path.rglob("libtorchette_jni.so"))
+
+
+def test_the_android_project_names_what_is_there() -> None:
+    """Its folders, its class and the script of the library exist; the library's target is the one that Java loads."""
+    project = ROOT / "examples/android"
+    build = (project / "app/build.gradle").read_text(encoding="utf-8")
+    for path in re.findall(r"(?:path|srcDirs?|from) '([^']+)'", build):
+        assert (project / "app" / path).exists(), path
+    (name,) = re.findall(
+        r'android:name="\.(\w+)"', (project / "app/src/main/AndroidManifest.xml").read_text()
+    )
+    (namespace,) = re.findall(r"namespace '([\w.]+)'", build)
+    source = project / "app/src/main/java" / namespace.replace(".", "/") / f"{name}.java"
+    assert f"package {namespace};" in source.read_text(encoding="utf-8")
+    (target,) = re.findall(r"targets '(\w+)'", build)
+    cmake = (EXTENSION / "java/CMakeLists.txt").read_text(encoding="utf-8")
+    module = (EXTENSION / "java/org/torchette/Module.java").read_text(encoding="utf-8")
+    assert f"add_library({target} SHARED" in cmake and f'loadLibrary("{target}")' in module

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * The native methods of org.torchette.Module: each translates its arguments, asks the C interface, and throws what that
+ * says. Nothing is kept here.
+ */
+#include <jni.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "torchette/extension/c_api.h"
+
+enum { HEAD = 6 }; /* of a description, before its sizes: Module.java */
+enum { INPUTS, OUTPUTS, RESULTS };
+
+static torchette_module_t* module_of(jlong handle) { return (torchette_module_t*)(intptr_t)handle; }
+
+/* Whether the call went well; else a TorchetteException is on its way. */
+static int fine(JNIEnv* env, torchette_error_t error) {
+  jclass type;
+  jmethodID make;
+  jstring name, message;
+  if (error == TORCHETTE_OK) return 1;
+  type = (*env)->FindClass(env, "org/torchette/TorchetteException");
+  if (type == NULL) return 0;
+  make = (*env)->GetMethodID(env, type, "<init>", "(ILjava/lang/String;Ljava/lang/String;)V");
+  name = (*env)->NewStringUTF(env, torchette_error_name(error));
+  message = (*env)->NewStringUTF(env, torchette_last_error());
+  if (make == NULL || name == NULL || message == NULL) return 0;
+  (*env)->Throw(env, (*env)->NewObject(env, type, make, (jint)error, name, message));
+  return 0;
+}
+
+/* The bytes of a string, to be released; null with an exception, for a null string, too. */
+static const char* text(JNIEnv* env, jstring string) {
+  if (string == NULL) {
+    (*env)->ThrowNew(env, (*env)->FindClass(env, "java/lang/NullPointerException"), "a name or path is null");
+    return NULL;
+  }
+  return (*env)->GetStringUTFChars(env, string, NULL);
+}
+
+JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* machine, void* reserved) {
+  (void)machine, (void)reserved;
+  torchette_set_log(NULL); /* errors become exceptions */
+  return JNI_VERSION_1_6;
+}
+
+#define NATIVE(type, name) JNIEXPORT type JNICALL Java_org_torchette_Module_##name
+
+NATIVE(jlong, open__Ljava_lang_String_2I)(JNIEnv* env, jclass type, jstring path, jint mmap) {
+  torchette_module_t* module = NULL;
+  const char* where = text(env, path);
+  (void)type;
+  if (where == NULL) return 0;
+  fine(env, torchette_module_open(where, mmap, &module));
+  (*env)->ReleaseStringUTFChars(env, path, where);
+  return (jlong)(intptr_t)module;
+}
+
+NATIVE(void, free)(JNIEnv* env, jclass type, jlong module) {
+  (void)env, (void)type;
+  torchette_module_free(module_of(module));
+}
+
+NATIVE(void, addData)(JNIEnv* env, jclass type, jlong module, jstring path, jint mmap) {
+  const char* where = text(env, path);
+  (void)type;
+  if (where == NULL) return;
+  fine(env, torchette_module_add_data_file(module_of(module), where, mmap));
+  (*env)->ReleaseStringUTFChars(env, path, where);
+}
+
+NATIVE(void, setThreads)(JNIEnv* env, jclass type, jlong module, jint count) {
+  (void)type;
+  fine(env, torchette_module_set_num_threads(module_of(module), (size_t)count));
+}
+
+NATIVE(jobjectArray, methods)(JNIEnv* env, jclass type, jlong module) {
+  const size_t count = torchette_module_num_methods(module_of(module));
+  jclass strings = (*env)->FindClass(env, "java/lang/String");
+  jobjectArray names = strings == NULL ? NULL : (*env)->NewObjectArray(env, (jsize)count, strings, NULL);
+  size_t i;
+  (void)type;
+  for (i = 0; names != NULL && i < count; ++i) {
+    jstring name = (*env)->NewStringUTF(env, torchette_module_method_name(module_of(module), i));
+    if (name == NULL) return NULL;
+    (*env)->SetObjectArrayElement(env, names, (jsize)i, name);
+  }
+  return names;
+}
+
+NATIVE(jint, count)(JNIEnv* env, jclass type, jlong module, jstring method, jint which) {
+  size_t count = 0;
+  const char* name = text(env, method);
+  (void)type;
+  if (name == NULL) return 0;
+  fine(env, which == INPUTS ? torchette_method_num_inputs(module_of(module), name, &count)
+                            : torchette_method_num_outputs(module_of(module), name, &count));
+  (*env)->ReleaseStringUTFChars(env, method, name);
+  return (jint)count;
+}
+
+NATIVE(jlongArray, describe)(JNIEnv* env, jclass type, jlong module, jstring method, jint which, jint index) {
+  torchette_value_t value;
+  torchette_error_t error;
+  jlong of[HEAD + TORCHETTE_MAX_DIM];
+  jlongArray result = NULL;
+  const char* name = text(env, method);
+  (void)type;
+  if (name == NULL) return NULL;
+  error = which == INPUTS    ? torchette_method_input_info(module_of(module), name, (size_t)index, &value)
+          : which == OUTPUTS ? torchette_method_output_info(module_of(module), name, (size_t)index, &value)
+                             : torchette_method_output(module_of(module), name, (size_t)index, &value);
+  if (fine(env, error)) {
+    const int32_t dim = value.kind == TORCHETTE_TENSOR ? value.tensor.dim : 0;
+    int32_t d;
+    of[0] = value.kind;
+    of[1] = value.integer;
+    memcpy(&of[2], &value.number, sizeof(value.number));
+    of[3] = (jlong)value.tensor.nbytes;
+    of[4] = value.tensor.dtype;
+    of[5] = dim;
+    for (d = 0; d < dim; ++d) of[HEAD + d] = value.tensor.sizes[d];
+    result = (*env)->NewLongArray(env, HEAD + dim);
+    if (result != NULL) (*env)->SetLongArrayRegion(env, result, 0, HEAD + dim, of);
+  }
+  (*env)->ReleaseStringUTFChars(env, method, name);
+  return result;
+}
+
+NATIVE(void, load)(JNIEnv* env, jclass type, jlong module, jstring method) {
+  const char* name = text(env, method);
+  (void)type;
+  if (name == NULL) return;
+  fine(env, torchette_method_load(module_of(module), name));
+  (*env)->ReleaseStringUTFChars(env, method, name);
+}
+
+NATIVE(void, reset)(JNIEnv* env, jclass type, jlong module, jstring method) {
+  const char* name = text(env, method);
+  (void)type;
+  if (name == NULL) return;
+  fine(env, torchette_method_reset(module_of(module), name));
+  (*env)->ReleaseStringUTFChars(env, method, name);
+}
+
+NATIVE(void, run)
+(JNIEnv* env, jclass type, jlong module, jstring method, jobjectArray values, jobjectArray data) {
+  enum { FEW = 16 };
+  torchette_value_t few[FEW], *inputs = few;
+  const jsize count = (*env)->GetArrayLength(env, values);
+  const char* name = text(env, method);
+  jsize i;
+  (void)type;
+  if (name == NULL) return;
+  if (count > FEW) {
+    inputs = calloc((size_t)count, sizeof(*inputs));
+    if (inputs == NULL) {
+      (*env)->ThrowNew(env, (*env)->FindClass(env, "java/lang/OutOfMemoryError"), "no memory for the inputs");
+      (*env)->ReleaseStringUTFChars(env, method, name);
+      return;
+    }
+  }
+  for (i = 0; i < count; ++i) {
+    jlongArray of = (jlongArray)(*env)->GetObjectArrayElement(env, values, i);
+    jobject buffer = (*env)->GetObjectArrayElement(env, data, i);
+    jlong from[HEAD + TORCHETTE_MAX_DIM];
+    const jsize size = (*env)->GetArrayLength(env, of);
+    const jsize most = HEAD + TORCHETTE_MAX_DIM;
+    jsize d;
+    (*env)->GetLongArrayRegion(env, of, 0, size < most ? size : most, from);
+    memset(&inputs[i], 0, sizeof(inputs[i]));
+    inputs[i].kind = (int32_t)from[0];
+    inputs[i].integer = from[1];
+    memcpy(&inputs[i].number, &from[2], sizeof(inputs[i].number));
+    if (buffer != NULL) {
+      torchette_tensor_t* tensor = &inputs[i].tensor;
+      tensor->data = (*env)->GetDirectBufferAddress(env, buffer);
+      tensor->nbytes = (size_t)from[3];
+      tensor->dtype = (int32_t)from[4];
+      tensor->dim = (int32_t)from[5]; /* more than there can be are an error of execute() */
+      for (d = HEAD; d < size && d < most; ++d) tensor->sizes[d - HEAD] = from[d];
+    }
+    (*env)->DeleteLocalRef(env, of);
+    (*env)->DeleteLocalRef(env, buffer);
+  }
+  fine(env, torchette_method_execute(module_of(module), name, inputs, (size_t)count));
+  if (inputs != few) free(inputs);
+  (*env)->ReleaseStringUTFChars(env, method, name);
+}
+
+NATIVE(void, copy)(JNIEnv* env, jclass type, jlong module, jstring method, jint index, jobject to) {
+  torchette_value_t value;
+  const char* name = text(env, method);
+  (void)type;
+  if (name == NULL) return;
+  if (fine(env, torchette_method_output(module_of(module), name, (size_t)index, &value)))
+    fine(env, torchette_tensor_copy(&value.tensor, (*env)->GetDirectBufferAddress(env, to),
+                                    (size_t)(*env)->GetDirectBufferCapacity(env, to)));
+  (*env)->ReleaseStringUTFChars(env, method, name);
+}
