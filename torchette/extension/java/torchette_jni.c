@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * The native methods of org.torchette.Module: each translates its arguments, asks the C interface, and throws what that
- * says. Nothing is kept here.
+ * The native methods of org.torchette.Module: each translates its arguments, asks the C interface, and throws
+ * what that says. Nothing is kept here.
  */
 #include <jni.h>
 #include <stdlib.h>

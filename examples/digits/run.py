@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: digits.pte and a picture of 8 x 8 floats. Out: the digit on it and its probability.
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import torchette
+
+scores = np.asarray(torchette.load(sys.argv[1])(np.fromfile(sys.argv[2], "<f4").reshape(1, 64)))[0]
+print(scores.argmax(), f"{scores.max():.4f}")

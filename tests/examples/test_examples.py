@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# `torchette examples`: what it lists, skips, refuses, and that the examples run.
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.building import ROOT, built, run
+from torchette import cli
+
+
+@pytest.fixture
+def examples() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "examples" / "__main__.py"))
+
+
+def test_it_lists_what_there_is(examples: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["examples", "list"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == list(examples["EXAMPLES"]) and {"digits", "java", "search"} <= set(listed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["run"], "or give --all"), (["run", "fly"], "no example fly"), (["run", "digits", "--all"], "--all")],
+)
+def test_what_makes_no_sense_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["examples", *arguments])
+    assert stopped.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_failure_shows_and_a_missing_tool_skips(
+    examples: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = examples["Example"]
+    examples["EXAMPLES"].clear()
+    examples["EXAMPLES"]["bad"] = made("", [], lambda _: [[sys.executable, "-c", "print('why'); exit(3)"]])
+    examples["EXAMPLES"]["far"] = made("", ["no-such-tool"], lambda _: [["no-such-tool"]])
+    examples["EXAMPLES"]["good"] = made("", [], lambda _: [[sys.executable, "-c", "print(42)"]])
+    main = examples["main"]
+    assert main(["run", "far", "good", "--folder", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "skipped far: there is no no-such-tool\n" in printed and re.search(
+        r"ok +good \(0 s\): 42", printed
+    )
+    assert main(["run", "--all", "--folder", str(tmp_path)]) == 1
+    assert "why" in capsys.readouterr().out
+
+
+@pytest.mark.gate
+@pytest.mark.xdist_group("wasm")
+def test_all_run(tmp_path: Path) -> None:
+    built("torchette_shared")
+    command = ("-m", "torchette.cli", "examples", "run", "--all", "--folder", tmp_path)
+    lines = run(sys.executable, *command, cwd=ROOT).stdout.splitlines()
+    results = {line.split()[1].rstrip(":"): line for line in lines}
+    assert results["digits"].startswith("ok") and ": 7 0.9" in results["digits"]
+    for name in ("java", "rust", "javascript"):
+        assert (
+            results[name].startswith("skipped")
+            or results[name].split(": ")[1] == results["digits"].split(": ")[1]
+        )

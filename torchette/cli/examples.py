@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: names of examples. Out: what examples/__main__.py, which is packed with the sources, makes of them.
+"""Run the examples
+
+Each trains or loads its model, compiles and runs it, and prints what came out. One whose tools are missing is skipped
+with the reason; the exit code is 1 if one fails.
+
+examples:
+  torchette examples list
+  torchette examples run digits
+  torchette examples run --all --folder /tmp/examples
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+
+from torchette.build.sources import ROOT
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "rest", nargs=argparse.REMAINDER, metavar="list | run [NAME ...] [--all] [--folder DIR]"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    return runpy.run_path(str(ROOT / "examples" / "__main__.py"))["main"](options.rest)
