@@ -185,6 +185,26 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not dead, f"{page.relative_to(ROOT)}: {dead}"
 
 
+# The words that ExecuTorch's own glossary and first pages explain.
+WORDS = """AOT, ATen, ATen dialect, ATen mode, autograd-safe ATen dialect, backend, backend dialect, backend registry,
+backend-specific operator, Buck2, CMake, codegen, Core ATen operators, Core ATen dialect, custom operator, DataLoader,
+decomposition table, delegation, DSP, dtype, dynamic quantization, dynamic shapes, eager mode, Edge dialect, Edge operators,
+executor_runner, EXIR, ExportedProgram, flatbuffer, framework tax, functional ATen operators, fusion, graph, graph mode,
+higher-order operator, hybrid quantization, IR, kernel, kernel registry, lowering, memory planning, method, node, operator,
+out variant, PAL, partial kernel, partitioner, portable kernels, portable mode, program, program source code, PTQ, QAT,
+quantization, runtime, SDK, selective build, static quantization, XNNPACK"""
+
+
+def test_the_glossary_has_every_word_in_order() -> None:
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    bold = set(re.findall(r"\*\*(.+?)\*\*", text))
+    missing = [word for word in re.split(r",\s+", WORDS) if word not in bold]
+    assert not missing, missing
+    words = [match[1].lower() for match in re.finditer(r"^\| \*\*(.+?)\*\*", text, re.M)]
+    assert len(set(words)) == len(words) > 70
+    assert words == sorted(words), next(pair for pair in itertools.pairwise(words) if pair[0] > pair[1])
+
+
 def test_every_page_can_be_reached_from_the_readme() -> None:
     reached, todo = set(), [ROOT / "README.md"]
     while todo:
