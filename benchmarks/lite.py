@@ -100,7 +100,9 @@ def measure(name: str, rounds: int) -> dict[str, tuple[float, float, int]]:
         for side, run in runs.items():
             result = run()
             result = torch.as_tensor(result[0] if isinstance(result, (list, tuple)) else result)
-            torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-3, msg=f"{side} departs from eager")
+            torch.testing.assert_close(
+                result, expected, rtol=1e-3, atol=1e-3, msg=f"{side} departs from eager"
+            )
         times: dict[str, list[float]] = {side: [] for side in SIDES}
         loads: dict[str, list[float]] = {side: [] for side in SIDES}
         gc.disable()
