@@ -133,6 +133,12 @@ def _copy(node: Node) -> str | None:
     source, result = _tensor(node.args[0]), _tensor(node)
     assert source is not None and result is not None
     # a float is cut to 32 bits as an integer is
+    limits = torch.iinfo(result.dtype) if result.dtype in (torch.int8, torch.uint8) else None
+    given = node.args[0]
+    if limits and given.target is torch.ops.aten.clamp.default and len(given.args) == 3:  # type: ignore[union-attr]
+        low, high = given.args[1:]  # type: ignore[union-attr]
+        if low is not None and high is not None and limits.min <= low and high <= limits.max:
+            return None
     cut = source.dtype in _FLOATS and result.dtype in (torch.int64, torch.uint8, torch.int8)
     return "a conversion to an integer that is not of 32 bits" if cut else None
 
@@ -150,6 +156,21 @@ def _rms(node: Node) -> str | None:
     return "over several dimensions" if len(node.args[1]) != 1 else _floats(node)  # type: ignore[arg-type]
 
 
+def _blocks(node: Node) -> str | None:
+    """Of torchao's operators: one scale for all, for a place of one dimension, or for neighbours along the last one."""
+    value, sizes = _tensor(node.args[0]), node.args[2 if "choose" in name_of(node.target) else 1]
+    assert value is not None
+    parts = [a for a, b in zip(value.shape, sizes, strict=True) if a != b and b != -1]  # type: ignore[arg-type]
+    rows = all(b == 1 for b in sizes[:-1])  # type: ignore[index]
+    if not rows and len(parts) > 1:
+        return "blocks of several dimensions"
+    if not rows and parts and not any(b == 1 and a != 1 for a, b in zip(value.shape, sizes)):  # type: ignore[arg-type]
+        return "blocks of a part of a dimension that is not the last"
+    if "choose" in name_of(node.target) and node.args[1] not in ("SYMMETRIC", "ASYMMETRIC"):
+        return f"no mapping {node.args[1]}"
+    return None
+
+
 def _none(node: Node) -> str | None:
     return None
 
@@ -162,11 +183,35 @@ _VIEWS = (
 _SHAPES = "cat stack repeat constant_pad_nd pixel_shuffle full full_like scalar_tensor zeros ones zeros_like ones_like"
 MOVES = frozenset(
     [f"aten.{name}.default" for name in _VIEWS.split()]
-    + ["aten.transpose.int", "aten.transpose_copy.int", "aten.squeeze.dims", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims", "aten.select.int", "aten.select_copy.int", "aten.slice.Tensor", "aten.slice_copy.Tensor", "aten.split.Tensor", "aten.split_copy.Tensor", "aten.unbind.int", "aten.unbind_copy.int", "aten._to_copy.default", "dim_order_ops._clone_dim_order.default", "dim_order_ops._to_dim_order_copy.default"]
+    + [
+        "aten.transpose.int",
+        "aten.transpose_copy.int",
+        "aten.squeeze.dims",
+        "aten.squeeze_copy.dim",
+        "aten.squeeze_copy.dims",
+        "aten.select.int",
+        "aten.select_copy.int",
+        "aten.slice.Tensor",
+        "aten.slice_copy.Tensor",
+        "aten.split.Tensor",
+        "aten.split_copy.Tensor",
+        "aten.unbind.int",
+        "aten.unbind_copy.int",
+        "aten._to_copy.default",
+        "dim_order_ops._clone_dim_order.default",
+        "dim_order_ops._to_dim_order_copy.default",
+    ]
 )
 # The first operand with a part changed: in its place where it is a state.
 CHANGES = frozenset(
-    ["aten.index_put.default", "aten.index_copy.default", "aten.slice_scatter.default", "aten.select_scatter.default", "aten.scatter.src", "aten.scatter.value"]
+    [
+        "aten.index_put.default",
+        "aten.index_copy.default",
+        "aten.slice_scatter.default",
+        "aten.select_scatter.default",
+        "aten.scatter.src",
+        "aten.scatter.value",
+    ]
 )
 OPERATORS: dict[str, Check] = {
     **dict.fromkeys(_POINTWISE, _pointwise),
@@ -205,6 +250,20 @@ OPERATORS: dict[str, Check] = {
     "aten._native_batch_norm_legit.no_stats": _instance,
     "aten.index.Tensor": _index,
     "aten.index_put.default": _index,
+    **dict.fromkeys(
+        (
+            "quantized_decomposed.quantize_per_tensor.default", "quantized_decomposed.quantize_per_tensor.tensor",
+            "quantized_decomposed.dequantize_per_tensor.default", "quantized_decomposed.dequantize_per_tensor.tensor",
+            "quantized_decomposed.quantize_per_channel.default", "quantized_decomposed.dequantize_per_channel.default",
+        ),
+        _none,
+    ),
+    **dict.fromkeys(
+        (
+            "torchao.quantize_affine.default", "torchao.dequantize_affine.default", "torchao.choose_qparams_affine.default",
+        ),
+        _blocks,
+    ),
     "aten._to_copy.default": _copy,
     "dim_order_ops._to_dim_order_copy.default": _copy,
 }  # fmt: skip
