@@ -17,6 +17,7 @@ from benchmarks import (
     targets,
     tax,
     threads,
+    vulkan,
     xnnpack,
     zoo,
 )
@@ -34,6 +35,7 @@ PARTS = {
     "targets": targets.main,
     "tax": tax.main,
     "threads": threads.main,
+    "vulkan": vulkan.main,
     "xnnpack": xnnpack.main,
     "zoo": zoo.main,
 }

@@ -174,6 +174,15 @@ CASES: dict[str, tuple] = {
         lambda x, w: F.conv_transpose2d(x, w, stride=(1, 2), groups=2, dilation=2),
         [*IMAGE, (8, 3, 3, 3)],
     ),
+    "conv3d": (
+        lambda x, w, b: F.conv3d(x, w, b, stride=(1, 2, 1), padding=(1, 0, 2), dilation=(2, 1, 1)),
+        [(2, 3, 5, 6, 7), (8, 3, 2, 3, 3), (8,)],
+    ),
+    "conv3d groups": (lambda x, w: F.conv3d(x, w, groups=4), [(1, 4, 3, 5, 6), (4, 1, 2, 2, 3)]),
+    "conv_transpose3d": (
+        lambda x, w, b: F.conv_transpose3d(x, w, b, stride=(2, 1, 2), padding=1, output_padding=(1, 0, 1)),
+        [(1, 4, 3, 4, 5), (4, 3, 2, 3, 3), (3,)],
+    ),
     "conv_transpose1d": (lambda x, w: F.conv_transpose1d(x, w, stride=3), [(2, 6, 7), (6, 4, 5)]),
     # pools and sizes
     "max_pool2d": (lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE),

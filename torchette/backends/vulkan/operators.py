@@ -90,8 +90,8 @@ def _floats(node: Node) -> str | None:
 
 def _convolution(node: Node) -> str | None:
     weight = _tensor(node.args[1])
-    if weight is None or weight.dim() > 4:
-        return "a convolution of three dimensions"
+    if weight is None or weight.dim() > 5:
+        return "a convolution of more than three dimensions"
     return _floats(node)
 
 
