@@ -234,6 +234,8 @@ CASES: dict[str, tuple] = {
     "embedding": (F.embedding, [_ints(2, 5, high=9), (9, 6)]),
     "index_select": (lambda x, i: x.index_select(1, i), [(3, 7, 4), _ints(9)]),
     "index": (lambda x, i: x[:, i], [(3, 7, 4), _ints(2, 3)]),
+    "bitwise_not": (lambda x: (~(x > 0), ~(x * 3).int()), BOTH[:1]),
+    "places of words": (lambda x: (torch.cumsum((x != 1).int(), 1) * (x != 1)).long() + 1, [_ints(2, 5)]),
     "index of two": (lambda x, i, j: x[i, :, j], [(3, 7, 4, 2), _ints(2, 3, high=3), _ints(3, high=4)]),
     "index of neighbours": (lambda x, i, j: x[:, i, j], [(3, 7, 4, 2), _ints(5), _ints(2, 1, high=4)]),
     "index of ints": (lambda x, i, j: x[i, j], [_whole(3, 7), _ints(5, high=3), _ints(5)]),

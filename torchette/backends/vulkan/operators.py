@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +218,7 @@ OPERATORS: dict[str, Check] = {
     **{f"aten.{name}.default": _none for name in _SHAPES.split()},
     **dict.fromkeys(
         (
-            *MOVES, *CHANGES, "aten.copy.default", "aten.arange.start_step", "aten.gather.default",
+            *MOVES, *CHANGES, "aten.copy.default", "aten.bitwise_not.default", "aten.arange.start_step", "aten.gather.default",
             "aten.sum.dim_IntList", "aten.sum.default", "aten.mean.dim", "aten.mean.default", "aten.amax.default",
             "aten.amin.default", "aten.max.default", "aten.min.default", "aten.max.dim", "aten.min.dim", "aten.prod.default",
             "aten.prod.dim_int", "aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim",
@@ -272,11 +272,42 @@ OPERATORS: dict[str, Check] = {
 _GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full")
 
 
-def why_not(node: Node, downcast: bool = False) -> str | None:
+def _most(value: Any, stored: Mapping[Node, torch.Tensor]) -> float:
+    """A bound of the size of whole numbers: what comes in is checked to have 32 bits."""
+    if not isinstance(value, Node):
+        return abs(value) if isinstance(value, (int, float)) else math.inf
+    tensor, name = _tensor(value), name_of(value.target) if value.op == "call_function" else ""
+    if tensor is None or tensor.is_floating_point() or name.split(".")[1:2] == ["full"]:
+        return _most(value.args[1], stored) if name == "aten.full.default" else math.inf
+    args, kind = value.args, name.split(".")[1] if name else ""
+    if tensor.dtype is torch.bool:
+        return 1
+    if value in stored and stored[value].numel() == 1:
+        return abs(int(stored[value]))
+    if name in MOVES or kind in ("neg", "abs"):
+        return _most(args[0], stored)
+    if kind in ("add", "sub", "rsub") and _value(value, 2, 1) == 1:
+        return _most(args[0], stored) + _most(args[1], stored)
+    if kind == "mul":
+        return _most(args[0], stored) * _most(args[1], stored)
+    if kind in ("cumsum", "sum"):
+        source = _tensor(args[0])
+        assert source is not None
+        sizes = [upper_bound(size) or math.inf for size in source.shape]
+        return _most(args[0], stored) * math.prod(sizes)
+    if kind == "clamp" and None not in (low := _value(value, 1), high := _value(value, 2)):
+        return max(_most(low, stored), _most(high, stored))
+    return 2**31
+
+
+def why_not(
+    node: Node, downcast: bool = False, stored: Mapping[Node, torch.Tensor] | None = None
+) -> str | None:
     """Why the runtime cannot run a node, None if it can.
 
     Args:
-        downcast: whether arithmetic in 64 bits may be done in 32.
+        downcast: whether arithmetic in 64 bits may be done in 32, which it is in any case where its numbers stay small.
+        stored: constants, which tell how large these are.
     """
     name = name_of(node.target)
     check = OPERATORS.get(name)
@@ -288,7 +319,7 @@ def why_not(node: Node, downcast: bool = False) -> str | None:
             return reason
     result = _tensor(node)
     if result is not None and name.split(".")[1] in _GROWS:
-        if result.dtype is torch.int64 and not downcast:
+        if result.dtype is torch.int64 and not downcast and _most(node, stored or {}) >= 2**31:
             return "arithmetic in 64 bits; the option downcast_64_bit does it in 32"
         if result.dtype in (torch.int8, torch.uint8):
             return "arithmetic in 8 bits, which would not wrap around"
