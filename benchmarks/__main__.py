@@ -18,6 +18,7 @@ from benchmarks import (
     targets,
     tax,
     threads,
+    vulkan,
     xnnpack,
     zoo,
 )
@@ -36,6 +37,7 @@ PARTS = {
     "targets": targets.main,
     "tax": tax.main,
     "threads": threads.main,
+    "vulkan": vulkan.main,
     "xnnpack": xnnpack.main,
     "zoo": zoo.main,
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The zoo on XNNPACK. In: names of architectures. Out: how many delegate calls each becomes, what is left outside and why,
-# and whether the results are still eager's: the rows of docs/delegate-calls.md.
-"""Delegate calls of each architecture; ``python -m tests.models.delegates [NAME ...]`` writes these rows anew."""
+# The zoo on XNNPACK, and on Vulkan. In: names of architectures. Out: how many delegate calls each becomes, what is left outside
+# and why, and whether the results are still eager's: the rows of docs/delegate-calls.md and docs/vulkan-calls.md.
+"""Delegate calls of each architecture; ``python -m tests.models.delegates [--vulkan] [NAME ...]`` writes these rows anew."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import torch
 from torch.export import export
 
 from tests.models import architectures
+from torchette.backends.vulkan import VulkanPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.errors import DelegationWarning
 from torchette.exir import to_edge_transform_and_lower
@@ -24,7 +25,23 @@ from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.graph import calls
 from torchette.runtime import Runtime
 
-PAGE = Path(__file__).parents[2] / "docs" / "delegate-calls.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, VULKAN_PAGE = DOCS / "delegate-calls.md", DOCS / "vulkan-calls.md"
+_PARTITIONERS = {PAGE: XnnpackPartitioner, VULKAN_PAGE: VulkanPartitioner}
+_WHAT = {
+    PAGE: (
+        "Delegate calls",
+        "Outside are operators that the library has not, most of them on whole numbers: token ids and",
+        "positions. MACs are the multiply-adds that the calls compute.",
+        "",
+    ),
+    VULKAN_PAGE: (
+        "Vulkan's calls",
+        "Outside is what has no shader yet, and arithmetic in 64 bits unless an option does it in 32. MACs are the",
+        "multiply-adds that the calls compute.",
+        "--vulkan",
+    ),
+}
 _ROW = re.compile(r"^\| `([\w/.-]+)` \| (\d+) \| ([\d.]+) % \| (\d+) \| (.*) \|$", re.M)
 _NAMED = 4  # operators that a row names
 
@@ -38,7 +55,7 @@ class Row:
         share: of its multiply-adds that they compute, in percent.
         outside: calls of operators beside them.
         why: the commonest of these, and how often each.
-        difference: from eager, in units of eager's largest value.
+        difference: from eager, in units of eager's largest value; 0 where it did not run.
     """
 
     name: str
@@ -49,13 +66,13 @@ class Row:
     difference: float = 0.0
 
 
-def measure(name: str) -> Row:
-    """Lower, run and compare one architecture."""
+def measure(name: str, where: Path = PAGE, most_macs: float = float("inf")) -> Row:
+    """Lower one architecture for the backend of a page; run and compare it, unless it has more multiply-adds than that."""
     module, args = architectures.build(name)
     expected = architectures.reference(module, args)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)
-        edge = to_edge_transform_and_lower(export(module, args), partitioner=XnnpackPartitioner())
+        edge = to_edge_transform_and_lower(export(module, args), partitioner=_PARTITIONERS[where]())
     placements = edge.delegation().placements
     left = [item for item in placements if item.backend is None]
     macs = sum(item.macs for item in placements)
@@ -63,6 +80,8 @@ def measure(name: str) -> Row:
     counts = collections.Counter(item.op.removeprefix("aten.").partition(".")[0] for item in left)
     named = ", ".join(f"{op} {count}" for op, count in counts.most_common(_NAMED))
     count = sum(map(is_delegate_call, calls(edge.exported_program())))
+    if macs > most_macs:
+        return Row(name, count, share, len(left), named)
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
     actual = torch.as_tensor(method.execute(list(args))[0])
     scale = max(expected.abs().max().item(), 1e-6)
@@ -70,27 +89,28 @@ def measure(name: str) -> Row:
     return Row(name, count, share, len(left), named, difference)
 
 
-def rows() -> dict[str, Row]:
-    """The rows of the page."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+def rows(where: Path = PAGE) -> dict[str, Row]:
+    """The rows of a page."""
+    text = where.read_text(encoding="utf-8") if where.exists() else ""
     return {
         name: Row(name, int(count), float(share), int(outside), why)
         for name, count, share, outside, why in _ROW.findall(text)
     }
 
 
-def page(found: dict[str, Row]) -> str:
-    """docs/delegate-calls.md."""
+def page(found: dict[str, Row], where: Path = PAGE) -> str:
+    """The text of a page."""
+    title, first, second, option = _WHAT[where]
     known = [found[name] for name in architectures.NAMES if name in found]
     counts = [row.calls for row in known]
     lines = [
-        "# Delegate calls",
+        f"# {title}",
         "",
-        f"{len(known)} architectures as `XnnpackPartitioner` lowers them: {counts.count(1)} become one call, the median is",
-        f"{statistics.median(counts):g}. Outside are operators that the library has not, most of them on whole numbers: token ids and",
-        "positions. MACs are the multiply-adds that the calls compute.",
+        f"{len(known)} architectures as `{_PARTITIONERS[where].__name__}` lowers them: {counts.count(1)} become one call, the median is",
+        f"{statistics.median(counts):g}. {first}",
+        second,
         "",
-        "This page is printed by `python -m tests.models.delegates`; `./dev test --full` runs the same as tests.",
+        f"This page is printed by `{f'python -m tests.models.delegates {option}'.strip()}`; `./dev test --full` runs the same as tests.",
         "",
         "| architecture | calls | MACs | outside | of these |",
         "|---|---:|---:|---:|---|",
@@ -100,8 +120,10 @@ def page(found: dict[str, Row]) -> str:
 
 
 if __name__ == "__main__":
-    table = rows()
-    for each in sys.argv[1:] or architectures.NAMES:
-        table[each] = measure(each)
+    names = [name for name in sys.argv[1:] if name != "--vulkan"]
+    target, most = (VULKAN_PAGE, 0.0) if "--vulkan" in sys.argv else (PAGE, float("inf"))
+    table = rows(target)
+    for each in names or architectures.NAMES:
+        table[each] = measure(each, target, most)
         print(table[each], flush=True)
-        PAGE.write_text(page(table), encoding="utf-8")
+        target.write_text(page(table, target), encoding="utf-8")

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The zoo on XNNPACK: no more delegate calls than the page says, and eager's results.
+# The zoo on XNNPACK and on Vulkan: no more delegate calls than the page says, and eager's results.
 
 from __future__ import annotations
 
 import importlib.util
 import statistics
+from pathlib import Path
 
 import pytest
 
+from tests.backends.vulkan.device import needs_device
 from tests.backends.xnnpack_cases import of_the_library
 from tests.models import architectures, delegates
 
@@ -26,8 +28,25 @@ def test_delegate_calls(name: str) -> None:
     assert row.difference <= TOLERANCE, row
 
 
-def test_the_page_lists_every_architecture_and_the_median_is_one_call() -> None:
-    known = delegates.rows()
+# What a device in software runs in seconds.
+_MOST_MACS = 5e8
+
+
+@needs_device
+@pytest.mark.slow
+@pytest.mark.parametrize("name", architectures.NAMES)
+def test_calls_of_vulkan(name: str) -> None:
+    if importlib.util.find_spec(name.partition("/")[0]) is None:
+        pytest.skip(f"{name.partition('/')[0]} is not installed")
+    row = delegates.measure(name, delegates.VULKAN_PAGE, _MOST_MACS)
+    known = delegates.rows(delegates.VULKAN_PAGE)[name]
+    assert row.calls <= known.calls and row.outside <= known.outside, row
+    assert row.difference <= TOLERANCE, row
+
+
+@pytest.mark.parametrize("where", [delegates.PAGE, delegates.VULKAN_PAGE], ids=lambda path: path.name)
+def test_the_page_lists_every_architecture_and_the_median_is_one_call(where: Path) -> None:
+    known = delegates.rows(where)
     assert list(known) == architectures.NAMES, "run: python -m tests.models.delegates"
     assert statistics.median(row.calls for row in known.values()) == 1
-    assert delegates.page(known) == delegates.PAGE.read_text(encoding="utf-8")
+    assert delegates.page(known, where) == where.read_text(encoding="utf-8")

@@ -174,6 +174,15 @@ CASES: dict[str, tuple] = {
         lambda x, w: F.conv_transpose2d(x, w, stride=(1, 2), groups=2, dilation=2),
         [*IMAGE, (8, 3, 3, 3)],
     ),
+    "conv3d": (
+        lambda x, w, b: F.conv3d(x, w, b, stride=(1, 2, 1), padding=(1, 0, 2), dilation=(2, 1, 1)),
+        [(2, 3, 5, 6, 7), (8, 3, 2, 3, 3), (8,)],
+    ),
+    "conv3d groups": (lambda x, w: F.conv3d(x, w, groups=4), [(1, 4, 3, 5, 6), (4, 1, 2, 2, 3)]),
+    "conv_transpose3d": (
+        lambda x, w, b: F.conv_transpose3d(x, w, b, stride=(2, 1, 2), padding=1, output_padding=(1, 0, 1)),
+        [(1, 4, 3, 4, 5), (4, 3, 2, 3, 3), (3,)],
+    ),
     "conv_transpose1d": (lambda x, w: F.conv_transpose1d(x, w, stride=3), [(2, 6, 7), (6, 4, 5)]),
     # pools and sizes
     "max_pool2d": (lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE),
@@ -225,6 +234,8 @@ CASES: dict[str, tuple] = {
     "embedding": (F.embedding, [_ints(2, 5, high=9), (9, 6)]),
     "index_select": (lambda x, i: x.index_select(1, i), [(3, 7, 4), _ints(9)]),
     "index": (lambda x, i: x[:, i], [(3, 7, 4), _ints(2, 3)]),
+    "bitwise_not": (lambda x: (~(x > 0), ~(x * 3).int()), BOTH[:1]),
+    "places of words": (lambda x: (torch.cumsum((x != 1).int(), 1) * (x != 1)).long() + 1, [_ints(2, 5)]),
     "index of two": (lambda x, i, j: x[i, :, j], [(3, 7, 4, 2), _ints(2, 3, high=3), _ints(3, high=4)]),
     "index of neighbours": (lambda x, i, j: x[:, i, j], [(3, 7, 4, 2), _ints(5), _ints(2, 1, high=4)]),
     "index of ints": (lambda x, i, j: x[i, j], [_whole(3, 7), _ints(5, high=3), _ints(5)]),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Convolutions of one and two dimensions.
+// Convolutions of one to three dimensions.
 #include <algorithm>
 
 #include "torchette/backends/vulkan/operators.h"
@@ -15,12 +15,16 @@ int64_t out_size(int64_t in, int64_t kernel, int64_t stride, int64_t pad, int64_
   return (in + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
 }
 
-/// Images of height 1.
-View with_height(const View& view) {
+/// (images, channels, depth, height, width) of fewer dimensions.
+View as_volume(const View& view) {
   View out = view;
-  out.rank = 4;
-  out.sizes[3] = view.sizes[2], out.strides[3] = view.strides[2];
-  out.sizes[2] = 1, out.strides[2] = 0;
+  const int more = 5 - view.rank;
+  out.rank = 5;
+  for (int d = 4; d >= 2; --d) {
+    const bool given = d - more >= 2;
+    out.sizes[d] = given ? view.sizes[d - more] : 1;
+    out.strides[d] = given ? view.strides[d - more] : 0;
+  }
   return out;
 }
 
@@ -33,27 +37,26 @@ void convolve(Call& call, const Limits& limits) {
   const int64_t groups = call.integer(8, 1);
   if (!call.ok()) return;
   const bool has_no_images = in.rank == weight.rank - 1;
-  if ((in.rank != weight.rank && !has_no_images) || weight.rank < 3 || weight.rank > 4)
-    return call.refuse("it is of three dimensions, or has none");
+  if ((in.rank != weight.rank && !has_no_images) || weight.rank < 3 || weight.rank > 5)
+    return call.refuse("it is of more than three dimensions, or has none");
   if (has_no_images) {
     for (int d = in.rank; d > 0; --d) in.sizes[d] = in.sizes[d - 1], in.strides[d] = in.strides[d - 1];
     in.sizes[0] = 1, in.strides[0] = 0;
     ++in.rank;
   }
-  const bool is_line = in.rank == 3;
-  const auto pick = [&](const Numbers& numbers, int axis, int64_t along) {  // axis 0: height
-    if (is_line && axis == 0) return along;
-    const int at = is_line ? 0 : axis;
-    return numbers.count == 0 ? along : numbers[std::min(at, numbers.count - 1)];
+  const int more_axes = 5 - in.rank;
+  const auto pick = [&](const Numbers& numbers, int axis, int64_t along) {  // axis 0: depth
+    if (axis < more_axes) return along;
+    return numbers.count == 0 ? along : numbers[std::min(axis - more_axes, numbers.count - 1)];
   };
-  if (is_line) in = with_height(in), weight = with_height(weight);
-  int64_t s[2], p[2], l[2], size[2];
+  in = as_volume(in), weight = as_volume(weight);
+  int64_t s[3], p[3], l[3], size[3];
   const int64_t channels = is_transposed ? weight.sizes[1] * groups : weight.sizes[0];
   if (groups < 1 || groups > INT32_MAX || in.sizes[1] % groups != 0 || channels % groups != 0 ||
       channels > INT32_MAX ||
       (is_transposed ? weight.sizes[0] != in.sizes[1] : weight.sizes[1] != in.sizes[1] / groups))
     return call.refuse("channels, weights and groups do not fit each other");
-  for (int axis = 0; axis < 2; ++axis) {
+  for (int axis = 0; axis < 3; ++axis) {
     s[axis] = pick(stride, axis, 1), p[axis] = pick(pad, axis, 0), l[axis] = pick(dilation, axis, 1);
     const int64_t add = pick(more, axis, 0);
     for (const int64_t it : {s[axis], p[axis], l[axis], add})
@@ -64,9 +67,9 @@ void convolve(Call& call, const Limits& limits) {
     if (size[axis] < 1 || size[axis] > INT32_MAX) return call.refuse("nothing is left");
   }
   Numbers sizes;
-  int64_t whole[4] = {in.sizes[0], channels, size[0], size[1]};
-  for (int d = 0; d < 4; ++d)
-    if (!(d == 0 && has_no_images) && !(d == 2 && is_line)) sizes.items[sizes.count++] = whole[d];
+  const int64_t whole[5] = {in.sizes[0], channels, size[0], size[1], size[2]};
+  for (int d = 0; d < 5; ++d)
+    if (!(d == 0 && has_no_images) && (d < 2 || d >= 2 + more_axes)) sizes.items[sizes.count++] = whole[d];
   Epilogue then;
   const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
   if (!call.ok()) return;
@@ -78,15 +81,17 @@ void convolve(Call& call, const Limits& limits) {
   weight = contiguous(graph, converted(graph, weight, out.kind));
   if (has_bias) bias = contiguous(graph, converted(graph, bias, out.kind));
   in = converted(graph, in, out.kind);
-  const bool is_point =
-      weight.sizes[2] == 1 && weight.sizes[3] == 1 && s[0] == 1 && s[1] == 1 && p[0] == 0 && p[1] == 0;
-  if (is_point && groups == 1 && !is_transposed && !(size[0] == 1 && size[1] == 1 && in.sizes[0] > 1)) {
+  bool is_point = groups == 1 && !is_transposed;
+  for (int axis = 0; axis < 3; ++axis)
+    is_point = is_point && weight.sizes[2 + axis] == 1 && s[axis] == 1 && p[axis] == 0;
+  const int64_t area = size[0] * size[1] * size[2];
+  if (is_point && !(area == 1 && in.sizes[0] > 1)) {
     // for each image a product: (out, in) @ (in, pixels)
     Numbers pixels, results, factors;
     pixels.count = results.count = factors.count = 3;
     pixels.items[0] = results.items[0] = in.sizes[0];
     pixels.items[1] = factors.items[2] = in.sizes[1];
-    pixels.items[2] = results.items[2] = size[0] * size[1];
+    pixels.items[2] = results.items[2] = area;
     results.items[1] = factors.items[1] = channels;
     factors.items[0] = 1;
     View rows = bias;
@@ -98,11 +103,12 @@ void convolve(Call& call, const Limits& limits) {
   in = contiguous(graph, in);
   if (!call.ok()) return;
   const uint32_t block = channels / groups % 4 == 0 ? 4 : 1;
-  const int64_t count = in.sizes[0] * (channels / block) * size[0] * size[1];
+  const int64_t count = in.sizes[0] * (channels / block) * area;
   Push push;
-  push << count << in.sizes[1] << in.sizes[2] << in.sizes[3] << channels << size[0] << size[1]
-       << weight.sizes[2] << weight.sizes[3];
-  push << s[0] << s[1] << p[0] << p[1] << l[0] << l[1] << groups;
+  push << count << in.sizes[1] << in.sizes[2] << in.sizes[3] << in.sizes[4] << channels;
+  push << size[0] << size[1] << size[2] << weight.sizes[2] << weight.sizes[3] << weight.sizes[4];
+  for (const int64_t* axes : {s, p, l}) push << axes[0] << axes[1] << axes[2];
+  push << groups;
   push << in.offset << weight.offset << (has_bias ? bias.offset : 0) << limits.low << limits.high
        << then.other.offset << then.p << then.q;
   graph.dispatch(variant(out.kind, convolution_shader, convolution_half_shader),

@@ -268,6 +268,16 @@ Error Device::judge(const Shader& shader, Span<const uint32_t> constants, VkPipe
   return Error::Ok;
 }
 
+Counts Device::counts() {
+  const std::lock_guard<std::mutex> lock(pipelines_mutex_);
+  return counts_;
+}
+
+void Device::set_counts(const Counts& counts) {
+  const std::lock_guard<std::mutex> lock(pipelines_mutex_);
+  counts_ = counts;
+}
+
 std::string Device::quarantined() {
   const std::lock_guard<std::mutex> lock(pipelines_mutex_);
   std::string names;

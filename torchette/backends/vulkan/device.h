@@ -54,6 +54,12 @@ struct Shader {
   uint32_t probe_count;
 };
 
+/// What a graph does at each execution.
+struct Counts {
+  int dispatches = 0, barriers = 0;
+  uint64_t bytes = 0;  // that shaders read and write, as far as tensors say
+};
+
 /// Memory with one buffer over all of it.
 struct Buffer {
   VkBuffer buffer = VK_NULL_HANDLE;
@@ -92,6 +98,9 @@ class Device {
 
   bool is_lost() const { return lost_; }
   const char* name() const { return properties_.deviceName; }
+  /// Of the graph that was recorded last.
+  Counts counts();
+  void set_counts(const Counts& counts);
   /// The shaders that the driver gets wrong, as far as they were tried.
   std::string quarantined();
   const VkPhysicalDeviceLimits& limits() const { return properties_.limits; }
@@ -141,6 +150,7 @@ class Device {
     char name[32];
   };
   std::vector<Verdict> verdicts_;
+  Counts counts_;
   std::string read_from_;  // the folder
   bool has_read_ = false, is_news_ = false;
   VkPipelineCache compiled_ = VK_NULL_HANDLE;

@@ -65,11 +65,17 @@ bool to_device(ScalarType type, const void* from, Kind kind, void* to, int64_t n
         static_cast<uint32_t*>(to)[i] = static_cast<const uint8_t*>(from)[i] != 0;
       return true;
     case ScalarType::Byte:
-      convert<int32_t, uint8_t>(from, to, n);
-      return kind == Kind::kInt;
+      if (kind == Kind::kByte)
+        memcpy(to, from, static_cast<size_t>(n));
+      else
+        convert<int32_t, uint8_t>(from, to, n);
+      return kind == Kind::kInt || kind == Kind::kByte;
     case ScalarType::Char:
-      convert<int32_t, int8_t>(from, to, n);
-      return kind == Kind::kInt;
+      if (kind == Kind::kByte)
+        memcpy(to, from, static_cast<size_t>(n));
+      else
+        convert<int32_t, int8_t>(from, to, n);
+      return kind == Kind::kInt || kind == Kind::kByte;
     default:
       return false;
   }
@@ -331,6 +337,15 @@ Error Graph::read_calls() {
     for (size_t k = 0; k + 1 < step.args.size(); ++k) count_reader(step.args[k], static_cast<int>(i));
   }
   for (const uint32_t id : payload_.outputs()) count_reader(static_cast<int32_t>(id), -1);
+  for (const Step& step : steps_) {  // weights that linear layers alone read stay bytes
+    if (!reads_bytes(step.run) || step.args.size() < 3) continue;
+    const auto id = static_cast<size_t>(step.args[1]);
+    Value& it = values_[id];
+    if (it.type != Type::kTensor || it.constant < 0 || it.is_state || it.readers != 1) continue;
+    const auto type = stored_type(
+        payload_.values()[id].table(fb::VkValue::kValue).get<fb::VkDataType>(fb::VkTensor::kDatatype));
+    if (type == ScalarType::Char || type == ScalarType::Byte) it.kind = Kind::kByte;
+  }
   return Error::Ok;
 }
 
@@ -524,6 +539,8 @@ Error Graph::build() {
   device_.vk.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_HOST_BIT,
                                 0, 1, &seen, 0, nullptr, 0, nullptr);
   TORCHETTE_TRY(device_.check(device_.vk.EndCommandBuffer(commands_), "recording"));
+  counts_.dispatches = dispatches_;
+  device_.set_counts(counts_);
   is_recorded_ = true;
   return Error::Ok;
 }
@@ -563,7 +580,8 @@ Error Graph::tell(EventTracer* tracer, torchette_timestamp_t start, torchette_ti
 Error Graph::trace(bool record) {
   recording_ = record;
   error_ = Error::Ok;
-  dispatches_ = bindings_ = barriers_ = 0;
+  dispatches_ = bindings_ = 0;
+  counts_ = Counts();
   pending_.clear();
   next_storage_ = constant_storages_;
   if (!record) storages_.resize(constant_storages_);
@@ -709,7 +727,7 @@ void Graph::wait_for_shaders() {
                                 VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
   device_.vk.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
                                 VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, nullptr, 0, nullptr);
-  ++barriers_;
+  ++counts_.barriers;
 }
 
 void Graph::bar(std::initializer_list<const View*> views, uint32_t writes) {
@@ -779,6 +797,15 @@ void Graph::dispatch(const Shader& shader, std::initializer_list<uint32_t> const
     write[count].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
     write[count].pBufferInfo = &buffers[count];
     ++count;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    const View& view = *views.begin()[i];
+    uint64_t bytes = bytes_of(view.kind);
+    for (int d = 0; d < view.rank; ++d)
+      bytes *= view.strides[d] == 0 ? 1 : static_cast<uint64_t>(view.sizes[d]);
+    bool again = false;  // bound in the place of an operand that is not there
+    for (uint32_t k = 0; k < i; ++k) again = again || views.begin()[k]->storage == view.storage;
+    if (!again) counts_.bytes += bytes;
   }
   device_.vk.UpdateDescriptorSets(device_.handle(), count, write, 0, nullptr);
   bar(views, writes);

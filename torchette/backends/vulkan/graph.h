@@ -15,10 +15,10 @@ namespace vulkan {
 
 constexpr int kMostDims = 8;
 
-/// What the elements of a tensor are on the device: four bytes each, or two of a half. Shaders know the
-/// numbers.
-enum class Kind : uint32_t { kFloat = 0, kInt = 1, kBool = 2, kHalf = 3 };
-inline uint32_t bytes_of(Kind kind) { return kind == Kind::kHalf ? 2 : 4; }
+/// What the elements of a tensor are on the device: four bytes each, two of a half, or one of weights that
+/// are whole numbers. Shaders know the numbers.
+enum class Kind : uint32_t { kFloat = 0, kInt = 1, kBool = 2, kHalf = 3, kByte = 4 };
+inline uint32_t bytes_of(Kind kind) { return kind == Kind::kHalf ? 2 : kind == Kind::kByte ? 1 : 4; }
 inline bool is_float(Kind kind) { return kind == Kind::kFloat || kind == Kind::kHalf; }
 
 /// Elements of a storage: which of them, in units of elements.
@@ -211,7 +211,8 @@ class Graph {
   std::vector<Order> orders_;  // in which the outputs' dimensions lie
   Buffer arena_, io_;
   bool recording_ = false, is_recorded_ = false, has_state_ = false;
-  int dispatches_ = 0, bindings_ = 0, barriers_ = 0, step_ = 0;
+  int dispatches_ = 0, bindings_ = 0, step_ = 0;
+  Counts counts_;
   Error error_ = Error::Ok;
   VkCommandPool command_pool_ = VK_NULL_HANDLE;
   VkCommandBuffer commands_ = VK_NULL_HANDLE;
@@ -284,6 +285,8 @@ class Call {
 
 /// Whether `call` can be the epilogue of what gives `result`, of that number among the payload's values.
 bool as_epilogue(Call& call, const View& result, int number, Beside beside, Epilogue* out);
+/// Whether the operator takes its second operand as bytes.
+bool reads_bytes(Operator run);
 /// The tables of all families.
 Operator find_operator(Span<const char> name);
 

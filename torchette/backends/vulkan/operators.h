@@ -38,7 +38,7 @@ inline const Shader& variant(Kind kind, const Shader& words, const Shader& half)
 }
 
 extern const Span<const NamedOperator> kPointwise, kShapes, kProducts, kConvolutions, kPools, kNorms,
-    kReductions, kIndexing, kResizing;
+    kReductions, kIndexing, kResizing, kQuantization;
 
 }  // namespace vulkan
 }  // namespace torchette

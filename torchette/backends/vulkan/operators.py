@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,8 @@ def _floats(node: Node) -> str | None:
 
 def _convolution(node: Node) -> str | None:
     weight = _tensor(node.args[1])
-    if weight is None or weight.dim() > 4:
-        return "a convolution of three dimensions"
+    if weight is None or weight.dim() > 5:
+        return "a convolution of more than three dimensions"
     return _floats(node)
 
 
@@ -133,6 +133,12 @@ def _copy(node: Node) -> str | None:
     source, result = _tensor(node.args[0]), _tensor(node)
     assert source is not None and result is not None
     # a float is cut to 32 bits as an integer is
+    limits = torch.iinfo(result.dtype) if result.dtype in (torch.int8, torch.uint8) else None
+    given = node.args[0]
+    if limits and given.target is torch.ops.aten.clamp.default and len(given.args) == 3:  # type: ignore[union-attr]
+        low, high = given.args[1:]  # type: ignore[union-attr]
+        if low is not None and high is not None and limits.min <= low and high <= limits.max:
+            return None
     cut = source.dtype in _FLOATS and result.dtype in (torch.int64, torch.uint8, torch.int8)
     return "a conversion to an integer that is not of 32 bits" if cut else None
 
@@ -148,6 +154,21 @@ def _instance(node: Node) -> str | None:
 
 def _rms(node: Node) -> str | None:
     return "over several dimensions" if len(node.args[1]) != 1 else _floats(node)  # type: ignore[arg-type]
+
+
+def _blocks(node: Node) -> str | None:
+    """Of torchao's operators: one scale for all, for a place of one dimension, or for neighbours along the last one."""
+    value, sizes = _tensor(node.args[0]), node.args[2 if "choose" in name_of(node.target) else 1]
+    assert value is not None
+    parts = [a for a, b in zip(value.shape, sizes, strict=True) if a != b and b != -1]  # type: ignore[arg-type]
+    rows = all(b == 1 for b in sizes[:-1])  # type: ignore[index]
+    if not rows and len(parts) > 1:
+        return "blocks of several dimensions"
+    if not rows and parts and not any(b == 1 and a != 1 for a, b in zip(value.shape, sizes)):  # type: ignore[arg-type]
+        return "blocks of a part of a dimension that is not the last"
+    if "choose" in name_of(node.target) and node.args[1] not in ("SYMMETRIC", "ASYMMETRIC"):
+        return f"no mapping {node.args[1]}"
+    return None
 
 
 def _none(node: Node) -> str | None:
@@ -197,7 +218,7 @@ OPERATORS: dict[str, Check] = {
     **{f"aten.{name}.default": _none for name in _SHAPES.split()},
     **dict.fromkeys(
         (
-            *MOVES, *CHANGES, "aten.copy.default", "aten.arange.start_step", "aten.gather.default",
+            *MOVES, *CHANGES, "aten.copy.default", "aten.bitwise_not.default", "aten.arange.start_step", "aten.gather.default",
             "aten.sum.dim_IntList", "aten.sum.default", "aten.mean.dim", "aten.mean.default", "aten.amax.default",
             "aten.amin.default", "aten.max.default", "aten.min.default", "aten.max.dim", "aten.min.dim", "aten.prod.default",
             "aten.prod.dim_int", "aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim",
@@ -229,6 +250,20 @@ OPERATORS: dict[str, Check] = {
     "aten._native_batch_norm_legit.no_stats": _instance,
     "aten.index.Tensor": _index,
     "aten.index_put.default": _index,
+    **dict.fromkeys(
+        (
+            "quantized_decomposed.quantize_per_tensor.default", "quantized_decomposed.quantize_per_tensor.tensor",
+            "quantized_decomposed.dequantize_per_tensor.default", "quantized_decomposed.dequantize_per_tensor.tensor",
+            "quantized_decomposed.quantize_per_channel.default", "quantized_decomposed.dequantize_per_channel.default",
+        ),
+        _none,
+    ),
+    **dict.fromkeys(
+        (
+            "torchao.quantize_affine.default", "torchao.dequantize_affine.default", "torchao.choose_qparams_affine.default",
+        ),
+        _blocks,
+    ),
     "aten._to_copy.default": _copy,
     "dim_order_ops._to_dim_order_copy.default": _copy,
 }  # fmt: skip
@@ -237,11 +272,42 @@ OPERATORS: dict[str, Check] = {
 _GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full")
 
 
-def why_not(node: Node, downcast: bool = False) -> str | None:
+def _most(value: Any, stored: Mapping[Node, torch.Tensor]) -> float:
+    """A bound of the size of whole numbers: what comes in is checked to have 32 bits."""
+    if not isinstance(value, Node):
+        return abs(value) if isinstance(value, (int, float)) else math.inf
+    tensor, name = _tensor(value), name_of(value.target) if value.op == "call_function" else ""
+    if tensor is None or tensor.is_floating_point() or name.split(".")[1:2] == ["full"]:
+        return _most(value.args[1], stored) if name == "aten.full.default" else math.inf
+    args, kind = value.args, name.split(".")[1] if name else ""
+    if tensor.dtype is torch.bool:
+        return 1
+    if value in stored and stored[value].numel() == 1:
+        return abs(int(stored[value]))
+    if name in MOVES or kind in ("neg", "abs"):
+        return _most(args[0], stored)
+    if kind in ("add", "sub", "rsub") and _value(value, 2, 1) == 1:
+        return _most(args[0], stored) + _most(args[1], stored)
+    if kind == "mul":
+        return _most(args[0], stored) * _most(args[1], stored)
+    if kind in ("cumsum", "sum"):
+        source = _tensor(args[0])
+        assert source is not None
+        sizes = [upper_bound(size) or math.inf for size in source.shape]
+        return _most(args[0], stored) * math.prod(sizes)
+    if kind == "clamp" and None not in (low := _value(value, 1), high := _value(value, 2)):
+        return max(_most(low, stored), _most(high, stored))
+    return 2**31
+
+
+def why_not(
+    node: Node, downcast: bool = False, stored: Mapping[Node, torch.Tensor] | None = None
+) -> str | None:
     """Why the runtime cannot run a node, None if it can.
 
     Args:
-        downcast: whether arithmetic in 64 bits may be done in 32.
+        downcast: whether arithmetic in 64 bits may be done in 32, which it is in any case where its numbers stay small.
+        stored: constants, which tell how large these are.
     """
     name = name_of(node.target)
     check = OPERATORS.get(name)
@@ -253,7 +319,7 @@ def why_not(node: Node, downcast: bool = False) -> str | None:
             return reason
     result = _tensor(node)
     if result is not None and name.split(".")[1] in _GROWS:
-        if result.dtype is torch.int64 and not downcast:
+        if result.dtype is torch.int64 and not downcast and _most(node, stored or {}) >= 2**31:
             return "arithmetic in 64 bits; the option downcast_64_bit does it in 32"
         if result.dtype in (torch.int8, torch.uint8):
             return "arithmetic in 8 bits, which would not wrap around"

@@ -243,7 +243,20 @@ void arange(Call& call) {
   fill(call.graph, call.result(0, sizes), start, step);
 }
 
+void bitwise_not(Call& call) {
+  const View in = call.tensor(0), out = call.result_like(0, in);
+  if (!call.ok()) return;
+  if (is_float(in.kind) || out.kind != in.kind) return call.refuse("it is for whole numbers");
+  if (in.kind == Kind::kBool) return pointwise(call.graph, "aten.logical_not.default", {&in}, out);
+  View ones = in;
+  ones.rank = 0;
+  ones = call.graph.scratch(ones);
+  fill(call.graph, ones, -1);
+  pointwise(call.graph, "aten.bitwise_xor.Tensor", {&in, &ones}, out);
+}
+
 constexpr NamedOperator kOthers[] = {
+    {"aten.bitwise_not.default", bitwise_not},
     {"aten.clone.default", same},
     {"aten.alias_copy.default", same},
     {"aten._to_copy.default", same},

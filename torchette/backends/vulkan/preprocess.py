@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from torchette.backends.vulkan.operators import CHANGES, MOVES, name_of, why_not
 from torchette.backends.vulkan.payload import Payload, VkMemoryLayout, VkStorageType
+from torchette.backends.vulkan.whole_weights import WholeLinear, whole_linear
 from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, tensor_of, written
 from torchette.exir.tensor import upper_bound
@@ -85,12 +86,37 @@ class _Builder:
         self._states, self._updates = _states(program)
         self._stored |= self._states
         self._in_place = _in_place(program, self._updates)
+        layers = {node: whole_linear(node, self._stored) for node in calls(program)}
+        self._layers = {node: layer for node, layer in layers.items() if layer is not None}
         self._values: dict[Node, int] = {}
         self.handles: dict[int, tuple[int, ...]] = {}
         self._inputs = [self._value(node) for node in placeholders(program) if node not in self._stored]
 
     def call(self, node: Node) -> None:
         """Adds a call: all arguments of the schema, then the result."""
+        handle = node.meta.get("debug_handle", 0)
+        self.handles[handle] = (handle,)
+        if layer := self._layers.get(node):
+            self._whole(node, layer, handle)
+        elif not node.users or any(
+            self._layers.get(user) is None or user.args[1] is not node for user in node.users
+        ):
+            self._call(node, handle)  # else its layers have the numbers
+
+    def _whole(self, node: Node, layer: WholeLinear, handle: int) -> None:
+        weights, scales = (
+            self._payload.tensor(it.shape, it.dtype, it) for it in (layer.weights, layer.scales)
+        )
+        rest = [
+            self._argument(node.args[2] if len(node.args) > 2 else None),
+            self._payload.scalar(layer.group),
+        ]
+        if layer.weights.dtype is torch.uint8:
+            rest.reverse()  # the peer's order
+        result = self._values[node] = self._new(node.meta["val"])
+        self._payload.call(layer.name, [self._argument(node.args[0]), weights, scales, *rest, result], handle)
+
+    def _call(self, node: Node, handle: int) -> None:
         schema = getattr(node.target, "_schema", None)
         given = list(node.args)
         if schema is not None:
@@ -105,9 +131,7 @@ class _Builder:
         else:
             state = self._in_place.get(node)
             result = self._values[node] = self._new(val) if state is None else self._values[state]
-        handle = node.meta.get("debug_handle", 0)
         self._payload.call(name_of(node.target), [*arguments, result], handle)
-        self.handles[handle] = (handle,)
 
     def finish(self) -> tuple[bytes, Any]:
         """The payload and its named data."""

@@ -154,8 +154,8 @@ void linear_whole(Call& call, uint32_t bits, int64_t group, int bias_at) {
   const View given = call.tensor(0), weight = call.tensor(1), scale = call.tensor(2);
   const int64_t depth = given.size(-1), columns = weight.size(0);
   if (group == 0) group = depth;
-  if (given.rank < 1 || weight.rank != 2 || weight.kind != Kind::kInt || group < 1 || group > INT32_MAX ||
-      weight.sizes[1] != (bits == 4 ? (depth + 1) / 2 : depth) ||
+  if (given.rank < 1 || weight.rank != 2 || (weight.kind != Kind::kInt && weight.kind != Kind::kByte) ||
+      group < 1 || group > INT32_MAX || weight.sizes[1] != (bits == 4 ? (depth + 1) / 2 : depth) ||
       scale.numel() != (depth + group - 1) / group * columns)
     return call.refuse("inputs, weights and scales do not fit each other");
   Numbers sizes = sizes_of(given);
@@ -172,19 +172,20 @@ void linear_whole(Call& call, uint32_t bits, int64_t group, int bias_at) {
     copy(graph, same, copied);
     return copied;
   };
-  const View in = whole(given, out.kind), weights = whole(weight, Kind::kInt),
+  const View in = whole(given, out.kind), weights = whole(weight, weight.kind),
              scales = whole(scale, out.kind);
   const bool has_bias = bias_at >= 0 && call.has(bias_at);
   const View bias = has_bias ? whole(call.tensor(bias_at), out.kind) : none;
   if (has_bias && bias.numel() != columns) return call.refuse("the bias has another size");
   Push push;
   push << out.numel() / columns << columns << depth << group;
-  graph.dispatch(variant(out.kind, linear_whole_shader, linear_whole_half_shader), {bits, has_bias}, push,
-                 {&in, &weights, &scales, &bias, &out}, 16, out.numel());
+  graph.dispatch(variant(out.kind, linear_whole_shader, linear_whole_half_shader),
+                 {bits, has_bias, weight.kind == Kind::kByte}, push, {&in, &weights, &scales, &bias, &out},
+                 16, out.numel());
 }
 
-// (self, mat2, scales)
-void linear_8(Call& call) { linear_whole(call, 8, 0, -1); }
+// (self, mat2, scales), and from our compiler bias and group_size
+void linear_8(Call& call) { linear_whole(call, 8, call.integer(4, 0), 3); }
 // (self, weights, scales, group_size, bias)
 void linear_4(Call& call) { linear_whole(call, 4, call.integer(3), 4); }
 
@@ -201,6 +202,8 @@ constexpr NamedOperator kTable[] = {
 };
 
 }  // namespace
+
+bool reads_bytes(Operator run) { return run == linear_8 || run == linear_4; }
 
 const Span<const NamedOperator> kProducts{kTable, sizeof(kTable) / sizeof(kTable[0])};
 

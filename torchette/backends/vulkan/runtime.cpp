@@ -51,7 +51,8 @@ class VulkanBackend final : public BackendInterface {
     return Error::Ok;
   }
 
-  /// Besides: "device", its name; "quarantined", the shaders that its driver gets wrong, by commas.
+  /// Besides: "device", its name; "quarantined", the shaders that its driver gets wrong, by commas; "counts",
+  /// dispatches, barriers and bytes of the graph that was recorded last.
   Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
     for (BackendOption& option : options) {
       std::string found;
@@ -62,7 +63,11 @@ class VulkanBackend final : public BackendInterface {
         found = device == nullptr ? "" : device->name();
       else if (strcmp(option.key, "quarantined") == 0)
         found = device == nullptr ? "" : device->quarantined();
-      else
+      else if (strcmp(option.key, "counts") == 0) {
+        const vulkan::Counts it = device == nullptr ? vulkan::Counts() : device->counts();
+        found = std::to_string(it.dispatches) + "," + std::to_string(it.barriers) + "," +
+                std::to_string(it.bytes);
+      } else
         return Error::NotSupported;
       std::array<char, kMaxOptionValueLength> text{};
       memcpy(text.data(), found.data(), std::min(found.size(), text.size() - 1));

@@ -26,7 +26,7 @@ from torchette.exir.delegation.delegate import (
     why_not_taken,
 )
 from torchette.exir.delegation.partition import TAG
-from torchette.exir.graph import calls
+from torchette.exir.graph import calls, constants
 from torchette.exir.ops import functional
 
 # Of the peer's options those that choose between its images and buffers change nothing here: all is in buffers.
@@ -96,10 +96,11 @@ class VulkanPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag it, and the weights and the state that only it uses."""
+        stored = constants(exported_program)
         for node in calls(exported_program):
             if node.target is operator.getitem:
                 continue
-            reason = why_not_taken(lambda: self._why_not(node))  # noqa: B023
+            reason = why_not_taken(lambda: self._why_not(node, stored))  # noqa: B023
             if reason is None:
                 node.meta[TAG] = "vulkan"
             else:
@@ -108,7 +109,7 @@ class VulkanPartitioner(Partitioner):
         tag_mutated_buffer(exported_program)
         return PartitionResult(exported_program, {"vulkan": self._delegation})
 
-    def _why_not(self, node: Node) -> str | None:
+    def _why_not(self, node: Node, stored: Mapping[Node, torch.Tensor]) -> str | None:
         name = name_of(node.target)
         if name in self._blocked:
             return "operator_blocklist names it"
@@ -126,7 +127,7 @@ class VulkanPartitioner(Partitioner):
             for value in (node, *node.all_input_nodes)
         ):
             return "truth values, which skip_bool_tensors leaves out"
-        return why_not(node, bool(self._options.get("downcast_64_bit")))
+        return why_not(node, bool(self._options.get("downcast_64_bit")), stored)
 
 
 def _plain(op: Any) -> str:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A linear layer with weights that are whole numbers, and a scale for each output and group of inputs: a group of
-// invocations makes one number. The weights are int8, a word each, or two of four bits in a word: the even input's in the low
-// ones, eight more than they are.
+// invocations makes one number. The weights are int8, or two of four bits in eight: the even input's in the low ones, eight
+// more than they are. Such eight bits are a word, or PACKED, four in one.
 // variants: words half
 // probe: 15 1 | 3 5 70 32 | f:210 i128:350 f:15 f:5 f:15
 #version 450
@@ -9,6 +9,7 @@
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint BITS = 8;
 layout(constant_id = 1) const uint HAS_BIAS = 0;
+layout(constant_id = 2) const uint PACKED = 0;
 layout(binding = 0) readonly buffer In { REAL source[]; };
 layout(binding = 1) readonly buffer Weights { int weights[]; };
 layout(binding = 2) readonly buffer Scales { REAL scales[]; };
@@ -16,6 +17,8 @@ layout(binding = 3) readonly buffer Bias { REAL bias[]; };
 layout(binding = 4) writeonly buffer Out { REAL result[]; };
 layout(push_constant) uniform Push { uint rows, columns, depth, size; };
 shared float partial[64];
+
+int byte_at(uint i) { return PACKED != 0 ? bitfieldExtract(weights[i / 4], int(8 * (i % 4)), 8) : weights[i]; }
 
 void main() {
   uint number = group(), me = gl_LocalInvocationID.x;
@@ -25,9 +28,9 @@ void main() {
   for (uint k = me; k < depth; k += 64) {
     int weight;
     if (BITS == 4) {
-      weight = (weights[c * ((depth + 1) / 2) + k / 2] >> (4 * (k % 2)) & 15) - 8;
+      weight = (byte_at(c * ((depth + 1) / 2) + k / 2) >> (4 * (k % 2)) & 15) - 8;
     } else {
-      weight = weights[c * depth + k];
+      weight = byte_at(c * depth + k);
     }
     sum += float(source[r * depth + k]) * float(weight) * float(scales[k / size * columns + c]);
   }

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Quantized networks, as torchao and PT2E spell them, run on the device whole; linear layers keep their whole weights.
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.export import ExportedProgram, export
+
+from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.test_payload import payload_of
+from torchette.backends.vulkan import VulkanPartitioner
+from torchette.backends.vulkan.payload import read
+from torchette.backends.xnnpack.pt2e_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+from torchette.exir import to_edge_transform_and_lower
+from torchette.runtime import Runtime
+
+pytest.importorskip("torchao")
+pytestmark = needs_device
+ROWS, IMAGE = (torch.randn(3, 64),), (torch.rand(1, 2, 8, 9),)
+
+
+def _weights(config: Callable) -> ExportedProgram:
+    from torchao.quantization import quantize_
+
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 5)).eval()
+    quantize_(model, config())
+    return export(model, ROWS)
+
+
+def _four(**more) -> Callable:
+    from torchao import quantization
+    from torchao.quantization.granularity import PerGroup
+
+    kind = "Int8DynamicActivationIntxWeightConfig" if more.get("dynamic") else "IntxWeightOnlyConfig"
+    return lambda: getattr(quantization, kind)(torch.int4, PerGroup(32))
+
+
+def _eight() -> object:
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    return Int8WeightOnlyConfig()
+
+
+def _static() -> ExportedProgram:
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)
+    )  # fmt: skip
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    observed = prepare_pt2e(export(model.eval(), IMAGE).module(), quantizer)
+    observed(*IMAGE)
+    return export(convert_pt2e(observed), IMAGE)
+
+
+INT8, INT4 = "aten._weight_int8pack_mm.default", "et_vk.linear_q4gsw.default"
+NETWORKS = {
+    "int8 weights": (lambda: _weights(_eight), ROWS, INT8, 2),
+    "4 bits in groups": (lambda: _weights(_four()), ROWS, INT4, 2),
+    "8da4w": (lambda: _weights(_four(dynamic=True)), ROWS, INT4, 2),
+    "static int8": (_static, IMAGE, INT8, 1),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_they_run_whole(name):
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = NETWORKS[name][0]()
+    inputs, layer, count = NETWORKS[name][1:]
+    want = program.module()(*inputs)
+    edge = to_edge_transform_and_lower(program, partitioner=VulkanPartitioner())
+    assert [item.op for item in edge.delegation().placements if item.backend is None] == []
+    graph = read(payload_of(edge))
+    assert [call.name for call in graph.chain].count(layer) == count
+    weights = graph.values[next(call for call in graph.chain if call.name == layer).args[1]].value
+    assert weights.datatype.name == ("INT8" if layer == INT8 else "UINT8")
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    torch.testing.assert_close(
+        torch.as_tensor(method.execute(list(inputs))[0]), want.detach(), atol=1e-5, rtol=1e-4
+    )

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A linear layer whose weights are dequantized comes in; the layer of the runtime's that takes them as whole numbers goes out.
+"""`whole_linear`: weights of 8 and 4 bits stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.vulkan.operators import name_of
+
+
+@dataclass
+class WholeLinear:
+    """A layer.
+
+    Attributes:
+        name: the operator that computes it.
+        weights: int8 (outputs, inputs), or two of 4 bits in uint8 (outputs, inputs / 2).
+        scales: (outputs), or (groups, outputs).
+        group: inputs to a scale.
+    """
+
+    name: str
+    weights: torch.Tensor
+    scales: torch.Tensor
+    group: int
+
+
+def whole_linear(node: Node, stored: Mapping[Node, torch.Tensor]) -> WholeLinear | None:
+    """None of another node, or of weights that are quantized in another way."""
+    layer = name_of(node.target) if node.op == "call_function" else ""
+    if layer not in ("aten.linear.default", "aten.mm.default") or not isinstance(
+        weight := node.args[1], Node
+    ):
+        return None
+    kind, args = name_of(weight.target), weight.args
+    if layer == "aten.mm.default":  # of torchao's weights, whose scales come afterwards
+        numbers = stored.get(args[0]) if kind == "aten._to_copy.default" else None  # type: ignore[arg-type]
+        if numbers is None or numbers.dtype is not torch.int8:
+            return None
+        depth, columns = numbers.shape
+        ones = torch.ones(columns)
+        return WholeLinear("aten._weight_int8pack_mm.default", numbers.t().contiguous(), ones, depth)
+    if kind == "torchao.dequantize_affine.default":
+        block, scale, zero = args[1:4]
+        low, high = (args[5], args[6]) if len(args) > 6 else (-128, 127)
+    elif kind == "quantized_decomposed.dequantize_per_channel.default" and args[3] == 0:
+        (scale, zero), (low, high) = args[1:3], args[4:6]
+        block = (1, -1)
+    else:
+        return None
+    numbers, scales = stored.get(args[0]), stored.get(scale)  # type: ignore[arg-type]
+    zeros = torch.zeros(()) if zero is None else stored.get(zero)  # type: ignore[arg-type]
+    if numbers is None or scales is None or zeros is None or numbers.dtype is not torch.int8 or block[0] != 1:  # type: ignore[index]
+        return None
+    columns, depth = numbers.shape
+    group = depth if block[1] == -1 else int(block[1])  # type: ignore[index,call-overload]
+    if zeros.any() or depth % group or scales.numel() != columns * depth // group:
+        return None
+    scales = scales.float().reshape(columns, -1).t().contiguous()
+    if low is not None and high is not None and low >= -8 and high <= 7 and depth % 2 == 0:  # type: ignore[operator]
+        nibbles = (numbers + 8).to(torch.uint8)
+        return WholeLinear(
+            "et_vk.linear_q4gsw.default", nibbles[:, ::2] | nibbles[:, 1::2] << 4, scales, group
+        )
+    one = scales[0] if len(scales) == 1 else scales
+    return WholeLinear("aten._weight_int8pack_mm.default", numbers, one, group)
