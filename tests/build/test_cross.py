@@ -267,7 +267,7 @@ def test_integers_give_the_same_bits_everywhere(
     if target.kind == "wasm" and shutil.which("node") is None:
         pytest.skip("there is no Node.js (apt install nodejs)")
     made = built(target, kind, chosen, tmp_path)
-    # with and without the instructions for products of matrices and for dot products
+    # with and without the instructions for products of matrices and for dot products, of static and dynamic layers
     for processor in ("max", "cortex-a76", "cortex-a53") if name == "aarch64-linux" else (None,):
         if processor is not None:
             monkeypatch.setenv("QEMU_CPU", processor)

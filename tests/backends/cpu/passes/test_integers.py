@@ -140,6 +140,19 @@ def test_squeeze_and_excitation() -> None:
     check(graph, x)
 
 
+@pytest.mark.parametrize("function", [nn.PReLU(18), nn.ReLU()], ids=["slopes", "relu"])
+def test_a_pool_behind_a_function_takes_bytes(function: nn.Module) -> None:
+    torch.manual_seed(3)
+    pool = nn.MaxPool2d(3, 2, 1, ceil_mode=True)
+    network = nn.Sequential(nn.Conv2d(3, 18, 3), function, pool, nn.Conv2d(18, 5, 1)).eval()
+    x = torch.randn(2, 3, 14, 15)
+    graph = quantized(network, x)
+    found = operators(graph, x)
+    assert found["max_pool"] == 1 and "max_pool2d_with_indices" not in found, found
+    assert found["chain"] == isinstance(function, nn.PReLU), found
+    check(graph, x)
+
+
 class Averaged(nn.Module):
     """Something that averages between two layers."""
 

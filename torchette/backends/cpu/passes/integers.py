@@ -182,17 +182,19 @@ class _Placer:
         return True
 
     def _pooled(self, source: Node, scheme: Scheme, node: Node) -> Node | None:
-        """The greatest of whole numbers is that of what they stand for."""
+        """The greatest of whole numbers is that of what they stand for: what is pooled is quantized before."""
         pool = source.args[0] if source.target is operator.getitem else None
         if not isinstance(pool, Node) or pool.target is not aten.max_pool2d_with_indices.default:
             return None
-        found = self.source(pool.args[0])
-        if found is None or found.scheme != scheme or only_result(pool) is not source:
+        if only_result(pool) is not source or len(node.args[0].users) != 1:  # type: ignore[union-attr]
             return None
+        numbers = self.quantize(pool.args[0], node, before=pool)  # type: ignore[arg-type]
         names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
         kernel, stride, padding, dilation, ceil = (ops.argument(pool, name) for name in names)
         windows = [each(given or kernel, 2) for given in (kernel, stride, padding, dilation)]
-        image = channels_last(found.node, before=node)
+        image = channels_last(numbers, before=node)
+        if str(numbers.target) == _QUANTIZE and numbers.args[0] is pool.args[0]:
+            self.place(numbers)
         val = permuted(node.meta["val"], [0, 2, 3, 1])
         placed = call(node, cpu.max_pool.default, (image, *windows, bool(ceil)), val=val, like=source)
         return channels_first(placed, before=node)

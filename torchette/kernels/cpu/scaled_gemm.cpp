@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Register tiles of rows by panels of bytes or nibbles, whose sums are scaled: of each group, and of each
+// row.
+#include "torchette/kernels/cpu/integer_machines.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+/// The compiler makes no one rounding of this and what follows.
+TORCHETTE_INLINE Vec rounded(Vec x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#elif defined(__SSE__)
+  asm("" : "+x"(x));
+#elif defined(__ARM_NEON)
+  asm("" : "+w"(x));
+#elif !defined(__wasm__)  // which has no such instruction
+  asm("" : "+m"(x));
+#endif
+  return x;
+}
+
+/// What a nibble is multiplied as: the upper half of a byte where that does no harm.
+template <typename M>
+constexpr int kNibbleUnit = 16;
+
+#if defined(__AVX2__)
+/// Of numbers of 4 bits: pairs of products are summed up in 16 bits, which hold those of eight quads. A
+/// compiler that is given the two instructions multiplies first, and has no registers then for the sums.
+struct Nibbles {
+  typedef uint8_t Number;
+  static constexpr size_t kParts = 1;
+  static constexpr int kMostRows = 4;
+  static constexpr bool kUnsigned = true;
+#if defined(__AVX512F__)
+  typedef __m512i Vector;
+  static constexpr size_t kOutputs = 16;
+  static constexpr int kMostPanels = 2;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm512_set1_epi32(four_bytes(p)); }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) { return _mm512_loadu_si512(p); }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    Vector pairs;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+v"(sums), "=&v"(pairs) : "v"(x), "v"(w));
+    return sums;
+  }
+  TORCHETTE_INLINE static Vector widen(Vector sums, Vector pairs) {
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+#else
+  typedef __m256i Vector;
+  static constexpr size_t kOutputs = 8;
+  static constexpr int kMostPanels = 1;
+  TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm256_set1_epi32(four_bytes(p)); }
+  TORCHETTE_INLINE static Vector weights(const int8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
+    Vector pairs;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sums), "=&x"(pairs) : "x"(x), "x"(w));
+    return sums;
+  }
+  TORCHETTE_INLINE static Vector widen(Vector sums, Vector pairs) {
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+#endif
+};
+template <>
+constexpr size_t kMostQuads<Nibbles> = 8;
+template <>
+constexpr int kNibbleUnit<Nibbles> = 1;
+#endif
+
+// Inputs of nibbles that become bytes at a time, at least.
+constexpr size_t kUnpacked = 256;
+
+/// Quads of bytes of a panel's nibbles, `kUnit` times as large: the lower halves are a quad, and the upper
+/// ones the next.
+template <int kUnit>
+void unpack(const uint8_t* from, size_t octets, int8_t* to) {
+  typedef uint8_t Bytes __attribute__((vector_size(sizeof(VecInt))));
+  constexpr size_t kBytes = kPanel * kQuad;
+  for (size_t o = 0; o < octets; ++o, from += kBytes, to += 2 * kBytes) {
+    for (size_t v = 0; v < kBytes; v += sizeof(Bytes)) {
+      VecInt both;
+      memcpy(&both, from + v, sizeof(both));
+      if (v % 64 == 0) __builtin_prefetch(from + kAhead);
+      Bytes low, high;
+      if (kUnit == 1) {
+        const Bytes nibble = Bytes{} + 0x0F, sign = Bytes{} + 0x08;
+        low = ((reinterpret_cast<Bytes>(both) & nibble) ^ sign) - sign;
+        high = ((reinterpret_cast<Bytes>(both >> 4) & nibble) ^ sign) - sign;
+      } else {
+        const Bytes nibble = Bytes{} + 0xF0;
+        low = reinterpret_cast<Bytes>(both << 4) & nibble;
+        high = reinterpret_cast<Bytes>(both) & nibble;
+      }
+      memcpy(to + v, &low, sizeof(low));
+      memcpy(to + kBytes + v, &high, sizeof(high));
+    }
+  }
+}
+
+/// Some groups of some rows and panels.
+struct ScaledTile {
+  size_t groups, quads;  // of each group
+  const void* a;         // Machine::Number
+  size_t a_row, a_group;
+  const int8_t* w;
+  size_t w_panel;
+  const float* scales;
+  size_t scales_panel;
+  float* totals;  // what is added to: rows of the panels' outputs
+  size_t totals_row;
+  const RowScale* rows;
+  int32_t shift;  // what zero is above its number
+  float unit;     // what one is of the sums' ones
+};
+
+// What a file says of zero may be anything.
+TORCHETTE_INLINE int32_t whole_zero(const RowScale& row) {
+  return row.zero > -256.0f && row.zero < 256.0f ? static_cast<int32_t>(row.zero) : 0;
+}
+
+// Floats have the sums of so many quads exactly: 255 * 128 * 4 * 128 < 2^24.
+constexpr size_t kExact = 128;
+
+#if !TORCHETTE_BY_COLUMNS
+template <typename M, int kRows, int kPanels>
+__attribute__((noinline)) void add_groups(const ScaledTile& t) {
+  constexpr bool kOnes = sizeof(typename M::Number) == 1;  // else the zeros are taken from the rows already
+  constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
+  const auto* a = static_cast<const typename M::Number*>(t.a);
+  const int8_t* w = t.w;
+  const float* scales = t.scales;
+  int32_t zeros[kRows];
+  for (int i = 0; i < kRows; ++i) zeros[i] = whole_zero(t.rows[i]) + t.shift;
+  for (size_t g = 0; g < t.groups; ++g) {
+    Sums<M, kRows + kOnes, kPanels> sums;
+    sums.template set<kOnes>(a, t.a_row, w, t.w_panel, t.quads);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      constexpr int kOf = static_cast<int>(kPanelVectors);
+      const float* const scale = scales + static_cast<size_t>(v / kOf) * t.scales_panel;
+      const Vec factor = load(scale + static_cast<size_t>(v % kOf) * kLanes) * t.unit;
+      float* const totals = t.totals + static_cast<size_t>(v) * kLanes;
+      const auto put = [&](int i, Vec sum) __attribute__((always_inline)) {
+        float* const total = totals + static_cast<size_t>(i) * t.totals_row;
+        store(total, load(total) + rounded(sum * factor));
+      };
+      if constexpr (!kOnes) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) put(i, to_floats(whole_sums<M>(sums.of[i], v)));
+      } else {
+        const VecInt weights = whole_sums<M>(sums.of[kRows], v);
+        if (t.quads <= kExact) {
+          const Vec above = to_floats(weights);
+#pragma GCC unroll 8
+          for (int i = 0; i < kRows; ++i)
+            put(i, to_floats(whole_sums<M>(sums.of[i], v)) - above * static_cast<float>(zeros[i]));
+        } else {
+#pragma GCC unroll 8
+          for (int i = 0; i < kRows; ++i)
+            put(i, to_floats(whole_sums<M>(sums.of[i], v) - weights * zeros[i]));
+        }
+      }
+    }
+    a += t.a_group;
+    w += t.quads * kPanel * kQuad;
+    scales += kPanel;
+  }
+}
+#else
+template <typename M, int kRows, int kPanels>
+__attribute__((noinline)) void add_groups(const ScaledTile& t) {
+  constexpr bool kOnes = sizeof(typename M::Number) == 1;
+  const auto* a = static_cast<const typename M::Number*>(t.a);
+  const int8_t* w = t.w;
+  for (size_t g = 0; g < t.groups; ++g, a += t.a_group, w += t.quads * kPanel * kQuad) {
+    int32_t sums[kRows * kPanel], weights[kPanel] = {};
+    for (size_t j = 0; j < kPanel; j += M::kColumns)
+      M::template column<kRows>(a, w + j * kQuad, t.quads, sums + j);
+    if (kOnes)
+      for (size_t q = 0; q < t.quads * kPanel * kQuad; ++q) weights[q / kQuad % kPanel] += w[q];
+    for (size_t i = 0; i < kRows; ++i) {
+      const int32_t zero = kOnes ? whole_zero(t.rows[i]) + t.shift : 0;
+      for (size_t v = 0; v < kPanel; v += kLanes) {
+        float* const total = t.totals + i * t.totals_row + v;
+        const VecInt whole = load(sums + i * kPanel + v) - load(weights + v) * zero;
+        const Vec factor = load(t.scales + g * kPanel + v) * t.unit;
+        store(total, load(total) + rounded(to_floats(whole) * factor));
+      }
+    }
+  }
+}
+#endif
+
+/// What the sums become: rows of `columns` numbers, from rows of `width`.
+void finish(const ScaledProduct& product, size_t column, size_t columns, const float* totals, size_t width) {
+  float low, high;
+  const Activation left = split_activation(product.activation, low, high);
+  for (size_t i = 0; i < product.m; ++i, totals += width) {
+    const size_t at = i * product.n + column;
+    for (size_t v = 0; v < columns; v += kLanes) {
+      const size_t n = columns - v < kLanes ? columns - v : kLanes;
+      Vec y = rounded(load(totals + v) * product.rows[i].scale);
+      if (product.bias != nullptr) y += load_partial(product.bias + column + v, n);
+      if (product.residual != nullptr) y += load_partial(product.residual + at + v, n);
+      store_partial(product.c + at + v, clamp(y, broadcast(low), broadcast(high)), n);
+    }
+  }
+  activate(left, product.c + column, static_cast<ptrdiff_t>(product.n), product.m, columns);
+}
+
+/// What a worker has for its part of a scaled product, and where it stands in its scratch memory.
+template <typename M>
+struct ScaledScratch {
+  static constexpr int kRows = M::kMostRows < 4 ? M::kMostRows : 4, kPanels = M::kMostPanels;
+  size_t quads, groups, chunk, padded, unpacked, totals, bytes;
+
+  explicit ScaledScratch(const ScaledProduct& product) {
+    const size_t unit = product.nibbles ? 2 * kQuad : kQuad;
+    const size_t whole = (product.k + unit - 1) / unit * unit;  // inputs of the packed weight
+    groups = product.groups;
+    quads = groups == 1 ? whole / kQuad : whole / groups / kQuad;
+    chunk = !product.nibbles || quads == 0 ? groups : (kUnpacked + quads * kQuad - 1) / (quads * kQuad);
+    chunk = chunk < groups ? chunk : groups;
+#if TORCHETTE_BY_COLUMNS
+    padded = groups * padded_row<M>(quads * kQuad);
+#else
+    padded = groups * quads * kQuad;
+#endif
+    const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
+    totals = (rows * padded * sizeof(typename M::Number) + 63) / 64 * 64;
+    unpacked = totals + rows * kPanels * kPanel * sizeof(float);
+    bytes = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanel * kQuad : 0);
+  }
+};
+
+template <typename M>
+void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, uint8_t* scratch) {
+  typedef typename M::Number Number;
+  const ScaledScratch<M> parts(product);
+  const size_t of_panel = parts.groups * parts.quads * kPanel * kQuad >> product.nibbles;
+  const bool flip = flips<M>(true);
+  ScaledTile t = {};
+  t.quads = parts.quads;
+  t.scales_panel = parts.groups * kPanel;
+  const int32_t mask = mask_of(flip);
+  t.shift = shift_of<M>(flip);
+  t.unit = product.nibbles ? 1.0f / kNibbleUnit<M> : 1.0f;
+  const auto zero = [&](size_t i) { return whole_zero(product.rows[i]) + t.shift; };
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(product.a);
+  ptrdiff_t a_row = static_cast<ptrdiff_t>(product.k);
+#if TORCHETTE_BY_COLUMNS
+  auto* const rows = reinterpret_cast<Number*>(scratch);
+  const size_t of_group = parts.quads * kQuad;
+  t.a_row = padded_row<M>(of_group);
+  t.a_group = product.m * t.a_row;
+  for (size_t g = 0; g < parts.groups; ++g)
+    arrange<M, false>(bytes + g * of_group, a_row, product.m, parts.groups == 1 ? product.k : of_group,
+                      t.a_row, parts.kRows, mask, zero, rows + g * t.a_group);
+#else
+  const Number* const rows =
+      machine_rows<M>(bytes, a_row, product.m, product.k, parts.padded, mask, zero, scratch);
+  t.a_row = static_cast<size_t>(a_row);
+  t.a_group = parts.quads * kQuad;
+#endif
+  auto* const totals = reinterpret_cast<float*>(scratch + parts.totals);
+  auto* const unpacked = reinterpret_cast<int8_t*>(scratch + parts.unpacked);
+  for (size_t p = first, panels; p < last; p += panels) {
+    // few rows read the weights as they stand in memory
+    panels = product.m > 2 && last - p >= parts.kPanels ? parts.kPanels : 1;
+    const size_t width = panels * kPanel, column = p * kPanel;
+    memset(totals, 0, product.m * width * sizeof(float));
+    t.totals_row = width;
+    for (size_t g = 0; g < parts.groups; g += t.groups) {
+      t.groups = parts.groups - g < parts.chunk ? parts.groups - g : parts.chunk;
+      const uint8_t* const from =
+          product.w + p * of_panel + (g * parts.quads * kPanel * kQuad >> product.nibbles);
+      t.w = reinterpret_cast<const int8_t*>(from);
+      t.w_panel = of_panel;
+      if (product.nibbles) {
+        t.w = unpacked;
+        t.w_panel = t.groups * parts.quads * kPanel * kQuad;
+        for (size_t i = 0; i < panels; ++i)
+          unpack<kNibbleUnit<M>>(from + i * of_panel, t.groups * parts.quads / 2, unpacked + i * t.w_panel);
+      }
+      t.scales = product.scales + (p * parts.groups + g) * kPanel;
+      for (size_t i = 0; i < product.m;) {
+        t.a = rows + g * t.a_group + i * t.a_row;
+        t.totals = totals + i * width;
+        t.rows = product.rows + i;
+        const bool many = product.m - i >= parts.kRows;
+        if (many && parts.kPanels > 1 && panels > 1) {
+          add_groups<M, parts.kRows, parts.kPanels>(t);
+        } else {
+          ScaledTile one = t;
+          for (size_t each = 0; each < panels; ++each) {
+            many ? add_groups<M, parts.kRows, 1>(one) : add_groups<M, 1, 1>(one);
+            one.w += t.w_panel;
+            one.scales += t.scales_panel;
+            one.totals += kPanel;
+          }
+        }
+        i += many ? parts.kRows : 1;
+      }
+    }
+    finish(product, column, product.n - column < width ? product.n - column : width, totals, width);
+  }
+}
+
+template <typename M>
+Error scale_sums(Context& context, const char* op, const ScaledProduct& product) {
+  return for_parts(context, op, product.m, product.n, product.k, ScaledScratch<M>(product).bytes,
+                   [&](size_t at, size_t count, size_t first, size_t last, uint8_t* scratch) {
+                     ScaledProduct part = product;
+                     part.m = count;
+                     part.a += at * product.k;
+                     part.rows += at;
+                     part.c += at * product.n;
+                     if (part.residual != nullptr) part.residual += at * product.n;
+                     multiply_scaled<M>(part, first, last, scratch);
+                   });
+}
+
+}  // namespace
+
+Error scaled_gemm(Context& context, const char* op, const ScaledProduct& product) {
+#if TORCHETTE_MAY_HAVE_DOTS
+#if defined(__aarch64__)
+  if (uses<has_pairs>()) return scale_sums<Pairs>(context, op, product);
+#endif
+  if (uses<has_dots>()) return scale_sums<Dots>(context, op, product);
+#endif
+#if defined(__AVX2__)
+  if (product.nibbles) return scale_sums<Nibbles>(context, op, product);
+#endif
+  return scale_sums<Machine>(context, op, product);
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
