@@ -476,7 +476,7 @@ const Kernel* make(const std::string& full, const std::string& name, const std::
   return &made->kernel;
 }
 
-const Kernel* find(Span<const char> name, Span<const char> overload) {
+const Kernel* find(Kernels, Span<const char> name, Span<const char> overload) {
   if (!is_on) return nullptr;
   const std::string text(name.data(), name.size());
   const std::string overload_text(overload.data(), overload.size());
