@@ -8,6 +8,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,15 @@ def test_the_other_runtime_stays_as_it_is() -> None:
     equal(torchs.load_program(program.buffer).load_method("forward").execute([x]), torch.exp2(x))
     with pytest.raises(RuntimeLoadError, match=r"no kernel for aten::exp2.out[\s\S]*aten=True"):
         ours.load_program(program.buffer).load_method("forward")
+    torchs._aten(True)  # which is a matter of one thread
+    try:
+        with (
+            ThreadPoolExecutor(1) as pool,
+            pytest.raises(RuntimeLoadError, match=r"no kernel for aten::exp2.out"),
+        ):
+            pool.submit(ours.load_program(program.buffer).load_method, "forward").result()
+    finally:
+        assert torchs._aten(False) is True
     names = torchs.operator_registry.operator_names
     assert "aten::exp2.out" in names and "aten::exp2.out" not in ours.operator_registry.operator_names
 
