@@ -28,10 +28,11 @@ FETCHED = ROOT / ".torchette" / "xnnpack"  # by `./dev xnnpack`
 _DEBUG = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "-DTORCHETTE_BUILD_TESTS=ON")
 _PLAIN = ("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_EXECUTOR_RUNNER=OFF")
 # AddressSanitizer and UndefinedBehaviorSanitizer, with all backends and the Python module; ThreadSanitizer; libFuzzer, of a
-# compiler of its own.
+# compiler of its own; torch's kernels.
 TREES: dict[str, tuple[str, ...]] = {
     "asan": (*_DEBUG, "-DTORCHETTE_SANITIZE=ON", "-DTORCHETTE_ONE_LEVEL=ON"),
     "tsan": (*_DEBUG, *_PLAIN, "-DTORCHETTE_ONE_LEVEL=ON", "-DCMAKE_CXX_FLAGS=-fsanitize=thread -g1"),
+    "aten": (*_PLAIN, "-DCMAKE_BUILD_TYPE=Release", "-DTORCHETTE_ATEN=ON", "-DTORCHETTE_ONE_LEVEL=ON"),
     "fuzz": (*_DEBUG, *_PLAIN, "-DTORCHETTE_SANITIZE=ON", "-DTORCHETTE_ONE_LEVEL=ON"),
 }
 

@@ -91,7 +91,20 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.runtime",
         "torchette.schema",
     ),
-    "torchette.runtime": ("torchette.errors", "torchette.notebook", "torchette.schema"),
+    # ATen mode is compiled when it is asked for.
+    "torchette.runtime": (
+        "torchette.build.aten",
+        "torchette.errors",
+        "torchette.notebook",
+        "torchette.schema",
+    ),
+    "torchette.build.aten": (
+        "torchette.build",
+        "torchette.cache",
+        "torchette.errors",
+        "torchette.progress",
+        "torchette.targets",
+    ),
     "torchette.targets": ("torchette.errors", "torchette.runtime"),
     "torchette.build": (
         "torchette.cache",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ATen mode for C++: methods that are loaded while an AtenScope lives run on the kernels of an installed torch. Link
-// libtorchette_aten, which `torchette.build.aten` and CMake's -DTORCHETTE_ATEN=ON make, beside the runtime.
+// ATen mode for C++: methods that are loaded while an AtenScope lives run on the kernels of an installed
+// torch. Link libtorchette_aten, which `torchette.build.aten` and CMake's -DTORCHETTE_ATEN=ON make, beside
+// the runtime.
 #pragma once
 
 #include "torchette/extension/custom_library.h"
@@ -12,7 +13,8 @@ bool torchette_aten_mode(bool on);
 
 namespace torchette::extension {
 
-/// Makes torch's kernels known to this runtime; a second time does nothing. Errors: those of load_custom_library().
+/// Makes torch's kernels known to this runtime; a second time does nothing. Errors: those of
+/// load_custom_library().
 inline Error load_aten(const char* path = "libtorchette_aten.so", const PalImpl& log = {}) {
   return load_custom_library(path, log).error();
 }

@@ -16,21 +16,19 @@ bool is_called(const char* full_name, Span<const char> name, Span<const char> ov
          memcmp(full_name + name.size() + dot, overload.data(), overload.size()) == 0;
 }
 
-const Kernel* find_in(Kernels kernels, Span<const char> name, Span<const char> overload) {
+}  // namespace
+
+const Kernel* find_kernel_in(Kernels kernels, Span<const char> name, Span<const char> overload) {
   for (const Kernel& kernel : kernels)
     if (is_called(kernel.name, name, overload)) return &kernel;
   return nullptr;
 }
 
-}  // namespace
-
 const Kernel* find_kernel(Span<const char> name, Span<const char> overload) {
   for (const KernelRegistration* node = registrations; node != nullptr; node = node->next)
-    if (const Kernel* kernel =
-            node->find != nullptr ? node->find(name, overload) : find_in(node->kernels, name, overload))
-      return kernel;
+    if (const Kernel* kernel = node->find(node->kernels, name, overload)) return kernel;
   for (const Kernels& family : kernel_table())
-    if (const Kernel* kernel = find_in(family, name, overload)) return kernel;
+    if (const Kernel* kernel = find_kernel_in(family, name, overload)) return kernel;
   return nullptr;
 }
 
@@ -45,7 +43,7 @@ Error register_kernels(KernelRegistration& registration) {
                     InvalidArgument, "kernel %zu has no name, function or signature", i);
     const Span<const char> name(kernel.name, strlen(kernel.name));
     TORCHETTE_CHECK((registration.replaces || find_kernel(kernel.name) == nullptr) &&
-                        find_in({registration.kernels.data(), i}, name, {"", 0}) == nullptr,
+                        find_kernel_in({registration.kernels.data(), i}, name, {"", 0}) == nullptr,
                     RegistrationAlreadyRegistered, "there is a kernel %s already", kernel.name);
   }
   registration.next = registrations;

@@ -7,6 +7,9 @@
 
 namespace torchette {
 
+/// The kernel among these, or null.
+const Kernel* find_kernel_in(Kernels kernels, Span<const char> name, Span<const char> overload);
+
 /// Kernels that are added at run time. The caller owns the node and keeps it, and what it points to, for as
 /// long as the runtime is used; so there is neither a capacity nor a heap.
 struct KernelRegistration {
@@ -14,8 +17,8 @@ struct KernelRegistration {
   KernelRegistration* next = nullptr;
   bool replaces =
       false;  // programs that are loaded from now on use these where there are others of their name
-  /// Makes kernels when programs name them, in place of `kernels`; null where it has none of that name.
-  const Kernel* (*find)(Span<const char> name, Span<const char> overload) = nullptr;
+  /// Looks among `kernels`; or makes kernels when programs name them, which stay as long as the node does.
+  const Kernel* (*find)(Kernels, Span<const char> name, Span<const char> overload) = &find_kernel_in;
 };
 
 /// Adds the kernels of `registration`. Not to be called while programs are loading in other threads.

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // ATen mode: an operator of a program comes in by name, a kernel goes out that calls torch's own through its
-// dispatcher. Compiled against an installed torch into libtorchette_aten (torchette/build/aten.py, CMakeLists.txt),
-// which brings the parts of the core that it calls and is loaded like a library of custom operators.
-#include "torchette/extension/aten_mode.h"
-
+// dispatcher. Compiled against an installed torch into libtorchette_aten (torchette/build/aten.py,
+// CMakeLists.txt), which brings the parts of the core that it calls and is loaded like a library of custom
+// operators.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -12,7 +11,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <array>
-#include <deque>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "torchette/extension/aten_mode.h"
 #include "torchette/extension/custom_op.h"
 
 namespace torchette::extension {
@@ -44,21 +44,34 @@ constexpr size_t kNone = SIZE_MAX;
 /// One operator of torch as a kernel of the runtime.
 struct AtenKernel {
   c10::OperatorHandle handle;
+  bool functional;  // it gives new tensors; else it is the out variant itself
   std::vector<Parameter> parameters;
-  std::vector<Given> given;  // empty where the out variant itself is called
+  std::vector<Given> given;  // of a functional one
   std::string name, signature;
   Kernel kernel;
-
-  bool functional() const { return !given.empty(); }
 };
 
-// Kernels stay where they are; the place in `all` is the place in the table of functions below.
-std::mutex mutex;
-std::deque<AtenKernel> all;
-std::map<std::string, AtenKernel*> known;
+constexpr size_t kMost = 4096;  // torch has fewer operators with results that a program can hold
+
+/// A kernel, at the place in the table of functions below; never freed, since methods know it.
+struct Slot {
+  AtenKernel* op;
+  std::atomic<bool> gone;  // nobody has the operator registered any more
+};
+Slot slots[kMost];
+std::atomic<size_t> count{0};
+std::mutex mutex;                     // of what follows, and of adding a slot
+std::map<std::string, size_t> known;  // the last slot of an operator
 thread_local bool is_on = false;
 
-constexpr size_t kMost = 4096;  // torch has fewer operators with results that a program can hold
+/// A library of torch's, in Python or C++, may take its operators away again.
+struct Leaving final : c10::OpRegistrationListener {
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& handle) override {
+    for (size_t i = 0; i < count; ++i)
+      if (slots[i].op->handle == handle) slots[i].gone = true;
+  }
+};
 
 // --- Tensors
 
@@ -109,8 +122,8 @@ Error store(const AtenKernel& op, const at::Tensor& result, const Tensor& out) {
   const auto rank = static_cast<size_t>(result.dim());
   TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "%s gave a tensor of %zu dimensions", name, rank);
   for (size_t d = 0; d < rank; ++d) {
-    TORCHETTE_CHECK(result.size(static_cast<int64_t>(d)) <= INT32_MAX, NotSupported, "%s gave too large a tensor",
-                    name);
+    TORCHETTE_CHECK(result.size(static_cast<int64_t>(d)) <= INT32_MAX, NotSupported,
+                    "%s gave too large a tensor", name);
     sizes[d] = static_cast<SizesType>(result.size(static_cast<int64_t>(d)));
   }
   TORCHETTE_TRY(resize_tensor(out, {sizes, rank}));
@@ -120,14 +133,14 @@ Error store(const AtenKernel& op, const at::Tensor& result, const Tensor& out) {
 
 // --- One call
 
-/// Results that torch gives memory of its own: those whose sizes it decides, and those that lie in the bytes of what
-/// it reads, where the plan has put the one over the other.
+/// Results that torch gives memory of its own: those whose sizes it decides, and those that lie in the bytes
+/// of what it reads, where the plan has put the one over the other.
 class Results {
  public:
   Results(const AtenKernel& op, const std::vector<Tensor>& read) : op_(op), read_(read) {}
 
   at::Tensor add(const Tensor& out) {
-    bool fresh = op_.functional() || out.shape_dynamism() != TensorShapeDynamism::STATIC;
+    bool fresh = op_.functional || out.shape_dynamism() != TensorShapeDynamism::STATIC;
     for (const Tensor& t : read_) fresh = fresh || overlap(t, out);
     outs_.push_back(out);
     views_.push_back(fresh ? at::empty({0}, static_cast<c10::ScalarType>(out.scalar_type())) : view_of(out));
@@ -239,7 +252,7 @@ Error call(const AtenKernel& op, Args args) {
     const Parameter& p = op.parameters[i];
     all_values.push_back(p.optional && args[i].is_none() ? c10::IValue() : to_torch(p, args[i], results));
   }
-  if (!op.functional()) {
+  if (!op.functional) {
     op.handle.callBoxed(all_values);
     return results.finish();
   }
@@ -254,12 +267,15 @@ Error call(const AtenKernel& op, Args args) {
 }
 
 /// Modes of the thread that calls, such as autocast and fake tensors, are eager's own.
-const c10::DispatchKeySet kModes = c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
-                                                        c10::DispatchKey::Functionalize}) |
-                                   c10::autocast_dispatch_keyset;
+const c10::DispatchKeySet kModes =
+    c10::DispatchKeySet(
+        {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::Functionalize}) |
+    c10::autocast_dispatch_keyset;
 
 Error run(size_t index, Args args) {
-  const AtenKernel& op = all[index];
+  const AtenKernel& op = *slots[index].op;
+  TORCHETTE_CHECK(!slots[index].gone, OperatorMissing, "%s is no longer registered with torch",
+                  op.name.c_str());
   try {
     const c10::InferenceMode no_gradients;
     const c10::impl::ExcludeDispatchKeyGuard no_modes(kModes);
@@ -287,7 +303,8 @@ constexpr std::array<OpFunction, sizeof...(kIndex)> functions(std::index_sequenc
 }
 constexpr std::array<OpFunction, kMost> kFunctions = functions(std::make_index_sequence<kMost>{});
 
-/// What the formats of memory say in torch, a tensor of the runtime has by itself: the result's own layout says it.
+/// What the formats of memory say in torch, a tensor of the runtime has by itself: the result's own layout
+/// says it.
 Error copy_to(Context&, const Tensor& x, bool, Optional<Span<const int64_t>>, Tensor& out) {
   TORCHETTE_TRY(resize_tensor(out, x.sizes()));
   if (out.numel() != 0 && out.const_data_ptr() != x.const_data_ptr()) view_of(out).copy_(view_of(x));
@@ -364,8 +381,8 @@ Parameter parameter_of(const c10::Argument& argument) {
           optional != nullptr, false};
 }
 
-/// The parameters of a call in the program, which has those of this schema but `without` what results imply; false
-/// where a program cannot have one.
+/// The parameters of a call in the program, which has those of this schema but `without` what results imply;
+/// false where a program cannot have one.
 bool add_parameters(AtenKernel& op, const c10::FunctionSchema& schema, bool without) {
   for (const c10::Argument& argument : schema.arguments()) {
     if (without && is_implied(argument.name())) continue;
@@ -401,8 +418,8 @@ bool call_instead(AtenKernel& op, const c10::FunctionSchema& schema) {
   return used == read && written == schema.returns().size();
 }
 
-/// The functional operator of the same name and arguments, which is what eager calls: out variants that torch composes
-/// of others may round differently, and the rest do the same and copy.
+/// The functional operator of the same name and arguments, which is what eager calls: out variants that torch
+/// composes of others may round differently, and the rest do the same and copy.
 void prefer_functional(AtenKernel& op, const std::string& name) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& other : dispatcher.getAllOpNames()) {
@@ -411,9 +428,10 @@ void prefer_functional(AtenKernel& op, const std::string& name) {
     if (!handle.has_value() || !is_functional(handle->schema())) continue;
     AtenKernel candidate = op;
     if (!call_instead(candidate, handle->schema())) continue;
-    if (op.functional() && op.given.size() <= candidate.given.size()) continue;
+    if (op.functional && op.given.size() <= candidate.given.size()) continue;
     op.given = std::move(candidate.given);
     op.handle = *handle;
+    op.functional = true;
   }
 }
 
@@ -429,9 +447,10 @@ const Kernel* make(const std::string& full, const std::string& name, const std::
     handle = dispatcher.findSchema({name, overload == "out" ? "" : overload.substr(0, overload.size() - 4)});
   if (!runs(handle)) return nullptr;
   const c10::FunctionSchema& schema = handle->schema();
-  for (const c10::Argument& result : schema.returns())  // a number goes into a slot, which kernels of ours write
+  for (const c10::Argument& result :
+       schema.returns())  // a number goes into a slot, which kernels of ours write
     if (code_of(result.type()) != 'T' && code_of(result.type()) != 'L') return nullptr;
-  AtenKernel op{*handle, {}, {}, full, {}, {}};
+  AtenKernel op{*handle, !has_out, {}, {}, full, {}, {}};
   if (!add_parameters(op, schema, !has_out)) return nullptr;
   if (!has_out) {
     for (const c10::Argument& result : schema.returns())
@@ -441,17 +460,23 @@ const Kernel* make(const std::string& full, const std::string& name, const std::
     prefer_functional(op, name);
   }
   for (const Parameter& p : op.parameters) op.signature.append(p.optional ? "?" : "").push_back(p.code);
-  if (all.size() == kMost) {
+  const size_t index = count;
+  if (index == kMost) {
     TORCHETTE_LOG(Error, "more than %zu operators of torch are in use", kMost);
     return nullptr;
   }
-  AtenKernel& made = all.emplace_back(std::move(op));
-  made.kernel = {made.name.c_str(), kFunctions[all.size() - 1], made.signature.c_str()};
-  known[full] = &made;
-  return &made.kernel;
+  static const auto* const listener =  // to the end of the process, whose order at exit nobody knows
+      new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<Leaving>()));
+  static_cast<void>(listener);
+  AtenKernel* const made = new AtenKernel(std::move(op));
+  made->kernel = {made->name.c_str(), kFunctions[index], made->signature.c_str()};
+  slots[index].op = made;
+  count = index + 1;
+  known[full] = index;
+  return &made->kernel;
 }
 
-const Kernel* find(Span<const char> name, Span<const char> overload) {
+const Kernel* find(Kernels, Span<const char> name, Span<const char> overload) {
   if (!is_on) return nullptr;
   const std::string text(name.data(), name.size());
   const std::string overload_text(overload.data(), overload.size());
@@ -463,7 +488,7 @@ const Kernel* find(Span<const char> name, Span<const char> overload) {
     if (text.rfind(own, 0) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(full);
-  if (found != known.end()) return &found->second->kernel;
+  if (found != known.end() && !slots[found->second].gone) return &slots[found->second].op->kernel;
   try {
     return make(full, text, overload_text);
   } catch (const std::exception& error) {
