@@ -472,6 +472,11 @@ class Method:
         """A copy of the named tensor inside of the method, such as a buffer that it updates. KeyError if there is none."""
         return self._method.attribute(name, False)
 
+    def output_in_place(self, index: int) -> Any:
+        """Output `index` where it lies in planned memory, an array that shows what the method has there and may be written
+        to; None where it lies elsewhere."""
+        return self._method.output_in_place(_checked("output", index, self._meta.num_outputs()))
+
     def reset(self) -> None:
         """Gives buffers that the method updates the values that they had after loading."""
         self._method.reset()
