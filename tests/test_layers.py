@@ -18,8 +18,8 @@ COMPILER_FLOORS = (
     ("error", "memory", "size_relations"),
     ("tensor",),
     ("control_flow",),
-    ("graph", "ops", "interface", "delegation.cost"),
-    ("dialects", "check", "known_numbers", "own_sizes", "delegation.partition"),
+    ("graph", "ops", "delegation.cost"),
+    ("interface", "dialects", "check", "known_numbers", "own_sizes", "delegation.partition"),
     ("pass_base", "delegation.delegate"),
     (
         "pass_manager",
@@ -50,6 +50,12 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.pytree": ("torchette.errors",),
     "torchette.extension": (),
     "torchette.extension.portable_lib": ("torchette.devtools", "torchette.errors", "torchette.runtime"),
+    "torchette.extension.training": (
+        "torchette.devtools",
+        "torchette.errors",
+        "torchette.format",
+        "torchette.schema",
+    ),
     "torchette.schema": (),
     "torchette.format": ("torchette.errors",),
     "torchette.devtools": (

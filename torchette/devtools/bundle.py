@@ -215,9 +215,13 @@ class Module:
         Raises as `torchette.runtime.Method.execute`.
         """
         del clone_outputs
-        if method_name not in self._methods:
-            self._methods[method_name] = self._program.load_method(method_name)
-        return run(self._methods[method_name], inputs)
+        return run(self.method(method_name), inputs)
+
+    def method(self, name: str) -> Any:
+        """A method of the runtime, loaded. Raises as `torchette.runtime.Program.load_method`."""
+        if name not in self._methods:
+            self._methods[name] = self._program.load_method(name)
+        return self._methods[name]
 
     def forward(self, inputs: Any = (), clone_outputs: bool = True) -> list[Any]:
         """Runs the method forward."""

@@ -79,6 +79,7 @@ class ExecutorchBackendConfig:
         emit_mutable_buffer_names: store the names of the model's state.
         external_constants: the weights go to a data file, which `write_tensor_data_to_file` writes and programs may share:
             True for all of them, or a function of a weight's placeholder that names its file, None for the program itself.
+        external_mutable_weights: the parameters of a program with gradients go to a data file, too; see docs/training.md.
         portable_fallback: store for each method with delegates a second plan that needs no backend; the runtime takes
             it, with a warning, where a backend is missing or refuses.
         row_splits: method name -> image layers to compute a few rows at a time, which takes less planned memory.
@@ -120,13 +121,8 @@ class ExecutorchBackendConfig:
     check_passes: bool = False
 
     def __post_init__(self) -> None:
-        unsupported = {
-            "external_mutable_weights": self.external_mutable_weights,
-            "sym_shape_eval_pass": type(self.sym_shape_eval_pass).__name__ == "HintBasedSymShapeEvalPass",
-        }
-        asked = [name for name, value in unsupported.items() if value]
-        if asked:
+        if type(self.sym_shape_eval_pass).__name__ == "HintBasedSymShapeEvalPass":
             raise UnsupportedError(
-                f"ExecutorchBackendConfig: {', '.join(asked)} is not there yet",
+                "ExecutorchBackendConfig: sym_shape_eval_pass is not there yet",
                 hints=["leave it at its default"],
             )

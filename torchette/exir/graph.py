@@ -131,17 +131,23 @@ def calls(program: ExportedProgram, *targets: Any) -> Iterator[Node]:
 
 
 def constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
-    """Placeholder -> its tensor, for parameters, constants, and buffers that nothing mutates."""
+    """Placeholder -> its tensor, for what `state` does not name."""
     signature = program.graph_signature
-    mutated = set(signature.buffers_to_mutate.values())
+    changing = state(signature)
     tensors = {}
     for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
-        if spec.kind is InputKind.BUFFER and spec.target in mutated:
+        if spec.target in changing:
             continue
         tensor = tensor_of(program, spec)
         if tensor is not None:
             tensors[node] = tensor
     return tensors
+
+
+def state(signature: ExportGraphSignature) -> set[str]:
+    """The stored tensors whose values change: buffers that are updated, and parameters that have a gradient."""
+    kinds = (OutputKind.BUFFER_MUTATION, OutputKind.GRADIENT_TO_PARAMETER)
+    return {spec.target for spec in signature.output_specs if spec.kind in kinds and spec.target is not None}
 
 
 def tensor_of(program: ExportedProgram, spec: InputSpec) -> torch.Tensor | None:
@@ -236,9 +242,9 @@ def drop_unused_constants(program: ExportedProgram) -> int:
     """Forget stored tensors that nothing uses any more; returns how many."""
     signature = program.graph_signature
     kept, dropped = [], 0
-    mutated = set(signature.buffers_to_mutate.values())
+    changing = state(signature)
     for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
-        if node.users or spec.kind in _NOT_STORED or spec.target in mutated:
+        if node.users or spec.kind in _NOT_STORED or spec.target in changing:
             kept.append(spec)
             continue
         program.graph.erase_node(node)

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
+from torchette.exir.graph import state
 from torchette.exir.tensor import TensorSpec
 
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
@@ -32,8 +33,12 @@ class GraphInterface:
 
     inputs: dict[Node, None] = field(default_factory=dict)
     constants: dict[Node, str] = field(default_factory=dict)  # -> fully qualified name; never written
-    mutable_buffers: dict[Node, str] = field(default_factory=dict)
-    outputs: list[Any] = field(default_factory=list)  # nodes or plain values, without the write-backs
+    mutable_buffers: dict[Node, str] = field(default_factory=dict)  # and parameters that have a gradient
+    # nodes or plain values, without the write-backs; behind gradients come their parameters
+    outputs: list[Any] = field(default_factory=list)
+    gradients: dict[str, int] = field(
+        default_factory=dict
+    )  # parameter -> which of the outputs its gradient is
     updates: list[tuple[Any, Node]] = field(
         default_factory=list
     )  # (new value, buffer or input that takes it)
@@ -51,13 +56,13 @@ class GraphInterface:
                 torch.utils._pytree.tree_leaves(returned) if returned is not None else results
             )
             return found
-        mutated = {spec.target for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
+        changing = state(signature)
         targets: dict[str | None, Node] = {}
         for node, spec in zip(nodes, signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
                 found.inputs[node] = None
                 targets[node.name] = node
-            elif spec.kind is InputKind.BUFFER and spec.target in mutated:
+            elif spec.kind in _STORED and spec.target in changing:
                 found.mutable_buffers[node] = spec.target
                 targets[spec.target] = node
             elif spec.kind in _STORED and spec.target is not None:
@@ -66,7 +71,10 @@ class GraphInterface:
             if output.kind in _MUTATIONS:
                 found.updates.append((value, targets[output.target]))
             elif output.kind is not OutputKind.TOKEN:
+                if output.kind is OutputKind.GRADIENT_TO_PARAMETER and output.target is not None:
+                    found.gradients[output.target] = len(found.outputs)
                 found.outputs.append(value)
+        found.outputs.extend(targets[name] for name in found.gradients)
         return found
 
 

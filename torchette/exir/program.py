@@ -380,6 +380,7 @@ class EdgeProgramManager:
             source_lines=config.source_lines,
             emit_mutable_buffer_names=config.emit_mutable_buffer_names,
             data_file_of=_data_file_of(config.external_constants),
+            file_of_trained=_DATA_FILE if config.external_mutable_weights else None,
         )
         output.named_data = {**output.named_data, **config.named_data}
         program = ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
@@ -421,11 +422,14 @@ def _warn_of_missing_kernels(program: ExecutorchProgramManager) -> None:
         warnings.warn("\n  ".join(lines), MissingKernelWarning, stacklevel=3)
 
 
+_DATA_FILE = "_default_external_constant"
+
+
 def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
     """For each constant the data file that it goes to, as ExecuTorch chooses and calls it: numbers that stand in the
     code of a model stay in the program."""
     if choice is True:
-        choice = lambda node: "_default_external_constant"  # noqa: E731
+        choice = lambda node: _DATA_FILE  # noqa: E731
     if not callable(choice):
         return None
     return lambda node: None if "_lifted_tensor" in node.name else choice(node)

@@ -78,6 +78,14 @@ Module::Module(std::shared_ptr<DataLoader> data_loader, std::shared_ptr<MemoryAl
   data_loader_ = std::move(data_loader);
 }
 
+Module::Module(std::shared_ptr<DataLoader> data_loader, std::shared_ptr<MemoryAllocator> memory_allocator,
+               std::shared_ptr<MemoryAllocator> temp_allocator, std::shared_ptr<EventTracer> event_tracer,
+               std::shared_ptr<DataLoader> data_map_loader, bool share_memory_arenas)
+    : Module(std::move(data_loader), std::move(memory_allocator), std::move(temp_allocator),
+             std::move(event_tracer), share_memory_arenas) {
+  if (data_map_loader) data_file_loaders_.push_back(std::move(data_map_loader));
+}
+
 Module::Module(std::shared_ptr<Program> program, std::shared_ptr<MemoryAllocator> memory_allocator,
                std::shared_ptr<MemoryAllocator> temp_allocator, std::shared_ptr<EventTracer> event_tracer,
                bool share_memory_arenas)
@@ -103,15 +111,18 @@ Result<std::shared_ptr<DataLoader>> Module::open_file(const std::string& path, L
 }
 
 Error Module::open_data_files() {
-  if (data_files_.empty() || data_map_) return Error::Ok;
+  if (data_map_) return Error::Ok;
   data_maps_.clear();
-  data_file_loaders_.clear();
+  if (!data_files_.empty()) data_file_loaders_.clear();
   for (const std::string& path : data_files_) {
     Result<std::shared_ptr<DataLoader>> loader = open_file(path, load_mode_);
     if (!loader.ok()) return loader.error();
-    Result<FlatTensorDataMap> map = FlatTensorDataMap::load(loader->get());
-    if (!map.ok()) return map.error();
     data_file_loaders_.push_back(std::move(*loader));
+  }
+  if (data_file_loaders_.empty()) return Error::Ok;
+  for (const std::shared_ptr<DataLoader>& loader : data_file_loaders_) {
+    Result<FlatTensorDataMap> map = FlatTensorDataMap::load(loader.get());
+    if (!map.ok()) return map.error();
     data_maps_.push_back(std::move(*map));
   }
   data_map_ =

@@ -42,6 +42,10 @@ class Module {
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   std::shared_ptr<EventTracer> event_tracer = nullptr, bool share_memory_arenas = false);
+  /// With a loader of a .ptd file.
+  Module(std::shared_ptr<DataLoader> data_loader, std::shared_ptr<MemoryAllocator> memory_allocator,
+         std::shared_ptr<MemoryAllocator> temp_allocator, std::shared_ptr<EventTracer> event_tracer,
+         std::shared_ptr<DataLoader> data_map_loader, bool share_memory_arenas = false);
   /// Several modules may share a program; its loader must live as long as it.
   explicit Module(std::shared_ptr<Program> program,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,

@@ -186,6 +186,18 @@ class LoadedMethod {
     memcpy(tensor->mutable_data_ptr(), view.get().buf, tensor->nbytes());
   }
 
+  /// Output `i` where it lies, as an array that keeps `self`, this object of Python's; None where that is not
+  /// planned memory, and so may be the read-only memory of a file.
+  nb::object output_in_place(nb::handle self, size_t i) {
+    const Value& output = method_->get_output(i);
+    if (!output.is_tensor() || output.to_tensor().scalar_type() == ScalarType::BFloat16) return nb::none();
+    const Tensor& tensor = output.to_tensor();
+    const auto* const data = static_cast<const uint8_t*>(tensor.const_data_ptr());
+    for (const Span<uint8_t>& memory : spans_)
+      if (data >= memory.data() && data < memory.data() + memory.size()) return array_over(tensor, self);
+    return nb::none();
+  }
+
   void cancel() { method_->cancel(); }
 
   bool is_traced() const { return recorder_.has_value(); }
@@ -374,6 +386,8 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
            nb::arg("chosen") = std::set<std::pair<int32_t, uint32_t>>())
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
       .def("set_attribute", &LoadedMethod::set_attribute, nb::arg("name"), nb::arg("bytes"))
+      .def("output_in_place", [](nb::handle_t<LoadedMethod> self,
+                                 size_t i) { return nb::cast<LoadedMethod&>(self).output_in_place(self, i); })
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
       .def("take_events", &LoadedMethod::take_events)

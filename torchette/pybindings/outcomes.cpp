@@ -71,6 +71,12 @@ Error detach(const Value& output, Memory memory, Outcome& outcome) {
   return Error::Ok;
 }
 
+nb::object array_over(const Tensor& tensor, nb::handle owner) {
+  const std::vector<size_t> sizes(tensor.sizes().begin(), tensor.sizes().end());
+  const std::vector<int64_t> strides(tensor.strides().begin(), tensor.strides().end());
+  return array_of<nb::numpy>(tensor.mutable_data_ptr(), sizes, strides, tensor.scalar_type(), owner);
+}
+
 bool is_torch_tensor(nb::handle object) {
   static PyTypeObject* known = nullptr;  // guarded by the interpreter's lock
   PyTypeObject* type = Py_TYPE(object.ptr());

@@ -35,6 +35,8 @@ void detach(const Tensor& tensor, Memory memory, Outcome& outcome);
 
 /// Whether it is a tensor of torch, which need not be imported.
 bool is_torch_tensor(nb::handle object);
+/// An array of numpy over the tensor's own bytes, which stay while `owner` does.
+nb::object array_over(const Tensor& tensor, nb::handle owner);
 /// Takes the memory of the outcome: an array of torch or of numpy.
 nb::object to_python(Outcome& outcome, bool torch);
 

@@ -492,6 +492,11 @@ class Method:
             array = (array.view(numpy.uint32) >> 16).astype(numpy.uint16)
         self._method.set_attribute(name, numpy.ascontiguousarray(array))
 
+    def output_in_place(self, index: int) -> Any:
+        """Output `index` where it lies in planned memory, an array that shows what the method has there and may be written
+        to; None where it lies elsewhere."""
+        return self._method.output_in_place(_checked("output", index, self._meta.num_outputs()))
+
     def reset(self) -> None:
         """Gives buffers that the method updates the values that they had after loading."""
         self._method.reset()

@@ -42,6 +42,7 @@ from torchette.exir.graph import (
     note,
     place,
     placeholders,
+    state,
     tensor_of,
 )
 
@@ -747,8 +748,8 @@ def tag_constant_data(edge_program: ExportedProgram) -> None:
 
     A tensor that nodes of several tags read goes to each of them.
     """
-    mutated = set(edge_program.graph_signature.buffers_to_mutate.values())
-    _tag_stored(edge_program, lambda target: target not in mutated)
+    changing = state(edge_program.graph_signature)
+    _tag_stored(edge_program, lambda target: target not in changing)
 
 
 def tag_mutated_buffer(edge_program: ExportedProgram) -> None:

@@ -69,6 +69,7 @@ def emit_program(
     source_lines: bool = False,
     emit_mutable_buffer_names: bool = False,
     data_file_of: Callable[[Node], str | None] | None = None,
+    file_of_trained: str | None = None,
 ) -> EmitterOutput:
     """Turn planned programs in the EXEC dialect into the records of one file.
 
@@ -79,6 +80,7 @@ def emit_program(
         source_lines: store, for each instruction, the line of the user's model that it came from.
         emit_mutable_buffer_names: store the fully qualified names of state; state may then be left unplanned.
         data_file_of: for the placeholder of a constant the file that it goes to, or None for the program itself.
+        file_of_trained: the file that parameters with gradients go to where `data_file_of` names none.
 
     Returns:
         Records and buffers; the buffers are views of the programs' tensors wherever those are dense.
@@ -90,9 +92,10 @@ def emit_program(
         methods = {"forward": methods}
     lines_of = stack_trace if emit_stacktrace else source_line if source_lines else None
     constants, mutable_data, delegates = Store(), Store(), Delegates()
-    outside = DataFiles(data_file_of)
+    outside = DataFiles(data_file_of, file_of_trained)
     output = EmitterOutput(None, constants.buffers, mutable_data.buffers, delegates.blobs)
     plans, problems = [], []
+    returned = dict(constant_methods or {})
     for name, program in sorted(methods.items()):
         emitter = MethodEmitter(
             name,
@@ -106,13 +109,15 @@ def emit_program(
         )
         plans.append(emitter.emit())
         problems += emitter.problems
+        if emitter.interface.gradients:
+            returned |= _training_methods(emitter)
         output.debug_handle_map[name] = emitter.code.debug_handles
         output.nodes[name], output.values[name] = emitter.code.nodes, emitter.values.of_node
         output.instruction_id_to_num_outs_map[name] = emitter.code.results_written
         output.delegate_map[name] = emitter.delegate_map
     if problems:
         raise _error(problems)
-    for name, value in sorted((constant_methods or {}).items()):
+    for name, value in sorted(returned.items()):
         if name in methods:
             raise ValueError(f"{name!r} is both a method and a constant method")
         plans.append(_constant_method(name, value, constants))
@@ -122,6 +127,17 @@ def emit_program(
     delegates.named_data(output)
     output.program = pte.Program(version=SCHEMA_VERSION, execution_plan=plans)
     return output
+
+
+def _training_methods(method: MethodEmitter) -> dict[str, Any]:
+    """What tells ExecuTorch's training module where gradients and parameters begin among a method's outputs."""
+    gradients, count = method.interface.gradients, len(method.interface.outputs)
+    told = {
+        "gradients_index": min(gradients.values()),
+        "parameters_index": count - len(gradients),
+        "fqn": tuple(gradients),
+    }
+    return {f"__et_training_{what}_{method.name}": value for what, value in told.items()}
 
 
 def _constant_method(name: str, value: Any, constants: Store) -> Any:

@@ -16,6 +16,7 @@ from torch.fx import Node
 from torchette.exir import ops
 from torchette.exir.emit.records import Unsupported, scalar_record
 from torchette.exir.interface import specs_of, view_sizes
+from torchette.exir.tensor import TensorSpec
 from torchette.format import pte
 
 if TYPE_CHECKING:
@@ -86,18 +87,21 @@ def kernel(method: MethodEmitter, node: Node, op: torch._ops.OpOverload) -> None
     written = [argument for argument in schema if argument.is_out]
     specs = specs_of(node)
     if len(written) == 1 and written[0].kind == "[Tensor]" and None not in specs:
-        parts = [method.values.tensor(spec) for spec in specs if spec is not None]
-        results: tuple[int, ...] = (method.values.add(pte.TensorList(parts)),)
+        tensors = tuple(method.values.tensor(spec) for spec in specs if spec is not None)
+        results: tuple[int, ...] = (method.values.add(pte.TensorList(list(tensors))),)
     elif written:
-        if len(specs) != len(written) or any(spec is None for spec in specs):
+        if len(specs) != len(written) or all(spec is None for spec in specs):
             raise Unsupported(f"{op} writes {len(written)} tensors, the graph knows {len(specs)}")
-        results = tuple(method.values.tensor(spec) for spec in specs if spec is not None)
+        # what a mask leaves out, as of convolution_backward, is a tensor without elements
+        results = tensors = tuple(
+            method.values.tensor(spec or TensorSpec(torch.uint8, [0])) for spec in specs
+        )
     elif specs:
-        results = tuple(method.values.tensor(spec) for spec in specs if spec is not None)
+        results = tensors = tuple(method.values.tensor(spec) for spec in specs if spec is not None)
     elif value is None:
         raise Unsupported(f"{op} yields nothing that a value can hold")
     else:
-        results = (method.values.add(scalar_record(value)),)
+        results, tensors = (method.values.add(scalar_record(value)),), ()
     arguments, following = [], iter(results)
     for position, argument in enumerate(schema):
         if argument.is_out:
@@ -121,7 +125,6 @@ def kernel(method: MethodEmitter, node: Node, op: torch._ops.OpOverload) -> None
         arguments.append(
             results[0] if len(results) == 1 else method.values.add(pte.TensorList(list(results)))
         )
-    tensors = tuple(method.values.of_spec[spec] for spec in specs if spec is not None)
     method.values.of_node[node] = tensors if isinstance(node.meta.get("spec"), tuple) else results[0]
     method.code.kernel(ops.kernel_name(op), arguments, node, len(tensors))
 

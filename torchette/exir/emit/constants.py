@@ -67,9 +67,12 @@ class DataFiles:
     """Constants outside of the program, by file and name. A name means the same bytes in all files, for the runtime asks
     for names only."""
 
-    def __init__(self, file_of: Callable[[Node], str | None] | None) -> None:
+    def __init__(
+        self, file_of: Callable[[Node], str | None] | None, file_of_trained: str | None = None
+    ) -> None:
         self.files: dict[str, dict[str, ptd.NamedBytes]] = {}
         self.file_of = file_of or (lambda node: None)
+        self.file_of_trained = file_of_trained
         self.store = Store()
         self._meanings: dict[str, tuple] = {}
 

@@ -39,13 +39,19 @@ def placeholder(method: MethodEmitter, node: Node, stored: Any) -> None:
         return
     name = None
     if node in method.interface.mutable_buffers or not spec.const:
-        if method.emit_mutable_buffer_names:
+        trained = stored.target in method.interface.gradients
+        if trained or method.emit_mutable_buffer_names:
             name = stored.target
         elif spec.mem_offset is None:
             raise Unsupported(
                 f"state {stored.target!r} has no memory: plan it, or emit it by name (emit_mutable_buffer_names)"
             )
         planned = spec.mem_offset is not None
+        if trained and (file := method.outside.file_of(node) or method.outside.file_of_trained):
+            buffer = method.outside.store.add(tensor, spec.dim_order)
+            key = method.outside.add(file, stored.target, buffer, spec)
+            method.values.of_node[node] = method.values.tensor(spec, 0, key, outside=True)
+            return
         # The runtime fills planned memory with zeros: state that starts so needs no bytes in the file.
         data = method.mutable_data.add(tensor, spec.dim_order) if planned and bool(tensor.any()) else 0
     elif not node.users:

@@ -75,7 +75,9 @@ class MethodEmitter:
         return pte.ExecutionPlan(
             name=self.name,
             container_meta_type=pte.ContainerMetadata(
-                structure(self.program.call_spec.in_spec), structure(self.program.call_spec.out_spec)
+                structure(self.program.call_spec.in_spec),
+                # a list, where gradients and parameters follow
+                "" if self.interface.gradients else structure(self.program.call_spec.out_spec),
             ),
             values=self.values.records,
             inputs=self.inputs,

@@ -52,6 +52,7 @@ set(torchette_compat
   extension/data_loader/shared_ptr_data_loader.h shared_ptr_data_loader.h
   extension/evalue_util/print_evalue.h           print_value.h
   extension/flat_tensor/flat_tensor_data_map.h   flat_tensor.h
+  extension/flat_tensor/serialize/serialize.h    training/checkpoint.h
   extension/kernel_util/make_boxed_from_unboxed_functor.h compat/kernel.h
   extension/memory_allocator/malloc_memory_allocator.h    malloc_memory_allocator.h
   extension/module/module.h                      module.h
@@ -60,6 +61,8 @@ set(torchette_compat
   extension/testing_util/temp_file.h             testing.h
   extension/tensor/tensor.h                      tensor_ptr.h
   extension/threadpool/threadpool.h              thread_pool.h
+  extension/training/module/training_module.h    training/training_module.h
+  extension/training/optimizer/sgd.h             training/optimizer.h
   runtime/kernel/thread_parallel_interface.h     thread_pool.h
   extension/tensor/tensor_ptr.h                  tensor_ptr.h
   extension/tensor/tensor_ptr_maker.h            tensor_ptr.h

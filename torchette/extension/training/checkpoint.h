@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tensors by name come in, a .ptd file goes out, and back: checkpoints of parameters and of what an optimizer
+// remembers. The same files as `TrainingModule.save` of Python writes.
+#pragma once
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "torchette/extension/flat_tensor.h"
+#include "torchette/extension/training/optimizer.h"
+
+namespace torchette::extension {
+namespace flat_tensor {
+
+/// The bytes of a .ptd file, built from front to back: what has an offset comes behind it.
+class PtdWriter {
+ public:
+  std::vector<uint8_t> bytes;
+
+  void align(size_t alignment) { bytes.resize((bytes.size() + alignment - 1) / alignment * alignment); }
+  template <typename T>
+  size_t put(T value) {
+    const size_t at = bytes.size();
+    bytes.resize(at + sizeof(T));
+    std::memcpy(bytes.data() + at, &value, sizeof(T));
+    return at;
+  }
+  /// Makes the offset at `from` lead to what comes next.
+  void lead(size_t from) {
+    const auto distance = static_cast<uint32_t>(bytes.size() - from);
+    std::memcpy(bytes.data() + from, &distance, sizeof(distance));
+  }
+  /// A vtable of fields at these offsets in a table of `size` bytes.
+  size_t vtable(uint16_t size, const std::vector<uint16_t>& fields) {
+    align(4);
+    const size_t at = put(static_cast<uint16_t>(4 + 2 * fields.size()));
+    put(size);
+    for (const uint16_t field : fields) put(field);
+    return at;
+  }
+  void table(size_t vtable_at) { put(static_cast<int32_t>(bytes.size() - vtable_at)); }
+  void items(size_t from, const void* data, size_t count, size_t size) {
+    align(4);
+    lead(from);
+    put(static_cast<uint32_t>(count));
+    if (count == 0) return;
+    const size_t at = bytes.size();
+    bytes.resize(at + count * size);
+    std::memcpy(bytes.data() + at, data, count * size);
+  }
+};
+
+/// Writes a .ptd file under another name, which then takes the place of `path` at once, so that whoever loses
+/// power has the old one or the new one. Errors: AccessFailed, and InvalidArgument for an alignment that is
+/// no power of two.
+template <typename Name>
+Error save_ptd(const std::string& path, const std::map<Name, Tensor>& tensors,
+               size_t tensor_alignment = 128) {
+  TORCHETTE_CHECK(tensor_alignment != 0 && (tensor_alignment & (tensor_alignment - 1)) == 0, InvalidArgument,
+                  "tensors cannot be aligned at %zu bytes", tensor_alignment);
+  constexpr size_t kHeader = 48, kHeaderAt = 8;
+  PtdWriter out;
+  const size_t root = out.put(uint32_t{0});
+  for (const char c : {'F', 'T', '0', '1'}) out.put(c);
+  out.bytes.resize(kHeaderAt + kHeader);
+  const size_t of_file = out.vtable(16, {4, 8, 12}), of_segment = out.vtable(24, {8, 16});
+  const size_t of_entry = out.vtable(16, {4, 8, 12}), of_layout = out.vtable(16, {4, 8, 12});
+  out.align(4);
+  out.lead(root);
+  out.table(of_file);
+  out.put(uint32_t{0});
+  const size_t segments = out.put(uint32_t{0}), entries = out.put(uint32_t{0});
+  const std::vector<uint32_t> nothing(tensors.size());
+  out.items(segments, nothing.data(), nothing.size(), 4);
+  size_t slot = out.bytes.size() - 4 * nothing.size(), end = 0;
+  const auto aligned = [&](size_t size) { return (size + tensor_alignment - 1) & ~(tensor_alignment - 1); };
+  for (const auto& entry : tensors) {
+    out.align(8);
+    out.lead(slot);
+    slot += 4;
+    out.table(of_segment);
+    out.put(uint32_t{0});
+    out.put(static_cast<uint64_t>(aligned(end)));
+    out.put(static_cast<uint64_t>(entry.second.nbytes()));
+    end = aligned(end) + entry.second.nbytes();
+  }
+  out.items(entries, nothing.data(), nothing.size(), 4);
+  slot = out.bytes.size() - 4 * nothing.size();
+  uint32_t index = 0;
+  for (const auto& [name, tensor] : tensors) {
+    out.align(4);
+    out.lead(slot);
+    slot += 4;
+    out.table(of_entry);
+    const size_t key = out.put(uint32_t{0});
+    out.put(index++);
+    const size_t layout = out.put(uint32_t{0});
+    out.items(key, name.data(), name.size(), 1);
+    out.put(uint8_t{0});
+    out.align(4);
+    out.lead(layout);
+    out.table(of_layout);
+    out.put(static_cast<uint32_t>(tensor.scalar_type()));
+    const size_t sizes = out.put(uint32_t{0}), order = out.put(uint32_t{0});
+    out.items(sizes, tensor.sizes().data(), tensor.sizes().size(), sizeof(SizesType));
+    out.items(order, tensor.dim_order().data(), tensor.dim_order().size(), sizeof(DimOrderType));
+  }
+  const size_t head = out.bytes.size(), base = aligned(head);
+  const uint32_t length = 40;
+  std::memcpy(out.bytes.data() + kHeaderAt, "FH01", 4);
+  std::memcpy(out.bytes.data() + kHeaderAt + 4, &length, 4);
+  const uint64_t places[] = {kHeader, head - kHeader, base, end};
+  std::memcpy(out.bytes.data() + kHeaderAt + 8, places, sizeof(places));
+  out.bytes.resize(base);
+
+  const std::string fresh = path + ".new";
+  std::FILE* const file = std::fopen(fresh.c_str(), "wb");
+  TORCHETTE_CHECK(file != nullptr, AccessFailed, "%s cannot be written", fresh.c_str());
+  bool written = std::fwrite(out.bytes.data(), 1, base, file) == base;
+  size_t at = 0;
+  const std::vector<uint8_t> zeros(tensor_alignment);
+  for (const auto& entry : tensors) {
+    const size_t gap = aligned(at) - at, size = entry.second.nbytes();
+    written = written && std::fwrite(zeros.data(), 1, gap, file) == gap &&
+              (size == 0 || std::fwrite(entry.second.const_data_ptr(), 1, size, file) == size);
+    at += gap + size;
+  }
+  written = std::fclose(file) == 0 && written;
+  TORCHETTE_CHECK(written && std::rename(fresh.c_str(), path.c_str()) == 0, AccessFailed,
+                  "%s cannot be written", path.c_str());
+  return Error::Ok;
+}
+
+}  // namespace flat_tensor
+
+namespace training {
+
+/// Writes a checkpoint. Errors: those of save_ptd().
+inline Error save_checkpoint(const std::string& path,
+                             const std::map<std::string_view, Tensor>& named_parameters,
+                             const OptimizerState& state = {}) {
+  std::map<std::string_view, Tensor> all = named_parameters;
+  for (const auto& [name, tensor] : state) all.emplace(name, *tensor);
+  return flat_tensor::save_ptd(path, all);
+}
+
+/// Goes on from a checkpoint. Errors, upon which nothing has changed: NotFound (a parameter is not there),
+/// InvalidExternalData (it is another tensor there).
+inline Error load_checkpoint(const FlatTensorDataMap& file,
+                             const std::map<std::string_view, Tensor>& named_parameters,
+                             OptimizerState* state = nullptr) {
+  std::vector<std::pair<const Tensor*, void*>> found;
+  for (const auto& [name, tensor] : named_parameters) {
+    void* data = nullptr;
+    TORCHETTE_TRY(file.get_tensor(std::string(name).c_str(), *tensor.unsafe_impl(), &data));
+    found.emplace_back(&tensor, data);
+  }
+  OptimizerState remembered;
+  const Result<uint32_t> count = file.get_num_keys();
+  for (uint32_t i = 0; state != nullptr && count.ok() && i < *count; ++i) {
+    const Result<const char*> key = file.get_key(i);
+    if (!key.ok()) return key.error();
+    if (std::strchr(*key, '@') == nullptr) continue;
+    const Result<const TensorLayout> layout = file.get_tensor_layout(*key);
+    if (!layout.ok()) return layout.error();
+    TensorPtr tensor =
+        make_tensor_ptr(std::vector<SizesType>(layout->sizes().begin(), layout->sizes().end()),
+                        std::vector<uint8_t>(layout->nbytes()),
+                        std::vector<DimOrderType>(layout->dim_order().begin(), layout->dim_order().end()), {},
+                        layout->scalar_type());
+    if (!tensor) return Error::InvalidExternalData;
+    TORCHETTE_TRY(file.load_data_into(*key, tensor->mutable_data_ptr(), layout->nbytes()));
+    remembered.emplace(*key, std::move(tensor));
+  }
+  for (const auto& [tensor, data] : found)
+    if (tensor->nbytes() != 0) std::memcpy(tensor->mutable_data_ptr(), data, tensor->nbytes());
+  if (state != nullptr) *state = std::move(remembered);
+  return Error::Ok;
+}
+
+}  // namespace training
+}  // namespace torchette::extension

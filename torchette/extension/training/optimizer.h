@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// SGD and Adam, as torch.optim has them: named gradients come in, the parameters of these names change where
+// they lie. Both are of float. What an optimizer remembers from step to step is tensors by name,
+// "weight@momentum", which torchette/extension/training/checkpoint.h stores.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "torchette/extension/tensor_ptr.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::training {
+
+/// What an optimizer remembers.
+using OptimizerState = std::map<std::string, TensorPtr>;
+
+namespace optimizer {
+
+class SGDOptions {
+ public:
+  explicit SGDOptions(double lr, double momentum = 0, double dampening = 0, double weight_decay = 0,
+                      bool nesterov = false)
+      : lr_(lr),
+        momentum_(momentum),
+        dampening_(dampening),
+        weight_decay_(weight_decay),
+        nesterov_(nesterov) {}
+  double lr() const { return lr_; }
+  void lr(double value) { lr_ = value; }
+  double momentum() const { return momentum_; }
+  double dampening() const { return dampening_; }
+  double weight_decay() const { return weight_decay_; }
+  bool nesterov() const { return nesterov_; }
+
+ private:
+  double lr_, momentum_, dampening_, weight_decay_;
+  bool nesterov_;
+};
+
+class AdamOptions {
+ public:
+  explicit AdamOptions(double lr = 1e-3, double beta1 = 0.9, double beta2 = 0.999, double eps = 1e-8,
+                       double weight_decay = 0)
+      : lr_(lr), beta1_(beta1), beta2_(beta2), eps_(eps), weight_decay_(weight_decay) {}
+  double lr() const { return lr_; }
+  void lr(double value) { lr_ = value; }
+  double beta1() const { return beta1_; }
+  double beta2() const { return beta2_; }
+  double eps() const { return eps_; }
+  double weight_decay() const { return weight_decay_; }
+
+ private:
+  double lr_, beta1_, beta2_, eps_, weight_decay_;
+};
+
+/// Parameters that are stepped with the same options.
+template <typename Options>
+class ParamGroup {
+ public:
+  ParamGroup(std::map<std::string_view, Tensor> named_parameters, Options options)
+      : named_parameters_(std::move(named_parameters)), options_(options) {}
+  const std::map<std::string_view, Tensor>& named_parameters() const { return named_parameters_; }
+  Options& options() { return options_; }
+  const Options& options() const { return options_; }
+
+ private:
+  std::map<std::string_view, Tensor> named_parameters_;
+  Options options_;
+};
+using SGDParamGroup = ParamGroup<SGDOptions>;
+
+template <typename T>
+bool same(Span<T> a, Span<T> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+/// What both optimizers have; `Rule::change` steps one parameter.
+template <typename Rule, typename Options>
+class Optimizer {
+ public:
+  Optimizer(const std::map<std::string_view, Tensor>& named_parameters, Options options) {
+    add_param_group({named_parameters, options});
+  }
+  void add_param_group(ParamGroup<Options> group) { groups_.push_back(std::move(group)); }
+  std::vector<ParamGroup<Options>>& param_groups() { return groups_; }
+  OptimizerState& state() { return state_; }
+
+  /// Goes one step down. Errors, upon which nothing has changed: InvalidArgument (a gradient of no parameter,
+  /// or of another shape or layout), NotSupported (not of float).
+  Error step(const std::map<std::string_view, Tensor>& named_gradients) {
+    std::vector<std::pair<const Options*, const Tensor*>> found;
+    for (const auto& [name, gradient] : named_gradients) {
+      const Tensor* parameter = nullptr;
+      for (const ParamGroup<Options>& group : groups_) {
+        const auto at = group.named_parameters().find(name);
+        if (at == group.named_parameters().end()) continue;
+        parameter = &at->second;
+        found.emplace_back(&group.options(), parameter);
+        break;
+      }
+      const int size = static_cast<int>(name.size());
+      TORCHETTE_CHECK(parameter != nullptr, InvalidArgument, "%.*s is no parameter", size, name.data());
+      TORCHETTE_CHECK(
+          same(parameter->sizes(), gradient.sizes()) && same(parameter->strides(), gradient.strides()),
+          InvalidArgument, "the gradient of %.*s has another layout", size, name.data());
+      TORCHETTE_CHECK(
+          parameter->scalar_type() == ScalarType::Float && gradient.scalar_type() == ScalarType::Float,
+          NotSupported, "%.*s is not of float", size, name.data());
+    }
+    static_cast<Rule*>(this)->begin();
+    auto next = found.begin();
+    for (const auto& [name, gradient] : named_gradients) {
+      const auto [options, parameter] = *next++;
+      static_cast<Rule*>(this)->change(std::string(name), *options, *parameter,
+                                       gradient.template const_data_ptr<float>());
+    }
+    return Error::Ok;
+  }
+
+ protected:
+  /// A tensor of that name and of `like`'s shape, and whether it is new, then of zeros. One of a checkpoint
+  /// that does not fit is forgotten.
+  float* remembered(const std::string& name, const Tensor& like, bool* fresh) {
+    TensorPtr& known = state_[name];
+    *fresh = !known || known->scalar_type() != ScalarType::Float || !same(known->sizes(), like.sizes()) ||
+             !same(known->strides(), like.strides());
+    if (*fresh) {
+      known = clone_tensor_ptr(like);
+      std::memset(known->mutable_data_ptr(), 0, known->nbytes());
+    }
+    return known->template mutable_data_ptr<float>();
+  }
+
+  std::vector<ParamGroup<Options>> groups_;
+  OptimizerState state_;
+};
+
+class SGD : public Optimizer<SGD, SGDOptions> {
+ public:
+  SGD(const std::map<std::string_view, Tensor>& named_parameters, SGDOptions options)
+      : Optimizer(named_parameters, options) {}
+
+ private:
+  friend class Optimizer<SGD, SGDOptions>;
+  void begin() {}
+  void change(const std::string& name, const SGDOptions& options, const Tensor& parameter,
+              const float* gradient) {
+    const auto lr = static_cast<float>(options.lr()), decay = static_cast<float>(options.weight_decay());
+    const auto momentum = static_cast<float>(options.momentum());
+    const auto kept = static_cast<float>(1 - options.dampening());
+    auto* const value = parameter.mutable_data_ptr<float>();
+    bool fresh = false;
+    float* const buffer = momentum == 0 ? nullptr : remembered(name + "@momentum", parameter, &fresh);
+    for (ptrdiff_t i = 0; i < parameter.numel(); ++i) {
+      float down = gradient[i] + decay * value[i];
+      if (buffer != nullptr) {
+        buffer[i] = fresh ? down : momentum * buffer[i] + kept * down;
+        down = options.nesterov() ? down + momentum * buffer[i] : buffer[i];
+      }
+      value[i] -= lr * down;
+    }
+  }
+};
+
+class Adam : public Optimizer<Adam, AdamOptions> {
+ public:
+  explicit Adam(const std::map<std::string_view, Tensor>& named_parameters,
+                AdamOptions options = AdamOptions())
+      : Optimizer(named_parameters, options) {}
+
+ private:
+  friend class Optimizer<Adam, AdamOptions>;
+  void begin() {
+    TensorPtr& count = state_["@step"];
+    if (!count || count->scalar_type() != ScalarType::Long || count->numel() != 1)
+      count = make_tensor_ptr(int64_t{0});
+    step_ = static_cast<double>(++*count->mutable_data_ptr<int64_t>());
+  }
+  void change(const std::string& name, const AdamOptions& options, const Tensor& parameter,
+              const float* gradient) {
+    const auto one = static_cast<float>(options.beta1()), two = static_cast<float>(options.beta2());
+    const auto decay = static_cast<float>(options.weight_decay()), eps = static_cast<float>(options.eps());
+    const auto lr = static_cast<float>(options.lr() / (1 - std::pow(options.beta1(), step_)));
+    const auto scale = static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2(), step_)));
+    auto* const value = parameter.mutable_data_ptr<float>();
+    bool fresh;
+    float* const mean = remembered(name + "@mean", parameter, &fresh);
+    float* const square = remembered(name + "@square", parameter, &fresh);
+    for (ptrdiff_t i = 0; i < parameter.numel(); ++i) {
+      const float down = gradient[i] + decay * value[i];
+      mean[i] = one * mean[i] + (1 - one) * down;
+      square[i] = two * square[i] + (1 - two) * down * down;
+      value[i] -= lr * mean[i] / (std::sqrt(square[i]) * scale + eps);
+    }
+  }
+  double step_ = 0;
+};
+
+}  // namespace optimizer
+}  // namespace torchette::extension::training

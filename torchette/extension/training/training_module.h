@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TrainingModule: a program whose method returns a loss and gradients. Inputs come in; the loss goes out, and
+// the method's own parameters and gradients by name, for an optimizer. Headers only: who trains compiles it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "torchette/extension/module.h"
+
+namespace torchette::extension::training {
+
+/// The names live as long as the program, the tensors as long as the method.
+using NamedTensors = std::map<std::string_view, Tensor>;
+
+class TrainingModule : public Module {
+ public:
+  /// Data files, of which a checkpoint is one, have the parameters of programs that keep them outside.
+  explicit TrainingModule(std::string file_path, std::vector<std::string> data_files = {})
+      : Module(std::move(file_path), std::move(data_files), LoadMode::File) {}
+  explicit TrainingModule(std::shared_ptr<DataLoader> data_loader,
+                          std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
+                          std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
+                          std::shared_ptr<EventTracer> event_tracer = nullptr,
+                          std::shared_ptr<DataLoader> data_map_loader = nullptr)
+      : Module(std::move(data_loader), std::move(memory_allocator), std::move(temp_allocator),
+               std::move(event_tracer), std::move(data_map_loader)) {}
+
+  /// Runs a method; returns the loss and what else the model returns. Errors: those of execute();
+  /// NotSupported (it returns no gradients).
+  Result<std::vector<Value>> execute_forward_backward(const std::string& method_name,
+                                                      const std::vector<Value>& inputs) {
+    const Result<Places*> places = find(method_name);
+    if (!places.ok()) return places.error();
+    Result<std::vector<Value>> outputs = execute(method_name, inputs);
+    if (!outputs.ok()) return outputs.error();
+    outputs->resize((*places)->gradients);
+    (*places)->ran = true;
+    return outputs;
+  }
+
+  /// The parameters themselves: what is written there is what the method computes with from then on. Errors:
+  /// those of load_method(); NotSupported.
+  Result<NamedTensors> named_parameters(const std::string& method_name) {
+    const Result<Places*> places = find(method_name);
+    if (!places.ok()) return places.error();
+    return tensors(method_name, **places, (*places)->parameters);
+  }
+
+  /// Those of the last execution. Errors: InvalidState (there was none); NotSupported.
+  Result<NamedTensors> named_gradients(const std::string& method_name) {
+    const Result<Places*> places = find(method_name);
+    if (!places.ok()) return places.error();
+    TORCHETTE_CHECK((*places)->ran, InvalidState, "method %s has no gradients yet: it has not run",
+                    method_name.c_str());
+    return tensors(method_name, **places, (*places)->gradients);
+  }
+
+ private:
+  /// Where gradients and parameters begin among a method's outputs.
+  struct Places {
+    size_t gradients, parameters;
+    std::vector<std::string_view> names;
+    bool ran = false;
+  };
+
+  Result<size_t> number(const char* what, const std::string& method_name) {
+    const Result<Value> value = get(std::string("__et_training_") + what + method_name);
+    if (!value.ok()) return value.error();
+    TORCHETTE_CHECK(value->is_int() && value->to_int() >= 0, InvalidProgram, "%s%s is no place", what,
+                    method_name.c_str());
+    return static_cast<size_t>(value->to_int());
+  }
+
+  Result<Places*> find(const std::string& method_name) {
+    if (const auto known = places_.find(method_name); known != places_.end()) return &known->second;
+    const std::string tells = "__et_training_fqn_" + method_name;
+    const Result<std::unordered_set<std::string>> methods = method_names();
+    if (!methods.ok()) return methods.error();
+    TORCHETTE_CHECK(methods->count(tells) != 0, NotSupported, "method %s returns no gradients",
+                    method_name.c_str());
+    const Result<size_t> gradients = number("gradients_index_", method_name);
+    const Result<size_t> parameters = number("parameters_index_", method_name);
+    const Result<std::vector<Value>> names = execute(tells);
+    if (!gradients.ok()) return gradients.error();
+    if (!parameters.ok()) return parameters.error();
+    if (!names.ok()) return names.error();
+    const Result<MethodMeta> meta = method_meta(method_name);
+    if (!meta.ok()) return meta.error();
+    Places places{*gradients, *parameters, {}};
+    const size_t count = names->size(), outputs = meta->num_outputs();
+    bool fits = count <= outputs && *parameters <= outputs - count && *gradients <= *parameters &&
+                count <= *parameters - *gradients;
+    for (size_t i = 0; fits && i < count; ++i) {
+      fits = names->at(i).isString() && *meta->output_tag(*gradients + i) == Tag::Tensor &&
+             *meta->output_tag(*parameters + i) == Tag::Tensor;
+      if (fits) places.names.emplace_back(names->at(i).to_string().data(), names->at(i).to_string().size());
+    }
+    TORCHETTE_CHECK(fits, InvalidProgram, "method %s has not the gradients that it names",
+                    method_name.c_str());
+    return &places_.emplace(method_name, std::move(places)).first->second;
+  }
+
+  Result<NamedTensors> tensors(const std::string& method_name, const Places& places, size_t first) {
+    NamedTensors found;
+    for (size_t i = 0; i < places.names.size(); ++i) {
+      const Result<Value> output = get_output(method_name, first + i);
+      if (!output.ok()) return output.error();
+      found.emplace(places.names[i], output->to_tensor());
+    }
+    return found;
+  }
+
+  std::unordered_map<std::string, Places> places_;
+};
+
+}  // namespace torchette::extension::training
