@@ -16,6 +16,7 @@ from torchette._compile import CompiledModel, compile
 from torchette.errors import ModelNotFoundError
 from torchette.exir.config import ExecutorchBackendConfig
 from torchette.llm.decoder import Decoder
+from torchette.llm.quantized import SCHEMES, store_whole
 
 # Files of a model's folder that travel in the program, by the names of its named data.
 _FILES = ("tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json")
@@ -51,6 +52,9 @@ def export(
     max_prefill = min(max_prefill, max_context)
     named = named_files(model, folder)
     decoder = Decoder(model.eval(), max_context).eval()
+    decoder.check()
+    if quantize is not None:
+        decoder.model = store_whole(model, quantize)
     n = Dim("n", min=1, max=max_prefill)
     inputs = (torch.zeros(1, min(3, max_prefill), dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     return compile(
