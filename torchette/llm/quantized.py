@@ -107,7 +107,7 @@ def matrix_of(part: Any) -> torch.Tensor:
 
 def store_whole(
     model: Any,
-    scheme: str,
+    scheme: str | None,
     given: Callable[[str], Whole | None] = lambda name: None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Any:
@@ -115,11 +115,11 @@ def store_whole(
 
     Args:
         model: the given one stays as it is.
-        scheme: a name of `SCHEMES`.
+        scheme: a name of `SCHEMES`; None: only layers whose whole numbers are known become such.
         given: the whole numbers of a layer of this name where they are known; the others are rounded.
         progress: called with each layer's name.
     """
-    bits, group, dynamic = SCHEMES[scheme]
+    bits, group, dynamic = SCHEMES[scheme] if scheme else (0, 0, False)
     model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
     table = model.get_input_embeddings()
     known: dict[int, Whole] = {}
@@ -128,7 +128,10 @@ def store_whole(
             continue
         progress(name)
         key = id(part.weight)
-        whole = known.get(key) or given(name) or rounded(matrix_of(part), bits, group)
+        whole = known.get(key) or given(name)
+        if whole is None and bits == 0:
+            continue
+        whole = whole or rounded(matrix_of(part), bits, group)
         if part is table:
             known[key] = whole
         _store(part, whole)

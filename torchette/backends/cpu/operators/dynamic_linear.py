@@ -118,5 +118,7 @@ shaped(
 )
 shaped(
     "dynamic_linear",
-    lambda input, rows, weight, scales, bias, residual, outputs, _: rows.new_empty([*input.shape[:-1], outputs]),
+    lambda input, rows, weight, scales, bias, residual, outputs, _: rows.new_empty(
+        [*input.shape[:-1], outputs]
+    ),
 )
