@@ -84,6 +84,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe": ("Olmoe", {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2}),
 }  # fmt: skip
 
+# Name -> why: alibi is added up for as many keys as there are, and cut by a number.
+REFUSED = {
+    "falcon_alibi": "FalconForCausalLM does not run with caches of a fixed size",
+    "mpt": "modeling_mpt.py",
+}
+
 
 def build(family: str) -> Any:
     """A model with random weights, the same each time."""
