@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import torchette
+from tests.llm import families
 from tests.models import zoo
+from torchette.errors import InputError, ModelNotFoundError, TorchetteError
 
 _LIBRARY = zoo.declare_torchvision_operators()
 transformers = pytest.importorskip("transformers")
@@ -53,19 +55,12 @@ def expected(model: Any, prompt: list[int], count: int) -> list[int]:
         )[0].tolist()
 
 
-def test_tokens_are_the_models_own() -> None:
+def test_tokens_are_the_models_own_in_parts_and_after_a_rewind(tmp_path: Any) -> None:
     model = small_llama()
-    program = llm.export(model, max_context=CONTEXT, max_prefill=32)
+    path = llm.export(model, max_context=CONTEXT, max_prefill=32).save(tmp_path / "model.pte")
+    program = torchette.load(path)
     prompt = [5, 17, 3, 99, 42]
     assert greedy(program, prompt, 256) == expected(model, prompt, 256)
-    assert program.get_max_seq_len() == 32
-    assert program.get_max_context_len() == CONTEXT
-
-
-def test_a_prompt_in_parts_and_a_rewind_give_the_same_logits(tmp_path: Any) -> None:
-    model = small_llama()
-    path = llm.export(model, max_context=64, max_prefill=16).save(tmp_path / "model.pte")
-    program = torchette.load(path)
     tokens = torch.randint(0, 101, (1, 20), generator=torch.Generator().manual_seed(1))
     for start, count in ((0, 7), (7, 1), (8, 12), (3, 16), (0, 1), (1, 4)):
         with torch.no_grad():
@@ -74,3 +69,84 @@ def test_a_prompt_in_parts_and_a_rewind_give_the_same_logits(tmp_path: Any) -> N
         torch.testing.assert_close(
             torch.as_tensor(program(given, np.array([start]))), whole, rtol=1e-4, atol=1e-5
         )
+
+
+# What a few of them have: windows and soft caps; experts and sinks; no rotary positions.
+_EVERY_DAY = ("gemma2", "gpt_oss", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        name if name in _EVERY_DAY else pytest.param(name, marks=pytest.mark.slow)
+        for name in families.FAMILIES
+        if name not in families.REFUSED
+    ],
+)
+def test_families(family: str) -> None:
+    model = families.build(family)
+    program = llm.export(model, max_context=CONTEXT, max_prefill=32)
+    prompt = [5, 17, 3, 99, 42, 7, 8]
+    tokens = greedy(program, prompt, 256)
+    assert tokens == expected(model, prompt, 256)
+    with torch.no_grad():
+        whole = model(torch.tensor([tokens])).logits[0]
+    for start in range(0, len(tokens) - 29, 29):  # a prompt in parts, past the edge of windows
+        logits = program(np.array([tokens[start : start + 29]]), np.array([start]))
+        torch.testing.assert_close(torch.as_tensor(logits)[0], whole[start + 28], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", families.REFUSED)
+def test_what_a_cache_cannot_serve_is_refused(family: str) -> None:
+    with pytest.raises(TorchetteError, match=families.REFUSED[family]):
+        llm.export(families.build(family), max_context=CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "scheme", ["8da4w", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int4", "int8"))]
+)
+def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
+    from torchette.llm.decoder import Decoder
+    from torchette.llm.quantized import store_whole
+
+    model = families.build("llama3")  # its table is the last layer's weight
+    program = llm.export(model, scheme, max_context=64, max_prefill=32)
+    assert "cpu::scaled_embedding.out" in program.program.operators()
+    tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        ours = Decoder(store_whole(model, scheme), 64)(tokens, torch.tensor([0]))
+        floats = model(tokens).logits[:, -1]
+    program(tokens[:, :20].numpy(), np.array([0]))
+    logits = torch.as_tensor(program(tokens[:, 20:].numpy(), np.array([20])))
+    # Where inputs are rounded, too, the last bit of a float may take the next whole number.
+    assert (logits - ours).norm() < floats.norm() * (0.05 if scheme == "8da4w" else 1e-4)
+    assert (logits - floats).norm() < floats.norm() * (0.06 if scheme == "int8" else 0.7)
+    assert type(model.get_input_embeddings()) is torch.nn.Embedding  # the given model stays
+    sizes = {name: len(part) for name, part in program.program.named_data.items()}
+    stored = sum(p.numel() for p in model.parameters()) * (9 if scheme == "int8" else 6) // 8
+    assert program.nbytes < stored + sum(sizes.values()) + 40_000
+
+
+def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
+    model = small_llama()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    program = llm.export(tmp_path, max_context=40, max_prefill=8)
+    assert (program.get_vocab_size(), program.get_n_layers(), program.get_bos_id()) == (101, 2, 1)
+    assert list(program.get_eos_ids()) == [2] and program.use_kv_cache() is True
+    assert bytes(program.program.named_data["tokenizer.json"]) == b"{}"
+    assert {"config.json", "generation_config.json"} < set(program.program.named_data)
+    # Caches are written in place, and read as far as they are written: nothing of their size is copied.
+    assert "4 buffers updated in place, 0 copied back" in str(program.report())
+    with pytest.raises(TorchetteError, match="is beyond the size 40"):
+        program(np.array([[1, 2]]), np.array([39]))
+    assert np.isfinite(np.asarray(program(np.array([[1, 2]]), np.array([38])))).all()
+
+
+def test_wrong_arguments_are_named(tmp_path: Any) -> None:
+    with pytest.raises(InputError, match="weights cannot be 'int3'"):
+        llm.export(small_llama(), "int3")
+    with pytest.raises(InputError, match="max_context 0"):
+        llm.export(small_llama(), max_context=0)
+    with pytest.raises(ModelNotFoundError, match="no folder with a config.json"):
+        llm.export(tmp_path / "nothing")

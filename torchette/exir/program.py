@@ -540,6 +540,11 @@ class ExecutorchProgramManager:
                 print(f"  {node.name} = {node.target}{node.args}{mark}", file=out)
 
     @property
+    def named_data(self) -> dict[str, Any]:
+        """The bytes that the file holds by name."""
+        return dict(self._output.named_data)
+
+    @property
     def debug_handle_map(self) -> dict[str, dict[int, Any]]:
         """Method -> instruction -> debug handle of its node."""
         return self._output.debug_handle_map

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -80,6 +81,7 @@ class Decoder(torch.nn.Module):
         self.model, self.max_context = model, max_context
         parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._last = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         shapes = _Shapes()
         with torch.no_grad():
             self._logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes)
@@ -94,14 +96,55 @@ class Decoder(torch.nn.Module):
         positions = start_pos + torch.arange(tokens.shape[1])
         return self._logits(tokens, positions, _Buffers(self, start_pos, positions))
 
+    @torch.no_grad()
+    def check(self) -> None:
+        """Whether the model computes the same with these caches as by itself.
+
+        Raises:
+            UnsupportedError: it does not, or not at all; says why.
+        """
+        name = type(self.model).__name__
+        tokens = torch.arange(3)[None] % self.model.config.get_text_config().vocab_size
+        theirs = self.model(tokens, use_cache=False).logits[:, -1]
+        try:
+            self(tokens[:, :2], torch.tensor([0]))
+            ours = self(tokens[:, 2:], torch.tensor([2]))
+        except UnsupportedError:
+            raise
+        except Exception as error:
+            raise UnsupportedError(f"{name} does not run with caches of a fixed size: {error}") from error
+        for buffer in self.buffers(recurse=False):
+            buffer.zero_()
+        apart, largest = ((one.max() - one.min()).item() for one in (ours - theirs, theirs))
+        if not apart <= 1e-3 * largest:
+            raise UnsupportedError(
+                f"{name} computes something else with these caches: logits are {apart:.3g} apart, of {largest:.3g}",
+                hints=["its attention is not the standard one: torchette.compile takes the model as it is"],
+            )
+
     def _logits(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
         given = {self._cache_name: cache, "position_ids": positions.unsqueeze(0)}
-        own = self.model.config._attn_implementation
-        self.model.set_attn_implementation(NAME)
-        try:
-            return self.model(tokens, use_cache=True, logits_to_keep=1, **given).logits[:, -1]
-        finally:
-            self.model.set_attn_implementation(own)
+        with _ours(self.model):
+            return self.model(tokens, use_cache=True, **self._last, **given).logits[:, -1]
+
+
+@contextlib.contextmanager
+def _ours(model: Any) -> Iterator[None]:
+    """While the model runs, it asks us for attention, and computes experts by what the graph can say."""
+    kinds = {"attn": NAME}
+    if getattr(model, "_can_set_experts_implementation", bool)():
+        kinds["experts"] = "batched_mm"
+    owns = {kind: getattr(model.config, f"_{kind}_implementation") for kind in kinds}
+
+    def choose(chosen: dict[str, Any]) -> None:
+        for kind, name in chosen.items():
+            getattr(model, f"set_{kind}_implementation")(name)
+
+    choose(kinds)
+    try:
+        yield
+    finally:
+        choose(owns)
 
 
 def _mask(

@@ -24,12 +24,13 @@ ATTENTION = [torch.ones(1, 3, 2, 8), torch.ones(1, 5, 2, 8), torch.ones(1, 5, 2,
 CACHED = [
     torch.ones(1, 3, 4, 8), torch.ones(9, 2, 8), torch.ones(9, 2, 8), torch.tensor([6]), torch.ones(4), 1.0, 0, 0.0,
 ]  # fmt: skip
+SCALED = [torch.ones(1, 2, 16, 4).byte(), torch.ones(1, 2, 16), torch.tensor([0, 8]), 9, 16]
 NORM = [X, torch.ones(8), torch.ones(8), [8], 1e-5]
 EMBEDDING = [torch.ones(5, 4).byte(), torch.ones(5, 2), None, 4, torch.tensor([0, 4])]
 OUT = {
     "linear": torch.empty(3, 20), "convolution": torch.empty(1, 3, 3, 20), "depthwise": torch.empty(1, 3, 3, 4),
     "attention": torch.empty(1, 3, 2, 8), "cached_attention": torch.empty(1, 3, 4, 8), "layer_norm": torch.empty(3, 8),
-    "weight_only_embedding": torch.empty(2, 8),
+    "weight_only_embedding": torch.empty(2, 8), "scaled_embedding": torch.empty(2, 16),
 }  # fmt: skip
 
 # Operator, right arguments, the place of one and what stands there instead, the message.
@@ -92,6 +93,15 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("cached_attention", CACHED, 4, torch.ones(3), "cached_attention: sinks"),
     ("cached_attention", CACHED, 6, -1, "cached_attention: window -1"),
     ("cached_attention", CACHED, 7, -2.0, "cached_attention: window 0 and cap -2"),
+    ("scaled_embedding", SCALED, 0, torch.ones(1, 2, 16, 4), "scaled_embedding: a weight of type 6"),
+    ("scaled_embedding", SCALED, 0, torch.ones(1, 3, 16, 4).byte(), "scaled_embedding: a weight"),
+    ("scaled_embedding", SCALED, 1, torch.ones(1, 3, 16), "scaled_embedding: scales"),
+    ("scaled_embedding", SCALED, 2, torch.tensor([0, 9]), "scaled_embedding: index 9 of 9 rows"),
+    ("scaled_embedding", SCALED, 2, torch.tensor([-1, 0]), "scaled_embedding: index -1"),
+    ("scaled_embedding", SCALED, 2, torch.ones(2), "scaled_embedding: indices are of type"),
+    ("scaled_embedding", SCALED, 3, -1, "scaled_embedding: a weight"),
+    ("scaled_embedding", SCALED, 4, -1, "scaled_embedding: rows of -1"),
+    ("scaled_embedding", SCALED, 4, 17, "scaled_embedding: a weight"),
     ("layer_norm", NORM, 1, torch.ones(7), "layer_norm: weight"),
     ("layer_norm", NORM, 3, [7], "layer_norm: dimension 1 of input has 8 elements, not 7"),
     ("layer_norm", NORM, 3, [], "layer_norm: shape has 0 dimensions"),

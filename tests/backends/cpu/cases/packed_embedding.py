@@ -10,7 +10,7 @@ import torch
 
 from tests.backends.cpu.cases.linear import NARROW
 from tests.backends.cpu.draw import Draw
-from torchette.backends.cpu.pack import cut_last_panel, pack_linear
+from torchette.backends.cpu.pack import cut_last_panel, pack_linear, pack_nibbles, pack_quads
 
 # Rows of the table, their depth, shape of the indices.
 SHAPES: list[tuple[int, int, tuple[int, ...]]] = [
@@ -24,3 +24,12 @@ def packed_embedding(draw: Draw) -> Iterator[tuple[Any, ...]]:
         for weight in (packed, cut_last_panel(packed, rows)):
             for dtype in (torch.float32, *NARROW):
                 yield weight.to(dtype), draw.below(rows, *shape), rows
+
+
+def scaled_embedding(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for rows, depth, groups in ((1, 1, 1), (5, 8, 1), (17, 11, 1), (40, 64, 2), (33, 96, 3), (16, 40, 5)):
+        whole = draw.below(16, rows, depth).to(torch.int8) - 8
+        scales = pack_linear(draw(rows, groups))
+        for weight in (pack_nibbles(whole), pack_quads(whole * 9)):
+            for shape in ((3,), (2, 4), ()):
+                yield weight, scales, draw.below(rows, *shape), rows, depth

@@ -50,3 +50,8 @@ def channels_first(image: torch.Tensor) -> torch.Tensor:
 def channels_last(image: torch.Tensor) -> torch.Tensor:
     """[N, C, *spatial] -> [N, *spatial, C]."""
     return _aten.permute_copy.default(image, [0, *range(2, image.dim()), 1])
+
+
+def shaped(name: str, shape: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:
+    """What an operator gives, for tracing models that call it themselves: the shapes alone, without its pattern."""
+    LIBRARY.impl(name, shape, "Meta")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.cpu.operators._library import LIBRARY
+from torchette.backends.cpu.operators._library import LIBRARY, shaped
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 _aten = ops.edge.aten
@@ -74,9 +74,4 @@ def cached_attention(
     )
 
 
-def _shape(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object) -> torch.Tensor:
-    return query.new_empty([*query.shape[:3], value.shape[2]])
-
-
-# Language models are captured with the operator in them: tracing needs the shape alone.
-LIBRARY.impl("cached_attention", _shape, "Meta")
+shaped("cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.cpu.operators._library import LIBRARY, finish
+from torchette.backends.cpu.operators._library import LIBRARY, finish, shaped
 from torchette.backends.cpu.operators.quantized import _to
 from torchette.backends.cpu.pack import unpack_linear, unpack_nibbles, unpack_quads
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
@@ -107,3 +107,18 @@ def dynamic_linear(
         total = _aten.add.Tensor(total, _aten.mul.Tensor(sums, factors[:, group]))
     result = _aten.mul.Tensor(total, rows[..., :1])
     return finish(result if bias is None else _aten.add.Tensor(result, bias), residual, activation)
+
+
+shaped(
+    "quantize_rows",
+    lambda input, *_: (
+        input.new_empty(input.shape, dtype=torch.int8),
+        input.new_empty([*input.shape[:-1], 2], dtype=torch.float32),
+    ),
+)
+shaped(
+    "dynamic_linear",
+    lambda input, rows, weight, scales, bias, residual, outputs, _: rows.new_empty(
+        [*input.shape[:-1], outputs]
+    ),
+)

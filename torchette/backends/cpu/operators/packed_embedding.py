@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/cpu/packed_embedding.cpp.
-"""`cpu::packed_embedding`: rows of a table that is also the weight of a linear layer, read from that layer's panels."""
+"""`cpu::packed_embedding` and `cpu::scaled_embedding`: rows of a table that is also the weight of a linear layer, read from
+that layer's panels."""
 
 from __future__ import annotations
 
 import torch
 
-from torchette.backends.cpu.operators._library import LIBRARY, widened
-from torchette.backends.cpu.pack import unpack_linear, whole_panels
+from torchette.backends.cpu.operators._library import LIBRARY, shaped, widened
+from torchette.backends.cpu.pack import unpack_linear, unpack_nibbles, unpack_quads, whole_panels
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
@@ -25,3 +26,31 @@ def packed_embedding(weight: torch.Tensor, indices: torch.Tensor, rows: int) -> 
     table = unpack_linear(whole_panels(weight, 3), rows)
     dtype = torch.promote_types(table.dtype, torch.float32)
     return widened(ops.edge.aten.embedding.default(table, indices), dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY, "scaled_embedding(Tensor weight, Tensor scales, Tensor indices, int rows, int depth) -> Tensor"
+)
+def scaled_embedding(
+    weight: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor, rows: int, depth: int
+) -> torch.Tensor:
+    """embedding(whole numbers * scales, indices)
+
+    Args:
+        weight, scales: as of `cpu::dynamic_linear` with `rows` outputs and `depth` inputs.
+        indices: int64 or int32 [...], each below `rows`.
+
+    Returns:
+        float32 [..., depth].
+    """
+    unpack = unpack_quads if weight.dtype is torch.int8 else unpack_nibbles
+    factors = unpack_linear(scales, rows)
+    groups = unpack(weight, rows, depth).to(factors.dtype).unflatten(1, (factors.shape[1], -1))
+    table = ops.edge.aten.mul.Tensor(groups, factors.unsqueeze(2)).flatten(1)
+    return ops.edge.aten.embedding.default(table, indices)
+
+
+shaped(
+    "scaled_embedding",
+    lambda weight, scales, indices, rows, depth: scales.new_empty([*indices.shape, depth]),
+)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.cpu.operators._library import LIBRARY
+from torchette.backends.cpu.operators._library import LIBRARY, shaped
 from torchette.backends.cpu.pack import unpack_linear, unpack_nibbles, unpack_quads
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
@@ -41,3 +41,9 @@ def weight_only_linear(
     )
     scaled = _aten.mul.Tensor(groups, factors.unsqueeze(2)).reshape(outputs, inputs)
     return _aten.linear.default(input, scaled, bias)
+
+
+shaped(
+    "weight_only_linear",
+    lambda input, weight, scales, bias, outputs: input.new_empty([*input.shape[:-1], outputs]),
+)

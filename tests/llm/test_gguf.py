@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: GGUF files that are written here, whole and damaged. Out: the floats that the `gguf` package gives, bit for bit, the model
+# that was written, and named errors.
+"""`torchette.llm.gguf`."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.llm.test_export import expected, greedy, small_llama
+from torchette.errors import FormatError, TorchetteError, UnsupportedError
+from torchette.llm import gguf
+
+transformers = pytest.importorskip("transformers")
+
+# Type -> code, bytes of a block, where its halves' upper bytes are, and the first half of the SHA-256 of the floats that
+# gguf 0.19.0 makes of the bytes of seed 7.
+BLOCKS = {
+    "Q4_0": (2, 18, (1,), "d745d26fcc1cf31f"),
+    "Q4_1": (3, 20, (1, 3), "6fe108901b8cbccb"),
+    "Q5_0": (6, 22, (1,), "0d95528f2a5a201d"),
+    "Q5_1": (7, 24, (1, 3), "c21479c673e8508a"),
+    "Q8_0": (8, 34, (1,), "9bf2584f16028e0f"),
+    "Q4_K": (12, 144, (1, 3), "4314e21c0d1af605"),
+    "Q5_K": (13, 176, (1, 3), "1c4e88b9ca295fc2"),
+    "Q6_K": (14, 210, (209,), "2fba3d91e45122d3"),
+}
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def pair(key: str, value: Any) -> bytes:
+    def typed(value: Any) -> tuple[int, bytes]:
+        if isinstance(value, str):
+            return 8, text(value)
+        if isinstance(value, list):
+            code = typed(value[0])[0]
+            return 9, struct.pack("<IQ", code, len(value)) + b"".join(typed(one)[1] for one in value)
+        return (6, struct.pack("<f", value)) if isinstance(value, float) else (4, struct.pack("<I", value))
+
+    code, data = typed(value)
+    return text(key) + struct.pack("<I", code) + data
+
+
+def write(
+    path: Path, metadata: dict[str, Any], tensors: dict[str, tuple[int, tuple[int, ...], bytes]]
+) -> Path:
+    """Name -> (type, shape, bytes)."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    head += b"".join(pair(key, value) for key, value in metadata.items())
+    data = b""
+    for name, (code, shape, stored) in tensors.items():
+        data += bytes(-len(data) % 32)
+        head += (
+            text(name)
+            + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
+            + struct.pack("<IQ", code, len(data))
+        )
+        data += stored
+    path.write_bytes(head + bytes(-len(head) % 32) + data)
+    return path
+
+
+def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Blocks of a matrix, and the floats that they stand for."""
+    grouped = weight.reshape(-1, 32)
+    scale = (np.abs(grouped).max(1, keepdims=True) / 127).astype(np.float16)
+    numbers = np.round(grouped / scale.astype(np.float32)).astype(np.int8)
+    blocks = np.concatenate([scale.view(np.uint8), numbers.view(np.uint8)], 1)
+    return blocks.tobytes(), (numbers * scale.astype(np.float32)).reshape(weight.shape)
+
+
+def llama_file(path: Path) -> tuple[Path, Any]:
+    """A file as llama.cpp's converter makes it, in Q8_0, F16 and F32, and the model with the numbers that are in it."""
+    model = small_llama()
+    config, tensors = model.config, {}
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        weight = parameter.detach().numpy().copy()
+        stored = weight
+        if name.split(".")[-2] in heads:  # halves of a head become neighbours
+            stored = weight.reshape(heads[name.split(".")[-2]], 2, -1, weight.shape[1]).swapaxes(1, 2)
+            stored = np.ascontiguousarray(stored.reshape(weight.shape))
+        if weight.ndim == 1:
+            code, data = 0, stored.tobytes()
+        elif number % 5 == 4:
+            code, data = 1, stored.astype(np.float16).tobytes()
+            weight = weight.astype(np.float16).astype(np.float32)
+        else:
+            code, (data, _) = 8, q8_0(stored)
+            weight = q8_0(weight)[1]
+        parameter.data.copy_(torch.from_numpy(weight))
+        tensors[gguf.tensor_name(name)] = code, weight.shape, data
+    metadata = {
+        "general.architecture": "llama",
+        "llama.embedding_length": config.hidden_size,
+        "llama.feed_forward_length": config.intermediate_size,
+        "llama.block_count": config.num_hidden_layers,
+        "llama.attention.head_count": config.num_attention_heads,
+        "llama.attention.head_count_kv": config.num_key_value_heads,
+        "llama.context_length": config.max_position_embeddings,
+        "llama.attention.layer_norm_rms_epsilon": 1e-6,
+        "llama.rope.freq_base": 10000.0,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": ["<|end|>", "a", "b", "c", "Ġ", "ab", "Ġab"],
+        "tokenizer.ggml.token_type": [3, 1, 1, 1, 1, 1, 1],
+        "tokenizer.ggml.merges": ["a b", "Ġ ab"],
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+    return write(path, metadata, tensors), model
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_floats_are_those_of_the_gguf_package(name: str, tmp_path: Path) -> None:
+    code, size, uppers, wanted = BLOCKS[name]
+    blocks = np.random.default_rng(7).integers(0, 256, (200, size), dtype=np.uint8)
+    blocks[:, uppers] &= 0xBF  # no half is infinite
+    elements = 32 if size < 100 else 256
+    path = write(tmp_path / "x.gguf", {}, {"x": (code, (200, elements), blocks.tobytes())})
+    file = gguf.File(path)
+    floats = file.floats("x")
+    assert hashlib.sha256(floats.tobytes()).hexdigest()[:16] == wanted
+    if (whole := file.whole("x")) is not None:
+        numbers, scales = whole
+        again = scales[..., None] * numbers.reshape(*scales.shape, -1).astype(np.float32)
+        assert again.tobytes() == floats.tobytes()
+
+
+def test_a_model_of_whole_numbers_gives_the_tokens_of_its_floats(tmp_path: Path) -> None:
+    from torchette import llm
+
+    path, model = llama_file(tmp_path / "llama.gguf")
+    loaded, whole, _ = gguf.load(path)
+    for (name, theirs), ours in zip(model.named_parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(theirs, ours), name
+    assert whole("lm_head") is not None
+    program = llm.export(path, max_context=200, max_prefill=16)
+    assert "cpu::weight_only_linear.out" in program.program.operators()
+    assert {"tokenizer.json", "chat_template.jinja", "config.json"} <= set(program.program.named_data)
+    prompt = [5, 17, 3]
+    assert greedy(program, prompt, 128) == expected(model, prompt, 128)
+
+
+def test_the_tokenizer_cuts_and_merges(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    _, _, files = gguf.load(llama_file(tmp_path / "llama.gguf")[0])
+    tokenizer = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
+    assert tokenizer.encode("ab ab c<|end|>").tokens == ["ab", "Ġab", "Ġ", "c", "<|end|>"]
+    assert tokenizer.decode([5, 6]) == "ab ab"
+
+
+def test_damaged_files_are_named_errors(tmp_path: Path) -> None:
+    whole = llama_file(tmp_path / "llama.gguf")[0].read_bytes()
+    head = whole.index(b"blk.1.ffn_down.weight") + 80
+    random, path, refused = np.random.default_rng(3), tmp_path / "damaged.gguf", 0
+    for trial in range(400):
+        data = bytearray(whole)
+        for _ in range(random.integers(1, 4)):
+            at = int(random.integers(head))
+            data[at] = random.integers(256)
+        if trial % 4 == 0:
+            data = data[: random.integers(len(data))]
+        path.write_bytes(data)
+        try:
+            gguf.config_of(gguf.File(path))
+        except TorchetteError:
+            refused += 1
+    assert refused > 100
+
+
+def test_what_is_not_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"")
+    with pytest.raises(FormatError, match=r"damaged at byte 0: the magic"):
+        gguf.File(path)
+    path.write_bytes(b"GGML" + bytes(40))
+    with pytest.raises(FormatError, match="does not begin with GGUF"):
+        gguf.File(path)
+    with pytest.raises(UnsupportedError, match="tensor x is of type 21"):
+        gguf.File(write(path, {}, {"x": (21, (4,), bytes(16))}))
+    with pytest.raises(FormatError, match="tensor x of"):
+        gguf.File(write(path, {}, {"x": (0, (4,), bytes(8))}))
+    with pytest.raises(UnsupportedError, match="architecture 'mamba'"):
+        gguf.config_of(gguf.File(write(path, {"general.architecture": "mamba"}, {})))

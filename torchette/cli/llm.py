@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a language model as Hugging Face or GGUF has it. Out: one .pte file that can be talked to.
+"""Language models: from a folder or a GGUF file to one program
+
+`compile` makes a program of a causal model of transformers, from the folder that it was saved to, or of a GGUF file. The
+program keeps its own caches; tokenizer, chat template and configuration travel in it. It needs torch and transformers.
+
+examples:
+  torchette llm compile SmolLM2-135M-Instruct -o model.pte
+  torchette llm compile SmolLM2-135M-Instruct -o model.pte --quantize 8da4w --max-context 4096
+  torchette llm compile model.Q4_0.gguf -o model.pte        # its whole numbers are kept
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from torchette.cli import DONE
+from torchette.cli._console import print_values
+from torchette.progress import Progress
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True)
+    compiling = actions.add_parser("compile", help="make a program of a model")
+    compiling.add_argument("model", metavar="FOLDER|FILE.gguf", type=Path)
+    compiling.add_argument("-o", "--output", metavar="MODEL.pte", type=Path, required=True)
+    compiling.add_argument(
+        "--quantize",
+        choices=("8da4w", "int4", "int8"),
+        help="weights of 4 bits and inputs of 8, or weights of 4 or 8 bits alone (default: as they are)",
+    )
+    compiling.add_argument(
+        "--max-context",
+        metavar="TOKENS",
+        type=int,
+        help="how many the caches hold (default: the model's, at most 2048)",
+    )
+    compiling.add_argument(
+        "--max-prefill",
+        metavar="TOKENS",
+        type=int,
+        default=128,
+        help="how many one call takes (default: 128)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from torchette import llm
+
+    began = time.perf_counter()
+    with Progress() as progress:
+        model = llm.export(
+            options.model,
+            options.quantize,
+            max_context=options.max_context,
+            max_prefill=options.max_prefill,
+            progress=progress,
+        )
+        model.save(options.output)
+    named = model.program.named_data
+    print_values(
+        [
+            ("file", str(options.output)),
+            ("bytes", model.nbytes),
+            ("vocabulary", model.get_vocab_size()),
+            ("layers", model.get_n_layers()),
+            ("context", model.get_max_context_len()),
+            ("tokens of a call", model.get_max_seq_len()),
+            ("weights", options.quantize or "as given"),
+            ("with it", ", ".join(sorted(named))),
+            ("seconds", round(time.perf_counter() - began, 1)),
+        ]
+    )
+    return DONE

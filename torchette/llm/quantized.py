@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a model of transformers. Out: the same, with the weights of its linear layers and of its table of tokens as whole
+# numbers in the engine's panels, and the engine's operators in the place of torch's. A layer becomes so by its class, so that
+# what a model does around a layer stays; a table that is the last layer's weight, too, is stored once.
+"""`store_whole`: weights of 8 or 4 bits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+import torchette.backends.cpu.operators  # noqa: F401
+from torchette.backends.cpu.pack import OCTET, PANEL, pack_linear, pack_nibbles, pack_quads
+
+# Name -> bits of a weight, inputs that have one scale (0: all), and whether inputs become whole numbers, too.
+SCHEMES = {"8da4w": (4, 32, True), "int4": (4, 32, False), "int8": (8, 0, False)}
+
+
+class Whole(NamedTuple):
+    """A matrix as int8 [N, K] and float32 [N, groups], which scale it."""
+
+    numbers: torch.Tensor
+    scales: torch.Tensor
+
+
+def rounded(weight: torch.Tensor, bits: int, group: int) -> Whole:
+    """The nearest whole numbers; 8 bits and a scale for each output where groups do not fit. Of 4 bits, the scale of a group
+    is the one of three that leaves the smallest error."""
+    outputs, inputs = weight.shape
+    if group == 0 or inputs % group:
+        bits, group = 8, inputs
+    grouped = weight.detach().float().view(outputs, -1, group)
+    most, top = grouped.abs().amax(2, keepdim=True), 1 << bits - 1
+    best: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    for steps in (top - 1, top - 0.5, top + 0.5) if bits == 4 else (top - 1,):
+        scale = (most / steps).clamp(min=2.0**-100)
+        whole = (grouped / scale).round().clamp(-top, top - 1)
+        error = (whole * scale - grouped).square().sum(2, keepdim=True)
+        if best is not None:
+            better = error < best[0]
+            error, scale, whole = (
+                torch.where(better, new, old) for new, old in zip((error, scale, whole), best, strict=True)
+            )
+        best = error, scale, whole
+    assert best is not None
+    return Whole(best[2].to(torch.int8).view(outputs, inputs), best[1].squeeze(2))
+
+
+def _store(part: Any, whole: Whole) -> None:
+    """The matrix as the engine takes it, in the place of the floats."""
+    outputs, inputs = whole.numbers.shape
+    nibbles = int(whole.numbers.min()) >= -8 and int(whole.numbers.max()) < 8 and inputs % OCTET == 0
+    del part.weight
+    part.register_buffer("whole", (pack_nibbles if nibbles else pack_quads)(whole.numbers))
+    part.register_buffer("scales", pack_linear(whole.scales))
+    part.shape = outputs, inputs
+    # Of which models ask the dtype; nothing reads it.
+    part.weight = nn.Parameter(torch.empty(0), requires_grad=False)
+
+
+class _Floats(nn.Linear):
+    """Whole numbers times floats."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.ops.cpu.weight_only_linear(input, self.whole, self.scales, self.bias, self.shape[0])
+
+
+class _Dynamic(nn.Linear):
+    """Whole numbers times whole numbers, which each row becomes."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        numbers, rows = torch.ops.cpu.quantize_rows(input, -128, 127, 255.0, 2.0**-23, False, False)
+        return torch.ops.cpu.dynamic_linear(
+            numbers, rows, self.whole, self.scales, self.bias, None, self.shape[0], "none"
+        )
+
+
+class _Table(nn.Embedding):
+    """Rows of whole numbers."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.ops.cpu.scaled_embedding(self.whole, self.scales, input, *self.shape)
+
+
+def _become(part: nn.Module, base: type, ours: type) -> None:
+    """What the part's class inherits from `base` now comes from `ours`."""
+    own = type(part)
+    part.__class__ = ours if own is base else type(own.__name__, (own, ours), {})
+
+
+def is_layer(part: nn.Module) -> bool:
+    """A linear layer whose weight is worth whole numbers."""
+    if isinstance(part, Conv1D):
+        return True
+    return isinstance(part, nn.Linear) and part.out_features >= PANEL and part.in_features >= PANEL
+
+
+def matrix_of(part: Any) -> torch.Tensor:
+    """[outputs, inputs]"""
+    return part.weight.detach().t() if isinstance(part, Conv1D) else part.weight.detach()
+
+
+def store_whole(
+    model: Any,
+    scheme: str | None,
+    given: Callable[[str], Whole | None] = lambda name: None,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Any:
+    """A model that shares with the given one what it does not store as whole numbers.
+
+    Args:
+        model: the given one stays as it is.
+        scheme: a name of `SCHEMES`; None: only layers whose whole numbers are known become such.
+        given: the whole numbers of a layer of this name where they are known; the others are rounded.
+        progress: called with each layer's name.
+    """
+    bits, group, dynamic = SCHEMES[scheme] if scheme else (0, 0, False)
+    model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
+    table = model.get_input_embeddings()
+    known: dict[int, Whole] = {}
+    for name, part in list(model.named_modules()):
+        if part is not table and not is_layer(part):
+            continue
+        progress(name)
+        key = id(part.weight)
+        whole = known.get(key) or given(name)
+        if whole is None and bits == 0:
+            continue
+        whole = whole or rounded(matrix_of(part), bits, group)
+        if part is table:
+            known[key] = whole
+        _store(part, whole)
+        if part is table:
+            _become(part, nn.Embedding, _Table)
+        elif isinstance(part, Conv1D):
+            part.__class__ = _Dynamic if dynamic else _Floats
+        else:
+            _become(part, nn.Linear, _Dynamic if dynamic else _Floats)
+    return model
