@@ -59,7 +59,7 @@ def export(
         dynamic_shapes=({1: n}, None),
         backend=backend,
         constant_methods=metadata(model, len(decoder.layers), max_prefill, max_context),
-        config=ExecutorchBackendConfig(named_data=named),
+        config=ExecutorchBackendConfig(named_data=named, emit_mutable_buffer_names=True),
     )
 
 

@@ -535,7 +535,7 @@ class Session:
         )  # fmt: skip
         if self._generation is not None:
             self._generation.close()
-        self._generation = Generation(self, options)
+        self._generation, self._cancelled = Generation(self, options), False
         return self._generation
 
     def _matcher(self, grammar: str | Grammar | None, schema: Any) -> Matcher | None:
@@ -621,7 +621,6 @@ class Generation:
         session, options = self._session, self._options
         stream = TextStream(options.stops)
         self._times.append(time.perf_counter())
-        session._cancelled = False
         try:
             for token, row in self._chosen():
                 self._times.append(time.perf_counter())
