@@ -18,7 +18,15 @@ from torchette.llm.text import Tokenizer
 class FakeDecoder:
     """A decoder whose logits are random numbers of what it has stored; `fed` are the tokens that it was given."""
 
-    def __init__(self, size: int = 259, context: int = 64, chunk: int = 8, every: bool = False, seed: int = 0, sharpness: float = 3.0) -> None:
+    def __init__(
+        self,
+        size: int = 259,
+        context: int = 64,
+        chunk: int = 8,
+        every: bool = False,
+        seed: int = 0,
+        sharpness: float = 3.0,
+    ) -> None:
         self.vocab_size, self.max_context, self.max_tokens = size, context, chunk
         self.every, self.seed, self.sharpness = every, seed, sharpness
         self.memory = 8 * context
@@ -45,7 +53,9 @@ class FakeDecoder:
         return (random.standard_normal(self.vocab_size) * self.sharpness).astype(np.float32) + self.bias
 
     def new(self) -> FakeDecoder:
-        other = FakeDecoder(self.vocab_size, self.max_context, self.max_tokens, self.every, self.seed, self.sharpness)
+        other = FakeDecoder(
+            self.vocab_size, self.max_context, self.max_tokens, self.every, self.seed, self.sharpness
+        )
         other.seconds, other.bias = self.seconds, self.bias
         return other
 
@@ -73,7 +83,13 @@ def tokenizer_json() -> bytes:
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True), AddedToken("torchette!", special=False)])
+    tokenizer.add_tokens(
+        [
+            AddedToken("<s>", special=True),
+            AddedToken("</s>", special=True),
+            AddedToken("torchette!", special=False),
+        ]
+    )
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", BEGIN)])
     return tokenizer.to_str().encode()
 
@@ -81,7 +97,49 @@ def tokenizer_json() -> bytes:
 def session(decoder: FakeDecoder | None = None, generation: Mapping[str, object] | None = None) -> Session:
     """A session on the double, with a tokenizer and a chat template."""
     made = Session(decoder or FakeDecoder())
-    files = {"chat_template.jinja": TEMPLATE.encode(), "generation_config.json": json.dumps(generation or {}).encode()}
+    files = {
+        "chat_template.jinja": TEMPLATE.encode(),
+        "generation_config.json": json.dumps(generation or {}).encode(),
+    }
     facts = {"get_eos_ids": [END], "get_bos_id": BEGIN}
     made._shared = _Shared(files, facts, Tokenizer(tokenizer_json()), made.vocab_size, b"")
     return made
+
+
+def program() -> bytes:
+    """A file of a language model of few numbers: what a step adds lies in a buffer, a row for each position."""
+    import torch
+
+    import torchette
+    from torchette.exir.config import ExecutorchBackendConfig
+
+    class Talker(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            generator = torch.Generator().manual_seed(0)
+            self.register_buffer("embedding", torch.randn(SIZE, 16, generator=generator))
+            self.register_buffer("head", torch.randn(16, SIZE, generator=generator) * 2)
+            self.register_buffer("cache", torch.zeros(256, 16))
+
+        def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor) -> torch.Tensor:
+            positions = start_pos + torch.arange(tokens.shape[1])
+            rows = self.embedding[tokens[0]] * (1 + positions.unsqueeze(1) % 7)
+            self.cache.index_put_((positions,), rows)
+            seen = torch.arange(256).unsqueeze(1) <= positions[-1]
+            return torch.sin((self.cache * seen).sum(0, keepdim=True)) @ self.head
+
+    files = {"tokenizer.json": tokenizer_json(), "chat_template.jinja": TEMPLATE.encode()}
+    made = torchette.compile(
+        Talker().eval(),
+        (torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)),
+        dynamic_shapes=({1: torch.export.Dim("n", min=1, max=16)}, None),
+        constant_methods={
+            "get_max_seq_len": 16,
+            "get_max_context_len": 256,
+            "get_bos_id": BEGIN,
+            "get_eos_ids": [END],
+            "get_vocab_size": SIZE,
+        },
+        config=ExecutorchBackendConfig(named_data=files, emit_mutable_buffer_names=True),
+    )
+    return bytes(made)

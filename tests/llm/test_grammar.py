@@ -81,8 +81,15 @@ def test_a_grammar_takes_what_the_same_regular_expression_takes():
 
 def test_masks_are_what_each_token_would_do():
     rng = random.Random(1)
-    words = ["".join(rng.choice("aeintru,:\"{}[]0159 .é日\\") for _ in range(rng.randint(1, 6))) for _ in range(3000)]
-    tokens = [bytes([i]) for i in range(256)] + [w.encode() for w in words] + [b"", "日".encode()[:2], "日".encode()[1:] + b'"']
+    words = [
+        "".join(rng.choice('aeintru,:"{}[]0159 .é日\\') for _ in range(rng.randint(1, 6)))
+        for _ in range(3000)
+    ]
+    tokens = (
+        [bytes([i]) for i in range(256)]
+        + [w.encode() for w in words]
+        + [b"", "日".encode()[:2], "日".encode()[1:] + b'"']
+    )
     vocabulary = Vocabulary(tokens)
     document = json.dumps({"true": [1, -2.5e3, {"né": "日\n\\"}], "c": None}, ensure_ascii=False).encode()
     state = JSON.start
@@ -156,7 +163,28 @@ def test_too_many_readings_are_named():
 
 def test_random_texts_are_a_grammar_or_a_named_error():
     rng = random.Random(2)
-    parts = ["root", " ::= ", '"', "a", "[", "]", "(", ")", "|", "*", "{2,3}", "\n", "\\", "^", "-", "x", "#", ".", "é", "{"]
+    parts = [
+        "root",
+        " ::= ",
+        '"',
+        "a",
+        "[",
+        "]",
+        "(",
+        ")",
+        "|",
+        "*",
+        "{2,3}",
+        "\n",
+        "\\",
+        "^",
+        "-",
+        "x",
+        "#",
+        ".",
+        "é",
+        "{",
+    ]
     made = 0
     for _ in range(3000):
         text = "root ::= " + "".join(rng.choice(parts) for _ in range(rng.randrange(12)))
@@ -189,14 +217,18 @@ def valid(value: Any, schema: Any, root: Any) -> bool:
         "object": isinstance(value, dict), "array": isinstance(value, list), "string": isinstance(value, str), "null": value is None,
         "boolean": isinstance(value, bool), "number": number, "integer": number and value == int(value),
     }  # fmt: skip
-    if "type" in schema and not any(kinds[k] for k in ([schema["type"]] if isinstance(schema["type"], str) else schema["type"])):
+    if "type" in schema and not any(
+        kinds[k] for k in ([schema["type"]] if isinstance(schema["type"], str) else schema["type"])
+    ):
         return False
     if number and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
         return False
     if isinstance(value, str):
         if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 1 << 30):
             return False
-        if "pattern" in schema and not re.search(schema["pattern"], value, re.ASCII):  # as JSON schemas mean it
+        if "pattern" in schema and not re.search(
+            schema["pattern"], value, re.ASCII
+        ):  # as JSON schemas mean it
             return False
     if isinstance(value, list):
         first = schema.get("prefixItems", [])
@@ -209,25 +241,49 @@ def valid(value: Any, schema: Any, root: Any) -> bool:
         more = schema.get("additionalProperties", not own)
         if any(name not in value for name in schema.get("required", ())):
             return False
-        return all(valid(v, own[k], root) if k in own else more is not False and valid(v, more, root) for k, v in value.items())
+        return all(
+            valid(v, own[k], root) if k in own else more is not False and valid(v, more, root)
+            for k, v in value.items()
+        )
     return True
 
 
 def random_schema(rng: random.Random, depth: int) -> Any:
-    kind = rng.choice(["string", "integer", "number", "boolean", "null", "enum", "pattern"] + ["object", "array", "anyOf", "ref"] * (depth > 0))
+    kind = rng.choice(
+        ["string", "integer", "number", "boolean", "null", "enum", "pattern"]
+        + ["object", "array", "anyOf", "ref"] * (depth > 0)
+    )
     if kind == "string":
         low = rng.randrange(3)
-        return rng.choice([{"type": "string"}, {"type": "string", "minLength": low, "maxLength": low + rng.randrange(6)}])
+        return rng.choice(
+            [{"type": "string"}, {"type": "string", "minLength": low, "maxLength": low + rng.randrange(6)}]
+        )
     if kind in ("integer", "number"):
         low = rng.randrange(-300, 300)
-        return rng.choice([{"type": kind}, {"type": kind, "minimum": low, "maximum": low + rng.randrange(1, 2000)}, {"type": [kind, "null"]}])
+        return rng.choice(
+            [
+                {"type": kind},
+                {"type": kind, "minimum": low, "maximum": low + rng.randrange(1, 2000)},
+                {"type": [kind, "null"]},
+            ]
+        )
     if kind == "enum":
-        return {"enum": rng.sample(["a", 'quo"te', "é\n", 1, None, True, 2.5, ["x"], {"k": 1}], rng.randint(1, 4))}
+        return {
+            "enum": rng.sample(["a", 'quo"te', "é\n", 1, None, True, 2.5, ["x"], {"k": 1}], rng.randint(1, 4))
+        }
     if kind == "pattern":
-        return {"type": "string", "pattern": rng.choice([r"^[a-f]+-\d{2,3}$", r"^(yes|no|\w{1,3})$", "b", r"^.x", r"[^a-z]$", r"^\S+\.\d*$"])}
+        return {
+            "type": "string",
+            "pattern": rng.choice(
+                [r"^[a-f]+-\d{2,3}$", r"^(yes|no|\w{1,3})$", "b", r"^.x", r"[^a-z]$", r"^\S+\.\d*$"]
+            ),
+        }
     if kind == "object":
         names = rng.sample(["a", "ab", "name", "x y", 'q"', "é"], rng.randrange(4))
-        made: dict[str, Any] = {"type": "object", "properties": {n: random_schema(rng, depth - 1) for n in names}}
+        made: dict[str, Any] = {
+            "type": "object",
+            "properties": {n: random_schema(rng, depth - 1) for n in names},
+        }
         made["required"] = [n for n in names if rng.random() < 0.5]
         if rng.random() < 0.3:
             made["additionalProperties"] = random_schema(rng, depth - 1)
@@ -245,13 +301,41 @@ def random_schema(rng: random.Random, depth: int) -> Any:
     return {"$ref": "#/$defs/node"} if kind == "ref" else {"type": kind}
 
 
-NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["v", "next"]}
-TOKENS = [bytes([i]) for i in range(256)] + [t.encode() for t in ('":', '","', "},", '"}', "true", "null", "ing", " the", "00", ".5", "日本", "né", '{"', "\\n", "\\u00", "]}", " ", "\n  ")]
+NODE = {
+    "type": "object",
+    "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+    "required": ["v", "next"],
+}
+TOKENS = [bytes([i]) for i in range(256)] + [
+    t.encode()
+    for t in (
+        '":',
+        '","',
+        "},",
+        '"}',
+        "true",
+        "null",
+        "ing",
+        " the",
+        "00",
+        ".5",
+        "日本",
+        "né",
+        '{"',
+        "\\n",
+        "\\u00",
+        "]}",
+        " ",
+        "\n  ",
+    )
+]
 
 
 def sample(rng: np.random.Generator, grammar: Grammar, vocabulary: Vocabulary) -> bytes:
     """A text of random allowed tokens; those that come to an end are likelier as it grows."""
-    closing = np.array([1.0 if re.fullmatch(rb'["\]}\\0-9,: nulrtefas-]+', t) else 0.0 for t in vocabulary.tokens])
+    closing = np.array(
+        [1.0 if re.fullmatch(rb'["\]}\\0-9,: nulrtefas-]+', t) else 0.0 for t in vocabulary.tokens]
+    )
     matcher, text = Matcher(grammar, vocabulary), b""
     while not matcher.is_done:
         if matcher.state.accepts and rng.random() < 0.3:
@@ -292,16 +376,32 @@ def test_ten_thousand_texts_fit_their_schemas():
 
 
 def test_any_json_is_taken_and_nothing_else():
-    for value in ({"a": [1, -2.5e3, {}], "é": None}, [], "x😀\"\\", True, -0.5, {"": []}):
+    for value in ({"a": [1, -2.5e3, {}], "é": None}, [], 'x😀"\\', True, -0.5, {"": []}):
         assert fits(JSON, json.dumps(value)) and fits(JSON, json.dumps(value, ensure_ascii=False))
-    for text in ("", "{", "[1,]", "01", "1.", "{'a':1}", '{"a":1,}', '"\n"', "nul", "NaN", '"\\q"', '"\\ud800"'):
+    for text in (
+        "",
+        "{",
+        "[1,]",
+        "01",
+        "1.",
+        "{'a':1}",
+        '{"a":1,}',
+        '"\n"',
+        "nul",
+        "NaN",
+        '"\\q"',
+        '"\\ud800"',
+    ):
         assert not fits(JSON, text)
 
 
 def test_bounds_hold_for_each_number():
     for low in range(-30, 31, 10):
         for high in range(low, 230, 37):
-            integer, number = (Grammar(grammar_of({"type": t, "minimum": low, "maximum": high})) for t in ("integer", "number"))
+            integer, number = (
+                Grammar(grammar_of({"type": t, "minimum": low, "maximum": high}))
+                for t in ("integer", "number")
+            )
             for value in range(-40, 260, 3):
                 assert fits(integer, str(value)) == (low <= value <= high)
                 for real in (value, value + 0.5):
@@ -311,8 +411,16 @@ def test_bounds_hold_for_each_number():
 
 
 def test_formats_all_of_and_types_of_enums():
-    both = {"allOf": [{"$ref": "#/$defs/a"}, {"type": "object", "properties": {"y": {"type": "null"}}, "required": ["y"]}], "$defs": {"a": {"type": "object", "properties": {"x": {"const": 1}}, "required": ["x"]}}}
-    assert fits(Grammar(grammar_of(both)), '{"x":1,"y":null}') and not fits(Grammar(grammar_of(both)), '{"x":1}')
+    both = {
+        "allOf": [
+            {"$ref": "#/$defs/a"},
+            {"type": "object", "properties": {"y": {"type": "null"}}, "required": ["y"]},
+        ],
+        "$defs": {"a": {"type": "object", "properties": {"x": {"const": 1}}, "required": ["x"]}},
+    }
+    assert fits(Grammar(grammar_of(both)), '{"x":1,"y":null}') and not fits(
+        Grammar(grammar_of(both)), '{"x":1}'
+    )
     assert fits(Grammar(grammar_of({"type": "string", "format": "date-time"})), '"2024-02-28T23:59:59Z"')
     assert not fits(Grammar(grammar_of({"type": "string", "format": "date"})), '"2024-13-01"')
     assert not fits(Grammar(grammar_of({"type": "string", "enum": ["a", 1]})), "1")
@@ -341,7 +449,12 @@ def test_hostile_schemas_end_in_named_errors():
     deep: Any = {"type": "array"}
     for _ in range(3000):
         deep = {"type": "array", "items": deep}
-    wide = {"type": "object", "properties": {f"p{i}": {"type": "object", "properties": {f"q{j}": {} for j in range(200)}} for i in range(200)}}
+    wide = {
+        "type": "object",
+        "properties": {
+            f"p{i}": {"type": "object", "properties": {f"q{j}": {} for j in range(200)}} for i in range(200)
+        },
+    }
     for schema in (deep, wide, {"$ref": "#"}, {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}):
         with pytest.raises(InputError) as caught:
             Grammar(grammar_of(schema))

@@ -26,7 +26,9 @@ def of(logits: np.ndarray = LOGITS, prompt=(), answer=(), allowed=None, **option
 
 def test_temperature_divides_and_zero_takes_the_greatest():
     for temperature in (0.3, 1.0, 2.5):
-        np.testing.assert_allclose(of(temperature=temperature), softmax(LOGITS.astype(np.float64) / temperature), rtol=1e-6)
+        np.testing.assert_allclose(
+            of(temperature=temperature), softmax(LOGITS.astype(np.float64) / temperature), rtol=1e-6
+        )
     assert of().argmax() == LOGITS.argmax() and of().sum() == 1 == of().max()
     assert of(temperature=1e-9).max() == 1
 
@@ -73,12 +75,17 @@ def test_penalties_and_bias_are_those_of_the_definitions():
     logits = np.array([2.0, -2.0, 1.0, 0.5], np.float32)
     plain = Sampling()
     assert adjust(logits, plain, [0], [1], None) is logits
-    np.testing.assert_allclose(adjust(logits, Sampling(repetition_penalty=2.0), [0, 0], [1], None), [1, -4, 1, 0.5])
     np.testing.assert_allclose(
-        adjust(logits, Sampling(presence_penalty=0.5, frequency_penalty=0.25), [3], [0, 0, 2], None), [1, -2, 0.25, 0.5]
+        adjust(logits, Sampling(repetition_penalty=2.0), [0, 0], [1], None), [1, -4, 1, 0.5]
+    )
+    np.testing.assert_allclose(
+        adjust(logits, Sampling(presence_penalty=0.5, frequency_penalty=0.25), [3], [0, 0, 2], None),
+        [1, -2, 0.25, 0.5],
     )
     np.testing.assert_allclose(adjust(logits, Sampling(logit_bias={1: 5}), [], [], None), [2, 3, 1, 0.5])
-    forbidden = adjust(logits, Sampling(logit_bias={0: -math.inf}), [], [], np.array([True, True, False, True]))
+    forbidden = adjust(
+        logits, Sampling(logit_bias={0: -math.inf}), [], [], np.array([True, True, False, True])
+    )
     assert probabilities(forbidden, Sampling()).argmax() == 3
     np.testing.assert_array_equal(logits, np.array([2.0, -2.0, 1.0, 0.5], np.float32))
 
@@ -103,7 +110,11 @@ def test_what_is_out_of_range_is_named(options):
 
 
 def test_no_token_that_can_be_chosen_is_an_error():
-    for logits, allowed in ((LOGITS, np.zeros(50, bool)), (np.full(50, np.nan, np.float32), None), (np.full(50, np.inf, np.float32), None)):
+    for logits, allowed in (
+        (LOGITS, np.zeros(50, bool)),
+        (np.full(50, np.nan, np.float32), None),
+        (np.full(50, np.inf, np.float32), None),
+    ):
         with pytest.raises(ExecutionError, match="no token can be chosen"):
             of(logits, allowed=allowed)
     with pytest.raises(InputError, match="no token 50"):

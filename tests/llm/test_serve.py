@@ -19,7 +19,9 @@ from tests.llm.double import END, FakeDecoder, session
 from torchette.llm.serve import Limits, Server
 
 pytest.importorskip("tokenizers")
-LIMITS = Limits(body_bytes=20_000, answer_tokens=40, waiting=2, seconds=5.0, socket_seconds=0.5, connections=12)
+LIMITS = Limits(
+    body_bytes=20_000, answer_tokens=40, waiting=2, seconds=5.0, socket_seconds=0.5, connections=12
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +35,27 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def ask(server: Server, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str | None = None) -> tuple[int, Any]:
+def ask(
+    server: Server,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+    method: str | None = None,
+) -> tuple[int, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request(method or ("GET" if data is None else "POST"), path, data, {"Content-Type": "application/json", **(headers or {})})
+    connection.request(
+        method or ("GET" if data is None else "POST"),
+        path,
+        data,
+        {"Content-Type": "application/json", **(headers or {})},
+    )
     response = connection.getresponse()
     text = response.read()
     connection.close()
-    return response.status, json.loads(text) if response.headers["Content-Type"] == "application/json" else text.decode()
+    return response.status, json.loads(text) if response.headers[
+        "Content-Type"
+    ] == "application/json" else text.decode()
 
 
 def lives(server: Server) -> None:
@@ -65,26 +80,60 @@ def test_models(server):
 
 
 def test_a_completion_is_what_a_session_says(server):
-    asked = {"model": "double", "prompt": "Once", "max_tokens": 12, "temperature": 0.7, "seed": 3, "logprobs": 2, "stop": ["zzz"]}
-    expected = session(FakeDecoder(context=512)).generate("Once", max_tokens=12, temperature=0.7, seed=3, logprobs=2, stop="zzz")
+    asked = {
+        "model": "double",
+        "prompt": "Once",
+        "max_tokens": 12,
+        "temperature": 0.7,
+        "seed": 3,
+        "logprobs": 2,
+        "stop": ["zzz"],
+    }
+    expected = session(FakeDecoder(context=512)).generate(
+        "Once", max_tokens=12, temperature=0.7, seed=3, logprobs=2, stop="zzz"
+    )
     pieces = [p for p in expected if p.token is not None]
     status, body = ask(server, "/v1/completions", asked)
     choice = body["choices"][0]
-    assert status == 200 and choice["text"] == expected.text and choice["finish_reason"] == expected.finish_reason == "length"
+    assert (
+        status == 200
+        and choice["text"] == expected.text
+        and choice["finish_reason"] == expected.finish_reason == "length"
+    )
     assert choice["logprobs"]["token_logprobs"] == pytest.approx([p.logprob for p in pieces])
     assert body["usage"]["completion_tokens"] == 12 and body["usage"]["prompt_tokens"] == 5
-    status, text = ask(server, "/v1/completions", {**asked, "stream": True, "stream_options": {"include_usage": True}})
+    status, text = ask(
+        server, "/v1/completions", {**asked, "stream": True, "stream_options": {"include_usage": True}}
+    )
     parts = events(text)
     assert "".join(p["choices"][0]["text"] for p in parts if p["choices"]) == expected.text
-    assert parts[-1]["usage"] == {**body["usage"], "prompt_tokens_details": parts[-1]["usage"]["prompt_tokens_details"]}
+    assert parts[-1]["usage"] == {
+        **body["usage"],
+        "prompt_tokens_details": parts[-1]["usage"]["prompt_tokens_details"],
+    }
     assert ask(server, "/v1/completions", {**asked, "prompt": [1, 2, 3]})[0] == 200
-    assert ask(server, "/v1/completions", {**asked, "prompt": ["Once"], "n": 1, "user": "x", "suffix": None})[1]["choices"][0]["text"] == expected.text
+    assert (
+        ask(server, "/v1/completions", {**asked, "prompt": ["Once"], "n": 1, "user": "x", "suffix": None})[1][
+            "choices"
+        ][0]["text"]
+        == expected.text
+    )
 
 
 def test_a_chat_is_what_a_session_says(server):
-    messages = [{"role": "system", "content": "be"}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    messages = [
+        {"role": "system", "content": "be"},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+    ]
     plain = [messages[0], {"role": "user", "content": "Hi"}]
-    asked = {"model": "double", "messages": messages, "max_completion_tokens": 9, "temperature": 0, "logprobs": True, "top_logprobs": 1}
+    asked = {
+        "model": "double",
+        "messages": messages,
+        "max_completion_tokens": 9,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 1,
+    }
     expected = session(FakeDecoder(context=512)).chat(plain, max_tokens=9, temperature=0).run()
     body = ask(server, "/v1/chat/completions", asked)[1]
     assert body["choices"][0]["message"] == {"role": "assistant", "content": expected.text, "refusal": None}
@@ -92,7 +141,10 @@ def test_a_chat_is_what_a_session_says(server):
     parts = events(ask(server, "/v1/chat/completions", {**asked, "stream": True})[1])
     assert "".join(p["choices"][0]["delta"].get("content", "") for p in parts) == expected.text
     assert [p["choices"][0]["finish_reason"] for p in parts][-1] == expected.finish_reason
-    assert parts[0]["choices"][0]["delta"]["role"] == "assistant" and parts[0]["object"] == "chat.completion.chunk"
+    assert (
+        parts[0]["choices"][0]["delta"]["role"] == "assistant"
+        and parts[0]["object"] == "chat.completion.chunk"
+    )
 
 
 def test_answers_keep_to_schemas_and_grammars(server):
@@ -103,7 +155,9 @@ def test_answers_keep_to_schemas_and_grammars(server):
         body = ask(server, "/v1/chat/completions", {**asked, "response_format": form})[1]["choices"][0]
         if body["finish_reason"] == "stop":
             assert isinstance(json.loads(body["message"]["content"])["ok"], bool)
-        body = ask(server, "/v1/chat/completions", {**asked, "grammar": 'root ::= "yes" | "no"'})[1]["choices"][0]
+        body = ask(server, "/v1/chat/completions", {**asked, "grammar": 'root ::= "yes" | "no"'})[1][
+            "choices"
+        ][0]
         assert body["message"]["content"] in ("yes", "no") and body["finish_reason"] == "stop"
 
 
@@ -111,7 +165,9 @@ def test_requests_at_once_get_the_answers_that_they_would_get_alone(server):
     found: dict[int, Any] = {}
 
     def one(number: int) -> None:
-        found[number] = ask(server, "/v1/completions", {"prompt": f"p{number}", "max_tokens": 20, "temperature": 0})
+        found[number] = ask(
+            server, "/v1/completions", {"prompt": f"p{number}", "max_tokens": 20, "temperature": 0}
+        )
 
     threads = [threading.Thread(target=one, args=(n,)) for n in range(4)]
     for thread in threads:
@@ -120,7 +176,10 @@ def test_requests_at_once_get_the_answers_that_they_would_get_alone(server):
         thread.join()
     for number, (status, body) in found.items():
         assert status == 200
-        assert body["choices"][0]["text"] == session(FakeDecoder(context=512)).generate(f"p{number}", max_tokens=20).run().text
+        assert (
+            body["choices"][0]["text"]
+            == session(FakeDecoder(context=512)).generate(f"p{number}", max_tokens=20).run().text
+        )
 
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -189,7 +248,9 @@ def test_what_is_no_request_ends_its_own_connection_alone(server):
 
 
 def test_clients_that_dawdle_or_leave_hold_nothing(server):
-    slow = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(20)]  # more than it takes at once
+    slow = [
+        socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(20)
+    ]  # more than it takes at once
     slow[0].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     time.sleep(1.0)  # twice what a client has to say something
     lives(server)
@@ -198,21 +259,64 @@ def test_clients_that_dawdle_or_leave_hold_nothing(server):
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", server.server_port)) as one:
             body = json.dumps({"prompt": "x", "max_tokens": 40, "stream": True}).encode()
-            one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            one.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
+                % (len(body), body)
+            )
             one.recv(10)
     lives(server)
 
 
 def test_random_bodies_are_answered(server):
     rng = random.Random(3)
-    values = [None, True, 0, -1, 1e308, "", "x", "\u0000", [], {}, [[]], {"type": "text"}, [{"role": "user", "content": "a"}], 3, 0.5, "root ::= [a-c]+"]
-    names = ["prompt", "messages", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed", "logprobs", "stream", "grammar", "response_format", "logit_bias", "n", "model", "top_logprobs", "stream_options"]
+    values = [
+        None,
+        True,
+        0,
+        -1,
+        1e308,
+        "",
+        "x",
+        "\u0000",
+        [],
+        {},
+        [[]],
+        {"type": "text"},
+        [{"role": "user", "content": "a"}],
+        3,
+        0.5,
+        "root ::= [a-c]+",
+    ]
+    names = [
+        "prompt",
+        "messages",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "stop",
+        "seed",
+        "logprobs",
+        "stream",
+        "grammar",
+        "response_format",
+        "logit_bias",
+        "n",
+        "model",
+        "top_logprobs",
+        "stream_options",
+    ]
     for _ in range(120):
         body = {name: rng.choice(values) for name in rng.sample(names, rng.randrange(len(names)))}
         body.setdefault("max_tokens", 3)
         path = rng.choice(["/v1/completions", "/v1/chat/completions"])
         if rng.random() < 0.5:
-            body.update({"prompt": "x"} if path == "/v1/completions" else {"messages": CHAT["messages"]}, n=None, model=None)
+            body.update(
+                {"prompt": "x"} if path == "/v1/completions" else {"messages": CHAT["messages"]},
+                n=None,
+                model=None,
+            )
         status, answer = ask(server, path, body)
         assert status in (200, 400, 404), answer
         assert status == 200 or answer["error"]["message"]
@@ -228,12 +332,17 @@ def test_too_long_and_too_many_are_told_so():
         thread.start()
         found: list[tuple[int, Any]] = []
         body = {"prompt": "x", "max_tokens": 9000, "logit_bias": {str(END): -100}}
-        threads = [threading.Thread(target=lambda: found.append(ask(server, "/v1/completions", body))) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: found.append(ask(server, "/v1/completions", body)))
+            for _ in range(4)
+        ]
         for one in threads:
             one.start()
         for one in threads:
             one.join()
-        assert sorted(status for status, _ in found)[:2] == [429, 429] or [s for s, _ in found].count(429) >= 1
+        assert (
+            sorted(status for status, _ in found)[:2] == [429, 429] or [s for s, _ in found].count(429) >= 1
+        )
         assert {status for status, _ in found} <= {429, 503, 504} and 504 in {status for status, _ in found}
         assert all(answer["error"]["code"] in ("rate_limit_exceeded", "timeout") for _, answer in found)
         assert ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
@@ -243,7 +352,9 @@ def test_too_long_and_too_many_are_told_so():
 
 def test_openais_own_client(server):
     openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="none", max_retries=0)
+    client = openai.OpenAI(
+        base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="none", max_retries=0
+    )
     assert [model.id for model in client.models.list()] == ["double"]
     asked: Any = {"model": "double", "messages": CHAT["messages"], "max_tokens": 12, "temperature": 0}
     expected = session(FakeDecoder(context=512)).chat(CHAT["messages"], max_tokens=12, temperature=0).run()

@@ -34,7 +34,9 @@ def test_greedy_tokens_and_their_text():
     made = session()
     answer = made.generate("Once upon a time", max_tokens=20, ignore_end=True, logprobs=3)
     pieces = list(answer)
-    assert answer.tokens == [p.token for p in pieces if p.token is not None] == greedy(FakeDecoder(), PROMPT, 20)
+    assert (
+        answer.tokens == [p.token for p in pieces if p.token is not None] == greedy(FakeDecoder(), PROMPT, 20)
+    )
     assert answer.text == "".join(p.text for p in pieces) == made.decode(answer.tokens)
     assert answer.finish_reason == "length" and answer.statistics.answer_tokens == 20 == len(answer.tokens)
     assert made.tokens == (*PROMPT, *answer.tokens[:-1])
@@ -81,14 +83,26 @@ def test_any_way_to_a_state_gives_what_a_fresh_session_gives(seed, tmp_path):
             next(made.generate([BEGIN, *rng.randbytes(rng.randint(1, 20))], seed=step, temperature=1.0))
         else:
             prompt = [*made.tokens[: rng.randrange(40)], rng.randrange(256)]
-            options = {"max_tokens": rng.randint(1, 15), "seed": rng.randrange(5), "temperature": rng.choice([0, 0.8]), "on_full": "slide"}
+            options = {
+                "max_tokens": rng.randint(1, 15),
+                "seed": rng.randrange(5),
+                "temperature": rng.choice([0, 0.8]),
+                "on_full": "slide",
+            }
             answer, fresh = (s.generate(prompt, **options).run() for s in (made, session()))
-            assert (answer.tokens, answer.text, answer.finish_reason) == (fresh.tokens, fresh.text, fresh.finish_reason)
+            assert (answer.tokens, answer.text, answer.finish_reason) == (
+                fresh.tokens,
+                fresh.text,
+                fresh.finish_reason,
+            )
             assert made.tokens == fresh._session.tokens
 
 
 def test_the_same_seed_says_the_same_and_another_something_else():
-    answers = [session().generate(PROMPT, max_tokens=20, temperature=1.0, seed=seed).run().tokens for seed in (1, 1, 2)]
+    answers = [
+        session().generate(PROMPT, max_tokens=20, temperature=1.0, seed=seed).run().tokens
+        for seed in (1, 1, 2)
+    ]
     assert answers[0] == answers[1] != answers[2]
 
 
@@ -97,7 +111,10 @@ def test_drawn_tokens_have_the_distribution_of_the_logits():
     row = FakeDecoder(size=259, sharpness=1.5).logits(np.array(PROMPT))
     expected = probabilities(row, Sampling(temperature=0.9, top_k=10))
     counts = collections.Counter(
-        made.generate(PROMPT, max_tokens=1, temperature=0.9, top_k=10, seed=seed, ignore_end=True).run().tokens[0] for seed in range(3000)
+        made.generate(PROMPT, max_tokens=1, temperature=0.9, top_k=10, seed=seed, ignore_end=True)
+        .run()
+        .tokens[0]
+        for seed in range(3000)
     )
     assert set(counts) <= set(np.flatnonzero(expected))
     kept = np.flatnonzero(expected)
@@ -122,7 +139,9 @@ def test_stop_strings_are_never_shown_in_part():
     for at in range(3, len(whole) - 4, 5):
         stop = whole[at : at + 3]
         shown = ""
-        answer = session().generate(PROMPT, max_tokens=40, ignore_end=True, temperature=0.8, seed=5, stop=["no such", stop])
+        answer = session().generate(
+            PROMPT, max_tokens=40, ignore_end=True, temperature=0.8, seed=5, stop=["no such", stop]
+        )
         for piece in answer:
             shown += piece.text
             assert whole.startswith(shown) and len(shown) <= whole.find(stop)
@@ -161,7 +180,9 @@ def test_cancel_from_another_thread_ends_the_answer_alone():
         threading.Timer(0.03, made.cancel).start()
         answer.run()
         assert answer.finish_reason == "cancelled" and 0 < len(answer.tokens) < 4000
-        assert made.generate(PROMPT, ignore_end=True, max_tokens=5).run().tokens == greedy(FakeDecoder(), PROMPT, 5)
+        assert made.generate(PROMPT, ignore_end=True, max_tokens=5).run().tokens == greedy(
+            FakeDecoder(), PROMPT, 5
+        )
     made.cancel()  # of nothing
     assert made.generate(PROMPT, ignore_end=True, max_tokens=2).run().finish_reason == "length"
     decoder.cancel()  # one that came too late, as the decoder sees it
@@ -183,14 +204,26 @@ def test_an_answer_that_was_left_does_not_go_on_in_a_new_one():
 
 
 def test_what_is_said_fits_the_schema_and_ends_there():
-    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 4}, "age": {"type": "integer", "minimum": 0, "maximum": 120}}, "required": ["name", "age"]}
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 4},
+            "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        },
+        "required": ["name", "age"],
+    }
     for seed in range(30):
         decoder = FakeDecoder(context=512)
         for byte in b'"}':
             decoder.bias[byte] = 3
         answer = session(decoder).generate(PROMPT, schema=schema, temperature=1.0, seed=seed).run()
         value = json.loads(answer.text)
-        assert answer.finish_reason == "stop" and len(value["name"]) <= 4 and 0 <= value["age"] <= 120 and len(value) == 2
+        assert (
+            answer.finish_reason == "stop"
+            and len(value["name"]) <= 4
+            and 0 <= value["age"] <= 120
+            and len(value) == 2
+        )
 
 
 def test_a_grammar_keeps_the_model_from_ending_too_soon():
@@ -221,19 +254,27 @@ def test_a_draft_changes_no_greedy_token(every, seed):
         assert done.accepted_tokens == (done.drafted_tokens if seed == 0 else 0)
         assert made.tokens[: len(PROMPT)] == tuple(PROMPT)
     schema = {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}
-    texts = [session(FakeDecoder(every=every)).generate(PROMPT, schema=schema, draft=d).run().text for d in (None, session(FakeDecoder(seed=seed)))]
+    texts = [
+        session(FakeDecoder(every=every)).generate(PROMPT, schema=schema, draft=d).run().text
+        for d in (None, session(FakeDecoder(seed=seed)))
+    ]
     assert texts[0] == texts[1] and isinstance(json.loads(texts[0]), list)
 
 
 def test_a_draft_keeps_the_distribution():
     """Of pairs of tokens: the first is the prompt's, the second comes from the rule of taking or refusing a guess."""
     size, runs = 4, 4000
-    target, guide = FakeDecoder(size=size, every=True, sharpness=1.0), FakeDecoder(size=size, seed=5, sharpness=1.0)
+    target, guide = (
+        FakeDecoder(size=size, every=True, sharpness=1.0),
+        FakeDecoder(size=size, seed=5, sharpness=1.0),
+    )
     made, draft = Session(target), Session(guide)
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     taken = 0
     for seed in range(runs):
-        answer = made.generate([1, 2], max_tokens=3, temperature=1.0, seed=seed, draft=draft, draft_tokens=2).run()
+        answer = made.generate(
+            [1, 2], max_tokens=3, temperature=1.0, seed=seed, draft=draft, draft_tokens=2
+        ).run()
         counts[tuple(answer.tokens)] += 1
         taken += answer.statistics.accepted_tokens
     assert runs * 0.2 < taken < runs * 1.95  # some guesses stand, some do not
@@ -243,7 +284,9 @@ def test_a_draft_keeps_the_distribution():
             for third in range(size):
                 p = 1.0
                 for i, token in enumerate((first, second, third)):
-                    p *= probabilities(target.logits(np.array([1, 2, first, second][: 2 + i])), Sampling(temperature=1.0))[token]
+                    p *= probabilities(
+                        target.logits(np.array([1, 2, first, second][: 2 + i])), Sampling(temperature=1.0)
+                    )[token]
                 statistic += (counts[first, second, third] - runs * p) ** 2 / (runs * p)
                 cells += 1
     assert cells == 64 and statistic < 103.4  # chi squared of 63 degrees: one in a thousand is beyond
@@ -252,7 +295,9 @@ def test_a_draft_keeps_the_distribution():
 def test_a_draft_goes_on_where_the_context_slides_or_ends():
     for on_full in ("stop", "slide"):
         plain, drafted = (
-            session(FakeDecoder(every=True)).generate(PROMPT, max_tokens=120, ignore_end=True, on_full=on_full, draft=draft).run()
+            session(FakeDecoder(every=True))
+            .generate(PROMPT, max_tokens=120, ignore_end=True, on_full=on_full, draft=draft)
+            .run()
             for draft in (None, session(FakeDecoder(seed=0, context=50)))
         )
         assert plain.tokens == drafted.tokens and plain.finish_reason == drafted.finish_reason
@@ -276,7 +321,9 @@ def test_options_that_are_wrong_are_named(options):
         made.generate(PROMPT, **options)
     assert next(iter(options)) in str(caught.value) or caught.value.code in ("bad-grammar", "bad-schema")
     assert isinstance(caught.value, InputTypeError) == ("temprature" in options)
-    assert made.generate(PROMPT, max_tokens=2, ignore_end=True).run().tokens == greedy(FakeDecoder(), PROMPT, 2)
+    assert made.generate(PROMPT, max_tokens=2, ignore_end=True).run().tokens == greedy(
+        FakeDecoder(), PROMPT, 2
+    )
 
 
 def test_prompts_and_drafts_that_are_wrong_are_named():
@@ -291,7 +338,9 @@ def test_prompts_and_drafts_that_are_wrong_are_named():
         with pytest.raises(InputError, match="cannot go back"):
             made.rewind(count)
     bare = Session(FakeDecoder())
-    assert bare.generate([1, 2], max_tokens=2, ignore_end=True).run().tokens == greedy(FakeDecoder(), [1, 2], 2)
+    assert bare.generate([1, 2], max_tokens=2, ignore_end=True).run().tokens == greedy(
+        FakeDecoder(), [1, 2], 2
+    )
     for ask in (lambda: bare.generate("text"), lambda: bare.chat([{"role": "user", "content": "x"}])):
         with pytest.raises(FormatError) as caught:
             ask()
@@ -306,7 +355,9 @@ def test_a_failing_decoder_leaves_a_state_that_goes_on():
     made._decoder.cancel()  # which nobody asked the session for
     with pytest.raises(ExecutionError):
         next(answer)
-    assert made.generate(PROMPT, ignore_end=True, max_tokens=8).run().tokens == greedy(FakeDecoder(), PROMPT, 8)
+    assert made.generate(PROMPT, ignore_end=True, max_tokens=8).run().tokens == greedy(
+        FakeDecoder(), PROMPT, 8
+    )
 
 
 def test_states_of_others_and_damaged_ones_are_refused(tmp_path: Path):
@@ -327,7 +378,9 @@ def test_states_of_others_and_damaged_ones_are_refused(tmp_path: Path):
         other = session()
         try:
             other.load(path)
-            assert len(other.tokens) <= other.max_context and all(0 <= t < other.vocab_size for t in other.tokens)
+            assert len(other.tokens) <= other.max_context and all(
+                0 <= t < other.vocab_size for t in other.tokens
+            )
         except FormatError as error:
             assert error.code == "bad-state" and other.tokens == ()
     path.write_bytes(good)
@@ -340,7 +393,9 @@ def test_states_of_others_and_damaged_ones_are_refused(tmp_path: Path):
 def test_the_files_own_defaults_hold_where_nothing_is_said():
     given = {"do_sample": True, "temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1}
     made = session(generation=given)
-    assert made.generate(PROMPT)._options.sampling == Sampling(temperature=0.7, top_k=5, repetition_penalty=1.1)
+    assert made.generate(PROMPT)._options.sampling == Sampling(
+        temperature=0.7, top_k=5, repetition_penalty=1.1
+    )
     assert made.generate(PROMPT, temperature=0)._options.sampling.temperature == 0
     assert session(generation={"temperature": 0.7}).generate(PROMPT)._options.sampling == Sampling()
 

@@ -15,7 +15,13 @@ from torchette.errors import FormatError, InputError
 from torchette.llm.text import ChatTemplate, TextStream, Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
-TEXTS = ["The quick brown fox", "jumps over the lazy dog, twice.", "Größe naïve 日本語 🎉", "a  b\n\tc", "x" * 9]
+TEXTS = [
+    "The quick brown fox",
+    "jumps over the lazy dog, twice.",
+    "Größe naïve 日本語 🎉",
+    "a  b\n\tc",
+    "x" * 9,
+]
 
 
 def trained(kind: str) -> Any:
@@ -23,13 +29,22 @@ def trained(kind: str) -> Any:
 
     if kind == "byte level":
         made = tokenizers.Tokenizer(models.BPE())
-        made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+        made.pre_tokenizer, made.decoder = (
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+        )
+        trainer = trainers.BpeTrainer(
+            vocab_size=400, special_tokens=["<s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        )
     elif kind == "byte fallback":
         made = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
         made.pre_tokenizer = pre_tokenizers.Metaspace()
-        made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-        trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>", *(f"<0x{i:02X}>" for i in range(256))], limit_alphabet=40)
+        made.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+        trainer = trainers.BpeTrainer(
+            vocab_size=500, special_tokens=["<unk>", *(f"<0x{i:02X}>" for i in range(256))], limit_alphabet=40
+        )
     elif kind == "metaspace":
         made = tokenizers.Tokenizer(models.Unigram())
         made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
@@ -64,7 +79,9 @@ def test_a_stream_shows_whole_characters_and_no_part_of_a_stop():
     rng = random.Random(0)
     for _ in range(400):
         text = "".join(rng.choice("abé日🎉") for _ in range(rng.randrange(12)))
-        stops = ["".join(rng.choice("abé") for _ in range(rng.randint(1, 4))) for _ in range(rng.randrange(3))]
+        stops = [
+            "".join(rng.choice("abé") for _ in range(rng.randint(1, 4))) for _ in range(rng.randrange(3))
+        ]
         data = text.encode()
         stream, shown, at = TextStream(stops), "", 0
         while at < len(data):
@@ -128,10 +145,15 @@ def test_templates_render_as_transformers_renders_them():
 {{ "<" + m.role + ">" }}{{ m | tojson }}
 {% endfor %}
 {% if add_generation_prompt %}{{ "<assistant>" }}{% endif %}"""
-    messages = [{"role": r, "content": c} for r, c in (("system", " be brief "), ("user", "<é>"), ("tool", "x"), ("assistant", "hm"))]
+    messages = [
+        {"role": r, "content": c}
+        for r, c in (("system", " be brief "), ("user", "<é>"), ("tool", "x"), ("assistant", "hm"))
+    ]
     ours = ChatTemplate(template, {"bos_token": "<s>", "eos_token": ""}).render(messages)
     utilities = pytest.importorskip("transformers.utils.chat_template_utils")
-    theirs = utilities.render_jinja_template([messages], chat_template=template, add_generation_prompt=True, bos_token="<s>", eos_token="")
+    theirs = utilities.render_jinja_template(
+        [messages], chat_template=template, add_generation_prompt=True, bos_token="<s>", eos_token=""
+    )
     assert ours == theirs[0][0]
 
 

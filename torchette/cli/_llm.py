@@ -12,13 +12,25 @@ from typing import Any
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the model and how it is loaded."""
     parser.add_argument("file", metavar="MODEL.pte", type=Path, help="a compiled language model")
-    parser.add_argument("--tokenizer", metavar="FILE", type=Path, help="a tokenizer.json, instead of the file's own")
-    parser.add_argument("--data-file", metavar="FILE.ptd", action="append", default=[], help="weights that the file has not; may be repeated")
-    parser.add_argument("--threads", metavar="N", type=int, help="threads of each session (default: the physical cores)")
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", type=Path, help="a tokenizer.json, instead of the file's own"
+    )
+    parser.add_argument(
+        "--data-file",
+        metavar="FILE.ptd",
+        action="append",
+        default=[],
+        help="weights that the file has not; may be repeated",
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help="threads of each session (default: the physical cores)"
+    )
 
 
 def session(options: argparse.Namespace) -> Any:
     """A session of the model. Raises as `torchette.llm.Session` does."""
     from torchette.llm.session import Session
 
-    return Session(options.file, tokenizer=options.tokenizer, data_files=options.data_file, threads=options.threads)
+    return Session(
+        options.file, tokenizer=options.tokenizer, data_files=options.data_file, threads=options.threads
+    )

@@ -40,12 +40,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", metavar="N", type=kind, help=text)
     parser.add_argument("--grammar", metavar="FILE", type=Path, help="a grammar in GBNF that answers keep to")
     parser.add_argument("--schema", metavar="FILE", type=Path, help="a JSON schema that answers keep to")
-    parser.add_argument("--statistics", action="store_true", help="print tokens, times and memory after each answer")
+    parser.add_argument(
+        "--statistics", action="store_true", help="print tokens, times and memory after each answer"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     session = _llm.session(options)
-    asked: dict[str, Any] = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in _NUMBERS}
+    asked: dict[str, Any] = {
+        name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in _NUMBERS
+    }
     asked = {name: value for name, value in asked.items() if value is not None}
     if options.grammar:
         asked["grammar"] = options.grammar.read_text(encoding="utf-8")
@@ -69,10 +73,17 @@ def run(options: argparse.Namespace) -> int:
             continue
         if line:
             messages.append({"role": "user", "content": line})
-            messages.append({"role": "assistant", "content": _answer(session, messages, len(first), asked, options.statistics)})
+            messages.append(
+                {
+                    "role": "assistant",
+                    "content": _answer(session, messages, len(first), asked, options.statistics),
+                }
+            )
 
 
-def _answer(session: Any, messages: list[dict[str, str]], first: int, asked: dict[str, Any], statistics: bool) -> str:
+def _answer(
+    session: Any, messages: list[dict[str, str]], first: int, asked: dict[str, Any], statistics: bool
+) -> str:
     while True:
         tokens = session.encode(session.render(messages), special=False)
         if len(tokens) < session.max_context or len(messages) <= first + 1:

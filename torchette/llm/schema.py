@@ -216,7 +216,7 @@ class _Converter:
 
     def _object(self, given: Mapping[str, Any], where: str, depth: int) -> str:
         properties, required = given.get("properties", {}), given.get("required", [])
-        more = given.get("additionalProperties", False if properties else True)
+        more = given.get("additionalProperties", not properties)
         if not isinstance(properties, Mapping) or not (
             isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
         ):
@@ -277,11 +277,11 @@ class _Converter:
         tail = ""
         if most is None or most > len(firsts):
             item = self._rule(self.convert(items, f"{where}/items", depth + 1) + " ws")
-            low, high = max(least - len(firsts), 0), "" if most is None else most - len(firsts)
+            low, high = max(least - len(firsts), 0), None if most is None else most - len(firsts)
             if firsts:
-                tail = f'("," ws {item}){{{low},{high}}}'
+                tail = f'("," ws {item}){{{low},{"" if high is None else high}}}'
             else:
-                more = "" if high == "" else high - 1
+                more = "" if high is None else high - 1
                 tail = f'{item} ("," ws {item}){{{max(low - 1, 0)},{more}}}'
                 tail = tail if low else f"({tail})?"
         for i in reversed(range(len(firsts))):

@@ -25,7 +25,17 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "suffix": ("",), "echo": (False,), "tools": ([],), "functions": ([],),
     "audio": (), "modalities": (["text"],), "prediction": (), "web_search_options": (),
 }  # fmt: skip
-_PLAIN = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "top_k", "min_p", "repetition_penalty", "grammar")
+_PLAIN = (
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "grammar",
+)
 
 
 class Limits(NamedTuple):
@@ -42,13 +52,23 @@ class Limits(NamedTuple):
     """For a client to say or take something."""
 
 
+_LIMITS = Limits()
+
+
 class Refusal(Exception):
     """A request that is not answered, as HTTP and OpenAI say it."""
 
-    def __init__(self, status: int, message: str, kind: str = "invalid_request_error", code: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        kind: str = "invalid_request_error",
+        name: str | None = None,
+        param: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
-        self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": name}}
 
 
 class Server(ThreadingHTTPServer):
@@ -65,7 +85,14 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, sessions: list[Session], name: str, host: str = "127.0.0.1", port: int = 8080, limits: Limits = Limits()) -> None:
+    def __init__(
+        self,
+        sessions: list[Session],
+        name: str,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        limits: Limits = _LIMITS,
+    ) -> None:
         self.sessions, self.name, self.limits, self.created = list(sessions), name, limits, int(time.time())
         self.free = list(sessions)
         self.turn = threading.Condition()
@@ -101,11 +128,18 @@ class Server(ThreadingHTTPServer):
         """A free session, that which has most of the tokens already. Refusal where none gets free in time."""
         with self.turn:
             if not self.free and self.waiting >= self.limits.waiting:
-                raise Refusal(429, "too many requests wait already: try again later", "rate_limit_error", "rate_limit_exceeded")
+                raise Refusal(
+                    429,
+                    "too many requests wait already: try again later",
+                    "rate_limit_error",
+                    "rate_limit_exceeded",
+                )
             self.waiting += 1
             try:
                 if not self.turn.wait_for(lambda: self.free, max(until - time.monotonic(), 0)):
-                    raise Refusal(503, "no session got free in time: try again later", "server_error", "timeout")
+                    raise Refusal(
+                        503, "no session got free in time: try again later", "server_error", "timeout"
+                    )
                 best = max(self.free, key=lambda session: _common(session._tokens, tokens))
                 self.free.remove(best)
                 return best
@@ -125,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "torchette", ""
 
     def setup(self) -> None:
-        self.timeout = self.server.limits.socket_seconds
+        self.request.settimeout(self.server.limits.socket_seconds)
         super().setup()
         self._streaming = False
 
@@ -138,11 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._send(code, Refusal(code, message or self.responses.get(code, ("error",))[0]).body)
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """The model, or that it lives."""
         self._guard(self._get)
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         """An answer."""
         self._guard(self._post)
 
@@ -153,19 +187,21 @@ class _Handler(BaseHTTPRequestHandler):
         except Refusal as refusal:
             self._fail(refusal)
         except InputError as error:
-            self._fail(Refusal(400, str(error), code=error.code))
+            self._fail(Refusal(400, str(error), name=error.code))
         except TorchetteError as error:
             self._fail(Refusal(500, str(error), "server_error", error.code))
         except OSError:
             self.close_connection = True  # the client is gone, or too slow
         except Exception:
             _log.exception("a request failed")
-            self._fail(Refusal(500, "the server has failed on this request", "server_error", "internal_error"))
+            self._fail(
+                Refusal(500, "the server has failed on this request", "server_error", "internal_error")
+            )
 
     def _check_host(self) -> None:
         host = re.sub(r":\d*$", "", self.headers.get("Host") or "localhost")
         if self.server.is_local and host.strip("[]").lower() not in ("localhost", "127.0.0.1", "::1"):
-            raise Refusal(403, "this server answers requests to localhost alone", code="forbidden_host")
+            raise Refusal(403, "this server answers requests to localhost alone", name="forbidden_host")
 
     def _fail(self, refusal: Refusal) -> None:
         try:
@@ -205,16 +241,24 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/health":
             self._send(200, {"status": "ok"})
         else:
-            raise Refusal(404, f"there is no {self.path[:200]!r}; there are /v1/models, /v1/completions, /v1/chat/completions", code="not_found")
+            raise Refusal(
+                404,
+                f"there is no {self.path[:200]!r}; there are /v1/models, /v1/completions, /v1/chat/completions",
+                name="not_found",
+            )
 
     def _body(self) -> dict[str, Any]:
         if self.headers.get("Transfer-Encoding"):
-            raise Refusal(411, "a request says its length: Content-Length", code="length_required")
+            raise Refusal(411, "a request says its length: Content-Length", name="length_required")
         length = self.headers.get("Content-Length") or ""
         if not (length.isascii() and length.isdigit() and len(length) < 19):
-            raise Refusal(411, "a request says its length: Content-Length", code="length_required")
+            raise Refusal(411, "a request says its length: Content-Length", name="length_required")
         if int(length) > self.server.limits.body_bytes:
-            raise Refusal(413, f"a request has {self.server.limits.body_bytes} bytes at most, this one {length}", code="request_too_large")
+            raise Refusal(
+                413,
+                f"a request has {self.server.limits.body_bytes} bytes at most, this one {length}",
+                name="request_too_large",
+            )
         until, data = time.monotonic() + self.server.limits.socket_seconds, bytearray()
         while len(data) < int(length):
             part = self.rfile.read1(int(length) - len(data))  # type: ignore[attr-defined]
@@ -224,23 +268,28 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise Refusal(400, f"the body is no JSON: {error}", code="invalid_json") from None
+            raise Refusal(400, f"the body is no JSON: {error}", name="invalid_json") from None
         if not isinstance(body, dict):
-            raise Refusal(400, "the body must be a JSON object", code="invalid_json")
+            raise Refusal(400, "the body must be a JSON object", name="invalid_json")
         return {key: value for key, value in body.items() if value is not None}
 
     def _post(self) -> None:
         path = self.path.split("?")[0].rstrip("/")
         if path not in ("/v1/completions", "/v1/chat/completions"):
-            raise Refusal(404, f"there is no {self.path[:200]!r}", code="not_found")
+            raise Refusal(404, f"there is no {self.path[:200]!r}", name="not_found")
         chat = path == "/v1/chat/completions"
         until = time.monotonic() + self.server.limits.seconds
         body = self._body()
         if body.get("model", self.server.name) != self.server.name:
-            raise Refusal(404, f"there is no model {str(body['model'])[:200]!r}, there is {self.server.name!r}", code="model_not_found", param="model")
+            raise Refusal(
+                404,
+                f"there is no model {str(body['model'])[:200]!r}, there is {self.server.name!r}",
+                name="model_not_found",
+                param="model",
+            )
         for name, taken in _REFUSED.items():
             if name in body and body[name] not in taken:
-                raise Refusal(400, f"{name} is not supported", code="unsupported_parameter", param=name)
+                raise Refusal(400, f"{name} is not supported", name="unsupported_parameter", param=name)
         tokens = self._prompt(body, chat)
         options = self._options(body, chat)
         session = self.server.acquire(tokens, until)
@@ -268,20 +317,28 @@ class _Handler(BaseHTTPRequestHandler):
         prompt = body.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
             prompt = prompt[0]
-        if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(isinstance(t, int) for t in prompt)):
+        if not isinstance(prompt, str) and not (
+            isinstance(prompt, list) and all(isinstance(t, int) for t in prompt)
+        ):
             raise Refusal(400, "prompt must be one text, or a list of tokens", param="prompt")
         return session.encode(prompt) if isinstance(prompt, str) else session._checked(prompt)
 
     def _options(self, body: dict[str, Any], chat: bool) -> dict[str, Any]:
         options = {name: body[name] for name in _PLAIN if name in body}
         options.setdefault("temperature", self.server.sessions[0]._shared.defaults().get("temperature", 1.0))
-        most = body.get("max_completion_tokens", body.get("max_tokens", self.server.limits.answer_tokens if chat else 16))
+        most = body.get(
+            "max_completion_tokens", body.get("max_tokens", self.server.limits.answer_tokens if chat else 16)
+        )
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise Refusal(400, f"max_tokens is {most!r}, it must be a whole number from 1", param="max_tokens")
+            raise Refusal(
+                400, f"max_tokens is {most!r}, it must be a whole number from 1", param="max_tokens"
+            )
         options["max_tokens"] = min(most, self.server.limits.answer_tokens)
         stop = body.get("stop", [])
         options["stop"] = stop if isinstance(stop, str) else list(stop) if isinstance(stop, list) else [stop]
-        if len(options["stop"]) > (1000 if isinstance(stop, str) else 16) or any(len(str(one)) > 1000 for one in options["stop"]):
+        if len(options["stop"]) > (1000 if isinstance(stop, str) else 16) or any(
+            len(str(one)) > 1000 for one in options["stop"]
+        ):
             raise Refusal(400, "there are at most 16 stop texts of at most 1000 characters", param="stop")
         bias = body.get("logit_bias", {})
         try:
@@ -292,7 +349,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(400, "logit_bias must be numbers by token", param="logit_bias") from None
         wanted = body.get("top_logprobs", 0) if chat else body.get("logprobs", 0)
         if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= 20:
-            raise Refusal(400, "the likeliest tokens of which log-probabilities are given are 0 to 20", param="logprobs")
+            raise Refusal(
+                400, "the likeliest tokens of which log-probabilities are given are 0 to 20", param="logprobs"
+            )
         if body.get("logprobs") if chat else "logprobs" in body:
             options["logprobs"] = wanted
         form = body.get("response_format", {"type": "text"})
@@ -302,30 +361,52 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind == "json_schema" and isinstance(form.get("json_schema"), dict):
             options["schema"] = form["json_schema"].get("schema", {})
         elif kind != "text":
-            raise Refusal(400, "response_format must be of type text, json_object or json_schema", param="response_format")
+            raise Refusal(
+                400,
+                "response_format must be of type text, json_object or json_schema",
+                param="response_format",
+            )
         return options
 
-    def _answer(self, answer: Generation, session: Session, body: dict[str, Any], chat: bool, until: float) -> None:
+    def _answer(
+        self, answer: Generation, session: Session, body: dict[str, Any], chat: bool, until: float
+    ) -> None:
         stream = body.get("stream", False)
-        usage_too = isinstance(body.get("stream_options"), dict) and bool(body["stream_options"].get("include_usage"))
+        usage_too = isinstance(body.get("stream_options"), dict) and bool(
+            body["stream_options"].get("include_usage")
+        )
         head = {
             "id": ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex,
-            "object": ("chat.completion" if chat else "text_completion") + (".chunk" if chat and stream else ""),
+            "object": ("chat.completion" if chat else "text_completion")
+            + (".chunk" if chat and stream else ""),
             "created": int(time.time()),
             "model": self.server.name,
         }
         if not stream:
             pieces = list(answer)
             self._check_end(answer, until)
-            choice: dict[str, Any] = {"index": 0, "finish_reason": answer.finish_reason, "logprobs": _logprobs(pieces, session, chat)}
-            choice.update({"message": {"role": "assistant", "content": answer.text, "refusal": None}} if chat else {"text": answer.text})
+            choice: dict[str, Any] = {
+                "index": 0,
+                "finish_reason": answer.finish_reason,
+                "logprobs": _logprobs(pieces, session, chat),
+            }
+            choice.update(
+                {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
+                if chat
+                else {"text": answer.text}
+            )
             self._send(200, {**head, "choices": [choice], "usage": _usage(answer)})
             return
         pieces_left: Iterator[Piece] = iter(answer)
         first = next(pieces_left, None)  # what cannot be answered at all is still answered with a status
         self.close_connection = True
         self.send_response(200)
-        for name, value in (("Content-Type", "text/event-stream"), ("Cache-Control", "no-cache"), ("Transfer-Encoding", "chunked"), ("Connection", "close")):
+        for name, value in (
+            ("Content-Type", "text/event-stream"),
+            ("Cache-Control", "no-cache"),
+            ("Transfer-Encoding", "chunked"),
+            ("Connection", "close"),
+        ):
             self.send_header(name, value)
         self.end_headers()
         self._streaming = True
@@ -350,7 +431,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_end(self, answer: Generation, until: float) -> None:
         if answer.finish_reason == "cancelled":
-            raise Refusal(504, f"the answer took more than {self.server.limits.seconds:g} seconds", "server_error", "timeout")
+            raise Refusal(
+                504,
+                f"the answer took more than {self.server.limits.seconds:g} seconds",
+                "server_error",
+                "timeout",
+            )
 
 
 def _plain(message: Any) -> Any:
@@ -358,10 +444,14 @@ def _plain(message: Any) -> Any:
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return message
-    parts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
-    if not all(isinstance(part, str) for part in parts):
+    parts = [
+        part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        for part in content
+    ]
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) != len(parts):
         raise Refusal(400, "a message's content is text, or parts of type text", param="messages")
-    return {**message, "content": "".join(parts)}
+    return {**message, "content": "".join(texts)}
 
 
 def _usage(answer: Generation) -> dict[str, Any]:
@@ -384,10 +474,20 @@ def _logprobs(pieces: list[Piece], session: Session, chat: bool) -> Any:
         return session._shared.bytes[token].decode("utf-8", "replace")
 
     def entry(token: Any, log: float) -> dict[str, Any]:
-        return {"token": text(token), "logprob": max(log, -9999.0), "bytes": list(session._shared.bytes[token])}
+        return {
+            "token": text(token),
+            "logprob": max(log, -9999.0),
+            "bytes": list(session._shared.bytes[token]),
+        }
 
     if chat:
-        return {"content": [{**entry(p.token, p.logprob or 0.0), "top_logprobs": [entry(*pair) for pair in p.top]} for p in told], "refusal": None}
+        return {
+            "content": [
+                {**entry(p.token, p.logprob or 0.0), "top_logprobs": [entry(*pair) for pair in p.top]}
+                for p in told
+            ],
+            "refusal": None,
+        }
     texts = [text(p.token) for p in told]
     return {
         "tokens": texts,

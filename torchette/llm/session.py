@@ -12,7 +12,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -617,7 +617,7 @@ class Generation:
             self._session._decoder.memory, peak, self._drafted, self._accepted,
         )  # fmt: skip
 
-    def _run(self) -> Iterator[Piece]:
+    def _run(self) -> Generator[Piece, None, None]:
         session, options = self._session, self._options
         stream = TextStream(options.stops)
         self._times.append(time.perf_counter())

@@ -98,7 +98,7 @@ def test_a_cache_of_attention_is_written_in_place(update, half):
     assert len(edge.exported_program().graph_signature.buffers_to_mutate) == 0  # the delegate has them
     graph = read(payload_of(edge))
     (puts,) = ({call.args[0] == call.args[-1] for call in graph.chain if update in call.name},)
-    assert puts == {True} and not any("copy.default" == call.name.split(".", 1)[1] for call in graph.chain)
+    assert puts == {True} and not any(call.name.split(".", 1)[1] == "copy.default" for call in graph.chain)
     assert_goes_on(edge, module, calls, 2e-2 if half else 1e-4)
 
 
