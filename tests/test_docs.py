@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import itertools
 import os
 import re
 import shlex
 import shutil
+import socketserver
 import subprocess
 import sys
 import types
@@ -24,6 +26,7 @@ import numpy as np
 import pytest
 
 from benchmarks import core_size
+from tests.llm import double
 from torchette import cli, errors
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,7 +83,8 @@ def page_id(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the pages speak of: model.py, net.pte, net.bpte, program.pt2, photo.npy."""
+    """A folder with the files that the pages speak of: model.py, net.pte, net.bpte, program.pt2, photo.npy,
+    and chat.pte, a language model."""
     torch = pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("reader")
     (folder / "model.py").write_text(NET)
@@ -102,6 +106,7 @@ def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     suite = MethodTestSuite("forward", [MethodTestCase(image, net.eval()(*image))])
     bundle = BundledProgram(None, [suite], folder / "net.pte").serialize()
     (folder / "net.bpte").write_bytes(bundle)
+    (folder / "chat.pte").write_bytes(double.program())
     return folder
 
 
@@ -137,6 +142,7 @@ def test_cpp_blocks_compile(page: Path) -> None:
 @pytest.mark.parametrize("page", with_language("sh", "bash"), ids=page_id)
 def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader)
+    monkeypatch.setattr(socketserver.BaseServer, "serve_forever", lambda self: None)  # until Ctrl-C
     dev_help = subprocess.run([ROOT / "dev", "--help"], capture_output=True, text=True, check=True).stdout
     for block in blocks(page):
         if block.language not in ("sh", "bash"):
@@ -148,6 +154,7 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
             if words[:2] == ["torchette", "validate"] and not runner.exists():
                 continue
             if words[:1] == ["torchette"]:
+                monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n/reset\nWho are you?\n/exit\n"))
                 assert cli.main(words[1:]) == 0, f"{place}: {line}"
             elif words[:1] == ["executor_runner"]:
                 if runner.exists():

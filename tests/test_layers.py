@@ -212,7 +212,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.runtime",
     ),
     # Running a language model is below the compiler, making one above it.
-    "torchette.llm": ("torchette.errors", "torchette.llm._export"),
+    "torchette.llm": ("torchette.errors", "torchette.format", "torchette.llm._export", "torchette.runtime"),
     "torchette.llm._export": (
         "torchette._compile",
         "torchette.errors",
@@ -245,6 +245,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.exir",
         *COMPILER,
         "torchette.format",
+        "torchette.llm",
         "torchette.model",
         "torchette.progress",
         "torchette.pytree",

@@ -96,7 +96,9 @@ def export(
             backend=backend,
             constant_methods=metadata(model, len(decoder.layers), max_prefill, max_context),
             edge=EdgeCompileConfig(progress=progress),
-            config=ExecutorchBackendConfig(named_data=_with_configuration(model, named)),
+            config=ExecutorchBackendConfig(
+                named_data=_with_configuration(model, named), emit_mutable_buffer_names=True
+            ),
         )
     finally:
         model.train(training)

@@ -52,8 +52,8 @@ class Vocabulary:
             sorted((i for i, t in enumerate(tokens) if t), key=tokens.__getitem__), np.int64
         )
         self._sorted = [tokens[i] for i in self.order]
-        has = np.zeros((len(self._sorted), 256), bool)
-        rows = np.repeat(np.arange(len(self._sorted)), [len(t) for t in self._sorted])
+        has: np.ndarray = np.zeros((len(self._sorted), 256), bool)
+        rows: np.ndarray = np.repeat(np.arange(len(self._sorted)), [len(t) for t in self._sorted])
         has[rows, np.frombuffer(b"".join(self._sorted), np.uint8)] = True
         self._bytes = np.packbits(has, axis=1, bitorder="little")
         self.root = _Node(self, 0, len(self._sorted), b"")
@@ -275,7 +275,7 @@ class Grammar:
         if (kept := self._masks.get(state)) is not None:
             return np.unpackbits(kept, count=len(vocabulary.tokens)).view(bool)
         self._work = _MOST_WORK
-        found = np.zeros(len(vocabulary.order), bool)
+        found: np.ndarray = np.zeros(len(vocabulary.order), bool)
         work = [(vocabulary.root, state)]
         while work:
             node, here = work.pop()
@@ -292,7 +292,7 @@ class Grammar:
                 found[child.lo : child.own] = True
                 if child.own < child.hi:
                     work.append((child, following))
-        allowed = np.zeros(len(vocabulary.tokens), bool)
+        allowed: np.ndarray = np.zeros(len(vocabulary.tokens), bool)
         allowed[vocabulary.order[found]] = True
         if len(self._masks) >= _MOST_MASKS:
             self._masks.clear()

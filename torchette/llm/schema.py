@@ -15,7 +15,8 @@ from torchette.errors import InputError
 _MOST_DEPTH, _MOST_RULES, _MOST_DIGITS = 64, 20_000, 15
 _BASE = r"""
 ws ::= (" " | "\n" " "{0,16})?
-char ::= [^"\\\x00-\x1f\x7f] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))
+char ::= [^"\\\x00-\x1f\x7f] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | [dD] ([0-7] | [89abAB] hex hex "\\u" [dD] [c-fC-F]) hex hex))
+hex ::= [0-9a-fA-F]
 string ::= "\"" char* "\""
 integer ::= "-"? ("0" | [1-9] [0-9]{0,14})
 number ::= integer ("." [0-9]{1,15})? ([eE] [-+]? [0-9] [0-9]?)?
@@ -215,7 +216,7 @@ class _Converter:
 
     def _object(self, given: Mapping[str, Any], where: str, depth: int) -> str:
         properties, required = given.get("properties", {}), given.get("required", [])
-        more = given.get("additionalProperties", False if properties else True)
+        more = given.get("additionalProperties", not properties)
         if not isinstance(properties, Mapping) or not (
             isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
         ):
@@ -276,11 +277,11 @@ class _Converter:
         tail = ""
         if most is None or most > len(firsts):
             item = self._rule(self.convert(items, f"{where}/items", depth + 1) + " ws")
-            low, high = max(least - len(firsts), 0), "" if most is None else most - len(firsts)
+            low, high = max(least - len(firsts), 0), None if most is None else most - len(firsts)
             if firsts:
-                tail = f'("," ws {item}){{{low},{high}}}'
+                tail = f'("," ws {item}){{{low},{"" if high is None else high}}}'
             else:
-                more = "" if high == "" else high - 1
+                more = "" if high is None else high - 1
                 tail = f'{item} ("," ws {item}){{{max(low - 1, 0)},{more}}}'
                 tail = tail if low else f"({tail})?"
         for i in reversed(range(len(firsts))):
@@ -317,6 +318,7 @@ class _Converter:
         depth, at, found = 0, 0, [before]
         sets = {"d": "0-9", "w": "0-9A-Za-z_", "s": " "}
         never = '"\\\\\\x00-\\x1f\\x7f'
+        spaces = "\\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff"
 
         def refuse(what: str) -> InputError:
             return self._error(where, f"pattern {pattern!r}: {what} cannot be held by a grammar")
@@ -330,7 +332,7 @@ class _Converter:
                 if c in sets:
                     found.append(f"[{sets[c]}]")
                 elif c.lower() in sets and c:
-                    found.append(f"[^{sets[c.lower()]}{never}]")
+                    found.append(f"[^{sets[c.lower()]}{never}{spaces if c == 'S' else ''}]")
                 elif not c or c.isalnum():
                     raise refuse(f"\\{c}")
                 else:

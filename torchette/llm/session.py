@@ -12,7 +12,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -535,7 +535,7 @@ class Session:
         )  # fmt: skip
         if self._generation is not None:
             self._generation.close()
-        self._generation = Generation(self, options)
+        self._generation, self._cancelled = Generation(self, options), False
         return self._generation
 
     def _matcher(self, grammar: str | Grammar | None, schema: Any) -> Matcher | None:
@@ -617,11 +617,10 @@ class Generation:
             self._session._decoder.memory, peak, self._drafted, self._accepted,
         )  # fmt: skip
 
-    def _run(self) -> Iterator[Piece]:
+    def _run(self) -> Generator[Piece, None, None]:
         session, options = self._session, self._options
         stream = TextStream(options.stops)
         self._times.append(time.perf_counter())
-        session._cancelled = False
         try:
             for token, row in self._chosen():
                 self._times.append(time.perf_counter())

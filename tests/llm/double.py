@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: tokens. Out: logits that depend on every token before them, from a state that is as easily spoiled as a real one.
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from torchette.errors import ExecutionError
+from torchette.llm.session import Session, _Shared
+from torchette.llm.text import Tokenizer
+
+
+class FakeDecoder:
+    """A decoder whose logits are random numbers of what it has stored; `fed` are the tokens that it was given."""
+
+    def __init__(
+        self,
+        size: int = 259,
+        context: int = 64,
+        chunk: int = 8,
+        every: bool = False,
+        seed: int = 0,
+        sharpness: float = 3.0,
+    ) -> None:
+        self.vocab_size, self.max_context, self.max_tokens = size, context, chunk
+        self.every, self.seed, self.sharpness = every, seed, sharpness
+        self.memory = 8 * context
+        self.cache = np.full(context, -1, np.int64)
+        self.fed = 0
+        self.seconds = 0.0
+        self.is_cancelled = False
+        self.bias = np.zeros(size, np.float32)
+
+    def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
+        assert 1 <= len(tokens) <= self.max_tokens and 0 <= start_pos <= self.max_context - len(tokens)
+        self.cache[start_pos : start_pos + len(tokens)] = tokens
+        self.fed += len(tokens)
+        time.sleep(self.seconds)
+        if self.is_cancelled:
+            self.is_cancelled = False
+            raise ExecutionError("cancelled")
+        ends = range(start_pos + 1, start_pos + len(tokens) + 1) if self.every else [start_pos + len(tokens)]
+        return np.stack([self.logits(self.cache[:end]) for end in ends])
+
+    def logits(self, tokens: np.ndarray) -> np.ndarray:
+        """What any way to the same tokens must give."""
+        random = np.random.default_rng([self.seed, zlib.crc32(np.asarray(tokens, np.int64).tobytes())])
+        return (random.standard_normal(self.vocab_size) * self.sharpness).astype(np.float32) + self.bias
+
+    def new(self) -> FakeDecoder:
+        other = FakeDecoder(
+            self.vocab_size, self.max_context, self.max_tokens, self.every, self.seed, self.sharpness
+        )
+        other.seconds, other.bias = self.seconds, self.bias
+        return other
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"cache": self.cache.copy()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.cache = state["cache"].copy()
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+# A vocabulary of all bytes, a token that begins a text (256), one that ends it (257), and a word of ten characters (258).
+SIZE, BEGIN, END = 259, 256, 257
+TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def tokenizer_json() -> bytes:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    from torchette.llm.text import _byte_characters
+
+    letters = {character: byte for byte, character in _byte_characters()}
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(
+        [
+            AddedToken("<s>", special=True),
+            AddedToken("</s>", special=True),
+            AddedToken("torchette!", special=False),
+        ]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", BEGIN)])
+    return tokenizer.to_str().encode()
+
+
+def session(decoder: FakeDecoder | None = None, generation: Mapping[str, object] | None = None) -> Session:
+    """A session on the double, with a tokenizer and a chat template."""
+    made = Session(decoder or FakeDecoder())
+    files = {
+        "chat_template.jinja": TEMPLATE.encode(),
+        "generation_config.json": json.dumps(generation or {}).encode(),
+    }
+    facts = {"get_eos_ids": [END], "get_bos_id": BEGIN}
+    made._shared = _Shared(files, facts, Tokenizer(tokenizer_json()), made.vocab_size, b"")
+    return made
+
+
+def program() -> bytes:
+    """A file of a language model of few numbers: what a step adds lies in a buffer, a row for each position."""
+    import torch
+
+    import torchette
+    from torchette.exir.config import ExecutorchBackendConfig
+
+    class Talker(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            generator = torch.Generator().manual_seed(0)
+            self.register_buffer("embedding", torch.randn(SIZE, 16, generator=generator))
+            self.register_buffer("head", torch.randn(16, SIZE, generator=generator) * 2)
+            self.register_buffer("cache", torch.zeros(256, 16))
+
+        def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor) -> torch.Tensor:
+            positions = start_pos + torch.arange(tokens.shape[1])
+            rows = self.embedding[tokens[0]] * (1 + positions.unsqueeze(1) % 7)
+            self.cache.index_put_((positions,), rows)
+            seen = torch.arange(256).unsqueeze(1) <= positions[-1]
+            return torch.sin((self.cache * seen).sum(0, keepdim=True)) @ self.head
+
+    files = {"tokenizer.json": tokenizer_json(), "chat_template.jinja": TEMPLATE.encode()}
+    made = torchette.compile(
+        Talker().eval(),
+        (torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)),
+        dynamic_shapes=({1: torch.export.Dim("n", min=1, max=16)}, None),
+        constant_methods={
+            "get_max_seq_len": 16,
+            "get_max_context_len": 256,
+            "get_bos_id": BEGIN,
+            "get_eos_ids": [END],
+            "get_vocab_size": SIZE,
+        },
+        config=ExecutorchBackendConfig(named_data=files, emit_mutable_buffer_names=True),
+    )
+    return bytes(made)

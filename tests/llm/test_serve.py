@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a server on the double, and requests, kind and hostile. Out: answers are those of a session, whole or streamed, what is
+# wrong is an error object of OpenAI's form, and the server answers the next request.
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.llm.double import END, FakeDecoder, session
+from torchette.llm.serve import Limits, Server
+
+pytest.importorskip("tokenizers")
+LIMITS = Limits(
+    body_bytes=20_000, answer_tokens=40, waiting=2, seconds=5.0, socket_seconds=0.5, connections=12
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    first = session(FakeDecoder(context=512))
+    with Server([first, first.new()], "double", port=0, limits=LIMITS) as made:
+        thread = threading.Thread(target=made.serve_forever, daemon=True)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def ask(
+    server: Server,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+    method: str | None = None,
+) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    connection.request(
+        method or ("GET" if data is None else "POST"),
+        path,
+        data,
+        {"Content-Type": "application/json", **(headers or {})},
+    )
+    response = connection.getresponse()
+    text = response.read()
+    connection.close()
+    return response.status, json.loads(text) if response.headers[
+        "Content-Type"
+    ] == "application/json" else text.decode()
+
+
+def lives(server: Server) -> None:
+    status, body = ask(server, "/v1/completions", {"prompt": "Hi", "max_tokens": 3, "temperature": 0})
+    expected = session(FakeDecoder(context=512)).generate("Hi", max_tokens=3).run()
+    assert status == 200 and body["choices"][0]["text"] == expected.text
+    with server.turn:
+        assert server.turn.wait_for(lambda: len(server.free) == 2, 5)
+
+
+def events(text: str) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_models(server):
+    status, body = ask(server, "/v1/models")
+    assert status == 200 and [m["id"] for m in body["data"]] == ["double"]
+    assert ask(server, "/v1/models/double")[1]["object"] == "model"
+    assert ask(server, "/health") == (200, {"status": "ok"})
+
+
+def test_a_completion_is_what_a_session_says(server):
+    asked = {
+        "model": "double",
+        "prompt": "Once",
+        "max_tokens": 12,
+        "temperature": 0.7,
+        "seed": 3,
+        "logprobs": 2,
+        "stop": ["zzz"],
+    }
+    expected = session(FakeDecoder(context=512)).generate(
+        "Once", max_tokens=12, temperature=0.7, seed=3, logprobs=2, stop="zzz"
+    )
+    pieces = [p for p in expected if p.token is not None]
+    status, body = ask(server, "/v1/completions", asked)
+    choice = body["choices"][0]
+    assert (
+        status == 200
+        and choice["text"] == expected.text
+        and choice["finish_reason"] == expected.finish_reason == "length"
+    )
+    assert choice["logprobs"]["token_logprobs"] == pytest.approx([p.logprob for p in pieces])
+    assert body["usage"]["completion_tokens"] == 12 and body["usage"]["prompt_tokens"] == 5
+    status, text = ask(
+        server, "/v1/completions", {**asked, "stream": True, "stream_options": {"include_usage": True}}
+    )
+    parts = events(text)
+    assert "".join(p["choices"][0]["text"] for p in parts if p["choices"]) == expected.text
+    assert parts[-1]["usage"] == {
+        **body["usage"],
+        "prompt_tokens_details": parts[-1]["usage"]["prompt_tokens_details"],
+    }
+    assert ask(server, "/v1/completions", {**asked, "prompt": [1, 2, 3]})[0] == 200
+    assert (
+        ask(server, "/v1/completions", {**asked, "prompt": ["Once"], "n": 1, "user": "x", "suffix": None})[1][
+            "choices"
+        ][0]["text"]
+        == expected.text
+    )
+
+
+def test_a_chat_is_what_a_session_says(server):
+    messages = [
+        {"role": "system", "content": "be"},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+    ]
+    plain = [messages[0], {"role": "user", "content": "Hi"}]
+    asked = {
+        "model": "double",
+        "messages": messages,
+        "max_completion_tokens": 9,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 1,
+    }
+    expected = session(FakeDecoder(context=512)).chat(plain, max_tokens=9, temperature=0).run()
+    body = ask(server, "/v1/chat/completions", asked)[1]
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": expected.text, "refusal": None}
+    assert len(body["choices"][0]["logprobs"]["content"]) == 9
+    parts = events(ask(server, "/v1/chat/completions", {**asked, "stream": True})[1])
+    assert "".join(p["choices"][0]["delta"].get("content", "") for p in parts) == expected.text
+    assert [p["choices"][0]["finish_reason"] for p in parts][-1] == expected.finish_reason
+    assert (
+        parts[0]["choices"][0]["delta"]["role"] == "assistant"
+        and parts[0]["object"] == "chat.completion.chunk"
+    )
+
+
+def test_answers_keep_to_schemas_and_grammars(server):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    for seed in range(5):
+        asked = {"messages": [{"role": "user", "content": "?"}], "seed": seed}
+        body = ask(server, "/v1/chat/completions", {**asked, "response_format": form})[1]["choices"][0]
+        if body["finish_reason"] == "stop":
+            assert isinstance(json.loads(body["message"]["content"])["ok"], bool)
+        body = ask(server, "/v1/chat/completions", {**asked, "grammar": 'root ::= "yes" | "no"'})[1][
+            "choices"
+        ][0]
+        assert body["message"]["content"] in ("yes", "no") and body["finish_reason"] == "stop"
+
+
+def test_requests_at_once_get_the_answers_that_they_would_get_alone(server):
+    found: dict[int, Any] = {}
+
+    def one(number: int) -> None:
+        found[number] = ask(
+            server, "/v1/completions", {"prompt": f"p{number}", "max_tokens": 20, "temperature": 0}
+        )
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, (status, body) in found.items():
+        assert status == 200
+        assert (
+            body["choices"][0]["text"]
+            == session(FakeDecoder(context=512)).generate(f"p{number}", max_tokens=20).run().text
+        )
+
+
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
+BAD: list[tuple[str, Any, int]] = [
+    ("/v1/completions", b"{", 400), ("/v1/completions", b"[]", 400), ("/v1/completions", b"\xff\xfe", 400), ("/v1/completions", b"[" * 9000, 400),
+    ("/v1/completions", {}, 400), ("/v1/completions", {"prompt": 5}, 400), ("/v1/completions", {"prompt": ["a", "b"]}, 400),
+    ("/v1/completions", {"prompt": [99999]}, 400), ("/v1/completions", {"prompt": [True]}, 400), ("/v1/completions", {"prompt": []}, 400),
+    ("/v1/completions", {"prompt": "x" * 600}, 400), ("/v1/completions", {"prompt": "\ud800"}, 400), ("/v1/completions", b"x" * 30_000, 413),
+    ("/v1/completions", {"prompt": "x", "model": "other"}, 404), ("/v1/nothing", {}, 404), ("/v1/nothing", None, 404),
+    ("/v1/completions", {"prompt": "x", "n": 2}, 400), ("/v1/completions", {"prompt": "x", "logprobs": 21}, 400),
+    ("/v1/completions", {"prompt": "x", "max_tokens": 0}, 400), ("/v1/completions", {"prompt": "x", "max_tokens": "9"}, 400),
+    ("/v1/completions", {"prompt": "x", "temperature": "hot"}, 400), ("/v1/completions", b'{"prompt": "x", "temperature": NaN}', 400),
+    ("/v1/completions", {"prompt": "x", "top_p": 7}, 400), ("/v1/completions", {"prompt": "x", "seed": -1}, 400),
+    ("/v1/completions", {"prompt": "x", "stop": [5]}, 400), ("/v1/completions", {"prompt": "x", "stop": {"a": 1}}, 400), ("/v1/completions", {"prompt": "x", "stop": ["a"] * 17}, 400),
+    ("/v1/completions", {"prompt": "x", "logit_bias": {"a": 1}}, 400), ("/v1/completions", {"prompt": "x", "logit_bias": {"999": 1}}, 400), ("/v1/completions", {"prompt": "x", "logit_bias": 5}, 400),
+    ("/v1/completions", {"prompt": "x", "grammar": "root ::= root"}, 400), ("/v1/completions", {"prompt": "x", "grammar": 5}, 400),
+    ("/v1/chat/completions", {"messages": "x"}, 400), ("/v1/chat/completions", {"messages": []}, 400), ("/v1/chat/completions", {"messages": [5]}, 400),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
+    ("/v1/chat/completions", {**CHAT, "tools": [{"type": "function"}]}, 400), ("/v1/chat/completions", {**CHAT, "response_format": "json"}, 400),
+    ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, 400),
+    ("/v1/chat/completions", {**CHAT, "stream": True, "grammar": "x"}, 400), ("/v1/chat/completions", {**CHAT, "top_logprobs": 99}, 400),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "status"), BAD, ids=lambda value: str(value)[:60])
+def test_what_is_wrong_is_an_error_object(server, path, body, status):
+    found, answer = ask(server, path, body)
+    assert found == status, answer
+    assert set(answer["error"]) == {"message", "type", "param", "code"} and answer["error"]["message"]
+
+
+def test_after_all_that_it_lives(server):
+    lives(server)
+
+
+def test_other_methods_and_hosts_are_refused(server):
+    assert ask(server, "/v1/models", headers={"Host": "evil.example"})[0] == 403
+    assert ask(server, "/v1/models", headers={"Host": f"localhost:{server.server_port}"})[0] == 200
+    assert ask(server, "/v1/models", headers={"Host": "[::1]:80"})[0] == 200
+    status, body = ask(server, "/v1/models", method="DELETE")
+    assert status == 501 and body["error"]["message"]
+    lives(server)
+
+
+RAW = [
+    b"", b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/9.9\r\n\r\n", b"A" * 70_000, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 300 + b"\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: \xff\x00\r\n\r\n",
+]  # fmt: skip
+
+
+def test_what_is_no_request_ends_its_own_connection_alone(server):
+    rng = random.Random(0)
+    for data in [*RAW, *(rng.randbytes(rng.randrange(200)) + b"\r\n\r\n" for _ in range(30))]:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
+            try:
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 16):
+                    pass
+            except OSError:
+                pass
+    lives(server)
+
+
+def test_clients_that_dawdle_or_leave_hold_nothing(server):
+    slow = [
+        socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(20)
+    ]  # more than it takes at once
+    slow[0].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+    time.sleep(1.0)  # twice what a client has to say something
+    lives(server)
+    for one in slow:
+        one.close()
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.server_port)) as one:
+            body = json.dumps({"prompt": "x", "max_tokens": 40, "stream": True}).encode()
+            one.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
+                % (len(body), body)
+            )
+            one.recv(10)
+    lives(server)
+
+
+def test_random_bodies_are_answered(server):
+    rng = random.Random(3)
+    values = [
+        None,
+        True,
+        0,
+        -1,
+        1e308,
+        "",
+        "x",
+        "\u0000",
+        [],
+        {},
+        [[]],
+        {"type": "text"},
+        [{"role": "user", "content": "a"}],
+        3,
+        0.5,
+        "root ::= [a-c]+",
+    ]
+    names = [
+        "prompt",
+        "messages",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "stop",
+        "seed",
+        "logprobs",
+        "stream",
+        "grammar",
+        "response_format",
+        "logit_bias",
+        "n",
+        "model",
+        "top_logprobs",
+        "stream_options",
+    ]
+    for _ in range(120):
+        body = {name: rng.choice(values) for name in rng.sample(names, rng.randrange(len(names)))}
+        body.setdefault("max_tokens", 3)
+        path = rng.choice(["/v1/completions", "/v1/chat/completions"])
+        if rng.random() < 0.5:
+            body.update(
+                {"prompt": "x"} if path == "/v1/completions" else {"messages": CHAT["messages"]},
+                n=None,
+                model=None,
+            )
+        status, answer = ask(server, path, body)
+        assert status in (200, 400, 404), answer
+        assert status == 200 or answer["error"]["message"]
+    lives(server)
+
+
+def test_too_long_and_too_many_are_told_so():
+    decoder = FakeDecoder(context=100_000)
+    decoder.seconds = 0.02
+    limits = Limits(seconds=1.0, waiting=1, answer_tokens=10_000)
+    with Server([session(decoder)], "slow", port=0, limits=limits) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        found: list[tuple[int, Any]] = []
+        body = {"prompt": "x", "max_tokens": 9000, "logit_bias": {str(END): -100}}
+        threads = [
+            threading.Thread(target=lambda: found.append(ask(server, "/v1/completions", body)))
+            for _ in range(4)
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert (
+            sorted(status for status, _ in found)[:2] == [429, 429] or [s for s, _ in found].count(429) >= 1
+        )
+        assert {status for status, _ in found} <= {429, 503, 504} and 504 in {status for status, _ in found}
+        assert all(answer["error"]["code"] in ("rate_limit_exceeded", "timeout") for _, answer in found)
+        assert ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
+        server.shutdown()
+        thread.join()
+
+
+def test_openais_own_client(server):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(
+        base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="none", max_retries=0
+    )
+    assert [model.id for model in client.models.list()] == ["double"]
+    asked: Any = {"model": "double", "messages": CHAT["messages"], "max_tokens": 12, "temperature": 0}
+    expected = session(FakeDecoder(context=512)).chat(CHAT["messages"], max_tokens=12, temperature=0).run()
+    answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+    assert answer.choices[0].message.content == expected.text and answer.usage.completion_tokens == 12
+    assert len(answer.choices[0].logprobs.content[0].top_logprobs) == 2
+    stream = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    parts = list(stream)
+    assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == expected.text
+    assert parts[-1].usage.prompt_tokens == answer.usage.prompt_tokens
+    text = client.completions.create(model="double", prompt="Once", max_tokens=5, temperature=0, logprobs=1)
+    assert text.choices[0].text == session(FakeDecoder(context=512)).generate("Once", max_tokens=5).run().text
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{**asked, "temperature": -1})
+    assert caught.value.body["message"].startswith("temperature")
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(**{**asked, "model": "other"})

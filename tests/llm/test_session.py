@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: sessions on a double whose logits depend on all that was said. Out: whatever way a session takes to a state, what
+# follows is what follows on a fresh one; and the rules of stopping, drafting, sliding and cancelling.
+
+from __future__ import annotations
+
+import collections
+import json
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.llm.double import BEGIN, END, FakeDecoder, session
+from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError
+from torchette.llm import Session
+from torchette.llm.sampling import Sampling, log_softmax, probabilities
+
+pytest.importorskip("tokenizers")
+PROMPT = [BEGIN, *b"Once upon a time"]
+
+
+def greedy(decoder: FakeDecoder, prompt: list[int], count: int) -> list[int]:
+    """What the likeliest tokens are, found without a session."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(decoder.logits(np.array(tokens)).argmax()))
+    return tokens[len(prompt) :]
+
+
+def test_greedy_tokens_and_their_text():
+    made = session()
+    answer = made.generate("Once upon a time", max_tokens=20, ignore_end=True, logprobs=3)
+    pieces = list(answer)
+    assert (
+        answer.tokens == [p.token for p in pieces if p.token is not None] == greedy(FakeDecoder(), PROMPT, 20)
+    )
+    assert answer.text == "".join(p.text for p in pieces) == made.decode(answer.tokens)
+    assert answer.finish_reason == "length" and answer.statistics.answer_tokens == 20 == len(answer.tokens)
+    assert made.tokens == (*PROMPT, *answer.tokens[:-1])
+    tokens = list(PROMPT)
+    for piece in pieces[:20]:
+        logs = log_softmax(FakeDecoder().logits(np.array(tokens)))
+        np.testing.assert_allclose(piece.logprob, logs[piece.token])
+        assert [t for t, _ in piece.top] == list(np.argsort(-logs)[:3])
+        np.testing.assert_allclose([log for _, log in piece.top], np.sort(logs)[::-1][:3])
+        tokens.append(piece.token)
+
+
+def test_what_two_prompts_share_is_not_computed_again():
+    made = session()
+    made.generate([*PROMPT, 1, 2, 3], max_tokens=1).run()
+    before = made._decoder.fed
+    answer = made.generate([*PROMPT, 1, 9, 9, 9], max_tokens=4, ignore_end=True).run()
+    assert made._decoder.fed - before == 3 + 3 and answer.statistics.reused_tokens == len(PROMPT) + 1
+    assert answer.tokens == greedy(FakeDecoder(), [*PROMPT, 1, 9, 9, 9], 4)
+    again = made.generate([*PROMPT, 1, 9, 9, 9], max_tokens=4, ignore_end=True).run()
+    assert again.tokens == answer.tokens and again.statistics.reused_tokens == len(PROMPT) + 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_way_to_a_state_gives_what_a_fresh_session_gives(seed, tmp_path):
+    rng = random.Random(seed)
+    sessions = [session()]
+    for step in range(25):
+        made = rng.choice(sessions)
+        do = rng.randrange(6)
+        if do == 0:
+            made.rewind(rng.randint(0, len(made.tokens)))
+        elif do == 1 and len(sessions) < 5:
+            fork = made.fork()
+            assert fork.tokens == made.tokens
+            sessions.append(fork)
+        elif do == 2:
+            made.save(tmp_path / "state")
+            other = session()
+            other.load(tmp_path / "state")
+            assert other.tokens == made.tokens
+            sessions[sessions.index(made)] = other
+        elif do == 3:  # left in the middle
+            next(made.generate([BEGIN, *rng.randbytes(rng.randint(1, 20))], seed=step, temperature=1.0))
+        else:
+            prompt = [*made.tokens[: rng.randrange(40)], rng.randrange(256)]
+            options = {
+                "max_tokens": rng.randint(1, 15),
+                "seed": rng.randrange(5),
+                "temperature": rng.choice([0, 0.8]),
+                "on_full": "slide",
+            }
+            answer, fresh = (s.generate(prompt, **options).run() for s in (made, session()))
+            assert (answer.tokens, answer.text, answer.finish_reason) == (
+                fresh.tokens,
+                fresh.text,
+                fresh.finish_reason,
+            )
+            assert made.tokens == fresh._session.tokens
+
+
+def test_the_same_seed_says_the_same_and_another_something_else():
+    answers = [
+        session().generate(PROMPT, max_tokens=20, temperature=1.0, seed=seed).run().tokens
+        for seed in (1, 1, 2)
+    ]
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_drawn_tokens_have_the_distribution_of_the_logits():
+    made = session(FakeDecoder(size=259, sharpness=1.5))
+    row = FakeDecoder(size=259, sharpness=1.5).logits(np.array(PROMPT))
+    expected = probabilities(row, Sampling(temperature=0.9, top_k=10))
+    counts = collections.Counter(
+        made.generate(PROMPT, max_tokens=1, temperature=0.9, top_k=10, seed=seed, ignore_end=True)
+        .run()
+        .tokens[0]
+        for seed in range(3000)
+    )
+    assert set(counts) <= set(np.flatnonzero(expected))
+    kept = np.flatnonzero(expected)
+    statistic = sum((counts[t] - 3000 * expected[t]) ** 2 / (3000 * expected[t]) for t in kept)
+    assert statistic < 27.9  # chi squared of 9 degrees: one in a thousand is beyond
+
+
+# --- where it ends ------------------------------------------------------------------------------------------------------
+
+
+def test_an_end_token_ends_and_is_no_part():
+    decoder = FakeDecoder()
+    decoder.bias[END] = 9
+    made = session(decoder)
+    answer = made.generate(PROMPT, temperature=1.0, seed=0).run()
+    assert answer.finish_reason == "stop" and END not in answer.tokens
+    assert END in made.generate(PROMPT, temperature=1.0, seed=0, max_tokens=30, ignore_end=True).run().tokens
+
+
+def test_stop_strings_are_never_shown_in_part():
+    whole = session().generate(PROMPT, max_tokens=40, ignore_end=True, temperature=0.8, seed=5).run().text
+    for at in range(3, len(whole) - 4, 5):
+        stop = whole[at : at + 3]
+        shown = ""
+        answer = session().generate(
+            PROMPT, max_tokens=40, ignore_end=True, temperature=0.8, seed=5, stop=["no such", stop]
+        )
+        for piece in answer:
+            shown += piece.text
+            assert whole.startswith(shown) and len(shown) <= whole.find(stop)
+        assert shown == answer.text == whole[: whole.find(stop)] and answer.finish_reason == "stop"
+
+
+def test_a_full_context_stops_slides_or_raises():
+    made = session()
+    answer = made.generate(PROMPT, ignore_end=True).run()
+    assert answer.finish_reason == "length" and len(PROMPT) + len(answer.tokens) == made.max_context + 1
+    with pytest.raises(ExecutionError, match="context of 64 tokens is full") as caught:
+        made.generate(PROMPT, ignore_end=True, on_full="error").run()
+    assert caught.value.code == "context-full"
+    slid = made.generate(PROMPT, ignore_end=True, on_full="slide", max_tokens=150, keep=3).run()
+    assert slid.finish_reason == "length" and len(slid.tokens) == 150
+    held, said = list(PROMPT), []  # the same by hand
+    while len(said) < 150:
+        said.append(int(FakeDecoder().logits(np.array(held)).argmax()))
+        if len(held) == 64:
+            held = held[:3] + held[3:][31:]
+        held.append(said[-1])
+    assert slid.tokens == said
+    full = made.generate([1] * 64, max_tokens=1).run()
+    assert len(full.tokens) + (full.finish_reason == "stop") == 1
+    with pytest.raises(InputError, match="the prompt has 65 tokens, the context 64") as beyond:
+        made.generate([1] * 65)
+    assert beyond.value.code == "prompt-too-long"
+
+
+def test_cancel_from_another_thread_ends_the_answer_alone():
+    decoder = FakeDecoder(context=4096)
+    decoder.seconds = 0.002
+    made = session(decoder)
+    for _ in range(5):
+        answer = made.generate(PROMPT, ignore_end=True)
+        threading.Timer(0.03, made.cancel).start()
+        answer.run()
+        assert answer.finish_reason == "cancelled" and 0 < len(answer.tokens) < 4000
+        assert made.generate(PROMPT, ignore_end=True, max_tokens=5).run().tokens == greedy(
+            FakeDecoder(), PROMPT, 5
+        )
+    made.cancel()  # of nothing
+    assert made.generate(PROMPT, ignore_end=True, max_tokens=2).run().finish_reason == "length"
+    decoder.cancel()  # one that came too late, as the decoder sees it
+    made._late_cancel = True
+    assert made.generate(PROMPT, ignore_end=True, max_tokens=2).run().finish_reason == "length"
+
+
+def test_an_answer_that_was_left_does_not_go_on_in_a_new_one():
+    made = session()
+    old = made.generate(PROMPT, ignore_end=True)
+    next(old)
+    new = made.generate(PROMPT, ignore_end=True, max_tokens=9)
+    next(new)
+    assert list(old) == [] and old.finish_reason == "cancelled"
+    assert new.run().tokens == greedy(FakeDecoder(), PROMPT, 9)
+
+
+# --- grammars -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_said_fits_the_schema_and_ends_there():
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 4},
+            "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        },
+        "required": ["name", "age"],
+    }
+    for seed in range(30):
+        decoder = FakeDecoder(context=512)
+        for byte in b'"}':
+            decoder.bias[byte] = 3
+        answer = session(decoder).generate(PROMPT, schema=schema, temperature=1.0, seed=seed).run()
+        value = json.loads(answer.text)
+        assert (
+            answer.finish_reason == "stop"
+            and len(value["name"]) <= 4
+            and 0 <= value["age"] <= 120
+            and len(value) == 2
+        )
+
+
+def test_a_grammar_keeps_the_model_from_ending_too_soon():
+    decoder = FakeDecoder()
+    decoder.bias[END] = 100
+    assert session(decoder).generate(PROMPT, grammar='root ::= "ab" "c"*').run().text == "ab"
+    assert session().generate(PROMPT, grammar='root ::= "torchette!"').run().text == "torchette!"
+
+
+def test_a_grammar_that_the_vocabulary_cannot_say_is_an_error():
+    made = session()
+    made._shared.bytes[ord("z")] = b""
+    with pytest.raises(ExecutionError, match="no token can be chosen"):
+        made.generate(PROMPT, grammar='root ::= "z"').run()
+
+
+# --- drafts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [True, False])
+@pytest.mark.parametrize("seed", [0, 7], ids=["same model", "another"])
+def test_a_draft_changes_no_greedy_token(every, seed):
+    for count in (1, 2, 17, 46):
+        made, draft = session(FakeDecoder(every=every)), session(FakeDecoder(seed=seed))
+        answer = made.generate(PROMPT, max_tokens=count, ignore_end=True, draft=draft, draft_tokens=3).run()
+        assert answer.tokens == greedy(FakeDecoder(), PROMPT, count)
+        done = answer.statistics
+        assert done.accepted_tokens == (done.drafted_tokens if seed == 0 else 0)
+        assert made.tokens[: len(PROMPT)] == tuple(PROMPT)
+    schema = {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}
+    texts = [
+        session(FakeDecoder(every=every)).generate(PROMPT, schema=schema, draft=d).run().text
+        for d in (None, session(FakeDecoder(seed=seed)))
+    ]
+    assert texts[0] == texts[1] and isinstance(json.loads(texts[0]), list)
+
+
+def test_a_draft_keeps_the_distribution():
+    """Of pairs of tokens: the first is the prompt's, the second comes from the rule of taking or refusing a guess."""
+    size, runs = 4, 4000
+    target, guide = (
+        FakeDecoder(size=size, every=True, sharpness=1.0),
+        FakeDecoder(size=size, seed=5, sharpness=1.0),
+    )
+    made, draft = Session(target), Session(guide)
+    counts: collections.Counter[tuple[int, ...]] = collections.Counter()
+    taken = 0
+    for seed in range(runs):
+        answer = made.generate(
+            [1, 2], max_tokens=3, temperature=1.0, seed=seed, draft=draft, draft_tokens=2
+        ).run()
+        counts[tuple(answer.tokens)] += 1
+        taken += answer.statistics.accepted_tokens
+    assert runs * 0.2 < taken < runs * 1.95  # some guesses stand, some do not
+    statistic, cells = 0.0, 0
+    for first in range(size):
+        for second in range(size):
+            for third in range(size):
+                p = 1.0
+                for i, token in enumerate((first, second, third)):
+                    p *= probabilities(
+                        target.logits(np.array([1, 2, first, second][: 2 + i])), Sampling(temperature=1.0)
+                    )[token]
+                statistic += (counts[first, second, third] - runs * p) ** 2 / (runs * p)
+                cells += 1
+    assert cells == 64 and statistic < 103.4  # chi squared of 63 degrees: one in a thousand is beyond
+
+
+def test_a_draft_goes_on_where_the_context_slides_or_ends():
+    for on_full in ("stop", "slide"):
+        plain, drafted = (
+            session(FakeDecoder(every=True))
+            .generate(PROMPT, max_tokens=120, ignore_end=True, on_full=on_full, draft=draft)
+            .run()
+            for draft in (None, session(FakeDecoder(seed=0, context=50)))
+        )
+        assert plain.tokens == drafted.tokens and plain.finish_reason == drafted.finish_reason
+
+
+# --- what is wrong with it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_tokens": True}, {"stop": ""}, {"stop": ["a", 5]}, {"seed": -1}, {"logprobs": -1},
+        {"on_full": "grow"}, {"keep": 63}, {"draft_tokens": 0}, {"temperature": -1}, {"top_p": 0}, {"logit_bias": {259: 1}},
+        {"logit_bias": {-1: 1}}, {"grammar": "x"}, {"grammar": 5}, {"schema": 5}, {"schema": {}, "grammar": "root ::= \"a\""}, {"temprature": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_that_are_wrong_are_named(options):
+    made = session()
+    with pytest.raises(InputError) as caught:
+        made.generate(PROMPT, **options)
+    assert next(iter(options)) in str(caught.value) or caught.value.code in ("bad-grammar", "bad-schema")
+    assert isinstance(caught.value, InputTypeError) == ("temprature" in options)
+    assert made.generate(PROMPT, max_tokens=2, ignore_end=True).run().tokens == greedy(
+        FakeDecoder(), PROMPT, 2
+    )
+
+
+def test_prompts_and_drafts_that_are_wrong_are_named():
+    made = session()
+    for prompt in ([], [259], [-1], [1.5], [True], ["a"], "a\udc80"):
+        with pytest.raises(InputError):
+            made.generate(prompt)
+    for draft in (made, session(FakeDecoder(size=260))):
+        with pytest.raises(InputError, match="draft"):
+            made.generate(PROMPT, draft=draft)
+    for count in (-1, 1, True, 0.5):
+        with pytest.raises(InputError, match="cannot go back"):
+            made.rewind(count)
+    bare = Session(FakeDecoder())
+    assert bare.generate([1, 2], max_tokens=2, ignore_end=True).run().tokens == greedy(
+        FakeDecoder(), [1, 2], 2
+    )
+    for ask in (lambda: bare.generate("text"), lambda: bare.chat([{"role": "user", "content": "x"}])):
+        with pytest.raises(FormatError) as caught:
+            ask()
+        assert caught.value.code in ("unknown-tokenizer", "no-chat-template")
+
+
+def test_a_failing_decoder_leaves_a_state_that_goes_on():
+    made = session()
+    answer = made.generate(PROMPT, ignore_end=True)
+    for _ in range(5):
+        next(answer)
+    made._decoder.cancel()  # which nobody asked the session for
+    with pytest.raises(ExecutionError):
+        next(answer)
+    assert made.generate(PROMPT, ignore_end=True, max_tokens=8).run().tokens == greedy(
+        FakeDecoder(), PROMPT, 8
+    )
+
+
+def test_states_of_others_and_damaged_ones_are_refused(tmp_path: Path):
+    made = session()
+    made.generate(PROMPT, max_tokens=5, ignore_end=True).run()
+    path = tmp_path / "state"
+    made.save(path)
+    good = path.read_bytes()
+    kept = made.tokens
+    rng = random.Random(0)
+    for _ in range(200):
+        bad = bytearray(good)
+        if rng.random() < 0.5:
+            bad = bad[: rng.randrange(len(bad))]
+        else:
+            bad[rng.randrange(len(bad) - 8 * len(kept))] ^= 1 << rng.randrange(8)
+        path.write_bytes(bad)
+        other = session()
+        try:
+            other.load(path)
+            assert len(other.tokens) <= other.max_context and all(
+                0 <= t < other.vocab_size for t in other.tokens
+            )
+        except FormatError as error:
+            assert error.code == "bad-state" and other.tokens == ()
+    path.write_bytes(good)
+    with pytest.raises(FormatError, match="another model"):
+        session(FakeDecoder(context=128)).load(path)
+    made.load(path)
+    assert made.tokens == kept
+
+
+def test_the_files_own_defaults_hold_where_nothing_is_said():
+    given = {"do_sample": True, "temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1}
+    made = session(generation=given)
+    assert made.generate(PROMPT)._options.sampling == Sampling(
+        temperature=0.7, top_k=5, repetition_penalty=1.1
+    )
+    assert made.generate(PROMPT, temperature=0)._options.sampling.temperature == 0
+    assert session(generation={"temperature": 0.7}).generate(PROMPT)._options.sampling == Sampling()
+
+
+def test_conversations_go_through_the_files_template():
+    made = session()
+    messages = [{"role": "user", "content": "Hi é"}]
+    assert made.render(messages) == "<s><user>Hi é<assistant>"
+    answer = made.chat(messages, max_tokens=3, ignore_end=True).run()
+    assert answer.tokens == greedy(FakeDecoder(), [BEGIN, *"<user>Hi é<assistant>".encode()], 3)

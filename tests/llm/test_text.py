@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: tokenizers of each kind that models have, streams of bytes, chat templates. Out: tokens' bytes are what `tokenizers`
+# decodes, streams show whole characters and never a part of a stop string, and what is not known is named.
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tests.llm.double import tokenizer_json
+from torchette.errors import FormatError, InputError
+from torchette.llm.text import ChatTemplate, TextStream, Tokenizer
+
+tokenizers = pytest.importorskip("tokenizers")
+TEXTS = [
+    "The quick brown fox",
+    "jumps over the lazy dog, twice.",
+    "Größe naïve 日本語 🎉",
+    "a  b\n\tc",
+    "x" * 9,
+]
+
+
+def trained(kind: str) -> Any:
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    if kind == "byte level":
+        made = tokenizers.Tokenizer(models.BPE())
+        made.pre_tokenizer, made.decoder = (
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+        )
+        trainer = trainers.BpeTrainer(
+            vocab_size=400, special_tokens=["<s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        )
+    elif kind == "byte fallback":
+        made = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        made.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+        trainer = trainers.BpeTrainer(
+            vocab_size=500, special_tokens=["<unk>", *(f"<0x{i:02X}>" for i in range(256))], limit_alphabet=40
+        )
+    elif kind == "metaspace":
+        made = tokenizers.Tokenizer(models.Unigram())
+        made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=["<unk>"], unk_token="<unk>")
+    else:
+        made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        made.pre_tokenizer, made.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece(cleanup=False)
+        trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"])
+    made.train_from_iterator(TEXTS * 20, trainer)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback", "metaspace", "word piece"])
+def test_bytes_of_tokens_are_what_tokenizers_decodes(kind):
+    theirs = trained(kind)
+    record = json.loads(theirs.to_str())
+    if kind == "byte fallback":  # bytes are ordinary tokens there, as in the models that have them
+        record["added_tokens"] = [t for t in record["added_tokens"] if t["content"] == "<unk>"]
+        theirs = tokenizers.Tokenizer.from_str(json.dumps(record))
+    ours = Tokenizer(json.dumps(record).encode())
+    table = ours.bytes_of(theirs.get_vocab_size() + 5)
+    for text in [*TEXTS, "ß dog 日x"]:
+        ids = ours.encode(text)
+        assert ids == theirs.encode(text).ids
+        joined = b"".join(table[i] for i in ids).decode()
+        decoded = theirs.decode(ids)
+        assert joined == decoded or (joined[:1] == " " and joined[1:] == decoded)
+    assert table[-5:] == [b""] * 5
+
+
+def test_a_stream_shows_whole_characters_and_no_part_of_a_stop():
+    rng = random.Random(0)
+    for _ in range(400):
+        text = "".join(rng.choice("abé日🎉") for _ in range(rng.randrange(12)))
+        stops = [
+            "".join(rng.choice("abé") for _ in range(rng.randint(1, 4))) for _ in range(rng.randrange(3))
+        ]
+        data = text.encode()
+        stream, shown, at = TextStream(stops), "", 0
+        while at < len(data):
+            size = rng.randint(1, 4)
+            piece, stopped = stream.add(data[at : at + size])
+            at += size
+            shown += piece
+            assert "\ufffd" not in piece and text.startswith(shown)
+            if stopped:
+                break
+        else:
+            shown += stream.add(b"", final=True)[0]
+        ends = [at for stop in stops if (at := text.find(stop)) >= 0]
+        assert not any(stop in shown for stop in stops)
+        # a stop that ends sooner is seen sooner than one that begins sooner
+        assert shown == text if not ends else shown == text[: len(shown)] and len(shown) >= min(ends)
+
+
+def test_bytes_that_are_no_characters_are_marked_and_end_nothing():
+    stream = TextStream([])
+    assert stream.add(b"a\xffb\xe6\x97")[0] == "a\ufffdb"
+    assert stream.add(b"\xa5")[0] == "日"
+    assert stream.add(b"\xe6")[0] == "" and stream.add(b"", final=True)[0] == "\ufffd"
+    rng = random.Random(1)
+    for _ in range(300):
+        data = rng.randbytes(rng.randrange(20))
+        stream = TextStream([])
+        pieces = [stream.add(data[i : i + 1])[0] for i in range(len(data))] + [stream.add(b"", final=True)[0]]
+        assert "".join(pieces) == data.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"[]", b"null", b"5", b'"x"', b"{}", b"\xff\xfe", b"[" * 100_000, b'{"model": {"type": "NoSuch"}}',
+        json.dumps({**json.loads(tokenizer_json()), "decoder": {"type": "CTC", "pad_token": "p", "word_delimiter_token": "|", "cleanup": True}}).encode(),
+        json.dumps({**json.loads(tokenizer_json()), "decoder": {"type": "Replace", "pattern": {"Regex": "a"}, "content": "b"}}).encode(),
+        tokenizer_json()[:-100],
+    ],
+    ids=lambda data: repr(data[:20]),
+)  # fmt: skip
+def test_tokenizers_that_are_none_or_not_known_are_named(data):
+    with pytest.raises(FormatError) as caught:
+        Tokenizer(data)
+    assert caught.value.code == "unknown-tokenizer" and "tokenizer" in str(caught.value)
+
+
+def test_half_a_surrogate_pair_is_named():
+    with pytest.raises(InputError, match="half a surrogate pair at 1"):
+        Tokenizer(tokenizer_json()).encode("a\ud800")
+
+
+def test_templates_render_as_transformers_renders_them():
+    template = """{{- bos_token }}
+{%- if messages[0].role == "system" %}
+    {{- "<sys>" + messages[0].content | trim }}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{% for m in messages %}
+    {% if m.role == "tool" %}{% continue %}{% endif %}
+{{ "<" + m.role + ">" }}{{ m | tojson }}
+{% endfor %}
+{% if add_generation_prompt %}{{ "<assistant>" }}{% endif %}"""
+    messages = [
+        {"role": r, "content": c}
+        for r, c in (("system", " be brief "), ("user", "<é>"), ("tool", "x"), ("assistant", "hm"))
+    ]
+    ours = ChatTemplate(template, {"bos_token": "<s>", "eos_token": ""}).render(messages)
+    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
+    theirs = utilities.render_jinja_template(
+        [messages], chat_template=template, add_generation_prompt=True, bos_token="<s>", eos_token=""
+    )
+    assert ours == theirs[0][0]
+
+
+def test_templates_cannot_leave_their_sandbox_and_errors_are_named():
+    message = [{"role": "user", "content": "hi"}]
+    with pytest.raises(FormatError, match="cannot be read"):
+        ChatTemplate("{% for %}", {})
+    for source in (
+        "{{ raise_exception('only one system') }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ missing.attribute }}",
+        "{{ 1 // 0 }}",
+    ):
+        with pytest.raises(InputError, match="refuses the messages"):
+            ChatTemplate(source, {}).render(message)
+    template = ChatTemplate("x", {})
+    for messages in ([], "hi", [5], [{"role": "user"}], [{"role": "user", "content": 5}], [None]):
+        with pytest.raises(InputError, match="messages"):
+            template.render(messages)

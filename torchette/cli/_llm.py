@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the options that verbs of language models share. Out: a session.
+"""Sessions of language models."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the model and how it is loaded."""
+    parser.add_argument("file", metavar="MODEL.pte", type=Path, help="a compiled language model")
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", type=Path, help="a tokenizer.json, instead of the file's own"
+    )
+    parser.add_argument(
+        "--data-file",
+        metavar="FILE.ptd",
+        action="append",
+        default=[],
+        help="weights that the file has not; may be repeated",
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help="threads of each session (default: the physical cores)"
+    )
+
+
+def session(options: argparse.Namespace) -> Any:
+    """A session of the model. Raises as `torchette.llm.Session` does."""
+    from torchette.llm.session import Session
+
+    return Session(
+        options.file, tokenizer=options.tokenizer, data_files=options.data_file, threads=options.threads
+    )
