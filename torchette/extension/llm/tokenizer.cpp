@@ -154,6 +154,11 @@ Result<uint64_t> Tokenizer::piece_to_id(std::string_view piece) const {
   return static_cast<uint64_t>(id);
 }
 
+bool Tokenizer::has(uint64_t token) const {
+  return is_loaded() &&
+         (pipeline_->added_pieces.count(token) != 0 || pipeline_->model->vocabulary.has(token));
+}
+
 bool Tokenizer::is_special(uint64_t token) const {
   return is_loaded() && token < pipeline_->special.size() && pipeline_->special[token];
 }

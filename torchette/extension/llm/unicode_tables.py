@@ -8,9 +8,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
-CATEGORIES = (
-    "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co".split()
-)
+CATEGORIES = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo"
 
 
 def runs(values: list[int], bits: int) -> list[int]:
@@ -19,6 +17,7 @@ def runs(values: list[int], bits: int) -> list[int]:
 
 
 def array(kind: str, name: str, values: list[int]) -> str:
+    """Its definition."""
     return f"constexpr {kind} {name}[] = {{{','.join(map(str, values))}}};\n"
 
 
@@ -42,7 +41,9 @@ def header() -> str:
     return (
         "// made by unicode_tables.py\n#pragma once\n#include <cstdint>\nnamespace torchette::extension::llm {\n"
         + array(
-            "uint32_t", "kCategories", runs([CATEGORIES.index(unicodedata.category(c)) for c in every], 5)
+            "uint32_t",
+            "kCategories",
+            runs([CATEGORIES.index(unicodedata.category(c)) // 2 for c in every], 5),
         )
         + array("uint32_t", "kCombining", runs([unicodedata.combining(c) for c in every], 8))
         + array("uint32_t", "kLower", [n for key, value in lower.items() for n in (key, value[0])])
