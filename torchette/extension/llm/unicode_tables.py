@@ -27,7 +27,9 @@ def header() -> str:
     lower = {ord(c): [ord(d) for d in c.lower()] for c in every if c.lower() != c}
     if [key for key, value in lower.items() if len(value) != 1] != [0x130]:  # which unicode.cpp knows
         raise SystemExit("this Python lowers more than U+0130 to several characters")
-    decompositions, parts, pairs = [], [], []
+    decompositions: list[int] = []
+    parts: list[int] = []
+    pairs: list[tuple[int, int, int]] = []
     for point, c in enumerate(every):
         words = unicodedata.decomposition(c).split()
         if words:
@@ -37,7 +39,7 @@ def header() -> str:
             parts += points
             # a canonical pair composes again, unless Unicode excludes it
             if not compatible and len(points) == 2 and unicodedata.normalize("NFC", c) == c:
-                pairs.append((*points, point))
+                pairs.append((points[0], points[1], point))
     return (
         "// made by unicode_tables.py\n#pragma once\n#include <cstdint>\nnamespace torchette::extension::llm {\n"
         + array(
