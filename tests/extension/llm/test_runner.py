@@ -152,6 +152,15 @@ def test_a_conversation_goes_on_and_back(small: Small) -> None:
     assert said[8].answer == "One." + said[0].answer
 
 
+@pytest.mark.safety
+def test_a_conversation_under_sanitizers(small: Small) -> None:
+    given = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1\ttop_p=0.9\tstop=never"
+    lines = (given, "rewind\t9", f"generate\t{PROMPT}\tcancel=2", f"generate\t{PROMPT * 20}", "reset", given)
+    said = converse(small.path, *lines, tree="asan")
+    assert [line.error for line in said] == ["Ok", "Ok", "Ok", "OutOfResources", "Ok", "Ok"]
+    assert said[0].tokens == said[5].tokens
+
+
 def test_what_ends_an_answer(small: Small) -> None:
     ids = small.tokenizer.encode(PROMPT).ids
     (whole,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1")

@@ -423,6 +423,18 @@ def test_the_same_tokens_as_the_package(name: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen", "digits", "t5", "bert", "word-level", "albert", "punctuation"])
+def test_every_character(name: str, tmp_path: Path) -> None:
+    """Between letters, and beside those that follow it."""
+    known = [c for c in map(chr, range(0x110000)) if _older_tables_agree(c)]
+    assert len(known) > 250_000
+    given = ["x".join(known[i : i + 50]) + "".join(known[i : i + 50]) for i in range(0, len(known), 50)]
+    tokenizer = TOKENIZERS[name]()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    hold(tokenizer, tmp_path / "tokenizer.json", given)
+
+
 @functools.cache
 def many_texts() -> list[str]:
     return list(texts(100_000, 3))

@@ -203,6 +203,7 @@ bool is_open(const std::string& text) {
 }  // namespace
 
 Result<std::string> DecodeStream::push(uint64_t token) {
+  if (skip_ && tokenizer_.is_special(token)) return std::string();
   tokens_.push_back(token);
   Result<std::string> text = tokenizer_.decode(tokens_, skip_);
   if (!text.ok()) {
