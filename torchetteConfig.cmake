@@ -3,6 +3,7 @@
 # BUILD_SHARED_LIBS asks for, or the one that there is; torchette::compat, ExecuTorch's include paths. Plain
 # target_link_libraries is enough. A wheel has the shared library alone.
 include(${CMAKE_CURRENT_LIST_DIR}/torchetteTargets.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/torchetteLlmTargets.cmake OPTIONAL)  # torchette::llm, torchette::llm_shared
 set(torchette_kind static)
 if(BUILD_SHARED_LIBS OR NOT TARGET torchette::static)
   set(torchette_kind shared)
@@ -12,6 +13,9 @@ if(NOT TARGET torchette::torchette)
   target_link_libraries(torchette::torchette INTERFACE torchette::${torchette_kind})
 endif()
 unset(torchette_kind)
+if(TARGET torchette::llm)
+  target_link_libraries(torchette::llm INTERFACE torchette::torchette)
+endif()
 foreach(torchette_component ${torchette_FIND_COMPONENTS})
   if(NOT TARGET torchette::${torchette_component} AND torchette_FIND_REQUIRED_${torchette_component})
     set(torchette_FOUND FALSE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import runpy
 import shutil
 from pathlib import Path
 
@@ -194,14 +195,23 @@ def portable_backends() -> dict[str, tuple[Path, ...]]:
     return found
 
 
+def llm_units(common: tuple[str, ...]) -> list[Unit]:
+    """The library torchette_llm, with Unicode as this Python knows it."""
+    folder = PACKAGE / "extension" / "llm"
+    text = runpy.run_path(str(folder / "unicode_tables.py"))["header"]()
+    include = cache_folder() / "include" / _digest(text)
+    _write(include / "torchette" / "extension" / "llm" / "unicode_tables.h", text)
+    return [Unit(source, (*common, f"-I{include}")) for source in sorted(folder.glob("*.cpp"))]
+
+
 def runner_units(common: tuple[str, ...]) -> list[Unit]:
     """The program executor_runner, which needs files and the C++ library."""
     return [Unit(source, common) for source in sorted((PACKAGE / "extension" / "runner").glob("*.cpp"))]
 
 
-def write_headers(folder: Path, *, bare: bool) -> None:
+def write_headers(folder: Path, *, bare: bool, llm: bool = False) -> None:
     """The headers for programs: the runtime's, and the extension's if there are files."""
-    for part in ("runtime", *(() if bare else ("extension",))):
+    for part in ("runtime", *(() if bare else ("extension",)), *(("extension/llm",) if llm else ())):
         for header in (PACKAGE / part).glob("*.h"):
             to = folder / "torchette" / part / header.name
             to.parent.mkdir(parents=True, exist_ok=True)

@@ -43,6 +43,7 @@ def make(
     compiler: str | None = None,
     small: bool | None = None,
     log_level: int = 2,
+    llm: bool = False,
     report: toolchain.Report | None = None,
 ) -> Made:
     """Builds the runtime with the selected kernels for `target` into `folder`.
@@ -54,6 +55,7 @@ def make(
         compiler: as for `toolchain.find_compiler`.
         small: optimize for size; by default without an operating system.
         log_level: 0 keeps no messages, 4 all.
+        llm: also build libtorchette_llm.a, tokenizers and language models.
         report: called for each object that is compiled.
 
     Raises:
@@ -78,7 +80,11 @@ def make(
     files = {"library": folder / "lib" / "libtorchette.a", "headers": folder / "include"}
     files["library"].parent.mkdir(parents=True, exist_ok=True)
     toolchain.archive(driver, objects[: len(units)], files["library"])
-    library.write_headers(files["headers"], bare=bare)
+    library.write_headers(files["headers"], bare=bare, llm=llm)
+    if llm:
+        files["language models"] = files["library"].with_name("libtorchette_llm.a")
+        made = toolchain.compile_units(driver, library.llm_units(common), report)
+        toolchain.archive(driver, made, files["language models"])
     files["selection"] = folder / "selection.h"
     files["selection"].write_text(selection.header(), encoding="utf-8")
     files["toolchain"] = folder / "toolchain.cmake"

@@ -53,6 +53,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=2,
         help="messages to keep: 0 none, 4 all (default: 2)",
     )
+    parser.add_argument(
+        "--llm", action="store_true", help="also build libtorchette_llm.a, for language models"
+    )
     _board.arguments(parser.add_argument_group("images of models, for targets without an operating system"))
     parser.add_argument("--list", action="store_true", help="list the targets")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -70,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
     target = targets.find(options.target)
     if options.output is None:
         raise UsageError("where to? name a folder: -o DIR")
+    if options.llm and (target.kind == "bare" or target.name == "wasm32-browser"):
+        raise UsageError(f"--llm needs files and a heap, which {target.name} has not")
     chosen = selection.of_files(options.models)
     if options.ops is not None or options.dtypes is not None:
         operators = (
@@ -86,6 +91,7 @@ def run(options: argparse.Namespace) -> int:
         compiler=options.compiler,
         small=None if options.optimize is None else options.optimize == "size",
         log_level=options.log_level,
+        llm=options.llm,
         report=_progress,
     )
     images = _build_images(options, target, chosen) if target.kind == "bare" else []

@@ -338,7 +338,9 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
         sequence(isolated(r"\p{N}{1,3}"), isolated("[一-龥぀-ゟ゠-ヿ]+"), isolated(DEEPSEEK)),
     ),
     "digits": lambda: byte_level(
-        sequence(pre_tokenizers.Digits(individual_digits=True), isolated(r"(?=(\d{3})+(?!\d))|\b\w+ ?"))
+        sequence(
+            pre_tokenizers.Digits(individual_digits=True), isolated(r"(?=(\d{3})+(?!\d))|\b\w+ ?|[\W_]\B")
+        )
     ),
     "clip": clip,
     "llama2": lambda: llama2(normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])),
@@ -422,12 +424,29 @@ def test_the_same_tokens_as_the_package(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_same_tokens_of_many_texts(name: str, tmp_path: Path) -> None:
-    """100,000 texts in all."""
+@pytest.mark.parametrize("name", ["qwen", "digits", "t5", "bert", "word-level", "albert", "punctuation"])
+def test_every_character(name: str, tmp_path: Path) -> None:
+    """Between letters, and beside those that follow it."""
+    known = [c for c in map(chr, range(0x110000)) if _older_tables_agree(c)]
+    assert len(known) > 250_000
+    given = ["x".join(known[i : i + 50]) + "".join(known[i : i + 50]) for i in range(0, len(known), 50)]
     tokenizer = TOKENIZERS[name]()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    hold(tokenizer, tmp_path / "tokenizer.json", list(texts(-(-100_000 // len(TOKENIZERS)), 3)))
+    hold(tokenizer, tmp_path / "tokenizer.json", given)
+
+
+@functools.cache
+def many_texts() -> list[str]:
+    return list(texts(100_000, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_same_tokens_of_many_texts(name: str, tmp_path: Path) -> None:
+    """100,000 of them for each tokenizer."""
+    tokenizer = TOKENIZERS[name]()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    hold(tokenizer, tmp_path / "tokenizer.json", many_texts())
 
 
 def test_a_vocabulary_that_a_package_ships() -> None:

@@ -67,6 +67,14 @@ set(torchette_compat
   extension/tensor/tensor_ptr.h                  tensor_ptr.h
   extension/tensor/tensor_ptr_maker.h            tensor_ptr.h
 )
+if(NOT SKBUILD)  # a wheel has no torchette/extension/llm
+  list(APPEND torchette_compat
+    extension/llm/runner/irunner.h                 llm/irunner.h
+    extension/llm/runner/llm_runner_helper.h       llm/text_llm_runner.h
+    extension/llm/runner/stats.h                   llm/stats.h
+    extension/llm/runner/text_llm_runner.h         llm/text_llm_runner.h
+  )
+endif()
 
 # Writes the folder `executorch` into `destination`, which goes on the include path; what is right already keeps its time.
 function(torchette_write_compat destination)

@@ -346,6 +346,7 @@ class RegexParser {
     } else if (take("\\b") || take("\\B")) {
       *out = add(Op::WordEdge, next);
       out_.nodes_[*out].negated = pattern_[at_ - 1] == 'B';
+      out_.nodes_[*out].set = add_set(word());
     } else if (take("(?:")) {
       TORCHETTE_TRY(alternatives(next, depth + 1, out));
     } else if (take("(?i:")) {
@@ -413,6 +414,20 @@ class RegexParser {
     return Error::Ok;
   }
 
+  CharSet word() const {
+    CharSet set;
+    set.word = true;
+    if (dialect_ == Regex::Dialect::Rust) return set;
+    CharSet others;  // Oniguruma has no joiners, and takes the numbers of Latin-1
+    others.ranges = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}};
+    set.nested.push_back(others);
+    CharSet no_joiners;
+    no_joiners.ranges = {{0x200C, 0x200D}};
+    no_joiners.negated = true;
+    set.both.push_back(no_joiners);
+    return set;
+  }
+
   CharSet literal(char32_t c) const {
     CharSet set = one(c);
     if (ignore_case_) {
@@ -441,10 +456,7 @@ class RegexParser {
         return Error::Ok;
       case 'w':
       case 'W':
-        if (dialect_ == Regex::Dialect::Rust)
-          out->word = true;
-        else
-          out->categories = kLetters | kMarks | mask(Category::Nd) | mask(Category::Nl) | mask(Category::Pc);
+        *out = word();
         out->negated = c == 'W';
         return Error::Ok;
       case 'p':
@@ -644,8 +656,9 @@ class RegexMatcher {
           if (at != text_.size()) return kNone;
           break;
         case Regex::Op::WordEdge: {
-          const bool before = at > 0 && is_word(text_[at - 1]);
-          const bool after = at < text_.size() && is_word(text_[at]);
+          const CharSet& word = regex_.sets_[node.set];
+          const bool before = at > 0 && word.holds(text_[at - 1]);
+          const bool after = at < text_.size() && word.holds(text_[at]);
           if ((before != after) == node.negated) return kNone;
           break;
         }

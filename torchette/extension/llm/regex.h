@@ -60,7 +60,7 @@ class Regex {
     LineEnd,
     TextStart,
     TextEnd,
-    WordEdge,
+    WordEdge,  // between a character of `set` and one that is not
     Accept,
   };
   struct Node {

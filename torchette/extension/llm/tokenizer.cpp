@@ -154,6 +154,11 @@ Result<uint64_t> Tokenizer::piece_to_id(std::string_view piece) const {
   return static_cast<uint64_t>(id);
 }
 
+bool Tokenizer::has(uint64_t token) const {
+  return is_loaded() &&
+         (pipeline_->added_pieces.count(token) != 0 || pipeline_->model->vocabulary.has(token));
+}
+
 bool Tokenizer::is_special(uint64_t token) const {
   return is_loaded() && token < pipeline_->special.size() && pipeline_->special[token];
 }
@@ -198,6 +203,7 @@ bool is_open(const std::string& text) {
 }  // namespace
 
 Result<std::string> DecodeStream::push(uint64_t token) {
+  if (skip_ && tokenizer_.is_special(token)) return std::string();
   tokens_.push_back(token);
   Result<std::string> text = tokenizer_.decode(tokens_, skip_);
   if (!text.ok()) {

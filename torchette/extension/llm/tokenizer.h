@@ -46,6 +46,7 @@ class Tokenizer {
 
   /// Numbers of tokens are smaller.
   size_t vocab_size() const;
+  bool has(uint64_t token) const;
   uint64_t bos_tok() const { return bos_; }
   uint64_t eos_tok() const { return eos_; }
   /// Where files do not say which tokens begin and end a text.

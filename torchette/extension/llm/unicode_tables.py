@@ -8,9 +8,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
-CATEGORIES = (
-    ["Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"]
-)
+CATEGORIES = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo"
 
 
 def runs(values: list[int], bits: int) -> list[int]:
@@ -19,6 +17,7 @@ def runs(values: list[int], bits: int) -> list[int]:
 
 
 def array(kind: str, name: str, values: list[int]) -> str:
+    """Its definition."""
     return f"constexpr {kind} {name}[] = {{{','.join(map(str, values))}}};\n"
 
 
@@ -28,7 +27,9 @@ def header() -> str:
     lower = {ord(c): [ord(d) for d in c.lower()] for c in every if c.lower() != c}
     if [key for key, value in lower.items() if len(value) != 1] != [0x130]:  # which unicode.cpp knows
         raise SystemExit("this Python lowers more than U+0130 to several characters")
-    decompositions, parts, pairs = [], [], []
+    decompositions: list[int] = []
+    parts: list[int] = []
+    pairs: list[tuple[int, int, int]] = []
     for point, c in enumerate(every):
         words = unicodedata.decomposition(c).split()
         if words:
@@ -38,11 +39,13 @@ def header() -> str:
             parts += points
             # a canonical pair composes again, unless Unicode excludes it
             if not compatible and len(points) == 2 and unicodedata.normalize("NFC", c) == c:
-                pairs.append((*points, point))
+                pairs.append((points[0], points[1], point))
     return (
         "// made by unicode_tables.py\n#pragma once\n#include <cstdint>\nnamespace torchette::extension::llm {\n"
         + array(
-            "uint32_t", "kCategories", runs([CATEGORIES.index(unicodedata.category(c)) for c in every], 5)
+            "uint32_t",
+            "kCategories",
+            runs([CATEGORIES.index(unicodedata.category(c)) // 2 for c in every], 5),
         )
         + array("uint32_t", "kCombining", runs([unicodedata.combining(c) for c in every], 8))
         + array("uint32_t", "kLower", [n for key, value in lower.items() for n in (key, value[0])])

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# TextLLMRunner, its C interface and llm_runner on a small random Llama that torchette.llm has exported: tokens are those
+# of transformers, however a conversation is divided, ended or taken back.
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.building import BUILD, ROOT, built, run
+from tests.models import zoo
+
+torch = pytest.importorskip("torch")
+_LIBRARY = zoo.declare_torchvision_operators()
+transformers = pytest.importorskip("transformers")
+hf = pytest.importorskip("tokenizers")
+llm = pytest.importorskip("torchette.llm")
+
+CONTEXT, CHUNK = 96, 8
+PROMPT = "The house of the rising sun"
+
+
+class Small(NamedTuple):
+    model: Any
+    tokenizer: Any
+    path: Path
+    folder: Path
+    end: int  # a token that ends a text
+
+    def expected(self, ids: list[int], count: int, **options) -> list[int]:
+        """The prompt and what transformers finds likeliest after it."""
+        options = {"eos_token_id": None, **options}
+        with torch.no_grad():
+            given = torch.tensor([ids])
+            mask = torch.ones_like(given)
+            found = self.model.generate(
+                given, attention_mask=mask, max_new_tokens=count, do_sample=False, pad_token_id=0, **options
+            )
+        return found[0].tolist()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+    folder = tmp_path_factory.mktemp("llama")
+    tokenizer = hf.Tokenizer(hf.models.BPE())
+    tokenizer.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = hf.decoders.ByteLevel()
+    trainer = hf.trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<s>", "</s>", "<|end|>"],
+        initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train([str(ROOT / "README.md")], trainer)
+    tokenizer.post_processor = hf.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=608,  # more than the tokenizer has
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=0,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    made = Small(model, tokenizer, folder / "model.pte", folder, -1)
+    # a text ends with what the model says a few tokens behind the prompt
+    made = made._replace(end=made.expected(tokenizer.encode(PROMPT).ids, 12)[-1])
+    model.generation_config.eos_token_id = model.config.eos_token_id = [2, made.end]
+    model.save_pretrained(folder)
+    llm.export(folder, max_prefill=CHUNK).save(made.path)
+    return made
+
+
+class Said(NamedTuple):
+    error: str
+    tokens: list[int]
+    answer: str
+    reason: str
+    pieces: int
+
+
+def converse(path: Path, *lines: str, tree: str = "dev", tokenizer: Path | None = None) -> list[Said]:
+    command = [built("torchette_converse", tree=tree), path, *([] if tokenizer is None else [tokenizer])]
+    done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    said = []
+    for line in done.stdout.decode().splitlines():
+        error, tokens, answer, reason, pieces = line.split("|")
+        text = bytes.fromhex(answer).decode()
+        said.append(Said(error, [int(t) for t in tokens.split()], text, reason, int(pieces)))
+    assert len(said) == len(lines)
+    return said
+
+
+def test_tokens_are_those_of_transformers(small: Small) -> None:
+    """Over many chunks of the prompt, up to the end of the context."""
+    ids = small.tokenizer.encode(PROMPT).ids
+    assert len(ids) > CHUNK
+    (said,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tignore_eos=1")
+    expected = small.expected(ids, CONTEXT - len(ids))
+    assert (said.error, said.tokens, said.reason) == ("Ok", expected, "context")
+    known = [token for token in expected[len(ids) :] if token < small.tokenizer.get_vocab_size()]
+    assert said.answer == small.tokenizer.decode(known)
+    # with bos as a number, and without
+    plain = small.tokenizer.encode(PROMPT, add_special_tokens=False).ids
+    bos, none = converse(small.path, f"generate\t{PROMPT}\tbos=1\tnew=5", f"prefill\t{PROMPT}")
+    assert bos.tokens == small.expected(ids, 5) and bos.reason == "length"
+    assert none.tokens == bos.tokens + plain
+
+
+def test_a_conversation_goes_on_and_back(small: Small) -> None:
+    first, second = (
+        small.tokenizer.encode("One.").ids,
+        small.tokenizer.encode(" Two", add_special_tokens=False).ids,
+    )
+    said = converse(
+        small.path,
+        "generate\tOne.\tspecial=1\tnew=7\tignore_eos=1",
+        "generate\t Two\tnew=7\tignore_eos=1",
+        f"rewind\t{len(first)}",
+        "warmup\tsomething else",
+        "generate\t\tnew=7\tignore_eos=1",
+        "prefill\t Two",
+        "generate\t\tnew=7\tignore_eos=1",
+        "reset",
+        "generate\tOne.\tspecial=1\tnew=7\tignore_eos=1\techo=1",
+        "rewind\t1000",
+    )
+    once = small.expected(first, 7)
+    twice = small.expected(once + second, 7)
+    assert [line.error for line in said] == ["Ok"] * 9 + ["InvalidArgument"]
+    assert [line.tokens for line in said] == [
+        once,
+        twice,
+        first,
+        first,
+        once,
+        once + second,
+        twice,
+        [],
+        once,
+        once,
+    ]
+    assert said[8].answer == "One." + said[0].answer
+
+
+@pytest.mark.safety
+def test_a_conversation_under_sanitizers(small: Small) -> None:
+    given = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1\ttop_p=0.9\tstop=never"
+    lines = (given, "rewind\t9", f"generate\t{PROMPT}\tcancel=2", f"generate\t{PROMPT * 20}", "reset", given)
+    said = converse(small.path, *lines, tree="asan")
+    assert [line.error for line in said] == ["Ok", "Ok", "Ok", "OutOfResources", "Ok", "Ok"]
+    assert said[0].tokens == said[5].tokens
+
+
+def test_what_ends_an_answer(small: Small) -> None:
+    ids = small.tokenizer.encode(PROMPT).ids
+    (whole,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1")
+    stop = whole.answer[11:14]
+    begin = whole.answer.index(stop)
+    said = converse(
+        small.path,
+        f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1\tstop={stop}\tstop=\tstop=never at all",
+        "reset",
+        f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1\tcancel=3",
+        "reset",
+        f"generate\t{PROMPT}\tspecial=1\tnew=0",
+        "reset",
+        f"generate\t{PROMPT}\tspecial=1\tlen={len(ids) + 4}\tignore_eos=1",
+        f"generate\t{PROMPT * 20}",
+        "reset",
+        "generate\t",
+    )
+    assert (said[0].answer, said[0].reason) == (whole.answer[:begin], "stop")
+    assert said[0].tokens == whole.tokens[: len(said[0].tokens)] and len(said[0].tokens) < len(whole.tokens)
+    assert said[2].reason == "cancelled" and said[2].pieces == 3 and whole.answer.startswith(said[2].answer)
+    assert (said[4].tokens, said[4].reason) == (ids, "length")
+    assert said[6].tokens == small.expected(ids, 4)
+    assert (said[7].error, said[7].tokens) == ("OutOfResources", said[6].tokens), "nothing is lost"
+    assert said[9].error == "InvalidArgument"
+
+
+def test_a_token_that_ends_a_text(small: Small) -> None:
+    ids = small.tokenizer.encode(PROMPT).ids
+    (found,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40")
+    assert (found.tokens, found.reason) == (small.expected(ids, 40, eos_token_id=small.end), "stop")
+    assert len(ids) < len(found.tokens) <= len(ids) + 13
+
+
+def test_sampling(small: Small) -> None:
+    line = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1.5"
+    greedy = small.expected(small.tokenizer.encode(PROMPT).ids, 20)
+
+    def of(options: str) -> list[int]:
+        return converse(small.path, f"{line}\t{options}")[0].tokens
+
+    assert of("seed=3") == of("seed=3") != of("seed=4")
+    assert of("top_k=1") == of("top_p=0.00001") == of("min_p=1") == greedy
+    assert of("seed=3\ttop_k=5") != greedy
+    penalized = small.expected(small.tokenizer.encode(PROMPT).ids, 20, repetition_penalty=1.7)
+    plain = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\tpenalty=1.7")
+    assert plain[0].tokens == penalized != greedy
+    for wrong in ("temperature=-1", "top_p=0", "top_p=2", "min_p=2", "top_k=-1", "penalty=0", "bos=-1"):
+        assert converse(small.path, f"{line}\t{wrong}")[0].error == "InvalidArgument", wrong
+
+
+def test_frequencies_are_the_probabilities(small: Small) -> None:
+    """Of the first token, over many seeds, among the likeliest three."""
+    ids = small.tokenizer.encode("x").ids
+    with torch.no_grad():
+        logits = small.model(torch.tensor([ids])).logits[0, -1]
+    top = (logits / 0.7).topk(3)
+    lines = []
+    for seed in range(600):
+        lines += [f"generate\tx\tspecial=1\tnew=1\ttemperature=0.7\ttop_k=3\tseed={seed}", "reset"]
+    chosen = [said.tokens[-1] for said in converse(small.path, *lines)[::2]]
+    for token, chance in zip(top.indices.tolist(), top.values.softmax(0).tolist(), strict=True):
+        assert abs(chosen.count(token) / 600 - chance) < 5 * (chance * (1 - chance) / 600) ** 0.5
+    assert set(chosen) <= set(top.indices.tolist())
+
+
+def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:
+    import torchette
+
+    module = torch.nn.Linear(3, 4).eval()
+    torchette.compile(module, (torch.ones(1, 3),)).save(tmp_path / "linear.pte")
+    (said,) = converse(tmp_path / "linear.pte", "generate\tx")
+    assert said.error == "NotFound", "it has no tokenizer"
+    (said,) = converse(tmp_path / "linear.pte", "generate\tx", tokenizer=small.folder / "tokenizer.json")
+    assert said.error == "NotSupported"
+    (said,) = converse(tmp_path / "none.pte", "generate\tx")
+    assert said.error == "AccessFailed"
+
+
+def test_the_program(small: Small) -> None:
+    program = built("llm_runner")
+    ids = small.tokenizer.encode(PROMPT).ids
+    expected = [
+        token for token in small.expected(ids, 20)[len(ids) :] if token < small.tokenizer.get_vocab_size()
+    ]
+    command = (program, "--model", small.path, "--prompt", PROMPT, "--max_new_tokens", "20", "--ignore_eos")
+    done = run(*command, "--stats", "--cpu_threads", "1")
+    assert done.stdout == small.tokenizer.decode(expected) + "\n"
+    stats = json.loads(done.stderr)
+    assert (stats["prompt_tokens"], stats["generated_tokens"], stats["finish_reason"]) == (
+        len(ids),
+        20,
+        "length",
+    )
+    assert run(*command, "--tokenizer", small.folder / "tokenizer.json").stdout == done.stdout
+    assert run(*command, "--echo").stdout == PROMPT + done.stdout
+    assert "usage: llm_runner" in run(program, "--help").stdout
+    assert "takes a number" in run(*command, "--top_p", "much", status=2).stderr
+    assert "is no option" in run(*command, "--bogus", "1", status=2).stderr
+    assert "is no tokenizer" in run(*command, "--tokenizer", __file__, status=2).stderr
+    assert "InvalidProgram" in run(program, "--model", __file__, "--prompt", "x", status=1).stderr
+
+
+# --- The C interface --------------------------------------------------------------------------------------------------
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        *((name, ctypes.c_int32) for name in ("echo", "ignore_eos", "special", "new", "bos", "eos", "top_k")),
+        *((name, ctypes.c_float) for name in ("temperature", "top_p", "min_p", "penalty")),
+        ("seed", ctypes.c_uint64),
+        ("stop", ctypes.POINTER(ctypes.c_char_p)),
+        ("num_stop", ctypes.c_size_t),
+    ]
+
+
+class Stats(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("prompt", "generated", "prompt_ms", "first_ms", "total_ms")),
+        ("reason", ctypes.c_char_p),
+    ]
+
+
+ON_TOKEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+def test_the_c_interface(small: Small) -> None:
+    built("torchette_llm_shared")
+    library = ctypes.CDLL(str(BUILD / "libtorchette_llm.so"))
+    library.torchette_llm_position.restype = ctypes.c_size_t
+    handle, stats, config = ctypes.c_void_p(), Stats(), Config()
+    assert library.torchette_llm_open(str(small.path).encode(), None, ctypes.byref(handle)) == 0
+    library.torchette_llm_config_init(ctypes.byref(config))
+    assert (config.size, config.top_p, config.new) == (ctypes.sizeof(Config), 1, -1)
+    config.temperature, config.new, config.special, config.ignore_eos = 0, 12, 1, 1
+    pieces: list[bytes] = []
+
+    def generate(stop_at: int = 0) -> int:
+        def on_token(piece: bytes, size: int, user: int) -> int:
+            assert len(piece) == size
+            pieces.append(piece)
+            return int(len(pieces) == stop_at)
+
+        pieces.clear()
+        return library.torchette_llm_generate(
+            handle, PROMPT.encode(), ctypes.byref(config), ON_TOKEN(on_token), None, ctypes.byref(stats)
+        )
+
+    ids = small.tokenizer.encode(PROMPT).ids
+    said = [
+        token for token in small.expected(ids, 12)[len(ids) :] if token < small.tokenizer.get_vocab_size()
+    ]
+    assert generate() == 0 and b"".join(pieces).decode() == small.tokenizer.decode(said)
+    assert (stats.prompt, stats.generated, stats.reason) == (len(ids), 12, b"length")
+    assert library.torchette_llm_position(handle) == len(ids) + 12
+    library.torchette_llm_reset(handle)
+    assert generate(stop_at=2) == 0 and stats.reason == b"cancelled" and len(pieces) == 2
+    assert library.torchette_llm_rewind(handle, ctypes.c_size_t(3)) == 0
+    assert library.torchette_llm_position(handle) == 3
+    assert library.torchette_llm_prefill(handle, b"more") == 0
+
+    found, count = (ctypes.c_uint64 * 64)(), ctypes.c_size_t()
+    assert library.torchette_llm_tokenize(handle, PROMPT.encode(), 1, found, 64, ctypes.byref(count)) == 0
+    assert found[: count.value] == ids
+    text, size = ctypes.create_string_buffer(5), ctypes.c_size_t()
+    assert library.torchette_llm_detokenize(handle, found, count, text, 5, ctypes.byref(size)) == 0
+    assert (text.value, size.value) == (PROMPT[:4].encode(), len(PROMPT))
+
+    assert library.torchette_llm_generate(handle, None, None, None, None, None) == 0x12
+    config.size = 0
+    assert generate() == 0x12, "a configuration that nobody has filled"
+    library.torchette_llm_free(handle)
+    library.torchette_llm_free(None)
+    assert library.torchette_llm_open(b"none", None, ctypes.byref(handle)) == 0x22 and not handle.value
+    header = (ROOT / "torchette/extension/llm/c_api.h").read_text()
+    declared = {
+        word.split("(")[0] for word in header.split() if word.startswith("torchette_llm_") and "(" in word
+    }
+    assert all(hasattr(library, name) for name in declared - {"torchette_llm_token_fn_t"}), declared

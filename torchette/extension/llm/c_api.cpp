@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Each function translates its arguments, asks a TextLLMRunner, and translates the answer.
+#include "torchette/extension/llm/c_api.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "torchette/extension/backends.h"
+#include "torchette/extension/llm/text_llm_runner.h"
+
+using namespace torchette;
+using namespace torchette::extension::llm;
+
+struct torchette_llm {
+  std::unique_ptr<TextLLMRunner> runner;
+};
+
+namespace {
+
+torchette_error_t code(Error error) { return static_cast<torchette_error_t>(error); }
+
+bool given(const void* pointer, const char* name) {
+  if (pointer != nullptr) return true;
+  TORCHETTE_LOG(Error, "%s is null", name);
+  return false;
+}
+#define TORCHETTE_GIVEN(pointer) \
+  if (!given(pointer, #pointer)) return TORCHETTE_INVALID_ARGUMENT
+
+Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
+  torchette_llm_config_t config;
+  torchette_llm_config_init(&config);
+  if (from != nullptr) {
+    if (from->size < sizeof(from->size) || from->size > 4096) {
+      TORCHETTE_LOG(Error, "the configuration was not filled by torchette_llm_config_init()");
+      return Error::InvalidArgument;
+    }
+    std::memcpy(&config, from, std::min(from->size, sizeof(config)));
+  }
+  to->echo = config.echo != 0;
+  to->ignore_eos = config.ignore_eos != 0;
+  to->add_special_tokens = config.add_special_tokens != 0;
+  to->max_new_tokens = config.max_new_tokens;
+  to->num_bos = config.num_bos;
+  to->num_eos = config.num_eos;
+  to->top_k = config.top_k;
+  to->temperature = config.temperature;
+  to->top_p = config.top_p;
+  to->min_p = config.min_p;
+  to->repetition_penalty = config.repetition_penalty;
+  to->seed = config.seed;
+  for (size_t i = 0; i < config.num_stop; ++i) {
+    if (config.stop == nullptr || config.stop[i] == nullptr) {
+      TORCHETTE_LOG(Error, "stop text %zu is null", i);
+      return Error::InvalidArgument;
+    }
+    to->stop.emplace_back(config.stop[i]);
+  }
+  return Error::Ok;
+}
+
+}  // namespace
+
+void torchette_llm_config_init(torchette_llm_config_t* config) {
+  if (config == nullptr) return;
+  const GenerationConfig defaults;
+  *config = {};
+  config->size = sizeof(*config);
+  config->max_new_tokens = defaults.max_new_tokens;
+  config->temperature = defaults.temperature;
+  config->top_p = defaults.top_p;
+  config->repetition_penalty = defaults.repetition_penalty;
+}
+
+torchette_error_t torchette_llm_open(const char* model_path, const char* tokenizer_path,
+                                     torchette_llm_t** llm) {
+  TORCHETTE_GIVEN(llm);
+  *llm = nullptr;
+  TORCHETTE_GIVEN(model_path);
+  static_cast<void>(register_all_backends());  // a host that has registered some itself keeps them
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (tokenizer_path != nullptr) {
+    tokenizer = load_tokenizer(tokenizer_path);
+    if (!tokenizer) return code(Error::InvalidExternalData);
+  }
+  auto* opened = new (std::nothrow) torchette_llm{create_text_llm_runner(model_path, std::move(tokenizer))};
+  if (opened == nullptr) return code(Error::MemoryAllocationFailed);
+  const Error error = opened->runner->load();
+  if (error != Error::Ok) {
+    delete opened;
+    return code(error);
+  }
+  *llm = opened;
+  return TORCHETTE_OK;
+}
+
+void torchette_llm_free(torchette_llm_t* llm) { delete llm; }
+
+torchette_error_t torchette_llm_generate(torchette_llm_t* llm, const char* prompt,
+                                         const torchette_llm_config_t* config, torchette_llm_token_fn_t token,
+                                         void* user, torchette_llm_stats_t* stats) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(prompt);
+  GenerationConfig ours;
+  if (const Error error = import(config, &ours); error != Error::Ok) return code(error);
+  IRunner::TokenCallback on_token;
+  if (token != nullptr)
+    on_token = [&](const std::string& piece) {
+      if (token(piece.c_str(), piece.size(), user) != 0) llm->runner->stop();
+    };
+  return code(llm->runner->generate(prompt, ours, on_token, [&](const Stats& s) {
+    if (stats == nullptr) return;
+    stats->prompt_tokens = s.num_prompt_tokens;
+    stats->generated_tokens = s.num_generated_tokens;
+    stats->prompt_ms = s.prompt_eval_end_ms - s.token_encode_end_ms;
+    stats->first_token_ms = s.first_token_ms == 0 ? 0 : s.first_token_ms - s.inference_start_ms;
+    stats->total_ms = s.inference_end_ms - s.inference_start_ms;
+    stats->finish_reason = s.finish_reason;
+  }));
+}
+
+torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(prompt);
+  return code(llm->runner->prefill(prompt));
+}
+
+void torchette_llm_stop(torchette_llm_t* llm) {
+  if (llm != nullptr) llm->runner->stop();
+}
+
+void torchette_llm_reset(torchette_llm_t* llm) {
+  if (llm != nullptr) llm->runner->reset();
+}
+
+torchette_error_t torchette_llm_rewind(torchette_llm_t* llm, size_t position) {
+  TORCHETTE_GIVEN(llm);
+  return code(llm->runner->rewind(position));
+}
+
+size_t torchette_llm_position(const torchette_llm_t* llm) {
+  return llm == nullptr ? 0 : llm->runner->tokens().size();
+}
+
+torchette_error_t torchette_llm_tokenize(torchette_llm_t* llm, const char* text, int add_special_tokens,
+                                         uint64_t* tokens, size_t capacity, size_t* count) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(text);
+  TORCHETTE_GIVEN(count);
+  const Tokenizer& tokenizer = *llm->runner->tokenizer();
+  const Result<std::vector<uint64_t>> found =
+      add_special_tokens != 0 ? tokenizer.encode_with_special_tokens(text) : tokenizer.encode(text);
+  if (!found.ok()) return code(found.error());
+  *count = found->size();
+  if (tokens != nullptr) std::copy_n(found->begin(), std::min(capacity, found->size()), tokens);
+  return TORCHETTE_OK;
+}
+
+torchette_error_t torchette_llm_detokenize(torchette_llm_t* llm, const uint64_t* tokens, size_t count,
+                                           char* text, size_t capacity, size_t* size) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(size);
+  if (count > 0) TORCHETTE_GIVEN(tokens);
+  const Result<std::string> found =
+      llm->runner->tokenizer()->decode(std::vector<uint64_t>(tokens, tokens + count));
+  if (!found.ok()) return code(found.error());
+  *size = found->size();
+  if (text != nullptr && capacity > 0) {
+    const size_t n = std::min(capacity - 1, found->size());
+    std::memcpy(text, found->data(), n);
+    text[n] = 0;
+  }
+  return TORCHETTE_OK;
+}

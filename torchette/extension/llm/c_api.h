@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * Language models for C, and for every language that can call C: beside torchette/extension/c_api.h, whose
+ * rules hold here, too. In the library torchette_llm. Compiles as C99 and as C++.
+ */
+#ifndef TORCHETTE_EXTENSION_LLM_C_API_H
+#define TORCHETTE_EXTENSION_LLM_C_API_H
+
+#include "torchette/extension/c_api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A conversation with a language model. Not for use by two threads at once, but for torchette_llm_stop(). */
+typedef struct torchette_llm torchette_llm_t;
+
+/* How a text goes on: the members of GenerationConfig (torchette/extension/llm/irunner.h). To be filled by
+ * torchette_llm_config_init() first. */
+typedef struct {
+  size_t size; /* of this structure, so that it can grow */
+  int32_t echo;
+  int32_t ignore_eos;
+  int32_t add_special_tokens;
+  int32_t max_new_tokens;
+  int32_t num_bos;
+  int32_t num_eos;
+  int32_t top_k;
+  float temperature;
+  float top_p;
+  float min_p;
+  float repetition_penalty;
+  uint64_t seed;
+  const char* const* stop; /* texts that end the answer */
+  size_t num_stop;
+} torchette_llm_config_t;
+
+/* Milliseconds, and what ended the answer: stop, length, cancelled or context; a constant. */
+typedef struct {
+  int64_t prompt_tokens;
+  int64_t generated_tokens;
+  int64_t prompt_ms;
+  int64_t first_token_ms; /* since the beginning */
+  int64_t total_ms;
+  const char* finish_reason;
+} torchette_llm_stats_t;
+
+/* A piece of the answer, whole characters of UTF-8; `piece[size]` is 0. Another result than 0 stops it. */
+typedef int (*torchette_llm_token_fn_t)(const char* piece, size_t size, void* user);
+
+TORCHETTE_API void torchette_llm_config_init(torchette_llm_config_t* config);
+/* Opens and loads a model. `tokenizer_path` may be null where the file has its tokenizer. */
+TORCHETTE_API torchette_error_t torchette_llm_open(const char* model_path, const char* tokenizer_path,
+                                                   torchette_llm_t** llm);
+/* `llm` may be null. */
+TORCHETTE_API void torchette_llm_free(torchette_llm_t* llm);
+/* Goes on with `prompt` where the last answer ended. `config`, `token` and `stats` may be null. */
+TORCHETTE_API torchette_error_t torchette_llm_generate(torchette_llm_t* llm, const char* prompt,
+                                                       const torchette_llm_config_t* config,
+                                                       torchette_llm_token_fn_t token, void* user,
+                                                       torchette_llm_stats_t* stats);
+TORCHETTE_API torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt);
+/* Ends torchette_llm_generate() behind its token; for other threads. */
+TORCHETTE_API void torchette_llm_stop(torchette_llm_t* llm);
+/* Begins anew, or forgets what is behind `position` tokens. */
+TORCHETTE_API void torchette_llm_reset(torchette_llm_t* llm);
+TORCHETTE_API torchette_error_t torchette_llm_rewind(torchette_llm_t* llm, size_t position);
+/* How many tokens the conversation has. */
+TORCHETTE_API size_t torchette_llm_position(const torchette_llm_t* llm);
+/* The tokens of a text, as many as `capacity` at `tokens`, which may be null; `count` is how many there are.
+ */
+TORCHETTE_API torchette_error_t torchette_llm_tokenize(torchette_llm_t* llm, const char* text,
+                                                       int add_special_tokens, uint64_t* tokens,
+                                                       size_t capacity, size_t* count);
+/* The text of tokens, as much as `capacity` at `text`, with a zero behind it; `size` is its size. */
+TORCHETTE_API torchette_error_t torchette_llm_detokenize(torchette_llm_t* llm, const uint64_t* tokens,
+                                                         size_t count, char* text, size_t capacity,
+                                                         size_t* size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

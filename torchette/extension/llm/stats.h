@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Stats: when an answer began and ended, in milliseconds of the platform's clock, and of how many tokens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace torchette::extension::llm {
+
+struct Stats {
+  static constexpr long SCALING_FACTOR_UNITS_PER_SECOND = 1000;
+
+  long model_load_start_ms = 0;
+  long model_load_end_ms = 0;
+  long inference_start_ms = 0;
+  long token_encode_end_ms = 0;
+  long prompt_eval_end_ms = 0;
+  long first_token_ms = 0;  // when the first one was chosen; 0 where none was
+  long inference_end_ms = 0;
+  long aggregate_sampling_time_ms = 0;
+  int64_t num_prompt_tokens = 0;
+  int64_t num_generated_tokens = 0;
+  const char* finish_reason = "";  // stop (a token or a text), length, cancelled, or context (it is full)
+
+  void reset(bool all_stats = false);
+};
+
+long time_in_ms();
+/// One line of JSON.
+std::string stats_to_json_string(const Stats& stats);
+/// The same for people, on the standard error stream.
+void print_report(const Stats& stats);
+
+}  // namespace torchette::extension::llm

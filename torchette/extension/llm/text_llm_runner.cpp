@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/extension/llm/text_llm_runner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "torchette/extension/llm/json.h"
+#include "torchette/extension/llm/sampler.h"
+#include "torchette/extension/llm/unicode.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm {
+namespace {
+
+/// Holds back what may be the beginning of a text that ends the answer.
+class StopStrings {
+ public:
+  explicit StopStrings(const std::vector<std::string>& stops) : stops_(stops) {}
+
+  /// What of the text so far may be given out with this piece. Sets `*found` where a stop text is complete.
+  std::string push(const std::string& piece, bool* found) {
+    held_ += piece;
+    size_t first = std::string::npos;
+    for (const std::string& stop : stops_)
+      if (!stop.empty()) first = std::min(first, held_.find(stop));
+    *found = first != std::string::npos;
+    size_t keep = 0;
+    for (const std::string& stop : stops_)
+      for (size_t n = std::min(stop.size(), held_.size()); n > keep && !*found; --n)
+        if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) keep = n;
+    const size_t given = *found ? first : held_.size() - keep;
+    std::string out = held_.substr(0, given);
+    held_.erase(0, given);
+    return out;
+  }
+  std::string rest() { return std::move(held_); }
+
+ private:
+  const std::vector<std::string>& stops_;
+  std::string held_;
+};
+
+Error check(const GenerationConfig& config) {
+  TORCHETTE_CHECK(config.temperature >= 0 && std::isfinite(config.temperature), InvalidArgument,
+                  "temperature %g; it is 0 or more", static_cast<double>(config.temperature));
+  TORCHETTE_CHECK(config.top_p > 0 && config.top_p <= 1, InvalidArgument,
+                  "top_p %g; it is above 0, at most 1", static_cast<double>(config.top_p));
+  TORCHETTE_CHECK(config.min_p >= 0 && config.min_p <= 1, InvalidArgument, "min_p %g; it is 0 to 1",
+                  static_cast<double>(config.min_p));
+  TORCHETTE_CHECK(config.top_k >= 0, InvalidArgument, "top_k %d; it is 0 or more",
+                  static_cast<int>(config.top_k));
+  TORCHETTE_CHECK(config.repetition_penalty > 0 && std::isfinite(config.repetition_penalty), InvalidArgument,
+                  "repetition_penalty %g; it is above 0", static_cast<double>(config.repetition_penalty));
+  TORCHETTE_CHECK(
+      config.num_bos >= 0 && config.num_bos <= 127 && config.num_eos >= 0 && config.num_eos <= 127,
+      InvalidArgument, "%d tokens bos and %d eos; they are 0 to 127", static_cast<int>(config.num_bos),
+      static_cast<int>(config.num_eos));
+  return Error::Ok;
+}
+
+}  // namespace
+
+TextLLMRunner::TextLLMRunner(std::unique_ptr<Module> module, std::unique_ptr<Tokenizer> tokenizer,
+                             float temperature)
+    : module_(std::move(module)), tokenizer_(std::move(tokenizer)), temperature_(temperature) {}
+
+Result<FreeableBuffer> TextLLMRunner::named_data(const char* name) {
+  const std::shared_ptr<Program> program = module_->program();
+  return program ? program->get_data(name) : Result<FreeableBuffer>(Error::NotFound);
+}
+
+Error TextLLMRunner::read_metadata() {
+  const Result<std::unordered_set<std::string>> names = module_->method_names();
+  if (!names.ok()) return names.error();
+  const auto numbers = [&](const char* name, std::vector<int64_t>* out) -> Error {
+    if (names->count(name) == 0) return Error::Ok;
+    const Result<std::vector<Value>> values = module_->execute(name);
+    if (!values.ok()) return values.error();
+    for (const Value& value : *values) {
+      if (value.is_scalar()) out->push_back(value.to_int());
+      if (value.tag() == Tag::ListInt)
+        for (int64_t number : value.to_int_list()) out->push_back(number);
+    }
+    return Error::Ok;
+  };
+  const auto number = [&](const char* name, int64_t otherwise, int64_t* out) -> Error {
+    std::vector<int64_t> found;
+    TORCHETTE_TRY(numbers(name, &found));
+    *out = found.empty() ? otherwise : found[0];
+    return Error::Ok;
+  };
+  int64_t uses_cache = 1, is_dynamic = 1, begin = -1, end = -1;
+  TORCHETTE_TRY(number("use_kv_cache", 1, &uses_cache));
+  TORCHETTE_TRY(number("enable_dynamic_shape", 1, &is_dynamic));
+  TORCHETTE_TRY(number("get_max_seq_len", 128, &max_prefill_));
+  TORCHETTE_TRY(number("get_max_context_len", max_prefill_, &max_context_));
+  TORCHETTE_TRY(number("get_bos_id", -1, &begin));
+  TORCHETTE_TRY(number("get_eos_id", -1, &end));
+  std::vector<int64_t> ends;
+  TORCHETTE_TRY(numbers("get_eos_ids", &ends));
+  if (ends.empty() && end >= 0) ends.push_back(end);
+  if (begin >= 0) tokenizer_->set_bos_tok(static_cast<uint64_t>(begin));
+  for (int64_t id : ends)
+    if (id >= 0) ends_.insert(static_cast<uint64_t>(id));
+  if (!ends.empty() && ends[0] >= 0) tokenizer_->set_eos_tok(static_cast<uint64_t>(ends[0]));
+  TORCHETTE_CHECK(uses_cache != 0, NotSupported, "the model was exported without its caches (use_kv_cache)");
+  TORCHETTE_CHECK(max_prefill_ > 0 && max_context_ > 0, InvalidProgram, "the model takes %lld tokens of %lld",
+                  static_cast<long long>(max_prefill_), static_cast<long long>(max_context_));
+  if (is_dynamic == 0) max_prefill_ = 1;
+  max_prefill_ = std::min(max_prefill_, max_context_);
+  return Error::Ok;
+}
+
+Error TextLLMRunner::load() {
+  if (loaded_) return Error::Ok;
+  TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
+  load_start_ = time_in_ms();
+  TORCHETTE_TRY(module_->load());
+  if (!tokenizer_) {
+    const Result<FreeableBuffer> bytes = named_data("tokenizer.json");
+    TORCHETTE_CHECK(bytes.ok(), NotFound, "the file has no tokenizer.json; give the runner a tokenizer");
+    Result<std::unique_ptr<Tokenizer>> made =
+        make_tokenizer({static_cast<const char*>(bytes->data()), bytes->size()});
+    if (!made.ok()) return made.error();
+    tokenizer_ = std::move(*made);
+  }
+  TORCHETTE_CHECK(tokenizer_->is_loaded(), InvalidState, "the tokenizer is not loaded");
+  TORCHETTE_TRY(module_->load_forward());
+  const Result<MethodMeta> meta = module_->method_meta("forward");
+  if (!meta.ok()) return meta.error();
+  bool fits = meta->num_inputs() == 2 && meta->num_outputs() >= 1;
+  for (size_t i = 0; i < 2 && fits; ++i) {
+    const Result<TensorInfo> info = meta->input_tensor_meta(i);
+    fits = info.ok() && info->scalar_type() == ScalarType::Long;
+  }
+  TORCHETTE_CHECK(fits, NotSupported, "forward does not take tokens and a position, both int64 tensors");
+  TORCHETTE_TRY(read_metadata());
+  load_end_ = time_in_ms();
+  loaded_ = true;
+  return Error::Ok;
+}
+
+Result<GenerationConfig> TextLLMRunner::default_config() {
+  TORCHETTE_TRY(load());
+  GenerationConfig config;
+  config.temperature = 0;
+  const Result<FreeableBuffer> bytes = named_data("generation_config.json");
+  if (!bytes.ok()) return config;
+  const Result<Json> json = Json::parse({static_cast<const char*>(bytes->data()), bytes->size()});
+  if (!json.ok()) return json.error();
+  const auto number = [&](const char* name, float otherwise) {
+    const Json& member = (*json)[name];
+    return member.is(Json::Kind::Number) ? static_cast<float>(member.number) : otherwise;
+  };
+  config.repetition_penalty = number("repetition_penalty", 1);
+  if (!json->flag("do_sample")) return config;
+  config.temperature = number("temperature", 1);
+  config.top_k = static_cast<int32_t>(std::max<int64_t>((*json)["top_k"].index(), 0));
+  config.top_p = number("top_p", 1);
+  config.min_p = number("min_p", 0);
+  return config;
+}
+
+Result<std::vector<uint64_t>> TextLLMRunner::encode(const std::string& prompt,
+                                                    const GenerationConfig& config) const {
+  if (config.add_special_tokens) return tokenizer_->encode_with_special_tokens(prompt);
+  return tokenizer_->encode(prompt, static_cast<int8_t>(config.num_bos), static_cast<int8_t>(config.num_eos));
+}
+
+Error TextLLMRunner::run(Span<float>* logits) {
+  while (num_run_ < tokens_.size()) {
+    const size_t count = std::min(tokens_.size() - num_run_, static_cast<size_t>(max_prefill_));
+    auto begin = tokens_.begin() + static_cast<std::ptrdiff_t>(num_run_);
+    std::vector<int64_t> chunk(begin, begin + static_cast<std::ptrdiff_t>(count));
+    int64_t position = static_cast<int64_t>(num_run_);
+    const TensorPtr tokens = from_blob(chunk.data(), {1, static_cast<SizesType>(count)}, ScalarType::Long);
+    const TensorPtr start = from_blob(&position, {1}, ScalarType::Long);
+    const Result<std::vector<Value>> outputs = module_->forward({Value(tokens), Value(start)});
+    if (!outputs.ok()) return outputs.error();
+    num_run_ += count;
+    TORCHETTE_CHECK(!outputs->empty() && (*outputs)[0].is_tensor(), NotSupported, "forward gives no logits");
+    const Tensor& given = (*outputs)[0].toTensor();
+    TORCHETTE_CHECK(given.scalar_type() == ScalarType::Float && given.dim() >= 1 && given.numel() > 0,
+                    NotSupported, "forward gives logits that are not float32");
+    const auto size = static_cast<size_t>(given.size(given.dim() - 1));
+    // of all tokens, where the model was exported so: the last row
+    *logits = {given.mutable_data_ptr<float>() + static_cast<size_t>(given.numel()) - size, size};
+    if (stopped_.load(std::memory_order_relaxed)) return Error::Ok;
+  }
+  return Error::Ok;
+}
+
+Error TextLLMRunner::prefill(const std::string& prompt, int32_t num_bos, int32_t num_eos) {
+  TORCHETTE_TRY(load());
+  GenerationConfig config;
+  config.num_bos = num_bos;
+  config.num_eos = num_eos;
+  TORCHETTE_TRY(check(config));
+  const Result<std::vector<uint64_t>> prompt_tokens = encode(prompt, config);
+  if (!prompt_tokens.ok()) return prompt_tokens.error();
+  TORCHETTE_CHECK(tokens_.size() + prompt_tokens->size() <= static_cast<size_t>(max_context_), OutOfResources,
+                  "a prompt of %zu tokens behind %zu; the context has room for %lld", prompt_tokens->size(),
+                  tokens_.size(), static_cast<long long>(max_context_));
+  tokens_.insert(tokens_.end(), prompt_tokens->begin(), prompt_tokens->end());
+  stopped_.store(false, std::memory_order_relaxed);
+  Span<float> logits;
+  return run(&logits);
+}
+
+Error TextLLMRunner::rewind(size_t position) {
+  TORCHETTE_CHECK(position <= tokens_.size(), InvalidArgument, "position %zu of %zu", position,
+                  tokens_.size());
+  tokens_.resize(position);
+  num_run_ = std::min(num_run_, position);
+  return Error::Ok;
+}
+
+Error TextLLMRunner::warmup(const std::string& prompt, int32_t max_new_tokens) {
+  GenerationConfig config;
+  config.warming = true;
+  config.echo = false;
+  config.ignore_eos = true;
+  config.max_new_tokens = max_new_tokens;
+  const size_t before = tokens_.size();
+  TORCHETTE_TRY(generate(prompt, config));
+  return rewind(before);
+}
+
+Error TextLLMRunner::generate(const std::string& prompt, const GenerationConfig& given,
+                              TokenCallback token_callback, StatsCallback stats_callback) {
+  TORCHETTE_TRY(load());
+  GenerationConfig config = given;
+  if (temperature_ != -1) config.temperature = temperature_;
+  TORCHETTE_TRY(check(config));
+  Stats stats;
+  stats.model_load_start_ms = load_start_;
+  stats.model_load_end_ms = load_end_;
+  stats.inference_start_ms = time_in_ms();
+  stopped_.store(false, std::memory_order_relaxed);
+  const Result<std::vector<uint64_t>> prompt_tokens = encode(prompt, config);
+  if (!prompt_tokens.ok()) return prompt_tokens.error();
+  stats.token_encode_end_ms = time_in_ms();
+  stats.num_prompt_tokens = static_cast<int64_t>(prompt_tokens->size());
+  const size_t occupied = tokens_.size() + prompt_tokens->size();
+  TORCHETTE_CHECK(occupied <= static_cast<size_t>(max_context_), OutOfResources,
+                  "a prompt of %zu tokens behind %zu; the context has room for %lld", prompt_tokens->size(),
+                  tokens_.size(), static_cast<long long>(max_context_));
+  TORCHETTE_CHECK(occupied > 0, InvalidArgument, "the prompt has no token to go on from");
+  const size_t before = tokens_.size();
+  tokens_.insert(tokens_.end(), prompt_tokens->begin(), prompt_tokens->end());
+  // where nothing new was said, the last token is run again for its logits
+  num_run_ = std::min(num_run_, tokens_.size() - 1);
+
+  const auto give = [&](const std::string& piece) {
+    if (token_callback && !config.warming && !piece.empty()) token_callback(piece);
+  };
+  if (config.echo) give(prompt);
+  Sampler sampler(config);
+  DecodeStream stream(*tokenizer_);
+  StopStrings stops(config.stop);
+  const int32_t most = config.resolve_max_new_tokens(
+      static_cast<int32_t>(std::min<int64_t>(max_context_, INT32_MAX)), static_cast<int32_t>(occupied));
+  stats.finish_reason = config.max_new_tokens >= 0 && most == config.max_new_tokens ? "length" : "context";
+  double sampling_ms = 0;
+  bool ended = false;
+  for (int32_t i = 0; i < most && !ended; ++i) {
+    Span<float> logits;
+    if (const Error error = run(&logits); error != Error::Ok) {
+      static_cast<void>(rewind(i == 0 ? before : tokens_.size()));  // a prompt that failed was not said
+      return error;
+    }
+    if (i == 0) stats.prompt_eval_end_ms = time_in_ms();
+    if (stopped_.load(std::memory_order_relaxed)) {
+      stats.finish_reason = "cancelled";
+      break;
+    }
+    const torchette_timestamp_t sampling = current_ticks();
+    const Result<uint64_t> token = sampler.sample(logits, tokens_);
+    if (!token.ok()) return token.error();
+    const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
+    sampling_ms += static_cast<double>(current_ticks() - sampling) * static_cast<double>(ratio.numerator) /
+                   static_cast<double>(ratio.denominator) / 1e6;
+    if (i == 0) stats.first_token_ms = time_in_ms();
+    tokens_.push_back(*token);
+    ++stats.num_generated_tokens;
+    if (!config.ignore_eos && ends_.count(*token) != 0) {
+      stats.finish_reason = "stop";
+      break;
+    }
+    // a model may have more tokens than its tokenizer
+    Result<std::string> piece = tokenizer_->has(*token) ? stream.push(*token) : std::string();
+    if (!piece.ok()) return piece.error();
+    give(stops.push(*piece, &ended));
+    if (ended) stats.finish_reason = "stop";
+  }
+  if (most == 0) stats.prompt_eval_end_ms = time_in_ms();
+  if (!ended) {
+    const Result<std::string> rest = stream.flush();
+    if (!rest.ok()) return rest.error();
+    give(stops.push(*rest, &ended));
+    if (!ended) give(stops.rest());
+  }
+  stats.aggregate_sampling_time_ms = static_cast<long>(sampling_ms);
+  stats.inference_end_ms = time_in_ms();
+  if (stats_callback && !config.warming) stats_callback(stats);
+  return Error::Ok;
+}
+
+std::unique_ptr<TextLLMRunner> create_text_llm_runner(const std::string& model_path,
+                                                      std::unique_ptr<Tokenizer> tokenizer,
+                                                      std::optional<const std::string> data_path,
+                                                      float temperature) {
+  std::vector<std::string> data;
+  if (data_path) data.push_back(*data_path);
+  auto module = std::make_unique<Module>(model_path, std::move(data), Module::LoadMode::Mmap);
+  return std::make_unique<TextLLMRunner>(std::move(module), std::move(tokenizer), temperature);
+}
+
+}  // namespace torchette::extension::llm
