@@ -29,6 +29,8 @@ IMPORT_BUDGET = 60
 EXIR_BUDGET = 110
 # Bytes of an installed package, with the bytecode that pip adds; what the XNNPACK library adds where it was built.
 INSTALLED, XNNPACK = 10_000_000, 2_000_000
+# Folders that have budgets of their own: docs/decisions/0023-parts-have-budgets-of-their-own.md.
+PARTS = {"llm": 600_000, "backends/vulkan": 150_000}
 
 RUN = """
 import sys
@@ -199,7 +201,10 @@ def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
     assert "usage" in python(tmp_path / "venv" / "bin" / "executor_runner", "--help")
 
     package = site / "torchette"
-    size = sum(path.stat().st_size for path in package.rglob("*") if path.is_file())
+    size = _bytes(package)
+    for part, budget in PARTS.items():
+        size -= (own := _bytes(package / part))
+        assert own < budget, f"{part} takes {own:,} bytes"
     if Runtime.get().backend_registry.get_option("XnnpackBackend", "library"):
         size -= XNNPACK
     assert size < INSTALLED, f"{size:,} bytes"
@@ -227,6 +232,10 @@ def test_dev_wheel_writes_a_manylinux_wheel(tmp_path: Path) -> None:
             needed |= {tuple(map(int, version.split("."))) for version in versions}
     assert needed and max(needed)[:2] <= (int(tag[1]), int(tag[2]))
     assert sum((tmp_path / name).stat().st_size for name in names) < INSTALLED
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def test_import_is_cheap() -> None:
