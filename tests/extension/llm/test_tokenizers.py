@@ -53,14 +53,15 @@ GPT4 = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L
 def _older_tables_agree(c: str) -> bool:
     """Whether the package's tables, some of which are of Unicode 8 to 12, have the character as Python's have it."""
     kind = unicodedata.category(c)
+    if kind in ("Cn", "Cs"):
+        return False
     bert = normalizers.BertNormalizer(
         clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False
     )
     decomposed = unicodedata.normalize("NFD", c)
     parts = [piece for piece, _ in pre_tokenizers.Punctuation().pre_tokenize_str(f"x{c}x")]
     return (
-        kind not in ("Cn", "Cs")
-        and normalizers.StripAccents().normalize_str(c) == ("" if kind[0] == "M" else c)
+        normalizers.StripAccents().normalize_str(c) == ("" if kind[0] == "M" else c)
         and bert.normalize_str(c) == "".join(d for d in decomposed if unicodedata.category(d) != "Mn")
         and normalizers.NFKD().normalize_str(c) == unicodedata.normalize("NFKD", c)
         and (len(parts) == 3) == (kind[0] == "P" or c in string.punctuation)
