@@ -27,6 +27,7 @@ import pytest
 
 from benchmarks import core_size
 from tests.llm import double
+from tests.models import zoo
 from torchette import cli, errors
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,8 +84,8 @@ def page_id(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the pages speak of: model.py, net.pte, net.bpte, program.pt2, photo.npy,
-    and chat.pte, a language model."""
+    """A folder with the files that the pages speak of: model.py, net.pte, net.bpte, program.pt2, photo.npy, chat.pte, a
+    language model, and smollm, what one is compiled from."""
     torch = pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("reader")
     (folder / "model.py").write_text(NET)
@@ -107,6 +108,11 @@ def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundle = BundledProgram(None, [suite], folder / "net.pte").serialize()
     (folder / "net.bpte").write_bytes(bundle)
     (folder / "chat.pte").write_bytes(double.program())
+    library = zoo.declare_torchvision_operators()  # noqa: F841
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
+    LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).save_pretrained(folder / "smollm")
     return folder
 
 

@@ -218,8 +218,12 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.errors",
         *COMPILER,
         "torchette.llm.decoder",
+        "torchette.llm.gguf",
+        "torchette.llm.quantized",
     ),
     "torchette.llm.decoder": ("torchette.backends", "torchette.errors"),
+    "torchette.llm.gguf": ("torchette.errors", "torchette.llm.quantized"),
+    "torchette.llm.quantized": ("torchette.backends",),
     "torchette": (
         "torchette.compat",
         "torchette._compile",

@@ -148,5 +148,5 @@ def test_wrong_arguments_are_named(tmp_path: Any) -> None:
         llm.export(small_llama(), "int3")
     with pytest.raises(InputError, match="max_context 0"):
         llm.export(small_llama(), max_context=0)
-    with pytest.raises(ModelNotFoundError, match="no folder with a config.json"):
+    with pytest.raises(ModelNotFoundError, match=r"no folder with a config\.json"):
         llm.export(tmp_path / "nothing")
