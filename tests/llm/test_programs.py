@@ -242,7 +242,7 @@ def test_a_llama_says_what_transformers_says(tmp_path):
     model.save_pretrained(tmp_path)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "chat_template.jinja").write_text(double.TEMPLATE)
-    session = Session(export(tmp_path, max_context=160, max_prefill=16))
+    session = Session(export(tmp_path, max_context=160, max_prefill=16, full_logits=True))
     prompt = session.encode("The quick brown fox jumps over the lazy dog and again over it.")
     with torch.no_grad():
         whole = model.generate(
@@ -263,6 +263,13 @@ def test_a_llama_says_what_transformers_says(tmp_path):
         assert (
             again.tokens == whole[len(prompt) + 20 :] and again.statistics.reused_tokens == len(prompt) + 19
         )
+    drafted = session.generate(
+        prompt, max_tokens=100, ignore_end=True, temperature=0, draft=fork, draft_tokens=4
+    ).run()
+    done = drafted.statistics
+    assert (
+        drafted.tokens == answer.tokens and done.accepted_tokens == done.drafted_tokens >= 79
+    )  # its own draft
     assert (
         session.generate("Is it?", schema={"type": "array", "items": {"type": "boolean"}, "maxItems": 2})
         .run()
