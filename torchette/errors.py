@@ -144,12 +144,12 @@ class MissingKernelWarning(UserWarning):
     code = "kernel-not-here"
 
 
-def kernel_hints(operators: Iterable[str]) -> list[str]:
+def kernel_hints(operators: Iterable[str], *, in_aten: bool = False) -> list[str]:
     """What to try where kernels are missing, by who would have them."""
     operators = list(operators)
     theirs = [name for name in operators if name.partition("::")[0] not in ("aten", "dim_order_ops")]
     hints = []
-    if len(theirs) < len(operators):
+    if len(theirs) < len(operators) and not in_aten:
         hints.append("run it on torch's own kernels: Runtime.get(aten=True), `torchette run --aten`")
     if theirs:
         hints += [

@@ -344,6 +344,21 @@ def test_sparse_tensors_are_refused_by_name() -> None:
             method.execute([x])
 
 
+def test_an_operator_that_nobody_has_is_named() -> None:
+    with torch.library._scoped_library("atentest", "FRAGMENT") as library:
+        library.define("abstract(Tensor x) -> Tensor")
+        torch.library.register_fake("atentest::abstract", torch.empty_like, lib=library)
+        exported = torch.export.export(Of(torch.ops.atentest.abstract), (torch.ones(3),))
+        program = to_edge(exported).to_executorch()
+        method = Runtime.get(aten=True).load_program(program.buffer).load_method("forward")
+        with pytest.raises(ExecutionError, match=r"Could not run 'atentest::abstract'"):
+            method.execute([torch.ones(3)])
+    data = program.buffer.replace(b"atentest::abstract", b"atentest::nobodys_")
+    with pytest.raises(RuntimeLoadError, match=r"no kernel for atentest::nobodys_.out") as caught:
+        Runtime.get(aten=True).load_program(data).load_method("forward")
+    assert not any("aten=True" in hint for hint in caught.value.hints)
+
+
 def test_what_torch_refuses_names_operator_and_line() -> None:
     method = on_torch(Of(lambda x, i: x[i]), (torch.ones(3), torch.tensor([0])))
     equal(method.execute([torch.ones(3), torch.tensor([2])]), torch.ones(1))

@@ -754,7 +754,7 @@ class Program:
             missing = [line.removeprefix("there is no kernel for ").partition(": add ")[0] for line in lines]
             return RuntimeLoadError(
                 f"{self._name}: {what}: there is no kernel for {', '.join(missing)}",
-                hints=kernel_hints(missing),
+                hints=kernel_hints(missing, in_aten=self._aten is not None),
             )
         kind = FormatError if number == _INVALID_PROGRAM else RuntimeLoadError
         hints = []

@@ -418,6 +418,10 @@ bool call_instead(AtenKernel& op, const c10::FunctionSchema& schema) {
   return used == read && written == schema.returns().size();
 }
 
+bool runs(const std::optional<c10::OperatorHandle>& handle) {
+  return handle.has_value() && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
 /// The functional operator of the same name and arguments, which is what eager calls: out variants that torch
 /// composes of others may round differently, and the rest do the same and copy.
 void prefer_functional(AtenKernel& op, const std::string& name) {
@@ -425,7 +429,7 @@ void prefer_functional(AtenKernel& op, const std::string& name) {
   for (const c10::OperatorName& other : dispatcher.getAllOpNames()) {
     if (other.name != name) continue;
     const auto handle = dispatcher.findSchema(other);
-    if (!handle.has_value() || !is_functional(handle->schema())) continue;
+    if (!runs(handle) || !is_functional(handle->schema())) continue;
     AtenKernel candidate = op;
     if (!call_instead(candidate, handle->schema())) continue;
     if (op.functional && op.given.size() <= candidate.given.size()) continue;
@@ -437,9 +441,6 @@ void prefer_functional(AtenKernel& op, const std::string& name) {
 
 const Kernel* make(const std::string& full, const std::string& name, const std::string& overload) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  const auto runs = [](const auto& handle) {
-    return handle.has_value() && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
-  };
   auto handle = dispatcher.findSchema({name, overload});
   const bool has_out = handle.has_value();
   // the out variant of an operator that was registered without one: "out" of "", "Scalar_out" of "Scalar"
