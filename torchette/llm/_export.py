@@ -31,6 +31,7 @@ def export(
     *,
     max_context: int | None = None,
     max_prefill: int = 128,
+    full_logits: bool = False,
     backend: Any = "auto",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
@@ -49,6 +50,8 @@ def export(
             as they are given.
         max_context: tokens that the caches hold; by default what the model was made for, at most 2048.
         max_prefill: tokens that one call takes.
+        full_logits: return logits of all n tokens, [1, n, vocabulary]. Speculative decoding judges several with one call of
+            such a program.
         backend: as for `torchette.compile`.
         progress: called with (stage, step).
 
@@ -81,7 +84,7 @@ def export(
     max_prefill = min(max_prefill, max_context)
     training = model.training
     try:
-        decoder = Decoder(model.eval(), max_context).eval()
+        decoder = Decoder(model.eval(), max_context, full_logits).eval()
         step("check", type(model).__name__)
         decoder.check()
         if quantize is not None or whole is not None:

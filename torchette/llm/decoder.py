@@ -74,14 +74,14 @@ class _Buffers(Cache):
 
 
 class Decoder(torch.nn.Module):
-    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token."""
+    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token, or [1, n, vocabulary]."""
 
-    def __init__(self, model: torch.nn.Module, max_context: int) -> None:
+    def __init__(self, model: torch.nn.Module, max_context: int, full_logits: bool = False) -> None:
         super().__init__()
-        self.model, self.max_context = model, max_context
+        self.model, self.max_context, self.full_logits = model, max_context, full_logits
         parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-        self._last = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._last = {"logits_to_keep": 1} if "logits_to_keep" in parameters and not full_logits else {}
         shapes = _Shapes()
         with torch.no_grad():
             self._logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes)
@@ -125,7 +125,8 @@ class Decoder(torch.nn.Module):
     def _logits(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
         given = {self._cache_name: cache, "position_ids": positions.unsqueeze(0)}
         with _ours(self.model):
-            return self.model(tokens, use_cache=True, **self._last, **given).logits[:, -1]
+            logits = self.model(tokens, use_cache=True, **self._last, **given).logits
+        return logits if self.full_logits else logits[:, -1]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: files of language models on the real runtime. Out: tokens are those of transformers' generate, states survive forks and
+# files, sessions of one file do not disturb one another, nothing needs torch, and the terminal's verbs work on them.
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.llm import double
+from torchette import cli
+from torchette.errors import FormatError, InputError, ModelNotFoundError
+from torchette.llm import Session
+
+pytest.importorskip("tokenizers")
+torch = pytest.importorskip("torch")
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llm") / "chat.pte"
+    path.write_bytes(double.program())
+    return path
+
+
+def greedy(session: Session, prompt: Any = "Once", count: int = 30) -> list[int]:
+    return session.generate(prompt, max_tokens=count, temperature=0, ignore_end=True).run().tokens
+
+
+def test_prompts_in_parts_forks_and_files_give_a_fresh_sessions_tokens(file, tmp_path):
+    made = Session(file)
+    expected = greedy(Session(file.read_bytes()), "x" * 40, 20)
+    assert greedy(made, "x" * 40, 20) == expected
+    fork = made.fork()
+    greedy(made, "something else")
+    assert fork.tokens[1:41] == tuple(b"x" * 40)
+    again = fork.generate("x" * 40, max_tokens=20, temperature=0, ignore_end=True).run()
+    assert again.tokens == expected and again.statistics.reused_tokens == 40
+    fork.save(tmp_path / "state")
+    other = made.new()
+    other.load(tmp_path / "state")
+    last = other.generate([*fork.tokens, 7], max_tokens=9, temperature=0, ignore_end=True).run()
+    assert last.statistics.reused_tokens == len(fork.tokens)
+    assert last.tokens == greedy(Session(file), [*fork.tokens, 7], 9)
+    assert last.statistics.memory > 256 * 16 * 4 and last.statistics.tokens_per_second > 0
+
+
+def test_sessions_of_one_file_in_threads_do_not_disturb_one_another(file):
+    first = Session(file)
+    sessions = [first, first.new(), first.new()]
+    expected = [greedy(Session(file), f"prompt {i}", 60) for i in range(3)]
+    found: dict[int, list[int]] = {}
+    threads = [
+        threading.Thread(target=lambda i=i: found.update({i: greedy(sessions[i], f"prompt {i}", 60)}))
+        for i in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[i] for i in range(3)] == expected
+
+
+def test_cancel_reaches_a_running_program(file):
+    made = Session(file)
+    for wait in (0.0, 0.001, 0.01):
+        answer = made.generate("Once", ignore_end=True, on_full="slide")
+        threading.Timer(wait, made.cancel).start()
+        answer.run()
+        assert answer.finish_reason == "cancelled"
+        assert greedy(made, "Once", 5) == greedy(made.new(), "Once", 5)
+
+
+def test_running_needs_no_torch(file):
+    code = (
+        "import sys; sys.modules['torch'] = None; from torchette.llm import Session; s = Session(sys.argv[1]);"
+        "print(s.chat([{'role': 'user', 'content': 'Hello'}], max_tokens=5, grammar='root ::= \"yes\"').run().text)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, check=False)
+    assert done.stdout == "yes\n", done.stderr
+
+
+def test_what_is_no_language_model_is_named(file, tmp_path):
+    import torchette
+
+    with pytest.raises(ModelNotFoundError):
+        Session(tmp_path / "nothing.pte")
+    plain = torchette.compile(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),), backend="portable")
+    with pytest.raises(FormatError, match="no step of a language model"):
+        Session(plain)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(FormatError) as caught:
+        Session(file, tokenizer=tmp_path / "tokenizer.json")
+    assert caught.value.code == "unknown-tokenizer"
+    with pytest.raises(InputError, match="the context 256"):
+        Session(file).generate("x" * 300)
+
+
+def chat(
+    file: Path, lines: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str
+) -> str:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    assert cli.main(["chat", str(file), "--max-tokens", "12", "--temperature", "0", *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_chat_answers_lines_and_forgets_on_reset(file, monkeypatch, capsys):
+    expected = Session(file).chat(HELLO, max_tokens=12, temperature=0).run().text
+    assert chat(file, "Hello\n", monkeypatch, capsys) == expected + "\n"
+    assert chat(file, "Hello\n\n/reset\nHello\n/exit\nHello\n", monkeypatch, capsys) == (expected + "\n") * 2
+    history = [*HELLO, {"role": "assistant", "content": expected}, {"role": "user", "content": "More"}]
+    second = Session(file).chat(history, max_tokens=12, temperature=0).run().text
+    assert chat(file, "Hello\nMore\n", monkeypatch, capsys) == f"{expected}\n{second}\n"
+    assert len(chat(file, "Hello, this is long\n" * 12, monkeypatch, capsys)) > 0  # beyond the context
+
+
+def test_chat_keeps_to_grammars_and_names_what_is_wrong(file, tmp_path, monkeypatch, capsys):
+    (tmp_path / "yes.gbnf").write_text('root ::= "yes" | "no"')
+    assert chat(file, "Hello\n", monkeypatch, capsys, "--grammar", str(tmp_path / "yes.gbnf")) in (
+        "yes\n",
+        "no\n",
+    )
+    (tmp_path / "list.json").write_text(
+        json.dumps({"type": "array", "items": {"type": "null"}, "maxItems": 2})
+    )
+    assert isinstance(
+        json.loads(
+            chat(
+                file,
+                "Hello\n",
+                monkeypatch,
+                capsys,
+                "--schema",
+                str(tmp_path / "list.json"),
+                "--max-tokens",
+                "60",
+            )
+        ),
+        list,
+    )
+    for name, text in (("bad.json", "{"), ("bad.gbnf", "root ::= root")):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+        option = "--schema" if name.endswith("json") else "--grammar"
+        assert cli.main(["chat", str(file), option, str(tmp_path / name)]) == 2
+        assert "torchette chat: " in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_answer_and_not_the_conversation(file):
+    """The grammar holds the model to a long answer."""
+    (file.parent / "long.gbnf").write_text('root ::= "a"{200}')
+    code = (  # a step that takes as long as that of a real model
+        "import sys, time, torchette.llm.session as s; from torchette.cli import main; step = s.Session._step;"
+        "s.Session._step = lambda *a: (time.sleep(0.01), step(*a))[1]; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "chat",
+        file,
+        "--grammar",
+        file.parent / "long.gbnf",
+        "--temperature",
+        "0",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for line in (b"Hello\n", b"Again\n"):
+            process.stdin.write(line)
+            assert process.stdout.read(1) == b"a"
+            process.send_signal(signal.SIGINT)
+            count = 0
+            while process.stdout.read(1) == b"a":
+                count += 1
+            assert count < 150
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_serve_serves_a_file_until_ctrl_c(file):
+    import urllib.request
+
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "torchette.cli", "serve", file, "--port", "0", "--sessions", "2"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = line.split(" is at ")[1].split(",")[0]
+        body = json.dumps({"messages": HELLO, "max_tokens": 5, "temperature": 0}).encode()
+        request = urllib.request.Request(
+            f"{address}/chat/completions", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            answer = json.load(response)
+        expected = Session(file).chat(HELLO, max_tokens=5, temperature=0).run()
+        assert answer["model"] == "chat" and answer["choices"][0]["message"]["content"] == expected.text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_a_llama_says_what_transformers_says(tmp_path):
+    from tests.models import zoo
+
+    _ = zoo.declare_torchvision_operators()
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    from torchette.llm import export
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(
+        ["The quick brown fox jumps over the lazy dog. Größe, 日本語"] * 30, trainer
+    )
+    size = tokenizer.get_vocab_size()
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=size, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=256, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text(double.TEMPLATE)
+    session = Session(export(tmp_path, max_context=160, max_prefill=16, full_logits=True))
+    prompt = session.encode("The quick brown fox jumps over the lazy dog and again over it.")
+    with torch.no_grad():
+        whole = model.generate(
+            torch.tensor([prompt]), max_new_tokens=100, do_sample=False, eos_token_id=None, pad_token_id=0
+        )[0].tolist()
+    answer = session.generate(prompt, max_tokens=100, ignore_end=True, temperature=0, logprobs=1)
+    pieces = [piece for piece in answer if piece.token is not None]
+    assert answer.tokens == whole[len(prompt) :]
+    assert answer.text == tokenizer.decode(answer.tokens, skip_special_tokens=True)
+    with torch.no_grad():
+        logs = model(torch.tensor([whole])).logits[0].log_softmax(-1)
+    expected = [float(logs[len(prompt) - 1 + i, piece.token]) for i, piece in enumerate(pieces)]
+    np.testing.assert_allclose([piece.logprob for piece in pieces], expected, atol=1e-4)
+    fork = session.fork()
+    session.rewind(len(prompt) + 20)
+    for one in (session, fork):
+        again = one.generate(whole[: len(prompt) + 20], max_tokens=80, ignore_end=True, temperature=0).run()
+        assert (
+            again.tokens == whole[len(prompt) + 20 :] and again.statistics.reused_tokens == len(prompt) + 19
+        )
+    drafted = session.generate(
+        prompt, max_tokens=100, ignore_end=True, temperature=0, draft=fork, draft_tokens=4
+    ).run()
+    done = drafted.statistics
+    assert (
+        drafted.tokens == answer.tokens and done.accepted_tokens == done.drafted_tokens >= 79
+    )  # its own draft
+    assert (
+        session.generate("Is it?", schema={"type": "array", "items": {"type": "boolean"}, "maxItems": 2})
+        .run()
+        .finish_reason
+        == "stop"
+    )
