@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.models import ROOT, _interleave
@@ -32,6 +33,7 @@ PACKAGES = {
     "aeon": "aeon", "torchcrepe": "torchcrepe", "facenet_pytorch": "facenet-pytorch", "skimage": "scikit-image",
     "resemblyzer": "resemblyzer",
 }  # fmt: skip
+HERE = Path(__file__).parent
 FOLDER = ROOT / ".torchette" / "packages"
 _TURNS = 25
 _EVERY = 6  # the sentences of one pair in so many are observed, and not judged by
@@ -52,7 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--install", action="store_true", help=f"first put {', '.join(PACKAGES.values())} into {FOLDER}"
     )
+    parser.add_argument("--cpu", action="store_true", help="CPU instead of wall seconds, for a busy machine")
+    parser.add_argument(
+        "--picture", action="store_true", help="draw error against size from accuracy.md, and measure nothing"
+    )
     options = parser.parse_args(arguments)
+    if options.picture:
+        for name in options.models:
+            print(picture(name, (HERE / "accuracy.md").read_text()), end="\n\n")
+        return 0
     sys.path.append(str(FOLDER))
     if options.install:
         _install()
@@ -73,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             except ImportError as error:
                 _print_row([name, _first_line(error)])
                 continue
-            for row in _rows(subject, backends):
+            for row in _rows(subject, backends, time.process_time if options.cpu else time.perf_counter):
                 _print_row([name, *row])
     return 0
 
@@ -100,7 +110,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _rows(subject: Trained, backends: list[str]) -> list[list[str]]:
+def _rows(subject: Trained, backends: list[str], clock: Callable[[], float]) -> list[list[str]]:
     """A row for each recipe and backend, but for the model's name."""
     from tests.models import trained
     from torchette.devtools.inspector.comparison import signal_to_noise
@@ -114,7 +124,7 @@ def _rows(subject: Trained, backends: list[str]) -> list[list[str]]:
         if not isinstance(model, str):
             method = Runtime.get().load_program(bytes(model)).load_method("forward")
             calls[key] = functools.partial(method.execute, subject.held_back[0])
-    seconds = _interleave(calls, _TURNS, time.perf_counter)
+    seconds = _interleave(calls, _TURNS, clock)
     expected = subject.outputs(subject.module)
     rows = []
     for key, model in made.items():
@@ -163,6 +173,35 @@ def _compiled(subject: Trained, recipe: str, backends: list[str]) -> dict[tuple[
 
 def _with_ratio(value: float, float32: float, unit: float) -> tuple[str, str]:
     return f"{value / unit:,.3g}" if value < 1000 * unit else f"{value / unit:,.0f}", f"{value / float32:.2f}"
+
+
+# ---- a picture ----
+
+_WIDTH, _STEP = 60, 6  # characters of a file as large as float32's, decibels of a line
+
+
+def picture(model: str, table: str) -> str:
+    """Where the recipes of a model are, on the default backend: the file's size to the right, distance from float32 upwards."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    rows = [row for row in cells if row[:1] == [model] and row[2] == "auto" and len(row) > 8 and row[8]]
+    points = {row[1]: (float(row[8]), float(row[6])) for row in rows if row[1] not in ("float32", "QAT")}
+    if not points:
+        return f"{model}: accuracy.md has no rows of it"
+    lines: dict[int, list[str]] = {}
+    letters = {name: chr(ord("a") + place) for place, name in enumerate(points)}
+    for name, (ratio, decibels) in points.items():
+        line = lines.setdefault(int(decibels // _STEP), [" "] * (_WIDTH + 1))
+        place = min(_WIDTH, round(ratio * _WIDTH))
+        while line[place] != " ":  # beside one that has the same place
+            place = place + 1 if place < _WIDTH else 0
+        line[place] = letters[name]
+    drawn = [
+        f"{_STEP * line:4} |{''.join(lines.get(line, [])).rstrip()}" for line in range(max(lines), -1, -1)
+    ]
+    axis = "     +" + "".join("+" if at % 15 == 0 else "-" for at in range(1, _WIDTH + 1))
+    numbers = "      " + "".join(f"{at / _WIDTH:<15.2f}" for at in range(0, _WIDTH + 1, 15)).rstrip()
+    legend = ", ".join(f"{letter} {name}" for name, letter in letters.items())
+    return "\n".join([f"SQNR dB, {model}", *drawn, axis, numbers + "  of float32's file", legend])
 
 
 # ---- scores ----

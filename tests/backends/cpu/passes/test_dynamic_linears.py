@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 
 pytest.importorskip("torchao")
 
+from torchao.kernel import intmm
 from torchao.quantization import (
     Int8DynamicActivationInt8WeightConfig,
     Int8DynamicActivationIntxWeightConfig,
@@ -117,6 +118,20 @@ def test_layers_run_on_integers(form: str, shape: str) -> None:
     assert engine_calls(model) == CALLS and set(model.program.operators()) == OPERATORS
     for data in (x, torch.randn_like(x) * 3 + 1, torch.zeros_like(x)):
         agree(model, module, data)
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_torchao_multiplies_signed_or_unsigned_bytes(unsigned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which ones depends on the processor that it runs on."""
+    monkeypatch.setattr(intmm, "_cpu_is_vnni_supported", lambda: unsigned)
+    monkeypatch.setattr(intmm, "_cpu_is_amx_tile_supported", lambda: False)
+    x = torch.randn(3, 64)
+    module = made("integers by row", x)
+    spelled = {str(node.target) for node in export(module, (x,)).run_decompositions().graph.nodes}
+    assert ("aten.sub.Tensor" in spelled) == unsigned, "torchao spells it in another way"
+    model = torchette.compile(module, (x,))
+    assert engine_calls(model) == CALLS
+    agree(model, module, x)
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,12 @@ class _Placer:
 
     def _of_integers(self, node: Node, x: Node, weight: Node) -> bool:
         """mm of whole numbers, and the products with the scales that follow it."""
-        matrix = self._stored.get(weight)
-        end = _only_user(node, aten._to_copy.default)
+        matrix, lift = self._stored.get(weight), self._lift(node, x, weight)
+        product: Node | None = node
+        if lift:
+            # Where the processor has only products of unsigned by signed bytes, torchao lifts the numbers, and lowers the sums.
+            product, x = _only_user(node, aten.sub.Tensor), _before(_before(x).args[0]).args[0]
+        end = _only_user(product, aten._to_copy.default)
         if (
             matrix is None
             or matrix.is_floating_point()
@@ -133,6 +137,8 @@ class _Placer:
         if found is None or not same_shape(numbers.meta["val"].shape, found.x.meta["val"].shape):
             return False
         formulas, (depth, outputs) = self._formulas[found.x], matrix.shape
+        if lift and not 0 <= found.scheme.low + lift <= found.scheme.high + lift <= 255:
+            return False
         if formulas.of(numbers) != found.numbers or not same_size(x.meta["val"].shape[-1], depth):
             return False
         below = _only_user(end, aten.sub.Tensor)
@@ -180,6 +186,19 @@ class _Placer:
         stored = Scaled(matrix.detach().t().to(torch.int8), scales)
         packed = pack(self._weights, weight, stored)
         return packed is not None and self._emit(node, last, found, packed, bias)
+
+    def _lift(self, node: Node, x: Node, weight: Node) -> int:
+        """What is added to the numbers before they become unsigned bytes, and taken from the sums; 0 for nothing."""
+        cast, matrix = _before(x), self._stored.get(weight)
+        if cast.target is not aten._to_copy.default or cast.meta["val"].dtype is not torch.uint8:
+            return 0
+        add, sub = _before(cast.args[0]), _only_user(node, aten.sub.Tensor)
+        by = self._stored.get(add.args[1]) if add.target is aten.add.Tensor else None
+        if by is None or by.numel() != 1 or by.is_floating_point() or sub is None or matrix is None:
+            return 0
+        taken = self._row(sub.args[1], matrix.shape[1])
+        same = taken is not None and torch.equal(taken.flatten().long(), by.long() * matrix.long().sum(0))
+        return int(by) if same and isinstance(add.args[0], Node) else 0
 
     def _row(self, value: Any, outputs: int) -> torch.Tensor | None:
         """A stored number for each output, or for all."""
