@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -208,7 +209,7 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   const std::lock_guard<std::mutex> lock(pipelines_mutex_);
   for (const Made& made : pipelines_) {
     if (made.shader == &shader && made.count == constants.size() &&
-        memcmp(made.constants, constants.data(), 4 * constants.size()) == 0) {
+        std::equal(constants.begin(), constants.end(), made.constants)) {
       *out = made.pipeline;
       return Error::Ok;
     }
@@ -216,7 +217,7 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   read_cache();
   is_news_ = true;
   Made made{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
-  memcpy(made.constants, constants.data(), 4 * constants.size());
+  std::copy(constants.begin(), constants.end(), made.constants);  // there may be none
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   code.codeSize = shader.bytes;
   code.pCode = shader.words;
