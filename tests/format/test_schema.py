@@ -105,6 +105,21 @@ def test_is_the_same_on_the_wire_as_the_peers() -> None:
     assert wire(ours) == expected
 
 
+@pytest.mark.parametrize("path", sorted(PROGRAM.parent.glob("*.fbs")), ids=lambda path: path.stem)
+def test_cmake_writes_the_same_header(path: Path, tmp_path: Path) -> None:
+    """So that a build of C++ needs no Python."""
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("no cmake")
+    header = tmp_path / "header.h"
+    script = path.parent / "header.cmake"
+    for _ in range(2):
+        before = header.stat().st_mtime_ns if header.exists() else None
+        subprocess.run([cmake, f"-DSCHEMA={path}", f"-DHEADER={header}", "-P", script], check=True)
+        assert header.read_text() == schema.cpp_header(schema.load(path), path.name)
+        assert before in (None, header.stat().st_mtime_ns)
+
+
 def test_cpp_header_compiles_and_has_the_slots(tmp_path: Path) -> None:
     header = tmp_path / "program_schema.h"
     script = ROOT / "torchette" / "format" / "schema.py"

@@ -256,8 +256,8 @@ def cpp_header(schema: Schema, source: str) -> str:
     `kFieldNameDefault`, and of the bytes that each vtable entry's field takes; enums and union tags as `enum class`."""
     lines = [
         "// SPDX-License-Identifier: BSD-3-Clause",
-        f"// Made from {source} by torchette/format/schema.py; do not edit. Constants named after a field are the byte",
-        "// offset of the field's entry in a vtable. A union has two entries, its tag's is named kFieldType.",
+        f"// Made from {source}; do not edit. Constants named after a field are the byte offset of the field's entry in a",
+        "// vtable. A union has two entries, its tag's is named kFieldType.",
         "#pragma once",
         "",
         "#include <cstdint>",

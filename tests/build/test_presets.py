@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# CMakePresets.json against the table of targets; CMake without Python, and ExecuTorch's options that are answered.
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.building import ROOT, run
+from torchette.targets import TARGETS
+
+PRESETS = {
+    preset["name"]: preset
+    for preset in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
+}
+
+
+def variables(name: str) -> dict[str, str]:
+    preset = PRESETS[name]
+    inherited = variables(preset["inherits"]) if "inherits" in preset else {}
+    return inherited | preset.get("cacheVariables", {})
+
+
+def test_each_target_has_a_preset() -> None:
+    assert {name for name, preset in PRESETS.items() if not preset.get("hidden")} == set(TARGETS)
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "host"])
+def test_presets_say_what_the_table_says(name: str) -> None:
+    target, chosen = TARGETS[name], variables(name)
+    assert (chosen.get("TORCHETTE_PLATFORM") == "minimal") == (target.kind == "bare")
+    if chosen["CMAKE_CXX_COMPILER"] == "zig":
+        assert chosen["CMAKE_CXX_COMPILER_ARG1"] == " ".join(("c++", *target.zig))
+    else:
+        assert chosen["CMAKE_CXX_COMPILER"] in (f"{target.gcc}g++", f"{target.gcc}clang++")
+        assert chosen.get("CMAKE_CXX_FLAGS", "") == " ".join(target.gcc_flags)
+
+
+@pytest.mark.parametrize("name", ["aarch64-linux", "cortex-m4", "host"])
+def test_presets_configure(name: str, tmp_path: Path) -> None:
+    if (
+        shutil.which("cmake") is None
+        or shutil.which(variables(name).get("CMAKE_CXX_COMPILER", "c++")) is None
+    ):
+        pytest.skip("no cmake, or no compiler for it")
+    run("cmake", "--preset", name, "-B", tmp_path, "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", cwd=ROOT)
+    cache = (tmp_path / "CMakeCache.txt").read_text()
+    assert "TORCHETTE_BUILD_PYTHON:BOOL=OFF" in cache.replace(":STRING=", ":BOOL=").replace(
+        ":UNINITIALIZED=", ":BOOL="
+    )
+
+
+def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
+    """And nothing asks for Python."""
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake")
+    asked = {
+        "BUILD_EXTENSION_MODULE": "part of the library",
+        "BUILD_EXTENSION_TRAINING": "torchette/extension/training",
+        "BUILD_KERNELS_QUANTIZED": "part of the library",
+        "BUILD_XNNPACK": "TORCHETTE_XNNPACK_DIR",
+        "BUILD_QNN": "no such backend",
+        "BUILD_ANYTHING": "no such option",
+    }
+    options = [f"-DEXECUTORCH_{name}=ON" for name in asked]
+    more = (
+        "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON",
+        "-DEXECUTORCH_LOG_LEVEL=info",
+        "-DEXECUTORCH_BUILD_VULKAN=OFF",
+    )
+    done = run("cmake", "-S", ROOT, "-B", tmp_path, *options, *more)
+    lines = dict(
+        line.removeprefix("-- EXECUTORCH_").split(": ", 1)
+        for line in done.stdout.splitlines()
+        if line.startswith("-- EXECUTORCH_")
+    )
+    assert set(lines) == set(asked)
+    assert all(said in lines[name] for name, said in asked.items())
+    failed = run("cmake", "-S", ROOT, "-B", tmp_path, "-DTORCHETTE_BUILD_PYTHON=ON", *more, status=1)
+    assert "TORCHETTE_BUILD_PYTHON needs Python" in " ".join(failed.stderr.split())
