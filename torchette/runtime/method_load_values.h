@@ -200,7 +200,8 @@ inline Error Method::Loading::place(size_t index, size_t nbytes, bool owned, con
     reserve_tensor(*impl, 0);
   } else if ((flags & (kInput | kOutput)) != 0) {
     flags |= kCallerMemory;
-  } else if (impl->numel != 0) {  // else nothing is kept there, as where a mask leaves a gradient out
+  } else if ((impl->numel | static_cast<int32_t>(impl->dynamism)) != 0) {
+    // else nothing is ever there, as where a mask leaves a gradient out
     flags |= kUnbacked;
     impl->capacity = SIZE_MAX;  // it has the bytes of another tensor, as many as it needs
     method_.any_unbacked_ = true;
