@@ -157,6 +157,11 @@ def test_chat_keeps_to_grammars_and_names_what_is_wrong(file, tmp_path, monkeypa
         assert "torchette chat: " in capsys.readouterr().err
 
 
+def hears_ctrl_c() -> None:
+    """A job in the background ignores SIGINT, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_the_answer_and_not_the_conversation(file):
     """The grammar holds the model to a long answer."""
     (file.parent / "long.gbnf").write_text('root ::= "a"{200}')
@@ -175,7 +180,9 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(file):
         "--temperature",
         "0",
     ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, preexec_fn=hears_ctrl_c
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         for line in (b"Hello\n", b"Again\n"):
             process.stdin.write(line)
@@ -195,7 +202,7 @@ def test_serve_serves_a_file_until_ctrl_c(file):
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, "-m", "torchette.cli", "serve", file, "--port", "0", "--sessions", "2"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=hears_ctrl_c,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()
