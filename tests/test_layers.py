@@ -45,6 +45,7 @@ COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name 
 PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.cache": (),
     "torchette.errors": (),
+    "torchette.files": (),
     "torchette.notebook": (),
     "torchette.progress": (),
     "torchette.pytree": ("torchette.errors",),
@@ -53,6 +54,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.extension.training": (
         "torchette.devtools",
         "torchette.errors",
+        "torchette.files",
         "torchette.format",
         "torchette.schema",
     ),
@@ -61,6 +63,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.devtools": (
         "torchette.cache",
         "torchette.errors",
+        "torchette.files",
         "torchette.format",
         "torchette.notebook",
         "torchette.pytree",
@@ -129,7 +132,13 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.runtime",
         "torchette.schema",
     ),
-    "torchette.model": ("torchette.errors", "torchette.notebook", "torchette.pytree", "torchette.runtime"),
+    "torchette.model": (
+        "torchette.errors",
+        "torchette.files",
+        "torchette.notebook",
+        "torchette.pytree",
+        "torchette.runtime",
+    ),
     "torchette.custom_ops": ("torchette.errors", "torchette.exir.ops", "torchette.runtime"),
     **{
         f"torchette.exir.{name}": (
@@ -212,7 +221,13 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.runtime",
     ),
     # Running a language model is below the compiler, making one above it.
-    "torchette.llm": ("torchette.errors", "torchette.format", "torchette.llm._export", "torchette.runtime"),
+    "torchette.llm": (
+        "torchette.errors",
+        "torchette.files",
+        "torchette.format",
+        "torchette.llm._export",
+        "torchette.runtime",
+    ),
     "torchette.llm._export": (
         "torchette._compile",
         "torchette.errors",
@@ -269,6 +284,7 @@ TORCH_FREE = (
     "torchette.compat",
     "torchette.device",
     "torchette.errors",
+    "torchette.files",
     "torchette.notebook",
     "torchette.progress",
     "torchette.pytree",

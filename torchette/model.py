@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from torchette import notebook, pytree
 from torchette.errors import FormatError, InputError, RuntimeLoadError
+from torchette.files import replacing
 from torchette.pytree import LEAF, Tree
 from torchette.runtime import Method, MethodMeta, Program, Runtime
 
@@ -101,26 +101,13 @@ class Model:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the .pte file. A file of that name is replaced at once and whole, or not at all."""
-        target = Path(path)
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=target.name, suffix=".part", delete=False
-        ) as file:
-            try:
-                if isinstance(self._source, str):
-                    with open(self._source, "rb") as source:
-                        shutil.copyfileobj(source, file, 1 << 20)
-                else:
-                    file.write(self._source)
-                file.flush()
-                os.fsync(file.fileno())
-                umask = os.umask(0)
-                os.umask(umask)
-                os.chmod(file.name, 0o666 & ~umask)  # as open() would have made it
-                os.replace(file.name, target)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-        return target
+        with replacing(path) as file:
+            if isinstance(self._source, str):
+                with open(self._source, "rb") as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+            else:
+                file.write(self._source)
+        return Path(path)
 
     def __bytes__(self) -> bytes:
         """The contents of the .pte file."""

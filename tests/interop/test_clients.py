@@ -136,9 +136,10 @@ def run(script: str, *arguments: str, path: Path | None = None) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def installed(*requirements: str) -> Path:
+def installed(packages: str) -> Path:
     """A folder with these packages alone, which would change others in the environment."""
-    name = hashlib.sha256(repr(requirements).encode()).hexdigest()[:12]
+    requirements = packages.split()
+    name = hashlib.sha256(packages.encode()).hexdigest()[:12]
     folder = Path(os.environ["TORCHETTE_CACHE"]) / "clients" / name
     if not folder.exists():
         command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", f"{folder}.part"]
@@ -171,20 +172,9 @@ def test_torchao_quantizes() -> None:
 def test_optimum(tmp_path: Path) -> None:
     """It asks for a transformers of its own, and that for its company."""
     path = installed(
-        *("optimum-executorch==1.1.0", "optimum==2.3.0", "transformers==5.0.0rc1", "tokenizers==0.22.2"),
-        *("huggingface-hub==1.2.4", "pytorch-tokenizers", "tabulate", "accelerate", "psutil", "packaging"),
-        *(
-            "httpx",
-            "httpcore",
-            "h11",
-            "anyio",
-            "sniffio",
-            "typer-slim",
-            "hf-xet",
-            "sentencepiece",
-            "tiktoken",
-        ),
-        *("requests", "urllib3", "charset-normalizer", "shellingham"),
+        "optimum-executorch==1.1.0 optimum==2.3.0 transformers==5.0.0rc1 tokenizers==0.22.2 huggingface-hub==1.2.4 "
+        "pytorch-tokenizers tabulate accelerate psutil packaging httpx httpcore h11 anyio sniffio typer-slim hf-xet "
+        "sentencepiece tiktoken requests urllib3 charset-normalizer shellingham"
     )
     run(OPTIMUM, str(tmp_path), path=path)
 
@@ -192,24 +182,8 @@ def test_optimum(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ultralytics(tmp_path: Path) -> None:
     path = installed(
-        *(
-            "ultralytics==8.4.190",
-            "ultralytics-thop",
-            "opencv-python-headless",
-            "matplotlib",
-            "scipy",
-            "psutil",
-        ),
-        *("polars", "polars-runtime-32", "cycler", "kiwisolver", "pyparsing", "fonttools", "contourpy"),
-        *(
-            "python-dateutil",
-            "six",
-            "requests",
-            "urllib3",
-            "charset-normalizer",
-            "pyyaml",
-            "packaging",
-            "pillow",
-        ),
+        "ultralytics==8.4.190 ultralytics-thop opencv-python-headless matplotlib scipy psutil polars polars-runtime-32 "
+        "cycler kiwisolver pyparsing fonttools contourpy python-dateutil six requests urllib3 charset-normalizer pyyaml "
+        "packaging pillow"
     )
     run(ULTRALYTICS, str(tmp_path), path=path)

@@ -261,6 +261,18 @@ def test_a_draft_changes_no_greedy_token(every, seed):
     assert texts[0] == texts[1] and isinstance(json.loads(texts[0]), list)
 
 
+@pytest.mark.parametrize("count", range(2, 7))
+def test_an_answer_that_is_left_leaves_no_guess_in_the_state(count):
+    """All guesses are right; the reader stops in the middle of them."""
+    made = session(FakeDecoder(every=True))
+    answer = made.generate(PROMPT, ignore_end=True, draft=session(FakeDecoder(seed=0)), draft_tokens=3)
+    for _ in range(count):
+        next(answer)
+    answer.close()
+    said = [*PROMPT, *answer.tokens]
+    assert list(made.tokens) == said[: len(made.tokens)] and len(said) - len(made.tokens) <= 1
+
+
 def test_a_draft_keeps_the_distribution():
     """Of pairs of tokens: the first is the prompt's, the second comes from the rule of taking or refusing a guess."""
     size, runs = 4, 4000

@@ -9,11 +9,9 @@ import functools
 import importlib
 import itertools
 import json
-import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +23,7 @@ import numpy as np
 
 from torchette import runtime
 from torchette.cache import cache_folder
+from torchette.files import replacing
 
 # Seconds that each of the rates is measured for, and that one round of it takes at least: so short that other processes leave
 # some of them alone.
@@ -117,9 +116,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _write(path: Path, known: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(known, file, indent=1)
-        os.replace(file.name, path)  # at once: other processes may read
+        with replacing(path) as file:  # other processes may read
+            file.write(json.dumps(known, indent=1).encode())
     except OSError:
         return
 

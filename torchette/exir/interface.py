@@ -36,9 +36,8 @@ class GraphInterface:
     mutable_buffers: dict[Node, str] = field(default_factory=dict)  # and parameters that have a gradient
     # nodes or plain values, without the write-backs; behind gradients come their parameters
     outputs: list[Any] = field(default_factory=list)
-    gradients: dict[str, int] = field(
-        default_factory=dict
-    )  # parameter -> which of the outputs its gradient is
+    # parameter -> which of the outputs its gradient is
+    gradients: dict[str, int] = field(default_factory=dict)
     updates: list[tuple[Any, Node]] = field(
         default_factory=list
     )  # (new value, buffer or input that takes it)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
@@ -55,15 +57,8 @@ class CustomRingKVCache(CustomKVCache):
     """For a sliding window of `max_context_length` tokens: twice as many rows, written round and round. Up to a window of
     tokens may come at once."""
 
-    def __init__(
-        self,
-        max_batch_size: int,
-        max_context_length: int,
-        n_heads: int,
-        head_dim: int,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(max_batch_size, 2 * max_context_length, n_heads, head_dim, dtype)
+    def __init__(self, max_batch_size: int, max_context_length: int, *rest: Any, **named: Any) -> None:
+        super().__init__(max_batch_size, 2 * max_context_length, *rest, **named)
         self.window_size = max_context_length
         self.is_ring_buffer = True
         self.register_buffer("positions", torch.full((2 * max_context_length,), -1))  # of each row

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from torchette.errors import InputError, TorchetteError
-from torchette.llm.session import Generation, Piece, Session, _common
+from torchette.llm.session import Generation, Piece, Session, common
 
 _log = logging.getLogger("torchette")
 # What would change the answer and is not there; null, and what it is without, are taken.
@@ -140,7 +140,7 @@ class Server(ThreadingHTTPServer):
                     raise Refusal(
                         503, "no session got free in time: try again later", "server_error", "timeout"
                     )
-                best = max(self.free, key=lambda session: _common(session._tokens, tokens))
+                best = max(self.free, key=lambda session: common(session.tokens, tokens))
                 self.free.remove(best)
                 return best
             finally:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError
+from torchette.files import replacing
 from torchette.format import pte
 from torchette.llm.grammar import Grammar, Matcher, Vocabulary
 from torchette.llm.sampling import Sampling, adjust, draw, log_softmax, probabilities, seeded
@@ -329,11 +330,11 @@ class Session:
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state to a file."""
+        """Writes the state to a file, whole or not at all."""
         state = {name: self._used(array, len(self._tokens)) for name, array in self._decoder.state().items()}
         kept = [(name, str(array.dtype), list(array.shape)) for name, array in state.items()]
         head = json.dumps({"model": self._model(), "tokens": self._tokens, "state": kept}).encode()
-        with open(path, "wb") as file:
+        with replacing(path) as file:
             file.write(_MAGIC + len(head).to_bytes(8, "little") + head)
             for array in state.values():
                 file.write(np.ascontiguousarray(array).tobytes())
@@ -436,7 +437,7 @@ class Session:
 
     def _ingest(self, tokens: Sequence[int]) -> np.ndarray:
         """The logits after these tokens, of which those are kept that the session has already."""
-        kept = min(_common(self._tokens, tokens), len(tokens) - 1)
+        kept = min(common(self._tokens, tokens), len(tokens) - 1)
         self.rewind(kept)
         for start in range(kept, len(tokens), self._decoder.max_tokens):
             logits = self._step(tokens[start : start + self._decoder.max_tokens])
@@ -669,41 +670,47 @@ class Generation:
         """Tokens with the logits that they were chosen from, without end."""
         session, options = self._session, self._options
         matcher, answer, random = options.matcher, list[int](), options.random
-        self._reused = min(_common(session._tokens, options.prompt), len(options.prompt) - 1)
+        self._reused = min(common(session._tokens, options.prompt), len(options.prompt) - 1)
         row = session._ingest(options.prompt)
         token: int | None = None
+
+        def ends_with(said: int) -> bool:
+            """Adds a token to the answer. Whether the grammar is complete with it."""
+            nonlocal matcher
+            answer.append(said)
+            if matcher is not None and said not in session._shared.ends:
+                matcher = matcher.after(said)
+                if matcher.is_done:
+                    self.finish_reason = "stop"
+                    return True
+            return False
+
         while True:
             if token is None:
                 choice = self._choice(session, row, answer, matcher)
                 token = choice if isinstance(choice, int) else draw(choice, random)
             yield token, row
-            answer.append(token)
-            if matcher is not None and token not in session._shared.ends:
-                matcher = matcher.after(token)
-                if matcher.is_done:
-                    self.finish_reason = "stop"
-                    return
+            if ends_with(token):
+                return
             if len(session._tokens) >= session.max_context and not self._make_room():
                 return
             guesses, chances = self._guesses(token, answer, matcher)
             rows = session._rows([token, *guesses]) if guesses else [session._step([token])[-1]]
-            token, at = None, 0
-            for guess, chance in zip(guesses, chances):
-                choice = self._choice(session, rows[at], answer, matcher)
-                token = _judged(choice, chance, guess, random)
-                if token is not None:
-                    break
-                self._accepted += 1
-                yield guess, rows[at]
-                answer.append(guess)
-                if matcher is not None and guess not in session._shared.ends:
-                    matcher = matcher.after(guess)
-                    if matcher.is_done:
-                        self.finish_reason = "stop"
+            token, at, known = None, 0, len(session._tokens) - len(guesses)
+            try:
+                for guess, chance in zip(guesses, chances):
+                    choice = self._choice(session, rows[at], answer, matcher)
+                    token = _judged(choice, chance, guess, random)
+                    if token is not None:
+                        break
+                    self._accepted += 1
+                    yield guess, rows[at]
+                    at += 1
+                    if ends_with(guess):
                         return
-                at += 1
+            finally:  # also where the answer is left here: the state has no guess that was not said
+                del session._tokens[known + at :]
             row = rows[at]
-            session.rewind(len(session._tokens) - len(guesses) + at)
 
     def _guesses(self, token: int, answer: list[int], matcher: Matcher | None) -> tuple[list[int], list[Any]]:
         """What the draft model would say next, and what it chose from."""
@@ -759,7 +766,7 @@ def _judged(
     return draw(rest if rest.any() else choice, random)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens both begin with."""
     count = min(len(one), len(other))
     differ = np.flatnonzero(np.asarray(one[:count]) != np.asarray(other[:count]))

@@ -156,10 +156,4 @@ string(APPEND out "\n}  // namespace ${namespace}\n")
 string(REPLACE "$" ";" out "${out}")
 
 # an unchanged header keeps its time, so that it causes no rebuild
-set(there "")
-if(EXISTS ${HEADER})
-  file(READ ${HEADER} there)
-endif()
-if(NOT there STREQUAL out)
-  file(WRITE ${HEADER} "${out}")
-endif()
+file(CONFIGURE OUTPUT ${HEADER} CONTENT "${out}" @ONLY)

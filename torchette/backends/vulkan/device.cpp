@@ -205,6 +205,19 @@ void Device::free(Buffer* buffer) {
   *buffer = {};
 }
 
+void Device::bind(VkDescriptorSet set, const VkDescriptorBufferInfo* buffers, uint32_t count) const {
+  VkWriteDescriptorSet writes[kMostBindings];
+  for (uint32_t i = 0; i < count; ++i) {
+    writes[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
+    writes[i].dstSet = set;
+    writes[i].dstBinding = i;
+    writes[i].descriptorCount = 1;
+    writes[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+    writes[i].pBufferInfo = &buffers[i];
+  }
+  vk.UpdateDescriptorSets(device_, count, writes, 0, nullptr);
+}
+
 Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkPipeline* out) {
   const std::lock_guard<std::mutex> lock(pipelines_mutex_);
   for (const Made& made : pipelines_) {

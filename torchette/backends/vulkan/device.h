@@ -112,6 +112,8 @@ class Device {
   uint64_t time_mask() const { return time_bits_ >= 64 ? ~uint64_t{0} : (uint64_t{1} << time_bits_) - 1; }
   VkDevice handle() const { return device_; }
   VkDescriptorSetLayout set_layout(uint32_t bindings) const { return set_layouts_[bindings]; }
+  /// Binds `count` parts of buffers to a set, in their order.
+  void bind(VkDescriptorSet set, const VkDescriptorBufferInfo* buffers, uint32_t count) const;
   VkPipelineLayout pipeline_layout(uint32_t bindings) const { return layouts_[bindings]; }
 
   Functions vk;

@@ -785,18 +785,10 @@ void Graph::dispatch(const Shader& shader, std::initializer_list<uint32_t> const
   error = device_.check(device_.vk.AllocateDescriptorSets(device_.handle(), &info, &set), "a descriptor");
   if (error != Error::Ok) return fail(error);
   VkDescriptorBufferInfo buffers[kMostBindings];
-  VkWriteDescriptorSet write[kMostBindings];
   uint32_t count = 0;
   for (const View* view : views) {
     const Storage& it = storages_[static_cast<size_t>(view->storage)];
-    buffers[count] = {it.buffer->buffer, it.offset, std::max<uint64_t>((it.bytes + 3) / 4 * 4, 4)};
-    write[count] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
-    write[count].dstSet = set;
-    write[count].dstBinding = count;
-    write[count].descriptorCount = 1;
-    write[count].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
-    write[count].pBufferInfo = &buffers[count];
-    ++count;
+    buffers[count++] = {it.buffer->buffer, it.offset, std::max<uint64_t>((it.bytes + 3) / 4 * 4, 4)};
   }
   for (uint32_t i = 0; i < count; ++i) {
     const View& view = *views.begin()[i];
@@ -807,7 +799,7 @@ void Graph::dispatch(const Shader& shader, std::initializer_list<uint32_t> const
     for (uint32_t k = 0; k < i; ++k) again = again || views.begin()[k]->storage == view.storage;
     if (!again) counts_.bytes += bytes;
   }
-  device_.vk.UpdateDescriptorSets(device_.handle(), count, write, 0, nullptr);
+  device_.bind(set, buffers, count);
   bar(views, writes);
   device_.vk.CmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
   const VkPipelineLayout pipeline_layout = device_.pipeline_layout(shader.bindings);

@@ -111,17 +111,9 @@ class Run {
     VkDescriptorSet set = VK_NULL_HANDLE;
     TORCHETTE_TRY(device_.check(vk.AllocateDescriptorSets(handle, &info, &set), "a descriptor"));
     VkDescriptorBufferInfo buffers[kMostBindings];
-    VkWriteDescriptorSet writes[kMostBindings];
-    for (uint32_t i = 0; i < shader.bindings; ++i) {
+    for (uint32_t i = 0; i < shader.bindings; ++i)
       buffers[i] = {memory.buffer, parts[i].offset, (parts[i].bytes + 3) / 4 * 4};
-      writes[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
-      writes[i].dstSet = set;
-      writes[i].dstBinding = i;
-      writes[i].descriptorCount = 1;
-      writes[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
-      writes[i].pBufferInfo = &buffers[i];
-    }
-    vk.UpdateDescriptorSets(handle, shader.bindings, writes, 0, nullptr);
+    device_.bind(set, buffers, shader.bindings);
     VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
     pool.queueFamilyIndex = device_.queue_family();
     TORCHETTE_TRY(device_.check(vk.CreateCommandPool(handle, &pool, nullptr, &pool_), "a pool of commands"));

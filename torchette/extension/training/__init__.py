@@ -19,6 +19,7 @@ from typing import Any
 
 from torchette.devtools.bundle import Module, run, torch_s
 from torchette.errors import ExecutionError, FormatError, InputError
+from torchette.files import replacing
 from torchette.format import ptd
 from torchette.schema import DTYPES
 
@@ -106,9 +107,8 @@ class TrainingModule:
             dtype = next(known.number for known in DTYPES if known.torch_name == array.dtype.name)
             layout = ptd.layout(dtype, list(array.shape), bytes(order))
             named[name] = ptd.NamedBytes(array.transpose(order).tobytes(), layout)
-        fresh = Path(f"{os.fspath(path)}.new")
-        fresh.write_bytes(ptd.write(named))
-        os.replace(fresh, path)
+        with replacing(path) as file:
+            file.write(ptd.write(named))
 
     def load(self, path: str | os.PathLike[str], optimizer: _Optimizer | None = None) -> None:
         """Goes on from a checkpoint.
