@@ -103,11 +103,10 @@ def page(found: dict[str, Row], where: Path = PAGE) -> str:
     title, first, second, option = _WHAT[where]
     known = [found[name] for name in architectures.NAMES if name in found]
     counts = [row.calls for row in known]
-    of_all = "" if len(known) == len(architectures.NAMES) else f"{len(known)} of "
     lines = [
         f"# {title}",
         "",
-        f"{of_all}{len(architectures.NAMES)} architectures as `{_PARTITIONERS[where].__name__}` lowers them: {counts.count(1)} become one call, the median is",
+        f"{len(known)} architectures as `{_PARTITIONERS[where].__name__}` lowers them: {counts.count(1)} become one call, the median is",
         f"{statistics.median(counts):g}. {first}",
         second,
         "",
