@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram, default_decompositions
+from torch._export.utils import _special_op_to_preserve_cia
+from torch.export import ExportedProgram, default_decompositions, exported_program
 from torch.export.graph_signature import InputKind, OutputKind
 
 from torchette.errors import UnsupportedError
@@ -43,7 +44,7 @@ def decompose_to_core(
     with warnings.catch_warnings():
         # torch warns about a call that torch itself makes.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
-        with _no_garbage_collection():
+        with _no_garbage_collection(), _few_overrides():
             program = program.run_decompositions(table)
     number(program)
     _parameters_as_state(program)
@@ -99,6 +100,37 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _few_overrides() -> Iterator[None]:
+    """For each call torch collects all composite operators of every namespace and overrides each, also with what it does
+    anyway: two thirds of the time that a small model takes to compile. Only other rules than its own are overrides here."""
+
+    def split(table: dict[Any, Callable]) -> tuple[dict[Any, Callable], dict[Any, Callable]]:
+        composites = _composites(len(torch._C._dispatch_get_all_op_names()))
+        overrides = {op: table.get(op, _special_op_to_preserve_cia) for op in composites}
+        overrides = {op: rule for op, rule in overrides.items() if not _is_own_rule(op, rule)}
+        return overrides, {op: rule for op, rule in table.items() if op not in composites}
+
+    name = "_split_decomp_table_to_cia_and_python_decomp"
+    before = getattr(exported_program, name)
+    setattr(exported_program, name, split)
+    try:
+        yield
+    finally:
+        setattr(exported_program, name, before)
+
+
+def _is_own_rule(op: Any, rule: Callable) -> bool:
+    """Whether a rule of torch's table is the operator's own kernel."""
+    return isinstance(rule, functools.partial) and rule.keywords.get("kernel") is op
+
+
+@functools.cache
+def _composites(operators: int) -> frozenset:
+    """The operators that torch.export keeps whole if no rule takes them apart, until another operator is added."""
+    return frozenset(exported_program._collect_all_valid_cia_ops())
 
 
 @functools.cache
