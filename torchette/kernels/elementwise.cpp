@@ -898,7 +898,10 @@ Error assign(const Tensor& in, const Tensor& out) {
     return Error::Ok;
   }
   const Operand operands[] = {in, out};
-  const Compute compute = compute_type(in.scalar_type());
+  // whole numbers go to floats of 32 and 16 bits by floats of 32, as torch's do
+  const Compute compute = compute_type(out.scalar_type()) == kF32 && in.scalar_type() != ScalarType::Double
+                              ? kF32
+                              : compute_type(in.scalar_type());
   return walk(nullptr, copy_parts,
               compute == kF32   ? copy_parts.f32
               : compute == kF64 ? copy_parts.scalar->f64
