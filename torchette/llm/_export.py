@@ -38,7 +38,8 @@ from torchette.llm.encoders import (
 from torchette.llm.quantized import SCHEMES, store_whole
 
 # Files of a model's folder that travel in the program, by the names of its named data.
-_FILES = ("tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json")
+_PROCESSOR = "preprocessor_config.json"
+_FILES = (_PROCESSOR, "tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json")
 
 
 def export(
@@ -129,7 +130,9 @@ def export(
         return compile(
             methods,
             backend=backend,
-            constant_methods=metadata(model, len(decoder.layers), max_prefill, max_context),
+            constant_methods=metadata(
+                model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")
+            ),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
                 named_data=_with_configuration(model, named),
@@ -202,8 +205,11 @@ def _load(folder: Path) -> tuple[Any, dict[str, bytes]]:
     return model, {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
 
 
-def metadata(model: Any, layers: int, max_prefill: int, max_context: int) -> dict[str, Any]:
-    """What runners ask of a program, by the names that ExecuTorch's has for it."""
+def metadata(
+    model: Any, layers: int, max_prefill: int, max_context: int, processor: bytes = b"{}"
+) -> dict[str, Any]:
+    """What runners ask of a program, by the names that ExecuTorch's has for it; of what a folder says of images, their range."""
+    seen = json.loads(processor)
     config, generation = model.config.get_text_config(decoder=True), getattr(model, "generation_config", None)
 
     def token(name: str) -> Any:
@@ -216,6 +222,7 @@ def metadata(model: Any, layers: int, max_prefill: int, max_context: int) -> dic
     return {
         **({} if first is None else {"decoder_start_token_id": first}),
         **({"audio_step": list(audio_step(model))} if model.main_input_name == "input_values" else {}),
+        **{key: seen[key] for key in ("image_mean", "image_std") if len(seen.get(key) or ()) == 3},
         **({} if (image := _image_token(model)) is None else {"image_token_id": image}),
         "get_max_seq_len": max_prefill,
         "get_max_context_len": max_context,

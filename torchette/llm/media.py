@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from torchette.errors import FormatError, InputError
+from torchette.llm.features import log_mel, pixels
 from torchette.runtime import Method, MethodMeta, Program, xxh64
+
+_MOST = 64  # things beside text that are kept, so that a context that slides can be computed again
 
 
 def state_names(meta: MethodMeta, facts: Mapping[str, Any]) -> list[str]:
@@ -57,7 +60,9 @@ class MediaDecoder:
         shape = np.array(content.shape, np.int64).tobytes()
         key = xxh64(shape + np.ascontiguousarray(content).tobytes()) & (1 << 40) - 1
         number = self.vocab_size + (key << 16)
-        self._known[number] = value
+        self._known[number] = self._known.pop(number, value)
+        while len(self._known) > _MOST:
+            self._known.pop(next(iter(self._known)), None)
         return number
 
     def _meant(self, number: int) -> Any:
@@ -126,9 +131,11 @@ class CrossDecoder(MediaDecoder):
                 f"this model reads {'text' if self.reads_text else 'sound, as audio='}, and nothing else"
             )
         if not self.reads_text:
-            if self._step:
+            audio, sizes = np.asarray(audio), self._encoder.metadata.input_tensor_meta(0).sizes()
+            if audio.ndim == 1 and audio.size and len(sizes) == 3:
+                audio = log_mel(audio, *sizes[1:])
+            elif self._step and audio.ndim:
                 step, rest = self._step
-                audio = np.asarray(audio)
                 audio = audio[..., : max(0, audio.shape[-1] - rest) // step * step + rest]
             inputs, start = self._fitting(self._encoder, audio, "audio"), tokens or [self._start]
         else:
@@ -178,6 +185,7 @@ class ImageDecoder(MediaDecoder):
         super().__init__(program, facts, threads, **named)
         self._table: Method = program.load_method("token_embedding", threads=threads)
         self._token = int(facts.get("image_token_id", -1))
+        self._range = facts.get("image_mean", [0.5] * 3), facts.get("image_std", [0.5] * 3)
         self._count = self._encoder.metadata.output_tensor_meta(0).sizes()[1]
         self._in_blocks = (
             self._method.metadata.num_inputs() == 3
@@ -191,8 +199,11 @@ class ImageDecoder(MediaDecoder):
             raise InputError("this model sees images and hears nothing")
         bases = []
         for index, image in enumerate(images):
-            pixels = self._fitting(self._encoder, image, f"image {index}")
-            bases.append(self._number(pixels, [pixels, None]))
+            given = np.asarray(image)
+            if given.dtype == np.uint8 and given.ndim == 3 and given.shape[2] == 3 and given.size:
+                given = pixels(given, *self._encoder.metadata.input_tensor_meta(0).sizes()[2:], *self._range)
+            given = self._fitting(self._encoder, given, f"image {index}")
+            bases.append(self._number(given, [given, None]))
         spots = tokens.count(self._token)
         if spots not in (len(bases), len(bases) * self._count):
             raise InputError(

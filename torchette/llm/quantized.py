@@ -87,6 +87,23 @@ class _Table(nn.Embedding):
         return torch.ops.cpu.scaled_embedding(self.whole, self.scales, input, *self.shape)
 
 
+class _Experts:
+    """In the place of the matrices of all experts: those of some of them, as floats."""
+
+    def __init__(self, part: Any, name: str) -> None:
+        matrices, inputs_at = getattr(part, name).detach().float(), 1 if part.is_transposed else 2
+        scales = (matrices.abs().amax(inputs_at, keepdim=True) / 127).clamp(min=2.0**-100)
+        self._part, self._names = part, (f"{name}_whole", f"{name}_scales")
+        delattr(part, name)
+        part.register_buffer(self._names[0], (matrices / scales).round().to(torch.int8))
+        part.register_buffer(self._names[1], scales)
+        setattr(part, name, self)
+
+    def __getitem__(self, experts: torch.Tensor) -> torch.Tensor:
+        whole, scales = (getattr(self._part, name)[experts] for name in self._names)
+        return whole.float() * scales
+
+
 def _become(part: nn.Module, base: type, ours: type) -> None:
     """What the part's class inherits from `base` now comes from `ours`."""
     own = type(part)
@@ -124,6 +141,10 @@ def store_whole(
     table = model.get_input_embeddings()
     known: dict[int, Whole] = {}
     for name, part in list(model.named_modules()):
+        if bits and hasattr(part, "is_transposed"):
+            progress(name)
+            for own in [own for own, one in part.named_parameters(recurse=False) if one.dim() == 3]:
+                _Experts(part, own)
         if part is not table and not is_layer(part):
             continue
         progress(name)

@@ -250,7 +250,12 @@ class Session:
                     program = Runtime.get().load_program(given, data_files=[*more, *data_files])
                     facts.update(_facts(program))
                     kind = decoder_of(program.method_names) or _ProgramDecoder
-                    return kind(program, facts, threads)
+                    try:
+                        return kind(program, facts, threads)
+                    except (TypeError, IndexError) as error:
+                        raise FormatError(
+                            f"the file's methods are not those of a language model: {error}"
+                        ) from None
 
             self._opened = opened
             source = opened(adapter)
@@ -273,7 +278,7 @@ class Session:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Those whose keys and values it has."""
+        """Those whose keys and values it has; numbers beyond the vocabulary stand for what is no text."""
         return tuple(self._tokens)
 
     @property
