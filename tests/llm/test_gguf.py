@@ -194,6 +194,10 @@ def test_what_is_not_read_is_said(tmp_path: Path) -> None:
         gguf.File(write(path, {}, {"x": (21, (4,), bytes(16))}))
     with pytest.raises(FormatError, match="tensor x of"):
         gguf.File(write(path, {}, {"x": (0, (4,), bytes(8))}))
+    numbers = {f"llama.{key}": 1 for key in gguf._NUMBERS.values()}
+    hostile = {"general.architecture": "llama", **numbers, "llama.block_count": 1 << 30}
+    with pytest.raises(FormatError, match=r"no blk\.1073741823"):
+        gguf.config_of(gguf.File(write(path, hostile, {"token_embd.weight": (0, (2, 1), bytes(8))})))
     with pytest.raises(UnsupportedError, match="architecture 'mamba'"):
         gguf.config_of(gguf.File(write(path, {"general.architecture": "mamba"}, {})))
 
@@ -270,6 +274,26 @@ def test_architectures(architecture: str, tmp_path: Path) -> None:
     tokens = torch.randint(0, 101, (1, 60), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "architecture", ["qwen2", "qwen3moe", "gemma2", "gemma3", "phi3", "starcoder2", "gpt2"]
+)
+def test_transformers_reads_the_same(architecture: str, tmp_path: Path) -> None:
+    """The weights that transformers' own reader makes of the file."""
+    pytest.importorskip("gguf")
+    path, _, _ = model_file(tmp_path / "x.gguf", architecture)
+    ours, _, _ = gguf.load(path)
+    theirs = dict(
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="x.gguf").named_parameters()
+    )
+    compared = 0
+    for name, parameter in ours.named_parameters():
+        if name in theirs and theirs[name].shape == parameter.shape:
+            torch.testing.assert_close(parameter, theirs[name].float(), msg=name)
+            compared += 1
+    assert compared == len(theirs)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ def _hertz(mel: np.ndarray) -> np.ndarray:
 def log_mel(samples: np.ndarray, bands: int, frames: int) -> np.ndarray:
     """Of sound at 16 kHz, cut or filled up to `frames` of 10 ms, the loudness of so many bands, as Whisper takes it:
     float32 [1, bands, frames]."""
-    sound = np.zeros(frames * _HOP, np.float64)
+    sound: np.ndarray = np.zeros(frames * _HOP, np.float64)
     sound[: len(samples)] = samples[: len(sound)]
     sound = np.pad(sound, _WINDOW // 2, "reflect")
     cut = np.lib.stride_tricks.sliding_window_view(sound, _WINDOW)[: frames * _HOP : _HOP]
