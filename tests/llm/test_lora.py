@@ -107,7 +107,8 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, capsys: Any) -> None:
     assert says(session) == answers[1]
 
 
-def test_an_adapter_on_weights_of_four_bits(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_an_adapter_on_whole_numbers(tmp_path: Path) -> None:
     model = families.build("llama")
     pirate, _ = adapter(tmp_path / "pirate", model, 4, ("q_proj", "down_proj"), 1)
     session = llm.Session(llm.export(model, "int8", max_context=40, max_prefill=8, lora=pirate))

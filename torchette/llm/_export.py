@@ -18,7 +18,7 @@ from torch.export import Dim
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from torchette._compile import CompiledModel, compile
-from torchette.errors import InputError, ModelNotFoundError, UnsupportedError
+from torchette.errors import InputError, ModelNotFoundError, TorchetteError, UnsupportedError
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.llm import gguf
 from torchette.llm import lora as adapters
@@ -67,7 +67,7 @@ def export(
             inputs of 8 bits; "int4", the same times floats; "int8", 8 bits with a scale for each output, times floats; None:
             as they are given.
         max_context: tokens that the caches hold; by default what the model was made for, at most 2048.
-        max_prefill: tokens that one call takes.
+        max_prefill: tokens that one call takes; more where an image is taken whole.
         full_logits: return logits of all n tokens, [1, n, vocabulary]. Speculative decoding judges several with one call of
             such a program.
         lora: the folder of a LoRA adapter as peft saves it. The program then takes this adapter, or another one for the same
@@ -106,7 +106,7 @@ def export(
     max_prefill = min(max_prefill, max_context)
     training = model.training
     try:
-        methods = _methods(model.eval(), max_context, max_prefill, full_logits)
+        methods, max_prefill = _methods(model.eval(), max_context, max_prefill, full_logits)
         decoder = next(part for part, *_ in methods.values() if isinstance(part, Decoder))
         step("check", type(model).__name__)
         decoder.check()
@@ -144,41 +144,62 @@ def export(
         model.train(training)
 
 
-def _methods(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> dict[str, Any]:
-    """The program's methods as `compile` takes them."""
-    tokens = torch.zeros(1, min(3, max_prefill), dtype=torch.int64)
-    several = {1: Dim("n", min=1, max=max_prefill)} if max_prefill > 1 else None
-    start = torch.zeros(1, dtype=torch.int64)
-    if hasattr(model.config, "vision_config"):
-        if not (hasattr(model, "get_image_features") and _image_token(model) is not None):
-            raise UnsupportedError(f"{type(model).__name__} takes images in a way that is not known")
-        vision, image = VisionEncoder(model).eval(), example_image(model)
-        table = TokenEmbedding(model).eval()
-        with torch.no_grad():
-            rows = table(tokens)
-        given, sizes, kind = (rows, start), (several, None), RowDecoder
-        if "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters:
-            blocks = torch.arange(tokens.shape[1]).unsqueeze(1).expand(-1, 2).contiguous()
-            length = None if several is None else {0: several[1]}
-            given, sizes, kind = (*given, blocks), (*sizes, length), BlockDecoder
-        return {
-            "vision_encoder": (vision, (image,), {}, None),
-            "token_embedding": (table, (tokens,), {}, (several,)),
-            "text_decoder": (kind(model, max_context, full_logits).eval(), given, {}, sizes),
-        }
-    if not model.config.is_encoder_decoder:
+def _methods(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+    """The program's methods as `compile` takes them, and how many tokens one call takes."""
+    if not hasattr(model.config, "vision_config") and not model.config.is_encoder_decoder:
+        (tokens, start), several = _step(max_prefill)
         decoder = Decoder(model, max_context, full_logits).eval()
-        return {"forward": (decoder, (tokens, start), {}, (several, None))}
+        return {"forward": (decoder, (tokens, start), {}, (several, None))}, max_prefill
+    kind = _seeing if hasattr(model.config, "vision_config") else _reading
+    try:
+        with torch.no_grad():
+            return kind(model, max_context, max_prefill, full_logits)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, TorchetteError):
+            raise
+        raise UnsupportedError(f"{type(model).__name__} is not of a form that is known: {error}") from error
+
+
+def _step(max_prefill: int) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[int, Any] | None]:
+    """Example tokens and their position, and what of the tokens may change."""
+    tokens = torch.zeros(1, min(3, max_prefill), dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    return tokens, {1: Dim("n", min=1, max=max_prefill)} if max_prefill > 1 else None
+
+
+def _seeing(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+    """Methods of a model that takes images."""
+    if _image_token(model) is None:
+        raise UnsupportedError(f"{type(model).__name__} does not say which token stands for an image")
+    vision, table, image = VisionEncoder(model).eval(), TokenEmbedding(model).eval(), example_image(model)
+    whole = "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters
+    together = vision(image).shape[1]
+    if whole:  # an image's rows see each other, so they come in one step
+        max_prefill = min(max(max_prefill, together), max_context)
+    (tokens, start), several = _step(max_prefill)
+    given, sizes, kind = (table(tokens), start), (several, None), RowDecoder
+    if whole:
+        blocks = torch.arange(tokens.shape[1]).unsqueeze(1).expand(-1, 2).contiguous()
+        length = None if several is None else {0: several[1]}
+        given, sizes, kind = (*given, blocks), (*sizes, length), BlockDecoder
+    return {
+        "vision_encoder": (vision, (image,), {}, None),
+        "token_embedding": (table, (tokens,), {}, (several,)),
+        "text_decoder": (kind(model, max_context, full_logits).eval(), given, {}, sizes),
+    }, max_prefill
+
+
+def _reading(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+    """Methods of a model with an encoder."""
+    (tokens, start), several = _step(max_prefill)
     encoder = Encoder(model).eval()
     inputs, length, most = example_input(model, max_context)
-    with torch.no_grad():
-        encoded = encoder(inputs)
+    encoded = encoder(inputs)
     rows = None if length is None else {2: Dim("rows", min=1, max=most_rows(encoder, inputs, most))}
     decoder = CrossDecoder(model, max_context, full_logits, inputs=inputs, encoded=encoded).eval()
     return {
         "encoder": (encoder, (inputs,), {}, None if length is None else ({1: length},)),
         "text_decoder": (decoder, (tokens, encoded, start), {}, (several, rows, None)),
-    }
+    }, max_prefill
 
 
 def _image_token(model: Any) -> int | None:
@@ -197,7 +218,7 @@ def _load(folder: Path) -> tuple[Any, dict[str, bytes]]:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         kind = getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
-        if kind is None or not kind.can_generate():
+        if not getattr(kind, "can_generate", bool)():
             kind = AutoModelForCausalLM
         model = kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (ValueError, KeyError, OSError) as error:

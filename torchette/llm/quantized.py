@@ -138,14 +138,15 @@ def store_whole(
     """
     bits, group, dynamic = SCHEMES[scheme] if scheme else (0, 0, False)
     model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
-    table = model.get_input_embeddings()
+    table = model.get_input_embeddings().weight
     known: dict[int, Whole] = {}
     for name, part in list(model.named_modules()):
         if bits and hasattr(part, "is_transposed"):
             progress(name)
             for own in [own for own, one in part.named_parameters(recurse=False) if one.dim() == 3]:
                 _Experts(part, own)
-        if part is not table and not is_layer(part):
+        looked_up = isinstance(part, nn.Embedding) and part.weight is table
+        if not looked_up and not is_layer(part):
             continue
         progress(name)
         key = id(part.weight)
@@ -153,10 +154,10 @@ def store_whole(
         if whole is None and bits == 0:
             continue
         whole = whole or rounded(matrix_of(part), bits, group)
-        if part is table:
+        if looked_up:
             known[key] = whole
         _store(part, whole)
-        if part is table:
+        if looked_up:
             _become(part, nn.Embedding, _Table)
         elif isinstance(part, Conv1D):
             part.__class__ = _Dynamic if dynamic else _Floats
