@@ -290,6 +290,7 @@ def test_architectures(architecture: str, tmp_path: Path) -> None:
 def test_transformers_reads_the_same(architecture: str, tmp_path: Path) -> None:
     """The weights that transformers' own reader makes of the file."""
     pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")
     path, _, _ = model_file(tmp_path / "x.gguf", architecture)
     ours, _, _ = gguf.load(path)
     theirs = dict(

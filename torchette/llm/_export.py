@@ -176,7 +176,9 @@ def _seeing(model: Any, max_context: int, max_prefill: int, full_logits: bool) -
     if whole:  # an image's rows see each other, so they come in one step
         max_prefill = min(max(max_prefill, together), max_context)
     (tokens, start), several = _step(max_prefill)
-    given, sizes, kind = (table(tokens), start), (several, None), RowDecoder
+    given: tuple[Any, ...] = table(tokens), start
+    sizes: tuple[Any, ...] = several, None
+    kind: type[RowDecoder] = RowDecoder
     if whole:
         blocks = torch.arange(tokens.shape[1]).unsqueeze(1).expand(-1, 2).contiguous()
         length = None if several is None else {0: several[1]}
@@ -217,7 +219,7 @@ def _load(folder: Path) -> tuple[Any, dict[str, bytes]]:
         )
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        kind = getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
+        kind: Any = getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
         if not getattr(kind, "can_generate", bool)():
             kind = AutoModelForCausalLM
         model = kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True)

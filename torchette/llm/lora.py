@@ -120,7 +120,7 @@ def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os
     named = {}
     for name, (_, *shape) in room.items():
         layer, _, which = name.removeprefix("model.").rpartition(".")
-        values = np.zeros((1, *shape), np.float32)
+        values: np.ndarray = np.zeros((1, *shape), np.float32)
         if layer in left:
             given = left[layer][which == "second"]
             if any(a > b for a, b in zip(given.shape, shape)):

@@ -201,7 +201,8 @@ class ImageDecoder(MediaDecoder):
         for index, image in enumerate(images):
             given = np.asarray(image)
             if given.dtype == np.uint8 and given.ndim == 3 and given.shape[2] == 3 and given.size:
-                given = pixels(given, *self._encoder.metadata.input_tensor_meta(0).sizes()[2:], *self._range)
+                *_, height, width = self._encoder.metadata.input_tensor_meta(0).sizes()
+                given = pixels(given, height, width, *self._range)
             given = self._fitting(self._encoder, given, f"image {index}")
             bases.append(self._number(given, [given, None]))
         spots = tokens.count(self._token)

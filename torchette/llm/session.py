@@ -249,7 +249,7 @@ class Session:
                 with lora.file_for(adapter, files) as more:
                     program = Runtime.get().load_program(given, data_files=[*more, *data_files])
                     facts.update(_facts(program))
-                    kind = decoder_of(program.method_names) or _ProgramDecoder
+                    kind: Any = decoder_of(program.method_names) or _ProgramDecoder
                     try:
                         return kind(program, facts, threads)
                     except (TypeError, IndexError) as error:
