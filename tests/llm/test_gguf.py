@@ -226,7 +226,10 @@ def model_file(path: Path, architecture: str) -> tuple[Path, Any, dict[str, str]
     family, more = ARCHITECTURES[architecture]
     model = families.build(family, **more)
     config, kind = model.config, gguf._MODELS[architecture]
-    metadata: dict[str, Any] = {"general.architecture": architecture}
+    metadata: dict[str, Any] = {
+        "general.architecture": architecture,
+        f"{architecture}.vocab_size": families.VOCABULARY,
+    }
     for name, key in {**gguf._NUMBERS, **kind.numbers}.items():
         value = getattr(config, name, None)
         if name == "intermediate_size" and value is None:

@@ -121,7 +121,7 @@ class CrossDecoder(MediaDecoder):
         )
         self._step = facts.get("audio_step")  # of lengths, and what is left over
         self._bound = list(self._method.metadata.input_tensor_meta(1).sizes())
-        self._encoded = np.zeros([*self._bound[:2], 1, self._bound[3]], np.float32)
+        self._encoded: np.ndarray = np.zeros([*self._bound[:2], 1, self._bound[3]], np.float32)
         self._current = -1
 
     def place(self, tokens: list[int], images: Sequence[Any], audio: Any) -> list[int]:
@@ -165,7 +165,7 @@ class CrossDecoder(MediaDecoder):
     def state(self) -> dict[str, np.ndarray]:
         """With what the encoder has said, in as many rows as there can be."""
         rows = self._encoded.shape[2]
-        padded = np.zeros(self._bound, np.float32)
+        padded: np.ndarray = np.zeros(self._bound, np.float32)
         padded[:, :, :rows] = self._encoded
         return {**super().state(), "encoded": padded, "encoded_rows": np.array([rows, self._current])}
 
@@ -231,7 +231,7 @@ class ImageDecoder(MediaDecoder):
                 rows[0, i] = image[1][row]
         inputs = [rows, np.array([start_pos], np.int64)]
         if self._in_blocks:
-            own = start_pos + np.arange(len(tokens))
+            own: np.ndarray = start_pos + np.arange(len(tokens))
             row = np.array([self._row(token) for token in tokens])
             first, last = (
                 np.where(row < 0, own, own - row),
