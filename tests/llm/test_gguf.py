@@ -287,11 +287,9 @@ def test_architectures(architecture: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "architecture", ["qwen2", "qwen3moe", "gemma2", "gemma3", "phi3", "starcoder2", "gpt2"]
-)
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "gemma3"])
 def test_transformers_reads_the_same(architecture: str, tmp_path: Path) -> None:
-    """The weights that transformers' own reader makes of the file."""
+    """The weights that transformers' own reader makes of the file; of others it takes sizes for granted."""
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
     path, _, _ = model_file(tmp_path / "x.gguf", architecture)
