@@ -88,10 +88,8 @@ def expected(model: Any, given: dict[str, Any], count: int) -> list[int]:
     return tokens[0].tolist()[-count:]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["smolvlm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("idefics3", "llava", "gemma3"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smolvlm", "idefics3", "llava", "gemma3"])
 def test_answers_are_the_models_own(name: str) -> None:
     model = build(name)
     session = llm.Session(llm.export(model, max_context=200, max_prefill=9 if name == "gemma3" else 5))
