@@ -91,13 +91,13 @@ REFUSED = {
 }
 
 
-def build(family: str) -> Any:
+def build(family: str, **more: Any) -> Any:
     """A model with random weights, the same each time."""
     import transformers
 
     name, arguments = FAMILIES[family]
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**arguments)
+    config = getattr(transformers, f"{name}Config")(**{**arguments, **more})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     # Wider than models start with: attention then tells tokens apart.
     for parameter in model.parameters():

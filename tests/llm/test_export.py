@@ -127,6 +127,21 @@ def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
     assert program.nbytes < stored + sum(sizes.values()) + 40_000
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_experts_have_eight_bits(family: str) -> None:
+    model = families.build(family)
+    program = llm.export(model, "int8", max_context=64, max_prefill=32)
+    tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        floats = model(tokens).logits[:, -1]
+    logits = torch.as_tensor(program(tokens.numpy(), np.array([0])))
+    assert (logits - floats).norm() < floats.norm() * 0.06
+    named = sum(len(part) for part in program.program.named_data.values())
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    assert program.nbytes - named < 1.3 * matrices + 80_000
+
+
 def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
     model = small_llama()
     model.save_pretrained(tmp_path)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.llm import families
 from tests.llm.test_export import expected, greedy, small_llama
 from torchette.errors import FormatError, TorchetteError, UnsupportedError
 from torchette.llm import gguf
@@ -45,6 +46,8 @@ def pair(key: str, value: Any) -> bytes:
         if isinstance(value, list):
             code = typed(value[0])[0]
             return 9, struct.pack("<IQ", code, len(value)) + b"".join(typed(one)[1] for one in value)
+        if isinstance(value, bool):
+            return 7, struct.pack("<?", value)
         return (6, struct.pack("<f", value)) if isinstance(value, float) else (4, struct.pack("<I", value))
 
     code, data = typed(value)
@@ -79,10 +82,10 @@ def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
     return blocks.tobytes(), (numbers * scale.astype(np.float32)).reshape(weight.shape)
 
 
-def llama_file(path: Path) -> tuple[Path, Any]:
+def llama_file(path: Path, model: Any = None, more: Any = None) -> tuple[Path, Any]:
     """A file as llama.cpp's converter makes it, in Q8_0, F16 and F32, and the model with the numbers that are in it."""
-    model = small_llama()
-    config, tensors = model.config, {}
+    model = small_llama() if model is None else model
+    config, tensors = model.config, dict(more or {})
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for number, (name, parameter) in enumerate(model.named_parameters()):
         weight = parameter.detach().numpy().copy()
@@ -191,5 +194,181 @@ def test_what_is_not_read_is_said(tmp_path: Path) -> None:
         gguf.File(write(path, {}, {"x": (21, (4,), bytes(16))}))
     with pytest.raises(FormatError, match="tensor x of"):
         gguf.File(write(path, {}, {"x": (0, (4,), bytes(8))}))
+    numbers = {f"llama.{key}": 1 for key in gguf._NUMBERS.values()}
+    hostile = {"general.architecture": "llama", **numbers, "llama.block_count": 1 << 30}
+    with pytest.raises(FormatError, match=r"no blk\.1073741823"):
+        gguf.config_of(gguf.File(write(path, hostile, {"token_embd.weight": (0, (2, 1), bytes(8))})))
     with pytest.raises(UnsupportedError, match="architecture 'mamba'"):
         gguf.config_of(gguf.File(write(path, {"general.architecture": "mamba"}, {})))
+
+
+# Architecture -> family of tests/llm/families.py, and what its numbers are besides.
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "qwen2moe": ("qwen2_moe", {}),
+    "qwen3moe": ("qwen3_moe", {"norm_topk_prob": True}),
+    "granite": ("granite", {}),
+    "olmo2": ("olmo2", {}),
+    "gemma": ("gemma", {}),
+    "gemma2": ("gemma2", {"query_pre_attn_scalar": 16}),
+    "gemma3": ("gemma3", {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "layer_types": None}),
+    "phi2": ("phi", {}),
+    "phi3": ("phi3", {}),
+    "stablelm": ("stablelm", {}),
+    "starcoder2": ("starcoder2", {}),
+    "gpt2": ("gpt2", {}),
+}
+
+
+def model_file(path: Path, architecture: str) -> tuple[Path, Any, dict[str, str]]:
+    """A file as llama.cpp's converter makes it, in F32, its model, and the names of its parameters there."""
+    family, more = ARCHITECTURES[architecture]
+    model = families.build(family, **more)
+    config, kind = model.config, gguf._MODELS[architecture]
+    metadata: dict[str, Any] = {
+        "general.architecture": architecture,
+        f"{architecture}.vocab_size": families.VOCABULARY,
+    }
+    for name, key in {**gguf._NUMBERS, **kind.numbers}.items():
+        value = getattr(config, name, None)
+        if name == "intermediate_size" and value is None:
+            value = 4 * config.hidden_size
+        if isinstance(value, (int, float)):
+            metadata[f"{architecture}.{key}"] = value
+    if "rope_theta" not in config.to_dict():
+        rope = getattr(config, "rope_parameters", None) or {}
+        rope = rope.get("full_attention", rope)
+        metadata |= {f"{architecture}.rope.freq_base": rope["rope_theta"]} if "rope_theta" in rope else {}
+        if factor := rope.get("partial_rotary_factor"):
+            depth = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+            metadata[f"{architecture}.rope.dimension_count"] = int(depth * factor)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
+    tensors: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
+        weight = parameter.detach().numpy()
+        stored = gguf.tensor_name(name, architecture)
+        parts = {stored: weight}
+        if name.endswith("norm.weight") and "gemma" in architecture:
+            parts = {stored: weight + 1}
+        elif architecture == "gpt2" and ".c_" in name and name.endswith("weight"):
+            parts = {stored: weight.T}
+        elif architecture == "granite" and name.split(".")[-2] in heads:
+            turned = weight.reshape(heads[name.split(".")[-2]], 2, -1, weight.shape[1]).swapaxes(1, 2)
+            parts = {stored: turned.reshape(weight.shape)}
+        elif ".experts." in name:
+            block = stored.partition(".mlp")[0]
+            gates = {f"{block}.ffn_gate_exps.weight": weight[:, : weight.shape[1] // 2]}
+            gates[f"{block}.ffn_up_exps.weight"] = weight[:, weight.shape[1] // 2 :]
+            parts = gates if "gate_up" in name else {f"{block}.ffn_down_exps.weight": weight}
+        else:
+            names[name] = stored
+        for one, array in parts.items():
+            array = np.ascontiguousarray(array, np.float32)
+            tensors[one] = 0, array.shape, array.tobytes()
+    return write(path, metadata, tensors), model, names
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    # What differs most from a Llama: norms and caps; experts; fused and transposed matrices.
+    [
+        n if n in ("gemma3", "qwen2moe", "gpt2") else pytest.param(n, marks=pytest.mark.slow)
+        for n in ARCHITECTURES
+    ],
+)
+def test_architectures(architecture: str, tmp_path: Path) -> None:
+    path, model, _ = model_file(tmp_path / "x.gguf", architecture)
+    loaded, _, _ = gguf.load(path)
+    tokens = torch.randint(0, 101, (1, 60), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "gemma3"])
+def test_transformers_reads_the_same(architecture: str, tmp_path: Path) -> None:
+    """The weights that transformers' own reader makes of the file; of others it takes sizes for granted."""
+    pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")
+    path, _, _ = model_file(tmp_path / "x.gguf", architecture)
+    ours, _, _ = gguf.load(path)
+    theirs = dict(
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="x.gguf").named_parameters()
+    )
+    compared = 0
+    for name, parameter in ours.named_parameters():
+        if name in theirs and theirs[name].shape == parameter.shape:
+            torch.testing.assert_close(parameter, theirs[name].float(), msg=name)
+            compared += 1
+    assert compared == len(theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_names_are_those_of_the_gguf_package(architecture: str, tmp_path: Path) -> None:
+    package = pytest.importorskip("gguf")
+    number = next(one for one, name in package.MODEL_ARCH_NAMES.items() if name == architecture)
+    table = package.get_tensor_name_map(number, 6)
+    _, _, names = model_file(tmp_path / "x.gguf", architecture)
+    for ours, stored in names.items():
+        assert table.get_name(ours, try_suffixes=(".weight", ".bias")) == stored, ours
+
+
+def test_frequencies_are_divided_by_what_the_file_says(tmp_path: Path) -> None:
+    """As files of Llama 3.1 and later have it."""
+    model = families.build("llama3")
+    plain = type(model)(
+        type(model.config)(**{**model.config.to_dict(), "rope_parameters": None, "rope_theta": 10000.0})
+    )
+    factors = plain.model.rotary_emb.inv_freq / model.model.rotary_emb.inv_freq
+    path, _ = llama_file(
+        tmp_path / "x.gguf", model, {"rope_freqs.weight": (0, (len(factors),), factors.numpy().tobytes())}
+    )
+    loaded, _, _ = gguf.load(path)
+    tokens = torch.randint(0, 101, (1, 200), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_tokenizer_of_sentencepiece(prefix: bool, tmp_path: Path) -> None:
+    """Against SentencePiece itself."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    tokenizers = pytest.importorskip("tokenizers")
+    text = [
+        "The quick brown fox jumps over the lazy dog.",
+        "Größe und Länge, naïve café",
+        "日本語 の テキスト 123",
+    ]
+    (tmp_path / "text").write_text("\n".join(text * 9))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "m"), model_type="bpe", vocab_size=350, byte_fallback=True,
+        add_dummy_prefix=prefix, remove_extra_whitespaces=False, normalization_rule_name="identity",
+        user_defined_symbols=["<tool>"], minloglevel=2,
+    )  # fmt: skip
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    size = theirs.get_piece_size()
+    kinds = [
+        2
+        if theirs.is_unknown(i)
+        else 3
+        if theirs.is_control(i)
+        else 6
+        if theirs.is_byte(i)
+        else 4
+        if theirs.id_to_piece(i) == "<tool>"
+        else 1
+        for i in range(size)
+    ]
+    metadata = {
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": [theirs.id_to_piece(i) for i in range(size)],
+        "tokenizer.ggml.scores": [float(theirs.get_score(i)) for i in range(size)], "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.bos_token_id": theirs.bos_id(), "tokenizer.ggml.add_space_prefix": prefix,
+    }  # fmt: skip
+    files = gguf._files(gguf.File(write(tmp_path / "x.gguf", metadata, {})))
+    ours = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
+    for one in (*text, "fox  dogs", "emoji 🙂 ß", " leading", "the the the", "x"):
+        assert ours.encode(one).ids == [theirs.bos_id(), *theirs.encode(one)], one
+        assert ours.decode(ours.encode(one).ids) == one

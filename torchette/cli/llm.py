@@ -9,6 +9,8 @@ examples:
   torchette llm compile SmolLM2-135M-Instruct -o model.pte
   torchette llm compile SmolLM2-135M-Instruct -o model.pte --quantize 8da4w --max-context 4096
   torchette llm compile model.Q4_0.gguf -o model.pte        # its whole numbers are kept
+  torchette llm compile llama -o model.pte --lora pirate    # and pirate.ptd
+  torchette llm adapter model.pte poet -o poet.ptd
 """
 
 from __future__ import annotations
@@ -45,11 +47,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=128,
         help="how many one call takes (default: 128)",
     )
+    compiling.add_argument(
+        "--lora",
+        metavar="FOLDER",
+        type=Path,
+        help="a LoRA adapter as peft saves it; its numbers go to a .ptd file beside the program, and others fit there, too",
+    )
+    adapting = actions.add_parser(
+        "adapter", help="write the .ptd file of a LoRA adapter, for a program made with --lora"
+    )
+    adapting.add_argument("model", metavar="MODEL.pte", type=Path)
+    adapting.add_argument(
+        "adapter", metavar="FOLDER", type=Path, nargs="?", help="(default: one that adds nothing)"
+    )
+    adapting.add_argument("-o", "--output", metavar="ADAPTER.ptd", type=Path, required=True)
 
 
 def run(options: argparse.Namespace) -> int:
     from torchette import llm
 
+    if options.action == "adapter":
+        llm.write_adapter(options.model, options.adapter, options.output)
+        return DONE
     began = time.perf_counter()
     with Progress() as progress:
         model = llm.export(
@@ -57,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
             options.quantize,
             max_context=options.max_context,
             max_prefill=options.max_prefill,
+            lora=options.lora,
             progress=progress,
         )
         model.save(options.output)

@@ -12,6 +12,7 @@ from torchette.errors import MissingPackageError
 if TYPE_CHECKING:
     from torchette.llm._export import export
     from torchette.llm.grammar import Grammar
+    from torchette.llm.lora import write_adapter
     from torchette.llm.sampling import Sampling
     from torchette.llm.session import Generation, Piece, Session, Statistics
 
@@ -23,9 +24,10 @@ _LAZY = {
     "Session": "torchette.llm.session",
     "Statistics": "torchette.llm.session",
     "export": "torchette.llm._export",
+    "write_adapter": "torchette.llm.lora",
 }
 
-__all__ = ["Generation", "Grammar", "Piece", "Sampling", "Session", "Statistics", "export"]
+__all__ = ["Generation", "Grammar", "Piece", "Sampling", "Session", "Statistics", "export", "write_adapter"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,24 +5,41 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch.export import Dim
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from torchette._compile import CompiledModel, compile
-from torchette.errors import InputError, ModelNotFoundError
+from torchette.errors import InputError, ModelNotFoundError, TorchetteError, UnsupportedError
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.llm import gguf
+from torchette.llm import lora as adapters
 from torchette.llm.decoder import Decoder
+from torchette.llm.encoders import (
+    BlockDecoder,
+    CrossDecoder,
+    Encoder,
+    RowDecoder,
+    TokenEmbedding,
+    VisionEncoder,
+    audio_step,
+    example_image,
+    example_input,
+    most_rows,
+)  # fmt: skip
 from torchette.llm.quantized import SCHEMES, store_whole
 
 # Files of a model's folder that travel in the program, by the names of its named data.
-_FILES = ("tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json")
+_PROCESSOR = "preprocessor_config.json"
+_FILES = (_PROCESSOR, "tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json")
 
 
 def export(
@@ -32,6 +49,7 @@ def export(
     max_context: int | None = None,
     max_prefill: int = 128,
     full_logits: bool = False,
+    lora: str | os.PathLike[str] | None = None,
     backend: Any = "auto",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
@@ -49,9 +67,11 @@ def export(
             inputs of 8 bits; "int4", the same times floats; "int8", 8 bits with a scale for each output, times floats; None:
             as they are given.
         max_context: tokens that the caches hold; by default what the model was made for, at most 2048.
-        max_prefill: tokens that one call takes.
+        max_prefill: tokens that one call takes; more where an image is taken whole.
         full_logits: return logits of all n tokens, [1, n, vocabulary]. Speculative decoding judges several with one call of
             such a program.
+        lora: the folder of a LoRA adapter as peft saves it. The program then takes this adapter, or another one for the same
+            layers of at most its rank, as a .ptd file of its own; `save` writes this one's, by the folder's name.
         backend: as for `torchette.compile`.
         progress: called with (stage, step).
 
@@ -76,35 +96,118 @@ def export(
             model, whole, named = gguf.load(path)
         else:
             model, named = _load(path)
-    config = model.config.get_text_config()
+    config = model.config.get_text_config(decoder=True)
     if max_context is None:
-        max_context = min(getattr(config, "max_position_embeddings", 2048), 2048)
+        names = ("max_position_embeddings", "max_target_positions", "n_positions")
+        made_for = (getattr(config, name, None) for name in names)
+        max_context = min(next((most for most in made_for if most), 2048), 2048)
     if min(max_context, max_prefill) < 1:
         raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
     max_prefill = min(max_prefill, max_context)
     training = model.training
     try:
-        decoder = Decoder(model.eval(), max_context, full_logits).eval()
+        methods, max_prefill = _methods(model.eval(), max_context, max_prefill, full_logits)
+        decoder = next(part for part, *_ in methods.values() if isinstance(part, Decoder))
         step("check", type(model).__name__)
         decoder.check()
         if quantize is not None or whole is not None:
             given = whole or (lambda name: None)
-            decoder.model = store_whole(model, quantize, given, lambda name: step("quantize", name))
-        n = Dim("n", min=1, max=max_prefill)
-        inputs = (torch.zeros(1, min(3, max_prefill), dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+            stored = store_whole(model, quantize, given, lambda name: step("quantize", name))
+            for part, *_ in methods.values():
+                part.model = stored
+        own_file = None
+        if lora is not None:
+            adapter = adapters.read(lora)
+            stored, shapes = adapters.adapted(decoder.model, adapter)
+            for part, *_ in methods.values():
+                part.model = stored
+            # What the exporter calls parameters of the decoder's model.
+            named[adapters.SHAPES] = json.dumps(
+                {f"model.{name}": shape for name, shape in shapes.items()}
+            ).encode()
+            places = {f"p_model_{name}".replace(".", "_").lower() for name in shapes}
+            own_file = lambda node: adapter.name if node.name.lower() in places else None  # noqa: E731
         return compile(
-            decoder,
-            inputs,
-            dynamic_shapes=({1: n} if max_prefill > 1 else None, None),
+            methods,
             backend=backend,
-            constant_methods=metadata(model, len(decoder.layers), max_prefill, max_context),
+            constant_methods=metadata(
+                model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")
+            ),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
-                named_data=_with_configuration(model, named), emit_mutable_buffer_names=True
+                named_data=_with_configuration(model, named),
+                emit_mutable_buffer_names=True,
+                external_constants=own_file or False,
             ),
         )
     finally:
         model.train(training)
+
+
+def _methods(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+    """The program's methods as `compile` takes them, and how many tokens one call takes."""
+    if not hasattr(model.config, "vision_config") and not model.config.is_encoder_decoder:
+        (tokens, start), several = _step(max_prefill)
+        decoder = Decoder(model, max_context, full_logits).eval()
+        return {"forward": (decoder, (tokens, start), {}, (several, None))}, max_prefill
+    kind = _seeing if hasattr(model.config, "vision_config") else _reading
+    try:
+        with torch.no_grad():
+            return kind(model, max_context, max_prefill, full_logits)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, TorchetteError):
+            raise
+        raise UnsupportedError(f"{type(model).__name__} is not of a form that is known: {error}") from error
+
+
+def _step(max_prefill: int) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[int, Any] | None]:
+    """Example tokens and their position, and what of the tokens may change."""
+    tokens = torch.zeros(1, min(3, max_prefill), dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    return tokens, {1: Dim("n", min=1, max=max_prefill)} if max_prefill > 1 else None
+
+
+def _seeing(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+    """Methods of a model that takes images."""
+    if _image_token(model) is None:
+        raise UnsupportedError(f"{type(model).__name__} does not say which token stands for an image")
+    vision, table, image = VisionEncoder(model).eval(), TokenEmbedding(model).eval(), example_image(model)
+    whole = "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters
+    together = vision(image).shape[1]
+    if whole:  # an image's rows see each other, so they come in one step
+        max_prefill = min(max(max_prefill, together), max_context)
+    (tokens, start), several = _step(max_prefill)
+    given: tuple[Any, ...] = table(tokens), start
+    sizes: tuple[Any, ...] = several, None
+    kind: type[RowDecoder] = RowDecoder
+    if whole:
+        blocks = torch.arange(tokens.shape[1]).unsqueeze(1).expand(-1, 2).contiguous()
+        length = None if several is None else {0: several[1]}
+        given, sizes, kind = (*given, blocks), (*sizes, length), BlockDecoder
+    return {
+        "vision_encoder": (vision, (image,), {}, None),
+        "token_embedding": (table, (tokens,), {}, (several,)),
+        "text_decoder": (kind(model, max_context, full_logits).eval(), given, {}, sizes),
+    }, max_prefill
+
+
+def _reading(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+    """Methods of a model with an encoder."""
+    (tokens, start), several = _step(max_prefill)
+    encoder = Encoder(model).eval()
+    inputs, length, most = example_input(model, max_context)
+    encoded = encoder(inputs)
+    rows = None if length is None else {2: Dim("rows", min=1, max=most_rows(encoder, inputs, most))}
+    decoder = CrossDecoder(model, max_context, full_logits, inputs=inputs, encoded=encoded).eval()
+    return {
+        "encoder": (encoder, (inputs,), {}, None if length is None else ({1: length},)),
+        "text_decoder": (decoder, (tokens, encoded, start), {}, (several, rows, None)),
+    }, max_prefill
+
+
+def _image_token(model: Any) -> int | None:
+    """What stands in a prompt for a row of an image."""
+    found = getattr(model.config, "image_token_id", None)
+    return getattr(model.config, "image_token_index", None) if found is None else found
 
 
 def _load(folder: Path) -> tuple[Any, dict[str, bytes]]:
@@ -115,15 +218,22 @@ def _load(folder: Path) -> tuple[Any, dict[str, bytes]]:
             hints=["the folder of model.save_pretrained, or a GGUF file"],
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        kind: Any = getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
+        if not getattr(kind, "can_generate", bool)():
+            kind = AutoModelForCausalLM
+        model = kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (ValueError, KeyError, OSError) as error:
-        raise InputError(f"transformers cannot load {folder} as a causal language model: {error}") from error
+        raise InputError(f"transformers cannot load {folder} as a language model: {error}") from error
     return model, {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
 
 
-def metadata(model: Any, layers: int, max_prefill: int, max_context: int) -> dict[str, Any]:
-    """What runners ask of a program, by the names that ExecuTorch's has for it."""
-    config, generation = model.config.get_text_config(), getattr(model, "generation_config", None)
+def metadata(
+    model: Any, layers: int, max_prefill: int, max_context: int, processor: bytes = b"{}"
+) -> dict[str, Any]:
+    """What runners ask of a program, by the names that ExecuTorch's has for it; of what a folder says of images, their range."""
+    seen = json.loads(processor)
+    config, generation = model.config.get_text_config(decoder=True), getattr(model, "generation_config", None)
 
     def token(name: str) -> Any:
         found = getattr(generation, name, None)
@@ -131,7 +241,12 @@ def metadata(model: Any, layers: int, max_prefill: int, max_context: int) -> dic
 
     end = token("eos_token_id")
     begin = token("bos_token_id")
+    first = token("decoder_start_token_id") if model.config.is_encoder_decoder else None
     return {
+        **({} if first is None else {"decoder_start_token_id": first}),
+        **({"audio_step": list(audio_step(model))} if model.main_input_name == "input_values" else {}),
+        **{key: seen[key] for key in ("image_mean", "image_std") if len(seen.get(key) or ()) == 3},
+        **({} if (image := _image_token(model)) is None else {"image_token_id": image}),
         "get_max_seq_len": max_prefill,
         "get_max_context_len": max_context,
         "get_vocab_size": config.vocab_size,

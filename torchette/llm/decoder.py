@@ -24,13 +24,15 @@ NAME = "torchette"
 
 
 class _Seen(NamedTuple):
-    """What stands in for a mask: the first query's position, and how many keys up to its own a query sees (0: all)."""
+    """What stands in for a mask: the first query's position, how many keys up to its own a query sees (0: all), and for each
+    query the first and the last position of a block that it sees in any case."""
 
     start: torch.Tensor | None
     window: int
+    blocks: torch.Tensor | None = None
 
 
-class _Shapes(Cache):
+class Shapes(Cache):
     """Finds out what each layer stores, while the model runs once."""
 
     def __init__(self) -> None:
@@ -38,17 +40,20 @@ class _Shapes(Cache):
         self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
+        """Notes what comes, and gives it back."""
         self.found[layer] = key, value
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Nothing was there before."""
         return 0
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[Any, int]:
+        """What comes now."""
         return query_length, 0
 
 
-class _Buffers(Cache):
+class Buffers(Cache):
     """The decoder's buffers, as the model's layers know a cache; positions are where the new rows go."""
 
     def __init__(self, decoder: Decoder, start: torch.Tensor, positions: torch.Tensor) -> None:
@@ -56,6 +61,7 @@ class _Buffers(Cache):
         self._decoder, self._start, self._positions = decoder, start, positions
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
+        """Writes new rows in place; gives all there are."""
         rows = []
         for name, new in (("key", key), ("value", value)):
             buffer = getattr(self._decoder, f"{name}_cache_{layer}")
@@ -64,51 +70,71 @@ class _Buffers(Cache):
         return tuple(rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
+        """The first position that is new."""
         return self._start
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
+        """Rows, and where they begin."""
         return self._decoder.max_context, 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
+        """Rows that there are."""
         return self._decoder.max_context
 
 
 class Decoder(torch.nn.Module):
-    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token, or [1, n, vocabulary]."""
+    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token, or [1, n, vocabulary].
 
-    def __init__(self, model: torch.nn.Module, max_context: int, full_logits: bool = False) -> None:
+    What the model is given besides, `more`, subclasses know.
+    """
+
+    inputs = "input_ids", "position_ids"
+
+    def __init__(
+        self, model: torch.nn.Module, max_context: int, full_logits: bool = False, **more: Any
+    ) -> None:
         super().__init__()
         self.model, self.max_context, self.full_logits = model, max_context, full_logits
         parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._last = {"logits_to_keep": 1} if "logits_to_keep" in parameters and not full_logits else {}
-        shapes = _Shapes()
+        self._takes_positions = type(self) is Decoder or self.inputs[1] in parameters
+        shapes = Shapes()
         with torch.no_grad():
-            self._logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes)
+            self.logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes, **more)
         self.layers = sorted(shapes.found)
         for layer, stored in shapes.found.items():
             for name, like in zip(("key", "value"), stored, strict=True):
                 _, heads, _, width = like.shape
                 self.register_buffer(f"{name}_cache_{layer}", like.new_zeros(max_context, heads, width))
 
-    def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
         """The logits, and keys and values stored at their positions."""
         positions = start_pos + torch.arange(tokens.shape[1])
-        return self._logits(tokens, positions, _Buffers(self, start_pos, positions))
+        return self.logits(tokens, positions, Buffers(self, start_pos, positions), **more)
 
-    @torch.no_grad()
+    def theirs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Tokens as the model takes them."""
+        return {self.inputs[0]: tokens}
+
     def check(self) -> None:
         """Whether the model computes the same with these caches as by itself.
 
         Raises:
             UnsupportedError: it does not, or not at all; says why.
         """
+        self.compare({}, ())
+
+    @torch.no_grad()
+    def compare(self, theirs_also: dict[str, Any], ours_also: tuple[Any, ...]) -> None:
+        """What `check` does, with what the model is given besides, and what the program is given."""
         name = type(self.model).__name__
-        tokens = torch.arange(3)[None] % self.model.config.get_text_config().vocab_size
-        theirs = self.model(tokens, use_cache=False).logits[:, -1]
+        tokens = torch.arange(3)[None] % self.model.config.get_text_config(decoder=True).vocab_size
+        theirs = self.model(**theirs_also, **self.theirs(tokens), use_cache=False).logits[:, -1]
         try:
-            self(tokens[:, :2], torch.tensor([0]))
-            ours = self(tokens[:, 2:], torch.tensor([2]))
+            self(tokens[:, :2], *ours_also, torch.tensor([0]))
+            ours = self(tokens[:, 2:], *ours_also, torch.tensor([2]))
+            ours = ours[:, -1] if self.full_logits else ours
         except UnsupportedError:
             raise
         except Exception as error:
@@ -122,16 +148,27 @@ class Decoder(torch.nn.Module):
                 hints=["its attention is not the standard one: torchette.compile takes the model as it is"],
             )
 
-    def _logits(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
-        given = {self._cache_name: cache, "position_ids": positions.unsqueeze(0)}
-        with _ours(self.model):
-            logits = self.model(tokens, use_cache=True, **self._last, **given).logits
+    def logits(
+        self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: Any
+    ) -> torch.Tensor:
+        """What the model gives for the tokens, which go to these positions of the cache."""
+        blocks = more.pop("blocks", None)
+        given = {self._cache_name: cache, self.inputs[0]: tokens, **self._last, **more}
+        if self._takes_positions:
+            given[self.inputs[1]] = positions.unsqueeze(0)
+        with ours(self.model, blocks):
+            logits = self.model(use_cache=True, **given).logits
         return logits if self.full_logits else logits[:, -1]
 
 
+# Of the model that runs: transformers hands no more to a mask than its own.
+_blocks: torch.Tensor | None = None
+
+
 @contextlib.contextmanager
-def _ours(model: Any) -> Iterator[None]:
+def ours(model: Any, blocks: torch.Tensor | None = None) -> Iterator[None]:
     """While the model runs, it asks us for attention, and computes experts by what the graph can say."""
+    global _blocks
     kinds = {"attn": NAME}
     if getattr(model, "_can_set_experts_implementation", bool)():
         kinds["experts"] = "batched_mm"
@@ -142,9 +179,11 @@ def _ours(model: Any) -> Iterator[None]:
             getattr(model, f"set_{kind}_implementation")(name)
 
     choose(kinds)
+    _blocks = blocks
     try:
         yield
     finally:
+        _blocks = None
         choose(owns)
 
 
@@ -153,7 +192,7 @@ def _mask(
 ) -> Any:
     """What transformers calls for a mask."""
     if isinstance(kv_length, int) and isinstance(q_offset, torch.Tensor):
-        return _Seen(q_offset, _window(mask_function, kv_length))
+        return _Seen(q_offset, _window(mask_function, kv_length), _blocks)
     return _Seen(None, 0)
 
 
@@ -185,19 +224,47 @@ def _attend(
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls for attention."""
-    if attention_mask is None:
-        raise UnsupportedError(f"{type(module).__name__} attends without a mask")
-    if attention_mask.start is None:  # while shapes are found out
-        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
-    cached = (one.transpose(1, 2).squeeze(0) for one in (key, value))
+    """What transformers calls for attention: over the cache; or, without a place in it, over all keys that are given."""
+    if attention_mask is None or attention_mask.start is None or position_bias is not None:
+        if attention_mask is not None and attention_mask.start is not None:
+            own = attention_mask.start + torch.arange(query.shape[2])
+            seen = torch.arange(key.shape[2]) <= own.unsqueeze(1)
+            position_bias = torch.where(seen, position_bias, float("-inf"))
+        result = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, position_bias, scale=scaling, enable_gqa=key.shape[1] < query.shape[1]
+        )
+        return result.transpose(1, 2), None
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     window, cap = attention_mask.window, softcap or 0.0
-    return torch.ops.cpu.cached_attention(
-        query.transpose(1, 2), *cached, attention_mask.start, s_aux, scale, window, cap
-    ), None
+    grouped = bool(key.shape[1] < query.shape[1])
+
+    def before(query: Any, key: Any, value: Any, start: Any, blocks: Any = None) -> torch.Tensor:
+        cached = (one.transpose(1, 2).squeeze(0) for one in (key, value))
+        return torch.ops.cpu.cached_attention(
+            query.transpose(1, 2), *cached, start, s_aux, scale, window, cap
+        )
+
+    def within(query: Any, key: Any, value: Any, start: Any, blocks: Any) -> torch.Tensor:
+        at = torch.arange(key.shape[2])
+        own = (start + torch.arange(query.shape[2])).unsqueeze(1)
+        seen = (at <= own) & (at > own - (window or key.shape[2]))
+        seen = seen | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
+        result = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, seen, scale=scale, enable_gqa=grouped
+        )
+        return result.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+
+    given = query, key, value, attention_mask.start
+    if (blocks := attention_mask.blocks) is None:
+        return before(*given), None
+    if s_aux is not None or cap:
+        raise UnsupportedError(
+            f"{type(module).__name__} has sinks or a soft cap beside blocks that see ahead"
+        )
+    return torch.cond((blocks[:, 1] > blocks[:, 0]).any(), within, before, (*given, blocks)), None
 
 
 AttentionInterface.register(NAME, _attend)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -255,59 +257,138 @@ _TYPES = {
 
 # ---- the model ----
 
-# Architecture -> model type of transformers.
-_MODELS = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-# Name of a configuration's number -> key behind the architecture's name.
+# Name of a configuration's number -> key behind the architecture's name; the first four are always there.
 _NUMBERS = {
     "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length", "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
     "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base", "head_dim": "attention.key_length",
 }  # fmt: skip
+_WINDOW = {"sliding_window": "attention.sliding_window"}
+_CAPS = {f"{name}_logit_softcapping": f"{name}_logit_softcapping" for name in ("attn", "final")}
+_EXPERTS = {
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}  # fmt: skip
+_GRANITE = {
+    "attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale",
+}  # fmt: skip
 # Part of a parameter's name in transformers -> in GGUF.
 _PARTS = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
+    "embed_tokens": "token_embd", "wte": "token_embd", "wpe": "position_embd", "norm": "output_norm", "ln_f": "output_norm",
+    "final_layernorm": "output_norm", "lm_head": "output", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "ln_1": "attn_norm", "ln_2": "ffn_norm", "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+# Where layers have norms on both sides.
+_BOTH_SIDES = {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_NONE: Mapping[str, Any] = {}
+
+
+class _Model(NamedTuple):
+    """An architecture's type in transformers, and how it differs from a Llama."""
+
+    type: str
+    numbers: Mapping[str, str] = _NONE
+    parts: Mapping[str, str] = _NONE
+    always: Mapping[str, Any] = _NONE  # of the configuration
+    turned: bool = False  # rows of queries and keys are for pairs of neighbours
+    shift: float = 0.0  # what was added to the weights of norms
+
+
+def _layer_norm(name: str) -> dict[str, str]:
+    return {name: "attention.layer_norm_epsilon"}
+
+
+_MODELS = {
+    "llama": _Model("llama", turned=True),
+    "granite": _Model("granite", _GRANITE, turned=True),
+    "qwen2": _Model("qwen2"),
+    "qwen3": _Model("qwen3"),
+    "qwen2moe": _Model("qwen2_moe", _EXPERTS),
+    "qwen3moe": _Model("qwen3_moe", _EXPERTS, always={"norm_topk_prob": True}),
+    "olmo2": _Model("olmo2", parts=_BOTH_SIDES),
+    "gemma": _Model("gemma", shift=1.0),
+    "gemma2": _Model("gemma2", {**_WINDOW, **_CAPS}, _BOTH_SIDES, shift=1.0),
+    "gemma3": _Model("gemma3_text", {**_WINDOW, **_CAPS}, _BOTH_SIDES, shift=1.0),
+    "phi2": _Model("phi", _layer_norm("layer_norm_eps")),
+    "phi3": _Model("phi3", _WINDOW, always={"pad_token_id": None}),
+    "stablelm": _Model("stablelm", _layer_norm("layer_norm_eps")),
+    "starcoder2": _Model("starcoder2", {**_WINDOW, **_layer_norm("norm_epsilon")}),
+    "gpt2": _Model("gpt2", _layer_norm("layer_norm_epsilon")),
 }  # fmt: skip
 
 
-def tensor_name(parameter: str) -> str:
+def tensor_name(parameter: str, architecture: str = "llama") -> str:
     """What GGUF calls a parameter of transformers."""
     owner, _, kind = parameter.rpartition(".")
-    block = ""
-    if owner.startswith("model.layers."):
-        _, _, number, owner = owner.split(".", 3)
-        block = f"blk.{number}."
-    return f"{block}{_PARTS.get(owner, owner)}.{kind}"
+    found = re.fullmatch(r"(?:\w+\.)?(?:layers|h)\.(\d+)\.(.+)", owner)
+    block, owner = (f"blk.{found[1]}.", found[2]) if found else ("", owner.rpartition(".")[2])
+    names = {**_PARTS, **_MODELS[architecture].parts}
+    return f"{block}{names.get(owner, owner)}.{kind}"
 
 
 def config_of(file: File) -> dict[str, Any]:
     """The configuration that transformers has for the model; the reason where it has none."""
     data = file.metadata
     architecture = data.get("general.architecture")
-    if architecture not in _MODELS:
+    if not isinstance(architecture, str) or architecture not in _MODELS:
         raise UnsupportedError(
             f"the GGUF file is of architecture {architecture!r}", hints=[f"read are: {', '.join(_MODELS)}"]
         )
-    config: dict[str, Any] = {"model_type": _MODELS[architecture]}
-    for name, key in _NUMBERS.items():
+    kind = _MODELS[architecture]
+    config: dict[str, Any] = {"model_type": kind.type, **kind.always}
+    for name, key in {**_NUMBERS, **kind.numbers}.items():
         value = data.get(f"{architecture}.{key}")
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1 << 31:
             config[name] = value
         elif value is not None:
             raise FormatError(f"the GGUF file's {architecture}.{key} is {value!r}")
-    missing = [_NUMBERS[name] for name in list(_NUMBERS)[:4] if name not in config]
+    first = list(_NUMBERS)[:4]
+    missing = [_NUMBERS[name] for name in first if not isinstance(config.get(name), int)]
     table = file.tensors.get("token_embd.weight")
     if missing or table is None or len(table.shape) != 2:
         raise FormatError(f"the GGUF file has no {', '.join(missing) or 'matrix token_embd.weight'}")
-    if data.get(f"{architecture}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in file.tensors:
-        raise UnsupportedError("the GGUF file scales rotary positions, which is not read")
+    last = f"blk.{config['num_hidden_layers'] - 1}."
+    if table.shape[1] != config["hidden_size"] or not any(name.startswith(last) for name in file.tensors):
+        raise FormatError(
+            f"the GGUF file has rows of {table.shape[1]} or no {last}, unlike what its numbers say"
+        )
+    scaling = data.get(f"{architecture}.rope.scaling.type", "none")
+    odd = [name for name in file.tensors if name.startswith("rope_factors")]
+    if scaling not in ("none", "linear") or odd:
+        raise UnsupportedError(
+            f"the GGUF file scales rotary positions as {scaling!r}, which is not read", hints=odd
+        )
+    if scaling == "linear":
+        config["rope_scaling"] = {
+            "rope_type": "linear",
+            "factor": data.get(f"{architecture}.rope.scaling.factor", 1.0),
+        }
+    depth = config.get("head_dim", config["hidden_size"] // max(1, config["num_attention_heads"]))
+    turns = data.get(f"{architecture}.rope.dimension_count", depth)
+    if isinstance(turns, int) and 0 < turns < depth:
+        config["partial_rotary_factor"] = turns / depth
+    if largest := {"gemma2": 46, "gemma3": 62}.get(
+        architecture
+    ):  # blocks of the one whose heads are narrower than deep
+        narrow = config["hidden_size"] // config["num_attention_heads"]
+        config["query_pre_attn_scalar"] = narrow if config["num_hidden_layers"] == largest else depth
     config["vocab_size"] = table.shape[0]
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
-    config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+    for name in ("attention_bias", "use_qkv_bias"):
+        config[name] = "blk.0.attn_q.bias" in file.tensors
     for name in ("bos", "eos"):
         config[f"{name}_token_id"] = data.get(f"tokenizer.ggml.{name}_token_id")
     return config
@@ -326,39 +407,69 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
 
     from torchette.llm.quantized import Whole
 
     file = File(path)
     given = config_of(file)
-    config = AutoConfig.for_model(**given)
-    turn = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    turn = turn if given["model_type"] == "llama" else {}
+    architecture = file.metadata["general.architecture"]
+    kind = _MODELS[architecture]
+    try:
+        config = AutoConfig.for_model(**given)
+        with _without_weights():
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except (
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        RuntimeError,
+        MemoryError,
+    ) as error:  # numbers that do not fit each other
+        raise FormatError(f"{path}: transformers makes no {kind.type} of its numbers: {error}") from None
+    turn = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", None)}
 
     def oriented(parameter: str, array: np.ndarray) -> np.ndarray:
-        heads = turn.get(parameter.split(".")[-2])
+        heads = turn.get(parameter.split(".")[-2]) if kind.turned else None
         return array if heads is None else _turned(array, heads)
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    def floats(stored: str) -> np.ndarray:
+        if stored not in file.tensors:
+            raise FormatError(f"{path}: {stored} is not there")
+        return file.floats(stored)
+
     state: dict[str, Any] = {}
+    transposed = {name for name, part in model.named_modules() if isinstance(part, Conv1D)}
     for name, parameter in model.named_parameters():
-        stored = tensor_name(name)
-        if stored not in file.tensors or file.tensors[stored].shape != tuple(parameter.shape):
-            found = file.tensors[stored].shape if stored in file.tensors else "nothing"
-            raise FormatError(f"{path}: {stored} is {found}, and {tuple(parameter.shape)} is needed")
-        state[name] = torch.from_numpy(np.array(oriented(name, file.floats(stored))))
-    model = model.to_empty(device="cpu")
-    model.load_state_dict(state, strict=False)
-    # What the parameters do not say, such as frequencies, is computed when a model is made.
-    fresh = dict(AutoModelForCausalLM.from_config(_shallow(config)).named_buffers())
-    for name, buffer in model.named_buffers():
-        if name in fresh:
-            buffer.copy_(fresh[name])
+        stored = tensor_name(name, architecture)
+        if name.endswith(".experts.gate_up_proj"):
+            block = stored.partition(".mlp")[0]
+            array = np.concatenate([floats(f"{block}.ffn_{one}_exps.weight") for one in ("gate", "up")], 1)
+        elif name.endswith(".experts.down_proj"):
+            array = floats(f"{stored.partition('.mlp')[0]}.ffn_down_exps.weight")
+        else:
+            array = oriented(name, floats(stored))
+        if name.rpartition(".")[0] in transposed and name.endswith(".weight"):
+            array = array.T
+        if kind.shift and name.endswith("norm.weight"):
+            array = array - np.float32(kind.shift)
+        if array.shape != tuple(parameter.shape) and array.shape != tuple(parameter.shape)[1:]:
+            raise FormatError(f"{path}: {stored} is {array.shape}, and {tuple(parameter.shape)} is needed")
+        state[name] = torch.from_numpy(np.array(array)).reshape(parameter.shape)
+    model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
+    if "rope_freqs.weight" in file.tensors:  # what frequencies are divided by
+        for name, buffer in model.named_buffers():
+            if name.endswith("inv_freq"):
+                factors = floats("rope_freqs.weight")
+                if factors.shape != tuple(buffer.shape):
+                    raise FormatError(
+                        f"{path}: rope_freqs.weight is {factors.shape}, and {tuple(buffer.shape)} is needed"
+                    )
+                buffer /= torch.from_numpy(np.array(factors))
 
     def whole(layer: str) -> Whole | None:
-        stored = tensor_name(f"{layer}.weight")
+        stored = tensor_name(f"{layer}.weight", architecture)
         found = file.whole(stored) if stored in file.tensors else None
         if found is None:
             return None
@@ -368,13 +479,23 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
     return model.eval(), whole, _files(file)
 
 
-def _shallow(config: Any) -> Any:
-    """The same model with next to no weights."""
-    small = type(config)(
-        **{**config.to_dict(), "vocab_size": 1, "num_hidden_layers": 1, "intermediate_size": 1}
-    )
-    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
-    return small
+@contextmanager
+def _without_weights() -> Iterator[None]:
+    """Parameters of modules that are made have shapes alone; what else is computed of the configuration is there."""
+    import torch
+
+    register = torch.nn.Module.register_parameter
+
+    def registered(module: Any, name: str, parameter: Any) -> None:
+        if parameter is not None and not parameter.is_meta:  # one that is there already may be tied
+            parameter = torch.nn.Parameter(parameter.data.to("meta"), requires_grad=False)
+        register(module, name, parameter)
+
+    torch.nn.Module.register_parameter = registered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 # ---- the tokenizer ----
@@ -391,45 +512,106 @@ _CUTS = {
 }
 
 
+_SPACE = "\u2581"
+
+
 def _files(file: File) -> dict[str, bytes]:
-    """The tokenizer, where it is byte-level BPE, and the chat template."""
+    """The tokenizer, where it is byte-level BPE or SentencePiece's, and the chat template."""
     data, found = file.metadata, {}
     template = data.get("tokenizer.chat_template")
     if isinstance(template, str):
         found["chat_template.jinja"] = template.encode()
-    tokens, merges = data.get("tokenizer.ggml.tokens"), data.get("tokenizer.ggml.merges")
-    cut = _CUTS.get(data.get("tokenizer.ggml.pre", "default"))
-    if (
-        data.get("tokenizer.ggml.model") != "gpt2"
-        or not tokens
-        or not isinstance(merges, list)
-        or cut is None
-    ):
+    tokens, kind = data.get("tokenizer.ggml.tokens"), data.get("tokenizer.ggml.model")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or not tokens:
         return found
     types = data.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    made = (
+        _sentencepiece(data, tokens) if kind == "llama" else _bytes(data, tokens) if kind == "gpt2" else None
+    )
+    if made is None:
+        return found
     added = [
         {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-         "special": kind == 3}
-        for i, (token, kind) in enumerate(zip(tokens, types, strict=False)) if kind in (3, 4)
+         "special": one == 3}
+        for i, (token, one) in enumerate(zip(tokens, types, strict=False)) if one in (3, 4)
     ]  # fmt: skip
+    begin = data.get("tokenizer.ggml.bos_token_id")
+    if (
+        data.get("tokenizer.ggml.add_bos_token", kind == "llama")
+        and isinstance(begin, int)
+        and begin < len(tokens)
+    ):
+        first = {"SpecialToken": {"id": tokens[begin], "type_id": 0}}
+        one, two = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
+        made["post_processor"] = {
+            "type": "TemplateProcessing", "single": [first, one], "pair": [first, one, first, two],
+            "special_tokens": {tokens[begin]: {"id": tokens[begin], "ids": [begin], "tokens": [tokens[begin]]}},
+        }  # fmt: skip
+    whole = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "post_processor": None,
+        **made,
+    }
+    found["tokenizer.json"] = json.dumps(whole, ensure_ascii=False).encode()
+    return found
+
+
+def _model(tokens: list[str], merges: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+        "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges, **more,
+    }  # fmt: skip
+
+
+def _bytes(data: dict[str, Any], tokens: list[str]) -> dict[str, Any] | None:
+    """BPE on bytes."""
+    merges, name = data.get("tokenizer.ggml.merges"), data.get("tokenizer.ggml.pre", "default")
+    if not isinstance(merges, list) or name not in _CUTS:
+        return None
     steps: list[dict[str, Any]] = [
-        {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False},
+        {"type": "Split", "pattern": {"Regex": _CUTS[name]}, "behavior": "Isolated", "invert": False},
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
     ]
-    if data.get("tokenizer.ggml.pre") == "smollm":
+    if name == "smollm":
         steps.insert(0, {"type": "Digits", "individual_digits": True})
-    found["tokenizer.json"] = json.dumps(
-        {
-            "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}, "post_processor": None,
-            "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-            "model": {
-                "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                "vocab": {token: i for i, token in enumerate(tokens)},
-                "merges": merges,
-            },
-        },
-        ensure_ascii=False,
-    ).encode()  # fmt: skip
-    return found
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": _model(tokens, merges),
+    }
+
+
+def _sentencepiece(data: dict[str, Any], tokens: list[str]) -> dict[str, Any] | None:
+    """Pairs of pieces are put together where the whole is a piece, the likeliest first."""
+    scores = data.get("tokenizer.ggml.scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        return None
+    known = {token: i for i, token in enumerate(tokens)}
+    pairs = [
+        (-score, -len(token[:at]), -len(token[at:]), known[token[:at]], known[token[at:]])
+        for token, score in zip(tokens, scores, strict=True)
+        for at in range(1, len(token))
+        if token[:at] in known and token[at:] in known
+    ]
+    merges = [[tokens[left], tokens[right]] for *_, left, right in sorted(pairs)]
+    types = data.get("tokenizer.ggml.token_type") or []
+    unknown = next((token for token, kind in zip(tokens, types, strict=False) if kind == 2), None)
+    prefix = data.get("tokenizer.ggml.add_space_prefix", True)
+    spaces = [{"type": "Prepend", "prepend": _SPACE}] if prefix else []
+    steps: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+    ]  # fmt: skip
+    if prefix:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*spaces, replaced]},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": steps},
+        "model": _model(tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True),
+    }

@@ -87,6 +87,23 @@ class _Table(nn.Embedding):
         return torch.ops.cpu.scaled_embedding(self.whole, self.scales, input, *self.shape)
 
 
+class _Experts:
+    """In the place of the matrices of all experts: those of some of them, as floats."""
+
+    def __init__(self, part: Any, name: str) -> None:
+        matrices, inputs_at = getattr(part, name).detach().float(), 1 if part.is_transposed else 2
+        scales = (matrices.abs().amax(inputs_at, keepdim=True) / 127).clamp(min=2.0**-100)
+        self._part, self._names = part, (f"{name}_whole", f"{name}_scales")
+        delattr(part, name)
+        part.register_buffer(self._names[0], (matrices / scales).round().to(torch.int8))
+        part.register_buffer(self._names[1], scales)
+        setattr(part, name, self)
+
+    def __getitem__(self, experts: torch.Tensor) -> torch.Tensor:
+        whole, scales = (getattr(self._part, name)[experts] for name in self._names)
+        return whole.float() * scales
+
+
 def _become(part: nn.Module, base: type, ours: type) -> None:
     """What the part's class inherits from `base` now comes from `ours`."""
     own = type(part)
@@ -121,10 +138,15 @@ def store_whole(
     """
     bits, group, dynamic = SCHEMES[scheme] if scheme else (0, 0, False)
     model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
-    table = model.get_input_embeddings()
+    table = model.get_input_embeddings().weight
     known: dict[int, Whole] = {}
     for name, part in list(model.named_modules()):
-        if part is not table and not is_layer(part):
+        if bits and hasattr(part, "is_transposed"):
+            progress(name)
+            for own in [own for own, one in part.named_parameters(recurse=False) if one.dim() == 3]:
+                _Experts(part, own)
+        looked_up = isinstance(part, nn.Embedding) and part.weight is table
+        if not looked_up and not is_layer(part):
             continue
         progress(name)
         key = id(part.weight)
@@ -132,10 +154,10 @@ def store_whole(
         if whole is None and bits == 0:
             continue
         whole = whole or rounded(matrix_of(part), bits, group)
-        if part is table:
+        if looked_up:
             known[key] = whole
         _store(part, whole)
-        if part is table:
+        if looked_up:
             _become(part, nn.Embedding, _Table)
         elif isinstance(part, Conv1D):
             part.__class__ = _Dynamic if dynamic else _Floats

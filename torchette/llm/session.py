@@ -12,7 +12,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,7 +21,9 @@ import numpy as np
 from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError
 from torchette.files import replacing
 from torchette.format import pte
+from torchette.llm import lora
 from torchette.llm.grammar import Grammar, Matcher, Vocabulary
+from torchette.llm.media import decoder_of, state_names
 from torchette.llm.sampling import Sampling, adjust, draw, log_softmax, probabilities, seeded
 from torchette.llm.schema import grammar_of
 from torchette.llm.text import ChatTemplate, TextStream, Tokenizer
@@ -87,7 +89,7 @@ class _ProgramDecoder:
             )
         self.max_tokens = min(self.max_tokens, self.max_context)
         self.memory = sum(meta.planned_sizes) + self._method.method_bytes
-        self._names = [meta.attribute_tensor_meta(i).name for i in range(meta.num_attributes())]
+        self._names = state_names(meta, facts)
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
         logits = self._method.execute([np.array([tokens], np.int64), np.array([start_pos], np.int64)])[0]
@@ -212,11 +214,14 @@ class Session:
         source: the path of a .pte file or its bytes, a compiled model, or a `Decoder`.
         tokenizer: the path of a tokenizer.json, where the file has none or another is meant.
         data_files: paths of .ptd files with weights.
+        adapter: as `set_adapter` takes it.
         threads: how many threads a step uses; see `Program.load_method`.
 
     Raises:
         FormatError: the file is no language model; code "unknown-tokenizer": its tokenizer is not known.
     """
+
+    _opened: Callable[[Any], Decoder] | None = None
 
     def __init__(
         self,
@@ -224,21 +229,36 @@ class Session:
         *,
         tokenizer: str | os.PathLike[str] | None = None,
         data_files: Sequence[str | os.PathLike[str]] = (),
+        adapter: str | os.PathLike[str] | None = None,
         threads: int | None = None,
     ) -> None:
+        self._adapter = adapter
         files: dict[str, Any] = {}
         facts: dict[str, Any] = {}
         identity: Any = b""
         if not hasattr(source, "step"):
             if not isinstance(source, (str, os.PathLike, bytes)):
                 source = bytes(source)
-            program = Runtime.get().load_program(
-                source if isinstance(source, bytes) else Path(source), data_files=data_files
-            )
-            file = pte.read(source) if isinstance(source, bytes) else pte.load_file(Path(source))
+            source = source if isinstance(source, bytes) else Path(source)
+            file = pte.read(source) if isinstance(source, bytes) else pte.load_file(source)
             files, identity = file.named(), file.buffer
-            facts = _facts(program)
-            source = _ProgramDecoder(program, facts, threads)
+            given = source
+            facts["adapter"] = set(lora.shapes(files))
+
+            def opened(adapter: Any) -> Decoder:
+                with lora.file_for(adapter, files) as more:
+                    program = Runtime.get().load_program(given, data_files=[*more, *data_files])
+                    facts.update(_facts(program))
+                    kind: Any = decoder_of(program.method_names) or _ProgramDecoder
+                    try:
+                        return kind(program, facts, threads)
+                    except (TypeError, IndexError) as error:
+                        raise FormatError(
+                            f"the file's methods are not those of a language model: {error}"
+                        ) from None
+
+            self._opened = opened
+            source = opened(adapter)
         self._decoder: Decoder = source
         known = Path(tokenizer).read_bytes() if tokenizer is not None else files.get("tokenizer.json")
         self._shared = _Shared(
@@ -258,7 +278,7 @@ class Session:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Those whose keys and values it has."""
+        """Those whose keys and values it has; numbers beyond the vocabulary stand for what is no text."""
         return tuple(self._tokens)
 
     @property
@@ -311,10 +331,19 @@ class Session:
             raise InputError(f"the session has {len(self._tokens)} tokens, it cannot go back to {count!r}")
         del self._tokens[count:]
 
+    def set_adapter(self, adapter: str | os.PathLike[str] | None) -> None:
+        """Goes on with a LoRA adapter, of a model that was exported with one: a .ptd file or peft's folder; None: without.
+        The state has no tokens then. Other sessions stay as they are."""
+        if self._opened is None:
+            raise InputError("a session on a decoder takes no adapters")
+        self._decoder, self._adapter = self._opened(adapter), adapter
+        self._begin()
+
     def new(self) -> Session:
         """Another session on the same weights, without tokens."""
         other = object.__new__(Session)
         other._decoder, other._shared = self._decoder.new(), self._shared
+        other._opened, other._adapter = self._opened, self._adapter
         other._begin()
         return other
 
@@ -352,7 +381,7 @@ class Session:
             head = json.loads(bytes(data[start:end]))
             if head["model"] != self._model():
                 raise ValueError("it is another model's")
-            tokens = self._checked(head["tokens"])
+            tokens = self._checked(head["tokens"], hasattr(self._decoder, "place"))
             if len(tokens) > self.max_context:
                 raise ValueError("it has more tokens than the context")
             expected = [
@@ -383,19 +412,21 @@ class Session:
         return array[:count] if array.ndim and array.shape[0] == self.max_context else array
 
     def _model(self) -> str:
-        facts = (self.vocab_size, self.max_context, xxh64(self._shared.identity))
+        facts = (
+            self.vocab_size,
+            self.max_context,
+            xxh64(self._shared.identity),
+            *lora.identity(self._adapter),
+        )
         return "-".join(map(str, facts))
 
     # --- steps --------------------------------------------------------------------------------------------------
 
-    def _checked(self, tokens: Any) -> list[int]:
-        found = []
+    def _checked(self, tokens: Any, placed: bool = False) -> list[int]:
+        """Tokens of the vocabulary; `placed`: or what stands beyond it for what is none."""
+        found, end = [], 1 << 62 if placed else self.vocab_size
         for token in tokens:
-            if (
-                isinstance(token, bool)
-                or not isinstance(token, (int, np.integer))
-                or not 0 <= token < self.vocab_size
-            ):
+            if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < end:
                 raise InputError(f"there is no token {token!r}, they are 0 to {self.vocab_size - 1}")
             found.append(int(token))
         return found
@@ -439,8 +470,9 @@ class Session:
         """The logits after these tokens, of which those are kept that the session has already."""
         kept = min(common(self._tokens, tokens), len(tokens) - 1)
         self.rewind(kept)
-        for start in range(kept, len(tokens), self._decoder.max_tokens):
-            logits = self._step(tokens[start : start + self._decoder.max_tokens])
+        until = getattr(self._decoder, "until", lambda tokens, start: start + self._decoder.max_tokens)
+        while (start := len(self._tokens)) < len(tokens):
+            logits = self._step(tokens[start : until(tokens, start)])
         return logits[-1]
 
     def cancel(self) -> None:
@@ -461,6 +493,8 @@ class Session:
         self,
         prompt: str | Sequence[int],
         *,
+        images: Sequence[Any] = (),
+        audio: Any = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
@@ -478,6 +512,9 @@ class Session:
 
         Args:
             prompt: text or tokens. What it shares with `tokens` is not computed again.
+            images: arrays, in the order of their places in the prompt; see `torchette.llm.media.ImageDecoder`.
+            audio: what a model of speech hears: samples, or the features that it was made for. The prompt then is what the
+                answer begins with.
             max_tokens: how many at most; by default until the model ends, or the context is full.
             stop: texts that end the answer; they are not part of it.
             seed: of what is drawn; the same seed gives the same answer.
@@ -495,8 +532,12 @@ class Session:
         Raises:
             InputError: an option is out of range; code "prompt-too-long", "bad-grammar" or "bad-schema".
         """
-        shared = self._shared
-        tokens = self.encode(prompt) if isinstance(prompt, str) else self._checked(prompt)
+        shared, place = self._shared, getattr(self._decoder, "place", None)
+        tokens = self.encode(prompt, audio is None) if isinstance(prompt, str) else self._checked(prompt)
+        if place is not None:
+            tokens = place(tokens, images, audio)
+        elif len(images) or audio is not None:
+            raise InputError("this model reads text alone, no images and no audio")
         if not tokens:
             raise InputError("the prompt has no tokens")
         if len(tokens) > self.max_context:
@@ -527,7 +568,7 @@ class Session:
         if any(not 0 <= token < self.vocab_size for token in chosen.logit_bias):
             raise InputError(f"logit_bias has a token that is not there, they are 0 to {self.vocab_size - 1}")
         if keep is None:
-            keep = int(tokens[0] == shared.begin)
+            keep = int(tokens[0] == shared.begin or tokens[0] >= self.vocab_size)
         if keep >= self.max_context - 1:
             raise InputError(f"keep is {keep}, and the context {self.max_context}: nothing could go")
         options = _Options(
@@ -661,7 +702,8 @@ class Generation:
         """The distribution of the next token, or the token itself where there is no choice."""
         options = self._options
         allowed = None if matcher is None else matcher.allowed(session._shared.ends)
-        logits = adjust(row, options.sampling, options.prompt, answer, allowed)
+        said = [token for token in options.prompt if token < session.vocab_size]
+        logits = adjust(row, options.sampling, said, answer, allowed)
         return (
             probabilities(logits, options.sampling) if options.sampling.temperature else int(logits.argmax())
         )

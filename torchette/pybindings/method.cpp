@@ -183,6 +183,8 @@ class LoadedMethod {
     if (!tensor.ok()) throw nb::key_error(name);
     if (static_cast<size_t>(view.get().len) != tensor->nbytes())
       throw nb::value_error("another number of bytes");
+    if (view.get().len != 0 && !is_planned(*tensor))
+      throw nb::value_error("it is a weight of a file, which stays as it is");
     memcpy(tensor->mutable_data_ptr(), view.get().buf, tensor->nbytes());
   }
 
@@ -192,10 +194,15 @@ class LoadedMethod {
     const Value& output = method_->get_output(i);
     if (!output.is_tensor() || output.to_tensor().scalar_type() == ScalarType::BFloat16) return nb::none();
     const Tensor& tensor = output.to_tensor();
+    return is_planned(tensor) ? array_over(tensor, self) : nb::none();
+  }
+
+  /// Not in the read-only memory of a file.
+  bool is_planned(const Tensor& tensor) const {
     const auto* const data = static_cast<const uint8_t*>(tensor.const_data_ptr());
     for (const Span<uint8_t>& memory : spans_)
-      if (data >= memory.data() && data < memory.data() + memory.size()) return array_over(tensor, self);
-    return nb::none();
+      if (data >= memory.data() && data < memory.data() + memory.size()) return true;
+    return false;
   }
 
   void cancel() { method_->cancel(); }

@@ -478,7 +478,7 @@ class Method:
         """Gives the named tensor the values of an array as `get_attribute` returns it. KeyError if there is none.
 
         Raises:
-            InputError: the array has another shape or dtype.
+            InputError: the array has another shape or dtype, or the tensor is a weight of a file.
         """
         import numpy
 
@@ -490,7 +490,10 @@ class Method:
         attributes = map(self._meta.attribute_tensor_meta, range(self._meta.num_attributes()))
         if next(info.dtype_name for info in attributes if info.name == name) == "bfloat16":
             array = (array.view(numpy.uint32) >> 16).astype(numpy.uint16)
-        self._method.set_attribute(name, numpy.ascontiguousarray(array))
+        try:
+            self._method.set_attribute(name, numpy.ascontiguousarray(array))
+        except ValueError as error:
+            raise InputError(f"{name} cannot be set: {error}") from None
 
     def output_in_place(self, index: int) -> Any:
         """Output `index` where it lies in planned memory, an array that shows what the method has there and may be written

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: an adapter as peft saves it. Out: a model whose layers add it, and the .ptd file of its numbers, which programs of such a
+# model take at run time. Needs numpy; torch only for `adapted`.
+"""LoRA adapters: `read`, `write`, `adapted`."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchette.errors import FormatError, InputError, ModelNotFoundError, UnsupportedError
+from torchette.files import replacing
+from torchette.format import ptd, pte
+from torchette.runtime import xxh64
+
+# Name of the named data that says what an adapter's file has: tensor -> its shape.
+SHAPES = "adapter.json"
+_FLOAT32 = 6
+_WEIGHTS = "adapter_model.safetensors"
+
+
+class Adapter(NamedTuple):
+    """What an adapter adds to layers: x @ first @ second."""
+
+    name: str
+    parts: dict[str, tuple[np.ndarray, np.ndarray]]
+    """Layer -> [inputs, rank], [rank, outputs]; the latter is scaled."""
+
+
+def read(folder: str | os.PathLike[str]) -> Adapter:
+    """The adapter of a folder of peft's.
+
+    Raises:
+        ModelNotFoundError: there is none.
+        FormatError: its files are damaged.
+        UnsupportedError: it does something else than adding two matrices' product.
+    """
+    folder = Path(folder)
+    stored = folder / _WEIGHTS
+    try:
+        config = json.loads((folder / "adapter_config.json").read_bytes())
+        tensors = _tensors(stored)
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(
+            f"{folder} has no {Path(error.filename).name}",
+            hints=["the folder that peft's save_pretrained makes"],
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{folder} is no adapter: {error}") from None
+    kind = config.get("peft_type")
+    odd = [
+        name
+        for name in ("use_dora", "modules_to_save", "use_qalora", "trainable_token_indices")
+        if config.get(name)
+    ]
+    if kind != "LORA" or odd or config.get("bias", "none") != "none":
+        raise UnsupportedError(
+            f"{folder}: of adapters, plain LoRA is read, not {kind} with {odd or 'biases'}"
+        )
+    parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for name in tensors:
+        layer, _, end = name.removeprefix("base_model.model.").partition(".lora_A.weight")
+        if end or not name.endswith(".lora_A.weight"):
+            if not name.endswith((".lora_A.weight", ".lora_B.weight")):
+                raise UnsupportedError(f"{stored}: {name} is neither of the two matrices of a layer")
+            continue
+        first, second = tensors[name], tensors.get(name.replace(".lora_A.", ".lora_B."))
+        if second is None or first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
+            raise FormatError(f"{stored}: the two matrices of {layer} do not fit each other")
+        rank = first.shape[0]
+        alpha = _of_layer(config.get("alpha_pattern"), layer, config.get("lora_alpha", rank))
+        scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        parts[layer] = np.ascontiguousarray(first.T), np.ascontiguousarray(second.T * np.float32(scale))
+    if not parts:
+        raise FormatError(f"{stored} has no layer")
+    return Adapter(folder.resolve().name, parts)
+
+
+def _of_layer(pattern: Mapping[str, float] | None, layer: str, default: float) -> float:
+    return next((value for end, value in (pattern or {}).items() if f".{layer}".endswith(f".{end}")), default)
+
+
+def _tensors(path: Path) -> dict[str, np.ndarray]:
+    """All of a safetensors file, in float32. ValueError, KeyError or TypeError where it is none."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    if not 8 < start <= len(data):
+        raise ValueError(f"{path.name} has a head of {start} bytes, and {len(data)} in all")
+    kinds = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
+    found = {}
+    for name, info in json.loads(data[8:start]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = info["data_offsets"]
+        if not 0 <= begin <= end <= len(data) - start:
+            raise ValueError(f"{name} lies beyond the end of {path.name}")
+        array = np.frombuffer(data[start + begin : start + end], kinds[info["dtype"]]).reshape(info["shape"])
+        if info["dtype"] == "BF16":
+            array = (array.astype(np.uint32) << 16).view(np.float32)
+        found[name] = array.astype(np.float32)
+    return found
+
+
+def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os.PathLike[str]) -> None:
+    """The .ptd file of an adapter for programs with this room, as `shapes` gives it; None: of one that adds nothing.
+
+    Raises:
+        InputError: it has a layer or a rank that the program has no room for.
+    """
+    left = dict(adapter.parts) if adapter else {}
+    named = {}
+    for name, (_, *shape) in room.items():
+        layer, _, which = name.removeprefix("model.").rpartition(".")
+        values: np.ndarray = np.zeros((1, *shape), np.float32)
+        if layer in left:
+            given = left[layer][which == "second"]
+            if any(a > b for a, b in zip(given.shape, shape)):
+                raise InputError(
+                    f"the adapter's {name} is {list(given.shape)}, the program has room for {shape}"
+                )
+            values[0, : given.shape[0], : given.shape[1]] = given
+        named[name] = ptd.NamedBytes(values, ptd.layout(_FLOAT32, [1, *shape]))
+    unknown = set(left) - {name.removeprefix("model.").rpartition(".")[0] for name in room}
+    if unknown:
+        raise InputError(
+            f"the program has no place for the adapter of {sorted(unknown)[0]}",
+            hints=["export(..., lora=) makes the places that its adapter has"],
+        )
+    with replacing(path) as file:
+        file.write(ptd.write(named))
+
+
+def write_adapter(
+    model: str | os.PathLike[str], adapter: str | os.PathLike[str] | None, output: str | os.PathLike[str]
+) -> None:
+    """Write the .ptd file of peft's folder for the program that is in a file; None: of an adapter that adds nothing."""
+    if not (room := shapes(pte.load_file(Path(model)).named())):
+        raise InputError(f"{os.fspath(model)} was exported without adapters", hints=["export(..., lora=)"])
+    write(None if adapter is None else read(adapter), room, output)
+
+
+def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
+    """What a program with this named data takes of an adapter; empty where it takes none."""
+    try:
+        found = json.loads(bytes(files.get(SHAPES, b"{}")))
+        return {
+            str(name): [int(one), int(rows), int(columns)] for name, (one, rows, columns) in found.items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise FormatError(f"{SHAPES} of the file is damaged: {error}") from None
+
+
+@contextmanager
+def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> Iterator[list[Path]]:
+    """The .ptd files that a program with this named data takes for an adapter: a .ptd file, peft's folder, or None."""
+    if not (room := shapes(files)):
+        if given is not None:
+            raise InputError("the model was exported without adapters", hints=["export(..., lora=)"])
+        yield []
+    elif given is not None and Path(given).is_file():
+        yield [Path(given)]
+    else:
+        with TemporaryDirectory() as folder:
+            made = Path(folder) / "adapter.ptd"
+            write(None if given is None else read(given), room, made)
+            yield [made]
+
+
+def identity(given: str | os.PathLike[str] | None) -> list[str]:
+    """What tells an adapter from others."""
+    if given is None:
+        return []
+    path = Path(given)
+    return [str(xxh64((path / _WEIGHTS if path.is_dir() else path).read_bytes()))]
+
+
+def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
+    """A model that shares all weights with the given one and adds the adapter, and the room that it takes.
+
+    Raises:
+        InputError: the model has no such layers.
+    """
+    import torch
+
+    class Adapted(torch.nn.Module):
+        """A layer, and what the adapter adds."""
+
+        def __init__(self, layer: torch.nn.Module, first: np.ndarray, second: np.ndarray) -> None:
+            super().__init__()
+            self.layer = layer
+            for name, values in (("first", first), ("second", second)):
+                setattr(
+                    self, name, torch.nn.Parameter(torch.from_numpy(values[None].copy()), requires_grad=False)
+                )
+
+        @property
+        def weight(self) -> torch.Tensor:
+            return self.layer.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = x.reshape(1, -1, x.shape[-1])
+            result = self.layer(x)
+            return result + torch.bmm(torch.bmm(rows, self.first), self.second).view_as(result)
+
+    model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
+    room: dict[str, list[int]] = {}
+    for name, (first, second) in adapter.parts.items():
+        owner, _, last = name.rpartition(".")
+        try:
+            parent = model.get_submodule(owner)
+            layer = parent.get_submodule(last)
+        except AttributeError:
+            raise InputError(f"the model has no {name}, for which adapter {adapter.name} is") from None
+        setattr(parent, last, Adapted(layer, first, second))
+        room |= {f"{name}.first": [1, *first.shape], f"{name}.second": [1, *second.shape]}
+    return model, room
