@@ -162,6 +162,9 @@ def _row(
         signal_to_noise(float32.double().numpy(), expected.double().numpy()) if name != "float32" else np.inf
     )
     cells = {it: _cell(BACKENDS[it], program, args, expected, precision) for it in chosen}
+    print(
+        f"  {model}, {name}: {', '.join(f'{it} {cell.text}' for it, cell in cells.items())}", file=sys.stderr
+    )
     return Row(model, name, float(decibels), cells)
 
 
@@ -177,6 +180,8 @@ def _cell(
         compiled = torchette.compile(program, backend=backend.given)
     except TorchetteError as error:
         return Cell(why=_first_line(str(error)))
+    except Exception as error:
+        return Cell(why=f"FAILED: {type(error).__name__}: {_first_line(str(error))}")
     alone = bool(backend.delegates) and not any(
         name.encode() in bytes(compiled) for name in backend.delegates
     )
@@ -184,7 +189,7 @@ def _cell(
         path = compiled.save(Path(folder, "model.pte"))
         try:
             difference = (_judged if backend.bundled else _read)(path, args, expected, precision.bound)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             return Cell(why=f"FAILED: {_first_line(str(error))}", alone=alone)
     return Cell(difference, alone=alone, bound=precision.bound)
 
