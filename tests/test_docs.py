@@ -305,6 +305,7 @@ def known_verbs() -> dict[str, set[str]]:
 def test_inline_code_names_what_exists(page: Path) -> None:
     """Verbs and options of the command line, `./dev` commands, files of this tree, names in Python."""
     verbs = known_verbs()
+    library = zoo.declare_torchvision_operators()  # noqa: F841
     tops = {path.name for folder in (ROOT, ROOT / "torchette") for path in folder.iterdir() if path.is_dir()}
     wrong = []
     for line, text in spans(page):
