@@ -29,7 +29,7 @@ from benchmarks import core_size
 from tests.building import CXX, LAUNCHER
 from tests.llm import double
 from tests.models import zoo
-from torchette import cli, errors
+from torchette import cli, errors, targets
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -174,6 +174,13 @@ def dev_help() -> str:
     return subprocess.run([ROOT / "dev", "--help"], capture_output=True, text=True, check=True).stdout
 
 
+def debian_compiler(target: str) -> list[str]:
+    """Options that name it, where it is installed: ziglang compiles the target's C library first, for minutes. The tests of
+    each target do that with --full, and those of WebAssembly always."""
+    gcc = targets.find(target).gcc
+    return ["--compiler", gcc] if gcc and shutil.which(f"{gcc}g++") else []
+
+
 @pytest.mark.parametrize("page", with_commands())
 def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader)
@@ -187,6 +194,8 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
             runner = ROOT / "build" / "dev" / "executor_runner"
             if words[:2] == ["torchette", "validate"] and not runner.exists():
                 continue
+            if words[:3] == ["torchette", "build", "--target"] and "--compiler" not in words:
+                words += debian_compiler(words[3])
             if words[:1] == ["torchette"]:
                 monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n/reset\nWho are you?\n/exit\n"))
                 assert cli.main(words[1:]) == 0, f"{place}: {line}"

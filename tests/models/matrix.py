@@ -74,7 +74,8 @@ def _recipe(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
 
 class Precision(NamedTuple):
     """How a network gets it, and how far a file may be from that network, in units of its largest output: what other orders of
-    sums change. One step of 8 bits that goes the other way is carried to the end."""
+    sums change. One step of 8 bits that goes the other way is carried to the end. Weights of 16 bits are rounded after a
+    batch norm has joined them, where torch rounds them before."""
 
     apply: Callable[[nn.Module, tuple[Tensor, ...]], Any]
     bound: float
@@ -85,8 +86,8 @@ PRECISIONS = {
     "float32": Precision(lambda module, args: module, 1e-4),
     "float16": Precision(_to(torch.float16), 2e-2, torch.float16),
     "bfloat16": Precision(_to(torch.bfloat16), 1e-1, torch.bfloat16),
-    "float16 weights": Precision(_recipe("float16"), 1e-4),
-    "bfloat16 weights": Precision(_recipe("bfloat16"), 1e-4),
+    "float16 weights": Precision(_recipe("float16"), 5e-3),
+    "bfloat16 weights": Precision(_recipe("bfloat16"), 5e-2),
     "int8 static": Precision(_recipe("int8"), 1e-1),
     "int8 dynamic": Precision(_recipe("int8-dynamic"), 5e-2),
     "8da4w": Precision(_recipe("8da4w"), 5e-2),
