@@ -36,21 +36,52 @@ def library() -> Path:
     return next((folder for folder in (PACKAGE / "lib", ROOT / "build" / "dev") if folder.is_dir()), PACKAGE)
 
 
+_TRAINED: list[Path] = []  # where an example of this run has the network
+
+
 def digits(folder: Path) -> list[str | Path]:
+    """Trains the network; the second example to ask for it takes the first one's."""
+    if _TRAINED:
+        return ["cp", *(_TRAINED[0] / name for name in ("digits.pte", "seven.f32")), folder]
+    _TRAINED.append(folder)
     return [sys.executable, HERE / "digits" / "make.py", folder]
 
 
 def java(folder: Path) -> list[list[str | Path]]:
+    source = HERE / "digits" / "Digits.java"
+    return [*jni(folder, source), [*jvm(folder), "Digits", folder / "digits.pte", folder / "seven.f32"]]
+
+
+def kotlin(folder: Path) -> list[list[str | Path]]:
+    return [
+        *jni(folder),
+        [
+            "kotlinc",
+            "-cp",
+            folder,
+            HERE / "digits" / "Digits.kt",
+            "-include-runtime",
+            "-d",
+            folder / "digits.jar",
+        ],
+        [*jvm(folder), "DigitsKt", folder / "digits.pte", folder / "seven.f32"],
+    ]
+
+
+def jvm(folder: Path) -> list[str | Path]:
+    return ["java", f"-Djava.library.path={folder}", "-cp", f"{folder}:{folder / 'digits.jar'}"]
+
+
+def jni(folder: Path, *more: Path) -> list[list[str | Path]]:
+    """The network, the classes and the library behind them."""
     home = Path(shutil.which("javac") or "").resolve().parents[1]
     include = [f"-I{home / 'include'}", f"-I{home / 'include/linux'}", f"-I{ROOT}"]
     link = [f"-L{library()}", "-ltorchette", f"-Wl,-rpath,{library()}", "-o", folder / "libtorchette_jni.so"]
-    sources = [*(BINDINGS / "java").rglob("*.java"), HERE / "digits" / "Digits.java"]
-    run = ["java", f"-Djava.library.path={folder}", "-cp", folder, "Digits"]
+    sources = [*(BINDINGS / "java").rglob("*.java"), *more]
     return [
         digits(folder),
         ["cc", "-fPIC", "-shared", *include, BINDINGS / "java" / "torchette_jni.c", *link],
         ["javac", "-d", folder, *sources],
-        [*run, folder / "digits.pte", folder / "seven.f32"],
     ]
 
 
@@ -93,6 +124,11 @@ EXAMPLES = {
         "the network from Java", ["sklearn", "torch", "cc", "javac", "java", BINDINGS / "java"], java
     ),
     "javascript": Example("the network in Node.js", ["sklearn", "torch", "ziglang", "node"], javascript),
+    "kotlin": Example(
+        "the network from Kotlin",
+        ["sklearn", "torch", "cc", "javac", "java", "kotlinc", BINDINGS / "java"],
+        kotlin,
+    ),
     "page": Example(
         "a web page that reads what one draws; ./dev page serves it",
         ["sklearn", "torch", "ziglang"],

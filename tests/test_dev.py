@@ -33,7 +33,7 @@ def dev(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_needs_nothing(bare: Path) -> None:
     done = dev(bare, "--help")
     assert done.returncode == 0
-    for command in ("setup", "demo", "check", "test", "size", "bench", "docs"):
+    for command in ("setup", "demo", "check", "test", "size", "bench", "docs", "matrix"):
         assert f"\n  {command} " in done.stdout
 
 

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import io
 import itertools
-import os
 import re
 import shlex
 import shutil
@@ -26,9 +26,10 @@ import numpy as np
 import pytest
 
 from benchmarks import core_size
+from tests.building import CXX, LAUNCHER
 from tests.llm import double
 from tests.models import zoo
-from torchette import cli, errors
+from torchette import cli, errors, targets
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -135,21 +136,55 @@ def test_python_blocks_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("page", with_language("cpp"), ids=page_id)
-def test_cpp_blocks_compile(page: Path) -> None:
-    compiler = [os.environ.get("CXX", "c++"), "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", f"-I{ROOT}"]
+def test_cpp_blocks_compile(page: Path, tmp_path: Path) -> None:
+    compiler = [
+        *LAUNCHER,
+        CXX,
+        "-std=c++17",
+        "-Wall",
+        "-Werror",
+        f"-I{ROOT}",
+        "-c",
+        "block.cpp",
+        "-o",
+        "block.o",
+    ]
     for block in blocks(page):
         if block.language == "cpp":
-            done = subprocess.run(
-                [*compiler, "-x", "c++", "-"], input=block.text, capture_output=True, text=True
-            )
+            (tmp_path / "block.cpp").write_text(block.text)
+            done = subprocess.run(compiler, cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, f"{page.relative_to(ROOT)}:{block.line}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", with_language("sh", "bash"), ids=page_id)
+def with_commands() -> list:
+    """Pages with commands. Those that build for another machine run in one process, so that the second finds the first one's
+    objects."""
+    pages = with_language("sh", "bash")
+    builds = [
+        bool(re.search("^torchette build --target", page.read_text(encoding="utf-8"), re.M)) for page in pages
+    ]
+    return [
+        pytest.param(page, marks=pytest.mark.xdist_group("build") if build else (), id=page_id(page))
+        for page, build in zip(pages, builds, strict=True)
+    ]
+
+
+@functools.cache
+def dev_help() -> str:
+    return subprocess.run([ROOT / "dev", "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def debian_compiler(target: str) -> list[str]:
+    """Options that name it, where it is installed: ziglang compiles the target's C library first, for minutes. The tests of
+    each target do that with --full, and those of WebAssembly always."""
+    gcc = targets.find(target).gcc
+    return ["--compiler", gcc] if gcc and shutil.which(f"{gcc}g++") else []
+
+
+@pytest.mark.parametrize("page", with_commands())
 def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader)
     monkeypatch.setattr(socketserver.BaseServer, "serve_forever", lambda self: None)  # until Ctrl-C
-    dev_help = subprocess.run([ROOT / "dev", "--help"], capture_output=True, text=True, check=True).stdout
     for block in blocks(page):
         if block.language not in ("sh", "bash"):
             continue
@@ -159,6 +194,8 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
             runner = ROOT / "build" / "dev" / "executor_runner"
             if words[:2] == ["torchette", "validate"] and not runner.exists():
                 continue
+            if words[:3] == ["torchette", "build", "--target"] and "--compiler" not in words:
+                words += debian_compiler(words[3])
             if words[:1] == ["torchette"]:
                 monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n/reset\nWho are you?\n/exit\n"))
                 assert cli.main(words[1:]) == 0, f"{place}: {line}"
@@ -167,7 +204,7 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
                     done = subprocess.run([runner, *words[1:]], capture_output=True, text=True)
                     assert done.returncode == 0, f"{place}: {done.stderr}"
             elif words[:1] == ["./dev"]:
-                assert re.search(rf"^  {re.escape(words[1])}\b", dev_help, re.M) or words[1] == "--help", (
+                assert re.search(rf"^  {re.escape(words[1])}\b", dev_help(), re.M) or words[1] == "--help", (
                     place
                 )
             else:
@@ -264,14 +301,20 @@ def known_options(parser: argparse.ArgumentParser) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_inline_code_names_what_exists(page: Path) -> None:
-    """Verbs and options of the command line, `./dev` commands, files of this tree, names in Python."""
+@functools.cache
+def known_verbs() -> dict[str, set[str]]:
+    """Their options, by name."""
     parsers = next(
         action.choices for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)
     )
-    verbs = {verb: known_options(parser) for verb, parser in parsers.items()}
-    dev_help = subprocess.run([ROOT / "dev", "--help"], capture_output=True, text=True, check=True).stdout
+    return {verb: known_options(parser) for verb, parser in parsers.items()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_inline_code_names_what_exists(page: Path) -> None:
+    """Verbs and options of the command line, `./dev` commands, files of this tree, names in Python."""
+    verbs = known_verbs()
+    library = zoo.declare_torchvision_operators()  # noqa: F841
     tops = {path.name for folder in (ROOT, ROOT / "torchette") for path in folder.iterdir() if path.is_dir()}
     wrong = []
     for line, text in spans(page):
@@ -280,7 +323,7 @@ def test_inline_code_names_what_exists(page: Path) -> None:
             options = {word.partition("=")[0] for word in words if word.startswith("--")}
             good = words[1] in verbs and options <= verbs[words[1]]
         elif words[0] == "./dev" and len(words) > 1:
-            good = bool(re.search(rf"^  {re.escape(words[1])}\b", dev_help, re.M)) or words[1] == "--help"
+            good = bool(re.search(rf"^  {re.escape(words[1])}\b", dev_help(), re.M)) or words[1] == "--help"
         elif re.fullmatch(r"[a-z]\w*(/[\w.-]+)+/?", text) and text.partition("/")[0] in tops - {"build"}:
             good = any((folder / text).exists() for folder in (ROOT, ROOT / "torchette", page.parent))
         elif re.fullmatch(r"torchette(\.\w+)+(?<!\.ts)(?<!\.js)", text):

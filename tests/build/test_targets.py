@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.building import BUILD, run
 from torchette import cli, targets
-from torchette.build import library, selection, sources, toolchain
+from torchette.build import kernels, library, selection, sources, toolchain
 from torchette.build.selection import Selection
 from torchette.cli import build
 from torchette.errors import BuildError, MissingCompilerError, TargetError
@@ -123,13 +124,34 @@ def test_a_source_that_others_call_is_compiled_with_them():
     chosen = Selection(frozenset(["aten::index_put.out"]), frozenset(["float32", "int64"]))
     units = library.kernel_units(targets.find("cortex-m4"), chosen, (), small=True)
     names = {unit.source.name for unit in units}
-    assert {
-        "index.cpp",
-        "selection.cpp",
-        "elementwise.cpp",
-        "strided.cpp",
-    } <= names  # places.h is of selection.cpp
-    assert not names & {"pool.cpp", "norm.cpp", "softmax.cpp"}
+    assert {"index.cpp", "selection.cpp", "elementwise.cpp", "strided.cpp"} <= names
+    assert not names & {"pool.cpp", "norm.cpp", "softmax.cpp", "fft.cpp", "recurrent.cpp"}
+
+
+def test_what_a_source_includes_brings_what_it_calls():
+    """For each kernel source: the headers that it includes lead to the sources that its object needs from the linker."""
+    archive, nm = BUILD / "libtorchette_kernels.a", shutil.which("nm")
+    if nm is None or not archive.exists():
+        pytest.skip("there is no nm, or nothing built")
+    defined: dict[str, str] = {}
+    asked: dict[str, set[str]] = {}
+    for line in run(nm, "-A", archive).stdout.splitlines():
+        if found := re.match(r".*:([\w.]+)\.o: *\w* (\w) (\S+)$", line):
+            source, kind, name = found.groups()
+            if kind == "T":
+                defined[name] = source
+            elif kind == "U":
+                asked.setdefault(source, set()).add(name)
+    assert len(asked) > 50 and len(defined) > 50
+    missing = {}
+    for name in kernels.sources():
+        source = Path(name).name
+        if source != "table.cpp":
+            called = {defined[symbol] for symbol in asked.get(source, ()) if symbol in defined}
+            known = {Path(path).name for path in kernels.closure([f"torchette/kernels/{name}"])}
+            if called - known:
+                missing[name] = called - known
+    assert not missing, missing
 
 
 def test_webassembly_is_given_what_needs_no_threads():

@@ -9,13 +9,14 @@ import sys
 
 import pytest
 
-from torchette.cli import doctor, main
+from torchette.cli import _parser, doctor, main
 from torchette.runtime import Runtime
 
 Capture = pytest.CaptureFixture[str]
 
 
 def test_nothing_is_missing_here(capsys: Capture) -> None:
+    assert _parser().parse_args(["env"]).run is doctor.run
     assert main(["doctor", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["missing"] == {}

@@ -64,7 +64,7 @@ def test_all_run(tmp_path: Path) -> None:
     lines = run(sys.executable, *command, cwd=ROOT).stdout.splitlines()
     results = {line.split()[1].rstrip(":"): line for line in lines}
     assert results["digits"].startswith("ok") and ": 7 0.9" in results["digits"]
-    for name in ("java", "rust", "javascript"):
+    for name in ("java", "kotlin", "rust", "javascript"):
         assert (
             results[name].startswith("skipped")
             or results[name].split(": ")[1] == results["digits"].split(": ")[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The layers for Java, Rust and Swift: compiled without warnings, each runs the digits example as Python does, says what the
+# The layers for Java and Kotlin, Rust and Swift: compiled without warnings, each runs the digits example as Python does, says what the
 # runtime says, and survives what is wrong. JavaScript's test is tests/build/test_web.py.
 
 from __future__ import annotations
@@ -32,6 +32,18 @@ SAID = {
     "dtype": "InvalidArgument: input 0 has dtype 3, the method takes 6",
     "sizes": "InvalidArgument: input 0 has size 4 in dimension 0, the method takes 2 to 2",
     "fixed": "InvalidArgument: input 1 must be the value that the model was exported with",
+}
+
+ANDROID = {
+    "android.app.Activity": "protected void onCreate(android.os.Bundle state) {} "
+    "public void setContentView(android.widget.TextView view) {} "
+    "public java.io.File getFilesDir() { return null; } "
+    "public android.content.res.AssetManager getAssets() { return null; }",
+    "android.content.res.AssetManager": "public java.io.InputStream open(String name) throws java.io.IOException "
+    "{ throw new java.io.IOException(); }",
+    "android.os.Bundle": "",
+    "android.widget.TextView": "public TextView(android.app.Activity activity) {} "
+    "public void setTextSize(float size) {} public void setText(CharSequence text) {}",
 }
 
 
@@ -78,23 +90,49 @@ def check_said(printed: str) -> dict[str, str]:
 
 
 @pytest.mark.gate
-def test_java(digits: list[Path], counter: list[Path], rows: Path, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("java")
+def test_java(digits: list[Path], counter: list[Path], rows: Path, jni: Path, tmp_path: Path) -> None:
     javac, java = tool("javac", "default-jdk-headless"), tool("java", "default-jdk-headless")
-    home = Path(javac).resolve().parents[1]
-    strict = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
-    include = ("-I", home / "include", "-I", home / "include/linux", "-I", ROOT)
-    native = EXTENSION / "java/torchette_jni.c"
-    run(CC, *strict, *include, native, "-o", tmp_path / "libtorchette_jni.so", *LINK)
     sources = [*(EXTENSION / "java").rglob("*.java"), ROOT / "tests/extension/ModuleTest.java"]
     sources.append(ROOT / "examples/digits/Digits.java")
+    # the app for Android, with as much of Android's classes as it uses
+    sources += (ROOT / "examples/android").rglob("*.java")
+    for name, body in ANDROID.items():
+        package, _, simple = name.rpartition(".")
+        sources.append(tmp_path / f"{simple}.java")
+        sources[-1].write_text(f"package {package};\npublic class {simple} {{ {body} }}\n")
     lint = ("-Xlint:all,-options", "-Werror", "--release", "8")  # what Android's tools take
     run(javac, *lint, "-d", tmp_path, *sources)
-    command = (java, "-Xcheck:jni", f"-Djava.library.path={tmp_path}", "-cp", tmp_path)
+    command = (java, "-Xcheck:jni", f"-Djava.library.path={jni}", "-cp", tmp_path)
     check_digit(run(*command, "Digits", *digits).stdout)
     lines = check_said(run(*command, "ModuleTest", *counter, rows).stdout)
     closed = {"closed", "closed methods", "closed metadata"}
     assert {lines[name] for name in closed} == {"IllegalStateException|the module is closed"}
     assert "WARNING" not in "".join(lines.values()), lines
+
+
+@pytest.mark.gate
+@pytest.mark.xdist_group("java")
+def test_kotlin(digits: list[Path], jni: Path, tmp_path: Path) -> None:
+    """The oldest compiler that Linux distributions have: what it takes, later ones do."""
+    javac, kotlinc = tool("javac", "default-jdk-headless"), tool("kotlinc", "kotlin")
+    run(javac, "-d", tmp_path, "--release", "8", "-Xlint:-options", *(EXTENSION / "java").rglob("*.java"))
+    source, program = ROOT / "examples/digits/Digits.kt", tmp_path / "digits.jar"
+    run(kotlinc, "-Werror", "-cp", tmp_path, source, "-include-runtime", "-d", program)
+    path = os.pathsep.join(map(str, (tmp_path, program)))
+    check_digit(run("java", f"-Djava.library.path={jni}", "-cp", path, "DigitsKt", *digits).stdout)
+
+
+@pytest.fixture(scope="module")
+def jni(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the library behind the classes."""
+    home = Path(tool("javac", "default-jdk-headless")).resolve().parents[1]
+    folder = tmp_path_factory.mktemp("jni")
+    strict = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
+    include = ("-I", home / "include", "-I", home / "include/linux", "-I", ROOT)
+    native = EXTENSION / "java/torchette_jni.c"
+    run(CC, *strict, *include, native, "-o", folder / "libtorchette_jni.so", *LINK)
+    return folder
 
 
 @pytest.mark.gate
@@ -173,8 +211,14 @@ def test_swift(digits: list[Path], tmp_path: Path) -> None:
 
 def test_the_page_shows_the_examples() -> None:
     page = (ROOT / "docs/bindings.md").read_text(encoding="utf-8")
-    shown = dict(re.findall(r"^```(java|swift|rust|js)\n(.*?)^```", page, re.M | re.S))
-    files = {"java": "Digits.java", "swift": "digits.swift", "rust": "digits.rs", "js": "digits.mjs"}
+    shown = dict(re.findall(r"^```(java|kotlin|swift|rust|js)\n(.*?)^```", page, re.M | re.S))
+    files = {
+        "java": "Digits.java",
+        "kotlin": "Digits.kt",
+        "swift": "digits.swift",
+        "rust": "digits.rs",
+        "js": "digits.mjs",
+    }
     assert shown.keys() == files.keys()
     for language, name in files.items():
         assert (ROOT / "examples/digits" / name).read_text(encoding="utf-8").endswith(shown[language]), name

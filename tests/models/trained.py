@@ -224,8 +224,8 @@ def _hybrid(trained: Trained) -> dict[str, Any]:
     return _static(trained) | {"quantizer": _quantizer().set_module_name(trained.last, None)}
 
 
-def _by_recipe(name: str) -> Callable[[Trained], dict[str, Any]]:
-    """A recipe of `torchette.quantize`, on all layers that it fits."""
+def by_recipe(name: str) -> Callable[[Trained], dict[str, Any]]:
+    """By a recipe of `torchette.quantize`, on all layers that it fits."""
 
     def prepared(trained: Trained) -> dict[str, Any]:
         from torchette.quantization import recipes
@@ -261,11 +261,11 @@ RECIPES: dict[str, Callable[[Trained], dict[str, Any]]] = {
     "float32": lambda trained: {},
     "static int8": _static,
     "dynamic int8": _dynamic,
-    "recipe int8": _by_recipe("int8"),
-    "8da4w": _by_recipe("8da4w"),
-    "weight-only int8": _by_recipe("int8-weight-only"),
-    "bfloat16": _by_recipe("bfloat16"),
-    "float16": _by_recipe("float16"),
+    "recipe int8": by_recipe("int8"),
+    "8da4w": by_recipe("8da4w"),
+    "weight-only int8": by_recipe("int8-weight-only"),
+    "bfloat16": by_recipe("bfloat16"),
+    "float16": by_recipe("float16"),
     "hybrid": _hybrid,
     "QAT": _trained_in_integers,
 }

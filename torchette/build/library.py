@@ -95,9 +95,10 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
     common = (*common, *KERNEL_FLAGS, *(() if small else FAST))
     levels = _LEVELS if target.levels and not small else {"baseline": ()}
     units = []
+    needed = _needed(selection)
     for name in kernels.sources():
         source = kernels.KERNELS / name
-        if not _needed(selection, source):
+        if f"torchette/kernels/{name}" not in needed:
             continue
         own = (*common, "-include", str(_selection_header(selection, source)))
         if source.name == "table.cpp":
@@ -112,18 +113,19 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
     return units
 
 
-# A function that is not static may be called by another source.
-_SHARED = re.compile(
-    r"^(?!static |template|constexpr |inline |extern |const |using )\w[\w:<>*& ]* \w+\(.*[^;]$", re.M
-)
-
-
-def _needed(selection: Selection, source: Path) -> bool:
-    """Whether the selection has operators of the source, or other sources may call it."""
-    family = kernels.family_of(source)
-    if selection.operators is None or family is None or _SHARED.search(source.read_text(encoding="utf-8")):
-        return True
-    return bool(selection.operators.intersection(family.operators))
+def _needed(selection: Selection) -> set[str]:
+    """The sources of the kernel library, from the root, that have operators of the selection, and those that these call."""
+    if selection.operators is None:
+        return {f"torchette/kernels/{name}" for name in kernels.sources()}
+    backends = (source for name in selection.backends for source in portable_backends().get(name, ()))
+    wanted = [source.relative_to(ROOT).as_posix() for source in backends]
+    wanted += ["torchette/kernels/table.cpp"]
+    wanted += [
+        f"torchette/kernels/{name}"
+        for name, family in kernels.families().items()
+        if selection.operators.intersection(family.operators)
+    ]
+    return set(kernels.closure(wanted))
 
 
 def _selection_header(selection: Selection, source: Path | None) -> Path:

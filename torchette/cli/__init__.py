@@ -62,6 +62,7 @@ def _parser() -> Parser:
         text = (module.__doc__ or "").strip()
         verb = subparsers.add_parser(
             name,
+            aliases=getattr(module, "ALIASES", ()),
             help=text.splitlines()[0],
             description=text,
             formatter_class=argparse.RawDescriptionHelpFormatter,

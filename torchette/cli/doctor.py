@@ -29,6 +29,7 @@ from torchette.cli import CHECK_FAILED, DONE
 from torchette.cli._console import print_json, print_values
 from torchette.devtools.limits import cpu_facts, cpu_name, limits
 
+ALIASES = ("env",)  # its name elsewhere
 TORCH = "2.13"  # the release that the tests run with, as in pyproject.toml
 # What each x86-64 level adds to the one before, by the kernel's names.
 X86_LEVELS = {

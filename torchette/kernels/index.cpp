@@ -5,7 +5,7 @@
 
 #include "torchette/kernels/dims.h"
 #include "torchette/kernels/elementwise.h"
-#include "torchette/kernels/places.h"
+#include "torchette/kernels/selection.h"
 #include "torchette/kernels/strided.h"
 
 namespace torchette {

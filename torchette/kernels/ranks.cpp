@@ -7,7 +7,7 @@
 #include "torchette/kernels/dense.h"
 #include "torchette/kernels/dims.h"
 #include "torchette/kernels/keys.h"
-#include "torchette/kernels/places.h"
+#include "torchette/kernels/selection.h"
 #include "torchette/kernels/strided.h"
 
 namespace torchette {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators whose result's size or order depends on the data: nonzero, masked_select, masked_scatter,
 // repeat_interleave.
+#include "torchette/kernels/selection.h"
+
 #include <cstring>
 
 #include "torchette/kernels/dims.h"
-#include "torchette/kernels/places.h"
 #include "torchette/kernels/strided.h"
 
 namespace torchette {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::quantize_rows, cpu::dynamic_linear: torchette/backends/cpu/operators/dynamic_linear.py.
 #include "torchette/kernels/cpu/quantized.h"
+#include "torchette/kernels/cpu/scaled_gemm.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {

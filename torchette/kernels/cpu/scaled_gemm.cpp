@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Register tiles of rows by panels of bytes or nibbles, whose sums are scaled: of each group, and of each
 // row.
+#include "torchette/kernels/cpu/scaled_gemm.h"
+
 #include "torchette/kernels/cpu/integer_machines.h"
 
 namespace torchette {

@@ -10,7 +10,7 @@ import java.util.Arrays;
  * A program that is open. Use it from one thread at a time (its methods wait for each other), and close it: its memory is
  * outside of the Java heap. A module that was closed throws IllegalStateException.
  */
-public final class Module implements AutoCloseable {
+public final class Module implements java.io.Closeable {
   public static final int LOAD_MODE_FILE = 0, LOAD_MODE_MMAP = 1;
 
   private static final int HEAD = 6, KIND = 0, INTEGER = 1, NUMBER = 2, BYTES = 3, DTYPE = 4, DIM = 5;

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The HTML of the documentation: every page is there, every link and anchor leads somewhere, nothing comes from a network, code
+# is coloured, the search knows every heading.
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from tests.building import ROOT, run
+
+pytest.importorskip("markdown_it")
+pytest.importorskip("pygments")
+
+GENERATED = "# Operators made here\n\n## Numbers\n\nSee [it](#numbers) and `code`.\n"
+
+
+class Seen(HTMLParser):
+    """Anchors of a page, its links, and what a browser would load for it."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if "id" in given:
+            assert given["id"] not in self.anchors, f"two anchors are named {given['id']}"
+            self.anchors.add(given["id"])
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag in ("link", "script", "img", "iframe", "source", "video", "audio", "object"):
+            self.loaded += [given[name] for name in ("href", "src", "data") if name in given]
+
+
+@pytest.fixture(scope="module")
+def builder() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs/site/build.py"))
+
+
+@pytest.fixture(scope="module")
+def site(builder: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    generated = folder / "operators.md"
+    generated.write_text(GENERATED)
+    builder["build"](folder / "html", [generated])
+    return folder / "html"
+
+
+def test_every_page_is_there_and_in_the_menu(builder: dict[str, Any], site: Path) -> None:
+    first = (site / "index.html").read_text(encoding="utf-8")
+    menu = set(re.findall(r'href="([^"#]+)"', first[first.index("<nav") : first.index("</nav>")]))
+    pages = {builder["target_of"](page, []) for page in builder["pages"]()} | {"generated/operators.html"}
+    assert len(pages) > 50 and menu == pages
+    assert all((site / page).exists() for page in pages)
+
+
+def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    seen = {page: Seen(page) for page in site.rglob("*.html")}
+    wrong = []
+    for page, its in seen.items():
+        for link in [*its.links, *its.loaded]:
+            path, _, anchor = link.partition("#")
+            if link == "data:,":
+                continue
+            if re.match(r"[a-z]+:|//", link):
+                if link in its.loaded or not link.startswith("https://"):
+                    wrong.append((page, link))
+                continue
+            there = Path(os.path.normpath(page.parent / unquote(path))) if path else page
+            known = there.is_file() and (not anchor or anchor in seen[there].anchors)
+            if not known:
+                wrong.append((page, link))
+        assert {Path(link).name for link in its.loaded} == {"data:,", "page.css", "index.js", "search.js"}
+    assert not wrong, wrong
+    styles = (site / "page.css").read_text() + (site / "search.js").read_text()
+    assert not re.search(r"url\(|@import|https?:|fetch\(", styles)
+
+
+def test_code_is_coloured(site: Path) -> None:
+    text = (site / "docs/bindings.html").read_text(encoding="utf-8")
+    classes = set(re.findall(r'<span class="(\w+)"', text))
+    styles = (site / "page.css").read_text(encoding="utf-8")
+    assert {"kd", "s"} <= classes and all(f".{name}" in styles for name in ("kd", "s", "mi", "nf", "c1"))
+    for name, value in re.findall(r"(--\w+): (#\w+);", styles):
+        assert len(set(re.findall(rf"{name}: (#\w+);", styles))) == 2, f"{name} is {value} in light and dark"
+
+
+def test_the_search_finds(site: Path, tmp_path: Path) -> None:
+    index = json.loads(
+        (site / "index.js").read_text(encoding="utf-8").removeprefix("const INDEX = ").strip().rstrip(";")
+    )
+    anchors = {page.relative_to(site).as_posix(): Seen(page).anchors for page in site.rglob("*.html")}
+    assert all(address.partition("#")[2] in anchors[address.partition("#")[0]] for _, _, address, _ in index)
+    assert ["Operators made here", "Numbers", "generated/operators.html#numbers", "See it and code."] in index
+    if (node := shutil.which("node")) is None:
+        pytest.skip("there is no node (apt install nodejs)")
+    # the script on a page of its own making, without a browser
+    page = tmp_path / "page.js"
+    page.write_text(
+        """
+        const element = (tag) => ({tag, children: [], dataset: {top: ".."}, listeners: {},
+          addEventListener(name, f) { this.listeners[name] = f; },
+          appendChild(child) { this.children.push(child); return child; },
+          replaceChildren(...all) { this.children = all; }});
+        const parts = {search: element("input"), found: element("ol")};
+        globalThis.document = {body: element("body"), getElementById: (id) => parts[id], createElement: element,
+          addEventListener() {}, querySelector: () => null};
+        """
+        + (site / "index.js").read_text(encoding="utf-8")
+        + (site / "search.js").read_text(encoding="utf-8")
+        + """
+        for (const words of process.argv.slice(2)) {
+          parts.search.value = words;
+          parts.search.listeners.input();
+          console.log(JSON.stringify(parts.found.children.map((item) => item.children[0].href)));
+        }
+        """
+    )
+    found = [
+        json.loads(line)
+        for line in run(node, page, "glossary", "LARGE few", "no-such-word").stdout.splitlines()
+    ]
+    assert found[0][0].startswith("../docs/glossary.html#") and "../docs/quantize.html" in str(found[1])
+    assert found[2] == []
+
+
+def test_an_unknown_language_is_named(builder: dict[str, Any], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A\n\n```klingon\nqapla\n```\n")
+    with pytest.raises(SystemExit, match="'klingon', the language of a code block"):
+        builder["Page"](page, "page.html", {})

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The whole way for every reference model: backends x precisions, through the C++ program. In: names of models. Out: tables of
+# how far each file is from torch, what is refused and why; exit status 1 where a file is further away than its precision allows.
+"""Models x precisions x backends, through `executor_runner`.
+
+Each network is made smaller, captured once, and compiled for each backend. A cell is the largest difference of the runner's output
+from what torch computes of the captured network, in units of torch's largest output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import torchette
+from tests.backends.vulkan.device import has_device
+from tests.models import trained, zoo
+from torchette.devtools.bundle import BundledProgram, MethodTestCase, MethodTestSuite
+from torchette.devtools.inspector.comparison import signal_to_noise
+from torchette.errors import TorchetteError
+from torchette.runtime import Runtime
+
+RUNNER = Path(__file__).resolve().parents[2] / "build" / "dev" / "executor_runner"
+
+
+class Backend(NamedTuple):
+    """What `torchette.compile` takes; the delegates that may be in the file; whether the runner itself judges, by a test case in
+    the file; the precisions, where not all."""
+
+    given: str | list[str]
+    delegates: Sequence[str] = ()
+    bundled: bool = False
+    precisions: Sequence[str] = ()
+
+
+_SOME = ("float32", "int8 static")
+BACKENDS = {
+    "portable": Backend("portable"),
+    "cpu": Backend("cpu"),
+    "xnnpack": Backend("xnnpack", ["XnnpackBackend"]),
+    "vulkan": Backend("vulkan", ["VulkanBackend"]),
+    "xnnpack, cpu": Backend(["xnnpack", "cpu"], ["XnnpackBackend"], precisions=_SOME),
+    "xnnpack, vulkan": Backend(["xnnpack", "vulkan"], ["XnnpackBackend", "VulkanBackend"], precisions=_SOME),
+    "bundled": Backend("cpu", bundled=True, precisions=_SOME),
+}
+
+
+def _to(dtype: torch.dtype) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
+    return lambda module, args: copy.deepcopy(module).to(dtype)
+
+
+def _recipe(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
+    prepared = trained.by_recipe(name)
+    return lambda module, args: prepared(trained.Trained(module, [args], [args]))["module"]
+
+
+class Precision(NamedTuple):
+    """How a network gets it, and how far a file may be from that network, in units of its largest output: what other orders of
+    sums change. One step of 8 bits that goes the other way is carried to the end. Weights of 16 bits are rounded after a
+    batch norm has joined them, where torch rounds them before."""
+
+    apply: Callable[[nn.Module, tuple[Tensor, ...]], Any]
+    bound: float
+    dtype: torch.dtype = torch.float32
+
+
+PRECISIONS = {
+    "float32": Precision(lambda module, args: module, 1e-4),
+    "float16": Precision(_to(torch.float16), 2e-2, torch.float16),
+    "bfloat16": Precision(_to(torch.bfloat16), 1e-1, torch.bfloat16),
+    "float16 weights": Precision(_recipe("float16"), 5e-3),
+    "bfloat16 weights": Precision(_recipe("bfloat16"), 5e-2),
+    "int8 static": Precision(_recipe("int8"), 1e-1),
+    "int8 dynamic": Precision(_recipe("int8-dynamic"), 5e-2),
+    "8da4w": Precision(_recipe("8da4w"), 5e-2),
+    "int8 weights": Precision(_recipe("int8-weight-only"), 1e-4),
+    "int4 weights": Precision(_recipe("int4-weight-only"), 1e-4),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One file.
+
+    Attributes:
+        difference: of its output; None where there is none.
+        why: it was refused, or went wrong.
+        alone: no delegate took anything, so the file is the portable one.
+    """
+
+    difference: float | None = None
+    why: str = ""
+    alone: bool = False
+    bound: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        return self.difference is not None and self.difference <= self.bound  # not where it is NaN
+
+    @property
+    def text(self) -> str:
+        if self.difference is None:
+            return "-"
+        return f"{self.difference:.1e}{'*' if self.alone else ''}{'' if self.good else ' BAD'}"
+
+
+class Row(NamedTuple):
+    """A model in one precision: decibels of what torch computes of it against float32, and a cell for each backend."""
+
+    model: str
+    precision: str
+    decibels: float
+    cells: dict[str, Cell]
+
+
+def rows(model: str, precisions: Sequence[str], backends: Sequence[str]) -> tuple[list[Row], float]:
+    """Of one model, and processor seconds. The network is built once, captured once a precision, compiled once a backend."""
+    start = sum(os.times()[:4])
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    library = zoo.declare_torchvision_operators()  # noqa: F841
+    module, args = zoo.build(model)
+    float32 = _outputs(module, args)
+    found = [_row(model, precision, module, args, float32, backends) for precision in precisions]
+    return found, sum(os.times()[:4]) - start
+
+
+def _row(
+    model: str,
+    name: str,
+    module: nn.Module,
+    args: tuple[Tensor, ...],
+    float32: Tensor,
+    backends: Sequence[str],
+) -> Row:
+    precision = PRECISIONS[name]
+    chosen = [it for it in backends if not BACKENDS[it].precisions or name in BACKENDS[it].precisions]
+    try:
+        args = tuple(arg.to(precision.dtype) if arg.is_floating_point() else arg for arg in args)
+        program = torch.export.export(precision.apply(module, args), args)
+    except Exception as error:  # of torch and torchao, too
+        return Row(model, name, float("nan"), dict.fromkeys(chosen, Cell(why=_first_line(str(error)))))
+    expected = _outputs(program.module(), args)
+    decibels = (
+        signal_to_noise(float32.double().numpy(), expected.double().numpy()) if name != "float32" else np.inf
+    )
+    cells = {it: _cell(BACKENDS[it], program, args, expected, precision) for it in chosen}
+    print(
+        f"  {model}, {name}: {', '.join(f'{it} {cell.text}' for it, cell in cells.items())}", file=sys.stderr
+    )
+    return Row(model, name, float(decibels), cells)
+
+
+def _outputs(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
+    with torch.no_grad():
+        return copy.deepcopy(module)(*args)  # a decoder's cache is written
+
+
+def _cell(
+    backend: Backend, program: Any, args: tuple[Tensor, ...], expected: Tensor, precision: Precision
+) -> Cell:
+    try:
+        compiled = torchette.compile(program, backend=backend.given)
+    except TorchetteError as error:
+        return Cell(why=_first_line(str(error)))
+    except Exception as error:
+        return Cell(why=f"FAILED: {type(error).__name__}: {_first_line(str(error))}")
+    alone = bool(backend.delegates) and not any(
+        name.encode() in bytes(compiled) for name in backend.delegates
+    )
+    with tempfile.TemporaryDirectory(prefix="torchette-matrix-") as folder:
+        path = compiled.save(Path(folder, "model.pte"))
+        try:
+            difference = (_judged if backend.bundled else _read)(path, args, expected, precision.bound)
+        except (RuntimeError, OSError) as error:
+            return Cell(why=f"FAILED: {_first_line(str(error))}", alone=alone)
+    return Cell(difference, alone=alone, bound=precision.bound)
+
+
+def _read(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> float:
+    """Inputs and output are `.npy` files; the bytes of tensors where numpy has no such numbers."""
+    suffix = ".bin" if expected.dtype == torch.bfloat16 else ".npy"
+    inputs = [path.with_name(f"input{place}{suffix}") for place in range(len(args))]
+    for file, arg in zip(inputs, args):
+        if suffix == ".npy":
+            np.save(file, arg.numpy())
+        else:
+            file.write_bytes(arg.contiguous().view(torch.uint8).numpy().tobytes())
+    _run(path, "--inputs", ",".join(map(str, inputs)), "--output_file", str(path.with_name("out")))
+    output = path.with_name(f"out-0{suffix}")
+    if suffix == ".npy":
+        given = torch.from_numpy(np.load(output))
+    else:
+        given = torch.frombuffer(bytearray(output.read_bytes()), dtype=expected.dtype).view(expected.shape)
+    if given.dtype != expected.dtype or given.shape != expected.shape:
+        raise RuntimeError(
+            f"{given.dtype} {list(given.shape)} is not {expected.dtype} {list(expected.shape)}"
+        )
+    return ((given.double() - expected.double()).abs().max() / expected.double().abs().max()).item()
+
+
+def _judged(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> float:
+    """By the runner: 0 where it is within bounds."""
+    suite = MethodTestSuite("forward", [MethodTestCase(args, expected)])
+    bundle = path.with_suffix(".bpte")
+    bundle.write_bytes(BundledProgram(None, [suite], path).serialize())
+    most = bound * expected.double().abs().max().item()
+    _run(bundle, "--bundleio_rtol", "0", "--bundleio_atol", f"{most:.9g}")
+    return 0.0
+
+
+def _run(path: Path, *more: str) -> None:
+    command = [str(RUNNER), "--model_path", str(path), "--print_output", "none", *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip() or f"executor_runner ended with {done.returncode}")
+
+
+def _first_line(text: str) -> str:
+    return (
+        re.sub(r"\S*/torchette-matrix-\w+/", "", text.strip().splitlines()[0])[:160]
+        if text.strip()
+        else "no reason"
+    )
+
+
+# ---- tables ----
+
+
+def table(found: Sequence[Row], backends: Sequence[str]) -> str:
+    """A line for each row, and below what is refused, with the reason."""
+    lines = [["model", "precision", "dB", *backends]]
+    reasons: dict[str, list[str]] = {}
+    for row in found:
+        decibels = "" if row.precision == "float32" else f"{row.decibels:.1f}"
+        lines.append(
+            [
+                row.model,
+                row.precision,
+                decibels,
+                *(row.cells[b].text if b in row.cells else "" for b in backends),
+            ]
+        )
+        for name, cell in row.cells.items():
+            if cell.why:
+                reasons.setdefault(cell.why, []).append(f"{row.model}, {row.precision}, {name}")
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    for why, where in reasons.items():
+        drawn += ["", why, *(f"  - {place}" for place in where)]
+    return "\n".join(drawn)
+
+
+def missing() -> dict[str, str]:
+    """Backends that this machine cannot run -> why."""
+    registry = Runtime.get().backend_registry
+    lacks = {} if has_device() else {"VulkanBackend": "no Vulkan device (./dev tools)"}
+    if not registry.is_available("XnnpackBackend"):
+        lacks["XnnpackBackend"] = "no XNNPACK backend (./dev xnnpack)"
+    return {
+        name: lacks[delegate]
+        for name, backend in BACKENDS.items()
+        for delegate in backend.delegates
+        if delegate in lacks
+    }
+
+
+# The longest first, so that no processor waits for another at the end.
+_LONGEST = ["llama", "lstm", "gru", "minilm", "efficientnet_b0", "vit_tiny", "mobilenet_v3_small"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="./dev matrix", description=__doc__)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(zoo.names())}")
+    for name, values in (("precision", PRECISIONS), ("backend", BACKENDS)):
+        parser.add_argument(
+            f"--{name}",
+            action="append",
+            choices=list(values),
+            help="one of them; may be repeated (default: all)",
+        )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="models at once (default: the processors)"
+    )
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.models if name not in zoo.names()]:
+        parser.error(f"there is no model {unknown[0]}; there are {', '.join(zoo.names())}")
+    start = time.monotonic()
+    left_out = missing()
+    backends = [name for name in options.backend or BACKENDS if name not in left_out]
+    for name, why in left_out.items():
+        print(f"{name} is left out: {why}")
+    models = sorted(options.models or zoo.names(), key=(_LONGEST + zoo.names()).index)
+    work = functools.partial(rows, precisions=options.precision or list(PRECISIONS), backends=backends)
+    found: list[Row] = []
+    seconds = 0.0
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        for each, cost in pool.map(work, models):
+            found += each
+            seconds += cost
+            print(f"{table(each, backends)}\n", flush=True)
+    cells = [cell for row in found for cell in row.cells.values()]
+    bad = [
+        cell
+        for cell in cells
+        if cell.why.startswith("FAILED") or (cell.difference is not None and not cell.good)
+    ]
+    refused = sum(cell.difference is None for cell in cells)
+    print("dB: what torch computes of this network against float32. *: the backend takes nothing of it.")
+    print(
+        f"{len(cells)} files: {len(cells) - refused - len(bad)} within bounds, {refused} refused, {len(bad)} bad;"
+        f" {time.monotonic() - start:.0f} s, {seconds:.0f} s of processors"
+    )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

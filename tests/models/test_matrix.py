@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# `./dev matrix`: the whole of it by hand, and that its cells and its table say what is so.
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.building import built
+from tests.models import matrix
+from tests.models.matrix import BACKENDS, PRECISIONS, Cell, Row
+
+pytest.importorskip("torchao")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runner() -> None:
+    assert built("executor_runner") == matrix.RUNNER
+
+
+@pytest.mark.slow
+def test_every_file_is_within_bounds() -> None:
+    assert matrix.main([]) == 0
+
+
+def test_a_row_is_what_the_runner_gives() -> None:
+    (row, whole), _ = matrix.rows("gru", ["float32", "int8 weights"], ["cpu", "bundled"])
+    assert row.cells.keys() == {"cpu", "bundled"} and whole.cells.keys() == {"cpu"}
+    assert all(cell.good for cell in (row.cells | whole.cells).values())
+    assert row.cells["bundled"].difference == 0 and 20 < whole.decibels < 80
+
+
+def test_what_is_too_far_away_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With an answer that is not the network's, both ways of comparing say so."""
+    outputs = matrix._outputs
+    monkeypatch.setattr(matrix, "_outputs", lambda module, args: outputs(module, args) + 0.01)
+    ((row,), _) = matrix.rows("gru", ["float32"], ["cpu", "bundled"])
+    assert not any(cell.good for cell in row.cells.values())
+    assert row.cells["cpu"].text.endswith("BAD") and row.cells["bundled"].why.startswith("FAILED")
+
+
+def test_bytes_of_bfloat16_are_compared() -> None:
+    ((row,), _) = matrix.rows("keyword_spotting", ["bfloat16"], ["portable"])
+    assert row.cells["portable"].good, row
+
+
+def test_the_table_says_why() -> None:
+    backends = list(BACKENDS)[:3]
+    cells = dict(
+        zip(backends, (Cell(1e-7, bound=1e-4), Cell(why="no such thing"), Cell(float("nan"), alone=True)))
+    )
+    printed = matrix.table([Row("net", "8da4w", 26.0, cells)], backends).splitlines()
+    assert printed[1].split() == ["net", "8da4w", "26.0", "1.0e-07", "-", "nan*", "BAD"]
+    assert printed[3:] == ["no such thing", f"  - net, 8da4w, {backends[1]}"]
+
+
+def test_its_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        matrix.main(["resnet1"])
+    assert stopped.value.code == 2 and "there is no model resnet1" in capsys.readouterr().err
+    assert all(isinstance(it.dtype, torch.dtype) and it.bound <= 0.1 for it in PRECISIONS.values())
