@@ -20,7 +20,7 @@ namespace torchette::extension {
 class Module {
  public:
   /// The suffix of the name of a method's second plan, which needs no backend.
-  static constexpr char kPortable[] = "@portable";
+  static constexpr auto& kPortable = torchette::kPortable;
 
   enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors };
 

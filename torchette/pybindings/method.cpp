@@ -93,6 +93,8 @@ class Interruptible {
 /// A method with its memory. Calls from several threads wait for one another.
 class LoadedMethod {
  public:
+  std::string loading_log;  // what backends said though all went well
+
   /// `threads`: 0 for as many as the runtime is told.
   LoadedMethod(SharedProgram program, const std::string& name, size_t threads, bool tracing)
       : program_(std::move(program)) {
@@ -379,7 +381,9 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
       "load_method",
       [](const SharedProgram& program, const std::string& name, size_t threads, bool tracing) {
         take_log();
-        return std::make_unique<LoadedMethod>(program, name, threads, tracing);
+        auto made = std::make_unique<LoadedMethod>(program, name, threads, tracing);
+        made->loading_log = take_log();
+        return made;
       },
       nb::arg("name"), nb::arg("threads") = 0, nb::arg("tracing") = false);
   m.def("set_num_threads", [](size_t count) {
@@ -398,6 +402,7 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
       .def("take_events", &LoadedMethod::take_events)
+      .def_ro("loading_log", &LoadedMethod::loading_log)
       .def_prop_ro("is_traced", &LoadedMethod::is_traced)
       .def_prop_ro("method_bytes", &LoadedMethod::method_bytes)
       .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);

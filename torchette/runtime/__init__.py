@@ -618,7 +618,7 @@ class Program:
         A backend uses as many too, at most one for each processor, unless an option of its own says how many.
 
         Where a backend is missing or refuses and the program was compiled with `portable_fallback`, the portable kernels
-        run the method, and a RuntimeWarning says so, once.
+        run the method, and a RuntimeWarning says so, once; likewise where Vulkan's payload runs without a device.
 
         With `tracing`, the time of each instruction is recorded, and of what backends do: see `Method.take_events`. Chains
         then run one after the other. `torchette profile` prints a table of it.
@@ -634,7 +634,12 @@ class Program:
             raise InputError("a method has one tracer: the ETDump, or the events that tracing=True records")
         meta = self.metadata(name)
         try:
-            return self._load(name, count, tracing, meta)
+            method = self._load(name, count, tracing, meta)
+            reason, _, rest = method._method.loading_log.partition("\n")
+            if "runs on the processor" in rest:
+                text = f"{self._name}: method {name!r} runs on the processor: {reason}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return method
         except _module().Fault as fault:
             if not meta.backend_names or _portable(name) not in self._program.method_names:
                 raise self._error(fault, f"method {name!r} cannot be loaded") from None

@@ -10,6 +10,9 @@
 
 namespace torchette {
 
+/// What the name of a method's other plan ends with, the one without backends.
+inline constexpr char kPortable[] = "@portable";
+
 /// An option of the compiler for the backend, as it stands in the file.
 struct CompileSpec {
   const char* key;
@@ -31,6 +34,8 @@ class BackendInitContext : public Traced {
   /// Memory that lives as long as the method.
   MemoryAllocator* get_runtime_allocator() const { return allocator_; }
   const char* get_method_name() const { return method_name_; }
+  /// Null where the backend is used without one.
+  const Program* get_program() const { return program_; }
   /// What delegates of the program share by name, in its file or in data files; valid as long as this. Null
   /// where the backend is used without a program.
   const NamedDataMap* get_named_data_map() const;
@@ -75,6 +80,9 @@ class BackendInterface {
  public:
   /// Whether this device can run it at all.
   virtual bool is_available() const = 0;
+  /// Whether init() may be called: of a backend that can run its payloads in another way, too, where it is
+  /// not available.
+  virtual bool can_load() const { return is_available(); }
   /// `processed` stays valid until destroy(), unless the backend frees it earlier.
   virtual Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
                                        Span<const CompileSpec> compile_specs) const = 0;

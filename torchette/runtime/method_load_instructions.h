@@ -334,7 +334,7 @@ inline Error Method::Loading::delegates() {
     }
     TORCHETTE_TRY(intact("delegate", i));
     BackendInterface* backend = get_backend_class(id);
-    TORCHETTE_CHECK(backend != nullptr && backend->is_available(), NotSupported,
+    TORCHETTE_CHECK(backend != nullptr && backend->can_load(), NotSupported,
                     "the method needs the backend %s, which is not %s", id,
                     backend == nullptr ? "registered" : "available on this device");
     Delegate& made = all[i];

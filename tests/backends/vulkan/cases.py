@@ -152,6 +152,7 @@ CASES: dict[str, tuple] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
         [(2, 6, 9, 8), (2, 2, 7, 8), (2, 2, 7, 8)],
     ),
+    "attention of windows": (F.scaled_dot_product_attention, [(2, 3, 4, 9, 8), (2, 3, 4, 7, 8), (2, 3, 4, 7, 5)]),
     "attention of transposed": (
         lambda x: F.scaled_dot_product_attention(*(x.view(2, 9, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0))),
         [(2, 9, 96)],
@@ -197,6 +198,8 @@ CASES: dict[str, tuple] = {
     "nearest to size": (lambda x: F.interpolate(x, size=(13, 5)), IMAGE),
     "bilinear": (lambda x: F.interpolate(x, size=(13, 5), mode="bilinear"), IMAGE),
     "bilinear aligned": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True), IMAGE),
+    "bicubic": (lambda x: F.interpolate(x, size=(13, 5), mode="bicubic"), IMAGE),
+    "bicubic aligned": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic", align_corners=True), IMAGE),
     # norms
     "softmax": (lambda x: torch.softmax(x, -1), [(4, 100)]),
     "softmax of channels": (lambda x: torch.softmax(x, 1), IMAGE),

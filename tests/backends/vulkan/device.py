@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -26,3 +29,19 @@ needs_device = pytest.mark.skipif(
     not has_device(),
     reason="no Vulkan device: ./dev tools installs one in software, ./dev setup then builds the backend",
 )
+
+
+@contextmanager
+def on_processor() -> Iterator[None]:
+    """Methods that are loaded meanwhile run as they do where there is no device, and say so."""
+    from torchette.runtime import Runtime
+
+    registry = Runtime.get().backend_registry
+    registry.set_option("VulkanBackend", device="none")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            yield
+    finally:
+        registry.set_option("VulkanBackend", device="")
+    assert any("runs on the processor: there is no device" in str(one.message) for one in said)

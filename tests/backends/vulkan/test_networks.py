@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pytest
 import torch
 
 import torchette
-from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.device import needs_device, on_processor
 from tests.backends.vulkan.networks import NAMES, Gated, Words, networks
+from tests.models.architectures import build
 from torchette.backends.vulkan import VulkanBackend, VulkanPartitioner
 from torchette.backends.vulkan.payload import Payload
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
@@ -48,7 +50,10 @@ def test_in_one_call(name):
     placements = edge.delegation().placements
     assert [item.op for item in placements if item.backend is None] == []
     assert len({item.backend for item in placements}) == 1
-    assert_equal(edge.to_executorch().buffer, module, inputs)
+    data = edge.to_executorch().buffer
+    assert_equal(data, module, inputs)
+    with on_processor():
+        assert_equal(data, module, inputs)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,12 +69,10 @@ FROM_EXECUTORCH = [
 ]
 
 
-@pytest.mark.parametrize("name, options", FROM_EXECUTORCH)
-def test_from_executorch(name, options):
+def of_executorch(module: torch.nn.Module, inputs: tuple, options: dict) -> bytes:
     executorch = pytest.importorskip("executorch.exir", reason="the peer is not installed")
     from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner as Theirs
 
-    module, inputs = networks()[name]
     logging.disable(logging.INFO)
     try:
         with warnings.catch_warnings():
@@ -81,7 +84,93 @@ def test_from_executorch(name, options):
     finally:
         logging.disable(logging.NOTSET)
     assert b"VH00" in data
-    assert_equal(data, module, inputs, 2e-2 if options.get("force_fp16") else 1e-4)
+    return data
+
+
+@pytest.mark.parametrize("name, options", FROM_EXECUTORCH)
+def test_from_executorch(name, options):
+    module, inputs = networks()[name]
+    data, tolerance = of_executorch(module, inputs, options), 2e-2 if options.get("force_fp16") else 1e-4
+    assert_equal(data, module, inputs, tolerance)
+    with on_processor():
+        assert_equal(data, module, inputs, tolerance)
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.out = getattr(torch.nn, kind)(8, 16, batch_first=True), torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.out(self.layer(x)[0])
+
+
+def _pt2e(module: torch.nn.Module, x: torch.Tensor, **config) -> torch.nn.Module:
+    from executorch.backends.vulkan.quantizer import vulkan_quantizer as theirs
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    quantizer = theirs.VulkanQuantizer().set_global(
+        theirs.get_symmetric_quantization_config(weight_bits=8, **config)
+    )
+    observed = prepare_pt2e(torch.export.export(module.eval(), (x,)).module(), quantizer)
+    observed(x)
+    return convert_pt2e(observed)
+
+
+def _torchao(dynamic: bool) -> torch.nn.Module:
+    from torchao import quantization
+    from torchao.quantization.granularity import PerGroup
+
+    module, four = (
+        torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32)),
+        PerGroup(32),
+    )
+    config: object = quantization.IntxWeightOnlyConfig(torch.int4, four)
+    if dynamic:
+        config = quantization.Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=torch.int4, weight_granularity=four
+        )
+    quantization.quantize_(module.eval(), config)
+    return module
+
+
+def _whole_images() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    layers = [
+        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3, groups=8, padding=1),
+        torch.nn.Conv2d(8, 16, 1), torch.nn.Flatten(), torch.nn.Linear(1024, 8),
+    ]  # fmt: skip
+    image = torch.rand(1, 3, 8, 8)
+    return _pt2e(torch.nn.Sequential(*layers), image, is_dynamic=False), (image,)
+
+
+ROWS, STEPS = (torch.linspace(-2, 2, 192).view(3, 64),), (torch.linspace(-1, 1, 40).view(1, 5, 8),)
+MORE: dict[str, Callable[[], tuple[torch.nn.Module, tuple[torch.Tensor, ...]]]] = {
+    "lstm": lambda: (Recurrent("LSTM").eval(), STEPS),
+    "gru": lambda: (Recurrent("GRU").eval(), STEPS),
+    "static int8": _whole_images,
+    "4 bits in groups": lambda: (_torchao(False), ROWS),
+    "8da4w": lambda: (_torchao(True), ROWS),
+    **{
+        name: lambda name=name: build(name)
+        for name in (
+            "torchvision/resnet18", "torchvision/mobilenet_v2", "torchvision/shufflenet_v2_x0_5", "timm/lcnet_050",
+            "transformers/gpt2", "transformers/llama",
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_more_from_executorch(name):
+    torch.manual_seed(0)
+    module, inputs = MORE[name]()
+    data = of_executorch(module, inputs, {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # an operator has no shader
+        assert_equal(data, module, inputs)
+    with on_processor():
+        assert_equal(data, module, inputs)
 
 
 def test_sizes_that_vary():

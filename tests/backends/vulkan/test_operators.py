@@ -7,7 +7,7 @@ import torch
 
 import torchette
 from tests.backends.vulkan.cases import CASES
-from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.device import needs_device, on_processor
 from torchette.backends.vulkan import VulkanPartitioner
 from torchette.exir import to_edge_transform_and_lower
 
@@ -37,8 +37,17 @@ def run(
     if taken_whole:
         left = [(item.op, item.reasons) for item in edge.delegation().placements if item.backend is None]
         assert not left, f"stays outside: {left}"
-    program = torchette.load(edge.to_executorch().buffer)
-    found = program(*inputs)
+    data = edge.to_executorch().buffer
+    found = outputs(data, inputs)
+    with on_processor():
+        for one, other in zip(found, outputs(data, inputs), strict=True):
+            scale = 2e-2 if (options or {}).get("force_fp16") else 1e-4
+            torch.testing.assert_close(one, other, atol=scale, rtol=scale, equal_nan=True)
+    return found
+
+
+def outputs(data: bytes, inputs: tuple) -> list[torch.Tensor]:
+    found = torchette.load(data)(*inputs)
     return [torch.as_tensor(one) for one in (found if isinstance(found, (list, tuple)) else [found])]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.device import needs_device, on_processor
 from tests.backends.vulkan.networks import networks
 from torchette.backends.vulkan import VkStorageType, VulkanPartitioner
 from torchette.backends.vulkan.payload import read
@@ -89,22 +90,24 @@ def test_an_option_that_is_none():
 
 @needs_device
 @pytest.mark.safety
+@pytest.mark.parametrize("place", [nullcontext, on_processor])
 @pytest.mark.parametrize("name", ["vision", "words", "shuffle", "groups"])
-def test_changed_bytes_are_refused_or_run(name):
+def test_changed_bytes_are_refused_or_run(name, place):
     edge = lower(name)
     inputs = list(networks()[name][1])
     data, blob = edge.to_executorch().buffer, payload_of(edge)
     at, dice, refused = data.index(blob), random.Random(name), 0
-    for _ in range(250):
-        changed = bytearray(data)
-        for _ in range(dice.randint(1, 4)):
-            changed[at + dice.randrange(len(blob))] = dice.choice(
-                (0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256))
-            )
-        try:
-            Runtime.get().load_program(bytes(changed)).load_method("forward").execute(inputs)
-        except TorchetteError:
-            refused += 1
+    with place():
+        for _ in range(250):
+            changed = bytearray(data)
+            for _ in range(dice.randint(1, 4)):
+                changed[at + dice.randrange(len(blob))] = dice.choice(
+                    (0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256))
+                )
+            try:
+                Runtime.get().load_program(bytes(changed)).load_method("forward").execute(inputs)
+            except TorchetteError:
+                refused += 1
     assert refused > 50
 
 

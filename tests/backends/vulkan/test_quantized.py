@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 
-from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.device import needs_device, on_processor
 from tests.backends.vulkan.test_payload import payload_of
 from torchette.backends.vulkan import VulkanPartitioner
 from torchette.backends.vulkan.payload import read
@@ -80,7 +81,10 @@ def test_they_run_whole(name):
     assert [call.name for call in graph.chain].count(layer) == count
     weights = graph.values[next(call for call in graph.chain if call.name == layer).args[1]].value
     assert weights.datatype.name == ("INT8" if layer == INT8 else "UINT8")
-    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
-    torch.testing.assert_close(
-        torch.as_tensor(method.execute(list(inputs))[0]), want.detach(), atol=1e-5, rtol=1e-4
-    )
+    data = edge.to_executorch().buffer
+    for place in (nullcontext, on_processor):
+        with place():
+            method = Runtime.get().load_program(data).load_method("forward")
+        torch.testing.assert_close(
+            torch.as_tensor(method.execute(list(inputs))[0]), want.detach(), atol=1e-5, rtol=1e-4
+        )

@@ -97,7 +97,7 @@ def _convolution(node: Node) -> str | None:
 
 def _attention(node: Node) -> str | None:
     query = _tensor(node.args[0])
-    if query is None or not 3 <= query.dim() <= 4 or query.dtype not in _FLOATS:
+    if query is None or not 3 <= query.dim() <= 6 or query.dtype not in _FLOATS:
         return "queries have another number of dimensions or dtype"
     if _value(node, 4, 0.0):
         return "dropout"
@@ -239,6 +239,7 @@ OPERATORS: dict[str, Check] = {
         (
             "aten.max_pool2d_with_indices.default", "aten.avg_pool2d.default", "aten._adaptive_avg_pool2d.default",
             "aten.adaptive_avg_pool2d.default", "aten.upsample_nearest2d.vec", "aten.upsample_bilinear2d.vec",
+            "aten.upsample_bicubic2d.vec",
         ),
         _is_image,
     ),

@@ -9,14 +9,17 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
+enum Mode : uint32_t { kNearest, kBilinear, kBicubic };  // of resize.comp
+
 // (input, output_size, [align_corners,] scale_factors), one of the two being None
-void resize(Call& call, bool is_bilinear) {
+template <Mode kMode>
+void resize(Call& call) {
   Graph& graph = call.graph;
   View in = call.tensor(0);
   if (in.rank != 4 || in.numel() == 0) return call.refuse("it is for images");
-  const bool aligns = is_bilinear && call.flag(2);
+  const bool aligns = kMode != kNearest && call.flag(2);
   const Numbers wanted = call.numbers(1);
-  const std::vector<double> factors = call.reals(is_bilinear ? 3 : 2);
+  const std::vector<double> factors = call.reals(kMode == kNearest ? 2 : 3);
   Numbers sizes = sizes_of(in);
   double scale[2];
   for (int axis = 0; axis < 2; ++axis) {
@@ -40,16 +43,14 @@ void resize(Call& call, bool is_bilinear) {
   Push push;
   push << out.numel() << in.sizes[2] << in.sizes[3] << out.sizes[2] << out.sizes[3] << in.offset << scale[0]
        << scale[1];
-  graph.dispatch(variant(out.kind, resize_shader, resize_half_shader), {is_bilinear, aligns}, push,
-                 {&in, &out}, 2, groups_for(out.numel()));
+  graph.dispatch(variant(out.kind, resize_shader, resize_half_shader), {kMode, aligns}, push, {&in, &out}, 2,
+                 groups_for(out.numel()));
 }
 
-void nearest(Call& call) { resize(call, false); }
-void bilinear(Call& call) { resize(call, true); }
-
 constexpr NamedOperator kTable[] = {
-    {"aten.upsample_nearest2d.vec", nearest},
-    {"aten.upsample_bilinear2d.vec", bilinear},
+    {"aten.upsample_nearest2d.vec", resize<kNearest>},
+    {"aten.upsample_bilinear2d.vec", resize<kBilinear>},
+    {"aten.upsample_bicubic2d.vec", resize<kBicubic>},
 };
 
 }  // namespace

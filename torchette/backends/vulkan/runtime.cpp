@@ -1,56 +1,112 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The Vulkan backend: payloads as ExecuTorch has them, on the device of the process.
+// The Vulkan backend: payloads as ExecuTorch has them, on the device of the process, else on the processor.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 
+#include "torchette/backends/vulkan/host.h"
+#include "torchette/runtime/backend_options.h"
+#ifdef TORCHETTE_VULKAN_DEVICE  // else there is the processor alone
 #include "torchette/backends/vulkan/cache.h"
 #include "torchette/backends/vulkan/graph.h"
-#include "torchette/runtime/backend_options.h"
+#endif
 
 namespace torchette {
 namespace {
 
+#ifdef TORCHETTE_VULKAN_DEVICE
 using vulkan::Device;
-using vulkan::Graph;
+#endif
+
+std::atomic<bool> asks_for_processor{false};
+
+/// A delegate, on the device or on the processor.
+struct Loaded {
+#ifdef TORCHETTE_VULKAN_DEVICE
+  std::unique_ptr<vulkan::Graph> graph;
+#endif
+  std::unique_ptr<vulkan::Host> host;
+};
+
+/// Whether the program has another plan for the method that is loaded, without this backend.
+bool has_fallback(const BackendInitContext& context) {
+  const Program* const program = context.get_program();
+  if (program == nullptr) return false;
+  const std::string wanted = std::string(context.get_method_name()) + kPortable;
+  for (size_t i = 0; i < program->num_methods(); ++i) {
+    const Result<const char*> name = program->get_method_name(i);
+    if (name.ok() && wanted == *name) return true;
+  }
+  return false;
+}
 
 class VulkanBackend final : public BackendInterface {
  public:
+#ifdef TORCHETTE_VULKAN_DEVICE
   bool is_available() const override { return Device::get() != nullptr; }
+#else
+  bool is_available() const override { return false; }
+#endif
+  bool can_load() const override { return true; }
 
   Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
                                Span<const CompileSpec>) const override {
-    const std::shared_ptr<Device> device = Device::get();
-    TORCHETTE_CHECK(device != nullptr, NotSupported, "there is no device for Vulkan");
-    void* const memory = context.get_runtime_allocator()->allocate(sizeof(Graph), alignof(Graph));
+    void* const memory = context.get_runtime_allocator()->allocate(sizeof(Loaded), alignof(Loaded));
     if (memory == nullptr) return Error::MemoryAllocationFailed;
-    auto* const graph = new (memory) Graph(device);
-    const Error error = graph->open(processed->data(), processed->size(), context.get_named_data_map());
+    auto* const loaded = new (memory) Loaded;
+    Error error = load(context, *processed, loaded);
+    // on the processor; what is damaged is damaged there, too
+    if (error == Error::NotSupported && !has_fallback(context)) {
+      loaded->host.reset(new (std::nothrow) vulkan::Host);
+      error = loaded->host == nullptr
+                  ? Error::MemoryAllocationFailed
+                  : loaded->host->open(processed->data(), processed->size(), context.get_named_data_map());
+      if (error == Error::Ok)
+        TORCHETTE_LOG(Error, "%s runs on the processor, without Vulkan", context.get_method_name());
+    }
     if (error != Error::Ok) {
-      graph->~Graph();
+      loaded->~Loaded();
       return error;
     }
-    return static_cast<DelegateHandle*>(graph);
+    return static_cast<DelegateHandle*>(loaded);
   }
 
-  size_t num_inputs(DelegateHandle* handle) const override { return static_cast<Graph*>(handle)->inputs(); }
+  size_t num_inputs(DelegateHandle* handle) const override {
+    const auto* const loaded = static_cast<Loaded*>(handle);
+#ifdef TORCHETTE_VULKAN_DEVICE
+    if (loaded->graph != nullptr) return loaded->graph->inputs();
+#endif
+    return loaded->host->inputs();
+  }
 
   Error execute(BackendExecutionContext& context, DelegateHandle* handle,
                 Span<Value*> arguments) const override {
-    return static_cast<Graph*>(handle)->execute(arguments, context.event_tracer());
+    auto* const loaded = static_cast<Loaded*>(handle);
+#ifdef TORCHETTE_VULKAN_DEVICE
+    if (loaded->graph != nullptr) return loaded->graph->execute(arguments, context.event_tracer());
+#endif
+    return loaded->host->execute(arguments, context);
   }
 
+  /// "device": "" for the best there is, "none" for the processor, of methods that are loaded from now on;
   /// "cache_folder": where verdicts on drivers and compiled shaders are kept, "" for nowhere.
   Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
     for (const BackendOption& option : options) {
       const auto* text = std::get_if<std::array<char, kMaxOptionValueLength>>(&option.value);
-      if (strcmp(option.key, "cache_folder") != 0) return Error::NotSupported;
+      const bool is_device = strcmp(option.key, "device") == 0;
+      if (!is_device && strcmp(option.key, "cache_folder") != 0) return Error::NotSupported;
       if (text == nullptr) return Error::InvalidArgument;
-      vulkan::set_cache_folder(text->data());
+      if (is_device && text->front() != 0 && strcmp(text->data(), "none") != 0) return Error::InvalidArgument;
+      if (is_device) asks_for_processor = text->front() != 0;
+#ifdef TORCHETTE_VULKAN_DEVICE
+      if (!is_device) vulkan::set_cache_folder(text->data());
+#endif
     }
     return Error::Ok;
   }
 
+#ifdef TORCHETTE_VULKAN_DEVICE
   /// Besides: "device", its name; "quarantined", the shaders that its driver gets wrong, by commas; "counts",
   /// dispatches, barriers and bytes of the graph that was recorded last.
   Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
@@ -75,8 +131,27 @@ class VulkanBackend final : public BackendInterface {
     }
     return Error::Ok;
   }
+#endif
 
-  void destroy(DelegateHandle* handle) const override { static_cast<Graph*>(handle)->~Graph(); }
+  void destroy(DelegateHandle* handle) const override { static_cast<Loaded*>(handle)->~Loaded(); }
+
+ private:
+  static Error load(const BackendInitContext& context, const FreeableBuffer& processed, Loaded* out) {
+#ifdef TORCHETTE_VULKAN_DEVICE
+    const std::shared_ptr<Device> device = asks_for_processor ? nullptr : Device::get();
+    if (device != nullptr) {
+      out->graph.reset(new (std::nothrow) vulkan::Graph(device));
+      const Error error = out->graph == nullptr ? Error::MemoryAllocationFailed
+                                                : out->graph->open(processed.data(), processed.size(),
+                                                                   context.get_named_data_map());
+      if (error != Error::Ok) out->graph.reset();
+      return error;
+    }
+#endif
+    (void)context, (void)processed, (void)out;
+    TORCHETTE_LOG(Error, "there is no device for VulkanBackend");
+    return Error::NotSupported;
+  }
 };
 
 VulkanBackend backend;
