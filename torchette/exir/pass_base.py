@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
@@ -285,6 +288,35 @@ class ExportPass(PassBase):
         return pytree.tree_map(node_of, value)
 
 
+@dataclass(frozen=True)
+class ExportedProgramPassResult:
+    """What a pass over a whole program leaves, and whether it changed anything."""
+
+    exported_program: ExportedProgram
+    modified: bool
+
+
+class ExportedProgramPassBase(ABC):
+    """A pass over a whole program: graph, signature and stored tensors."""
+
+    def __call__(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+        """Run it, between its checks."""
+        self.requires(exported_program)
+        result = self.call(exported_program)
+        self.ensures(exported_program)
+        return result
+
+    @abstractmethod
+    def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+        """The pass."""
+
+    def requires(self, exported_program: ExportedProgram) -> None:  # noqa: B027
+        """Override to check what the pass is given."""
+
+    def ensures(self, exported_program: ExportedProgram) -> None:  # noqa: B027
+        """Override to check what it leaves."""
+
+
 def _data(value: Any) -> Any:
     return value.data if isinstance(value, ProxyValue) else value
 
@@ -324,4 +356,9 @@ def _fake_mode(module: GraphModule) -> Any:
     return None
 
 
-__all__ = ["ExportPass", "NodeMetadata", "PassBase", "PassResult", "PassType", "ProxyValue"]
+ExportPassBaseError = PassError
+
+__all__ = [
+    "ExportPass", "ExportPassBaseError", "ExportedProgramPassBase", "ExportedProgramPassResult", "NodeMetadata", "PassBase",
+    "PassResult", "PassType", "ProxyValue",
+]  # fmt: skip

@@ -426,12 +426,12 @@ _DATA_FILE = "_default_external_constant"
 
 
 def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
-    """For each constant the data file that it goes to, as ExecuTorch chooses and calls it: numbers that stand in the
-    code of a model stay in the program."""
+    """For each constant the data file that it goes to, as ExecuTorch chooses and calls it, or as passes have marked its
+    placeholder: numbers that stand in the code of a model stay in the program."""
     if choice is True:
         choice = lambda node: _DATA_FILE  # noqa: E731
     if not callable(choice):
-        return None
+        choice = lambda node: node.meta.get("constant_tag")  # noqa: E731
     return lambda node: None if "_lifted_tensor" in node.name else choice(node)
 
 
