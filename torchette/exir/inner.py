@@ -5,15 +5,17 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
-from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule, insert_subgm
+from torch.fx.passes.tools_common import legalize_graph
+from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule
 from typing_extensions import deprecated
 
 from torchette.exir import control_flow, ops
@@ -110,12 +112,22 @@ def create_submodule_from_nodes(
     nodes = [node for node in gm.graph.nodes if node in wanted]
     name = f"fused_{tag}"
     module, inputs, outputs = fuse_as_graphmodule(gm, nodes, name)
-    insert_subgm(gm, module, inputs, outputs)
-    call = next(node for node in gm.graph.nodes if node.op == "call_module" and node.target == name)
-    values = tuple(node.meta.get("val") for node in outputs)
-    call.meta["val"] = values if len(values) > 1 else values[0]
+    end = module.graph.output_node()
+    end.args = (list(end.args[0]) if isinstance(end.args[0], tuple) else [end.args[0]],)  # type: ignore[arg-type]
+    module.recompile()
+    gm.add_submodule(name, module)
+    with gm.graph.inserting_after(nodes[-1]):
+        call = gm.graph.call_module(name, tuple(inputs))
+    call.meta["val"] = [node.meta.get("val") for node in outputs]
+    with gm.graph.inserting_after(call):
+        for place, node in reversed(list(enumerate(outputs))):
+            item = gm.graph.call_function(operator.getitem, (call, place))
+            item.meta["val"] = node.meta.get("val")
+            node.replace_all_uses_with(item)
+    for node in reversed(nodes):
+        gm.graph.erase_node(node)
     if not skip_legalize_graph:
-        torch.fx.passes.tools_common.legalize_graph(gm)
+        legalize_graph(gm)
     return module, call
 
 
@@ -225,10 +237,10 @@ def get_scan_nodes(graph_module: GraphModule) -> list[Node]:
 
 # ---- devtools.bundled_program.config ----
 
-ConfigValue = Union[torch.Tensor, int, bool, float, complex]
+ConfigValue = torch.Tensor | int | bool | float | complex
 MethodInputType = Sequence[ConfigValue]
 MethodOutputType = Sequence[torch.Tensor]
-DataContainer = Union[list, tuple, dict]
+DataContainer = list | tuple | dict
 
 # ---- exir.passes ----
 
@@ -288,7 +300,9 @@ class PruneEmptyTensorsPass(ExportPass):
     def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
         """`cat`, of what has elements."""
         if op == torch.ops.aten.cat.default:
-            kept = [part for part in args[0] if part.to_tensor().numel() != 0]
+            kept = [
+                part for part in args[0] if 0 not in [n for n in part.to_tensor().shape if type(n) is int]
+            ]
             if len(kept) != len(args[0]):
                 if not kept:
                     kept = args[0][:1]

@@ -85,14 +85,25 @@ class ProxyValue:
             node.meta["val"] = item
             yield ProxyValue(item, node)
 
+    def _number(self, context: str) -> Any:
+        if (
+            isinstance(self.data, (torch.SymInt, torch.SymFloat, torch.SymBool))
+            and not self.data.node.is_constant()
+        ):
+            raise PassError(f"the size {self.data} is known at run time: it cannot be {context}")
+        return self.data
+
     def __bool__(self) -> bool:
-        return bool(self.data)
+        return bool(self._number("used in boolean context"))
 
     def __int__(self) -> int:
-        return int(self.data)
+        return int(self._number("converted to int"))
 
     def __float__(self) -> float:
-        return float(self.data)
+        return float(self._number("converted to float"))
+
+    def __index__(self) -> int:
+        return operator.index(self._number("used in index context"))
 
     def __repr__(self) -> str:
         return f"ProxyValue({self.proxy}: {self.data})"

@@ -247,7 +247,9 @@ class EdgeProgramManager:
 
     def exported_program(self, method_name: str = "forward") -> ExportedProgram:
         """The program of a method; KeyError with the known names for another."""
-        return _method(self._programs, method_name)
+        program = _method(self._programs, method_name)
+        program.graph_module.recompile()  # passes edit the graph alone
+        return program
 
     def report(self, method_name: str = "forward") -> Report:
         """What each pass did to a method."""

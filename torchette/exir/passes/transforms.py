@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
+from torchette.errors import PassError
 from torchette.exir import ops
 from torchette.exir.dialects._ops import ops as exir_ops
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
@@ -72,7 +74,16 @@ def _spec(program: ExportedProgram, node: Node) -> InputSpec | None:
     return next((spec for spec in stored if getattr(spec.arg, "name", None) == node.name), None)
 
 
+def _legal(name: str) -> str:
+    """The name as torch.fx spells it."""
+    name = re.sub("[^0-9a-zA-Z_]+", "_", name)
+    return f"_{name}" if name[0].isdigit() else name
+
+
 def _new_input(program: ExportedProgram, graph: Graph, name: str, data: torch.Tensor) -> Node:
+    taken = {node.name for node in graph.nodes}
+    while name in taken:
+        name += "_1"
     node = graph.create_node("placeholder", name, name=name)
     node.target = node.name
     node.meta["val"] = fake(program, data)
@@ -101,11 +112,13 @@ def create_constant_placeholder(
     Raises:
         RuntimeError: a buffer is neither persistent nor not, the kind is of no stored tensor, or a program's state has that name.
     """
+    name = _legal(name)
     known = next((node for node in graph.nodes if node.op == "placeholder" and node.name == name), None)
     if known is not None:
-        if _spec(exp_program, known) is None or name in exp_program.graph_signature.buffers_to_mutate:
-            raise RuntimeError(f"{name!r} is an input already that is no constant")
-        return known
+        if name in exp_program.graph_signature.buffers_to_mutate:
+            raise RuntimeError(f"{name!r} already exists as a mutable buffer")
+        if _spec(exp_program, known) is not None:
+            return known
     if kind is InputKind.BUFFER and persistent_buffer is None:
         raise RuntimeError(f"whether the buffer {name!r} is persistent is not said")
     if kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
@@ -137,9 +150,11 @@ def create_mutable_buffer(exp_program: ExportedProgram, name: str, data: torch.T
     Raises:
         RuntimeError: there is a buffer of that name.
     """
-    graph, signature = exp_program.graph, exp_program.graph_signature
-    if name in signature.inputs_to_buffers or name.removeprefix("b_") in signature.inputs_to_buffers.values():
-        raise RuntimeError(f"there is a buffer {name!r} already")
+    graph, signature, name = exp_program.graph, exp_program.graph_signature, _legal(name)
+    target = name.removeprefix("b_")
+    if any(node.name == name and _spec(exp_program, node) for node in graph.find_nodes(op="placeholder")):
+        where = "state_dict" if target in exp_program.state_dict else "the graph"
+        raise RuntimeError(f"{name!r} already exists in {where}")
     inputs = placeholders(exp_program)
     pairs = zip(inputs, signature.input_specs)
     after = next((node for node, spec in pairs if spec.kind is not InputKind.PARAMETER), None)
@@ -195,7 +210,7 @@ class FuseViewCopyTransform(_Rewrite):
 
     targets = (aten.view_copy.default,)
 
-    def rewrite(self, node: Node) -> Node | None:
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
         source: Any = node.args[0]
         before = source
         while source.op == "call_function" and source.target in self.targets:
@@ -215,7 +230,7 @@ class ReplaceSqueezeAndUnsqueezeWithViewPass(_Rewrite):
         aten.squeeze_copy.default, aten.squeeze_copy.dim, aten.squeeze_copy.dims, aten.unsqueeze_copy.default,
     )  # fmt: skip
 
-    def rewrite(self, node: Node) -> Node | None:
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
         shape = get_shape(node)
         if not all(isinstance(size, int) for size in shape):
             return None
@@ -227,7 +242,7 @@ class ViewCopyToSqueezeUnsqueezePass(_Rewrite):
 
     targets = FuseViewCopyTransform.targets
 
-    def rewrite(self, node: Node) -> Node | None:
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
         source: Any = node.args[0]
         before, after = get_shape(source), get_shape(node)
         graph = node.graph
@@ -259,7 +274,7 @@ class RemoveCloneOpsTransform(_Rewrite):
         quantize = tuple(_twins()) if eliminate_quant_dequant_pairs else ()
         self.targets = (aten.clone.default, ops.clone_dim_order, *quantize)
 
-    def rewrite(self, node: Node) -> Node | None:
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
         source: Any = node.args[0]
         if node.target not in (aten.clone.default, ops.clone_dim_order):  # quantizes
             twin = source.op == "call_function" and source.target == _twins()[node.target]
@@ -277,7 +292,7 @@ class RemoveCloneOpsTransform(_Rewrite):
 
 def _twins() -> dict[Any, Any]:
     """Each operator that quantizes -> the one that goes back."""
-    import torch.ao.quantization.fx._decomposed  # noqa: F401  which declares them
+    import torch.ao.quantization.fx._decomposed
 
     spaces = torch.ops.quantized_decomposed
     return {
@@ -291,7 +306,7 @@ class RemoveGetItemPass(_Rewrite):
 
     targets = (aten.max_pool2d_with_indices.default, aten.max.dim)
 
-    def rewrite(self, node: Node) -> Node | None:
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
         if len(node.users) != 1:
             if node.target == aten.max.dim:
                 return None
@@ -319,7 +334,7 @@ class AddmmToLinearTransform(_Rewrite):
 
     targets = (aten.mm.default, aten.addmm.default)
 
-    def rewrite(self, node: Node) -> Node | None:
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
         bias, (x, transposed) = (None, node.args) if len(node.args) == 2 else (node.args[0], node.args[1:])
         weight = transpose_source(transposed)
         if weight is None or node.kwargs:
@@ -341,7 +356,7 @@ class DimOrderOpsRevertPass(_Rewrite):
 
     targets = (ops.to_dim_order_copy, ops.clone_dim_order)
 
-    def rewrite(self, node: Node) -> Node | None:
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
         given = dict(node.kwargs)
         given["memory_format"] = get_memory_format(given.pop("dim_order", None))  # type: ignore[arg-type]
         target = edge._to_copy if node.target == ops.to_dim_order_copy else edge.clone
@@ -382,6 +397,13 @@ class DecomposeScaledDotProductAttention(ExportPass):
         super().__init__()
         del allow_non_fake_inputs
 
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Edits the graph."""
+        found = super().call(graph_module)
+        if found.modified:
+            graph_module.graph = found.graph_module.graph
+        return PassResult(graph_module, found.modified)
+
     def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
         """`scaled_dot_product_attention`, as torch defines it."""
         if op != aten.scaled_dot_product_attention.default:
@@ -391,9 +413,13 @@ class DecomposeScaledDotProductAttention(ExportPass):
             return ExportPass.call_operator(self, op, args, {}, meta)
 
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        given = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}
+        given = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
         given |= dict(zip(names, args[3:])) | kwargs
         query, key, value = args[:3]
+        if given["dropout_p"]:
+            raise PassError(
+                "attention with dropout is of training", hints=["export the model in eval() mode"]
+            )
         if given["enable_gqa"]:
             heads = query.to_tensor().shape[-3] // key.to_tensor().shape[-3]
             key, value = (call(aten.repeat_interleave.self_int, each, heads, -3) for each in (key, value))

@@ -74,7 +74,11 @@ def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     bias, _, weight = arguments(node)[:3]
     _layer_weights(weight, bias, is_constant)
     of_rows = bias.meta["val"].dim() == 2 and bias.meta["val"].shape[0] == 1 and is_constant(bias)
-    if (bias.meta["val"].dim() != 1 and not of_rows) or node.kwargs.get("beta", 1) != 1 or node.kwargs.get("alpha", 1) != 1:
+    if (
+        (bias.meta["val"].dim() != 1 and not of_rows)
+        or node.kwargs.get("beta", 1) != 1
+        or node.kwargs.get("alpha", 1) != 1
+    ):
         raise Refused("no plain linear layer")
 
 
