@@ -196,6 +196,7 @@ class ExportPass(PassBase):
         outer = (self._graph, self._root, self._original, self._branch_changed)
         self._branch_changed = False
         graph = self._graph = torch.fx.Graph()
+        graph.set_codegen(module.graph._codegen)  # of a captured module: the form of its arguments and results
         self._root = {}
         if self._mode is None:
             self._mode = _fake_mode(module)
