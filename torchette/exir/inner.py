@@ -279,7 +279,7 @@ def delegate_external_constants_pass_unlifted(
     module: torch.nn.Module, gen_tag_fn: Callable[[Node], str | None] | None = None
 ) -> PassResult:
     """Marks the weights of a captured module (`ep.module()`) for the data files that `gen_tag_fn` names: once it is captured
-    again, backends write them there."""
+    again, with ``strict=True``, backends write them there."""
     modified = False
     for part in module.modules() if gen_tag_fn else ():
         for node in part.graph.find_nodes(op="get_attr") if isinstance(part, GraphModule) else ():

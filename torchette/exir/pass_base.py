@@ -196,7 +196,9 @@ class ExportPass(PassBase):
         outer = (self._graph, self._root, self._original, self._branch_changed)
         self._branch_changed = False
         graph = self._graph = torch.fx.Graph()
-        graph.set_codegen(module.graph._codegen)  # of a captured module: the form of its arguments and results
+        graph.set_codegen(
+            module.graph._codegen
+        )  # of a captured module: the form of its arguments and results
         self._root = {}
         if self._mode is None:
             self._mode = _fake_mode(module)
@@ -222,6 +224,11 @@ class ExportPass(PassBase):
             return self._attribute(module, node)
         if node.op == "output":
             return self.output(args[0], meta)
+        if (
+            node.op == "call_module" and node.target == "_guards_fn"
+        ):  # a captured module checks its inputs by it
+            self._root[node.target] = module.get_submodule(node.target)
+            return ProxyValue(None, self._building.call_module(node.target, self._to_nodes(args)))
         if node.op != "call_function":
             raise PassError(f"{node.name}: a graph calls operators only, not a {node.op}")
         target = node.target

@@ -495,9 +495,17 @@ class ExecutorchProgramManager:
 
     def write_tensor_data_to_file(self, outdir: str | Path) -> None:
         """Write the weights that are stored apart from the program, each file as `<name>.ptd` into the folder."""
-        for name, named in self._output.data_files.items():
-            path = Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")
-            path.write_bytes(ptd.write(named, segment_alignment=self._config.segment_alignment))
+        for name, data in self._tensor_data.items():
+            (Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")).write_bytes(data)
+
+    @property
+    def _tensor_data(self) -> dict[str, Any]:
+        """The bytes of each of these files, by the name that they were given; programs of ExecuTorch's users ask for it."""
+        alignment = self._config.segment_alignment
+        return {
+            name: ptd.write(named, segment_alignment=alignment)
+            for name, named in self._output.data_files.items()
+        }
 
     @property
     def methods(self) -> set[str]:
