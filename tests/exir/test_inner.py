@@ -12,6 +12,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
+from torchette.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.errors import PassError
@@ -19,7 +20,6 @@ from torchette.exir import inner, to_edge, to_edge_transform_and_lower
 from torchette.exir.memory.plan_memory import assign_specs
 from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, ProxyValue
 from torchette.exir.pass_manager import ExportedProgramPassManager, PassManager
-from torchette.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
 X = torch.ones(2, 4)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from torchette.cli import DONE
 from torchette.devtools.migrate import migrate
-from torchette.files import replacing
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +25,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    program, old = migrate(options.file)
+    program, old = migrate(options.file, options.output)
     for form in old:
         print(f"{options.file}: {form}")
     if not old:
         print(f"{options.file} is in the newest form")
     if options.output is not None:
-        with replacing(options.output) as file:
-            program.write_to(file)
         print(f"{options.output}: {program.nbytes:,} bytes")
     return DONE

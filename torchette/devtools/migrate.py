@@ -6,15 +6,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torchette.files import replacing
 from torchette.format import pte
 
 
-def migrate(path: str | Path) -> tuple[pte.Pte, list[str]]:
+def migrate(path: str | Path, output: str | Path | None = None) -> tuple[pte.Pte, list[str]]:
     """The program in the newest form, and what is of an older one, a line each; where there is nothing, as it was.
 
     Results stay the same, bit for bit. Raises what `torchette.format.pte.load_file` does.
+
+    Args:
+        output: a file to write it to, whole or not at all.
     """
-    file = pte.load_file(path)
+    program, old = _newest(pte.load_file(path))
+    if output is not None:
+        with replacing(output) as opened:
+            program.write_to(opened)
+    return program, old
+
+
+def _newest(file: pte.PteFile) -> tuple[pte.Pte, list[str]]:
     old, program = forms(file), file.program
     if not old:
         return pte.Pte((file.buffer,), len(file.buffer)), old

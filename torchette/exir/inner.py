@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch.export import ExportedProgram
@@ -237,10 +237,10 @@ def get_scan_nodes(graph_module: GraphModule) -> list[Node]:
 
 # ---- devtools.bundled_program.config ----
 
-ConfigValue = torch.Tensor | int | bool | float | complex
+ConfigValue: TypeAlias = torch.Tensor | int | bool | float | complex
 MethodInputType = Sequence[ConfigValue]
 MethodOutputType = Sequence[torch.Tensor]
-DataContainer = list | tuple | dict
+DataContainer: TypeAlias = list | tuple | dict
 
 # ---- exir.passes ----
 

@@ -413,7 +413,7 @@ class DecomposeScaledDotProductAttention(ExportPass):
             return ExportPass.call_operator(self, op, args, {}, meta)
 
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        given = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
+        given: dict[str, Any] = dict(zip(names, (None, 0.0, False, None, False)))
         given |= dict(zip(names, args[3:])) | kwargs
         query, key, value = args[:3]
         if given["dropout_p"]:
