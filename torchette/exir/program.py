@@ -499,6 +499,11 @@ class ExecutorchProgramManager:
             (Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")).write_bytes(data)
 
     @property
+    def _emitter_output(self) -> Any:
+        """What was emitted, by the name that programs of ExecuTorch's users ask for."""
+        return self._output
+
+    @property
     def _tensor_data(self) -> dict[str, Any]:
         """The bytes of each of these files, by the name that they were given; programs of ExecuTorch's users ask for it."""
         alignment = self._config.segment_alignment
