@@ -216,3 +216,21 @@ def test_weights_that_a_backend_takes_go_to_the_files_of_their_tags() -> None:
     assert list(manager._tensor_data) == ["first"]
     module = _load_for_executorch_from_buffer(manager.buffer, bytes(manager._tensor_data["first"]))
     torch.testing.assert_close(module.forward((X,))[0], layers()(X))
+
+
+def test_a_pass_that_was_made_with_a_program_edits_the_one_that_comes_out() -> None:
+    class Doubling:
+        def __init__(self, program: ExportedProgram) -> None:
+            self.exported_program = program
+
+        def __call__(self, module: GraphModule) -> PassResult:
+            assert module is self.exported_program.graph_module
+            return PassResult(module, Doubled()(self.exported_program).modified)
+
+    before = edge()
+    double = Doubling(before.exported_program())
+    after = before.transform([double]).exported_program()
+    first = layers()[0].weight
+    assert torch.equal(after.state_dict["0.weight"], first * 2)
+    assert double.exported_program is before.exported_program() is not after
+    assert torch.equal(before.exported_program().state_dict["0.weight"], first)

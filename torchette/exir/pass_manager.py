@@ -22,6 +22,9 @@ from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPas
 __all__ = ["ExportedProgramPassManager", "PassManager", "PassType", "adapt", "flatten"]
 
 
+COPIED_FROM = "_copied_from"  # of a program on its way through a pipeline: the one that it is a copy of
+
+
 class PassManager:
     """Runs passes on a graph module one after the other.
 
@@ -120,15 +123,21 @@ def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
     def adapted(program: ExportedProgram) -> ExportedProgram:
         before = len(placeholders(program))
         to_edge_operators(program)
+        # A pass that was made with the program that is transformed edits the copy that becomes the result.
+        source, attributes = getattr(program, COPIED_FROM, None), getattr(run, "__dict__", {})
+        held = [name for name, value in attributes.items() if source is not None and value is source]
+        attributes.update(dict.fromkeys(held, program))
+        try:
+            result = run(program if whole else program.graph_module)
+        finally:
+            attributes.update(dict.fromkeys(held, source))
         if whole:
-            result = run(program)
             program = getattr(result, "exported_program", result) or program
         else:
-            result = run(program.graph_module)
             module = result.graph_module if isinstance(result, PassResult) else result
             if isinstance(module, GraphModule):
                 program._graph_module = module
-        if len(placeholders(program)) != before and not whole:
+        if len(placeholders(program)) != before and not whole and not held:
             raise PassError(
                 f"pass {_name(run)} changed the number of inputs of the graph",
                 hints=[
