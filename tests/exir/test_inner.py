@@ -20,6 +20,7 @@ from torchette.exir import inner, to_edge, to_edge_transform_and_lower
 from torchette.exir.memory.plan_memory import assign_specs
 from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, ProxyValue
 from torchette.exir.pass_manager import ExportedProgramPassManager, PassManager
+from torchette.exir.tensor import TensorSpec
 
 X = torch.ones(2, 4)
 
@@ -163,6 +164,22 @@ def test_specs_that_need_memory() -> None:
     assert count(ignore_const=False) == 8
 
 
+def test_tensors_share_slots() -> None:
+    def spec(size: int, first: int, last: int) -> TensorSpec:
+        made = TensorSpec(torch.uint8, [size])
+        made.lifetime = [first, last]
+        return made
+
+    def plan(*specs: TensorSpec, overlapping: bool) -> tuple[list[int], int]:
+        slots: list[inner.SharedObject] = []
+        places = [inner.pick_shared_obj(slots, one, overlapping).idx for one in specs]
+        return places, sum(slot.size for slot in slots)
+
+    tensors = spec(256, 6, 7), spec(128, 0, 4), spec(128, 1, 1)
+    assert plan(*tensors, overlapping=True) == ([0, 0, 0], 256)  # the last one lies behind the second
+    assert plan(*tensors, overlapping=False) == ([0, 0, 1], 384)
+
+
 def test_parameters_that_nothing_reads_go() -> None:
     class Unused(nn.Module):
         def __init__(self) -> None:
@@ -198,8 +215,6 @@ def test_marked_constants_go_to_a_data_file() -> None:
 
 
 def assign(module: GraphModule) -> GraphModule:
-    from torchette.exir.tensor import TensorSpec
-
     for node in module.graph.find_nodes(op="placeholder"):
         node.meta["spec"] = TensorSpec.from_tensor(node.meta["val"], const="weight" in node.name)
     return module

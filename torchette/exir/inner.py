@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -20,6 +21,7 @@ from typing_extensions import deprecated
 
 from torchette.exir import control_flow, ops
 from torchette.exir.graph import copy_program, drop_unused_constants
+from torchette.exir.memory.algorithms import interval
 from torchette.exir.pass_base import ExportPass, NodeMetadata, PassType, ProxyValue
 from torchette.exir.tensor import TensorSpec
 
@@ -208,6 +210,56 @@ def collect_specs_from_nodes(
             if dedup:
                 left.add(spec)
             yield spec
+
+
+@dataclass
+class AllocationSpec:
+    """A tensor in a slot, and the byte of the slot at which it begins."""
+
+    offset: int
+    spec: TensorSpec
+
+
+@dataclass
+class SharedObject:
+    """A slot that tensors take one after another, or side by side; from its first use to its last."""
+
+    idx: int
+    offset: int
+    size: int
+    first_used_index: int
+    last_used_index: int
+    allocations: list[AllocationSpec] = field(default_factory=list)
+
+
+def pick_shared_obj(
+    shared_objects: list[SharedObject], spec: TensorSpec, allow_overlapping_allocations: bool = True
+) -> SharedObject:
+    """The slot for a tensor, for algorithms of one's own: the smallest whose tensors are dead while it lives, or, if that is
+    allowed, one with room behind those that are not; else a new one, which is added. The tensor is put into it."""
+    size = spec.allocated_memory
+    first, last = interval(spec)[:2]
+
+    def end(slot: SharedObject) -> int:
+        living = [a for a in slot.allocations if interval(a.spec)[0] <= last and first <= interval(a.spec)[1]]
+        return max((a.offset + a.spec.allocated_memory for a in living), default=0)
+
+    ends = [(slot, end(slot)) for slot in shared_objects]
+    free = [(slot, 0) for slot, used in ends if not used]
+    if not free and allow_overlapping_allocations:
+        free = [(slot, used) for slot, used in ends if used + size <= slot.size]
+    if free:
+        slot, offset = min(free, key=lambda one: (max(one[0].size, size), one[0].idx))
+    else:
+        slot, offset = SharedObject(len(shared_objects), 0, size, first, last), 0
+        shared_objects.append(slot)
+    slot.size = max(slot.size, offset + size)
+    slot.first_used_index, slot.last_used_index = (
+        min(slot.first_used_index, first),
+        max(slot.last_used_index, last),
+    )
+    slot.allocations.append(AllocationSpec(offset, spec))
+    return slot
 
 
 def _calls(graph_module: GraphModule, kind: str) -> list[Node]:
