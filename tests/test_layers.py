@@ -36,7 +36,7 @@ COMPILER_FLOORS = (
     ("config",),
     ("emit", "pipeline", "fit.propose"),
     ("program",),
-    ("exir_program",),
+    ("exir_program", "inner"),
 )
 COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name in floor)
 

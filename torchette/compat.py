@@ -191,3 +191,4 @@ def alias_executorch() -> None:
             hints=["call torchette.compat.alias_executorch() before anything that imports executorch"],
         )
     sys.meta_path.insert(0, _Alias())
+    importlib.import_module(_PEER)

@@ -171,6 +171,15 @@ def _slopes(channels: int) -> nn.Module:
     return layer
 
 
+class _Added(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.added = nn.Parameter(torch.randn(10, 7)), nn.Parameter(torch.randn(1, 7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.added, x.flatten(0, 2), self.rows)
+
+
 LAYERS = {
     "convolution": lambda: nn.Conv2d(6, 8, 3, stride=2, padding=1),
     "no bias, dilation": lambda: nn.Conv2d(6, 4, (3, 2), dilation=2, bias=False),
@@ -178,6 +187,9 @@ LAYERS = {
     "depthwise": lambda: nn.Conv2d(6, 12, 3, groups=6, padding=1),
     "pointwise": lambda: nn.Conv2d(6, 4, 1),
     "transposed": lambda: nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1),
+    "depthwise, transposed": lambda: nn.ConvTranspose2d(6, 18, 3, groups=6, stride=2),
+    "transposed in groups": lambda: nn.ConvTranspose2d(6, 8, 3, groups=2, padding=1, bias=False),
+    "added to a product": lambda: _Added(),
     "maximum pool": lambda: nn.MaxPool2d(3, 2, 1),
     "average pool": lambda: nn.AvgPool2d(2),
     "global average": lambda: nn.AdaptiveAvgPool2d(1),

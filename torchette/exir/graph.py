@@ -9,7 +9,7 @@ import copy
 import operator
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,13 +238,15 @@ def replace_constant(program: ExportedProgram, node: Node, tensor: torch.Tensor)
     node.meta["val"] = fake(program, tensor)
 
 
-def drop_unused_constants(program: ExportedProgram) -> int:
-    """Forget stored tensors that nothing uses any more; returns how many."""
+def drop_unused_constants(
+    program: ExportedProgram, kinds: Container[InputKind] = frozenset(InputKind)
+) -> int:
+    """Forget stored tensors of these kinds that nothing uses any more; returns how many."""
     signature = program.graph_signature
     kept, dropped = [], 0
     changing = state(signature)
     for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
-        if node.users or spec.kind in _NOT_STORED or spec.target in changing:
+        if node.users or spec.kind in _NOT_STORED or spec.target in changing or spec.kind not in kinds:
             kept.append(spec)
             continue
         program.graph.erase_node(node)

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
@@ -82,14 +85,25 @@ class ProxyValue:
             node.meta["val"] = item
             yield ProxyValue(item, node)
 
+    def _number(self, context: str) -> Any:
+        if (
+            isinstance(self.data, (torch.SymInt, torch.SymFloat, torch.SymBool))
+            and not self.data.node.is_constant()
+        ):
+            raise PassError(f"the size {self.data} is known at run time: it cannot be {context}")
+        return self.data
+
     def __bool__(self) -> bool:
-        return bool(self.data)
+        return bool(self._number("used in boolean context"))
 
     def __int__(self) -> int:
-        return int(self.data)
+        return int(self._number("converted to int"))
 
     def __float__(self) -> float:
-        return float(self.data)
+        return float(self._number("converted to float"))
+
+    def __index__(self) -> int:
+        return operator.index(self._number("used in index context"))
 
     def __repr__(self) -> str:
         return f"ProxyValue({self.proxy}: {self.data})"
@@ -182,6 +196,9 @@ class ExportPass(PassBase):
         outer = (self._graph, self._root, self._original, self._branch_changed)
         self._branch_changed = False
         graph = self._graph = torch.fx.Graph()
+        graph.set_codegen(
+            module.graph._codegen
+        )  # of a captured module: the form of its arguments and results
         self._root = {}
         if self._mode is None:
             self._mode = _fake_mode(module)
@@ -207,6 +224,11 @@ class ExportPass(PassBase):
             return self._attribute(module, node)
         if node.op == "output":
             return self.output(args[0], meta)
+        if (
+            node.op == "call_module" and node.target == "_guards_fn"
+        ):  # a captured module checks its inputs by it
+            self._root[node.target] = module.get_submodule(node.target)
+            return ProxyValue(None, self._building.call_module(node.target, self._to_nodes(args)))
         if node.op != "call_function":
             raise PassError(f"{node.name}: a graph calls operators only, not a {node.op}")
         target = node.target
@@ -285,6 +307,35 @@ class ExportPass(PassBase):
         return pytree.tree_map(node_of, value)
 
 
+@dataclass(frozen=True)
+class ExportedProgramPassResult:
+    """What a pass over a whole program leaves, and whether it changed anything."""
+
+    exported_program: ExportedProgram
+    modified: bool
+
+
+class ExportedProgramPassBase(ABC):
+    """A pass over a whole program: graph, signature and stored tensors."""
+
+    def __call__(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+        """Run it, between its checks."""
+        self.requires(exported_program)
+        result = self.call(exported_program)
+        self.ensures(exported_program)
+        return result
+
+    @abstractmethod
+    def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+        """The pass."""
+
+    def requires(self, exported_program: ExportedProgram) -> None:  # noqa: B027
+        """Override to check what the pass is given."""
+
+    def ensures(self, exported_program: ExportedProgram) -> None:  # noqa: B027
+        """Override to check what it leaves."""
+
+
 def _data(value: Any) -> Any:
     return value.data if isinstance(value, ProxyValue) else value
 
@@ -324,4 +375,9 @@ def _fake_mode(module: GraphModule) -> Any:
     return None
 
 
-__all__ = ["ExportPass", "NodeMetadata", "PassBase", "PassResult", "PassType", "ProxyValue"]
+ExportPassBaseError = PassError
+
+__all__ = [
+    "ExportPass", "ExportPassBaseError", "ExportedProgramPassBase", "ExportedProgramPassResult", "NodeMetadata", "PassBase",
+    "PassResult", "PassType", "ProxyValue",
+]  # fmt: skip

@@ -17,9 +17,12 @@ from torch.fx.passes.infra.pass_base import PassResult
 from torchette.errors import PassError
 from torchette.exir.dialects._ops import EdgeOpOverload, to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, fake_mode, map_nodes, placeholders, sync_signature
-from torchette.exir.pass_base import PassType
+from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, PassType
 
-__all__ = ["PassManager", "PassType", "adapt", "flatten"]
+__all__ = ["ExportedProgramPassManager", "PassManager", "PassType", "adapt", "flatten"]
+
+
+COPIED_FROM = "_copied_from"  # of a program on its way through a pipeline: the one that it is a copy of
 
 
 class PassManager:
@@ -28,33 +31,70 @@ class PassManager:
     Args:
         passes: callables from graph module to `PassResult` or None.
         steps: how often to run them all; stops early when none changed anything.
+        run_checks_after_each_pass: raise PassError where a graph then calls methods or modules, which no dialect has.
     """
 
-    def __init__(self, passes: Iterable[PassType] | None = None, steps: int = 1, **_: Any) -> None:
-        self.passes: list[PassType] = list(passes or ())
+    def __init__(
+        self,
+        passes: Iterable[Any] | None = None,
+        constraints: Any = None,
+        steps: int = 1,
+        run_checks_after_each_pass: bool = False,
+        **_: Any,
+    ) -> None:
+        del constraints  # on the order, of torch's solver: they run as they stand
+        self.passes: list[Any] = list(passes or ())
         self.steps = steps
+        self.run_checks_after_each_pass = run_checks_after_each_pass
 
     def add_pass(self, new: PassType) -> None:
         """Append a pass."""
         self.passes.append(new)
 
-    def __call__(self, module: GraphModule) -> PassResult:
+    def __call__(self, module: Any) -> Any:
         """Run all passes; `modified` says whether any of them changed the graph."""
         overall = False
         for _ in range(self.steps):
             modified = False
             for run in self.passes:
-                result = run(module)
-                if isinstance(result, PassResult):
-                    module, changed = result.graph_module, result.modified
-                    modified |= changed
+                module, changed = self._apply(run, module)
+                modified |= changed
+                if self.run_checks_after_each_pass:
+                    self.check(module)
             overall |= modified
             if not modified:
                 break
-        return PassResult(module, overall)
+        return self._result(module, overall)
+
+    _result: Any = PassResult
+
+    def _apply(self, run: Any, module: Any) -> tuple[Any, bool]:
+        result = run(module)
+        return (result.graph_module, result.modified) if isinstance(result, PassResult) else (module, False)
+
+    def check(self, module: Any) -> None:
+        """Raise PassError where a graph calls methods or modules."""
+        for node in module.graph.nodes:
+            if node.op in ("call_method", "call_module"):
+                raise PassError(f"{node} is a {node.op}: a graph calls operators only")
 
     def __repr__(self) -> str:
         return f"PassManager({', '.join(_name(run) for run in self.passes)})"
+
+
+class ExportedProgramPassManager(PassManager):
+    """The same for a whole program: passes over it (`ExportedProgramPassBase`) or over its graph module. The program is
+    edited; the result is an `ExportedProgramPassResult`."""
+
+    _result = ExportedProgramPassResult
+
+    def _apply(self, run: Any, module: ExportedProgram) -> tuple[ExportedProgram, bool]:
+        if isinstance(run, ExportedProgramPassBase):
+            whole = run(module)
+            return whole.exported_program, whole.modified
+        module._graph_module, modified = super()._apply(run, module.graph_module)
+        sync_signature(module)
+        return module, modified
 
 
 def flatten(passes: Any) -> list[Any]:
@@ -83,15 +123,21 @@ def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
     def adapted(program: ExportedProgram) -> ExportedProgram:
         before = len(placeholders(program))
         to_edge_operators(program)
+        # A pass that was made with the program that is transformed edits the copy that becomes the result.
+        source, attributes = getattr(program, COPIED_FROM, None), getattr(run, "__dict__", {})
+        held = [name for name, value in attributes.items() if source is not None and value is source]
+        attributes.update(dict.fromkeys(held, program))
+        try:
+            result = run(program if whole else program.graph_module)
+        finally:
+            attributes.update(dict.fromkeys(held, source))
         if whole:
-            result = run(program)
             program = getattr(result, "exported_program", result) or program
         else:
-            result = run(program.graph_module)
             module = result.graph_module if isinstance(result, PassResult) else result
             if isinstance(module, GraphModule):
                 program._graph_module = module
-        if len(placeholders(program)) != before and not whole:
+        if len(placeholders(program)) != before and not whole and not held:
             raise PassError(
                 f"pass {_name(run)} changed the number of inputs of the graph",
                 hints=[

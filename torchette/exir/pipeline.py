@@ -26,7 +26,7 @@ from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
 from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.own_sizes import own_sizes
-from torchette.exir.pass_manager import adapt, flatten
+from torchette.exir.pass_manager import COPIED_FROM, adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.check_quantization import check_quantization
 from torchette.exir.passes.copy_views import copy_views
@@ -476,6 +476,8 @@ class Pipeline:
                 self._run_together(stage, one, runs)
             for run in runs.values():
                 run.stage(stage)
+        for run in runs.values():
+            run.program.__dict__.pop(COPIED_FROM, None)
         return {name: run.program for name, run in runs.items()}
 
     @staticmethod
@@ -496,6 +498,7 @@ class _Run:
 
     def __init__(self, program: ExportedProgram, options: Options, report: Report) -> None:
         self.program = to_torch_operators(own_sizes(copy_program(program)))
+        self.program.__dict__[COPIED_FROM] = program
         self._options, self._report = options, report
         # A program that is at Edge already may be compiled again: its copies are accepted as they come.
         targets = (node.target for node in calls(self.program))

@@ -247,7 +247,9 @@ class EdgeProgramManager:
 
     def exported_program(self, method_name: str = "forward") -> ExportedProgram:
         """The program of a method; KeyError with the known names for another."""
-        return _method(self._programs, method_name)
+        program = _method(self._programs, method_name)
+        program.graph_module.recompile()  # passes edit the graph alone
+        return program
 
     def report(self, method_name: str = "forward") -> Report:
         """What each pass did to a method."""
@@ -426,12 +428,12 @@ _DATA_FILE = "_default_external_constant"
 
 
 def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
-    """For each constant the data file that it goes to, as ExecuTorch chooses and calls it: numbers that stand in the
-    code of a model stay in the program."""
+    """For each constant the data file that it goes to, as ExecuTorch chooses and calls it, or as passes have marked its
+    placeholder: numbers that stand in the code of a model stay in the program."""
     if choice is True:
         choice = lambda node: _DATA_FILE  # noqa: E731
     if not callable(choice):
-        return None
+        choice = lambda node: node.meta.get("constant_tag")  # noqa: E731
     return lambda node: None if "_lifted_tensor" in node.name else choice(node)
 
 
@@ -493,9 +495,22 @@ class ExecutorchProgramManager:
 
     def write_tensor_data_to_file(self, outdir: str | Path) -> None:
         """Write the weights that are stored apart from the program, each file as `<name>.ptd` into the folder."""
-        for name, named in self._output.data_files.items():
-            path = Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")
-            path.write_bytes(ptd.write(named, segment_alignment=self._config.segment_alignment))
+        for name, data in self._tensor_data.items():
+            (Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")).write_bytes(data)
+
+    @property
+    def _emitter_output(self) -> Any:
+        """What was emitted, by the name that programs of ExecuTorch's users ask for."""
+        return self._output
+
+    @property
+    def _tensor_data(self) -> dict[str, Any]:
+        """The bytes of each of these files, by the name that they were given; programs of ExecuTorch's users ask for it."""
+        alignment = self._config.segment_alignment
+        return {
+            name: ptd.write(named, segment_alignment=alignment)
+            for name, named in self._output.data_files.items()
+        }
 
     @property
     def methods(self) -> set[str]:

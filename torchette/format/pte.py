@@ -247,6 +247,7 @@ class PteFile:
     program_size: int
     segment_base: int
     segment_data_size: int
+    has_header: bool = True
 
     def segment(self, index: int) -> memoryview:
         """The bytes of a segment, not copied."""
@@ -313,9 +314,11 @@ def read(data: Any) -> PteFile:
             hints=[f"This looks like {kind}."] if kind else (),
         )
     program_size, base, data_size = len(view), 0, 0
-    if view[_HEADER_AT : _HEADER_AT + 4] == _HEADER_MAGIC:
+    has_header = view[_HEADER_AT : _HEADER_AT + 4] == _HEADER_MAGIC
+    if has_header:
         program_size, base, data_size = _read_header(view)
-    file = PteFile(flatbuffer.decode(SCHEMA, view[:program_size]), view, program_size, base, data_size)
+    program = flatbuffer.decode(SCHEMA, view[:program_size])
+    file = PteFile(program, view, program_size, base, data_size, has_header)
     _Checker(file).check()
     return file
 

@@ -183,13 +183,6 @@ def get_input_node(node: Node, input_index: int) -> Node:
     return found
 
 
-def get_param_tensor(exp_prog: ExportedProgram, node: Node | None) -> torch.Tensor | None:
-    """The parameter, buffer or constant that a placeholder or attribute stands for; None where it is none."""
-    if node is not None and node.op == "get_attr":
-        return getattr(node.graph.owning_module, str(node.target))
-    return None if node is None else constants(exp_prog).get(node)
-
-
 class XNNPACKPassManager:
     """Runs passes on a program. ExecuTorch's runs many of its own before it writes a payload; none are needed here.
 

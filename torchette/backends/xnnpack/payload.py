@@ -75,7 +75,8 @@ class Payload:
     def __init__(self, arguments: int, external_tag: str | None = None) -> None:
         self._blobs: list[Any] = [None]  # of constants, by their indices
         self._rows: set[int] = set()  # weights in float32 that are multiplied by one row
-        self._external_tag = external_tag  # the data file that constants go to
+        self.external_tag = external_tag  # the data file that constants go to from now on
+        self._tags: list[str | None] = [None]  # of constants: the data files of those that stand in one
         self._graph = T["XNNGraph"](
             version="0", num_externs=arguments, constant_data=[T["ConstantDataOffset"](0, 0, "")]
         )
@@ -151,6 +152,7 @@ class Payload:
 
     def _blob(self, data: Any, key: str) -> int:
         self._blobs.append(data)
+        self._tags.append(self.external_tag)
         self._graph.constant_data.append(T["ConstantDataOffset"](2**64 - 1, data.nbytes, key))
         return len(self._graph.constant_data) - 1
 
@@ -221,7 +223,7 @@ class Payload:
             scales = getattr(getattr(value.xvalue_union, "quant_params", None), "scale_buffer_idx", 0)
             for index in filter(None, (_tensor(value).constant_buffer_idx, scales)):
                 key = self._graph.constant_data[index].named_key
-                store.add_named_data(key, self._blobs[index], _ALIGNMENT, self._external_tag)
+                store.add_named_data(key, self._blobs[index], _ALIGNMENT, self._tags[index])
         return self._encoded(), store.get_named_data_store_output()
 
     def _name_by_use(self) -> None:

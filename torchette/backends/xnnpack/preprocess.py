@@ -71,6 +71,16 @@ def assert_default_dim_order(edge_graph_module: GraphModule) -> None:
             )
 
 
+def _data_file(node: Node) -> str | None:
+    """The data file that the weights of a call go to, as `delegate_external_constants_pass_unlifted` says of them."""
+    for source in node.all_input_nodes:
+        for stored in (source, *source.all_input_nodes):
+            tag = (stored.meta.get("custom") or {}).get("delegate_constant_tag")
+            if tag is not None and stored.op == "placeholder":
+                return tag
+    return None
+
+
 class XnnpackBackend(BackendDetails):
     """Float32 networks on Google's XNNPACK library. The payload is ExecuTorch's: either runtime runs it."""
 
@@ -101,6 +111,7 @@ class XnnpackBackend(BackendDetails):
             lowering.add_output(node, argument)
         for node in calls(edge_program):
             if node.target is not operator.getitem:
+                lowering.payload.external_tag = external_tag or _data_file(node)
                 lowering.lower(node)
         # the payload's nodes have the handles of those that they come from, and a tracer is told them
         handles = {

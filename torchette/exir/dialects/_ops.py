@@ -19,8 +19,13 @@ from torchette.exir.dialects.backend._ops import (
     bind_pattern_to_op,
     dialect_operator,
 )
-from torchette.exir.dialects.edge._ops import EdgeOpOverload, EdgeOpOverloadPacket, torch_operator
-from torchette.exir.graph import calls
+from torchette.exir.dialects.edge._ops import (
+    EdgeOpOverload,
+    EdgeOpOverloadPacket,
+    is_executorch,
+    torch_operator,
+)
+from torchette.exir.graph import calls, sync_signature
 
 
 class _Namespace:
@@ -75,10 +80,18 @@ ops = _Operators()
 
 
 def to_edge_operators(program: ExportedProgram) -> ExportedProgram:
-    """Let a program call Edge operators instead of torch's; in place."""
+    """Let a program call Edge operators instead of torch's; in place. Where ExecuTorch's root stands for ours, its calls have
+    ExecuTorch's names, too: `aten_add_tensor`."""
+    theirs = is_executorch()
     for node in calls(program):
         if isinstance(node.target, OpOverload) and not isinstance(node.target, EdgeOpOverload):
             node.target = dialect_operator(node.target)
+            name = str(node.target).replace(".", "_").lower()
+            if theirs and not node.name.startswith(name):
+                node._rename(name)
+    if theirs:
+        sync_signature(program)
+        program.graph_module.recompile()
     return program
 
 

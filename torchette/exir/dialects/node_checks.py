@@ -190,7 +190,7 @@ def _natural_order(node: Node) -> str | None:
     if node.op != "call_function":
         return None
     for tensor in _tensors(node):
-        if not is_dense(tensor) and node.target != ops.to_dim_order_copy:
+        if not is_dense(tensor) and node.target not in (ops.to_dim_order_copy, ops.clone_dim_order):
             return f"{node.name} has strides {tuple(tensor.stride())}, not those of a dense tensor in natural order"
     return None
 

@@ -24,6 +24,7 @@ _LAZY = {
         ),
         "torchette.exir.passes.graph_module_passes",
     ),
+    "remove_unused_parameters_pass": "torchette.exir.inner",
 }  # fmt: skip
 
 __all__ = ["MemoryPlanningPass", "ToOutVarPass"]

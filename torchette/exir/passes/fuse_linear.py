@@ -22,7 +22,7 @@ def fuse_linear(program: ExportedProgram) -> ExportedProgram:
         bias, (x, transposed) = (
             (None, node.args) if node.target is aten.mm.default else (node.args[0], node.args[1:])
         )
-        weight = _transpose_source(transposed)
+        weight = transpose_source(transposed)
         if weight is None or weight not in stored or node.kwargs:
             continue
         if bias is not None and (
@@ -39,7 +39,7 @@ def fuse_linear(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _transpose_source(node: object) -> Node | None:
+def transpose_source(node: object) -> Node | None:
     """The two-dimensional value whose transpose a node is."""
     if not isinstance(node, Node) or node.op != "call_function":
         return None

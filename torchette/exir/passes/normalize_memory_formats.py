@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a graph with memory formats and torch's strides. Out: one in which every value is dense and in its natural order.
-# Only a channels-last input of the user keeps its order and is converted once, where it comes in.
+# Only a channels-last input of the user keeps its order and is converted once, where it comes in, and a result for which the
+# model asks for that order gets it at the end.
 """All values inside are dense, outermost dimension first."""
 
 from __future__ import annotations
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
 from torchette.exir import ops
@@ -18,6 +19,7 @@ from torchette.exir.graph import (
     is_dense,
     note,
     placeholders,
+    rename_outputs,
     replace_constant,
 )
 
@@ -30,7 +32,7 @@ def normalize_memory_formats(program: ExportedProgram) -> ExportedProgram:
     for node, tensor in constants(program).items():
         if not tensor.is_contiguous():
             replace_constant(program, node, tensor.detach().contiguous())
-    keep = _convert_channels_last_inputs(program)
+    keep = _convert_channels_last_inputs(program) | _keep_ordered_outputs(program)
     for module in graph_modules(program):
         for node in module.graph.nodes:
             if node.op == "call_function" and ops.is_operator(node.target) and node.kwargs:
@@ -65,6 +67,26 @@ def _convert_channels_last_inputs(program: ExportedProgram) -> set[Node]:
     if kept:
         note(program, f"{len(kept)} channels-last inputs converted where they come in")
     return kept
+
+
+def _keep_ordered_outputs(program: ExportedProgram) -> set[Node]:
+    """The copies that give results of the user's the order that the model asks for by a memory format."""
+    output, kept = program.graph.output_node(), {}
+    for place, spec in enumerate(program.graph_signature.output_specs):
+        node = output.args[0][place]  # type: ignore[index]
+        if spec.kind is not OutputKind.USER_OUTPUT or not isinstance(node, Node) or node in kept:
+            continue
+        val = node.meta.get("val")
+        asked = node.kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d)
+        if asked and isinstance(val, torch.Tensor) and _channels_last(val):
+            order = [0, *range(2, val.dim()), 1]
+            kept[node] = call(output, ops.clone_dim_order, (node,), {"dim_order": order}, val=val, like=node)
+    for node, ordered in kept.items():
+        output.replace_input_with(node, ordered)
+        rename_outputs(program, node.name, ordered.name)
+    if kept:
+        note(program, f"{len(kept)} results stay channels-last")
+    return set(kept.values())
 
 
 def _channels_last(val: torch.Tensor) -> bool:

@@ -50,8 +50,8 @@ def _convolution_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     transposed, output_padding, groups = arguments(node)[6:9]
     if weight.dim() not in IMAGES or arg(node, 0).meta["val"].dim() != weight.dim():
         raise Refused("a convolution of three dimensions, or without a batch")
-    if transposed and groups != 1:
-        raise Refused("a transposed convolution in groups")
+    if transposed and groups != 1 and arg(node, 1).op == "call_function":
+        raise Refused("a transposed convolution of whole numbers in groups")
     if transposed and any(
         p >= s for p, s in zip(pair_of(output_padding), pair_of(option(node, 3)), strict=True)
     ):
@@ -86,6 +86,11 @@ def _convolution(lowering: Lowering, node: Node) -> None:
     else:
         kind, order, outputs = "XNNConv2d", TO_NHWC, 0
     image = lowering.image(source)
+    if transposed and groups > 1:  # each group's outputs first, where torch has its inputs
+        stored = lowering.stored(weight).reshape(groups, -1, *shape[1:]).transpose(1, 2)
+        filters = lowering.payload.constant(stored.flatten(0, 1).permute(0, 2, 3, 1))
+    else:
+        filters = lowering.weights(weight, source, outputs, order)
     lowering.add(
         kind,
         node,
@@ -105,7 +110,7 @@ def _convolution(lowering: Lowering, node: Node) -> None:
         adjustment_height=adjust_h,
         adjustment_width=adjust_w,
         input1_id=image,
-        filter_id=lowering.weights(weight, source, outputs, order),
+        filter_id=filters,
         bias_id=lowering.bias(bias, source, weight),
         output_id=lowering.image_result(node),
     )

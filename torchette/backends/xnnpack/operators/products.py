@@ -73,21 +73,26 @@ def _linear(lowering: Lowering, node: Node) -> None:
 def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     bias, _, weight = arguments(node)[:3]
     _layer_weights(weight, bias, is_constant)
-    if bias.meta["val"].dim() != 1 or node.kwargs.get("beta", 1) != 1 or node.kwargs.get("alpha", 1) != 1:
+    of_rows = bias.meta["val"].dim() == 2 and bias.meta["val"].shape[0] == 1 and is_constant(bias)
+    if (
+        (bias.meta["val"].dim() != 1 and not of_rows)
+        or node.kwargs.get("beta", 1) != 1
+        or node.kwargs.get("alpha", 1) != 1
+    ):
         raise Refused("no plain linear layer")
 
 
 @register(aten.addmm.default, check=_addmm_check)
 def _addmm(lowering: Lowering, node: Node) -> None:
     bias, source, weight = arguments(node)[:3]
-    stored = lowering.constant(weight)
+    stored, added = lowering.constant(weight), lowering.constant(bias)
     if stored is not None:
         lowering.add(
             "XNNFullyConnected",
             node,
             input1_id=lowering.plain(source),
             filter_id=lowering.payload.constant(stored.t()),
-            bias_id=lowering.plain(bias),
+            bias_id=lowering.plain(bias) if added is None else lowering.payload.constant(added.flatten()),
             output_id=lowering.result(node),
         )
         return

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -83,6 +84,14 @@ class EdgeDialectFunctionSchema:
         return repr(self.schema)
 
 
+EXECUTORCH = "executorch.exir.dialects.edge._ops"
+
+
+def is_executorch() -> bool:
+    """Whether this process has Torchette by ExecuTorch's name (torchette.compat.alias_executorch)."""
+    return sys.modules.get("executorch") is sys.modules["torchette"]
+
+
 class EdgeOpOverload(OpOverload):
     """An operator of the Edge dialect: called, hashed and compared as torch's own, of which it is the wrapper.
 
@@ -96,7 +105,8 @@ class EdgeOpOverload(OpOverload):
         self._torch = op
         self._schema = EdgeDialectFunctionSchema(op._schema)  # type: ignore[assignment]
         # In Edge an operator's name has the namespace, `aten.add.Tensor`: backends write it into their bytes.
-        self.__name__, self.__module__ = str(op), "torch._ops"
+        # Where ExecuTorch's root stands for ours, graphs print it as theirs do: executorch_exir_dialects_edge__ops_aten_add_Tensor.
+        self.__name__, self.__module__ = str(op), EXECUTORCH if is_executorch() else "torch._ops"
 
     def to_out_variant(self) -> OpOverload:
         """The overload that writes its results to tensors that it is given.

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: folders of the installed executorch package. Out: for each of their test files how many tests pass when `executorch`
+# stands for torchette. The tests and their helpers are executorch's, everything else that they import is ours.
+"""ExecuTorch's own Python tests on Torchette: python -m tests.interop.executorch_tests OUT.json runtime/test exir/emit
+
+Every file runs in a process of its own, a fork of this one, for LIMIT seconds at most.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import sys
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import _pytest.python
+import pytest
+import torch
+
+LIMIT = 600
+PEER = Path(torch.__file__).parents[1] / "executorch"
+# Of backends that Torchette does not have, of examples, and of a build.
+OTHERS = (
+    "apple", "arm", "cadence", "cortex_m", "cuda", "mlx", "native", "nxp", "openvino", "qualcomm", "samsung", "webgpu",
+)  # fmt: skip
+LEFT_OUT = (
+    "examples",
+    "codegen",
+    "extension/llm/tokenizers",
+    "extension/wasm",
+    *(f"backends/{name}" for name in OTHERS),
+)
+
+
+class _Tests:
+    """Serves `executorch.<path>` from the installed package where it is a test or what tests share."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        parts = name.split(".")[1:]
+        if not name.startswith("executorch.") or not any(
+            p in ("test", "tests") or p.startswith("test_") for p in parts
+        ):
+            return None
+        place = PEER.joinpath(*parts)
+        if place.with_suffix(".py").exists():
+            return importlib.util.spec_from_file_location(name, place.with_suffix(".py"))
+        if not place.is_dir():
+            return None
+        if (place / "__init__.py").exists():
+            return importlib.util.spec_from_file_location(
+                name, place / "__init__.py", submodule_search_locations=[str(place)]
+            )
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(place)]
+        return spec
+
+
+def _import(path: Path, config: Any) -> Any:
+    """What pytest imports a test file by: its name, so that our table is asked for what it imports."""
+    place = Path(path).relative_to(PEER).with_suffix("")
+    place = place.parent if place.name == "__init__" else place
+    try:
+        return importlib.import_module(".".join(("executorch", *place.parts)))
+    except Exception as error:
+        raise pytest.Collector.CollectError("".join(traceback.format_exception(error))) from None
+
+
+class _Reports:
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def _write(self, name: str, outcome: str, text: Any) -> None:
+        print(json.dumps([name, outcome, str(text)[-2000:]]), file=self.file, flush=True)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or not report.passed:
+            self._write(report.nodeid, report.outcome, report.longrepr)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if not report.passed:
+            self._write(report.nodeid, "failed" if report.failed else "skipped", report.longrepr)
+
+
+def files(*folders: str) -> list[Path]:
+    """The test files below these folders, or all."""
+    found = sorted(path.relative_to(PEER) for path in PEER.rglob("test_*.py"))
+    found = [
+        path
+        for path in found
+        if {"test", "tests"} & set(path.parts) and not path.as_posix().startswith(LEFT_OUT)
+    ]
+    return [path for path in found if not folders or path.as_posix().startswith(folders)]
+
+
+def run(paths: list[Path], output: Path) -> Counter[str]:
+    """How many tests passed, failed and were skipped; a line of JSON for each goes into a file."""
+    output.write_text("")
+    for path in paths:
+        child = os.fork()
+        if not child:
+            with output.open("a") as file, open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), 1)
+                os.dup2(nothing.fileno(), 2)
+                signal.alarm(LIMIT)
+                options = [
+                    "-p",
+                    "no:cacheprovider",
+                    "-c",
+                    os.devnull,
+                    "--rootdir",
+                    str(PEER),
+                    "--import-mode=importlib",
+                ]
+                pytest.main([*options, str(PEER / path)], plugins=[_Reports(file)])
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            with output.open("a") as file:
+                print(json.dumps([path.as_posix(), "failed", "its process ended"]), file=file)
+        print(path, flush=True)
+    last = {name: outcome for name, outcome, _ in map(json.loads, output.read_text().splitlines())}
+    return Counter(last.values())
+
+
+def main() -> None:
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    from torchette.compat import alias_executorch
+
+    alias_executorch()
+    sys.meta_path.insert(0, _Tests())
+    _pytest.python.importtestmodule = _import
+    torch.set_num_threads(1)
+    importlib.import_module("executorch.exir.tests.common")  # and with it most of what the tests share
+    output, *folders = sys.argv[1:]
+    print(json.dumps(run(files(*folders), Path(output))))
+
+
+if __name__ == "__main__":
+    main()

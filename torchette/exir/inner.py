@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What programs of others import from the inner modules of ExecuTorch and what has no better home here.
+"""ExecuTorch's inner functions, by its names."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassBase, PassResult
+from torch.fx.passes.tools_common import legalize_graph
+from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule
+from typing_extensions import deprecated
+
+from torchette.exir import control_flow, ops
+from torchette.exir.graph import copy_program, drop_unused_constants
+from torchette.exir.memory.algorithms import interval
+from torchette.exir.pass_base import ExportPass, NodeMetadata, PassType, ProxyValue
+from torchette.exir.tensor import TensorSpec
+
+# ---- exir._warnings, exir.passes.pass_registry ----
+
+
+class ExperimentalWarning(DeprecationWarning):
+    """The name may change or go."""
+
+
+class experimental(deprecated):
+    """Marks a class or function, whose use then warns."""
+
+    def __init__(self, message: str, /, *, category: Any = ExperimentalWarning, stacklevel: int = 1) -> None:
+        super().__init__(message, category=category, stacklevel=stacklevel)
+
+
+class PassRegistry:
+    """Passes by name."""
+
+    registry: ClassVar[dict[str, list[PassType]]] = {}
+
+    @classmethod
+    def register(cls, pass_name: str | None = None) -> Callable[[PassType], PassType]:
+        """A decorator that keeps a pass under a name, its own where none is given."""
+
+        def keep(one_pass: Any) -> PassType:
+            cls.registry[pass_name or one_pass.__name__] = [one_pass]
+            return one_pass
+
+        return keep
+
+    @classmethod
+    def register_list(cls, pass_name: str, pass_list: list[PassType]) -> None:
+        """Keeps several under a name."""
+        cls.registry[pass_name] = list(pass_list)
+
+    @classmethod
+    def get(cls, key: str) -> list[PassType]:
+        """Those under a name; KeyError if there are none."""
+        return cls.registry[key]
+
+
+# ---- exir.program._fake_program, exir.tracer ----
+
+
+def get_fake_program(real_exported_program: ExportedProgram) -> ExportedProgram:
+    """A program whose parameters and buffers have no bytes; constants are those of the given one."""
+    program = copy_program(real_exported_program)
+    mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    program._state_dict = {
+        name: mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
+        for name, value in real_exported_program.state_dict.items()
+    }
+    program._constants = real_exported_program.constants
+    program._module_call_graph = copy.deepcopy(real_exported_program.module_call_graph)
+    return program
+
+
+def update_to_real_program(
+    fake_exported_program: ExportedProgram, real_exported_program: ExportedProgram
+) -> None:
+    """Gives such a program the bytes."""
+    fake_exported_program._state_dict = real_exported_program.state_dict
+
+
+def default_decomposition_table() -> dict[Any, Any]:
+    """How torch breaks operators down into core ATen."""
+    return dict(torch.export.default_decompositions().items())
+
+
+# ---- exir.graph_module, exir.lowered_backend_module ----
+
+
+def contains_any_call_fn_target_op(graph_module: GraphModule, target_ops: Iterable[Any]) -> bool:
+    """Whether a graph or one of its branches calls one of the operators, in any dialect."""
+    wanted = set(target_ops)
+    for module in graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            if node.op == "call_function" and {node.target, getattr(node.target, "_op", None)} & wanted:
+                return True
+    return False
+
+
+def create_submodule_from_nodes(
+    gm: GraphModule, node_list: Sequence[Node], tag: str, skip_legalize_graph: bool = False
+) -> tuple[GraphModule, Node]:
+    """Moves nodes into a module of their own, which the graph calls; returns it and the call."""
+    wanted = set(node_list)
+    nodes = [node for node in gm.graph.nodes if node in wanted]
+    name = f"fused_{tag}"
+    module, inputs, outputs = fuse_as_graphmodule(gm, nodes, name)
+    end = module.graph.output_node()
+    end.args = (list(end.args[0]) if isinstance(end.args[0], tuple) else [end.args[0]],)  # type: ignore[arg-type]
+    module.recompile()
+    gm.add_submodule(name, module)
+    with gm.graph.inserting_after(nodes[-1]):
+        call = gm.graph.call_module(name, tuple(inputs))
+    call.meta["val"] = [node.meta.get("val") for node in outputs]
+    with gm.graph.inserting_after(call):
+        for place, node in reversed(list(enumerate(outputs))):
+            item = gm.graph.call_function(operator.getitem, (call, place))
+            item.meta["val"] = node.meta.get("val")
+            node.replace_all_uses_with(item)
+    for node in reversed(nodes):
+        gm.graph.erase_node(node)
+    if not skip_legalize_graph:
+        legalize_graph(gm)
+    return module, call
+
+
+# ---- exir.operator.convert ----
+
+
+def is_out_variant(qualified_opname: str, overload: str) -> bool:
+    """Whether an operator, as ``aten::topk``, writes to tensors that it is given."""
+    return ops.is_out_variant(_overload(qualified_opname, overload))
+
+
+def is_inplace_variant(qualified_opname: str, overload: str) -> bool:
+    """Whether an operator changes its first argument."""
+    return ops.writes(_overload(qualified_opname, overload)._schema.arguments[0])
+
+
+def _overload(name: str, overload: str) -> Any:
+    space, _, name = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, space), name), overload or "default")
+
+
+def to_out_variant(op_overload: Any) -> tuple[Any, tuple[str, ...]]:
+    """The overload that writes to tensors that it is given, and the names of those. MissingOutVariantError if there is none."""
+    found = ops.out_variant(op_overload)
+    if found is None:
+        raise ops.missing_out_variants([(op_overload, "to_out_variant()")])
+    return found, tuple(argument.name for argument in found._schema.arguments if ops.writes(argument))
+
+
+# ---- exir.memory_planning ----
+
+
+def filter_nodes(inputs: Iterable[Any]) -> Iterable[Node]:
+    """The nodes among arguments."""
+    return [item for item in inputs if isinstance(item, Node)]
+
+
+def get_node_tensor_specs(node: Node) -> list[TensorSpec]:
+    """What is known ahead of time of each tensor that a node yields."""
+    spec = node.meta.get("spec")
+    return [
+        one for one in (spec if isinstance(spec, (tuple, list)) else [spec]) if isinstance(one, TensorSpec)
+    ]
+
+
+def collect_specs_from_nodes(
+    nodes: Iterable[Node],
+    graph_signature: ExportGraphSignature | None = None,
+    ignore_graph_input: bool = False,
+    ignore_graph_output: bool = False,
+    ignore_mutable_buffers: bool = False,
+    ignore_const: bool = True,
+    ignore_out_var_node: bool = True,
+    dedup: bool = True,
+    do_assertion: bool = True,
+    ignore_dynamic_unbound_tensor: bool = True,
+) -> Iterator[TensorSpec]:
+    """The specs of nodes that need memory, each once unless `dedup` is false. `ignore_out_var_node` and `do_assertion` are of
+    no effect: a node of an out variant has here the spec of its result."""
+    del ignore_out_var_node, do_assertion
+    nodes = list(nodes)
+    names = graph_signature.inputs_to_buffers if graph_signature else {}
+    changing = set(graph_signature.buffers_to_mutate.values()) if graph_signature else set()
+    left: set[TensorSpec] = set()
+    for node in nodes:
+        state = names.get(str(node.target)) in changing if node.op == "placeholder" else False
+        skipped = (
+            (node.op == "placeholder" and (ignore_mutable_buffers if state else ignore_graph_input)),
+            (node.op == "output" and ignore_graph_output),
+        )
+        for source in (node, *node.all_input_nodes) if node.op == "output" else (node,):
+            left.update(get_node_tensor_specs(source) if any(skipped) else ())
+    for node in nodes:
+        for spec in get_node_tensor_specs(node) if node.op != "get_attr" else ():
+            unbound = ignore_dynamic_unbound_tensor and spec.is_dynamic_unbound_tensor
+            if spec in left or (ignore_const and spec.const) or unbound or spec.base is not None:
+                continue
+            if dedup:
+                left.add(spec)
+            yield spec
+
+
+@dataclass
+class AllocationSpec:
+    """A tensor in a slot, and the byte of the slot at which it begins."""
+
+    offset: int
+    spec: TensorSpec
+
+
+@dataclass
+class SharedObject:
+    """A slot that tensors take one after another, or side by side; from its first use to its last."""
+
+    idx: int
+    offset: int
+    size: int
+    first_used_index: int
+    last_used_index: int
+    allocations: list[AllocationSpec] = field(default_factory=list)
+
+
+def pick_shared_obj(
+    shared_objects: list[SharedObject], spec: TensorSpec, allow_overlapping_allocations: bool = True
+) -> SharedObject:
+    """The slot for a tensor, for algorithms of one's own: the smallest whose tensors are dead while it lives, or, if that is
+    allowed, one with room behind those that are not; else a new one, which is added. The tensor is put into it."""
+    size = spec.allocated_memory
+    first, last = interval(spec)[:2]
+
+    def end(slot: SharedObject) -> int:
+        living = [a for a in slot.allocations if interval(a.spec)[0] <= last and first <= interval(a.spec)[1]]
+        return max((a.offset + a.spec.allocated_memory for a in living), default=0)
+
+    ends = [(slot, end(slot)) for slot in shared_objects]
+    free = [(slot, 0) for slot, used in ends if not used]
+    if not free and allow_overlapping_allocations:
+        free = [(slot, used) for slot, used in ends if used + size <= slot.size]
+    if free:
+        slot, offset = min(free, key=lambda one: (max(one[0].size, size), one[0].idx))
+    else:
+        slot, offset = SharedObject(len(shared_objects), 0, size, first, last), 0
+        shared_objects.append(slot)
+    slot.size = max(slot.size, offset + size)
+    slot.first_used_index, slot.last_used_index = (
+        min(slot.first_used_index, first),
+        max(slot.last_used_index, last),
+    )
+    slot.allocations.append(AllocationSpec(offset, spec))
+    return slot
+
+
+def _calls(graph_module: GraphModule, kind: str) -> list[Node]:
+    nodes = graph_module.graph.nodes
+    return [node for node in nodes if node.op == "call_function" and control_flow.name(node.target) == kind]
+
+
+def get_cond_nodes(graph_module: GraphModule) -> list[Node]:
+    """The calls of `torch.cond`."""
+    return _calls(graph_module, "cond")
+
+
+def get_while_nodes(graph_module: GraphModule) -> list[Node]:
+    """The calls of `while_loop`."""
+    return _calls(graph_module, "while_loop")
+
+
+def get_map_nodes(graph_module: GraphModule) -> list[Node]:
+    """The calls of `map`."""
+    return _calls(graph_module, "map_impl")
+
+
+def get_scan_nodes(graph_module: GraphModule) -> list[Node]:
+    """The calls of `scan`."""
+    return _calls(graph_module, "scan")
+
+
+# ---- devtools.bundled_program.config ----
+
+ConfigValue: TypeAlias = torch.Tensor | int | bool | float | complex
+MethodInputType = Sequence[ConfigValue]
+MethodOutputType = Sequence[torch.Tensor]
+DataContainer: TypeAlias = list | tuple | dict
+
+# ---- exir.passes ----
+
+_DATA_FILE = "_default_external_constant"
+
+
+def external_constants_pass(
+    gm: GraphModule, gen_tag_fn: Callable[[Node], str | None] | None = None
+) -> PassResult:
+    """Marks constants, which have specs already, for the data file that `gen_tag_fn` names; `to_executorch` writes them there.
+    `ExecutorchBackendConfig(external_constants=gen_tag_fn)` does it in one step."""
+    return _mark(gm, gen_tag_fn or (lambda node: _DATA_FILE))
+
+
+def external_mutable_weights_pass(gm: GraphModule, ep: ExportedProgram) -> PassResult:
+    """Marks parameters that have a gradient for a data file."""
+    signature, kind = ep.graph_signature, OutputKind.GRADIENT_TO_PARAMETER
+    trained = {spec.target for spec in signature.output_specs if spec.kind is kind}
+    names = {name for name, target in signature.inputs_to_parameters.items() if target in trained}
+    return _mark(gm, lambda node: _DATA_FILE if node.target in names else None)
+
+
+def _mark(gm: GraphModule, tag: Callable[[Node], str | None]) -> PassResult:
+    modified = False
+    for node in gm.graph.find_nodes(op="placeholder"):
+        spec = node.meta.get("spec")
+        if "_lifted_tensor" in node.name or not isinstance(spec, TensorSpec) or not spec.const:
+            continue
+        found = tag(node)
+        if found is not None:
+            node.meta["constant_tag"], modified = found, True
+    return PassResult(gm, modified)
+
+
+def delegate_external_constants_pass_unlifted(
+    module: torch.nn.Module, gen_tag_fn: Callable[[Node], str | None] | None = None
+) -> PassResult:
+    """Marks the weights of a captured module (`ep.module()`) for the data files that `gen_tag_fn` names: once it is captured
+    again, with ``strict=True``, backends write them there."""
+    modified = False
+    for part in module.modules() if gen_tag_fn else ():
+        for node in part.graph.find_nodes(op="get_attr") if isinstance(part, GraphModule) else ():
+            node.meta.setdefault("custom", {})["delegate_constant_tag"] = gen_tag_fn(node)  # type: ignore[misc]
+            modified = True
+    return PassResult(module, modified)  # type: ignore[arg-type]
+
+
+def remove_unused_parameters_pass(ep: ExportedProgram) -> ExportedProgram:
+    """Erases parameters that nothing reads, and their bytes; edits and returns the program."""
+    drop_unused_constants(ep, {InputKind.PARAMETER})
+    return ep
+
+
+class PruneEmptyTensorsPass(ExportPass):
+    """Tensors without elements are no longer concatenated."""
+
+    def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+        """`cat`, of what has elements."""
+        if op == torch.ops.aten.cat.default:
+            kept = [
+                part for part in args[0] if 0 not in [n for n in part.to_tensor().shape if type(n) is int]
+            ]
+            if len(kept) != len(args[0]):
+                if not kept:
+                    kept = args[0][:1]
+                args = (kept, *args[1:])
+        return super().call_operator(op, args, kwargs, meta)
+
+
+class FoldRedundantDequantizeQuantizePass(PassBase):
+    """What is quantized again as it was before is not."""
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Edits the graph."""
+        from torchette.exir.passes.transforms import RemoveCloneOpsTransform
+
+        fold = RemoveCloneOpsTransform()
+        fold.targets = fold.targets[2:]
+        return fold.call(graph_module)

@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Graphs and programs in the Edge dialect come in; the same, with fewer or plainer calls or other constants, goes out. Names
+# are ExecuTorch's (executorch.backends.transforms), for backends that are written for it.
+"""Passes and constants for backends of one's own."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassBase, PassResult
+
+from torchette.errors import PassError
+from torchette.exir import ops
+from torchette.exir.dialects._ops import ops as exir_ops
+from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
+from torchette.exir.graph import fake, placeholders, replace_constant, tensor_of
+from torchette.exir.pass_base import ExportPass, NodeMetadata, ProxyValue
+from torchette.exir.passes.fold_batch_norm import fold_batch_norm
+from torchette.exir.passes.fuse_linear import transpose_source
+from torchette.exir.tensor import get_memory_format
+
+aten, edge = torch.ops.aten, exir_ops.edge.aten
+
+# ---- constants ----
+
+
+def get_shape(input_node: Node) -> list[Any]:
+    """The sizes of what a node yields."""
+    value = input_node.meta.get("val")
+    return list((getattr(_owner(input_node), str(input_node.target)) if value is None else value).shape)
+
+
+def _owner(node: Node) -> Any:
+    return node.graph.owning_module
+
+
+def is_get_attr_node(node: Node) -> bool:
+    """Whether a node names an attribute of its module."""
+    return node.op == "get_attr"
+
+
+def is_param_node(exp_prog: ExportedProgram, node: Node) -> bool:
+    """Whether a node stands for a stored tensor: a parameter, a buffer, a constant or an attribute."""
+    return node.op == "get_attr" or _spec(exp_prog, node) is not None
+
+
+def get_param_tensor(exp_prog: ExportedProgram, node: Node | None) -> torch.Tensor | None:
+    """The stored tensor that a node stands for; None where it is none."""
+    if node is not None and node.op == "get_attr":
+        return getattr(_owner(node), str(node.target))
+    spec = None if node is None else _spec(exp_prog, node)
+    return None if spec is None else tensor_of(exp_prog, spec)
+
+
+def set_param_tensor(exp_prog: ExportedProgram, node: Node, tensor: torch.Tensor) -> None:
+    """Store another tensor for a node. RuntimeError where it stands for none."""
+    if node.op == "get_attr":
+        setattr(_owner(node), str(node.target), tensor)
+    elif _spec(exp_prog, node) is None:
+        raise RuntimeError(f"{node} stands for no stored tensor")
+    else:
+        replace_constant(exp_prog, node, tensor)
+
+
+def _spec(program: ExportedProgram, node: Node) -> InputSpec | None:
+    stored = (spec for spec in program.graph_signature.input_specs if spec.target is not None)
+    return next((spec for spec in stored if getattr(spec.arg, "name", None) == node.name), None)
+
+
+def _legal(name: str) -> str:
+    """The name as torch.fx spells it."""
+    name = re.sub("[^0-9a-zA-Z_]+", "_", name)
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def _new_input(program: ExportedProgram, graph: Graph, name: str, data: torch.Tensor) -> Node:
+    taken = {node.name for node in graph.nodes}
+    while name in taken:
+        name += "_1"
+    node = graph.create_node("placeholder", name, name=name)
+    node.target = node.name
+    node.meta["val"] = fake(program, data)
+    return node
+
+
+def _store(
+    program: ExportedProgram, node: Node, kind: InputKind, target: str, persistent: bool | None
+) -> None:
+    place = [each for each in node.graph.nodes if each.op == "placeholder"].index(node)
+    spec = InputSpec(kind, TensorArgument(node.name), target, persistent)
+    program.graph_signature.input_specs.insert(place, spec)
+
+
+def create_constant_placeholder(
+    exp_program: ExportedProgram,
+    graph: Graph,
+    name: str,
+    kind: InputKind,
+    data: torch.Tensor,
+    persistent_buffer: bool | None = None,
+) -> Node:
+    """An input of the graph that stands for a stored tensor; the one that is there, if it is. Call it in
+    ``with graph.inserting_before(...)`` a user's input.
+
+    Raises:
+        RuntimeError: a buffer is neither persistent nor not, the kind is of no stored tensor, or a program's state has that name.
+    """
+    name = _legal(name)
+    known = next((node for node in graph.nodes if node.op == "placeholder" and node.name == name), None)
+    if known is not None:
+        if name in exp_program.graph_signature.buffers_to_mutate:
+            raise RuntimeError(f"{name!r} already exists as a mutable buffer")
+        if _spec(exp_program, known) is not None:
+            return known
+    if kind is InputKind.BUFFER and persistent_buffer is None:
+        raise RuntimeError(f"whether the buffer {name!r} is persistent is not said")
+    if kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+        raise RuntimeError(f"{kind} is of no stored tensor")
+    node = _new_input(exp_program, graph, name, data)
+    if kind is InputKind.PARAMETER:
+        data = torch.nn.Parameter(data, requires_grad=False)
+    in_state = kind is InputKind.PARAMETER or bool(persistent_buffer)
+    (exp_program.state_dict if in_state else exp_program.constants)[node.name] = data
+    _store(exp_program, node, kind, node.name, persistent_buffer)
+    return node
+
+
+def delete_constant_placeholder(exp_program: ExportedProgram, node: Node) -> None:
+    """Erase an input that stands for a stored tensor, and the tensor. RuntimeError where something reads it or it is none."""
+    spec = _spec(exp_program, node)
+    if node.users or spec is None:
+        raise RuntimeError(f"{node} {'has users' if node.users else 'stands for no stored tensor'}")
+    exp_program.graph_signature.input_specs.remove(spec)
+    for store in (exp_program.state_dict, exp_program.constants):
+        store.pop(spec.target, None)  # type: ignore[arg-type]
+    node.graph.erase_node(node)
+
+
+def create_mutable_buffer(exp_program: ExportedProgram, name: str, data: torch.Tensor) -> Node:
+    """An input of the graph that stands for a buffer of the program's state, which keeps its value unless the graph's output
+    is given another one. A name without the ``b_`` that it begins with is the buffer's.
+
+    Raises:
+        RuntimeError: there is a buffer of that name.
+    """
+    graph, signature, name = exp_program.graph, exp_program.graph_signature, _legal(name)
+    target = name.removeprefix("b_")
+    if any(node.name == name and _spec(exp_program, node) for node in graph.find_nodes(op="placeholder")):
+        where = "state_dict" if target in exp_program.state_dict else "the graph"
+        raise RuntimeError(f"{name!r} already exists in {where}")
+    inputs = placeholders(exp_program)
+    pairs = zip(inputs, signature.input_specs)
+    after = next((node for node, spec in pairs if spec.kind is not InputKind.PARAMETER), None)
+    with graph.inserting_before(after or next(iter(graph.nodes))):
+        node = _new_input(exp_program, graph, name, data)
+    target = node.name.removeprefix("b_")
+    exp_program.state_dict[target] = data
+    _store(exp_program, node, InputKind.BUFFER, target, True)
+    kinds = [spec.kind for spec in signature.output_specs]
+    place = kinds.count(OutputKind.BUFFER_MUTATION)
+    update = OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(node.name), target)
+    signature.output_specs.insert(place, update)
+    output = graph.output_node()
+    results = list(output.args[0])  # type: ignore[arg-type]
+    output.args = ((*results[:place], node, *results[place:]),)
+    return node
+
+
+# ---- passes ----
+
+
+class _Rewrite(PassBase):
+    """Asks `rewrite(node)` for every call what takes its place, before it; None leaves it."""
+
+    targets: Sequence[Any] = ()
+
+    def rewrite(self, node: Node) -> Node | None:
+        raise NotImplementedError
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Edits the graph."""
+        graph, modified = graph_module.graph, False
+        for node in list(graph.nodes):
+            if node.op != "call_function" or node.target not in self.targets:
+                continue
+            with graph.inserting_before(node):
+                new = self.rewrite(node)
+            if new is None:
+                continue
+            if new is not node:
+                new.meta = {**node.meta, **new.meta} if new.op == "call_function" else new.meta
+                node.replace_all_uses_with(new)
+                graph.erase_node(node)
+            modified = True
+        if modified:
+            graph.eliminate_dead_code()
+            graph_module.recompile()
+        return PassResult(graph_module, modified)
+
+
+class FuseViewCopyTransform(_Rewrite):
+    """Views of views become one, and views that give a tensor the shape that it has go."""
+
+    targets = (aten.view_copy.default,)
+
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
+        source: Any = node.args[0]
+        before = source
+        while source.op == "call_function" and source.target in self.targets:
+            source = source.args[0]
+        if source.meta.get("val") is not None and get_shape(source) == get_shape(node):
+            return source
+        if source is before:
+            return None
+        node.update_arg(0, source)
+        return node
+
+
+class ReplaceSqueezeAndUnsqueezeWithViewPass(_Rewrite):
+    """Squeezes and unsqueezes become views, where sizes are numbers."""
+
+    targets = (
+        aten.squeeze_copy.default, aten.squeeze_copy.dim, aten.squeeze_copy.dims, aten.unsqueeze_copy.default,
+    )  # fmt: skip
+
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
+        shape = get_shape(node)
+        if not all(isinstance(size, int) for size in shape):
+            return None
+        return node.graph.call_function(edge.view_copy.default, (node.args[0], shape))
+
+
+class ViewCopyToSqueezeUnsqueezePass(_Rewrite):
+    """A view that takes dimensions of 1 away, or adds one, becomes a squeeze or an unsqueeze."""
+
+    targets = FuseViewCopyTransform.targets
+
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
+        source: Any = node.args[0]
+        before, after = get_shape(source), get_shape(node)
+        graph = node.graph
+        if len(after) == len(before) + 1:
+            for dim in range(len(after)):
+                if after[dim] == 1 and after[:dim] + after[dim + 1 :] == before:
+                    return graph.call_function(edge.unsqueeze_copy.default, (source, dim))
+        dims = [dim for dim, size in enumerate(before) if size == 1]
+        while len(before) - len(dims) < len(after) and dims:
+            dims.pop()
+        if dims and [size for dim, size in enumerate(before) if dim not in dims] == after:
+            return graph.call_function(edge.squeeze_copy.dims, (source, dims))
+        return None
+
+
+class RemoveCloneOpsTransform(_Rewrite):
+    """Copies that keep the order of dimensions go, and so does what is quantized again as it was before.
+
+    Args:
+        preserve_input_output_copies: keep a copy of an input that is a result.
+        eliminate_quant_dequant_pairs: whether quantizing again goes.
+    """
+
+    def __init__(
+        self, preserve_input_output_copies: bool = False, eliminate_quant_dequant_pairs: bool = True
+    ) -> None:
+        super().__init__()
+        self._keep = preserve_input_output_copies
+        quantize = tuple(_twins()) if eliminate_quant_dequant_pairs else ()
+        self.targets = (aten.clone.default, ops.clone_dim_order, *quantize)
+
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
+        source: Any = node.args[0]
+        if node.target not in (aten.clone.default, ops.clone_dim_order):  # quantizes
+            twin = source.op == "call_function" and source.target == _twins()[node.target]
+            return source.args[0] if twin and source.args[1:] == node.args[1:] else None
+        old, new = source.meta.get("val"), node.meta.get("val")
+        if (
+            isinstance(old, torch.Tensor)
+            and isinstance(new, torch.Tensor)
+            and old.dim_order() != new.dim_order()
+        ):
+            return None
+        ends = source.op == "placeholder" and any(user.op == "output" for user in node.users)
+        return None if ends and self._keep else source
+
+
+def _twins() -> dict[Any, Any]:
+    """Each operator that quantizes -> the one that goes back."""
+    import torch.ao.quantization.fx._decomposed
+
+    spaces = torch.ops.quantized_decomposed
+    return {
+        getattr(spaces, f"quantize_{kind}").default: getattr(spaces, f"dequantize_{kind}").default
+        for kind in ("per_tensor", "per_channel")
+    }
+
+
+class RemoveGetItemPass(_Rewrite):
+    """The two results of a max pool or of `max` over a dimension become an operator that has the one that is read."""
+
+    targets = (aten.max_pool2d_with_indices.default, aten.max.dim)
+
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
+        if len(node.users) != 1:
+            if node.target == aten.max.dim:
+                return None
+            raise AssertionError(f"{node} has {len(node.users)} users, where one reads its maxima")
+        (item,) = node.users
+        if item.target is not operator.getitem:
+            raise AssertionError(f"{node} is read by {item}, which takes neither of its results")
+        first = item.args[1] == 0
+        if node.target == aten.max.dim:
+            new = node.graph.call_function(
+                (edge.amax if first else edge.argmax).default, node.args, node.kwargs
+            )
+        elif first:
+            new = node.graph.call_function(edge.max_pool2d.default, node.args, node.kwargs)
+        else:
+            raise AssertionError(f"{node}: its indices are read and no maxima")
+        new.meta = dict(item.meta)
+        item.replace_all_uses_with(new)
+        node.graph.erase_node(item)
+        return new
+
+
+class AddmmToLinearTransform(_Rewrite):
+    """Products with a transposed matrix become linear layers."""
+
+    targets = (aten.mm.default, aten.addmm.default)
+
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
+        bias, (x, transposed) = (None, node.args) if len(node.args) == 2 else (node.args[0], node.args[1:])
+        weight = transpose_source(transposed)
+        if weight is None or node.kwargs:
+            return None
+        if isinstance(bias, Node) and get_shape(bias) != get_shape(weight)[:1]:
+            return None
+        args = (x, weight) if bias is None else (x, weight, bias)
+        return node.graph.call_function(edge.linear.default, args)
+
+
+def apply_addmm_mm_to_linear_transform(graph: Graph) -> Graph:
+    """As `AddmmToLinearTransform`, of a graph."""
+    AddmmToLinearTransform().call(graph.owning_module)  # type: ignore[arg-type]
+    return graph
+
+
+class DimOrderOpsRevertPass(_Rewrite):
+    """ExecuTorch's operators that copy into an order of dimensions become torch's, which copy into a memory format."""
+
+    targets = (ops.to_dim_order_copy, ops.clone_dim_order)
+
+    def rewrite(self, node: Node) -> Node | None:  # noqa: D102
+        given = dict(node.kwargs)
+        given["memory_format"] = get_memory_format(given.pop("dim_order", None))  # type: ignore[arg-type]
+        target = edge._to_copy if node.target == ops.to_dim_order_copy else edge.clone
+        if target is edge.clone:
+            given.pop("non_blocking", None)
+        return node.graph.call_function(target.default, node.args, given)
+
+
+class MeanToSumDiv(ExportPass):
+    """A mean becomes a sum and a division."""
+
+    def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+        """`mean.dim` in two calls."""
+        if op != aten.mean.dim:
+            return super().call_operator(op, args, kwargs, meta)
+        shape = args[0].to_tensor().shape
+        count = 1
+        for dim in args[1] or range(len(shape)):
+            count *= shape[dim]
+        total = super().call_operator(edge.sum.dim_IntList, args, kwargs, meta)
+        return super().call_operator(edge.div.Tensor, (total, count), {}, meta)
+
+
+class Rank0ToRank1Pass(ExportPass):
+    """Inputs without dimensions get two of 1."""
+
+    def placeholder(self, name: str, arg: Any, meta: NodeMetadata) -> ProxyValue:
+        """An input of the graph."""
+        if isinstance(arg, torch.Tensor) and arg.dim() == 0:
+            meta["val"] = arg = arg.reshape(1, 1)
+        return super().placeholder(name, arg, meta)
+
+
+class DecomposeScaledDotProductAttention(ExportPass):
+    """Attention becomes products, a mask and a softmax. `allow_non_fake_inputs` is of no effect."""
+
+    def __init__(self, allow_non_fake_inputs: bool = True) -> None:
+        super().__init__()
+        del allow_non_fake_inputs
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Edits the graph."""
+        found = super().call(graph_module)
+        if found.modified:
+            graph_module.graph = found.graph_module.graph
+        return PassResult(graph_module, found.modified)
+
+    def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+        """`scaled_dot_product_attention`, as torch defines it."""
+        if op != aten.scaled_dot_product_attention.default:
+            return super().call_operator(op, args, kwargs, meta)
+
+        def call(op: Any, *args: Any) -> ProxyValue:
+            return ExportPass.call_operator(self, op, args, {}, meta)
+
+        names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        given: dict[str, Any] = dict(zip(names, (None, 0.0, False, None, False)))
+        given |= dict(zip(names, args[3:])) | kwargs
+        query, key, value = args[:3]
+        if given["dropout_p"]:
+            raise PassError(
+                "attention with dropout is of training", hints=["export the model in eval() mode"]
+            )
+        if given["enable_gqa"]:
+            heads = query.to_tensor().shape[-3] // key.to_tensor().shape[-3]
+            key, value = (call(aten.repeat_interleave.self_int, each, heads, -3) for each in (key, value))
+        scale = query.to_tensor().shape[-1] ** -0.5 if given["scale"] is None else given["scale"]
+        scores = call(aten.matmul.default, query, call(aten.transpose.int, key, -2, -1))
+        scores = call(aten.mul.Scalar, scores, scale)
+        mask = given["attn_mask"]
+        if given["is_causal"]:
+            ones = call(aten.tril.default, call(aten.ones_like.default, scores))
+            mask = call(aten.to.dtype, ones, torch.bool)
+        if mask is not None and mask.to_tensor().dtype is torch.bool:
+            scores = call(
+                aten.masked_fill.Scalar, scores, call(aten.logical_not.default, mask), float("-inf")
+            )
+        elif mask is not None:
+            scores = call(aten.add.Tensor, scores, mask)
+        return call(aten.matmul.default, call(aten.softmax.int, scores, -1), value)
+
+
+class FuseBatchNormWithConvPass(PassBase):
+    """Batch norms of inference become part of the layer before them.
+
+    Args:
+        exported_program: whose graph it is given.
+    """
+
+    def __init__(self, exported_program: ExportedProgram) -> None:
+        super().__init__()
+        self.exported_program = exported_program
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Edits the program."""
+        before = len(graph_module.graph.nodes)
+        to_edge_operators(fold_batch_norm(to_torch_operators(self.exported_program)))
+        return PassResult(graph_module, len(graph_module.graph.nodes) != before)
