@@ -76,10 +76,14 @@ def lower(module: nn.Module, inputs: tuple, **options):
 
 
 def assert_goes_on(edge, module: nn.Module, calls: list[tuple], tolerance: float = 1e-4) -> None:
-    """A method gives what the module gives, call after call; a second method starts anew."""
+    """A method gives what the module gives, call after call; a second method, and one that is reset, start anew."""
     program = Runtime.get().load_program(edge.to_executorch().buffer)
-    for _ in range(2):
-        method, eager = program.load_method("forward"), copy.deepcopy(module)
+    for again in range(3):
+        if again < 2:
+            method = program.load_method("forward")
+        else:
+            method.reset()
+        eager = copy.deepcopy(module)
         for inputs in calls:
             with torch.no_grad():
                 want = eager(*inputs)

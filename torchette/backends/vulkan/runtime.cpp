@@ -77,6 +77,8 @@ class VulkanBackend final : public BackendInterface {
   }
 
   void destroy(DelegateHandle* handle) const override { static_cast<Graph*>(handle)->~Graph(); }
+
+  Error reset(DelegateHandle* handle) const override { return static_cast<Graph*>(handle)->reset(); }
 };
 
 VulkanBackend backend;
