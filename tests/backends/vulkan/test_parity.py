@@ -20,13 +20,12 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 2e-2}
 SHARDS, AT_ONCE = 48, 24
 QUICK = {
     "float32": ["add", "addmm", "amax", "cumsum", "expm1", "gather", "index_put", "nn.functional.conv2d",
-                "nn.functional.softplus.beta", "remainder", "softmax", "var", "where"],
+                "nn.functional.avg_pool2d", "remainder", "softmax", "var", "where"],
     "float16": ["addmm", "nn.functional.layer_norm", "sum"],
     "int32": ["div.floor_rounding", "prod"],
 }  # fmt: skip
 seen: set[str] = set()
-"""The operators that were held."""
-shards: set[tuple[str, int]] = set()
+"""The operators that ran on the device."""
 
 
 def run(batch: Sequence[parity.Sample]) -> list | None:
@@ -102,8 +101,10 @@ def samples(names: Sequence[str], dtype: str, limit: int) -> list[parity.Sample]
 
 @pytest.mark.parametrize("dtype", QUICK)
 def test_a_few_operators(dtype: str) -> None:
+    seen.clear()
     problems = hold(samples(QUICK[dtype], dtype, 3))
     assert not problems, "\n".join(problems)
+    assert len(seen) >= len(QUICK[dtype])
 
 
 @pytest.mark.slow
@@ -112,7 +113,6 @@ def test_a_few_operators(dtype: str) -> None:
 def test_all_operators(shard: int, dtype: str) -> None:
     every = samples(list(parity.operators())[shard::SHARDS], dtype, 4)
     problems = [text for i in range(0, len(every), AT_ONCE) for text in hold(every[i : i + AT_ONCE])]
-    shards.add((dtype, shard))
     assert not problems, "\n".join(problems)
 
 
