@@ -19,8 +19,7 @@ pytestmark = needs_device
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 2e-2}
 SHARDS, AT_ONCE = 48, 24
 QUICK = {
-    "float32": ["add", "addmm", "amax", "cumsum", "expm1", "gather", "index_put", "nn.functional.conv2d",
-                "nn.functional.avg_pool2d", "remainder", "softmax", "var", "where"],
+    "float32": ["addmm", "cumsum", "gather", "nn.functional.avg_pool2d", "remainder", "softmax", "var"],
     "float16": ["addmm", "nn.functional.layer_norm", "sum"],
     "int32": ["div.floor_rounding", "prod"],
 }  # fmt: skip
@@ -102,7 +101,7 @@ def samples(names: Sequence[str], dtype: str, limit: int) -> list[parity.Sample]
 @pytest.mark.parametrize("dtype", QUICK)
 def test_a_few_operators(dtype: str) -> None:
     seen.clear()
-    problems = hold(samples(QUICK[dtype], dtype, 3))
+    problems = hold(samples(QUICK[dtype], dtype, 2))
     assert not problems, "\n".join(problems)
     assert len(seen) >= len(QUICK[dtype])
 
