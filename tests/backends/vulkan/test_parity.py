@@ -21,7 +21,7 @@ SHARDS, AT_ONCE = 48, 24
 QUICK = {
     "float32": ["addmm", "cumsum", "gather", "nn.functional.avg_pool2d", "remainder", "softmax", "var"],
     "float16": ["addmm", "nn.functional.layer_norm", "sum"],
-    "int32": ["div.floor_rounding", "prod"],
+    "int32": ["div.floor_rounding", "maximum"],
 }  # fmt: skip
 seen: set[str] = set()
 """The operators that ran on the device."""
