@@ -291,14 +291,15 @@ class Tally:
         )
 
 
-def compiled(batch: Sequence[Sample], train_mode: bool = False) -> tuple[Any, list[torch.Tensor]]:
+def compiled(
+    batch: Sequence[Sample], train_mode: bool = False, backend: Any = "auto"
+) -> tuple[Any, list[torch.Tensor]]:
     """A program that makes these calls, and its inputs."""
     inputs = [torch.zeros(1), *(paired(tensor) for sample in batch for tensor in sample.tensors())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torchette.compile(
-            Calls(batch).eval(), tuple(inputs), edge=EdgeCompileConfig(train_mode=train_mode)
-        ), inputs
+        edge = EdgeCompileConfig(train_mode=train_mode)
+        return torchette.compile(Calls(batch).eval(), tuple(inputs), backend=backend, edge=edge), inputs
 
 
 def hold(batch: Sequence[Sample]) -> Tally:

@@ -501,7 +501,7 @@ class Method:
         return self._method.output_in_place(_checked("output", index, self._meta.num_outputs()))
 
     def reset(self) -> None:
-        """Gives buffers that the method updates the values that they had after loading."""
+        """Gives buffers that the method updates, on a device or here, the values that they had after loading."""
         self._method.reset()
 
     def cancel(self) -> None:

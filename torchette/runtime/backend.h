@@ -99,6 +99,12 @@ class BackendInterface {
     return Error::NotSupported;
   }
   virtual void destroy(DelegateHandle* handle) const { (void)handle; }
+  /// Gives what it keeps from call to call, if anything, the values that it had after init():
+  /// Method::reset().
+  virtual Error reset(DelegateHandle* handle) const {
+    (void)handle;
+    return Error::Ok;
+  }
   /// How many of execute()'s arguments it only reads: the first ones. A backend that does not say is never
   /// run at the same time as anything that uses one of its arguments.
   virtual size_t num_inputs(DelegateHandle* handle) const {

@@ -142,7 +142,7 @@ class Method : private MethodParts {
   void set_threads(Threads* threads) { threads_ = threads; }
   /// Forgets a started stepwise execution, and a cancel() that came too late for the last one.
   Error reset_execution();
-  /// Gives mutable buffers the values that they had after load.
+  /// Gives mutable buffers, those that backends keep included, the values that they had after load.
   Error reset();
 
  private:

@@ -107,6 +107,8 @@ Error Method::find_external(const Table& extra, const TensorImpl& tensor, void**
 
 Error Method::reset() {
   TORCHETTE_TRY(reset_execution());
+  for (Delegate& delegate : delegates_)
+    if (delegate.backend != nullptr) TORCHETTE_TRY(delegate.backend->reset(delegate.handle));
   return load_state();
 }
 

@@ -259,6 +259,11 @@ def test_without_a_device_the_same_file_runs(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+_CONFORMS = """
+import sys, pytest
+options = ["-q", "-s", "-p", "no:xdist", "-k", "VulkanBackend", "--deselect", sys.argv[1] + "[damaged_bytes-VulkanBackend]"]
+sys.exit(pytest.main([*options, sys.argv[1].partition(":")[0]]))
+"""
 _VALIDATED = """
 from tests.backends.vulkan.test_networks import *
 for name in NAMES:
@@ -269,9 +274,14 @@ for name in NAMES:
 
 
 @pytest.mark.skipif(not VALIDATION.exists(), reason="the validation layers are not installed: ./dev tools")
-def test_the_validation_layers_say_nothing(monkeypatch):
+@pytest.mark.parametrize(
+    "code", [_VALIDATED, pytest.param(_CONFORMS, marks=pytest.mark.safety)], ids=["networks", "conformance"]
+)
+def test_the_validation_layers_say_nothing(code, monkeypatch):
     monkeypatch.setenv("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _VALIDATED], capture_output=True, text=True)
+    suite = "tests/backends/test_conformance.py::test_conformance"
+    command = [sys.executable, "-W", "ignore", "-c", code, suite]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "VUID" not in done.stdout + done.stderr and "Validation" not in done.stdout + done.stderr, (
         done.stdout[:4000]

@@ -11,12 +11,15 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 
+import torchette
 from tests.backends.vulkan.device import needs_device, on_processor
 from tests.backends.vulkan.test_payload import payload_of
 from torchette.backends.vulkan import VulkanPartitioner
 from torchette.backends.vulkan.payload import read
+from torchette.backends.vulkan.quantized_layers import NAME as QUANTIZED
 from torchette.backends.xnnpack.pt2e_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from torchette.exir import to_edge_transform_and_lower
+from torchette.exir.graph import calls
 from torchette.runtime import Runtime
 
 pytest.importorskip("torchao")
@@ -63,7 +66,7 @@ NETWORKS = {
     "int8 weights": (lambda: _weights(_eight), ROWS, INT8, 2),
     "4 bits in groups": (lambda: _weights(_four()), ROWS, INT4, 2),
     "8da4w": (lambda: _weights(_four(dynamic=True)), ROWS, INT4, 2),
-    "static int8": (_static, IMAGE, INT8, 1),
+    "static int8": (_static, IMAGE, QUANTIZED, 3),
 }
 
 
@@ -80,7 +83,7 @@ def test_they_run_whole(name):
     graph = read(payload_of(edge))
     assert [call.name for call in graph.chain].count(layer) == count
     weights = graph.values[next(call for call in graph.chain if call.name == layer).args[1]].value
-    assert weights.datatype.name == ("INT8" if layer == INT8 else "UINT8")
+    assert weights.datatype.name == ("UINT8" if layer == INT4 else "INT8")
     data = edge.to_executorch().buffer
     for place in (nullcontext, on_processor):
         with place():
@@ -88,3 +91,38 @@ def test_they_run_whole(name):
         torch.testing.assert_close(
             torch.as_tensor(method.execute(list(inputs))[0]), want.detach(), atol=1e-5, rtol=1e-4
         )
+
+
+LAYERS = {
+    "two dimensions": (nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU()), (2, 3, 9, 8)),
+    "groups, no bias": (nn.Conv2d(4, 8, (3, 2), dilation=2, groups=4, bias=False), (1, 4, 9, 8)),
+    "linear": (nn.Sequential(nn.Linear(24, 6), nn.Hardtanh(-0.3, 0.4)), (2, 3, 24)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_whole_numbers_are_the_cpu_s(name):
+    """Bit for bit; weights and inputs stay bytes."""
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    layer, shape = LAYERS[name]
+    model, inputs = nn.Sequential(layer, nn.Flatten(0)).eval(), (torch.randn(shape),)
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        observed = prepare_pt2e(export(model, inputs).module(), quantizer)
+        observed(*inputs)
+        program = export(convert_pt2e(observed), inputs)
+        edge = to_edge_transform_and_lower(program, partitioner=VulkanPartitioner())
+        ours = torchette.compile(program, backend="cpu")
+    graph = read(payload_of(edge))
+    (call,) = (call for call in graph.chain if call.name == QUANTIZED)
+    assert graph.values[call.args[1]].value.datatype.name == "INT8"
+    assert not {"aten.convolution.default", "aten.linear.default"} & {call.name for call in graph.chain}
+    assert any("quantized" in str(node.target) for node in calls(ours.program.exported_program()))
+    data = edge.to_executorch().buffer
+    for place in (nullcontext, on_processor):
+        with place():
+            method = Runtime.get().load_program(data).load_method("forward")
+        for x in (*inputs, *(3 * torch.randn(shape) for _ in range(3))):
+            assert torch.equal(torch.as_tensor(method.execute([x])[0]), torch.as_tensor(ours(x)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
-from tests.backends.vulkan.device import needs_device
+from tests.backends.vulkan.device import needs_device, on_processor
 from tests.backends.vulkan.test_payload import payload_of
 from torchette.backends.vulkan import VulkanPartitioner
 from torchette.backends.vulkan.payload import read
@@ -76,10 +78,16 @@ def lower(module: nn.Module, inputs: tuple, **options):
 
 
 def assert_goes_on(edge, module: nn.Module, calls: list[tuple], tolerance: float = 1e-4) -> None:
-    """A method gives what the module gives, call after call; a second method starts anew."""
+    """A method gives what the module gives, call after call; a second method, and one that is reset, start anew; on the
+    processor, too."""
     program = Runtime.get().load_program(edge.to_executorch().buffer)
-    for _ in range(2):
-        method, eager = program.load_method("forward"), copy.deepcopy(module)
+    for place, again in itertools.product((nullcontext, on_processor), range(3)):
+        if again < 2:
+            with place():
+                method = program.load_method("forward")
+        else:
+            method.reset()
+        eager = copy.deepcopy(module)
         for inputs in calls:
             with torch.no_grad():
                 want = eager(*inputs)

@@ -28,17 +28,29 @@ View as_volume(const View& view) {
   return out;
 }
 
-// (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-void convolve(Call& call, const Limits& limits) {
-  Graph& graph = call.graph;
-  View in = call.tensor(0), weight = call.tensor(1);
-  Numbers stride = call.numbers(3), pad = call.numbers(4), dilation = call.numbers(5), more = call.numbers(7);
-  const bool is_transposed = call.flag(6);
-  const int64_t groups = call.integer(8, 1);
-  if (!call.ok()) return;
+/// What is convolved with what, as of three dimensions.
+struct Windows {
+  View in, weight;
+  bool is_transposed = false;
+  int64_t groups = 1, channels = 0, area = 1;
+  int64_t stride[3], pad[3], dilation[3], size[3];
+  Numbers sizes;  // of the result
+};
+
+/// `at`: the place of the strides, behind which paddings and dilations are; `more`: what is added to sizes.
+bool read_windows(Call& call, int at, const Numbers& more, Windows* out) {
+  View &in = out->in, &weight = out->weight;
+  const Numbers given[3] = {call.numbers(at), call.numbers(at + 1), call.numbers(at + 2)};
+  const bool is_transposed = out->is_transposed;
+  const int64_t groups = out->groups;
+  const auto refuse = [&](const char* why) {
+    call.refuse(why);
+    return false;
+  };
+  if (!call.ok()) return false;
   const bool has_no_images = in.rank == weight.rank - 1;
   if ((in.rank != weight.rank && !has_no_images) || weight.rank < 3 || weight.rank > 5)
-    return call.refuse("it is of more than three dimensions, or has none");
+    return refuse("it is of more than three dimensions, or has none");
   if (has_no_images) {
     for (int d = in.rank; d > 0; --d) in.sizes[d] = in.sizes[d - 1], in.strides[d] = in.strides[d - 1];
     in.sizes[0] = 1, in.strides[0] = 0;
@@ -50,28 +62,55 @@ void convolve(Call& call, const Limits& limits) {
     return numbers.count == 0 ? along : numbers[std::min(axis - more_axes, numbers.count - 1)];
   };
   in = as_volume(in), weight = as_volume(weight);
-  int64_t s[3], p[3], l[3], size[3];
-  const int64_t channels = is_transposed ? weight.sizes[1] * groups : weight.sizes[0];
+  const int64_t channels = out->channels = is_transposed ? weight.sizes[1] * groups : weight.sizes[0];
   if (groups < 1 || groups > INT32_MAX || in.sizes[1] % groups != 0 || channels % groups != 0 ||
       channels > INT32_MAX ||
       (is_transposed ? weight.sizes[0] != in.sizes[1] : weight.sizes[1] != in.sizes[1] / groups))
-    return call.refuse("channels, weights and groups do not fit each other");
+    return refuse("channels, weights and groups do not fit each other");
   for (int axis = 0; axis < 3; ++axis) {
-    s[axis] = pick(stride, axis, 1), p[axis] = pick(pad, axis, 0), l[axis] = pick(dilation, axis, 1);
-    const int64_t add = pick(more, axis, 0);
-    for (const int64_t it : {s[axis], p[axis], l[axis], add})
-      if (it < 0 || it > (1 << 20)) return call.refuse("a stride, padding or dilation is out of range");
-    if (s[axis] < 1 || l[axis] < 1) return call.refuse("a stride or dilation is zero");
-    size[axis] =
-        out_size(in.sizes[2 + axis], weight.sizes[2 + axis], s[axis], p[axis], l[axis], is_transposed, add);
-    if (size[axis] < 1 || size[axis] > INT32_MAX) return call.refuse("nothing is left");
+    const int64_t s = out->stride[axis] = pick(given[0], axis, 1),
+                  p = out->pad[axis] = pick(given[1], axis, 0),
+                  l = out->dilation[axis] = pick(given[2], axis, 1), add = pick(more, axis, 0);
+    for (const int64_t it : {s, p, l, add})
+      if (it < 0 || it > (1 << 20)) return refuse("a stride, padding or dilation is out of range");
+    if (s < 1 || l < 1) return refuse("a stride or dilation is zero");
+    const int64_t size = out->size[axis] =
+        out_size(in.sizes[2 + axis], weight.sizes[2 + axis], s, p, l, is_transposed, add);
+    if (size < 1 || size > INT32_MAX) return refuse("nothing is left");
+    out->area *= size;
   }
-  Numbers sizes;
-  const int64_t whole[5] = {in.sizes[0], channels, size[0], size[1], size[2]};
+  const int64_t whole[5] = {in.sizes[0], channels, out->size[0], out->size[1], out->size[2]};
   for (int d = 0; d < 5; ++d)
-    if (!(d == 0 && has_no_images) && (d < 2 || d >= 2 + more_axes)) sizes.items[sizes.count++] = whole[d];
+    if (!(d == 0 && has_no_images) && (d < 2 || d >= 2 + more_axes))
+      out->sizes.items[out->sizes.count++] = whole[d];
+  return true;
+}
+
+/// How many channels of a pixel an invocation makes.
+uint32_t block_of(const Windows& it) { return it.channels / it.groups % 4 == 0 ? 4 : 1; }
+
+/// The invocations, and what both shaders are told first.
+int64_t push_windows(const Windows& it, Push* push) {
+  const View &in = it.in, &weight = it.weight;
+  const int64_t count = in.sizes[0] * (it.channels / block_of(it)) * it.area;
+  *push << count << in.sizes[1] << in.sizes[2] << in.sizes[3] << in.sizes[4] << it.channels;
+  *push << it.size[0] << it.size[1] << it.size[2] << weight.sizes[2] << weight.sizes[3] << weight.sizes[4];
+  for (const int64_t* axes : {it.stride, it.pad, it.dilation}) *push << axes[0] << axes[1] << axes[2];
+  *push << it.groups;
+  return count;
+}
+
+// (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+void convolve(Call& call, const Limits& limits) {
+  Graph& graph = call.graph;
+  Windows it;
+  it.in = call.tensor(0), it.weight = call.tensor(1);
+  it.is_transposed = call.flag(6), it.groups = call.integer(8, 1);
+  if (!read_windows(call, 3, call.numbers(7), &it)) return;
+  View &in = it.in, &weight = it.weight;
+  const int64_t channels = it.channels, area = it.area;
   Epilogue then;
-  const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
+  const View out = call.result_with_epilogue(it.sizes, Beside::kAlike, &then);
   if (!call.ok()) return;
   View bias;
   const bool has_bias = call.has(2);
@@ -81,10 +120,9 @@ void convolve(Call& call, const Limits& limits) {
   weight = contiguous(graph, converted(graph, weight, out.kind));
   if (has_bias) bias = contiguous(graph, converted(graph, bias, out.kind));
   in = converted(graph, in, out.kind);
-  bool is_point = groups == 1 && !is_transposed;
+  bool is_point = it.groups == 1 && !it.is_transposed;
   for (int axis = 0; axis < 3; ++axis)
-    is_point = is_point && weight.sizes[2 + axis] == 1 && s[axis] == 1 && p[axis] == 0;
-  const int64_t area = size[0] * size[1] * size[2];
+    is_point = is_point && weight.sizes[2 + axis] == 1 && it.stride[axis] == 1 && it.pad[axis] == 0;
   if (is_point && !(area == 1 && in.sizes[0] > 1)) {
     // for each image a product: (out, in) @ (in, pixels)
     Numbers pixels, results, factors;
@@ -102,19 +140,14 @@ void convolve(Call& call, const Limits& limits) {
   }
   in = contiguous(graph, in);
   if (!call.ok()) return;
-  const uint32_t block = channels / groups % 4 == 0 ? 4 : 1;
-  const int64_t count = in.sizes[0] * (channels / block) * area;
   Push push;
-  push << count << in.sizes[1] << in.sizes[2] << in.sizes[3] << in.sizes[4] << channels;
-  push << size[0] << size[1] << size[2] << weight.sizes[2] << weight.sizes[3] << weight.sizes[4];
-  for (const int64_t* axes : {s, p, l}) push << axes[0] << axes[1] << axes[2];
-  push << groups;
+  const int64_t count = push_windows(it, &push);
   push << in.offset << weight.offset << (has_bias ? bias.offset : 0) << limits.low << limits.high
        << then.other.offset << then.p << then.q;
   graph.dispatch(variant(out.kind, convolution_shader, convolution_half_shader),
-                 {has_bias, is_transposed, block, then.has_other, then.operation, then.swapped}, push,
-                 {&in, &weight, has_bias ? &bias : &weight, &out, then.has_other ? &then.other : &in}, 8,
-                 groups_for(count));
+                 {has_bias, it.is_transposed, block_of(it), then.has_other, then.operation, then.swapped},
+                 push, {&in, &weight, has_bias ? &bias : &weight, &out, then.has_other ? &then.other : &in},
+                 8, groups_for(count));
 }
 
 void convolution(Call& call) { convolve(call, Limits()); }
@@ -126,7 +159,48 @@ void conv_with_clamp(Call& call) {
   convolve(call, limits);
 }
 
+// Whole numbers of 8 bits: (input, weight, terms, input_zero, stride, padding, dilation, groups, zero, low,
+// high); the terms are floats by their bits, the biases and then the factors of all channels. A linear layer
+// where the weight is a matrix.
+void quantized_convolution(Call& call) {
+  Graph& graph = call.graph;
+  Windows it;
+  const View given = call.tensor(0), terms = call.tensor(2);
+  it.in = given, it.weight = call.tensor(1);
+  it.groups = call.integer(7);
+  if (!call.ok()) return;
+  const bool is_linear = it.weight.rank == 2;
+  if (is_linear) {
+    Numbers rows;
+    rows.count = 3, rows.items[1] = given.size(-1), rows.items[2] = 1;
+    if (given.rank < 1 || rows[1] < 1) return call.refuse("the input has no rows");
+    rows.items[0] = given.numel() / rows[1];
+    it.in = reshaped(graph, given, rows);
+    it.weight.rank = 3, it.weight.sizes[2] = it.weight.strides[2] = 1;
+  }
+  if (!read_windows(call, 4, Numbers(), &it)) return;
+  if (is_linear) {
+    it.sizes = sizes_of(given);
+    it.sizes.items[given.rank - 1] = it.channels;
+  }
+  View &in = it.in, &weight = it.weight;
+  const View out = call.result(0, it.sizes);
+  if (!call.ok() || out.numel() == 0) return;
+  if (in.kind != Kind::kInt || out.kind != Kind::kInt || terms.kind != Kind::kInt ||
+      (weight.kind != Kind::kInt && weight.kind != Kind::kByte) || !weight.is_contiguous() ||
+      weight.offset != 0 || !terms.is_contiguous() || terms.numel() != 2 * it.channels)
+    return call.refuse("its operands are of another type, or its terms do not fit the channels");
+  in = contiguous(graph, in);
+  Push push;
+  const int64_t count = push_windows(it, &push);
+  push << call.integer(3) << call.integer(8) << call.integer(9) << call.integer(10) << in.offset
+       << terms.offset;
+  graph.dispatch(convolution_whole_shader, {weight.kind == Kind::kByte, block_of(it)}, push,
+                 {&in, &weight, &terms, &out}, 8, groups_for(count));
+}
+
 constexpr NamedOperator kTable[] = {
+    {"torchette.quantized_convolution.default", quantized_convolution},
     {"aten.convolution.default", convolution},
     {"et_vk.conv_with_clamp.default", conv_with_clamp},
 };
@@ -134,6 +208,8 @@ constexpr NamedOperator kTable[] = {
 }  // namespace
 
 const Span<const NamedOperator> kConvolutions{kTable, sizeof(kTable) / sizeof(kTable[0])};
+
+bool reads_bytes_of_filters(Operator run) { return run == quantized_convolution; }
 
 }  // namespace vulkan
 }  // namespace torchette

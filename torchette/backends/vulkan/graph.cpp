@@ -366,8 +366,6 @@ Error Graph::upload_constants() {
     int storage;
   };
   std::vector<Known> known;
-  std::vector<std::pair<size_t, size_t>> firsts;  // storage -> value, and its buffer
-  const flat::Tables records = payload_.values();
   uint64_t used = 0;
   std::vector<uint64_t> sizes;
   for (size_t i = 0; i < values_.size(); ++i) {
@@ -398,54 +396,84 @@ Error Graph::upload_constants() {
     if (!value.is_state) known.push_back({value.constant, value.kind, bytes, view.storage});
     has_state_ = has_state_ || value.is_state;
     value.state = view;
-    firsts.push_back({i, sizes.size() - 1});
+    storages_.back().owner = static_cast<int>(sizes.size()) - 1;
+    storages_.back().value = static_cast<int32_t>(i);
   }
   constant_storages_ = storages_.size();
   constants_.resize(sizes.size());
   for (size_t b = 0; b < sizes.size(); ++b) {
     TORCHETTE_TRY(device_.allocate(sizes[b], Memory::kDevice, &constants_[b]));
-    Buffer staging;
-    Buffer* target = &constants_[b];
-    if (target->mapped == nullptr) {
-      TORCHETTE_TRY(device_.allocate(sizes[b], Memory::kHost, &staging));
-      target = &staging;
-    }
-    Error error = Error::Ok;
-    for (size_t s = 0; s < firsts.size() && error == Error::Ok; ++s) {
-      if (firsts[s].second != b) continue;
-      const Value& value = values_[firsts[s].first];
-      storages_[s].buffer = &constants_[b];
-      const auto type = stored_type(
-          records[firsts[s].first].table(fb::VkValue::kValue).get<fb::VkDataType>(fb::VkTensor::kDatatype));
-      const int64_t count = value.view.numel();
-      const void* data = nullptr;
-      FreeableBuffer named;
-      error = payload_.constant(static_cast<uint32_t>(value.constant),
-                                static_cast<size_t>(count) * element_size(type), &data, &named);
-      if (error == Error::Ok && count != 0 &&
-          !to_device(type, data, value.kind, target->mapped + storages_[s].offset, count)) {
-        TORCHETTE_LOG(Error, "constant %d of Vulkan's does not fit 32 bits", value.constant);
-        error = Error::NotSupported;
-      }
-      named.Free();
-    }
-    if (error == Error::Ok && target == &staging) {
-      error = begin_commands();
-      if (error == Error::Ok) {
-        const VkBufferCopy all{0, 0, sizes[b]};
-        device_.vk.CmdCopyBuffer(commands_, staging.buffer, constants_[b].buffer, 1, &all);
-        const VkMemoryBarrier seen{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT,
-                                   VK_ACCESS_SHADER_READ_BIT};
-        device_.vk.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_TRANSFER_BIT,
-                                      VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &seen, 0, nullptr, 0,
-                                      nullptr);
-        error = device_.check(device_.vk.EndCommandBuffer(commands_), "recording");
-        if (error == Error::Ok) error = device_.run(commands_, fence_);
-      }
-    }
-    device_.free(&staging);
-    TORCHETTE_TRY(error);
+    TORCHETTE_TRY(upload(b, false));
   }
+  return Error::Ok;
+}
+
+/// Brings what a buffer of constants has at first to the device; `again`: of states only.
+Error Graph::upload(size_t b, bool again) {
+  Buffer staging;
+  Buffer& buffer = constants_[b];
+  if (buffer.mapped == nullptr) TORCHETTE_TRY(device_.allocate(buffer.size, Memory::kHost, &staging));
+  uint8_t* const to = buffer.mapped == nullptr ? staging.mapped : buffer.mapped;
+  std::vector<VkBufferCopy> copies;
+  Error error = Error::Ok;
+  for (size_t s = 0; s < constant_storages_ && error == Error::Ok; ++s) {
+    Storage& it = storages_[s];
+    if (it.owner != static_cast<int>(b) || (again && !it.is_state)) continue;
+    it.buffer = &buffer;
+    copies.push_back({it.offset, it.offset, aligned(it.bytes)});
+    error = first_bytes(&values_[static_cast<size_t>(it.value)], to + it.offset, again);
+  }
+  if (error == Error::Ok && buffer.mapped == nullptr && !copies.empty()) {
+    is_recorded_ = false;  // the one buffer of commands is used for this
+    error = begin_commands();
+    if (error == Error::Ok) {
+      device_.vk.CmdCopyBuffer(commands_, staging.buffer, buffer.buffer, static_cast<uint32_t>(copies.size()),
+                               copies.data());
+      const VkMemoryBarrier seen{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT,
+                                 VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
+      device_.vk.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                    VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &seen, 0, nullptr, 0,
+                                    nullptr);
+      error = device_.check(device_.vk.EndCommandBuffer(commands_), "recording");
+      if (error == Error::Ok) error = device_.run(commands_, fence_);
+    }
+  }
+  device_.free(&staging);
+  return error;
+}
+
+/// What a constant is at first. Of a state it is kept, for reset(), unless it is zero, as caches are.
+Error Graph::first_bytes(Value* value, uint8_t* to, bool again) {
+  const auto bytes = static_cast<size_t>(value->state.numel()) * bytes_of(value->kind);
+  if (again) {
+    if (value->first.empty())
+      memset(to, 0, bytes);
+    else
+      memcpy(to, value->first.data(), bytes);
+    return Error::Ok;
+  }
+  const flat::Table record =
+      payload_.values()[static_cast<size_t>(value - values_.data())].table(fb::VkValue::kValue);
+  const auto type = stored_type(record.get<fb::VkDataType>(fb::VkTensor::kDatatype));
+  const int64_t count = value->state.numel();
+  const void* data = nullptr;
+  FreeableBuffer named;
+  Error error = payload_.constant(static_cast<uint32_t>(value->constant),
+                                  static_cast<size_t>(count) * element_size(type), &data, &named);
+  if (error == Error::Ok && count != 0 && !to_device(type, data, value->kind, to, count)) {
+    TORCHETTE_LOG(Error, "constant %d of Vulkan's does not fit 32 bits", value->constant);
+    error = Error::NotSupported;
+  }
+  named.Free();
+  if (error == Error::Ok && value->is_state &&
+      std::any_of(to, to + bytes, [](uint8_t byte) { return byte != 0; }))
+    value->first.assign(to, to + bytes);
+  return error;
+}
+
+Error Graph::reset() {
+  if (device_.is_lost()) return device_.check(VK_ERROR_DEVICE_LOST, "");
+  for (size_t b = 0; b < constants_.size() && has_state_; ++b) TORCHETTE_TRY(upload(b, true));
   return Error::Ok;
 }
 
@@ -535,7 +563,7 @@ Error Graph::build() {
   }
   TORCHETTE_TRY(trace(true));
   const VkMemoryBarrier seen{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_SHADER_WRITE_BIT,
-                             VK_ACCESS_HOST_READ_BIT};
+                             VK_ACCESS_HOST_READ_BIT | VK_ACCESS_HOST_WRITE_BIT};
   device_.vk.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_HOST_BIT,
                                 0, 1, &seen, 0, nullptr, 0, nullptr);
   TORCHETTE_TRY(device_.check(device_.vk.EndCommandBuffer(commands_), "recording"));

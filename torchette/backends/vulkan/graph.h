@@ -100,6 +100,8 @@ class Graph {
   Error open(const void* bytes, size_t size, const NamedDataMap* named);
   /// A tracer is told the time of every shader, under the number of the call that it came from.
   Error execute(Span<torchette::Value*> arguments, EventTracer* tracer);
+  /// Gives the state the values that it had after open().
+  Error reset();
   size_t inputs() const { return payload_.inputs().size(); }
 
   // --- for operators
@@ -125,7 +127,8 @@ class Graph {
   struct Storage {
     uint64_t bytes = 0;
     Place place = Place::kArena;
-    int owner = -1;             // which output it is
+    int owner = -1;             // which output it is, or of which constant's buffers it is a part
+    int32_t value = -1;         // of a constant
     int first = -1, last = -1;  // dispatches that use it
     bool is_state = false;      // a constant that changes
     uint64_t offset = 0;        // in its buffer
@@ -160,7 +163,8 @@ class Graph {
     int reader = -1;  // one of them
     View view;        // of a tensor, once it is there
     bool is_state = false;
-    View state;  // where it stays from call to call
+    View state;                  // where it stays from call to call
+    std::vector<uint8_t> first;  // its bytes after open(), empty where all are zero
   };
   struct Step {
     Operator run = nullptr;
@@ -179,6 +183,8 @@ class Graph {
   Error read_calls();
   void count_reader(int32_t value, int step, int depth = 0);
   Error upload_constants();
+  Error upload(size_t buffer, bool again);
+  Error first_bytes(Value* value, uint8_t* to, bool again);
   Error set_input(size_t i, const torchette::Value& argument, bool* changed);
   Error set_output(size_t i, const torchette::Value& argument, bool* changed);
   Error build();

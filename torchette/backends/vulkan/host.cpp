@@ -316,7 +316,23 @@ Error Host::read_constant(size_t value, int32_t constant, ScalarType kept) {
   }
   if (*count == 0) return Error::Ok;
   Context context;
-  return copy(Tensor(&from), Tensor(&it), context);
+  TORCHETTE_TRY(copy(Tensor(&from), Tensor(&it), context));
+  if (!it.is_state) return Error::Ok;
+  const auto* const first = static_cast<const uint8_t*>(it.data);
+  const uint8_t* const end = first + Tensor(&it).nbytes();
+  const bool is_zero = std::all_of(first, end, [](uint8_t byte) { return byte == 0; });
+  first_.emplace_back(&it, is_zero ? std::vector<uint8_t>() : std::vector<uint8_t>(first, end));
+  return Error::Ok;
+}
+
+Error Host::reset() {
+  for (const auto& [state, first] : first_) {
+    if (first.empty())
+      memset(state->data, 0, Tensor(state).nbytes());
+    else
+      memcpy(state->data, first.data(), first.size());
+  }
+  return Error::Ok;
 }
 
 /// Says which constants change: results of calls, and what recipes write. A call that prepares a constant

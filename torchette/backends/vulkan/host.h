@@ -31,6 +31,8 @@ class Host {
   /// that the kernels do not have), OperatorMissing, those of memory and of the named data.
   Error open(const void* bytes, size_t size, const NamedDataMap* named);
   Error execute(Span<Value*> arguments, Context& context);
+  /// States are again what they were at first.
+  Error reset();
   size_t inputs() const { return payload_.inputs().size(); }
 
  private:
@@ -89,8 +91,9 @@ class Host {
   std::deque<Stored> tensors_;
   std::vector<Value> values_;  // those of the payload, then others
   std::vector<Given> given_;
-  std::vector<bool> states_;   // by the payload's values
-  std::vector<int32_t> same_;  // likewise: the value that another one is
+  std::vector<bool> states_;                                     // by the payload's values
+  std::vector<std::pair<Stored*, std::vector<uint8_t>>> first_;  // of states; empty: zeros
+  std::vector<int32_t> same_;                                    // likewise: the value that another one is
   std::vector<int32_t> arguments_;
   std::vector<Step> steps_;
   std::vector<Stored*> freed_;  // in the order of their last steps

@@ -423,6 +423,87 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
   return Error::Ok;
 }
 
+/// What convolution_whole.comp computes, in its words.
+Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight, const Tensor& terms,
+                        int64_t in_zero, Span<const int64_t> stride, Span<const int64_t> padding,
+                        Span<const int64_t> dilation, int64_t groups, int64_t zero, int64_t low, int64_t high,
+                        Tensor& out) {
+  const ptrdiff_t axes = weight.dim() - 2;
+  const bool is_linear = axes == 0;
+  bool fits = axes >= 0 && axes <= 3 && (is_linear ? in.dim() >= 1 : in.dim() == weight.dim()) &&
+              in.dim() <= kMostDims && weight.scalar_type() == ScalarType::Char &&
+              !is_floating(in.scalar_type()) && !is_floating(out.scalar_type()) &&
+              terms.scalar_type() == ScalarType::Long;
+  const int64_t channels = axes < 0 ? 0 : weight.size(0);
+  fits = fits && groups > 0 && channels % groups == 0 && terms.numel() == 2 * channels &&
+         in.size(is_linear ? in.dim() - 1 : 1) == groups * weight.size(1);
+  int64_t from[3] = {1, 1, 1}, to[3] = {1, 1, 1}, window[3] = {1, 1, 1}, step[3] = {1, 1, 1}, pad[3] = {},
+          apart[3] = {1, 1, 1};
+  SizesType sizes[kMostDims];
+  for (ptrdiff_t d = 0; d < in.dim() && fits; ++d) sizes[d] = in.sizes()[static_cast<size_t>(d)];
+  const auto of = [](Span<const int64_t> list, ptrdiff_t axis) {
+    return list[list.size() == 1 ? 0 : static_cast<size_t>(axis)];
+  };
+  for (ptrdiff_t axis = 0; axis < axes && fits; ++axis) {
+    for (const auto& list : {stride, padding, dilation})
+      fits = fits && (list.size() == 1 || list.size() == static_cast<size_t>(axes));
+    if (!fits) break;
+    const ptrdiff_t at = 3 - axes + axis;
+    from[at] = in.size(2 + axis), window[at] = weight.size(2 + axis);
+    step[at] = of(stride, axis), pad[at] = of(padding, axis), apart[at] = of(dilation, axis);
+    constexpr int64_t kMost = 1 << 20;
+    fits = step[at] > 0 && pad[at] >= 0 && apart[at] > 0 && step[at] < kMost && pad[at] < kMost &&
+           apart[at] < kMost;
+    const int64_t room = from[at] + 2 * pad[at] - apart[at] * (window[at] - 1) - 1;
+    fits = fits && window[at] > 0 && room >= 0;
+    if (fits) to[at] = room / step[at] + 1;
+    sizes[2 + axis] = static_cast<SizesType>(to[at]);
+  }
+  TORCHETTE_CHECK(fits, InvalidArgument,
+                  "the operands of a convolution of whole numbers do not fit each other");
+  sizes[is_linear ? in.dim() - 1 : 1] = static_cast<SizesType>(channels);
+  TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(in.dim())}));
+  const int64_t inner = weight.size(1), area = to[0] * to[1] * to[2], plane = from[0] * from[1] * from[2];
+  const int64_t taps = window[0] * window[1] * window[2];
+  const auto term = [&](int64_t i) {
+    const auto bits = static_cast<uint32_t>(terms.const_data_ptr<int64_t>()[i]);
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+  };
+  const auto count = static_cast<size_t>(out.numel());
+  context.parallel_for(count, 256, [&](size_t begin, size_t end, size_t) {
+    for (auto i = static_cast<int64_t>(begin); i < static_cast<int64_t>(end); ++i) {
+      const int64_t pixel = i % area, channel = i / area % channels, image = i / area / channels;
+      const int64_t place[] = {pixel / (to[1] * to[2]), pixel / to[2] % to[1], pixel % to[2]};
+      const int64_t first = (image * groups + channel / (channels / groups)) * inner;
+      int32_t sum = 0;
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        const int64_t in_window[] = {tap / (window[1] * window[2]), tap / window[2] % window[1],
+                                     tap % window[2]};
+        int64_t source = 0;
+        bool inside = true;
+        for (int axis = 0; axis < 3; ++axis) {
+          const int64_t x = place[axis] * step[axis] - pad[axis] + in_window[axis] * apart[axis];
+          inside = inside && x >= 0 && x < from[axis];
+          source = source * from[axis] + x;
+        }
+        if (!inside) continue;
+        for (int64_t c = 0; c < inner; ++c)
+          sum += static_cast<int32_t>(at(in, (first + c) * plane + source) - static_cast<double>(in_zero)) *
+                 weight.const_data_ptr<int8_t>()[(channel * inner + c) * taps + tap];
+      }
+      const float value =
+          std::nearbyint((static_cast<float>(sum) + term(channel)) * term(channels + channel)) +
+          static_cast<float>(zero);
+      put(out, i,
+          std::min(std::max(static_cast<double>(value), static_cast<double>(low)),
+                   static_cast<double>(high)));
+    }
+  });
+  return Error::Ok;
+}
+
 /// By size or by factors, as the kernel does not take them.
 Error bicubic(Context& context, const Tensor& x, Optional<Span<const int64_t>> sizes, bool aligns,
               Optional<Span<const double>> factors, Tensor& out) {
@@ -517,6 +598,7 @@ Kernels host_kernels() {
       TORCHETTE_KERNEL("vulkan::update_cache.out", update_cache),
       TORCHETTE_KERNEL("vulkan::attend_cached.out", attend_cached),
       TORCHETTE_KERNEL("vulkan::attend.out", attend),
+      TORCHETTE_KERNEL("vulkan::whole_convolution.out", whole_convolution),
       TORCHETTE_KERNEL("vulkan::bicubic.out", bicubic),
       TORCHETTE_KERNEL("vulkan::select_number.out", select_number),
       TORCHETTE_KERNEL("vulkan::grid_priors.out", grid_priors),

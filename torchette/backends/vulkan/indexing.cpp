@@ -127,7 +127,7 @@ bool read_indices(Call& call, const View& table, const std::vector<View>& all, I
       out->sizes.items[out->sizes.count++] = out->table.sizes[d];
   }
   for (int i = 0; i < out->count; ++i)
-    if (out->table.sizes[out->first + i] == 0) call.refuse("the table is empty");
+    if (out->table.sizes[out->first + i] == 0 && like.numel() != 0) call.refuse("the table is empty");
   return call.ok();
 }
 

@@ -95,9 +95,10 @@ void rms_norm(Call& call) {
 void group_norm(Call& call) {
   const View in = call.tensor(0);
   const int64_t channels = in.size(1), groups = call.integer(6);
-  if (in.rank < 2 || groups < 1 || channels % groups != 0 || in.sizes[0] * channels == 0)
+  if (in.rank < 2 || groups < 1 || channels % groups != 0 || channels == 0)
     return call.refuse("the groups do not fit the channels");
-  const int64_t pixels = in.numel() / (in.sizes[0] * channels);
+  int64_t pixels = 1;
+  for (int d = 2; d < in.rank; ++d) pixels *= in.sizes[d];
   Numbers statistics;
   statistics.count = 2;
   statistics.items[0] = in.sizes[0];

@@ -37,6 +37,8 @@ inline const Shader& variant(Kind kind, const Shader& words, const Shader& half)
   return kind == Kind::kHalf ? half : words;
 }
 
+bool reads_bytes_of_filters(Operator run);
+
 extern const Span<const NamedOperator> kPointwise, kShapes, kProducts, kConvolutions, kPools, kNorms,
     kReductions, kIndexing, kResizing, kQuantization;
 

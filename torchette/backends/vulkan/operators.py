@@ -88,6 +88,12 @@ def _floats(node: Node) -> str | None:
     )
 
 
+def _variance(node: Node) -> str | None:
+    value = _tensor(node.args[0])
+    assert value is not None
+    return "it is over nothing" if 0 in map(upper_bound, value.shape) else _floats(node)
+
+
 def _convolution(node: Node) -> str | None:
     weight = _tensor(node.args[1])
     if weight is None or weight.dim() > 5:
@@ -96,9 +102,13 @@ def _convolution(node: Node) -> str | None:
 
 
 def _attention(node: Node) -> str | None:
-    query = _tensor(node.args[0])
+    query, *others = (_tensor(value) for value in node.args[:3])
     if query is None or not 3 <= query.dim() <= 6 or query.dtype not in _FLOATS:
         return "queries have another number of dimensions or dtype"
+    batch, heads = query.shape[:-3], upper_bound(query.shape[-3]) or 0
+    for it in others:
+        if it is None or it.shape[:-3] != batch or heads % max(upper_bound(it.shape[-3]) or 1, 1):
+            return "keys or values are of other batches than queries"
     if _value(node, 4, 0.0):
         return "dropout"
     if _value(node, 3) is not None and _value(node, 5, False):
@@ -118,6 +128,16 @@ def _index(node: Node) -> str | None:
         return "it adds to what is there"
     dtypes = {index.dtype for index in map(_tensor, given) if index is not None}
     return None if dtypes <= {torch.int32, torch.int64} else "a mask as index"
+
+
+def _places(node: Node) -> str | None:
+    """One index: of a dimension that is there."""
+    table, index = (
+        _tensor(node.args[i]) for i in (0, 1 if name_of(node.target) == "aten.embedding.default" else 2)
+    )
+    if table is None or not table.dim():
+        return "a table without dimensions"
+    return None if index is None or index.dtype in (torch.int32, torch.int64) else "an index of 8 bits"
 
 
 def _is_image(node: Node) -> str | None:
@@ -218,20 +238,18 @@ OPERATORS: dict[str, Check] = {
     **{f"aten.{name}.default": _none for name in _SHAPES.split()},
     **dict.fromkeys(
         (
-            *MOVES, *CHANGES, "aten.copy.default", "aten.bitwise_not.default", "aten.arange.start_step", "aten.gather.default",
+            *MOVES, *CHANGES, "aten.copy.default", "aten.bitwise_not.default", "aten.arange.start_step",
             "aten.sum.dim_IntList", "aten.sum.default", "aten.mean.dim", "aten.mean.default", "aten.amax.default",
             "aten.amin.default", "aten.max.default", "aten.min.default", "aten.max.dim", "aten.min.dim", "aten.prod.default",
             "aten.prod.dim_int", "aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim",
-            "aten.argmax.default", "aten.argmin.default", "aten.cumsum.default", "aten.embedding.default",
-            "aten.index_select.default",
+            "aten.argmax.default", "aten.argmin.default", "aten.cumsum.default",
         ),
         _none,
     ),
     **dict.fromkeys(
         (
             "aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default", "aten.linear.default",
-            "aten.native_layer_norm.default", "aten.native_group_norm.default", "aten.var.correction", "aten.var.dim",
-            "aten._native_batch_norm_legit_no_training.default",
+            "aten.native_layer_norm.default", "aten.native_group_norm.default", "aten._native_batch_norm_legit_no_training.default",
         ),
         _floats,
     ),
@@ -243,6 +261,8 @@ OPERATORS: dict[str, Check] = {
         ),
         _is_image,
     ),
+    "aten.var.correction": _variance,
+    "aten.var.dim": _variance,
     "aten.convolution.default": _convolution,
     "aten.scaled_dot_product_attention.default": _attention,
     "aten._softmax.default": _softmax,
@@ -251,6 +271,13 @@ OPERATORS: dict[str, Check] = {
     "aten._native_batch_norm_legit.no_stats": _instance,
     "aten.index.Tensor": _index,
     "aten.index_put.default": _index,
+    **dict.fromkeys(
+        (
+            "aten.gather.default", "aten.embedding.default", "aten.index_select.default", "aten.index_copy.default",
+            "aten.scatter.src", "aten.scatter.value",
+        ),
+        _places,
+    ),
     **dict.fromkeys(
         (
             "quantized_decomposed.quantize_per_tensor.default", "quantized_decomposed.quantize_per_tensor.tensor",

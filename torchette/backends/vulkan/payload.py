@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torchette.errors import FormatError
-from torchette.exir.delegation.delegate import NamedDataStore, NamedDataStoreOutput
+from torchette.exir.delegation.delegate import NamedDataStore, NamedDataStoreOutput, row_major
 from torchette.format import flatbuffer
 from torchette.format.schema import load
 
@@ -120,7 +120,7 @@ class Payload:
     def _constant(self, tensor: torch.Tensor, kept: torch.dtype) -> int:
         if kept is torch.float16:
             tensor = tensor.clamp(-65504, 65504)  # a mask's lowest number stays one
-        data = tensor.detach().to(kept).cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        data = row_major(tensor.to(kept))
         key = hashlib.sha256(data).hexdigest()
         if key not in self._numbers:
             self._store.add_named_data(key, data, _ALIGNMENT)

@@ -14,6 +14,8 @@ from torch.fx import Node
 
 from torchette.backends.vulkan.operators import CHANGES, MOVES, name_of, why_not
 from torchette.backends.vulkan.payload import Payload, VkMemoryLayout, VkStorageType
+from torchette.backends.vulkan.quantized_layers import NAME as QUANTIZED
+from torchette.backends.vulkan.quantized_layers import QuantizedLayer, quantized_layer
 from torchette.backends.vulkan.whole_weights import WholeLinear, whole_linear
 from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, tensor_of, written
@@ -88,6 +90,9 @@ class _Builder:
         self._in_place = _in_place(program, self._updates)
         layers = {node: whole_linear(node, self._stored) for node in calls(program)}
         self._layers = {node: layer for node, layer in layers.items() if layer is not None}
+        quantized = {node: quantized_layer(node, self._stored) for node in calls(program)}
+        self._quantized = {node: layer for node, layer in quantized.items() if layer is not None}
+        self._needed = self._find_needed()
         self._values: dict[Node, int] = {}
         self.handles: dict[int, tuple[int, ...]] = {}
         self._inputs = [self._value(node) for node in placeholders(program) if node not in self._stored]
@@ -96,12 +101,34 @@ class _Builder:
         """Adds a call: all arguments of the schema, then the result."""
         handle = node.meta.get("debug_handle", 0)
         self.handles[handle] = (handle,)
-        if layer := self._layers.get(node):
+        if node not in self._needed:
+            return
+        if quantized := self._quantized.get(node):
+            self._quantize(node, quantized, handle)
+        elif layer := self._layers.get(node):
             self._whole(node, layer, handle)
-        elif not node.users or any(
-            self._layers.get(user) is None or user.args[1] is not node for user in node.users
-        ):
-            self._call(node, handle)  # else its layers have the numbers
+        else:
+            self._call(node, handle)
+
+    def _find_needed(self) -> set[Node]:
+        """What is computed: layers on whole numbers have some of their operands with them."""
+        needed = set(outputs(self._program))
+        for node in reversed(list(calls(self._program))):
+            if node in self._quantized:
+                read = [self._quantized[node].input]
+            elif node in self._layers:
+                read = [one for one in node.all_input_nodes if one is not node.args[1]]
+            else:
+                read = node.all_input_nodes
+            if node in needed or not node.users:
+                needed.update(read, [node])
+        return needed
+
+    def _quantize(self, node: Node, layer: QuantizedLayer, handle: int) -> None:
+        weight, terms = (self._payload.tensor(it.shape, it.dtype, it) for it in (layer.weight, layer.terms))
+        result = self._values[node] = self._new(node.meta["val"])
+        rest = map(self._argument, layer.numbers)
+        self._payload.call(QUANTIZED, [self._argument(layer.input), weight, terms, *rest, result], handle)
 
     def _whole(self, node: Node, layer: WholeLinear, handle: int) -> None:
         weights, scales = (

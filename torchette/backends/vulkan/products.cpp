@@ -203,7 +203,7 @@ constexpr NamedOperator kTable[] = {
 
 }  // namespace
 
-bool reads_bytes(Operator run) { return run == linear_8 || run == linear_4; }
+bool reads_bytes(Operator run) { return run == linear_8 || run == linear_4 || reads_bytes_of_filters(run); }
 
 const Span<const NamedOperator> kProducts{kTable, sizeof(kTable) / sizeof(kTable[0])};
 

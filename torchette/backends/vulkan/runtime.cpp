@@ -135,6 +135,14 @@ class VulkanBackend final : public BackendInterface {
 
   void destroy(DelegateHandle* handle) const override { static_cast<Loaded*>(handle)->~Loaded(); }
 
+  Error reset(DelegateHandle* handle) const override {
+    Loaded* const loaded = static_cast<Loaded*>(handle);
+#ifdef TORCHETTE_VULKAN_DEVICE
+    if (loaded->graph != nullptr) return loaded->graph->reset();
+#endif
+    return loaded->host->reset();
+  }
+
  private:
   static Error load(const BackendInitContext& context, const FreeableBuffer& processed, Loaded* out) {
 #ifdef TORCHETTE_VULKAN_DEVICE

@@ -363,8 +363,10 @@ void pixel_shuffle(Call& call) {
 }
 
 void unfold(Call& call) {
-  const View in = call.tensor(0);
-  if (in.rank == 0 || in.rank == kMostDims) return call.refuse("it has no dimensions, or eight");
+  View in = call.tensor(0);
+  const bool is_number = in.rank == 0;
+  if (is_number) in.rank = 1, in.sizes[0] = 1, in.strides[0] = 1;
+  if (in.rank == kMostDims) return call.refuse("it has eight dimensions");
   const int dim = dim_of(call, call.integer(1), in.rank);
   const int64_t size = call.integer(2), step = call.integer(3);
   if (size < 0 || size > in.sizes[dim] || step < 1 || step > INT32_MAX)
@@ -372,6 +374,7 @@ void unfold(Call& call) {
   View out = in;
   out.sizes[dim] = (in.sizes[dim] - size) / step + 1;
   out.strides[dim] = in.strides[dim] * step;
+  if (is_number) out.rank = 0;  // of a number there is one window, and it is all of the result
   out.sizes[out.rank] = size;
   out.strides[out.rank++] = in.strides[dim];
   call.alias(0, out);

@@ -94,7 +94,7 @@ class NamedDataStore:
         Raises:
             DelegationError: there are other bytes of that name already.
         """
-        data = _row_major(data)
+        data = row_major(data)
         digest = hashlib.sha256(data).digest()
         index = self._by_digest.setdefault(digest, len(self._buffers))
         if index == len(self._buffers):
@@ -111,7 +111,7 @@ class NamedDataStore:
 
     def holds(self, data: Any) -> bool:
         """Whether these bytes (bytes-like, or a tensor) stand here under any name."""
-        return hashlib.sha256(_row_major(data)).digest() in self._by_digest
+        return hashlib.sha256(row_major(data)).digest() in self._by_digest
 
     def merge_named_data_store(self, other: NamedDataStoreOutput) -> None:
         """Add all that another store holds."""
@@ -125,10 +125,11 @@ class NamedDataStore:
         return NamedDataStoreOutput(list(self._buffers), dict(self._keys), external)
 
 
-def _row_major(data: Any) -> Any:
+def row_major(data: Any) -> Any:
     """Bytes-like as it is; the bytes of a tensor."""
     if isinstance(data, torch.Tensor):
-        return data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        # a tensor of one element is contiguous whatever its strides are, which a view of other elements refuses
+        return data.detach().cpu().contiguous().as_strided((data.numel(),), (1,)).view(torch.uint8).numpy()
     return data
 
 

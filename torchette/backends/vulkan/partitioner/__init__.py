@@ -90,9 +90,13 @@ class VulkanPartitioner(Partitioner):
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """What the runtime has whole."""
-        return [
-            op for op in {functional(node.target) for node in calls(ep)} if name_of(op) in OPERATORS
-        ], None
+        whole = [op for op in {functional(node.target) for node in calls(ep)} if name_of(op) in OPERATORS]
+        return (
+            whole,
+            lambda node: (
+                name_of(node.target) not in OPERATORS or OPERATORS[name_of(node.target)](node) is None
+            ),
+        )
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag it, and the weights and the state that only it uses."""

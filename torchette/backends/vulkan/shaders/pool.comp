@@ -15,7 +15,8 @@ layout(binding = 2) writeonly buffer Places { int places[]; };
 layout(push_constant) uniform Push {
   uint count, in_height, in_width, height, width;
   int kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x;
-  uint counts_padding, divisor;
+  uint counts_padding;
+  int divisor;
   uint offset;
 };
 

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Torch's own samples of its operators, on the device as far as it takes them, give what eager gives: floats within 1e-4 of
+# the scale of the result, of 16 bits within 2e-2, whole numbers exactly. A few operators always, all with --full.
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from tests.backends.vulkan.device import needs_device
+from tests.kernels import direct, parity
+from torchette.backends.vulkan import VulkanPartitioner
+from torchette.backends.vulkan.payload import read
+from torchette.errors import TorchetteError
+
+pytestmark = needs_device
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 2e-2}
+SHARDS, AT_ONCE = 48, 24
+QUICK = {
+    "float32": ["addmm", "cumsum", "gather", "nn.functional.avg_pool2d", "remainder", "softmax", "var"],
+    "float16": ["addmm", "nn.functional.layer_norm", "sum"],
+    "int32": ["div.floor_rounding", "maximum"],
+}  # fmt: skip
+seen: set[str] = set()
+"""The operators that ran on the device."""
+
+
+def run(batch: Sequence[parity.Sample]) -> list | None:
+    """The results of samples in one program, None where the device takes nothing of it."""
+    model, inputs = parity.compiled(batch, backend=VulkanPartitioner())
+    module = model.program.exported_program().graph_module
+    parts = [bytes(one.processed_bytes) for one in module.children() if hasattr(one, "processed_bytes")]
+    if not parts:
+        return None
+    found = model(*map(torch.clone, inputs))
+    seen.update(call.name for part in parts for call in read(part).chain)
+    return list(map(list, found))
+
+
+def difference(sample: parity.Sample, given: list) -> str | None:
+    """What is different from eager, or from what it gives in 64 bits."""
+    problem = parity.difference(sample, given)
+    if problem is None:
+        return None
+    wants = list(map(parity.paired, sample.eager()))
+    exact = parity._exact(sample, len(wants))
+    near = (
+        isinstance(ours, torch.Tensor)
+        and (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        and (is_near(ours, theirs) or (right is not None and is_near(ours, right.to(theirs.dtype))))
+        for ours, theirs, right in zip(given, wants, exact, strict=True)
+    )
+    return None if all(near) else problem
+
+
+def is_near(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    if not theirs.is_floating_point():
+        return torch.equal(ours, theirs)
+    finite = theirs.isfinite()
+    if not torch.equal(ours[~finite].nan_to_num(), theirs[~finite].nan_to_num()):
+        return False
+    a, b = ours[finite].double(), theirs[finite].double()
+    scale = max(b.abs().max().item(), 1.0) if b.numel() else 1.0
+    return not b.numel() or (a - b).abs().max().item() <= TOLERANCE.get(theirs.dtype, 1e-9) * scale
+
+
+def hold(batch: Sequence[parity.Sample]) -> list[str]:
+    """What is wrong with samples, which are tried apart where they cannot be together."""
+    if not batch:
+        return []
+    try:
+        found = run(batch)
+    except TorchetteError as error:
+        if len(batch) == 1:
+            return (
+                []
+                if "of more than 32 bits" in str(error)
+                else [f"{batch[0]}: {' '.join(str(error).split())[:300]}"]
+            )
+        middle = len(batch) // 2
+        return hold(batch[:middle]) + hold(batch[middle:])
+    if found is None:
+        return []
+    problems = ((sample, difference(sample, given)) for sample, given in zip(batch, found, strict=True))
+    return [f"{sample}: {problem}" for sample, problem in problems if problem is not None]
+
+
+def samples(names: Sequence[str], dtype: str, limit: int) -> list[parity.Sample]:
+    every = [
+        sample
+        for name in names
+        if dtype in parity.dtypes(name)
+        for sample in parity.samples(name, dtype, limit)
+        if not parity.is_excluded(sample)
+    ]
+    return [sample for sample in every if not direct.draws(sample.eager)]
+
+
+@pytest.mark.parametrize("dtype", QUICK)
+def test_a_few_operators(dtype: str) -> None:
+    seen.clear()
+    problems = hold(samples(QUICK[dtype], dtype, 2))
+    assert not problems, "\n".join(problems)
+    assert len(seen) >= len(QUICK[dtype])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "bool"])
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_all_operators(shard: int, dtype: str) -> None:
+    every = samples(list(parity.operators())[shard::SHARDS], dtype, 4)
+    problems = [text for i in range(0, len(every), AT_ONCE) for text in hold(every[i : i + AT_ONCE])]
+    assert not problems, "\n".join(problems)
+
+
+def test_a_wrong_result_is_found() -> None:
+    right = parity.Sample("add", "float32", 0, torch.add, (torch.full((2,), 9.0), 1), {})
+    assert difference(right, [torch.full((2,), 10.0)]) is None
+    assert difference(right, [torch.full((2,), 10.0005)]) is None
+    assert difference(right, [torch.full((2,), 10.002)]) is not None
+    assert difference(right, [torch.full((2,), math.nan)]) is not None

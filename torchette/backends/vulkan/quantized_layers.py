@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A number of 8 bits that a layer of dequantized ones makes comes in; the layer of the runtime's on whole numbers goes out.
+"""`quantized_layer`: convolutions and linear layers between dequantize and quantize are computed in whole numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchette.backends.vulkan.operators import name_of
+
+NAME = "torchette.quantized_convolution.default"
+_QUANTIZE, _DEQUANTIZE = (
+    f"quantized_decomposed.{way}_per_tensor.default" for way in ("quantize", "dequantize")
+)
+_MOST_PRODUCTS = (2**31 - 1) // (255 * 128)  # sums of more of them may need more than 32 bits
+
+
+@dataclass
+class QuantizedLayer:
+    """A layer: clamp(round((sum + bias) factor) + zero, low, high), sum: of (input - input_zero) weight.
+
+    Attributes:
+        input: of whole numbers.
+        weight: int8.
+        terms: float32 (2, outputs) by its bits: what is added to a sum, and what a unit of it is in units of the result.
+        numbers: input_zero, stride, padding, dilation, groups, zero, low, high.
+    """
+
+    input: Node
+    weight: torch.Tensor
+    terms: torch.Tensor
+    numbers: list[Any]
+
+
+def quantized_layer(node: Node, stored: Mapping[Node, torch.Tensor]) -> QuantizedLayer | None:
+    """None of a node that is no such layer."""
+    found = _numbers(node, _QUANTIZE)
+    if found is None:
+        return None
+    scale, zero, low, high = found
+    layer: Any = node.args[0]
+    while len(layer.users) == 1 and (bounds := _bounds(layer)) is not None:
+        inverse = torch.tensor(1.0 / scale)
+        least, most = (int((torch.tensor(b) * inverse).round().clamp(-1e6, 1e6)) + zero for b in bounds)
+        low, high, layer = max(low, least), min(high, most), layer.args[0]
+    kind = name_of(layer.target) if layer.op == "call_function" else ""
+    if kind not in ("aten.convolution.default", "aten.linear.default") or len(layer.users) > 1 or low > high:
+        return None
+    x, filters, bias = (*layer.args, None)[:3]
+    given, weight = _numbers(x, _DEQUANTIZE), _weight(filters, stored)
+    values = stored.get(bias) if bias is not None else torch.zeros(())
+    if given is None or weight is None or values is None or x.args[0] in stored:
+        return None
+    whole, scales = weight
+    if whole[0].numel() > _MOST_PRODUCTS or (kind == "aten.convolution.default" and layer.args[6]):
+        return None
+    scales = scales * given[0]
+    terms = torch.stack([values.double() / scales, scales / scale]).float().view(torch.int32)
+    where = [*layer.args[3:6], layer.args[8]] if kind == "aten.convolution.default" else [[1], [0], [1], 1]
+    return QuantizedLayer(x.args[0], whole, terms, [given[1], *where, zero, low, high])
+
+
+def _numbers(node: Any, way: str) -> tuple[float, int, int, int] | None:
+    """Scale, zero point and bounds of what is quantized or dequantized, to or from 8 bits."""
+    if not isinstance(node, Node) or node.op != "call_function" or name_of(node.target) != way:
+        return None
+    scale, zero, low, high, dtype = node.args[1:6]
+    real = node.args[0] if way == _QUANTIZE else node
+    if dtype not in (torch.int8, torch.uint8) or real.meta["val"].dtype is not torch.float32:  # type: ignore[union-attr]
+        return None
+    return float(scale), int(zero), int(low), int(high)  # type: ignore[arg-type]
+
+
+def _bounds(node: Node) -> tuple[float, float] | None:
+    """Of what clamps."""
+    kind = name_of(node.target) if node.op == "call_function" else ""
+    if kind == "aten.relu.default":
+        return 0.0, math.inf
+    if kind not in ("aten.hardtanh.default", "aten.clamp.default"):
+        return None
+    given = [*node.args[1:], None, None][:2]
+    absent = (-1.0, 1.0) if kind == "aten.hardtanh.default" else (-math.inf, math.inf)
+    return tuple(float(b if a is None else a) for a, b in zip(given, absent, strict=True))  # type: ignore[arg-type,return-value]
+
+
+def _weight(node: Any, stored: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Whole numbers without a zero point, and the scale of each output in float64."""
+    numbers = stored.get(node.args[0]) if isinstance(node, Node) and node.args else None  # type: ignore[arg-type]
+    if numbers is None or numbers.dtype not in (torch.int8, torch.uint8) or numbers.dim() < 2:
+        return None
+    kind, (scale, zero) = name_of(node.target), node.args[1:3]
+    if kind == "quantized_decomposed.dequantize_per_channel.default" and node.args[3] == 0:
+        scale, zero = stored.get(scale), torch.zeros(()) if zero is None else stored.get(zero)
+    elif kind != _DEQUANTIZE:
+        return None
+    if scale is None or zero is None:
+        return None
+    outputs = (numbers.shape[0],)
+    scales, zeros = (torch.as_tensor(it).detach().double().expand(outputs) for it in (scale, zero))
+    whole = numbers.double() - zeros.reshape(-1, *[1] * (numbers.dim() - 1))
+    if whole.numel() == 0 or whole.min() < -128 or whole.max() > 127:
+        return None
+    return whole.to(torch.int8), scales
