@@ -103,7 +103,7 @@ using RuntimeContext = KernelRuntimeContext;
 #define ET_NORMALIZE_IX(index, upper_bound) ((index) < 0 ? (index) + (upper_bound) : (index))
 #define ET_KERNEL_CHECK_MSG(context, condition, error, result, ...) \
   do {                                                              \
-    if (__builtin_expect(!(condition), 0)) {                        \
+    if (TORCHETTE_UNLIKELY(!(condition))) {                         \
       TORCHETTE_LOG(Error, __VA_ARGS__);                            \
       (context).fail(::torchette::Error::error);                    \
       return result;                                                \
