@@ -141,7 +141,7 @@ static TORCHETTE_INLINE float remainder_toward_zero(float a, float b, int64_t& k
   const double wide = static_cast<double>(a), divisor = static_cast<double>(b);
   const double quotient = std::trunc(wide / divisor);
   const double rest = std::copysign(wide - quotient * divisor, wide);
-  known &= (std::fabs(quotient) < 0x1p27) & (rest == rest) ? 1 : 0;
+  known &= ((std::fabs(quotient) < 0x1p27) & (rest == rest)) != 0 ? 1 : 0;
   return static_cast<float>(rest);
 }
 static TORCHETTE_INLINE float remainder_toward_zero(float a, float b) {
@@ -153,7 +153,7 @@ static TORCHETTE_INLINE double remainder_toward_zero(double a, double b) { retur
 template <typename T, typename... Known>
 static TORCHETTE_INLINE T remainder_toward_floor(T a, T b, Known&... known) {
   const T r = remainder_toward_zero(a, b, known...);
-  return (r != 0) & ((r < 0) != (b < 0)) ? r + b : r;
+  return ((r != 0) & ((r < 0) != (b < 0))) != 0 ? r + b : r;
 }
 template <typename T>
 static TORCHETTE_INLINE T quotient_toward_floor(T a, T b) {
@@ -186,7 +186,8 @@ static TORCHETTE_INLINE double copysign(double a, double b) { return std::copysi
 static TORCHETTE_INLINE float hypot(float a, float b) {
   const auto length = static_cast<float>(sqrt(double(a) * a + double(b) * b));
   const float infinity = INFINITY;
-  return (abs(a) == infinity) | (abs(b) == infinity) ? infinity : length;
+  const bool endless_a = abs(a) == infinity, endless_b = abs(b) == infinity;
+  return (endless_a | endless_b) != 0 ? infinity : length;
 }
 static TORCHETTE_INLINE double hypot(double a, double b) { return std::hypot(a, b); }
 static TORCHETTE_INLINE float nextafter(float a, float b) { return ::nextafterf(a, b); }
